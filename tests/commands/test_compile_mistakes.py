@@ -152,20 +152,6 @@ def test_error_of_the_script_shows_its_own_lines(tmp_path: Path) -> None:
     )
 
 
-def test_script_that_calls_no_network(tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text("x = 1\n")
-    assert refused(tmp_path, "net.py") == (
-        "error: net.py ends without calling a network, so there is nothing to compile\n"
-        "  note: call Model.train, a train step or a cell at the end of the script\n"
-        "  note: or name the network: mspc compile 'net.py:Net()' --input 'float32[16,32]'\n"
-    )
-
-
-def test_script_that_exits(tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text("import sys\nsys.exit('no data')\n")
-    assert refused(tmp_path, "net.py") == "error: net.py exited with 'no data' before it called a network\n"
-
-
 NAMED = """\
 from mindspore import nn
 

@@ -205,28 +205,6 @@ def test_set_data_parallel_is_for_graph_mode() -> None:
         nn.Cell().set_data_parallel()
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"parallel_mode": "data_parallel"},
-            "data_parallel mode takes no full_batch: every rank trains on its own rows",
-        ),
-        (
-            {"enable_parallel_optimizer": True, "parallel_optimizer_config": {"optimizer_weight_shard_size": 16}},
-            "optimizer_weight_shard_size is 16, but there are 8 ranks",
-        ),
-        ({"dataset_strategy": ((3, 1),)}, r"dataset_strategy of input 0 is \(3, 1\), whose product does not divide 8"),
-        ({"dataset_strategy": ((8,),)}, "dataset_strategy of input 0 has 1 entries for 2 dimensions"),
-        ({"dataset_strategy": ((8, 1), (8, 1))}, "dataset_strategy has 2 entries, but the network is called with 1"),
-    ],
-)
-def test_settings_that_do_not_fit_the_network_are_runtime_errors(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(RuntimeError, match=message) as refused:
-        compiled(((2, 2), (2, 2)), **settings)
-    assert isinstance(refused.value, MspcError)
-
-
 @pytest.mark.parametrize("paddings", [(2, 2), Tensor([2, 2])])
 def test_paddings_have_an_entry_in_a_strategy(paddings: Any) -> None:
     class Padded(nn.Cell):

@@ -331,28 +331,6 @@ def test_out_strategy_sends_one_reduce_scatter(tmp_path: Path) -> None:
     assert sent.count("ReduceScatter") == 1
 
 
-@pytest.mark.parametrize(("asked", "cuts"), [("", (1, 1)), ("net.inner.set_data_parallel()", (8, 1))])
-def test_a_data_parallel_cell_is_sharded_along_the_batch(tmp_path: Path, asked: str, cuts: tuple[int, int]) -> None:
-    text = f"""
-ms.set_auto_parallel_context(parallel_mode="auto_parallel")
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Dense(16, 16, has_bias=False)
-        self.v = Parameter(tensor(16, 16), "v")
-        self.matmul = P.MatMul().shard(((1, 8), (8, 1)))
-    def construct(self, x):
-        return self.inner(self.matmul(x, self.v))
-net = Net()
-{asked}
-net(tensor(8, 16))
-"""
-    graph = compiled(tmp_path, text).graph
-    (product,) = [node for node in graph.nodes if node.label.startswith("MatMul") and "inner" in str(node.scope)]
-    assert isinstance(product.layout, Layout)
-    assert product.layout.strategy == cuts
-
-
 @pytest.mark.parametrize(
     ("size", "cuts", "message"),
     [

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 import mspc
-from mspc.mindspore_api import state
 from mspc.parallel import get_algo_parameters, reset_algo_parameters, set_algo_parameters
-
-
-@pytest.fixture(autouse=True)
-def session() -> Iterator[None]:
-    before = state.swap(state.Session())
-    yield
-    state.swap(before)
 
 
 def test_options_are_kept_and_reset() -> None:

@@ -74,19 +74,7 @@ def test_every_public_name_is_there_and_has_a_docstring(package: object) -> None
     assert [name for name in names if not getattr(package, name).__doc__] == []
 
 
-def test_names_that_scripts_use_are_found() -> None:
-    assert {"Cell", "Dense", "Adam", "CrossEntropyLoss", "cosine_decay_lr", "get_activation"} <= set(nn.__all__)
-    assert {"Model", "LossMonitor", "load_checkpoint", "LossScaler", "build_train_network"} <= set(train.__all__)
-    assert not {"positive", "Precision", "VirtualDataset", "no_init_parameters"} & set(nn.__all__)
-
-
 def test_looking_for_a_name_imports_its_module_only() -> None:
     code = "import sys; from mspc import nn; nn.ReLU; print('mspc.mindspore_api.nn.loss' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
-
-
-def test_names_are_known_without_numpy() -> None:
-    code = "import sys; from mspc import nn, train; print(len(nn.__all__) > 50, dir(train)[0], 'numpy' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "True Accuracy False\n"

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import mspc
-from mspc.mindspore_api import alias, rooms
-from mspc.mindspore_api.index.module import listed
+from mspc.mindspore_api import alias
 
 
 @pytest.fixture
@@ -20,21 +19,6 @@ def mindspore() -> Iterator[object]:
     alias.install()
     yield importlib.import_module("mindspore")
     alias.uninstall()
-
-
-def test_every_public_name_exists():
-    assert {"Tensor", "nn"} <= set(listed("mspc"))
-    assert [name for name in [*listed("mspc"), "bool"] if getattr(mspc, name, None) is None] == []
-
-
-def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="module 'mspc' has no attribute 'Tensr'"):
-        mspc.Tensr  # noqa: B018  # the access is what is tested
-
-
-def test_every_module_of_the_table_imports(mindspore):
-    modules = [f"mindspore.{name}".rstrip(".") for name in rooms.public_modules()]
-    assert [importlib.import_module(module).__name__ for module in modules] == modules
 
 
 @pytest.mark.parametrize(
@@ -152,7 +136,11 @@ def test_uninstall_forgets():
 
 
 def test_import_mspc_loads_no_numpy():
-    code = "import sys, mspc, mspc.mindspore_api.index.module; print('numpy' in sys.modules)"
+    """Nor does looking at the names of its modules."""
+    code = (
+        "import sys, mspc, mspc.mindspore_api.index.module; from mspc import mint, nn, train; "
+        "[dir(each) for each in (mspc, nn, mint, train)]; print('numpy' in sys.modules)"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,9 @@ import mspc as ms
 from mspc import Tensor, context, nn
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api import _checkparam as checks
-from mspc.mindspore_api import state
 from mspc.mindspore_api.common import api
 from mspc.mindspore_api.parallel import _auto_parallel_context, algo_parameters, queries
 from mspc.mindspore_api.state import Session
-
-
-@pytest.fixture(autouse=True)
-def session() -> Iterator[Session]:
-    """A session that no launcher has made."""
-    fresh = Session()
-    before = state.swap(fresh)
-    yield fresh
-    state.swap(before)
 
 
 @pytest.mark.parametrize(

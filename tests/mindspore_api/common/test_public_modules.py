@@ -175,9 +175,3 @@ def test_a_star_takes_the_public_names(module, name):
     exec(f"from {module} import *", namespace)
     assert namespace[name] is getattr(importlib.import_module(module), name)
     assert "importlib" not in namespace
-
-
-def test_dir_loads_no_numpy():
-    code = "import sys, mspc; dir(mspc); print('numpy' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "False\n"

@@ -16,6 +16,7 @@ from interpret import run_global
 
 import mspc as ms
 import mspc.numpy as mnp
+from mspc import mint
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api import ops
@@ -222,6 +223,21 @@ def test_forms_of_calls_agree(call: Callable[..., Any]) -> None:
         (lambda x: mnp.mean(None), "numpy.mean(): a must be a tensor, not None"),
         (lambda x: mnp.eye(2, "3"), "numpy.eye(): these arguments do not fit: N=2, M='3'"),
         (lambda x: ops.Abs()(name=x), "Abs has no operand of this name, or has it by position: name"),
+        (lambda x: ops.full((2,), 7, like=1), "ops.full(): got an unexpected keyword argument 'like'"),
+        (lambda x: ops.split(x), "ops.split(): missing a required argument: 'split_size_or_sections'"),
+        (lambda x: ops.sum(3.5), "ops.sum(): input must be a tensor, not 3.5"),
+        (lambda x: ops.std(x, 0, "a"), "ops.std(): ddof must be an int or True or False, not 'a'"),
+        (lambda x: ops.masked_fill(x, x > 1, "a"), "ops.masked_fill(): value must be a number or a tensor, not 'a'"),
+        (lambda x: ops.topk(x, 2, 5), "topk: axis 5 is out of range for 2 dimensions"),
+        (lambda x: ops.flatten(x, "Z"), "flatten(): order 'Z' is neither 'C' nor 'F'"),
+        (lambda x: ops.flatten(x, start_dim=1, end_dim=0), "flatten(): start_dim 1 is after end_dim 0"),
+        (lambda x: ops.div(x, x, rounding_mode="up"), "div(): rounding_mode is 'up', not 'floor', 'trunc' or None"),
+        (lambda x: ops.slice(x, (0, 1), (1, 4)), "slice(): dimension 1 has 4 elements, not 4 from 1 on"),
+        (lambda x: ops.clip_by_global_norm((x,), -1), "clip_by_global_norm(): clip_norm must be above 0, not -1"),
+        (lambda x: ops.Cdist(-1.0)(x, x), "Cdist: p is -1.0, not a number from 0 to inf"),
+        (lambda x: mint.narrow(x, 1, 2, 9), "narrow(): dimension 1 has 4 elements, not 9 from 2 on"),
+        (lambda x: mint.topk(x, 2, largest="no"), "mint.topk(): largest must be True or False, not 'no'"),
+        (lambda x: x.astype(ms.uint8) + 300, "300 is no number of UInt8"),
     ],
 )
 def test_mistakes_are_told_in_the_same_words(call: Callable[..., Any], message: str) -> None:
