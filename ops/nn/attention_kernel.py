@@ -128,6 +128,11 @@ UNLIMITED = 2147483647
 """The value of `pre_tokens` and `next_tokens` if nothing is left out."""
 LARGE = 64
 """Statistics up to this size hold the logarithm of a sum well enough for gradients."""
+TOGETHER = 1 << 14
+"""Groups of heads with fewer scores than this are computed together, for several members of the batch."""
+
+Place = tuple[slice, int]
+"""Members of the batch, and a head of key and value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +233,7 @@ def forward(xp: Any, shape: Shape, scores: Scores, arrays: Sequence[Any], statis
     """Fill out and the logarithms of the softmax's sums; arrays are q, k, v and out, views by head."""
     q, k, v, out = arrays
 
-    def work(at: tuple[int, int], rows: slice) -> None:
+    def work(at: Place, rows: slice) -> None:
         s = _scores(xp, shape, scores, q, k, at, rows, statistics.dtype)
         top = xp.max(s, axis=-1, keepdims=True)
         top = xp.where(top == -xp.inf, 0, top)
@@ -238,9 +243,9 @@ def forward(xp: Any, shape: Shape, scores: Scores, arrays: Sequence[Any], statis
         safe = xp.where(some, total, 1)
         statistics[at[0], rows] = xp.where(some, top + xp.log(safe), -xp.inf)
         power /= safe
-        out[at[0], rows] = xp.matmul(_dropped(xp, shape, scores, power, at, rows), v[at].astype(power.dtype))
+        out[at[0], rows] = xp.matmul(_dropped(xp, shape, scores, power, at, rows), v[at][:, None].astype(power.dtype))
 
-    _for_groups(xp, shape, work)
+    _for_groups(xp, shape, scores, work)
 
 
 def backward(
@@ -251,37 +256,38 @@ def backward(
     q, k, _, dout = operands[:4]
     dq, dk, dv = grads
 
-    def work(at: tuple[int, int], rows: slice) -> None:
+    def work(at: Place, rows: slice) -> None:
         p, ds = _score_gradients(xp, shape, scores, operands, statistics, at, rows)
         ds *= scores.scale
-        dq[at[0], rows] = xp.matmul(ds, k[at].astype(ds.dtype))
-        dk[at] = xp.matmul(_stacked(ds).T, _stacked(q[at[0], rows].astype(ds.dtype)))
-        dv[at] = xp.matmul(_stacked(p).T, _stacked(dout[at[0], rows].astype(ds.dtype)))
+        dq[at[0], rows] = xp.matmul(ds, k[at][:, None].astype(ds.dtype))
+        dk[at] = xp.matmul(_stacked(ds).swapaxes(1, 2), _stacked(q[at[0], rows].astype(ds.dtype)))
+        dv[at] = xp.matmul(_stacked(p).swapaxes(1, 2), _stacked(dout[at[0], rows].astype(ds.dtype)))
 
-    _for_groups(xp, shape, work)
+    _for_groups(xp, shape, scores, work)
 
 
 def shift_gradient(xp: Any, shape: Shape, scores: Scores, operands: Sequence[Any], statistics: Any, total: Any) -> None:
     """Add the gradient of the shift to `total`, which has the shift's four dimensions."""
-    for at, rows in _groups(shape):
+    for at, rows in _groups(shape, scores):
         _, ds = _score_gradients(xp, shape, scores, operands, statistics, at, rows)
         wanted = total[_place(total, 0, at[0]), _heads(total, rows)]
-        for axis in range(3):
+        for axis in range(4):
             if wanted.shape[axis] == 1:
                 ds = xp.sum(ds, axis=axis, keepdims=True)
         wanted += ds
 
 
-def _groups(shape: Shape) -> Iterator[tuple[tuple[int, int], slice]]:
-    """Return ((place in the batch, head of key and value), heads of the query that look at it)."""
-    for b in range(shape.batch):
+def _groups(shape: Shape, scores: Scores) -> Iterator[tuple[Place, slice]]:
+    """Return (place, heads of the query that look at it), with many members of the batch at once if they are small."""
+    together = 1 if scores.draws is not None else max(1, TOGETHER // (shape.group * shape.queries * shape.keys or 1))
+    for begin in range(0, shape.batch, together):
         for m in range(shape.key_heads):
-            yield (b, m), slice(m * shape.group, (m + 1) * shape.group)
+            yield (slice(begin, begin + together), m), slice(m * shape.group, (m + 1) * shape.group)
 
 
-def _for_groups(xp: Any, shape: Shape, work: Callable[[tuple[int, int], slice], None]) -> None:
+def _for_groups(xp: Any, shape: Shape, scores: Scores, work: Callable[[Place, slice], None]) -> None:
     """Work on every group, in NumPy on several threads if that pays."""
-    calls = [functools.partial(work, at, rows) for at, rows in _groups(shape)]
+    calls = [functools.partial(work, at, rows) for at, rows in _groups(shape, scores)]
     if xp is np:
         share_out(calls, math.prod(shape.weights) * (shape.depth + shape.value_depth))
         return
@@ -289,9 +295,9 @@ def _for_groups(xp: Any, shape: Shape, work: Callable[[tuple[int, int], slice], 
         call()
 
 
-def _scores(xp: Any, shape: Shape, scores: Scores, q: Any, k: Any, at: tuple[int, int], rows: slice, dtype: Any) -> Any:
-    """Return scores [group, queries, keys], minus infinity if a query may not look at the key."""
-    s = xp.matmul(q[at[0], rows].astype(dtype), k[at].astype(dtype).T)
+def _scores(xp: Any, shape: Shape, scores: Scores, q: Any, k: Any, at: Place, rows: slice, dtype: Any) -> Any:
+    """Return scores [batch, group, queries, keys], minus infinity if a query may not look at the key."""
+    s = xp.matmul(q[at[0], rows].astype(dtype), k[at][:, None].astype(dtype).swapaxes(2, 3))
     s *= scores.scale
     for part, add in ((scores.key_shift, True), (scores.shift, True), (scores.mask, False)):
         if part is None:
@@ -307,7 +313,7 @@ def _scores(xp: Any, shape: Shape, scores: Scores, q: Any, k: Any, at: tuple[int
 
 
 def _score_gradients(
-    xp: Any, shape: Shape, scores: Scores, operands: Sequence[Any], statistics: Any, at: tuple[int, int], rows: slice
+    xp: Any, shape: Shape, scores: Scores, operands: Sequence[Any], statistics: Any, at: Place, rows: slice
 ) -> tuple[Any, Any]:
     """Return (weights as far as they remain, gradients of the scores)."""
     q, k, v, dout, *result = operands
@@ -321,16 +327,17 @@ def _score_gradients(
         # Beside a number as -1e9, which a shift adds to all keys of a query, the logarithm of the sum is rounded away.
         total = xp.sum(p, axis=-1, keepdims=True)
         p /= xp.where(large & (total != 0), total, 1)
-    dp = _dropped(xp, shape, scores, xp.matmul(dout[at[0], rows].astype(dtype), v[at].astype(dtype).T), at, rows)
+    values = v[at][:, None].astype(dtype).swapaxes(2, 3)
+    dp = _dropped(xp, shape, scores, xp.matmul(dout[at[0], rows].astype(dtype), values), at, rows)
     of_keys = dout[at[0], rows].astype(dtype) * result[0][at[0], rows].astype(dtype) if result else p * dp
     return _dropped(xp, shape, scores, p, at, rows), p * (dp - xp.sum(of_keys, axis=-1, keepdims=True))
 
 
-def _dropped(xp: Any, shape: Shape, scores: Scores, weights: Any, at: tuple[int, int], rows: slice) -> Any:
+def _dropped(xp: Any, shape: Shape, scores: Scores, weights: Any, at: Place, rows: slice) -> Any:
     """Return weights, or their gradients, some of them dropped and the others scaled up for them."""
     if scores.draws is not None:
-        heads, queries, _ = weights.shape
-        first = (at[0] * shape.heads + rows.start) * queries
+        _, heads, queries, _ = weights.shape
+        first = (at[0].start * shape.heads + rows.start) * queries
         mine = scores.draws.keep_mask(xp, scores.step, first, first + heads * queries).reshape(weights.shape)
     elif scores.keep_mask is not None:
         mine = scores.keep_mask[_place(scores.keep_mask, 0, at[0]), _heads(scores.keep_mask, rows)]
@@ -339,8 +346,8 @@ def _dropped(xp: Any, shape: Shape, scores: Scores, weights: Any, at: tuple[int,
     return xp.where(mine != 0, weights / weights.dtype.type(scores.keep_prob), weights.dtype.type(0))
 
 
-def _place(part: Any, axis: int, index: int) -> int:
-    return index if part.shape[axis] > 1 else 0
+def _place(part: Any, axis: int, index: slice) -> slice:
+    return index if part.shape[axis] > 1 else slice(0, 1)
 
 
 def _heads(part: Any, rows: slice) -> slice:
@@ -348,8 +355,8 @@ def _heads(part: Any, rows: slice) -> slice:
 
 
 def _stacked(x: Any) -> Any:
-    """Return [group, rows, columns] as one matrix."""
-    return x.reshape(x.shape[0] * x.shape[1], x.shape[2])
+    """Return [batch, group, rows, columns] as one matrix for each member of the batch."""
+    return x.reshape(x.shape[0], x.shape[1] * x.shape[2], x.shape[3])
 
 
 def documents_apart(xp: Any, shape: Shape, first: tuple[int, int], ends: Sequence[Any]) -> Any:
