@@ -10,7 +10,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from benchmarks.gpu.graph_time import microseconds as microseconds
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.op import Op
 

@@ -1,7 +1,4 @@
-"""Attention on a GPU against NumPy: cuDNN's fused kernels, the products that stand in for them, and their time.
-
-`pytest tests/gpu/test_attention_gpu.py -s` prints the time of the fused kernels.
-"""
+"""Attention on a GPU against NumPy: cuDNN's fused kernels, and the products that stand in for them."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import numpy as np
 import pytest
 
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
-from tests.gpu.arrays import NumPy, drawn, fetched, launched, microseconds, opened, put
+from tests.gpu.arrays import NumPy, drawn, fetched, launched, opened, put
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}
 """The largest ratio of the error's norm to the result's norm."""
@@ -157,22 +154,3 @@ def test_deterministic_gradients_have_the_same_bits() -> None:
             launch()
         seen.append([fetched(device, g).tobytes() for g in grads])
     assert all(one == seen[0] for one in seen)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_time(device: Any, dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """B=16, N=16, S=512, D=64, as in a transformer of width 1024; 4 B N S^2 D operations forward, 10 backward."""
-    batch, heads, length, depth = 16, 16, 512, 64
-    shape = (batch, length, heads, depth)
-    attributes: dict[str, Any] = {"scale_value": depth**-0.5, "input_layout": "BSND"}
-    q, k, v, dy = (put(device, drawn(shape, dtype, i)) for i in range(4))
-    forward, out = launched(device, FlashAttentionScore(heads, **attributes), [q, k, v])
-    backward, _ = launched(device, FlashAttentionScoreGrad(heads, **attributes), [q, k, v, dy, out[0], out[3]])
-    lines: list[str] = []
-    for name, launch, factor in (("forward", forward, 4), ("backward", backward, 10)):
-        time = microseconds(device, [launch])
-        rate = factor * batch * heads * length * length * depth / time / 1e6
-        assert 0 < time < 1e6
-        lines.append(f"{dtype} {name}: {time:.1f} us, {rate:.0f} TFLOP/s")
-    with capsys.disabled():
-        print("", *lines, sep="\n")

@@ -1,30 +1,15 @@
-"""Elementwise operators, fused chains and updates against NumPy, on a GPU.
-
-`python -m tests.gpu.test_elementwise_gpu` prints how fast the kernels move memory, beside a copy.
-"""
+"""Elementwise operators, fused chains and updates against NumPy, on a GPU."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mspc.ops.fused.updates import GroupedUpdate
-from mspc.ops.optim.optimizer import ApplyMomentum
 from tests.gpu.arrays import fetched, opened, put
-from tests.ops.cuda.cuda_chains import (
-    Case,
-    chain,
-    chain_cases,
-    edge_cases,
-    sample_cases,
-    tensor,
-    update_cases,
-    update_types,
-)
+from tests.ops.cuda.cuda_chains import Case, chain, chain_cases, edge_cases, sample_cases, update_cases
 
 
 @pytest.fixture(scope="module")
@@ -103,49 +88,3 @@ def test_launches_are_captured(device: Any) -> None:
         replay()
         device.synchronize()
     case.check([fetched(device, made[0])], [fetched(device, x) for x in inputs])
-
-
-def figures() -> None:
-    """Print microseconds and bytes moved per second of kernels as a step of a network has them."""
-    device = opened()
-    rows = "8192 4096"
-    momentum = ApplyMomentum()
-    cases = [
-        ("add", chain((f"Float32 {rows}", f"Float32 {rows}"), ("Add(x0, x1)",), (0,))),
-        ("add in place", chain((f"BFloat16 {rows}", f"BFloat16 {rows}"), ("Add(x0, x1)",), (0,), alias=0)),
-        ("bias, GeLU", chain((f"BFloat16 {rows}", "BFloat16 4096"), ("Add(x0, x1)", "GeLU(t0)"), (0, 1))),
-        ("GeLU gradient, bias gradient", chain((f"BFloat16 {rows}",) * 3, (
-            "GeLUGrad(x0, x1, x2)", "ReduceSum(t0, keep_dims=false, axis=(0))"), (0, 1))),
-        ("bias gradient of width 1024", chain(("BFloat16 8192 1024", "BFloat16"), (
-            "Mul(x0, x1)", "ReduceSum(t0, keep_dims=false, axis=(0))"), (0, 1))),
-        ("mean squared error", chain((f"Float32 {rows}",) * 2, (
-            "Sub(x0, x1)", "Square(t0)", "ReduceMean(t1, keep_dims=false, axis=())"), (2,))),
-        ("row sums", chain((f"Float32 {rows}", "Float32"), ("Mul(x0, x1)", "ReduceSum(t0, keep_dims=false, axis=(1))"),
-                           (1,))),
-        ("small", chain(("Float32 64 512", "Float32 512"), ("Add(x0, x1)", "ReLU(t0)"), (1,))),
-        ("momentum", Case(GroupedUpdate.of(momentum, 1), tuple(map(
-            tensor, update_types(momentum, rows, "Float32", "BFloat16"))))),
-    ]  # fmt: skip
-    for name, case in cases:
-        inputs, made, launch = prepared(device, case)
-        arrays = {array.data.ptr: array.nbytes for array in [*inputs, *made]}
-        moved = sum(arrays.values()) + sum(inputs[i].nbytes for i in case.op.mutates)
-        if case.alias >= 0:
-            moved += made[0].nbytes
-        with device.stream("compute"):
-            launch()
-            replay = device.capture(lambda launch=launch: [launch() for _ in range(20)] and None)
-            replay()
-            device.synchronize()
-            times: list[float] = []
-            for _ in range(10):
-                begin = time.perf_counter()
-                replay()
-                device.synchronize()
-                times.append((time.perf_counter() - begin) / 20)
-        median = sorted(times)[len(times) // 2]
-        print(f"{name:32} {median * 1e6:8.1f} us  {moved / median / 1e9:8.0f} GB/s")
-
-
-if __name__ == "__main__":
-    figures()

@@ -1,7 +1,4 @@
-"""Attention of one packed operand on a GPU: against NumPy, in place for cuDNN and the kernels of TF32, and its time.
-
-`pytest tests/gpu/test_packed_gpu.py -s` prints times of an attention and of its projections, packed and apart.
-"""
+"""Attention of one packed operand on a GPU: against NumPy, in place for cuDNN and the kernels of TF32."""
 
 from __future__ import annotations
 
@@ -10,11 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.fused.matmul import FusedMatMul
-from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
-from mspc.ops.tensor.moving import Split
-from tests.gpu.arrays import NumPy, drawn, fetched, kernels_named, launched, microseconds, opened, put
+from tests.gpu.arrays import NumPy, drawn, fetched, kernels_named, launched, opened, put
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-3}
 """The largest ratio of the error's norm to the result's norm; Float32 is TF32."""
@@ -82,43 +76,3 @@ def test_cudnn_refuses_none() -> None:
         _, out = launched(device, forward, [x])
         launched(device, backward, [x, out[3], out[0], out[3]])
     assert device.fused_attention.refused == {}
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("heads", [16, 8])
-def test_time(device: Any, dtype: str, heads: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rows 8192 of width 1024, sequence 512, depth 64; 8 heads are half of them on one of two ranks."""
-    rows, width, batch, length = 8192, 1024, 16, 512
-    columns = heads * 64
-    x = put(device, drawn((rows, width), dtype, 0))
-    apart_w = [put(device, drawn((width, columns), dtype, i) / 32) for i in range(3)]
-    packed_w = put(device, np.concatenate([fetched(device, w) for w in apart_w], 1))
-    settings = {"head_num": heads, "scale_value": 0.125, "input_layout": "BSND"}
-    times: dict[str, dict[str, float]] = {}
-    for packed in (False, True):
-        weights = [packed_w] if packed else apart_w
-        forward = FlashAttentionScore(**settings, packed=heads if packed else 0)
-        backward = FlashAttentionScoreGrad(**settings, packed=heads if packed else 0)
-        products = [launched(device, MatMul(), [x, w]) for w in weights]
-        y = [out[0].reshape(batch, length, -1, 64) for _, out in products]
-        score, out = launched(device, forward, y)
-        gradient, grads = launched(device, backward, [*y, out[3], out[0], out[3]])
-        dy = [one.reshape(rows, -1) for one in grads]
-        dx = [launched(device, MatMul(False, True), [dy[0], weights[0]])]
-        for d, w in zip(dy[1:], weights[1:], strict=True):
-            sums = FusedMatMul(False, True, addend=True)
-            dx.append(launched(device, sums, [d, w, dx[-1][1][0]]))
-        dw = [launched(device, MatMul(True, False), [x, d]) for d in dy]
-        taken = [launched(device, Split(1, 3), dw[0][1])[0]] if packed else []
-        times["packed" if packed else "apart"] = {
-            "products": microseconds(device, [launch for launch, _ in products]),
-            "attention": microseconds(device, [score]),
-            "its gradient": microseconds(device, [gradient]),
-            "of x": microseconds(device, [launch for launch, _ in dx]),
-            "of the weights": microseconds(device, [launch for launch, _ in dw] + taken),
-        }
-    with capsys.disabled():
-        for what, found in times.items():
-            listed = ", ".join(f"{name} {time:.1f}" for name, time in found.items())
-            print(f"\n{dtype}, {heads} heads, {what}: {listed}; {sum(found.values()):.1f} us", end="")
-    assert all(0 < time < 1e6 for found in times.values() for time in found.values())

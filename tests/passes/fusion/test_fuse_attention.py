@@ -13,220 +13,43 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.compiler.call import describe_call
-from mspc.compiler.driver import compile_traced, trace_call
-from mspc.engine.capture import capture
 from mspc.ir.graph import Graph, Node
 from mspc.ir.layout import NamedLayout
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32
-from mspc.mindspore_api.state import Session
 from mspc.ops.op import REGISTRY, load_operators
-from mspc.output.programs import config_of
-from mspc.passes.fusion.attention_masks import note_causal_masks
 from mspc.passes.fusion.fuse_attention import FuseAttention
-from tests.interpret import random_feeds, run_global, run_on_ranks, same
+from tests.interpret import random_feeds, run_global, same
 from tests.passes.fusion.written_attention import HEADS, Written, fused
 
 load_operators()
 
-NETWORK = '''
-import sys
-
-import mindspore as ms
-import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
-
-KIND, RANKS, DATA, TENSOR = sys.argv[1], *map(int, sys.argv[2:])
-BATCH, SEQUENCE, HEADS, DEPTH = 4, 6, 4, 2
-WIDTH = HEADS * DEPTH
-
-ms.set_context(mode=ms.GRAPH_MODE)
-ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=RANKS, full_batch=True)
+FORMS: dict[str, Callable[[Written], Node]] = {
+    "plain": lambda w: w.scores(),
+    "key turned": lambda w: w.emit("BatchMatMul", w.query, w.emit("Transpose", w.key, perm=(0, 1, 3, 2))),
+    "query scaled": lambda w: w.emit("BatchMatMul", w.emit("Mul", w.query, 0.5), w.key, transpose_b=True),
+    "scaled": lambda w: w.emit("Mul", w.scores(), 0.5),
+    "divided": lambda w: w.emit("Div", w.scores(), 2.0),
+}
 
 
-class Attention(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        draw = np.random.default_rng(1).standard_normal
-        self.wq, self.wk, self.wv, self.wo = (
-            Parameter(Tensor(0.5 * draw((WIDTH, WIDTH)).astype(np.float32)), name=n) for n in ("q", "k", "v", "o")
-        )
-        columns, heads = ((DATA, 1), (1, TENSOR)), (DATA, TENSOR, 1, 1)
-        self.query, self.key = ops.MatMul().shard(columns), ops.MatMul().shard(columns)
-        self.value, self.out = ops.MatMul().shard(columns), ops.MatMul().shard(((DATA, TENSOR), (TENSOR, 1)))
-        self.split = ops.Transpose().shard(((DATA, 1, TENSOR, 1),))
-        self.merge = ops.Transpose().shard((heads,))
-        self.scores = ops.BatchMatMul(transpose_b=True).shard((heads, heads))
-        self.plain_scores = ops.BatchMatMul().shard((heads, heads))
-        self.turn = ops.Transpose().shard((heads,))
-        self.scale = ops.Mul().shard((heads, ()))
-        self.add = ops.Add().shard((heads, (1, 1)))
-        self.softmax = ops.Softmax().shard((heads,))
-        self.drop = ops.Dropout(0.6, 3, 5).shard((heads,))
-        self.mix = ops.BatchMatMul().shard((heads, heads))
-        self.future = Tensor(np.triu(np.full((SEQUENCE, SEQUENCE), -1e4, np.float32), 1))
-        self.hidden = Tensor(np.triu(np.ones((SEQUENCE, SEQUENCE), np.bool_), 1))
-        self.seen = Tensor(np.tril(np.ones((1, 1, SEQUENCE, SEQUENCE), np.float32)))
-        self.place = Parameter(Tensor(draw((HEADS, SEQUENCE, SEQUENCE)).astype(np.float32)), name="place")
-
-    def heads(self, x):
-        return self.split(ops.reshape(x, (BATCH, SEQUENCE, HEADS, DEPTH)), (0, 2, 1, 3))
-
-    def weights(self, query, key, x):
-        scale = DEPTH ** -0.5
-        if KIND == "key turned":
-            return self.softmax(self.scale(self.plain_scores(query, self.turn(key, (0, 1, 3, 2))), scale))
-        if KIND == "query scaled":
-            return self.softmax(self.scores(self.scale(query, scale), key))
-        if KIND == "divided":
-            return self.softmax(self.scores(query, key) / (1 / scale))
-        scores = self.scale(self.scores(query, key), scale)
-        if KIND == "added":
-            scores = self.add(scores, self.future)
-        if KIND == "computed":
-            scores = scores + (1.0 - self.seen) * -1e9
-        if KIND == "trained":
-            scores = ops.add(scores, self.place)
-        if KIND == "filled":
-            scores = ops.masked_fill(scores, self.hidden, -1e9)
-        if KIND == "rows":
-            hidden = ops.greater(ops.reduce_sum(x, 1), 0.0)
-            scores = ops.masked_fill(scores, ops.reshape(hidden, (BATCH, 1, SEQUENCE, 1)), -1e9)
-        if KIND == "selected":
-            scores = ops.select(ops.logical_not(self.hidden), scores, -1e9)
-        if KIND == "dropped":
-            return self.drop(self.softmax(scores))[0]
-        if KIND.startswith("halves"):
-            return ops.cast(self.softmax(ops.cast(scores, ms.float32)), ms.float16)
-        return self.softmax(scores)
-
-    def three(self, x):
-        x = ops.transpose(ops.reshape(x, (BATCH, SEQUENCE, HEADS, DEPTH)), (0, 2, 1, 3))
-        return ops.reshape(x, (BATCH * HEADS, SEQUENCE, DEPTH))
-
-    def construct(self, x):
-        query, key, value = self.query(x, self.wq), self.key(x, self.wk), self.value(x, self.wv)
-        if KIND == "three dimensions":
-            query, key, value = self.three(query), self.three(key), self.three(value)
-            weights = ops.softmax(ops.bmm(query, ops.transpose(key, (0, 2, 1))) * DEPTH ** -0.5)
-            mixed = ops.reshape(ops.bmm(weights, value), (BATCH, HEADS, SEQUENCE, DEPTH))
-            mixed = ops.transpose(mixed, (0, 2, 1, 3))
-            return self.out(ops.reshape(mixed, (BATCH * SEQUENCE, WIDTH)), self.wo)
-        if KIND == "halves around":
-            query, key, value = (ops.cast(t, ms.float16) for t in (query, key, value))
-        query, key, value = self.heads(query), self.heads(key), self.heads(value)
-        if KIND == "halves":
-            query, key, value = (ops.cast(t, ms.float16) for t in (query, key, value))
-        mixed = self.mix(self.weights(query, key, x), value)
-        if KIND == "halves":
-            mixed = ops.cast(mixed, ms.float32)
-        mixed = ops.reshape(self.merge(mixed, (0, 2, 1, 3)), (BATCH * SEQUENCE, WIDTH))
-        return self.out(ops.cast(mixed, ms.float32), self.wo)
+@pytest.mark.parametrize("form", FORMS)
+def test_scores_in_other_words_have_a_scale(form: str) -> None:
+    w = Written()
+    node: Any = fused(w.finish(FORMS[form](w)))
+    assert operators(w.graph) == {"FlashAttentionScore": 1, "TupleGetItem": 1}
+    assert (node.op.scale_value, node.op.optional) == (1.0 if form in ("plain", "key turned") else 0.5, ())
 
 
-class Loss(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.attention = Attention()
-
-    def construct(self, x):
-        return ops.reduce_mean(ops.square(self.attention(x)))
-
-
-network = Loss()
-step = nn.TrainOneStepCell(network, nn.SGD(network.trainable_params(), 1.0))
-step(Tensor(np.ones([BATCH * SEQUENCE, WIDTH]), ms.float32))
-'''
-KINDS = {
-    "plain": "BSND", "key turned": "BSND", "query scaled": "BSND", "divided": "BSND", "added": "BSND",
-    "computed": "BSND", "trained": "BSND", "filled": "BSND", "rows": "BSND", "selected": "BSND", "halves": "BSND",
-    "halves around": "BSND", "three dimensions": "BSH", "dropped": "BSND",
-}  # fmt: skip
-"""Forms of attention, and the layout of the operator that each becomes."""
-CAUSAL = ("added", "computed", "filled", "selected")
-"""Forms with a constant triangle."""
-
-
-def compiled(
-    script: Path, kind: str, ranks: int, data: int, tensor: int, fuse: bool, known: bool = True
-) -> tuple[Graph, Graph, Any]:
-    """(traced graph as it is differentiated, graph ready for slicing, constants) of the network. `known`: the pass is
-    told which constants are triangles."""
-    captured = capture(script, [kind, *map(str, (ranks, data, tensor))], Session.of_rank(0, ranks))
-    config = config_of(captured, ranks)
-    call = trace_call(captured.target, describe_call(captured.args, []), config)
-    traced = call.traced
-    if fuse:
-        if known:
-            note_causal_masks(traced.graph, traced.constants)
-        assert FuseAttention().run(traced.graph)
-        traced.graph.verify()
-    stage = parse(print_graph(traced.graph), REGISTRY).main
-    return stage, compile_traced(call).graph, dict(traced.constants)
-
-
-def fed(graph: Graph, constants: Any) -> dict[str, Any]:
-    drawn = random_feeds(graph).items()
-    return {name: x - x.dtype.type(0.6) if x.dtype.kind == "f" else x for name, x in drawn} | constants
+def test_dropped_weights_are_those_of_the_operator() -> None:
+    w = Written()
+    node: Any = fused(dropped(w, w.scores()))
+    assert (node.op.keep_prob, node.op.optional) == (0.5, ())
 
 
 def operators(graph: Graph) -> Counter[str]:
     return Counter(node.op.name for node in graph.nodes)
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "attention.py"
-    path.write_text(NETWORK)
-    return path
-
-
-CUTS = [(1, 1, 1), (4, 2, 2), (4, 1, 4), (8, 2, 4), (8, 4, 2)]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_networks_give_the_same_numbers_on_every_number_of_ranks(script: Path, kind: str) -> None:
-    """Loss, gradients (a step of SGD at rate 1 subtracts them) and results."""
-    _, written_out, constants = compiled(script, kind, 1, 1, 1, False)
-    feeds = fed(written_out, constants)
-    expected = run_global(written_out, feeds)
-    tolerance = 3e-3 if kind.startswith("halves") else 1e-5
-    for ranks, data, tensor in CUTS if kind in ("plain", "added", "trained", "dropped") else CUTS[::3]:
-        stage, graph, _ = compiled(script, kind, ranks, data, tensor, True)
-        found = operators(stage)
-        assert (found["FlashAttentionScore"], found["Softmax"], found["BatchMatMul"]) == (1, 0, 0)
-        op: Any = next(n.op for n in stage.nodes if n.op.name == "FlashAttentionScore")
-        assert op.input_layout == KINDS[kind]
-        optional = {"trained": ("real_shift",), "rows": ("attn_mask",)}.get(kind, ())
-        assert (op.sparse_mode, op.optional) == (2 * (kind in CAUSAL), optional)
-        assert found["Transpose"] == {"BSND": int(kind == "rows"), "BNSD": 4, "BSH": 4}[KINDS[kind]]
-        assert operators(graph)["FlashAttentionScoreGrad"] == 1
-        assert operators(graph)["FlashAttentionScoreShiftGrad"] == (kind == "trained")
-        same(run_on_ranks(graph, feeds) if ranks > 1 else run_global(graph, feeds), expected, tolerance)
-
-
-@pytest.mark.parametrize("kind", CAUSAL)
-def test_triangles_that_the_pass_is_not_told_of_stay_operands(script: Path, kind: str) -> None:
-    _, written_out, constants = compiled(script, kind, 1, 1, 1, False)
-    feeds = fed(written_out, constants)
-    stage, graph, _ = compiled(script, kind, 8, 2, 4, True, known=False)
-    op: Any = next(n.op for n in stage.nodes if n.op.name == "FlashAttentionScore")
-    assert (op.sparse_mode, len(op.optional)) == (0, 1)
-    same(run_on_ranks(graph, feeds), run_global(written_out, feeds))
-
-
-def test_ranks_compute_complete_heads_and_nothing_is_sent_in_between(script: Path) -> None:
-    _, graph, _ = compiled(script, "added", 8, 2, 4, True, known=False)
-    (fused,) = [node for node in graph.nodes if node.op.name == "FlashAttentionScore"]
-    assert [str(v.layout) for v in fused.inputs] == ["(2, 4) [0, -, 1, -]"] * 3 + ["(8) [-, -]"]
-    written_out = compiled(script, "added", 8, 2, 4, False)[1]
-    assert operators(graph)["AllReduce"] == operators(written_out)["AllReduce"]
-    assert operators(graph)["AllGather"] == operators(written_out)["AllGather"]
-
-
-# Small graphs ------------------------------------------------------------------------------------------------
 
 
 MESH = ((2, 4), ("data", "tensor"))

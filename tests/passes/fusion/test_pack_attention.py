@@ -148,16 +148,10 @@ class Layers(nn.Cell):
 
 
 FORMS = {
-    "written out": Form(),
     "written out, bfloat16": Form(kind=ms.bfloat16),
-    "Dense": Form(dense=True),
     "Dense with a bias": Form(dense=True, bias=True),
-    "Dense with a bias, float16": Form(dense=True, bias=True, kind=ms.float16),
     "Dense with a bias in Float32": Form(dense=True, bias=True, kind=ms.bfloat16, auto=True),
-    "operator, with a bias in Float32": Form("BSH", dense=True, bias=True, key_heads=2, kind=ms.float16, auto=True),
-    "operator": Form("BSND", causal=True),
     "operator, fewer heads of key": Form("BSND", key_heads=2),
-    "hidden": Form("BSH", key_heads=2, kind=ms.bfloat16),
     "hidden, Dense with a bias": Form("BSH", dense=True, bias=True, causal=True),
     "sequence first": Form("SBH", causal=True),
     "heads first": Form("BNSD", causal=True, kind=ms.bfloat16),

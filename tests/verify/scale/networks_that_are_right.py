@@ -1,13 +1,11 @@
 """`mspc verify --scale` of networks that are right: `python -m tests.verify.scale.networks_that_are_right SEED COUNT`.
 
 Every source gives COUNT networks from SEED: such as other tests draw and hold to one device (in stages under every
-schedule, experts, sharded sequences, control flow, rows of every rank, public networks, `tests/networks.py`), and all
-scripts of files and folders that are named. Each is to be equal. A network that is not is looked at by `mspc verify` at
-its own sizes, which says whether it is a false alarm.
+schedule, experts, sharded sequences, control flow, rows of every rank, public networks, `tests/networks.py`). Each is
+to be equal.
 
-Prints a line for each network that is not equal, with `--kept` one for each dimension that stayed large, and counts;
-exits with 1 where there is a false alarm. `--source SOURCE` takes one source, `--only SEED` one network, `--show`
-prints its script. `--files PATH ...` takes scripts instead; a script says its ranks, or `--ranks` does.
+Prints a line for each network that is not equal, and counts; exits with 1 if there is one. `--source SOURCE` takes one
+source, `--only SEED` one network.
 """
 
 from __future__ import annotations
@@ -15,26 +13,25 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import re
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify import of_script, verify_target
+from mspc.commands.verify import of_script
 from mspc.commands.verify_folder import give_layouts
 from mspc.compiler.config import Config, Fed
 from mspc.compiler.driver import DumpPoint, TracedCall, compile_traced
 from mspc.compiler.frontend.trace import Traced
 from mspc.engine.script import ScriptError
-from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ops.op import load_operators
 from mspc.verify.same_values import MARK, number_operators
@@ -46,8 +43,6 @@ from tests.verify.scale.written_networks import WRITTEN
 
 QUIET = Loudness(quiet=True)
 EQUAL, DIFFERS, REFUSED, FAILS = "equal", "differs", "is refused", "fails"
-LARGE = 16
-"""From so many elements on a dimension is large that stays as it is."""
 Proved = Callable[[], ScaleProof]
 
 
@@ -58,14 +53,12 @@ def _names() -> tuple[str, ...]:
     return tuple(n for n in usable() if not n.startswith(("Expert", "Grouped")) and "Varlen" not in n)
 
 
-
 @dataclass
 class Outcome:
-    """The result of a network. kept: dimensions of parameters that stayed large, by their sizes."""
+    """The result of a network."""
 
     kind: str
     message: str = ""
-    kept: tuple[str, ...] = ()
     values: int = 0
 
 
@@ -82,16 +75,11 @@ def outcome_of(proved: Proved) -> Outcome:
         return Outcome(REFUSED, error.message)
     except Exception as error:  # whatever else is raised is a defect
         return Outcome(FAILS, f"{type(error).__name__}: {error} {_place(error)}")
-    kept = tuple(
-        f"{name} {real} -> {small}"
-        for name, (real, small) in found.sizes.items()
-        if any(a == b >= LARGE for a, b in zip(real, small, strict=True))
-    )
     if found.whole:
-        return Outcome(DIFFERS, "but for its own sizes", kept)
+        return Outcome(DIFFERS, "but for its own sizes")
     if found.same:
-        return Outcome(EQUAL, kept=kept, values=len(found.rows))
-    return Outcome(DIFFERS, _reason(found), kept)
+        return Outcome(EQUAL, values=len(found.rows))
+    return Outcome(DIFFERS, _reason(found))
 
 
 def _place(error: BaseException) -> str:
@@ -172,30 +160,11 @@ def _call(network: RandomNetwork, config: Config) -> TracedCall:
 
 
 SOURCES = (*WRITTEN, "networks")
-SAID = re.compile(r"device_num\s*=\s*(\d+)")
 
 
 def drawn(source: str, seed: int) -> Proved:
     """The proof of a network that is drawn."""
     return of_text(*WRITTEN[source](seed)) if source in WRITTEN else of_graph(seed)
-
-
-def scripts(paths: Sequence[Path], ranks: int) -> Iterator[tuple[Path, int]]:
-    """Scripts that are named, or in folders, each with its number of ranks."""
-    for path in paths:
-        for each in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            said = SAID.search(each.read_text(encoding="utf-8")) if each.suffix == ".py" else None
-            yield each, ranks or (int(said[1]) if said else 8)
-
-
-def is_right(target: str, options: CompileOptions) -> bool:
-    """Whether a network is equal at its own sizes."""
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            verify_target(target, options, 0)
-    except (ExecutionError, MspcError):
-        return False
-    return True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -204,47 +173,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("count", type=int, nargs="?", default=20)
     parser.add_argument("--source", choices=SOURCES, action="append")
     parser.add_argument("--only", type=int, help="the seed of one network")
-    parser.add_argument("--show", action="store_true", help="print the script of that network")
-    parser.add_argument("--files", type=Path, nargs="+", default=[])
-    parser.add_argument("--ranks", type=int, default=0, help="of the scripts")
-    parser.add_argument("--words", nargs="*", default=[], help="arguments of the scripts")
-    parser.add_argument("--kept", action="store_true", help="print dimensions that stayed large")
     given = parser.parse_args(arguments)
     load_operators()
-    start, alarms = time.perf_counter(), 0
-    if given.files:
-        options = CompileOptions(loudness=QUIET, script_arguments=tuple(given.words))
-        found = ((str(path), str(path), n) for path, n in scripts(given.files, given.ranks))
-        counts = Counter[str]()
-        for name, target, ranks in found:
-            own = replace(options, ranks=ranks)
-            outcome = outcome_of(lambda target=target, own=own: of_script(target, own).proved(0))
-            counts[outcome.kind] += 1
-            alarms += _told(name, outcome, given.kept, outcome.kind == DIFFERS and is_right(target, own))
-        print(f"{sum(counts.values())} scripts: {_counted(counts)}, {time.perf_counter() - start:.1f} s")
-        return int(alarms > 0)
+    alarms = 0
     seeds = range(given.seed, given.seed + given.count) if given.only is None else [given.only]
     for source in given.source or SOURCES:
         counts, begin = Counter[str](), time.perf_counter()
         for seed in seeds:
-            if given.show and source in WRITTEN:
-                print(WRITTEN[source](seed)[0])
             outcome = outcome_of(drawn(source, seed))
             counts[outcome.kind] += 1
-            alarms += _told(f"{source} {seed}", outcome, given.kept, outcome.kind == DIFFERS)
+            if outcome.kind != EQUAL:
+                print(f"{source} {seed} {outcome.kind}: {outcome.message}"[:400], flush=True)
+                alarms += outcome.kind in (DIFFERS, FAILS)
         print(f"{source}: {_counted(counts)}, {time.perf_counter() - begin:.1f} s", flush=True)
     return int(alarms > 0)
-
-
-def _told(name: str, outcome: Outcome, kept: bool, false_alarm: bool) -> bool:
-    """Print what is to be seen of a network; whether it counts against the proof."""
-    if outcome.kind != EQUAL:
-        said = f" although it is right: {outcome.message}" if false_alarm else f": {outcome.message}"
-        print(f"{name} {outcome.kind}{said}"[:400], flush=True)
-    if kept:
-        for each in outcome.kept:
-            print(f"{name} keeps {each}", flush=True)
-    return false_alarm or outcome.kind == FAILS
 
 
 def _counted(counts: Counter[str]) -> str:
