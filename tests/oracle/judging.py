@@ -32,6 +32,8 @@ TOLERANCES = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1
 """Largest relative error, and the absolute one below 1, by the element type of a result: units in its last place."""
 MANY = 12
 """Cases of a judge from which on a share of them is enough for gradients."""
+OTHERS = 3
+"""The values of a judge's other names are compared in one of so many cases."""
 PARTS_OF_OTHERS = 12
 """The gradients of a judge's other names are compared in one of so many cases."""
 
@@ -173,8 +175,9 @@ class Case:
 
 def differences(judge: Judge) -> list[str]:
     """The differences between the public names and their judge, one line for each name and case. The names of one judge
-    lead to the same operators: gradients are compared in every case of the first, unless there are many, and in a
-    smaller share of the cases of the others, the first case always among them."""
+    lead to the same operators: values are compared in every case of the first and in a third of the cases of the others,
+    gradients in every case of the first, unless there are many, and in a smaller share of the cases of the others, the
+    first case always among them."""
     cases = len(judge.inputs) * len(judge.arguments) * len(judge.named)
     functions = {name: public(name) for name in judge.names}
     first = PARTS if cases >= MANY else 1
@@ -185,11 +188,15 @@ def differences(judge: Judge) -> list[str]:
     }
     found: list[str] = []
     with np.errstate(all="ignore"):
-        for arrays, (i, arguments), (j, named) in product(
-            judge.inputs, enumerate(judge.arguments), enumerate(judge.named)
+        for number, (arrays, (i, arguments), (j, named)) in enumerate(
+            product(judge.inputs, enumerate(judge.arguments), enumerate(judge.named))
         ):
             case = Case(judge, arrays, arguments, named)
-            texts = {name: case.difference(function, turns[name, i, j]) for name, function in functions.items()}
+            texts = {
+                name: case.difference(function, turns[name, i, j])
+                for place, (name, function) in enumerate(functions.items())
+                if not place or not number or is_taken(number + place, OTHERS)
+            }
             found += [f"{name}({case}): {text}" for name, text in texts.items() if text]
     return found
 

@@ -84,36 +84,6 @@ def test_elementwise_operators_write_to_a_dying_operand() -> None:
     assert len(set(found.values())) == 1
 
 
-def test_an_operand_that_is_read_again_stays() -> None:
-    make = Maker()
-    x, y = make.values
-    product = make.add(MatMul(), x, y)
-    tanh = make.add(Tanh(), product)
-    found = places(make.done(make.add(ReduceSum(), make.add(Mul(), tanh, product))))
-    assert found[0] != found[1]
-
-
-def test_a_product_never_writes_to_its_operand() -> None:
-    make = Maker()
-    x, y = make.values
-    found = places(make.done(make.add(ReduceSum(), make.add(MatMul(), make.add(Tanh(), x), y))))
-    assert found[0] != found[1]
-
-
-def test_a_view_keeps_its_base() -> None:
-    make = Maker()
-    x, y = make.values
-    tanh = make.add(Tanh(), x)
-    view = make.add(Transpose((1, 0)), tanh)
-    other = make.add(Tanh(), y)
-    graph = make.done(make.add(ReduceSum(), make.add(Add(), view, other)))
-    found = places(graph)
-    assert found[0] != found[2]
-    results = Executor(graph, NumPyBackend(OneRank()), {}).run(arrays())
-    a, b = arrays()
-    np.testing.assert_allclose(results[0], (np.tanh(a).T + np.tanh(b)).sum(dtype=np.float32), rtol=1e-5)
-
-
 class _Alone(OneRank):
     """Takes what is sent, and throws it away."""
 

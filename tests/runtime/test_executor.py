@@ -55,14 +55,6 @@ def test_values_flow_in_order_and_constants_are_operands() -> None:
     assert first.dtype == np.float32
 
 
-def test_tuples_and_several_operands() -> None:
-    make = GraphMaker()
-    x = make.parameter("x", (2, 3))
-    tuple_of_three = make.node(MakeTuple(), x, x, make.node(Plus(), x, x))
-    out = make.node(TupleGetItem(2), tuple_of_three)
-    np.testing.assert_array_equal(execute(make.returns(out), X)[0], 2 * X)
-
-
 class Watched(np.ndarray):
     """An array that weak references can point to."""
 
@@ -266,19 +258,6 @@ def test_the_rank_where_a_nan_arises_is_named_although_all_see_it() -> None:
     assert (
         caught.value.message
         == "the loss of step 2 is NaN on rank 2; the first such value comes from Logarithm 'log'"
-    )
-
-
-def test_a_nan_in_one_ranks_argument_is_named_although_all_see_it() -> None:
-    def main(comm: Any) -> None:
-        executor = Executor(training(3), NumPyBackend(comm), {"w": floats(1, 1)})
-        executor.run([floats(np.nan, 1) if comm.rank == 1 else floats(1, 1)])
-
-    with pytest.raises(ExecutionError) as caught:
-        World(3).run(main)
-    assert caught.value.message == (
-        "the loss of step 1 is NaN on rank 1; argument 'x' held such a value before the step; "
-        "the first to read it is Plus 'add'"
     )
 
 

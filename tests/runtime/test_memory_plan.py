@@ -161,16 +161,6 @@ def test_what_only_shows_has_the_place_of_its_operand_and_keeps_it() -> None:
     assert plan.places[make.w][0].kind == "kept"
 
 
-def test_reshape_shows() -> None:
-    if not Reshape.is_view:
-        pytest.skip("Reshape is no view")
-    make = Maker()
-    first = make.add(MatMul(), make.x, make.w)
-    shown = make.add(Reshape(shape=(256,)), first)
-    plan = make.done(make.add(Tanh(), shown))
-    assert plan.places[shown] == plan.places[first]
-
-
 @pytest.mark.parametrize("returns", [(0, 1), (1, 0)])
 def test_of_several_results_each_stands_over_an_operand_that_it_is_made_of(returns: tuple[int, ...]) -> None:
     """The first line needs operand 0 alone: over operand 1 it would be stored while that is still being loaded."""
@@ -366,18 +356,6 @@ def transformer(root: Path, layers: int, *more: str) -> Graph:
     graph = compile_call(captured.target, captured.args, config_of(captured, 8)).rank_graph(0)
     tag(graph.nodes)
     return graph
-
-
-def test_any_order_of_a_small_transformer_gives_the_same(root: Path) -> None:
-    graph = transformer(root, 2)
-    plan = plan_memory(graph)
-    check_places(graph, plan)
-    rng = np.random.default_rng(1)
-    values: dict[str, Any] = {}
-    for p in graph.parameters:
-        values[p.name] = (rng.standard_normal(p.shape) / 8).astype(p.tensor_type.dtype.numpy)
-    for order in range(10):
-        compare(graph, plan, values, order)
 
 
 @pytest.mark.parametrize("width", ["64", "512"])

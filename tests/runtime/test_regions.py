@@ -28,57 +28,12 @@ def one(value: float = 1.0) -> Constant:
     return Constant(np.float32(value))
 
 
-def test_a_choice_runs_one_of_its_two_graphs() -> None:
-    then = graph("if_1_then", [floats(3), floats(3)], lambda b, x, y: [b.emit(Add(), x, y), x])
-    otherwise = graph("if_1_else", [floats(3), floats(3)], lambda b, x, y: [b.emit(Mul(), x, y), y])
-
-    def body(b: Builder, limit: Value, x: Value, y: Value) -> list[Value]:
-        return run_graphs(b, If(), [b.emit(Less(), limit, one()), x, y], then, otherwise)
-
-    run = executor(graph("main", [SCALAR, floats(3), floats(3)], body))
-    x, y = numbers(1, 2, 3), numbers(4, 5, 6)
-    for limit, wanted in ((0, [x + y, x]), (2, [x * y, y]), (0.5, [x + y, x])):
-        np.testing.assert_array_equal(run.run([np.float32(limit), x, y]), wanted)
-
-
 def doubling() -> tuple[While, list[object]]:
     """x doubles until it is no more below a limit."""
     types = [floats(), SCALAR]
     condition = graph("while_1_condition", types, lambda b, x, limit: [b.emit(Less(), x, limit)])
     body = graph("while_1_body", types, lambda b, x, limit: [b.emit(Add(), x, x)])
     return While(carried=1), [condition, body]
-
-
-@pytest.mark.parametrize("limit", [0, 1, 2, 100])
-def test_a_loop_runs_while_its_condition_holds(limit: float) -> None:
-    def main(b: Builder, x: Value, limit: Value) -> list[Value]:
-        op, regions = doubling()
-        return run_graphs(b, op, [x, limit], *regions)  # type: ignore[arg-type]  # graphs
-
-    (found,) = executor(graph("main", [SCALAR, SCALAR], main)).run([np.float32(1), np.float32(limit)])
-    wanted = 1
-    while wanted < limit:
-        wanted += wanted
-    assert found == wanted
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_a_counted_loop_scans_and_stacks(reverse: bool) -> None:
-    def turn(b: Builder, _: Value, x: Value, entry: Value, factor: Value) -> list[Value]:
-        total = b.emit(Add(), x, entry)
-        return [b.emit(Mul(), total, factor), total]
-
-    body = graph("for_1_body", [COUNT, floats(3), floats(3), floats(3)], turn)
-    op = For(turns=4, carried=1, scanned=1, stacked=1, reverse=reverse)
-    main = graph("main", [floats(3), floats(4, 3), floats(3)], lambda b, *values: run_graphs(b, op, values, body))
-    rows, x, factor = np.arange(12, dtype=np.float32).reshape(4, 3), numbers(1, 2, 3), numbers(2, 1, 0.5)
-    found = executor(main).run([x, rows, factor])
-    stack = np.empty_like(rows)
-    for i in range(3, -1, -1) if reverse else range(4):
-        stack[i] = x + rows[i]
-        x = stack[i] * factor
-    np.testing.assert_array_equal(found[0], x)
-    np.testing.assert_array_equal(found[1], stack)
 
 
 @pytest.mark.parametrize("limit", [0, 5])
@@ -110,58 +65,7 @@ def test_a_scan_without_turns_hands_out_what_it_was_given() -> None:
     assert stack.shape == (0, 2)
 
 
-def test_nodes_share_a_graph() -> None:
-    shared = graph("cell", [floats(64, 128), floats(64, 128)], lambda b, x, y: [b.emit(Sub(), b.emit(Mul(), x, y), y)])
-
-    def main(b: Builder, x: Value, y: Value) -> list[Value]:
-        (first,) = run_graphs(b, Call(), [x, y], shared)
-        (second,) = run_graphs(b, Call(), [y, first], shared)
-        return [first, second]
-
-    x, y = (np.random.default_rng(i).random((64, 128), np.float32) for i in range(2))
-    first, second = executor(graph("main", [floats(64, 128)] * 2, main)).run([x, y])
-    np.testing.assert_array_equal(first, x * y - y)
-    np.testing.assert_array_equal(second, y * (x * y - y) - (x * y - y))
-
-
-def test_loops_within_choices_within_loops() -> None:
-    op, regions = doubling()
-
-    def choice(b: Builder, x: Value, limit: Value) -> list[Value]:
-        return run_graphs(b, op, [x, limit], *regions)  # type: ignore[arg-type]  # graphs
-
-    then = graph("if_2_then", [SCALAR, SCALAR], choice)
-    otherwise = graph("if_2_else", [SCALAR, SCALAR], lambda b, x, limit: [b.emit(Sub(), x, limit)])
-
-    def turn(b: Builder, x: Value, limit: Value) -> list[Value]:
-        return run_graphs(b, If(), [b.emit(Less(), x, limit), x, limit], then, otherwise)
-
-    body = graph("scan_3_body", [SCALAR, SCALAR], turn)
-    main = graph("main", [SCALAR, SCALAR], lambda b, *values: run_graphs(b, Scan(turns=5, carried=1), values, body))
-    (found,) = executor(main).run([np.float32(3), np.float32(10)])
-    assert found == 12  # 3, 12, 2, 16, 6, 12
-
-
 # Overwritten values
-
-
-def test_a_loop_overwrites_a_weight() -> None:
-    def turn(b: Builder, x: Value, w: Value) -> list[Value]:
-        b.emit(AssignAdd(), w, x)
-        return [b.emit(Add(), x, w)]
-
-    body = graph("scan_1_body", [floats(2), floats(2)], turn)
-    main = graph("main", [floats(2), floats(2)], lambda b, *v: run_graphs(b, Scan(turns=3, carried=1), v, body), ["w"])
-    assert main.nodes[0].op.mutates == (1,)
-    weight, x = numbers(1, 2), numbers(1, 1)
-    run = executor(main, {"w": weight})
-    (found,) = run.run([x])
-    w = numbers(1, 2)
-    for _ in range(3):
-        w = w + x
-        x = x + w
-    np.testing.assert_array_equal(found, x)
-    np.testing.assert_array_equal(weight, w)
 
 
 def test_what_a_region_reads_of_a_weight_ahead_of_an_update_stays() -> None:

@@ -20,7 +20,6 @@ from mspc.ops.collective.collectives import (
     AllGather,
     AllReduce,
     AlltoAll,
-    Broadcast,
     CollectiveGather,
     CollectiveScatter,
     LocalSlice,
@@ -32,11 +31,7 @@ from mspc.ops.collective.collectives import (
 from mspc.ops.collective.exchange import Exchange, PasteSlices
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.math.arithmetic import Add
 from mspc.ops.op import REGISTRY, Op, RankPlacement, load_operators
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.executor import Executor
 from mspc.sharding.groups import group_name, string_hash
 
 X = TensorType(FLOAT32, (8, 12))
@@ -115,29 +110,6 @@ def test_both_forms_read_back_from_text() -> None:
     back = parse(print_graph(graph), load_operators()).graphs[0]
     assert difference(back, graph) == ""
     assert [node.op for node in back.nodes] == [node.op for node in graph.nodes]
-
-
-def test_gradients_of_an_exchange_go_back() -> None:
-    """Every rank sends x to the next and differentiates 2 * what arrives; the second piece is not differentiated."""
-
-    def main(comm: LocalComm) -> list[Any]:
-        after, before = (comm.rank + 1) % 4, (comm.rank - 1) % 4
-        graph = Graph("main")
-        x = Parameter("x", TensorType(FLOAT32, (2, 3)))
-        graph.parameters.append(x)
-        b = Builder(graph)
-        shapes = ((2, 3), (2, 3))
-        op = NeighborExchange((after, before), (before, after), shapes).with_ranks((0, 1, 2, 3))
-        received = b.emit(op, x, x)
-        first = b.emit(TupleGetItem(0), received)
-        twice = b.emit(Add(), first, first)
-        forward, backward = op.gradient(b, [x, x], received, [twice, None])
-        graph.results = [value for value in (forward, backward) if value is not None]
-        return Executor(graph, NumPyBackend(comm), {}).run([np.full((2, 3), comm.rank, np.float32)])
-
-    for rank, (forward, backward) in enumerate(World(4).run(main)):
-        assert (forward == 2 * rank).all()  # the next rank has twice what came from here
-        assert (backward == 0).all()
 
 
 def test_a_dimension_that_is_not_there_is_an_index_error() -> None:
@@ -261,64 +233,6 @@ def test_every_operator_here_states_its_hooks() -> None:
         assert cls.run is not Op.run or cls.kernel is not Op.kernel
 
 
-def on_ranks(count: int, op: Op, arrays: list[Any]) -> list[Any]:
-    """Results of the operator's kernel on `count` ranks of a simulation."""
-
-    def main(comm: LocalComm) -> Any:
-        return op.kernel(NumPyBackend(comm))(arrays[comm.rank])
-
-    return World(count).run(main)
-
-
-def parts(count: int, *shape: int, seed: int = 0) -> list[Any]:
-    return list(np.random.default_rng(seed).integers(-9, 9, (count, *shape)).astype(np.float64))
-
-
-def test_kernels() -> None:
-    group, x = (2, 0, 1), parts(3, 6, 3)
-    listed = [x[r] for r in group]
-    for axis in (0, 1):
-        scattered = np.split(sum(x), 3, axis)
-        for rank, got in enumerate(on_ranks(3, ReduceScatter(axis=axis).with_ranks(group), x)):
-            np.testing.assert_array_equal(got, scattered[group.index(rank)])
-        for got in on_ranks(3, AllGather(axis=axis).with_ranks(group), x):
-            np.testing.assert_array_equal(got, np.concatenate(listed, axis))
-    for got in on_ranks(3, AllReduce("max").with_ranks(group), x):
-        np.testing.assert_array_equal(got, np.max(x, 0))
-    for rank, got in enumerate(on_ranks(3, AlltoAll(3, 0, 1).with_ranks(group), x)):
-        mine = group.index(rank)
-        np.testing.assert_array_equal(got, np.hstack([part[2 * mine : 2 * mine + 2] for part in listed]))
-    for (got,) in on_ranks(3, Broadcast(1).with_ranks(group), x):
-        np.testing.assert_array_equal(got, x[1])
-
-
-def test_neighbor_exchange_sends_around_a_ring() -> None:
-    x = parts(3, 2)
-
-    def main(comm: LocalComm) -> Any:
-        to, of = (comm.rank + 1) % 3, (comm.rank + 2) % 3
-        op = NeighborExchange((to,), (of,), ((2,),), recv_type=FLOAT64).with_ranks((0, 1, 2))
-        assert op.infer(TensorType(FLOAT64, (2,))) == TupleType((TensorType(FLOAT64, (2,)),))
-        return op.kernel(NumPyBackend(comm))(x[comm.rank])
-
-    for rank, (got,) in enumerate(World(3).run(main)):
-        np.testing.assert_array_equal(got, x[rank - 1])
-
-
-def test_send_receive_and_barrier() -> None:
-    def main(comm: LocalComm) -> Any:
-        backend = NumPyBackend(comm)
-        if comm.rank == 0:
-            Send(7, 1).kernel(backend)(np.arange(3.0))
-            got = None
-        else:
-            got = Receive(7, 0, (3,), FLOAT64).kernel(backend)()
-        Barrier().with_ranks((0, 1)).kernel(backend)()
-        return got
-
-    np.testing.assert_array_equal(World(2).run(main)[1], [0.0, 1.0, 2.0])
-
-
 def gradient_op(op: Op, shape: tuple[int, ...]) -> Node:
     """The node that `bprop` emits, for the gradient of a tensor of `shape`."""
     graph = Graph("g")
@@ -329,52 +243,6 @@ def gradient_op(op: Op, shape: tuple[int, ...]) -> Node:
     assert isinstance(grad, Node)
     assert grad.type == x.type
     return grad
-
-
-@pytest.mark.parametrize(
-    "op",
-    [
-        AllReduce(),
-        AllGather(),
-        AllGather(axis=1),
-        ReduceScatter(axis=1),
-        AlltoAll(3, 0, 1),
-        AlltoAll(3, 1, 0),
-    ],
-)
-def test_gradients_are_adjoints(op: Any) -> None:
-    """Over all ranks together, <op(x), y> == <x, op's gradient of y>."""
-    local = op.with_ranks((1, 2, 0))
-    x = parts(3, 3, 6)
-    results = on_ranks(3, local, x)
-    y = parts(3, *results[0].shape, seed=1)
-    back = on_ranks(3, gradient_op(local, (3, 6)).op, y)
-    assert sum(np.vdot(a, b) for a, b in zip(results, y, strict=True)) == sum(
-        np.vdot(a, b) for a, b in zip(x, back, strict=True)
-    )
-
-
-@pytest.mark.parametrize(
-    ("op", "factor"), [("max", lambda x, out: x == out), ("prod", lambda x, out: out / x)]
-)
-def test_gradients_of_other_reductions(op: str, factor: Any) -> None:
-    local = AllReduce(op).with_ranks((0, 1))
-    graph = Graph("g")
-    b = Builder(graph)
-    x, dout = (Parameter(name, TensorType(FLOAT64, (4,))) for name in ("x", "dout"))
-    out = b.emit(local, x)
-    (grad,) = local.gradient(b, [x], out, dout)
-    xs, douts = np.array([[1.0, 5, 2, 4], [3.0, 1, 2, 9]]), np.array([[1.0, 2, 3, 4], [5.0, 6, 7, 8]])
-
-    def main(comm: LocalComm) -> Any:
-        values: dict[Value, Any] = {x: xs[comm.rank], dout: douts[comm.rank]}
-        for node in graph.nodes:
-            assert isinstance(node.op, Op)
-            values[node] = node.op.run(NumPyBackend(comm), *(values[v] for v in node.inputs))
-        return values[out], values[grad]
-
-    for rank, (total, got) in enumerate(World(2).run(main)):
-        np.testing.assert_allclose(got, douts.sum(0) * factor(xs[rank], total))
 
 
 def test_a_scatter_of_a_maximum_has_no_gradient() -> None:

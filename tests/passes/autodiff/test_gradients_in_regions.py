@@ -11,9 +11,9 @@ from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.graph import Constant, Graph, Value
 from mspc.ir.types import FLOAT64, INT64, StackType
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
-from mspc.ops.control.regions import Call, For, If, MakeStack, Scan, While
+from mspc.ops.control.regions import Call, For, If, MakeStack, Scan
 from mspc.ops.control.structural import Gradient, StopGradient, TupleGetItem
-from mspc.ops.math.arithmetic import Add, Less, Mul, Sub
+from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import Cos, Sin
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.optim.optimizer import Assign, AssignAdd
@@ -100,28 +100,6 @@ def test_a_captured_weight_that_changes_behind_a_node_is_read_as_it_was() -> Non
 
 
 # Turns, choices, draws -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("turns", [0, 1, 4])
-def test_any_number_of_turns(turns: int) -> None:
-    def make() -> Graph:
-        types = [COUNT, VECTOR, VECTOR]
-        condition = graph("condition", types, lambda b, i, x, w: [b.emit(Less(), i, Constant(turns, INT64))])
-
-        def turn(b: Builder, i: Value, x: Value, w: Value) -> list[Value]:
-            return [b.emit(Add(), i, Constant(1, INT64)), b.emit(Mul(), b.emit(Sin(), x), w)]
-
-        body = graph("while_body", types, turn)
-        again = graph("for_body", types, lambda b, i, x, w: turn(b, i, x, w)[1:])
-
-        def main(b: Builder, x: Value, w: Value) -> list[Value]:
-            x = region(b, While(carried=2), [Constant(0, INT64), x, w], condition, body)[1]
-            (x,) = region(b, For(turns=turns, carried=1), [x, w], again)
-            return [b.emit(ReduceSum(), b.emit(Mul(), x, x))]
-
-        return graph("main", [VECTOR, VECTOR], main, 1)
-
-    assert_gradients(make, [0, 1])
 
 
 @pytest.mark.parametrize("marked", [False, True])

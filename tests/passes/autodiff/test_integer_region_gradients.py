@@ -58,34 +58,6 @@ def assert_slopes(
             assert [int(each) for each in found] == expected, (x, y)
 
 
-def test_a_loop_with_a_condition() -> None:
-    def main(b: Builder, x: Value, y: Value) -> list[Value]:
-        condition = graph("condition", [NUMBER] * 2, lambda b, x, y: [b.emit(Less(), x, constant(50))])
-        body = graph("body", [NUMBER] * 2, lambda b, x, y: [b.emit(Add(), b.emit(Mul(), x, x), y)])
-        return region(b, While(carried=1), [x, y], condition, body)
-
-    def program(x: Slope, y: Slope) -> Slope:
-        while x.value < 50:
-            x = x.times(x).plus(y)
-        return x
-
-    assert_slopes(main, program, [(2, 1), (3, 2), (60, 1)])
-
-
-def test_a_choice() -> None:
-    def main(b: Builder, x: Value, y: Value) -> list[Value]:
-        then = graph("then", [NUMBER] * 2, lambda b, x, y: [b.emit(Mul(), b.emit(Mul(), x, x), y)])
-        other = graph("else", [NUMBER] * 2, lambda b, x, y: [b.emit(Add(), x, constant(1))])
-        chosen = region(b, If(), [b.emit(Less(), x, y), x, y], then, other)[0]
-        return [b.emit(Mul(), chosen, chosen)]
-
-    def program(x: Slope, y: Slope) -> Slope:
-        chosen = x.times(x).times(y) if x.value < y.value else x.plus(Slope(1))
-        return chosen.times(chosen)
-
-    assert_slopes(main, program, [(2, 5), (5, 2)])
-
-
 def test_a_loop_that_stops_within_a_turn() -> None:
     """The flag that is carried, a truth value, decides about the turns alone."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import combinations
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -271,24 +270,6 @@ def compiled(root: Path, ranks: int, *arguments: str) -> Compiled:
 def rank_graph(program: Compiled, rank: int, *, scheduled: bool = True) -> Graph:
     last = "schedule_communication,execute" if scheduled else "execute"
     return run_passes(program.graph, parse_passes(f"slice_to_rank{{rank={rank}}},{last}"))
-
-
-def test_all_ranks_of_a_transformer_agree(root: Path) -> None:
-    program = compiled(root, 8, "3", "256")
-    graphs = [rank_graph(program, rank) for rank in range(8)]
-    agree(graphs)
-    assert len({str([n.op.name for n in graph.nodes]) for graph in graphs}) == 1
-
-
-def test_a_small_transformer_in_planned_memory(root: Path) -> None:
-    graph = rank_graph(compiled(root, 8, "2"), 3)
-    plan = plan_memory(graph)
-    check_places(graph, plan)
-    assert plan.buckets
-    rng = np.random.default_rng(1)
-    values = {p.name: (rng.standard_normal(p.shape) / 8).astype(p.tensor_type.dtype.numpy) for p in graph.parameters}
-    for order in range(10):
-        compare(graph, plan, values, order)
 
 
 @pytest.fixture(scope="module")

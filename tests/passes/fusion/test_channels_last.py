@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Value
 from mspc.ir.types import FLOAT16, FLOAT32
-from mspc.ops.op import REGISTRY
 from mspc.passes.base import parse_passes, run_passes
 from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, random_graph, run
 from tests.shares import share_of
@@ -162,23 +161,6 @@ def test_graphs_without_convolutions_stay() -> None:
     before = [node.op for node in graph.nodes]
     run_passes(graph, parse_passes("channels_last,split_batch_norm"))
     assert [node.op for node in graph.nodes] == before
-
-
-def test_only_what_comes_and_goes_is_transposed() -> None:
-    """A block of two convolutions with a residual: its image, the weights of more than one place, its result."""
-    shape = (BATCH, CHANNELS, *LENGTHS)
-    graph, b, (x, w, p) = new_graph(
-        x=("input", shape), w=("parameter", (CHANNELS, CHANNELS, 3, 3)), p=("parameter", (CHANNELS, CHANNELS, 1, 1))
-    )
-    sizes = {"out_channel": CHANNELS, "pad_mode": "same"}
-    y = b.emit(op("ReLU"), b.emit(op("Conv2D", kernel_size=3, **sizes), x, w))
-    y = b.emit(op("Add"), b.emit(op("Conv2D", kernel_size=1, **sizes), y, p), x)
-    graph.results = [y]
-    (result,) = [run_passes(graph, parse_passes("channels_last,execute"))]
-    assert [node.op.name for node in result.nodes] == [
-        "Transpose", "Transpose", "Conv2D", "ReLU", "Reshape", "Conv2D", "Add", "Transpose",
-    ]  # fmt: skip
-    assert "Conv2D" in REGISTRY
 
 
 def test_what_goes_along_channels_alone_stays_itself() -> None:

@@ -250,30 +250,6 @@ def test_members_do_not_move_far() -> None:
     assert lines(fused(chain(2, between=FARTHEST))) == []
 
 
-def test_one_operator_stays_as_it_is() -> None:
-    graph = chain(1)
-    assert names(fused(graph)) == ["Neg"]
-
-
-def test_views_are_in_groups_and_behind_them() -> None:
-    """A view between members is a line; what shows a member's result to others is a node behind the group."""
-    graph, b, (x, bias, w) = new_graph(
-        x=("input", (2, 3, 4)), bias=("parameter", (4,)), w=("parameter", (4, 5))
-    )
-    rows = b.emit(op("Reshape", shape=(6, 4)), b.emit(op("Tanh"), x))
-    shifted = b.emit(op("BiasAdd"), rows, bias, instance="bias_add")
-    shown = b.emit(op("Reshape", shape=(2, 3, 4)), b.emit(op("ReLU"), shifted))
-    graph.results = [b.emit(op("MatMul"), shifted, w), shown]
-    expected = run(fused(graph, "execute"))
-    result = fused(graph)
-    assert names(result) == ["FusedElementwise", "Reshape", "MatMul"]
-    assert result.nodes[0].op.attributes()["body"] == (
-        "Tanh(x0)", "Reshape(t0, shape=(6, 4))", 'BiasAdd(t1, x1, data_format="NCHW")', "ReLU(t2)",
-    )  # fmt: skip
-    for a, c in zip(expected, run(result), strict=True):
-        np.testing.assert_array_equal(a, c)
-
-
 @pytest.mark.parametrize("rows", [4, 9])
 def test_a_tensor_of_one_number_is_that_number(rows: int) -> None:
     graph, b, (x,) = new_graph(x=("input", (4, 4)))
@@ -304,16 +280,6 @@ def test_phases_do_not_mix() -> None:
     assert [(node.op.name, node.phase) for node in result.nodes] == [
         ("Tanh", "forward"), ("FusedElementwise", "update"),
     ]  # fmt: skip
-
-
-def test_unused_operators_are_not_fused() -> None:
-    graph, b, (x,) = new_graph(x=("input", (4,)))
-    result = b.emit(op("Neg"), x)
-    shown = b.emit(op("Exp"), result)
-    shown.attrs["unused"] = True
-    b.emit(op("Abs"), result)
-    graph.results = [result]
-    assert names(fused(graph)) == ["Neg"]
 
 
 def test_fused_node_tells_its_members() -> None:

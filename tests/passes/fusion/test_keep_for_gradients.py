@@ -272,17 +272,3 @@ def test_cuts_are_those_of_networkx(seed: int) -> None:
         graph.add_edge(start, stop, capacity=capacity)
     _, (_, far) = networkx.minimum_cut(graph, 0, 9)
     assert nearest_cut(network(seed), 0, 9) == far
-
-
-def test_of_two_cuts_the_one_near_the_sink_is_taken() -> None:
-    assert nearest_cut({(0, 1): 3, (1, 2): 5, (2, 3): 3}, 0, 3) == {3}
-
-
-def test_places_that_lead_nowhere_are_on_the_other_side() -> None:
-    assert nearest_cut({(0, 1): 3, (0, 2): 1, (4, 1): 2}, 0, 3) == {3}
-
-
-def test_flow_is_led_back_where_another_path_needs_the_edge() -> None:
-    """A flow over 1 and 3 leaves no way for what comes over 2, unless it is led over 4 instead."""
-    edges = {(0, 1): 1, (0, 2): 1, (1, 3): 1, (1, 4): 1, (2, 3): 1, (3, 5): 1, (4, 5): 1}
-    assert nearest_cut(edges, 0, 5) == {5}

@@ -116,14 +116,6 @@ def test_one_dimension_of_the_operator_along_two_axes() -> None:
     assert "note: dimension 0 of input 1 is along no axis, dimension 1 of input 0 along 'mp'" in net.message()
 
 
-def test_axes_of_size_one_shard_nothing() -> None:
-    net = Sharded()
-    make: Callable[..., NamedLayout] = lambda *entries: NamedLayout((1, 8), ("dp", "mp"), entries)  # noqa: E731  # short
-    node = net.matmul((make(0, 1), make(-1, 1)))
-    CheckStrategies().run(net.graph)
-    assert node.layout == Layout.of((8,), [(0,), ()])
-
-
 @pytest.mark.parametrize(
     ("kind", "operator", "message"),
     [
@@ -261,9 +253,3 @@ def test_several_results_have_their_natural_layouts_alone() -> None:
         CheckStrategies().run(split_in_two(((1, 1), (2, 1)), self_defined=True).graph)
     for out in (natural, natural[:1]):
         assert "an out_strategy needs one entry, for the operator's one result" in split_in_two(out, False).message()
-
-
-def test_an_out_strategy_has_an_entry_for_the_one_result() -> None:
-    net = Sharded()
-    net.matmul(((2, 1), (1, 1)), out=((2, 1), (2, 1)))
-    assert "an out_strategy needs one entry, for the operator's one result" in net.message()

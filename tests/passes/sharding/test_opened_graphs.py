@@ -110,7 +110,7 @@ def test_what_is_opened_and_closed_is_as_before(seed: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel"])
-@pytest.mark.parametrize("seed", range(400, 400 + share_of(12, 2)))
+@pytest.mark.parametrize("seed", range(400, 400 + share_of(12, 4)))
 def test_ranks_compute_what_one_device_does(seed: int, mode: str) -> None:
     graph = RandomRegions(seed, mode).graph
     feeds: list[Arrays] = []
@@ -126,7 +126,7 @@ def test_ranks_compute_what_one_device_does(seed: int, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel"])
-@pytest.mark.parametrize("seed", range(500, 500 + share_of(6, 2)))
+@pytest.mark.parametrize("seed", range(500, 500 + share_of(6, 3)))
 def test_ranks_compute_the_gradients_of_one_device(seed: int, mode: str) -> None:
     graph = RandomRegions(seed, mode, differentiated=True).graph
     feed = random_feeds(graph, seed) | {"n": np.int64(2), "k": np.int64(1)}

@@ -20,48 +20,6 @@ def on_ranks(main: Any, size: int = 4) -> list[Any]:
     return World(size).run(main)
 
 
-def local(rank: int) -> np.ndarray:
-    return np.arange(8, dtype=np.float32).reshape(4, 2) + 100 * rank
-
-
-@pytest.mark.parametrize("op", ["sum", "max", "min", "prod"])
-def test_all_reduce(op: str) -> None:
-    function = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}[op]
-    expected = function(np.stack([local(r) for r in ALL]), axis=0)
-    results = on_ranks(lambda comm: comm.all_reduce(local(comm.rank), op, ALL))
-    for result in results:
-        np.testing.assert_array_equal(result, expected)
-    assert not any(np.shares_memory(results[0], other) for other in results[1:])
-
-
-def test_groups_meet_on_their_own() -> None:
-    def main(comm: LocalComm) -> Any:
-        ranks = (0, 2) if comm.rank % 2 == 0 else (1, 3)
-        return comm.all_gather(np.array([comm.rank]), ranks, 0)
-
-    assert [list(found) for found in on_ranks(main)] == [[0, 2], [1, 3], [0, 2], [1, 3]]
-
-
-def test_the_order_of_a_group_is_the_order_of_its_slices() -> None:
-    order = (2, 0, 3, 1)
-    results = on_ranks(lambda comm: comm.all_gather(np.array([[comm.rank]]), order, 1))
-    assert [found.tolist() for found in results] == [[[2, 0, 3, 1]]] * 4
-    results = on_ranks(lambda comm: comm.reduce_scatter(np.arange(4), "sum", order, 0))
-    assert [found.tolist() for found in results] == [[4], [12], [0], [8]]
-
-
-def test_reduce_scatter_on_another_axis() -> None:
-    total = sum(local(r).T for r in ALL)
-    results = on_ranks(lambda comm: comm.reduce_scatter(local(comm.rank).T, "sum", ALL, 1))
-    np.testing.assert_array_equal(np.concatenate(results, 1), total)
-
-
-def test_all_to_all_moves_the_cut_to_another_dimension() -> None:
-    whole = np.arange(64).reshape(8, 8)
-    results = on_ranks(lambda comm: comm.all_to_all(whole[2 * comm.rank : 2 * comm.rank + 2], ALL, 1, 0))
-    np.testing.assert_array_equal(np.concatenate(results, 1), whole)
-
-
 def test_exchange_keeps_the_order_of_pieces_between_two_ranks() -> None:
     def main(comm: LocalComm) -> Any:
         after, before = (comm.rank + 1) % 4, (comm.rank - 1) % 4
@@ -83,17 +41,6 @@ def test_ranks_that_only_send_or_only_receive() -> None:
         return comm.exchange([], [(0, (2,), np.float64)]) if comm.rank == 3 else None
 
     assert on_ranks(main)[3][0].tolist() == [1, 1]
-
-
-def test_broadcast_send_receive_barrier() -> None:
-    def main(comm: LocalComm) -> Any:
-        comm.barrier(ALL)
-        if comm.rank == 1:
-            comm.send(np.array([5.0]), 2, tag=9)
-        received = comm.receive(1, 9, (1,), np.float64)[0] if comm.rank == 2 else 0
-        return comm.broadcast(np.array([comm.rank]), 2, ALL)[0], received
-
-    assert on_ranks(main) == [(2, 0), (2, 0), (2, 5.0), (2, 0)]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 
 from mspc.ir.graph import Node
 from mspc.ops.math.matmul import MatMul
@@ -13,7 +12,6 @@ from mspc.ops.optim.optimizer import AssignAdd
 from mspc.runtime.memory import Allocation, MemoryPlan
 from mspc.verify.scale.memory_use import HeldBytes, memory_misuses
 from tests.runtime.test_memory_plan import Maker, all_reduce
-from tests.verify.scale.planted_in_memory import FALSE, MISSED, outcome
 
 
 def said(maker: Maker, plan: MemoryPlan) -> list[str]:
@@ -69,8 +67,3 @@ def test_a_parameter_that_is_updated_while_a_collective_reads_it() -> None:
     plan = maker.done(summed, update)
     assert not said(maker, plan)
     assert "which may run still" in said(maker, replace(plan, waits={}))[0]
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_planted_faults(seed: int) -> None:
-    assert outcome(seed) not in (MISSED, FALSE)

@@ -103,12 +103,9 @@ def line(pattern: str, old: str, new: str, number: int = 0) -> SmallChange:
 
 ALL = range(4)
 PLANTED = {
-    "another reduction": (line("= AllReduce", 'op: "sum"', 'op: "max"'), ALL, "Add 'add'"),
     "a slice from elsewhere": (line("= StridedSlice", r"begin: \(16\), end: \(32\)", "begin: (0), end: (16)"),
                                range(2, 3), "Gather 'embed'"),
     "another axis": (line("= Softmax", "axis: -1", "axis: -2"), ALL, "Softmax 'softmax'"),
-    "another scale": (line("value=0.35355338", "value=0.35355338", "value=0.5"), ALL,
-                      "FusedElementwise of Mul 'scale', Add 'hide'"),
     "another operand": (line("= MatMul.*attention.wk", "para6_layers.0.attention.wk", "para5_layers.0.attention.wq"),
                         ALL, "MatMul 'key'"),
     "a sum left out": (lambda text: re.sub(r"= Add\(%1, %20\)", "= Add(%1, %19)", text), ALL, "Add 'add'"),
@@ -204,9 +201,8 @@ def test_messages_without_their_partner_are_told(tmp_path: Path) -> None:
         verify_scale(str(tmp_path / "out"), CompileOptions(loudness=QUIET), 0)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-def test_stages_of_many_ranks(schedule: str, capsys: pytest.CaptureFixture[str]) -> None:
-    options = CompileOptions(ranks=8, loudness=QUIET, script_arguments=(*SMALL, schedule))
+def test_stages_of_many_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    options = CompileOptions(ranks=8, loudness=QUIET, script_arguments=(*SMALL, "gpipe"))
     verify_scale(str(NETWORKS / "staged_llama.py"), options, 0)
     assert "equal: 146 values of 8 ranks of 2 kinds" in capsys.readouterr().out
 

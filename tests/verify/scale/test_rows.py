@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -225,18 +226,22 @@ def test_all_ranks_are_those_of_one_device_on_their_rows(script: Path) -> None:
 
 
 CHANGES = {
-    "a mean": (r"value=0\.25\)", "value=0.5)", "Mul"),
     "gradients among some ranks": (r"rank_list: \(0, 1, 2, 3\)(.*mirror_user_id)", r"rank_list: (0, 1)\1", "AllReduce"),
-    "the largest gradient": (r'op: "sum"(.*mirror_user_id)', r'op: "max"\1', "Mul"),
     "the rows of another rank's mask": (r"begin: \((32|64|96), 0\)", "begin: (0, 0)", "Dropout"),
-    "the seed of a mask": ("Seed0: 0", "Seed0: 5", "Dropout"),
     "how many rows statistics are of": ("count: 128", "count: 32", "BatchNormApply"),
     "statistics of some ranks": (r"rank_list: \(0, 1, 2, 3\)", "rank_list: (0, 1)", "AllReduce"),
 }
 
 
-def edited(script: Path, folder: Path, old: str, new: str) -> ScaleProof:
+@pytest.fixture(scope="module")
+def compiled(script: Path) -> Path:
+    folder = script.parent / "out"
     compile_target(str(script), CompileOptions(ranks=4, out=folder, loudness=QUIET, weights=True))
+    return folder
+
+
+def edited(compiled: Path, folder: Path, old: str, new: str) -> ScaleProof:
+    shutil.copytree(compiled, folder)
     for rank in range(4):
         (path,) = (folder / f"rank_{rank}").glob("*_execute_*.ir")
         path.write_text(re.sub(old, new, path.read_text(), count=1))
@@ -244,9 +249,9 @@ def edited(script: Path, folder: Path, old: str, new: str) -> ScaleProof:
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_changes_are_found(what: str, script: Path, tmp_path: Path) -> None:
+def test_changes_are_found(what: str, compiled: Path, tmp_path: Path) -> None:
     old, new, label = CHANGES[what]
-    found = edited(script, tmp_path / "out", old, new)
+    found = edited(compiled, tmp_path / "out", old, new)
     assert not found.same
     node = found.failed[1] if found.failed is not None else found.first and found.first.node
     assert node is not None
@@ -261,5 +266,5 @@ def test_one_row_of_every_rank(tmp_path: Path) -> None:
     verify_target(str(tmp_path / "net.py"), options, 0)
 
 
-def test_a_folder_is_right(script: Path, tmp_path: Path) -> None:
-    assert edited(script, tmp_path / "out", "nothing", "").same
+def test_a_folder_is_right(compiled: Path, tmp_path: Path) -> None:
+    assert edited(compiled, tmp_path / "out", "nothing", "").same
