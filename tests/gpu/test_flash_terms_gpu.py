@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.cuda.flash_backward import flash_backward
-from mspc.ops.cuda.flash_forward import flash_forward
 from mspc.ops.random.words import GROUP
 from tests.gpu.arrays import fetched, kernels_named, opened, put
 from tests.ops.cuda.flash_cases import gradient_of, relative_error

@@ -269,12 +269,6 @@ def test_loss_gradient_in_the_first_operand(op: Op) -> None:
     assert float(np.sum(dx * direction)) == pytest.approx(numeric, rel=1e-6)
 
 
-def test_seeds_of_random_operators_come_by_position() -> None:
-    mask, numbers = ops.DropoutGenMask(3, 4), ops.UniformReal(5, 6)
-    assert (mask.Seed0, mask.Seed1, mask.shape, mask.begin) == (3, 4, (), ())
-    assert (numbers.seed, numbers.seed2, numbers.shape, numbers.begin) == (5, 6, (), ())
-
-
 def test_the_mean_of_integers_is_cut_off_to_one() -> None:
     x = np.array([[3, 4, -9], [-3, -4, 9]], np.int32)
     (mean,) = results_of(ReduceMean(axis=(1,)), [x])

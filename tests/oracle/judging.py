@@ -175,9 +175,9 @@ class Case:
 
 def differences(judge: Judge) -> list[str]:
     """The differences between the public names and their judge, one line for each name and case. The names of one judge
-    lead to the same operators: values are compared in every case of the first and in a third of the cases of the others,
-    gradients in every case of the first, unless there are many, and in a smaller share of the cases of the others, the
-    first case always among them."""
+    lead to the same operators: values are compared in every case of the first and in a third of the others' cases,
+    gradients in every case of the first, unless there are many, and in a smaller share of the others' cases, the first
+    case always among them."""
     cases = len(judge.inputs) * len(judge.arguments) * len(judge.named)
     functions = {name: public(name) for name in judge.names}
     first = PARTS if cases >= MANY else 1

@@ -12,6 +12,7 @@ import pytest
 
 import mspc
 from mspc import Tensor, mint, nn
+from mspc.nn.layer.basic import DropoutExt
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
@@ -19,6 +20,7 @@ from tests.oracle.against import floats, same  # noqa: E402  # it imports PyTorc
 from tests.oracle.step_cases import cases  # noqa: E402
 
 F = torch.nn.functional
+SMALL = floats(3, 4, 5, dtype=np.float32)
 X = [floats(1, 3, 4, 6)]
 IMAGES = [floats(2, 2, 3, 4, 5)]
 NARROW = [floats(2, 2, 3, 4, 5, dtype=np.float32)]
@@ -96,10 +98,9 @@ ELSEWHERE = {
         nn.ReplicationPad3d nn.ZeroPad2d mint.nn.ConstantPad1d mint.nn.ConstantPad2d mint.nn.ConstantPad3d
         mint.nn.ReflectionPad1d mint.nn.ReflectionPad2d mint.nn.ReflectionPad3d mint.nn.ReplicationPad1d
         mint.nn.ReplicationPad2d mint.nn.ReplicationPad3d mint.nn.ZeroPad1d mint.nn.ZeroPad2d mint.nn.ZeroPad3d
-        mint.nn.AdaptiveMaxPool1d mint.nn.AdaptiveMaxPool2d mint.nn.MaxPool2d mint.nn.MaxUnpool2d""",
-    "test_resampled_images.py": """nn.ChannelShuffle nn.PixelShuffle nn.PixelUnshuffle nn.ResizeBilinear nn.Unfold
-        mint.nn.Fold mint.nn.PixelShuffle mint.nn.Unfold mint.nn.Upsample mint.nn.UpsamplingBilinear2d
-        mint.nn.UpsamplingNearest2d""",
+        mint.nn.AdaptiveMaxPool1d mint.nn.AdaptiveMaxPool2d mint.nn.MaxPool2d mint.nn.MaxUnpool2d nn.ChannelShuffle
+        nn.PixelShuffle nn.PixelUnshuffle nn.ResizeBilinear nn.Unfold mint.nn.Fold mint.nn.PixelShuffle mint.nn.Unfold
+        mint.nn.Upsample mint.nn.UpsamplingBilinear2d mint.nn.UpsamplingNearest2d""",
     "test_rare_losses.py": """nn.DiceLoss nn.FocalLoss nn.MAELoss nn.MultiClassDiceLoss nn.MultiLabelSoftMarginLoss
         nn.PoissonNLLLoss""",
     "test_mint_images.py": """mint.nn.AdaptiveAvgPool1d mint.nn.AdaptiveAvgPool2d mint.nn.AdaptiveAvgPool3d
@@ -167,6 +168,31 @@ def test_an_embedding_is_pytorchs(layer: Any) -> None:
     (table,) = layer.trainable_params()
     table.set_data(Tensor(TABLE))
     same(layer, lambda rows: F.embedding(rows, torch.tensor(TABLE)), [ROWS], tolerance=1e-6)
+
+
+def test_layers_of_mint_under_their_other_names() -> None:
+    assert DropoutExt is mint.nn.Dropout
+    assert not hasattr(nn, "NothingExt")
+
+
+def test_embeddings_and_norms_of_mint() -> None:
+
+    table = mint.nn.Embedding(4000, 8, padding_idx=-2)
+    assert abs(table.weight.asnumpy().std() - 1) < 0.02
+    assert not table.weight.asnumpy()[-2].any()
+    assert not mint.nn.Embedding(4, 3, _weight=Tensor(SMALL[:, :3]), _freeze=True).weight.requires_grad
+    rows = np.array([1, 0, 1, 3])
+    given = mint.nn.Embedding(4, 5, padding_idx=1, _weight=Tensor(SMALL))
+    np.testing.assert_array_equal(given(Tensor(rows)).asnumpy(), SMALL[rows])
+    weight = torch.from_numpy(SMALL.copy()).requires_grad_()
+    F.embedding(torch.from_numpy(rows), weight, 1).sum().backward()
+    found = mspc.grad(lambda i: given(i).sum(), None, given.trainable_params())(Tensor(rows))
+    np.testing.assert_array_equal((found[0] if isinstance(found, tuple) else found).asnumpy(), weight.grad.numpy())
+    for options in ({}, {"bias": False}, {"elementwise_affine": False}):
+        layer, other = mint.nn.LayerNorm(5, 1e-3, **options), torch.nn.LayerNorm(5, 1e-3, **options)
+        wanted = other(torch.from_numpy(SMALL)).detach().numpy()
+        np.testing.assert_allclose(layer(Tensor(SMALL)).asnumpy(), wanted, rtol=1e-4, atol=1e-6)
+        assert len(list(layer.get_parameters())) == len(list(other.parameters()))
 
 
 def test_every_cell_has_a_judge_or_a_reason() -> None:

@@ -1,8 +1,10 @@
-"""Margins, response normalisation and places of maxima against PyTorch: values and every gradient."""
+"""Functions and cells of images against PyTorch, by all their names: values, every gradient, and places of maxima."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,20 +15,189 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[or
 
 from tests.oracle.against import floats, near, same  # noqa: E402  # it imports PyTorch
 
-F = torch.nn.functional
+F, M = torch.nn.functional, mint.nn.functional
 LINE, IMAGE, VOLUME = floats(1, 2, 4, 9), floats(2, 2, 4, 6, 8), floats(3, 2, 4, 4, 6, 3)
 BY_DIMS = {1: LINE, 2: IMAGE, 3: VOLUME}
+Call = Callable[..., Any]
 
 
-@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
-@pytest.mark.parametrize("dims", [1, 2, 3])
-def test_margins(dims: int, mode: str) -> None:
-    padding = (2, 1, 0, 3, 1, 1)[: 2 * dims]
-    same(lambda a: ops.pad(a, padding, mode), lambda a: F.pad(a, padding, mode), [BY_DIMS[dims]])
-    same(lambda a: mint.nn.functional.pad(a, padding, mode), lambda a: F.pad(a, padding, mode), [BY_DIMS[dims]])
+class Twins(NamedTuple):
+    """Calls of mspc that give the result of one of PyTorch."""
+
+    name: str
+    theirs: Call
+    mine: Sequence[Call]
+    arrays: Sequence[np.ndarray]
+
+
+def called(home: Any, name: str, *given: Any, **named: Any) -> Call:
+    return lambda *x: getattr(home, name)(*x, *given, **named)
+
+
+def with_more(cell: Any, *given: Any, **named: Any) -> Call:
+    return lambda *x: cell(*x, *given, **named)
+
+
+def functions(name: str, arrays: Any, *given: Any, others: Sequence[Call] = (), **named: Any) -> Twins:
+    """A function of `mint.nn.functional`, with PyTorch's name and arguments, and other names of it."""
+    arrays = list(arrays) if isinstance(arrays, tuple | list) else [arrays]
+    mine = called(M, name, *given, **named), *others
+    return Twins(f"{name}{given}", called(F, name, *given, **named), mine, arrays)
+
+
+def cells(name: str, x: np.ndarray, *given: Any, homes: Sequence[Any] = (nn, mint.nn)) -> Twins:
+    theirs = getattr(torch.nn, name)(*given)
+    return Twins(f"{name}{given}", theirs, [getattr(home, name)(*given) for home in homes], [x])
+
+
+def margins() -> Iterator[Twins]:
+    """nn.ConstantPad1d nn.ConstantPad2d nn.ConstantPad3d nn.ReflectionPad1d nn.ReflectionPad2d nn.ReflectionPad3d
+    nn.ReplicationPad1d nn.ReplicationPad2d nn.ReplicationPad3d nn.ZeroPad2d mint.nn.ConstantPad1d mint.nn.ConstantPad2d
+    mint.nn.ConstantPad3d mint.nn.ReflectionPad1d mint.nn.ReflectionPad2d mint.nn.ReflectionPad3d
+    mint.nn.ReplicationPad1d mint.nn.ReplicationPad2d mint.nn.ReplicationPad3d mint.nn.ZeroPad1d mint.nn.ZeroPad2d
+    mint.nn.ZeroPad3d"""
+    for (dims, x), mode in product(BY_DIMS.items(), ("reflect", "replicate", "circular")):
+        padding = (2, 1, 0, 3, 1, 1)[: 2 * dims]
+        yield functions("pad", x, padding, mode, others=[called(ops, "pad", padding, mode)])
+    for (dims, x), kind, padding in product(
+        BY_DIMS.items(), ("Reflection", "Replication", "Constant", "Zero"), (1, (2, 1, 0, 3, 1, 1))
+    ):
+        given = padding if isinstance(padding, int) else padding[: 2 * dims]
+        homes = (nn, mint.nn) if kind != "Zero" or dims == 2 else (mint.nn,)
+        yield cells(f"{kind}Pad{dims}d", x, given, *([1.5] if kind == "Constant" else []), homes=homes)
+
+
+def pools() -> Iterator[Twins]:
+    """mint.nn.AdaptiveMaxPool1d mint.nn.AdaptiveMaxPool2d mint.nn.MaxPool2d"""
+    windows = [(2, None, 0, 1, False), (3, 2, 1, 1, False), ((3, 2), (1, 2), (1, 0), 1, True), (2, 1, 0, 2, False)]
+    for size, stride, padding, dilation, ceil in windows:
+        yield functions("max_pool2d", IMAGE, size, stride, padding, dilation, ceil, True, others=[
+            called(ops, "max_pool2d", size, stride, padding, dilation, True, ceil),
+            ops.MaxPoolWithArgmaxV2(size, stride, padding, dilation, ceil),
+            nn.MaxPool2d(size, stride, "pad", padding, dilation, True, ceil),
+            mint.nn.MaxPool2d(size, stride, padding, dilation, True, ceil),
+        ])  # fmt: skip
+    yield Twins("places of lines", called(F, "max_pool1d", 3, 2, 1, return_indices=True),
+                [nn.MaxPool1d(3, 2, "pad", 1, return_indices=True)], [LINE])  # fmt: skip
+    yield Twins("places of volumes", called(F, "max_pool3d", 2, 1, 1, return_indices=True), [
+        nn.MaxPool3d(2, 1, "pad", 1, return_indices=True), ops.MaxPool3DWithArgmax(2, 1, 1),
+        called(ops, "max_pool3d", 2, 1, 1, 1, False, True)], [VOLUME])  # fmt: skip
+    yield Twins("max_pool3d", called(F, "max_pool3d", 3, 2, 1, 1, True), [called(ops, "max_pool3d", 3, 2, 1, 1, True)],
+                [VOLUME])  # fmt: skip
+    for output in (3, (2, 5), (None, 3), 1):
+        yield functions("adaptive_max_pool2d", IMAGE, output, True, others=[
+            called(ops, "adaptive_max_pool2d", output, True), ops.AdaptiveMaxPool2D(output),
+            nn.AdaptiveMaxPool2d(output, True), mint.nn.AdaptiveMaxPool2d(output, True),
+        ])  # fmt: skip
+    yield cells("AdaptiveMaxPool2d", IMAGE[0], 3, homes=[nn])
+    others = [called(ops, "adaptive_max_pool1d", 4), nn.AdaptiveMaxPool1d(4)]
+    yield functions("adaptive_max_pool1d", LINE, 4, others=others)
+    yield cells("AdaptiveMaxPool1d", LINE, 4, True, homes=[mint.nn])
+    sizes = (2, None, 1)
+    yield Twins("adaptive_max_pool3d", called(F, "adaptive_max_pool3d", sizes, True), [
+        called(ops, "adaptive_max_pool3d", sizes, True), nn.AdaptiveMaxPool3d(sizes, True),
+        lambda a: ops.AdaptiveMaxPool3D()(a, sizes)], [VOLUME])  # fmt: skip
+    for name, given, x in (
+        ("avg_pool1d", (3, 2, 1), LINE), ("avg_pool2d", (2,), IMAGE), ("avg_pool2d", (3, 1, 1, False, False), IMAGE),
+        ("avg_pool3d", (2,), VOLUME), ("adaptive_avg_pool1d", (4,), LINE), ("adaptive_avg_pool2d", ((None, 3),), IMAGE),
+        ("adaptive_avg_pool3d", (2,), VOLUME),
+    ):  # fmt: skip
+        yield functions(name, x, *given)
+
+
+def sizes() -> Iterator[Twins]:
+    """nn.ResizeBilinear mint.nn.Upsample mint.nn.UpsamplingBilinear2d mint.nn.UpsamplingNearest2d"""
+    for mode, size in (
+        ("nearest", 5), ("linear", 17), ("nearest-exact", 12), ("area", 4), ("nearest", (9, 3)), ("bilinear", (9, 3)),
+        ("nearest-exact", (7, 20)), ("area", (3, 5)), ("nearest", (3, 9, 4)), ("trilinear", (3, 9, 4)),
+        ("nearest-exact", (5, 4, 6)), ("area", (3, 2, 1)),
+    ):  # fmt: skip
+        x = BY_DIMS[len(size) if isinstance(size, tuple) else 1]
+        for align in (False, True) if "linear" in mode else (None,):
+            given = size, None, mode, align
+            others = [called(ops, "interpolate", *given), nn.Upsample(*given), mint.nn.Upsample(*given)]
+            yield functions("interpolate", x, *given, others=others)
+    # By centres MindSpore's cubic weights are those of PyTorch with antialias; they are the same where images grow.
+    for size in ((11, 13), (6, 20)):
+        yield Twins("bicubic", called(F, "interpolate", size, None, "bicubic", False, antialias=True),
+                    [called(ops, "interpolate", size, None, "bicubic", False)], [IMAGE])  # fmt: skip
+        yield Twins("ResizeBicubic", called(F, "interpolate", size, None, "bicubic", True),
+                    [with_more(ops.ResizeBicubic(True), size)], [IMAGE])  # fmt: skip
+    yield Twins("ResizeBilinear", called(F, "interpolate", (12, 16), None, "bilinear", False), [
+        with_more(ops.ResizeBilinearV2(False, True), (12, 16)), called(ops, "upsample", None, 2, "bilinear"),
+        with_more(nn.ResizeBilinear(True), scale_factor=2)], [IMAGE])  # fmt: skip
+    yield cells("UpsamplingBilinear2d", IMAGE, (7, 9), homes=[mint.nn])
+    yield cells("UpsamplingNearest2d", IMAGE, None, 3, homes=[mint.nn])
+    yield Twins("ResizeTrilinear", called(F, "interpolate", (2, 3, 5), None, "trilinear", True),
+                [ops.ResizeTrilinear((2, 3, 5), True)], [VOLUME])  # fmt: skip
+    yield Twins("ResizeNearest3D", called(F, "interpolate", (2, 3, 5)), [ops.ResizeNearest3D((2, 3, 5))], [VOLUME])
+
+
+COLUMNS = [(2, 1, 0, 2), ((3, 2), (1, 2), (1, 0), 1), (3, 1, 1, (2, 3))]
+"""(kernel, dilation, padding, stride)"""
+
+
+def moved() -> Iterator[Twins]:
+    """nn.ChannelShuffle nn.PixelShuffle nn.PixelUnshuffle mint.nn.Fold mint.nn.PixelShuffle mint.nn.Unfold"""
+    for given in COLUMNS:
+        yield functions("unfold", IMAGE, *given, others=[called(ops, "unfold", *given), mint.nn.Unfold(*given)])
+        others = [called(ops, "fold", (6, 8), *given), mint.nn.Fold((6, 8), *given)]
+        yield functions("fold", F.unfold(torch.tensor(IMAGE), *given).numpy(), (6, 8), *given, others=others)
+    grid, deep = floats(5, 2, 5, 3, 2, low=-1.8, high=1.8), floats(6, 2, 2, 3, 2, 3, low=-1.8, high=1.8)
+    for mode, padding, align in product(("bilinear", "nearest"), ("zeros", "border", "reflection"), (False, True)):
+        given = mode, padding, align
+        for x, at, op in ((IMAGE, grid, ops.GridSampler2D), (VOLUME, deep, ops.GridSampler3D)):
+            yield functions("grid_sample", [x, at], *given, others=[called(ops, "grid_sample", *given), op(*given)])
+    for align, (size, theta) in product((False, True), (((2, 3, 4, 5), (2, 2, 3)), ((2, 3, 4, 1, 5), (2, 3, 4)))):
+        yield Twins("affine_grid", called(F, "affine_grid", size, align_corners=align),
+                    [called(ops, "affine_grid", size, align)], [floats(1, *theta)])  # fmt: skip
+    yield functions("pixel_shuffle", IMAGE, 2, others=[called(ops, "pixel_shuffle", 2), mint.nn.PixelShuffle(2)])
+    yield cells("PixelShuffle", IMAGE[0], 2, homes=[nn])
+    for name, cell in (("pixel_unshuffle", nn.PixelUnshuffle), ("channel_shuffle", nn.ChannelShuffle)):
+        yield Twins(name, called(F, name, 2), [called(ops, name, 2), cell(2)], [IMAGE])
+    shuffled = lambda a: F.pixel_shuffle(a.reshape(2, 4, 1, 6, 8).transpose(1, 2).reshape(2, 4, 6, 8), 2)  # noqa: E731
+    yield Twins("DepthToSpace", shuffled, [ops.DepthToSpace(2)], [IMAGE])
+    yield Twins("SpaceToDepth", lambda a: a * 1, [lambda a: ops.SpaceToDepth(2)(ops.DepthToSpace(2)(a))], [IMAGE])
+
+
+def multiplied() -> Iterator[Twins]:
+    """nn.LRN"""
+    for depth, alpha, beta, bias in ((1, 1e-2, 0.75, 1.0), (5, 1.0, 0.5, 2.0), (0, 0.3, 1.5, 1.0)):
+        size, given = 2 * depth + 1, (depth, bias, alpha, beta)
+        yield Twins("lrn", called(F, "local_response_norm", size, alpha * size, beta, bias),
+                    [called(ops, "lrn", *given), ops.LRN(*given), nn.LRN(*given)], [IMAGE])  # fmt: skip
+    arrays = [floats(1, 2, 4, 5, 6), floats(2, 4, 3, 3, 2), floats(3, 6)]
+    for given in (((2, 1), 1, (1, 0), 2, 1), (1, 0, 0, 2, 2)):
+        yield functions("conv_transpose2d", arrays, *given, others=[called(ops, "conv_transpose2d", *given)])
+    weight, bias = floats(5, 6, 4, 3, 3), floats(6, 6)
+    for given in ((1, 1), (2, (1, 0), 1), (1, "same", 2), (1, "valid")):
+        yield functions("conv2d", [IMAGE, weight, bias], *given)
+    for given in ((2, 1), (1, "same")):
+        yield functions("conv1d", [LINE, weight[..., 0]], None, *given)
+    yield functions("conv3d", [VOLUME, floats(7, 2, 4, 3, 2, 3)], None, 1, (1, 0, 1))
+    for name, given in (("group_norm", (2,)), ("normalize", ()), ("normalize", (1.0, -1)), ("hardtanh", (-0.3, 0.4))):
+        yield functions(name, IMAGE, *given)
+    yield functions("batch_norm", IMAGE, None, None, training=True)
+
+
+@pytest.mark.parametrize("family", [margins, pools, sizes, moved, multiplied], ids=lambda family: family.__name__)
+def test_every_name_is_pytorchs(family: Callable[[], Iterator[Twins]]) -> None:
+    for twins in family():
+        found = twins.theirs(*map(torch.tensor, twins.arrays))
+        for mine in twins.mine:
+            try:
+                if not isinstance(found, tuple):
+                    same(mine, twins.theirs, twins.arrays)
+                    continue
+                same(lambda *x, mine=mine: mine(*x)[0], lambda *x, of=twins.theirs: of(*x)[0], twins.arrays)
+                near(mine(*map(Tensor, twins.arrays))[1].asnumpy(), found[1].numpy(), "places")
+            except AssertionError as error:
+                error.add_note(f"of {twins.name}, {mine}")
+                raise
 
 
 def test_mirrors() -> None:
+    """nn.Pad"""
     pairs = ((0, 0), (0, 0), (3, 1), (2, 5))
     same(lambda a: ops.MirrorPad("REFLECT")(a, pairs), lambda a: F.pad(a, (2, 5, 3, 1), "reflect"), [IMAGE])
     x = floats(1, 3, 4)
@@ -37,83 +208,10 @@ def test_mirrors() -> None:
     same(nn.Pad(pairs), lambda a: F.pad(a, (2, 5, 3, 1)), [IMAGE])
 
 
-@pytest.mark.parametrize("padding", [1, (2, 1, 0, 3, 1, 1)])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ReflectionPad1d",
-        "ReflectionPad2d",
-        "ReflectionPad3d",
-        "ReplicationPad1d",
-        "ReplicationPad2d",
-        "ReplicationPad3d",
-        "ConstantPad1d",
-        "ConstantPad2d",
-        "ConstantPad3d",
-        "ZeroPad1d",
-        "ZeroPad2d",
-        "ZeroPad3d",
-    ],
-)
-def test_cells_of_margins(name: str, padding: Any) -> None:
-    """nn.ConstantPad1d nn.ConstantPad2d nn.ConstantPad3d nn.ReflectionPad1d nn.ReflectionPad2d nn.ReflectionPad3d
-    nn.ReplicationPad1d nn.ReplicationPad2d nn.ReplicationPad3d nn.ZeroPad2d mint.nn.ConstantPad1d mint.nn.ConstantPad2d
-    mint.nn.ConstantPad3d mint.nn.ReflectionPad1d mint.nn.ReflectionPad2d mint.nn.ReflectionPad3d
-    mint.nn.ReplicationPad1d mint.nn.ReplicationPad2d mint.nn.ReplicationPad3d mint.nn.ZeroPad1d mint.nn.ZeroPad2d
-    mint.nn.ZeroPad3d"""
-    dims = int(name[-2])
-    given = padding if isinstance(padding, int) else padding[: 2 * dims]
-    arguments = (given, 1.5) if "Constant" in name else (given,)
-    theirs = getattr(torch.nn, name)(*arguments)
-    for module in (nn, mint.nn):
-        if module is mint.nn or name not in ("ZeroPad1d", "ZeroPad3d"):
-            same(getattr(module, name)(*arguments), theirs, [BY_DIMS[dims]])
-
-
-@pytest.mark.parametrize(
-    ("depth", "alpha", "beta", "bias"), [(1, 1e-2, 0.75, 1.0), (5, 1.0, 0.5, 2.0), (0, 0.3, 1.5, 1.0)]
-)
-def test_response_norm(depth: int, alpha: float, beta: float, bias: float) -> None:
-    size = 2 * depth + 1
-
-    def theirs(a: Any) -> Any:
-        return F.local_response_norm(a, size, alpha * size, beta, bias)
-
-    same(lambda a: ops.lrn(a, depth, bias, alpha, beta), theirs, [IMAGE])
-    same(lambda a: ops.LRN(depth, bias, alpha, beta)(a), theirs, [IMAGE])
-    same(nn.LRN(depth, bias, alpha, beta), theirs, [IMAGE])
-
-
-WINDOWS = [(2, None, 0, 1, False), (3, 2, 1, 1, False), ((3, 2), (1, 2), (1, 0), 1, True), (2, 1, 0, 2, False)]
-
-
-def pair(mine: Any, theirs: Any, x: np.ndarray) -> None:
-    """Values with gradients, and places."""
-    same(lambda a: mine(a)[0], lambda a: theirs(a)[0], [x])
-    places = mine(Tensor(x))[1].asnumpy()
-    near(places, theirs(torch.tensor(x))[1].numpy(), "places")
-
-
-@pytest.mark.parametrize(("size", "stride", "padding", "dilation", "ceil"), WINDOWS)
-def test_max_pool_with_places(size: Any, stride: Any, padding: Any, dilation: int, ceil: bool) -> None:
-    def theirs(a: Any) -> Any:
-        return F.max_pool2d(a, size, stride, padding, dilation, ceil, True)
-
-    pair(lambda a: ops.max_pool2d(a, size, stride, padding, dilation, True, ceil), theirs, IMAGE)
-    pair(lambda a: mint.nn.functional.max_pool2d(a, size, stride, padding, dilation, ceil, True), theirs, IMAGE)
-    pair(ops.MaxPoolWithArgmaxV2(size, stride, padding, dilation, ceil), theirs, IMAGE)
-    pair(nn.MaxPool2d(size, stride, "pad", padding, dilation, True, ceil), theirs, IMAGE)
-    pair(mint.nn.MaxPool2d(size, stride, padding, dilation, True, ceil), theirs, IMAGE)
-
-
 def test_places_of_ties_and_of_nan() -> None:
-    x = np.array(
-        [[[[1.0, 1.0, 0.0, 2.0], [1.0, 1.0, 2.0, 2.0], [np.nan, 3.0, np.nan, np.nan], [4.0, 3.0, -np.inf, 0.0]]]]
-    )
-    mine, theirs = (
-        ops.max_pool2d(Tensor(x), 2, return_indices=True),
-        F.max_pool2d(torch.tensor(x), 2, return_indices=True),
-    )
+    x = np.array([[[[1.0, 1, 0, 2], [1, 1, 2, 2], [np.nan, 3, np.nan, np.nan], [4, 3, -np.inf, 0]]]])
+    mine = ops.max_pool2d(Tensor(x), 2, return_indices=True)
+    theirs = F.max_pool2d(torch.tensor(x), 2, return_indices=True)
     assert np.array_equal(mine[1].asnumpy()[0, 0, 0], theirs[1].numpy()[0, 0, 0])
     assert np.array_equal(mine[0].asnumpy(), theirs[0].numpy(), equal_nan=True)
     low = np.full((1, 1, 2, 2), -np.inf)
@@ -121,55 +219,44 @@ def test_places_of_ties_and_of_nan() -> None:
     assert found.min() >= 0, "a place of padding"
 
 
-def test_places_of_lines_and_volumes() -> None:
-    pair(
-        nn.MaxPool1d(3, 2, "pad", 1, return_indices=True), lambda a: F.max_pool1d(a, 3, 2, 1, return_indices=True), LINE
-    )
-    for mine in (
-        nn.MaxPool3d(2, 1, "pad", 1, return_indices=True),
-        ops.MaxPool3DWithArgmax(2, 1, 1),
-        lambda a: ops.max_pool3d(a, 2, 1, 1, 1, False, True),
-    ):
-        pair(mine, lambda a: F.max_pool3d(a, 2, 1, 1, return_indices=True), VOLUME)
-    same(lambda a: ops.max_pool3d(a, 3, 2, 1, 1, True), lambda a: F.max_pool3d(a, 3, 2, 1, 1, True), [VOLUME])
-
-
-@pytest.mark.parametrize("output", [3, (2, 5), (None, 3), 1])
-def test_adaptive_maxima(output: Any) -> None:
-    def theirs(a: Any) -> Any:
-        return F.adaptive_max_pool2d(a, output, return_indices=True)
-
-    pair(lambda a: ops.adaptive_max_pool2d(a, output, True), theirs, IMAGE)
-    pair(lambda a: mint.nn.functional.adaptive_max_pool2d(a, output, True), theirs, IMAGE)
-    pair(ops.AdaptiveMaxPool2D(output), theirs, IMAGE)
-    pair(nn.AdaptiveMaxPool2d(output, True), theirs, IMAGE)
-    pair(mint.nn.AdaptiveMaxPool2d(output, True), theirs, IMAGE)
-    same(nn.AdaptiveMaxPool2d(output), torch.nn.AdaptiveMaxPool2d(output), [IMAGE[0]])
-
-
-def test_adaptive_maxima_of_lines_and_volumes() -> None:
-    same(lambda a: ops.adaptive_max_pool1d(a, 4), lambda a: F.adaptive_max_pool1d(a, 4), [LINE])
-    same(nn.AdaptiveMaxPool1d(4), lambda a: F.adaptive_max_pool1d(a, 4), [LINE])
-    pair(mint.nn.AdaptiveMaxPool1d(4, True), lambda a: F.adaptive_max_pool1d(a, 4, return_indices=True), LINE)
-    for mine in (
-        lambda a: ops.adaptive_max_pool3d(a, (2, None, 1), True),
-        nn.AdaptiveMaxPool3d((2, None, 1), True),
-        lambda a: ops.AdaptiveMaxPool3D()(a, (2, None, 1)),
-    ):
-        same(lambda a, m=mine: m(a)[0], lambda a: F.adaptive_max_pool3d(a, (2, None, 1)), [VOLUME])
-        judged = F.adaptive_max_pool3d(torch.tensor(VOLUME), (2, None, 1), return_indices=True)[1]
-        near(mine(Tensor(VOLUME))[1].asnumpy(), judged.numpy().astype(np.int32), "places")
-
-
 @pytest.mark.parametrize("size", [None, (7, 9)])
 def test_unpooling(size: Any) -> None:
+    """nn.MaxUnpool2d mint.nn.MaxUnpool2d"""
     _, places = F.max_pool2d(torch.tensor(IMAGE), 2, return_indices=True)
-    x, at = floats(7, 2, 4, 3, 4), places.numpy()
+    x, at = floats(7, 2, 4, 3, 4), Tensor(places.numpy())
     for mine in (
-        lambda a, i: ops.max_unpool2d(a, i, 2, output_size=size),
-        lambda a, i: nn.MaxUnpool2d(2)(a, i, size),
-        lambda a, i: mint.nn.functional.max_unpool2d(a, i, 2, output_size=size),
-    ):
-        same(lambda a, m=mine: m(a, Tensor(at)), lambda a: F.max_unpool2d(a, places, 2, output_size=size), [x])
-    same(lambda a: ops.MaxUnpool2D(2)(a, Tensor(at)), lambda a: F.max_unpool2d(a, places, 2), [x])
-    same(lambda a: mint.nn.MaxUnpool2d(2)(a, Tensor(at)), lambda a: F.max_unpool2d(a, places, 2), [x])
+        called(ops, "max_unpool2d", at, 2, output_size=size), called(M, "max_unpool2d", at, 2, output_size=size),
+        with_more(nn.MaxUnpool2d(2), at, size),
+        *([] if size else [with_more(ops.MaxUnpool2D(2), at), with_more(mint.nn.MaxUnpool2d(2), at)]),
+    ):  # fmt: skip
+        same(mine, called(F, "max_unpool2d", places, 2, output_size=size), [x])
+
+
+@pytest.mark.parametrize("given", COLUMNS)
+def test_operators_of_columns(given: Any) -> None:
+    kernel, dilation, padding, stride = given
+    columns = F.unfold(torch.tensor(IMAGE), *given).numpy()
+    grouped = ops.Im2Col(kernel, stride, dilation, padding)(Tensor(IMAGE))
+    assert np.array_equal(grouped.asnumpy().reshape(columns.shape), columns)
+    back = ops.Col2Im(kernel, dilation, padding, stride)(grouped, (6, 8))
+    near(back.asnumpy(), F.fold(torch.tensor(columns), (6, 8), *given).numpy(), "image")
+
+
+@pytest.mark.parametrize("padding", ["valid", "same"])
+def test_patches_stand_place_by_place(padding: str) -> None:
+    """nn.Unfold"""
+    mine = nn.Unfold([1, 3, 2, 1], [1, 2, 1, 1], [1, 1, 1, 1], padding)(Tensor(IMAGE)).asnumpy()
+    whole = np.pad(IMAGE, ((0, 0), (0, 0), (0, 1), (0, 1))) if padding == "same" else IMAGE
+    columns = F.unfold(torch.tensor(whole), (3, 2), stride=(2, 1)).numpy()
+    expected = columns.reshape(2, 4, 6, -1).transpose(0, 2, 1, 3).reshape(2, 24, *mine.shape[2:])
+    assert np.array_equal(mine, expected)
+
+
+def test_blocks_are_those_of_mindspore() -> None:
+    """Numbers of MindSpore 2.10 on a CPU."""
+    deep = Tensor(np.arange(16, dtype=np.float32).reshape(1, 8, 1, 2))
+    rows = [[[[0, 4, 1, 5], [8, 12, 9, 13]], [[2, 6, 3, 7], [10, 14, 11, 15]]]]
+    assert ops.DepthToSpace(2)(deep).asnumpy().tolist() == rows
+    wide = Tensor(np.arange(16, dtype=np.float32).reshape(1, 2, 2, 4))
+    blocks = [0, 2, 8, 10, 1, 3, 9, 11, 4, 6, 12, 14, 5, 7, 13, 15]
+    assert ops.SpaceToDepth(2)(wide).asnumpy().reshape(-1).tolist() == blocks

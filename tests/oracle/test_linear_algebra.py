@@ -1,4 +1,4 @@
-"""Traces, triangular systems, Cholesky factors and running extrema beside PyTorch."""
+"""Triangular systems and Cholesky factors beside PyTorch."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc import Tensor, ops
+from mspc import ops
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
 from tests.oracle.against import floats, same  # noqa: E402  # it imports PyTorch
-
-
-@pytest.mark.parametrize("arguments", [(), (1, 0, 1), (-2, -1, 0), (0, 2, 1)])
-def test_a_trace_is_the_sum_of_a_diagonal(arguments: tuple[int, ...]) -> None:
-    offset, first, second = (*arguments, *(0, 0, 1)[len(arguments) :])
-    cubes = floats(1, 4, 5, 3)
-    same(lambda x: x.trace(*arguments), lambda x: torch.diagonal(x, offset, first, second).sum(-1), [cubes])
 
 
 @pytest.mark.parametrize("unit", [False, True])
@@ -42,16 +35,3 @@ def test_cholesky_factors(upper: bool) -> None:
     roots = floats(4, 2, 3, 3)
     matrices = roots @ roots.swapaxes(-1, -2) + np.eye(3)
     same(ops.Cholesky(upper), lambda x: torch.linalg.cholesky(x, upper=upper), [matrices])
-
-
-@pytest.mark.parametrize("axis", [0, -1])
-@pytest.mark.parametrize("name", ["Cummax", "Cummin"])
-def test_running_extrema(name: str, axis: int) -> None:
-    x = np.round(floats(7, 4, 5, 6))
-    x[1, 2, 3] = np.nan
-    theirs = getattr(torch, name.lower())
-    values, places = (t.asnumpy() for t in getattr(ops, name)(axis)(Tensor(x)))
-    expected = theirs(torch.tensor(x), axis)
-    np.testing.assert_array_equal(values, expected.values.numpy())
-    np.testing.assert_array_equal(places, expected.indices.numpy())
-    same(lambda x: getattr(ops, name)(axis)(x)[0], lambda x: theirs(x, axis).values, [floats(8, 4, 5, 6)])

@@ -1,4 +1,4 @@
-"""Cells and functions of `mint.nn` for images against those of PyTorch of the same name and arguments."""
+"""Cells of `mint.nn` for images against those of PyTorch of the same name and arguments."""
 
 from __future__ import annotations
 
@@ -82,50 +82,3 @@ def test_synchronised_statistics_are_those_of_the_batch() -> None:
     mine = mint.nn.SyncBatchNorm(4)
     mine.set_train()
     same(mine, torch.nn.BatchNorm2d(4), [IMAGE])
-
-
-def test_functions() -> None:
-    ours, theirs = mint.nn.functional, torch.nn.functional
-    weight, bias = floats(5, 6, 4, 3, 3), floats(6, 6)
-    image, line, volume = IMAGE.astype(np.float64), LINE.astype(np.float64), VOLUME.astype(np.float64)
-    for given in ((1, 1), (2, (1, 0), 1), (1, "same", 2), (1, "valid")):
-        same(
-            lambda a, w, b, g=given: ours.conv2d(a, w, b, *g),
-            lambda a, w, b, g=given: theirs.conv2d(a, w, b, *g),
-            [image, weight, bias],
-        )
-    for given in ((2, 1), (1, "same")):
-        same(
-            lambda a, w, g=given: ours.conv1d(a, w, None, *g),
-            lambda a, w, g=given: theirs.conv1d(a, w, None, *g),
-            [line, weight[..., 0]],
-        )
-    same(
-        lambda a, w: ours.conv3d(a, w, None, 1, (1, 0, 1)),
-        lambda a, w: theirs.conv3d(a, w, None, 1, (1, 0, 1)),
-        [volume, floats(7, 2, 4, 3, 2, 3)],
-    )
-    for name, given, x in (
-        ("avg_pool1d", (3, 2, 1), line),
-        ("avg_pool2d", (2,), image),
-        ("avg_pool2d", (3, 1, 1, False, False), image),
-        ("avg_pool3d", (2,), volume),
-        ("adaptive_avg_pool1d", (4,), line),
-        ("adaptive_avg_pool2d", ((None, 3),), image),
-        ("adaptive_avg_pool3d", (2,), volume),
-        ("adaptive_max_pool1d", (4,), line),
-        ("group_norm", (2,), image),
-        ("normalize", (), image),
-        ("normalize", (1.0, -1), image),
-        ("hardtanh", (-0.3, 0.4), line),
-    ):
-        same(
-            lambda a, n=name, g=given: getattr(ours, n)(a, *g),
-            lambda a, n=name, g=given: getattr(theirs, n)(a, *g),
-            [x],
-        )
-    same(
-        lambda a: ours.batch_norm(a, None, None, training=True),
-        lambda a: theirs.batch_norm(a, None, None, training=True),
-        [image],
-    )

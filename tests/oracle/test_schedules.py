@@ -1,4 +1,4 @@
-"""Learning rates against PyTorch's schedules, and lists against cells; MindSpore counts lists in epochs."""
+"""Learning rates against PyTorch's schedules."""
 
 from __future__ import annotations
 
@@ -50,40 +50,6 @@ CASES: list[tuple[str, Any, Any]] = [  # beside those of optimizer_cases
 @pytest.mark.parametrize(("mine", "theirs"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_cells(mine: Any, theirs: Any) -> None:
     np.testing.assert_allclose(taken(mine()), judged(theirs), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("rates", "cell"),
-    [
-        (lambda: nn.exponential_decay_lr(0.4, 0.5, STEPS, 1, 4), lambda: nn.ExponentialDecayLR(0.4, 0.5, 4)),
-        (lambda: nn.exponential_decay_lr(0.4, 0.5, STEPS, 1, 4, True),
-         lambda: nn.ExponentialDecayLR(0.4, 0.5, 4, True)),
-        (lambda: nn.natural_exp_decay_lr(0.4, 0.3, STEPS, 1, 4), lambda: nn.NaturalExpDecayLR(0.4, 0.3, 4)),
-        (lambda: nn.natural_exp_decay_lr(0.4, 0.3, STEPS, 1, 4, True),
-         lambda: nn.NaturalExpDecayLR(0.4, 0.3, 4, True)),
-        (lambda: nn.inverse_decay_lr(0.4, 0.5, STEPS, 1, 4), lambda: nn.InverseDecayLR(0.4, 0.5, 4)),
-        (lambda: nn.inverse_decay_lr(0.4, 0.5, STEPS, 1, 4, True), lambda: nn.InverseDecayLR(0.4, 0.5, 4, True)),
-        (lambda: nn.cosine_decay_lr(0.1, 0.4, STEPS, 1, 8), lambda: nn.CosineDecayLR(0.1, 0.4, 8)),
-        (lambda: nn.polynomial_decay_lr(0.4, 0.1, STEPS, 1, 8, 2.0), lambda: nn.PolynomialDecayLR(0.4, 0.1, 8, 2.0)),
-        (lambda: nn.polynomial_decay_lr(0.4, 0.1, STEPS, 1, 4, 0.5, True),
-         lambda: nn.PolynomialDecayLR(0.4, 0.1, 4, 0.5, True)),
-        (lambda: nn.warmup_lr(0.4, STEPS, 1, 5), lambda: nn.WarmUpLR(0.4, 5)),
-    ],
-)  # fmt: skip
-def test_lists_are_cells_counted_in_epochs(rates: Any, cell: Any) -> None:
-    listed = rates()
-    np.testing.assert_allclose(listed, taken(cell()), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(taken(listed), listed, rtol=1e-5, atol=1e-6)
-
-
-def test_epochs_are_whole() -> None:
-    assert nn.exponential_decay_lr(0.1, 0.9, 6, 2, 1) == pytest.approx([0.1, 0.1, 0.09, 0.09, 0.081, 0.081])
-    assert nn.natural_exp_decay_lr(0.1, 0.9, 6, 2, 2, True) == pytest.approx([0.1] * 4 + [0.1 * math.exp(-1.8)] * 2)
-    assert nn.inverse_decay_lr(0.1, 0.5, 6, 1, 1, True) == pytest.approx([0.1 / (1 + 0.5 * i) for i in range(6)])
-    assert nn.cosine_decay_lr(0.01, 0.1, 6, 2, 2)[2:] == pytest.approx([0.055, 0.055, 0.01, 0.01])
-    assert nn.polynomial_decay_lr(0.1, 0.01, 6, 2, 2, 0.5)[2:4] == pytest.approx([0.09 * 0.5**0.5 + 0.01] * 2)
-    assert nn.warmup_lr(0.1, 6, 2, 2) == pytest.approx([0.0, 0.0, 0.05, 0.05, 0.1, 0.1])
-    assert nn.piecewise_constant_lr([2, 5], [0.1, 0.05]) == [0.1, 0.1, 0.05, 0.05, 0.05]
 
 
 @pytest.mark.parametrize(

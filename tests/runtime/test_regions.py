@@ -11,7 +11,7 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Constant, Node, Value
-from mspc.ops.control.regions import Call, For, If, Scan, While
+from mspc.ops.control.regions import For, If, Scan, While
 from mspc.ops.control.structural import items
 from mspc.ops.math.arithmetic import Add, Greater, Less, Mul, Sub
 from mspc.ops.math.elementwise import Log

@@ -30,7 +30,6 @@ from mspc.ops.collective.collectives import (
 )
 from mspc.ops.collective.exchange import Exchange, PasteSlices
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
-from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import REGISTRY, Op, RankPlacement, load_operators
 from mspc.sharding.groups import group_name, string_hash
 

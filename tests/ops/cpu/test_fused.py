@@ -11,12 +11,10 @@ import pytest
 from mspc.ops.cpu import blocks as fused
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.elementwise import Exp
-from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.nn.activation import GeLU, GeLUGrad
 from mspc.ops.nn.norm import LayerNorm, LayerNormGrad
 from mspc.ops.nn.softmax import Softmax, SoftmaxBackward
 from mspc.ops.op import Op
-from mspc.ops.optim.optimizer import ApplyMomentum
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 
@@ -157,35 +155,6 @@ def test_empty_tensors() -> None:
     for shape in ((0, 4), (4, 0)):
         assert Softmax().kernel(BACKEND)(np.zeros((4, 0))).shape == (4, 0)
         assert GeLU().kernel(BACKEND)(np.zeros(shape)).shape == shape
-
-
-@pytest.mark.parametrize("transpose_a", [False, True])
-@pytest.mark.parametrize("transpose_b", [False, True])
-def test_products_write_to_their_place(transpose_a: bool, transpose_b: bool) -> None:
-    rng = np.random.default_rng(0)
-    for op, lead in ((MatMul(transpose_a, transpose_b), ()), (BatchMatMul(transpose_a, transpose_b), (3, 2))):
-        x = rng.random((*lead, 5, 4) if transpose_a else (*lead, 4, 5))
-        y = rng.random((*lead, 6, 5) if transpose_b else (*lead, 5, 6))
-        out = np.empty((*lead, 4, 6))
-        function = op.kernel_into(BACKEND)
-        assert function is not None
-        assert function(x, y, out=out) is out
-        left, right = (a.swapaxes(-1, -2) if t else a for a, t in ((x, transpose_a), (y, transpose_b)))
-        np.testing.assert_allclose(out, left @ right, rtol=1e-12)
-
-
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_momentum_in_blocks(nesterov: bool, threads: int) -> None:
-    rng = np.random.default_rng(0)
-    variable, accumulation, gradient = (rng.random((37, 10)) for _ in range(3))
-    moved = 0.9 * accumulation + gradient * 0.5
-    step = gradient * 0.5 + 0.9 * moved if nesterov else moved
-    op = ApplyMomentum(use_nesterov=nesterov, gradient_scale=0.5)
-    for order in "CF":
-        v, a = np.array(variable, order=order), np.array(accumulation, order=order)
-        assert op.run(BACKEND, v, a, np.float64(0.1), gradient, np.float64(0.9)) is v
-        np.testing.assert_allclose(v, variable - 0.1 * step, rtol=1e-12)
-        np.testing.assert_allclose(a, moved, rtol=1e-12)
 
 
 def test_threads_obey_the_callers_errstate(threads: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-
 from mspc.ir.graph import Node
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import Tanh
