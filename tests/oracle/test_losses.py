@@ -3,7 +3,6 @@ ends of their range."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from mspc import Tensor, mint, nn, ops
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
 from tests.oracle.against import floats, near, same  # noqa: E402  # it imports PyTorch
+from tests.shares import crossed  # noqa: E402  # as above
 
 F = torch.nn.functional
 SHAPES = [(6, 5), (5,), (4, 5, 3), (2, 5, 3, 4), (3, 1)]
@@ -32,9 +32,9 @@ def classes(shape: tuple[int, ...], ignored: int | None = None) -> np.ndarray:
     return np.asarray(drawn, np.int64)
 
 
-@pytest.mark.parametrize(("ignored", "smoothing", "weighted"), WAYS)
-@pytest.mark.parametrize(("shape", "reduction"), list(itertools.product(SHAPES, REDUCTIONS)))
-def test_classes(shape: tuple[int, ...], reduction: str, ignored: int, smoothing: float, weighted: bool) -> None:
+@pytest.mark.parametrize(("shape", "reduction", "way"), crossed(SHAPES, REDUCTIONS, WAYS))
+def test_classes(shape: tuple[int, ...], reduction: str, way: tuple[int, float, bool]) -> None:
+    ignored, smoothing, weighted = way
     x, weight = floats(1, *shape), floats(2, shape[min(1, len(shape) - 1)], low=0.5)
     target = classes(shape, ignored)
     options: dict[str, Any] = {"ignore_index": ignored, "reduction": reduction}

@@ -13,6 +13,7 @@ from tests.mindspore_api.nn.training import Training
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
 from tests.oracle.against import floats, near  # noqa: E402  # it imports PyTorch
+from tests.shares import crossed  # noqa: E402  # as above
 
 F = torch.nn.functional
 X = floats(1, 16, 8, dtype=np.float32)
@@ -68,10 +69,9 @@ class Step(nn.Cell):
         return loss, gradients[0] + 0.0
 
 
-@pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel"])
-@pytest.mark.parametrize("cuts", CUTS)
-@pytest.mark.parametrize(("mine", "theirs"), [c[1:] for c in LOSSES], ids=[c[0] for c in LOSSES])
-def test_sharded(mine: Any, theirs: Any, cuts: Any, mode: str) -> None:
+@pytest.mark.parametrize(("case", "cuts", "mode"), crossed(LOSSES, CUTS, ["semi_auto_parallel", "auto_parallel"]))
+def test_sharded(case: tuple[str, Any, Any], cuts: Any, mode: str) -> None:
+    _, mine, theirs = case
     weight = torch.tensor(WEIGHT, requires_grad=True)
     loss = theirs(torch.tensor(X) @ weight)
     loss.backward()

@@ -1,4 +1,4 @@
-"""The generation sample: its tokens are the same on any number of ranks, and those of PyTorch."""
+"""The generation sample: its tokens are the same on any number of ranks, and those of a decoder in NumPy."""
 
 from __future__ import annotations
 
@@ -205,41 +205,3 @@ def test_beams_are_the_likeliest_texts(weights: dict[str, np.ndarray], beams: np
             texts = np.concatenate((texts[best // VOCABULARY], best[:, None] % VOCABULARY), 1)
             scores = totals[best]
         np.testing.assert_array_equal(found, texts[0, LENGTH:])
-
-
-def test_greedy_tokens_are_pytorchs(weights: dict[str, np.ndarray], greedy: np.ndarray) -> None:
-    """Whose decoder has no cache: every token looks at the whole text again."""
-    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
-    w = {name: torch.tensor(array) for name, array in weights.items()}
-    text = torch.tensor(prompt())
-
-    def norm(x: Any, gamma: Any) -> Any:
-        return torch.nn.functional.rms_norm(x, (WIDTH,), gamma, 1e-6)
-
-    def heads(x: Any) -> Any:
-        return x.unflatten(-1, (-1, SIZE)).transpose(1, 2)
-
-    def turned(x: Any) -> Any:
-        """Pairs (first half, second half) are complex numbers, turned by their place's angles."""
-        angles = torch.outer(torch.arange(x.shape[2]), 10000.0 ** (-torch.arange(0, SIZE, 2) / SIZE))
-        first, second = x.chunk(2, -1)
-        both = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles)
-        return torch.cat((both.real, both.imag), -1)
-
-    with torch.no_grad():
-        for _ in range(MOST):
-            x = w["table"][text]
-            for i in range(LAYERS):
-                here = {name.removeprefix(f"layers.{i}."): value for name, value in w.items()}
-                y = norm(x, here["norm1.gamma"])
-                query, key, value = (heads(y @ here[f"attention.w{name}"]) for name in "qkv")
-                mixed = torch.nn.functional.scaled_dot_product_attention(
-                    turned(query), turned(key), value, is_causal=True, enable_gqa=True
-                )
-                x = x + mixed.transpose(1, 2).flatten(2) @ here["attention.wo"]
-                y = norm(x, here["norm2.gamma"])
-                gate = torch.nn.functional.silu(y @ here["feed_forward.w1"])
-                x = x + (gate * (y @ here["feed_forward.w3"])) @ here["feed_forward.w2"]
-            logits = norm(x[:, -1], w["norm.gamma"]) @ w["table"].T
-            text = torch.cat((text, logits.argmax(-1, keepdim=True)), 1)
-    np.testing.assert_array_equal(greedy, text[:, LENGTH:].numpy())

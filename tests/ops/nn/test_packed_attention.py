@@ -10,6 +10,7 @@ import pytest
 import mspc as ms
 from mspc import Tensor, ops
 from mspc.ir.diagnostics import MspcError
+from tests.shares import crossed
 
 HEADS, DEPTH = 4, 3
 QUERIES, KEYS = (3, 4, 9), (2, 6, 8)
@@ -40,10 +41,9 @@ def alone(mode: int, arrays: tuple[Any, ...], **settings: Any) -> Any:
     return ops.concat([*found, ops.zeros_like(q[QUERIES[-1] :])], 0)
 
 
-@pytest.mark.parametrize("lists", [tuple, list, Tensor])
-@pytest.mark.parametrize("key_heads", [4, 2, 1])
-@pytest.mark.parametrize(("mode", "settings"), [(0, {}), (2, {}), (3, {}), (4, {"pre_tokens": 2, "next_tokens": 1})])
-def test_sequences_do_not_see_each_other(mode: int, settings: Any, key_heads: int, lists: Any) -> None:
+@pytest.mark.parametrize(("mode", "key_heads", "lists"), crossed([0, 2, 3, 4], [4, 2, 1], [tuple, list, Tensor]))
+def test_sequences_do_not_see_each_other(mode: int, key_heads: int, lists: Any) -> None:
+    settings = {"pre_tokens": 2, "next_tokens": 1} if mode == 4 else {}
     arrays = tuple(Tensor(x) for x in inputs(key_heads))
     ends = (lists(QUERIES), lists(KEYS))
     weights = Tensor(drawn(10, HEADS, 4))

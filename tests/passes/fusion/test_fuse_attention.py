@@ -202,13 +202,21 @@ def test_mask_and_shift_together() -> None:
     assert node.inputs[-1].op.name == "LogicalNot"  # type: ignore[attr-defined]  # a Node
 
 
-def test_halves_around_a_softmax_in_float32() -> None:
+@pytest.mark.parametrize("turned", [False, True])
+def test_halves_around_a_softmax_in_float32(turned: bool) -> None:
+    """turned: what is mixed becomes Float32 before its heads are moved."""
     w = Written(FLOAT16)
+    if turned:
+        operands = [w.parameter(name, (4, 6, 8, 2), FLOAT16) for name in ("x", "y", "z")]
+        w.query, w.key, w.value = (w.emit("Transpose", x, perm=(0, 2, 1, 3)) for x in operands)
     wide = w.emit("Softmax", w.emit("Cast", w.scores(), dst_type=FLOAT32))
     w.graph.results = [w.emit("BatchMatMul", w.emit("Cast", wide, dst_type=FLOAT16), w.value)]
+    if turned:
+        mixed = w.emit("Cast", w.graph.results[0], dst_type=FLOAT32)
+        w.graph.results = [w.emit("Transpose", mixed, perm=(0, 2, 1, 3))]
     before = parse(print_graph(w.graph), REGISTRY).main
     assert FuseAttention().run(w.graph)
-    assert operators(w.graph) == {"FlashAttentionScore": 1, "TupleGetItem": 1}
+    assert operators(w.graph) == {"FlashAttentionScore": 1, "TupleGetItem": 1} | ({"Cast": 1} if turned else {})
     feeds = random_feeds(before)
     same([np.asarray(x, np.float32) for x in run_global(w.graph, feeds)],
          [np.asarray(x, np.float32) for x in run_global(before, feeds)], 2e-3)  # fmt: skip

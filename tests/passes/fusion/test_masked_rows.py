@@ -20,6 +20,7 @@ from mspc.passes.fusion.attention_masks import CAUSAL_MASK, ROWS_HOLD, note_rows
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from tests.interpret import run_global, same
 from tests.passes.fusion.masked_attention import KEYS, LOWEST, QUERIES, Masked, with_whole_rows
+from tests.shares import crossed
 
 
 def fused(graph: Graph, **feeds: np.ndarray) -> Graph | None:
@@ -53,9 +54,9 @@ SHAPES = {
 SHAPES["BSND"] = SHAPES["BNSD"]
 
 
-@pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32])
-@pytest.mark.parametrize("number", [-1e4, -1e9, -65504.0, LOWEST, -math.inf])
-@pytest.mark.parametrize("layout", SHAPES)
+@pytest.mark.parametrize(
+    ("layout", "number", "dtype"), crossed(SHAPES, [-1e4, -1e9, -65504.0, LOWEST, -math.inf], [FLOAT64, FLOAT32])
+)
 def test_masks_that_are_given_at_run_time(layout: str, number: float, dtype: Any) -> None:
     for seed, shape in enumerate(SHAPES[layout]):
         m = Masked(layout, dtype)
@@ -204,9 +205,9 @@ def test_a_compile_looks_into_the_constants_of_the_script(whole: bool) -> None:
 # Addends -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32])
-@pytest.mark.parametrize("number", [-1e4, -1e9, -65504.0, LOWEST, -math.inf])
-@pytest.mark.parametrize("layout", SHAPES)
+@pytest.mark.parametrize(
+    ("layout", "number", "dtype"), crossed(SHAPES, [-1e4, -1e9, -65504.0, LOWEST, -math.inf], [FLOAT64, FLOAT32])
+)
 def test_numbers_that_are_added(layout: str, number: float, dtype: Any) -> None:
     """Finite ones are added by the operator, too, so that nothing is to be put right."""
     for seed, shape in enumerate(SHAPES[layout]):

@@ -25,6 +25,7 @@ from mspc.passes.fusion.split_addends import SplitAddends
 from mspc.passes.fusion.sum_in_kernels import SumInKernels
 from tests.interpret import left_behind, random_feeds, run_global, same
 from tests.passes.fusion.masked_attention import BATCH, HEADS, KEYS, LOWEST, QUERIES, Masked
+from tests.shares import crossed
 
 load_operators()
 SCORES = (BATCH, HEADS, QUERIES, KEYS)
@@ -142,10 +143,9 @@ def of_scores(graph: Graph) -> list[Node]:
 FEEDS = {"present": PRESENT, "buckets": BUCKETS}
 
 
-@pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32])
-@pytest.mark.parametrize("number", [-1e4, -1e9, LOWEST])
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize(
+    ("bias", "mask", "number", "dtype"), crossed(BIASES, MASKS, [-1e4, -1e9, LOWEST], [FLOAT64, FLOAT32])
+)
 def test_a_sum_for_several_layers(bias: Any, mask: Any, number: float, dtype: Any) -> None:
     m = Layers(dtype=dtype)
     added, trained = bias(m)
@@ -158,9 +158,7 @@ def test_a_sum_for_several_layers(bias: Any, mask: Any, number: float, dtype: An
         assert [math.prod(value.shape[:-2]) for value in given.values()] in ([HEADS, BATCH], [HEADS, 1])
 
 
-@pytest.mark.parametrize("order", [0, 1])
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize(("bias", "mask", "order"), crossed(BIASES, MASKS, [0, 1]))
 def test_every_layer_adds_both(bias: Any, mask: Any, order: int) -> None:
     m = Layers()
     added, trained = bias(m)

@@ -23,6 +23,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 from tests.analysis.test_counted_bytes import Counting, some
+from tests.shares import share_of
 
 RANKS = (4, 6, 8, 8, 16)
 WIDTHS = (4, 6, 8, 16, 24, 32, 48, 64, 96)
@@ -134,7 +135,7 @@ def sent(found: Compiled) -> list[float]:
     return [sum(map(sent_bytes, found.rank_graph(rank).nodes)) for rank in range(found.config.ranks)]
 
 
-@pytest.mark.parametrize("seed", range(14))
+@pytest.mark.parametrize("seed", range(share_of(96)))
 def test_no_usual_plan_sends_less(seed: int) -> None:
     found = compiled(seed)
     attrs, each = found.graph.attrs, sent(found)

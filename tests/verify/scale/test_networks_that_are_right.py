@@ -16,7 +16,7 @@ SHARE = {
     "public": (0, 8),
     "control": (0, 2),
     "experts": (1, 3, 4, 21),
-    "context": (0, 45, 189, 202, 410),
+    "context": (0, 2, 45, 189, 202, 410, 30086),
     "networks": (*range(share_of(12)), 25, 66, 74, 94, 155, 171, 323, 1005),
 }
 """Those too that were not: exchanges among several kinds, rows that travel by places, running sums, results of rows,
