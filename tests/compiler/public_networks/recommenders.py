@@ -1,11 +1,10 @@
-"""Recommendation and words: Wide & Deep (Cheng et al. 2016), DeepFM (Guo et al. 2017), NCF (He et al. 2017), skip-gram
-with negative samples (Mikolov et al. 2013), and an LSTM that classifies (Hochreiter and Schmidhuber 1997)."""
+"""Recommendation and words: Wide & Deep (Cheng et al. 2016), NCF (He et al. 2017), and an LSTM that classifies
+(Hochreiter and Schmidhuber 1997)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import mspc.numpy as mnp
 from mspc import Parameter, nn
 from mspc import ops as P  # as public code
 from mspc.common.initializer import initializer
@@ -38,24 +37,6 @@ class WideDeep(nn.Cell):
         return self.mean(self.loss(out, label), ()) + 1e-3 * self.mean(self.square(self.deep_v), ())
 
 
-class DeepFM(nn.Cell):
-    """The loss of clicks: terms of one field, of two, and of a deep network."""
-
-    def __init__(self, ranks: int = 1) -> None:
-        super().__init__()
-        self.fm_w = nn.Embedding(VOCAB, 1)
-        self.v = nn.Embedding(VOCAB, WIDTH)
-        self.deep = nn.SequentialCell([nn.Dense(FIELDS * WIDTH, 16), nn.ReLU(), nn.Dense(16, 1)])
-        self.loss = nn.BCEWithLogitsLoss()
-
-    def construct(self, ids: Any, weights: Any, label: Any) -> Any:
-        weights = mnp.expand_dims(weights, 2)
-        linear = mnp.sum(self.fm_w(ids) * weights, 1)
-        vx = self.v(ids) * weights
-        pairs = 0.5 * mnp.sum(mnp.square(mnp.sum(vx, 1)) - mnp.sum(mnp.square(vx), 1), 1, keepdims=True)
-        return self.loss(linear + pairs + self.deep(mnp.reshape(vx, (-1, FIELDS * WIDTH))), label)
-
-
 class NCF(nn.Cell):
     """The loss of what users choose; columns of the tables are sharded over the ranks."""
 
@@ -75,23 +56,6 @@ class NCF(nn.Cell):
         for layer in self.mlp:
             x = layer(x)
         return self.loss(self.logits(self.concat((mf, x))), label)
-
-
-class SkipGram(nn.Cell):
-    """The loss of a word's neighbours against sampled words."""
-
-    def __init__(self, ranks: int = 1) -> None:
-        super().__init__()
-        self.center = nn.Embedding(VOCAB, WIDTH)
-        self.neighbour = nn.Embedding(VOCAB, WIDTH, embedding_table="zeros")
-        self.bmm = P.BatchMatMul(transpose_b=True)
-
-    def construct(self, words: Any, near: Any, drawn: Any) -> Any:
-        center = F.expand_dims(self.center(words), 1)
-        score = F.reshape(self.bmm(center, F.expand_dims(self.neighbour(near), 1)), (-1,))
-        others = F.squeeze(self.bmm(center, self.neighbour(drawn)), 1)
-        losses = P.softplus(-score) + P.reduce_sum(P.softplus(others), 1)
-        return P.reduce_mean(losses)
 
 
 class SentimentNet(nn.Cell):

@@ -29,10 +29,10 @@ class Around(nn.Cell):
 
 
 def nested(depth: int) -> nn.Cell:
-    cell: nn.Cell = nn.ReLU()
-    for _ in range(depth):
-        cell = Around(cell)
-    return cell
+    net = cell = Around(nn.ReLU())
+    for _ in range(depth - 1):
+        cell.inside = cell = Around(cell.inside)
+    return net
 
 
 def test_nested_cells() -> None:
