@@ -227,7 +227,7 @@ def step(
             optimizer.step()
         return value
 
-    if optimizer:
+    if optimizer and not optimizer.state:
         run()
         optimizer.zero_grad()
     outside = inspect.getclosurevars(loss) if inspect.isfunction(loss) else None

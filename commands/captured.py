@@ -19,29 +19,34 @@ RANK_FILE = re.compile(r"rank_(\d{1,9})\.step")
 
 def ranks_in(folder: Path) -> int:
     """Return the number of ranks of a folder. Raise MspcError if it is no capture, or the file of a rank is missing."""
+    from mspc.readers.pytorch.captured_kinds import read_kinds  # late: few commands read captures
+
     if not is_capture(folder):
         raise MspcError(f"{folder} is no folder of mspc capture: it has no rank_0.step")
     found = {int(match[1]) for path in folder.iterdir() if (match := RANK_FILE.fullmatch(path.name))}
-    missing = [rank for rank in range(max(found) + 1) if rank not in found]
+    kinds = read_kinds(folder)
+    wanted = [kind.traced for kind in kinds] or range(max(found) + 1)
+    missing = [rank for rank in wanted if rank not in found]
     if missing:
-        raise MspcError(f"{folder} has no file of rank {missing[0]}, but of {len(found)} others")
-    return len(found)
+        raise MspcError(
+            f"{folder} has no file of rank {missing[0]}, but of {len(found)} others",
+            notes=["mspc capture writes all of them again"],
+        )
+    return sum(len(kind.ranks) for kind in kinds) or len(found)
 
 
 def capture_step(folder: Path, session: Session) -> CapturedCall:
     """Return the step of the session's rank as a call. Raise MspcError if its file cannot be read, or is of a job of
     another size."""
-    from mspc.readers.pytorch.captured import read_step  # late: few commands read captures
+    from mspc.readers.pytorch.captured import read_rank  # late: few commands read captures
     from mspc.readers.pytorch.network import ImportedNetwork
 
     rank = session.rank
 
     def make() -> tuple[Any, Sequence[TensorType]]:
-        step = read_step(folder / f"rank_{rank}.step")
-        if (step.rank, step.ranks) != (rank, session.size):
-            raise MspcError(
-                f"{step.program.name} is of rank {step.rank} of {step.ranks}, not of rank {rank} of {session.size}"
-            )
+        step = read_rank(folder, rank)
+        if step.ranks != session.size:
+            raise MspcError(f"{step.program.name} is of one of {step.ranks} ranks, not of {session.size}")
         session.initialized = True
         session.groups.update(step.groups)
         network = ImportedNetwork(step.program, "loss")

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from mspc.commands.captured import RANK_FILE, ranks_in
+from mspc.commands.captured import ranks_in
 from mspc.commands.report.tables import print_line
 from mspc.ir.diagnostics import MspcError
+from mspc.output.dumps import OutputFolder
+from mspc.readers.pytorch.captured_kinds import read_kinds
 
 
-def capture_script(script: Path, arguments: Sequence[str], ranks: int, out: Path, values: bool) -> None:
-    """Write the step of every rank to a folder.
+def capture_script(
+    script: Path, arguments: Sequence[str], ranks: int, out: Path, values: bool = False, every_rank: bool = False
+) -> None:
+    """Write the step of every rank to a folder: a file for one rank of each kind and the kinds of all, or a file for
+    `every_rank`.
 
     Raises:
         MspcError: PyTorch or the script is missing, the script fails on a rank, or the folder holds other files.
@@ -26,16 +29,27 @@ def capture_script(script: Path, arguments: Sequence[str], ranks: int, out: Path
         raise MspcError("mspc capture needs PyTorch, which is not installed", notes=["pip install torch"])
     if not script.is_file():
         raise MspcError(f"there is no script {str(script)!r}", code="E0101")
-    if out.exists() and not all(RANK_FILE.fullmatch(each.name) for each in out.iterdir()):
-        raise MspcError(f"{out} holds files that mspc capture did not write", notes=["name another folder with --out"],
-                        code="E0108")  # fmt: skip
-    with TemporaryDirectory(prefix="mspc-", dir=out.absolute().parent) as place:
+    with OutputFolder(out) as folder:
         job = [sys.executable, "-P", "-m", "mspc.readers.pytorch.capture_job"]
-        command = [*job, str(script), str(ranks), str(int(values)), *arguments]
-        done = subprocess.run(command, env={**os.environ, "MSPC_CAPTURE": place})
+        command = [*job, str(script), str(ranks), str(int(values)), str(int(values or every_rank)), *arguments]
+        done = subprocess.run(command, env={**os.environ, "MSPC_CAPTURE": str(folder.room)})
         if done.returncode:
             raise MspcError(f"{script} cannot be captured on {ranks} rank{'s' * (ranks > 1)}: see above")
-        assert ranks_in(Path(place)) == ranks
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(place, out)
+        assert ranks_in(folder.room) == ranks
+        kinds = read_kinds(folder.room)
+        folder.commit()
     print_line(f"captured {ranks} rank{'s' * (ranks > 1)} in {out}")
+    for kind in kinds:
+        print_line(f"  traced rank {kind.traced}, which is of one kind with {_shown(kind.ranks)}")
+
+
+def _shown(ranks: Sequence[int]) -> str:
+    """Return ascending ranks as `rank 3` or `ranks 0-3, 8-11`."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1][1:] = [rank]
+        else:
+            parts.append([rank])
+    shown = ["-".join(map(str, part)) for part in parts]
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(shown[:8])}{', ...' * (len(shown) > 8)}"

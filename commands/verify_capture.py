@@ -89,10 +89,11 @@ def programs_of_captures(folder: Path, single: Path) -> CapturedPrograms:
 
 
 def _steps(folder: Path) -> list[CapturedStep]:
-    from mspc.readers.pytorch.captured import read_step
+    from mspc.readers.pytorch.captured import read_rank
+    from mspc.readers.pytorch.captured_kinds import read_kinds
 
-    ranks = ranks_in(folder)
-    steps = [read_step(folder / f"rank_{rank}.step") for rank in range(ranks)]
+    ranks, kinds = ranks_in(folder), read_kinds(folder)
+    steps = [read_rank(folder, rank, kinds) for rank in range(ranks)]
     for rank, step in enumerate(steps):
         if (step.rank, step.ranks) != (rank, ranks):
             own = f"rank {step.rank} of {step.ranks}"

@@ -206,7 +206,7 @@ def _typed(type: Type) -> dict[str, Any]:
     return {"dtype": str(getattr(type, "dtype", "")), "shape": list(shape)}
 
 
-OWN = re.compile(rf"rank_\d+|{re.escape(PROGRAM)}|{re.escape(WEIGHTS)}")
+OWN = re.compile(rf"rank_\d+(\.step)?|ranks\.json|{re.escape(PROGRAM)}|{re.escape(WEIGHTS)}")
 OWN_IN_RANK = re.compile(r".*_\d{4,}\.(ir|dot)")
 DUMP = re.compile(rf".*_({'|'.join(DTYPES)})_\d+(-\d+)*_rank\d+\.npy", re.IGNORECASE)
 """File names that the operator TensorDump of a compiled program leaves in its folder, in subfolders of any name."""
@@ -272,6 +272,12 @@ class OutputFolder:
             with contextlib.suppress(OSError):
                 for parent in self._parents:
                     parent.rmdir()
+
+    @property
+    def room(self) -> Path:
+        """The folder that `commit` moves, for a process that writes files of its own there."""
+        assert self._beside is not None
+        return self._beside.path
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write one file; `name` is relative to the folder. Leaving the `with` block explains an OSError."""

@@ -17,11 +17,12 @@ def capture(
     ],
     script_arguments: opts.ScriptArguments = None,
     ranks: Annotated[int, typer.Option(metavar="N", min=1, help="Ranks of the job; 1 has no process group.")] = 1,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the files, one for each rank.")] = Path("capture"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the files.")] = Path("capture"),
+    every_rank: Annotated[bool, typer.Option("--every-rank", help="Trace every rank, not one of each kind.")] = False,
     values: Annotated[bool, typer.Option("--values", help="Compute and store values, for a run.")] = False,
 ) -> None:
     """Run a script of PyTorch as every rank of a job, without the other ranks, and write the step that it gives to
     mspc.capture.step: operators, collectives, gradients and the optimizer."""
     from mspc.commands.capturing import capture_script
 
-    capture_script(script, tuple(script_arguments or ()), ranks, out, values)
+    capture_script(script, tuple(script_arguments or ()), ranks, out, values, every_rank)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
+import itertools
 import os
 import runpy
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mspc import capture
 from mspc.capture import FOLDER, CaptureError, is_subclass_call
+from mspc.readers.pytorch.captured_kinds import RANKS, content_of, find_kinds, write_kinds
+from mspc.readers.pytorch.placed import axes_in, mesh_with
 
 
 class _FakeFloats(TorchDispatchMode):
@@ -34,12 +39,20 @@ class _FakeFloats(TorchDispatchMode):
         kwargs = kwargs or {}
         if is_subclass_call(types):
             return NotImplemented
-        tensors = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-        made = not tensors and any(each.name == "dtype" for each in function._schema.arguments)
-        if any(isinstance(each, self._fake) for each in tensors) or (made and _makes_floats(function, args, kwargs)):
+        if self._is_fake(function, args, kwargs):
             with self._mode:
                 return function(*args, **kwargs)
         return function(*args, **kwargs)
+
+    def _is_fake(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        has_real = False
+        for value in (*args, *kwargs.values()):
+            for each in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(each, self._fake):
+                    return True
+                has_real |= isinstance(each, (torch.Tensor, list))
+        made = not has_real and any(each.name == "dtype" for each in function._schema.arguments)
+        return made and _makes_floats(function, args, kwargs)
 
 
 def _makes_floats(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -64,6 +77,8 @@ def _run_rank(script: str, arguments: Sequence[str], rank: int, ranks: int, with
         distributed.init_process_group = lambda *args, **named: None
     torch.compiler.is_compiling = lambda: True
     register_optimizer_step_pre_hook(_make_capturable)
+    if not with_values:
+        capture.step = partial(_step_with_states, capture.step)
     try:
         with contextlib.nullcontext() if with_values else _FakeFloats():
             runpy.run_path(script, run_name="__main__")
@@ -80,6 +95,18 @@ def _make_capturable(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         group |= {"capturable": True} if "capturable" in group else {}
 
 
+def _step_with_states(
+    step: Any, model: torch.nn.Module, inputs: Any, loss: Any = None, optimizer: torch.optim.Optimizer | None = None
+) -> Any:
+    """Make the states of the optimizer by a step with gradients of 0, which takes less time than a step of the model."""
+    if optimizer is not None and not optimizer.state:
+        for parameter in itertools.chain(*(group["params"] for group in optimizer.param_groups)):
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        optimizer.step()
+        optimizer.zero_grad()
+    return step(model, inputs, loss, optimizer)
+
+
 def _own_frames(error: BaseException) -> str:
     """Return the frames of the script and its modules, as Python prints them."""
     outside = capture.OUTSIDE
@@ -88,33 +115,75 @@ def _own_frames(error: BaseException) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `SCRIPT RANKS WITH_VALUES ARGUMENTS...` once for each rank, in processes that share the import of PyTorch.
-    Return the exit status."""
-    script, ranks, with_values, *rest = arguments
-    capture.OUTSIDE += (__file__, runpy.__file__, contextlib.__file__)
+    """Run `SCRIPT RANKS WITH_VALUES EVERY ARGUMENTS...` for one rank of each kind, or for every rank, in processes that
+    share the import of PyTorch. Return the exit status."""
+    script, count, with_values, every, *rest = arguments
+    ranks, folder = int(count), Path(os.environ[FOLDER])
     for module in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"):
         importlib.import_module(module)  # all processes have it then
+    for mode in (capture.Recorder, _FakeFloats):  # without the guard against compilation, which takes time at each call
+        mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)
+    capture.OUTSIDE += (os.path.dirname(__file__), runpy.__file__, contextlib.__file__)
 
-    for rank in range(int(ranks)):
-        sys.stdout.flush()
-        child = os.fork()
-        if child == 0:
-            status = 2
-            try:
-                _run_rank(script, rest, rank, int(ranks), with_values == "1")
-                status = 0
-            except CaptureError as error:
-                print(f"error: rank {rank}: {error}\n{_own_frames(error)}".rstrip(), file=sys.stderr)
-            except BaseException as error:
-                print(f"error: rank {rank}: {type(error).__name__}: {error}\n{_own_frames(error)}", file=sys.stderr)
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(status)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if status:
-            return 2
+    def run(rank: int) -> None:
+        _run_rank(script, rest, rank, ranks, with_values == "1")
+
+    @cache
+    def content(rank: int) -> Any:
+        return content_of(folder / f"rank_{rank}.step")
+
+    def trace(wanted: Sequence[int]) -> list[Any]:
+        _run_all([rank for rank in dict.fromkeys(wanted) if not (folder / f"rank_{rank}.step").exists()], run)
+        return [content(rank) for rank in wanted]
+
+    try:
+        first = trace([0])[0]
+        mesh = (ranks,)
+        with contextlib.suppress(ValueError):
+            groups = [group["ranks"] for group in first["groups"].values()]
+            mesh = mesh_with(axes_in([each.get("mesh") for each in first["inputs"]], groups), ranks)
+        if every == "1":
+            _run_all(range(1, ranks), run)
+        elif ranks > 1:
+            write_kinds(folder / RANKS, find_kinds(trace, mesh))
+    except ChildProcessError:
+        return 2
     return 0
+
+
+def _run_all(ranks: Sequence[int], run: Callable[[int], None]) -> None:
+    """Call a function for each rank, in as many processes at a time as there are processors. Raise ChildProcessError
+    once the function failed for a rank, after its message."""
+    waiting, running, failed = list(ranks), set[int](), False
+    while running or (waiting and not failed):
+        while waiting and not failed and len(running) < len(os.sched_getaffinity(0)):
+            sys.stdout.flush()
+            child = os.fork()
+            if child == 0:
+                os._exit(_status(waiting[0], run))
+            running.add(child)
+            waiting.pop(0)
+        child, status = os.wait()
+        running.discard(child)
+        failed |= status != 0
+    if failed:
+        raise ChildProcessError
+
+
+def _status(rank: int, run: Callable[[int], None]) -> int:
+    """Return 0 if a function ends for a rank, and 2 with a message if it fails."""
+    try:
+        run(rank)
+    except CaptureError as error:
+        print(f"error: rank {rank}: {error}\n{_own_frames(error)}".rstrip(), file=sys.stderr)
+    except BaseException as error:
+        print(f"error: rank {rank}: {type(error).__name__}: {error}\n{_own_frames(error)}".rstrip(), file=sys.stderr)
+    else:
+        return 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 2
 
 
 if __name__ == "__main__":

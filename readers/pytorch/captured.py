@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from mspc.readers.pytorch.archive import (
     text_in,
     whole_in,
 )
+from mspc.readers.pytorch.captured_kinds import CapturedKind, read_kinds, with_own_groups
 from mspc.readers.pytorch.exported_program import (
     Argument,
     ExportedGraph,
@@ -78,8 +79,11 @@ class CapturedStep:
     placements: Mapping[str, Placement] = field(default_factory=dict[str, Placement])
 
 
-def read_step(path: Path) -> CapturedStep:
-    """Return the step in a file. Raise MspcError if it is none, or damaged, or of another version."""
+def read_step(path: Path, change: Callable[[Any], Any] = lambda content: content) -> CapturedStep:
+    """Return the step in a file. change: makes the content of the rank from that of the file.
+
+    Raise MspcError if it is none, or damaged, or of another version.
+    """
     archive = Archive(path)
     if CONTENT not in archive:
         raise MspcError(
@@ -94,9 +98,25 @@ def read_step(path: Path) -> CapturedStep:
                 f"{archive.shown} is of version {version} of captures; mspc reads version {VERSION}",
                 notes=["capture it again with this version of mspc"],
             )
-        return _StepReader(archive, content).step()
+        return _StepReader(archive, change(content)).step()
     except ValueError as error:
         raise MspcError(f"{archive.shown} is damaged: {CONTENT}: {error}", code="E0116") from None
+
+
+def read_rank(folder: Path, rank: int, kinds: Sequence[CapturedKind] | None = None) -> CapturedStep:
+    """Return the step of a rank in a folder of `mspc capture`, whose kinds of ranks are read if they are not given.
+    Raise MspcError if there is none, or it is of another rank."""
+    own = folder / f"rank_{rank}.step"
+    kind = next((each for each in (read_kinds(folder) if kinds is None else kinds) if rank in each.ranks), None)
+    if kind is None or own.exists():
+        step = read_step(own)
+    else:
+        step = read_step(
+            folder / f"rank_{kind.traced}.step", lambda content: kind.program_of(rank, with_own_groups(content))
+        )
+    if step.rank != rank:
+        raise MspcError(f"{step.program.name} is of rank {step.rank}, not of rank {rank}")
+    return step
 
 
 class _StepReader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -22,21 +22,29 @@ Axis = tuple[int, int]
 def mesh_of(steps: Sequence[CapturedStep]) -> tuple[int, ...]:
     """Return the sizes of the mesh, row-major, on which all groups and placements lie. Raise MspcError if they overlap
     otherwise."""
-    ranks = steps[0].ranks
-    axes = {(1, ranks), *(axis for step in steps for axis in _axes_in(step))}
-    ends = sorted({end for stride, size in axes for end in (stride, stride * size)})
+    axes = [axes_in([p.mesh for p in step.placements.values()], step.groups.values()) for step in steps]
+    try:
+        return mesh_with({axis for each in axes for axis in each}, steps[0].ranks)
+    except ValueError as error:
+        raise MspcError(f"{steps[0].program.name}: {error}") from None
+
+
+def mesh_with(axes: Iterable[Axis], ranks: int) -> tuple[int, ...]:
+    """Return the sizes of the mesh that has all these axes. Raise ValueError if they overlap otherwise."""
+    ends = sorted({end for stride, size in (*axes, (1, ranks)) for end in (stride, stride * size)})
     sizes: list[int] = []
     for low, high in pairwise(ends):
         if high % low:
-            raise MspcError(f"{steps[0].program.name}: groups of ranks {low} and {high} apart are no axes of one mesh")
+            raise ValueError(f"groups of ranks {low} and {high} apart are no axes of one mesh")
         sizes.insert(0, high // low)
     return tuple(sizes) or (1,)
 
 
-def _axes_in(step: CapturedStep) -> Iterator[Axis]:
-    for place in step.placements.values():
-        yield from mesh_axes(place.mesh)
-    for group in step.groups.values():
+def axes_in(meshes: Iterable[Any], groups: Iterable[Sequence[int]]) -> Iterator[Axis]:
+    """Yield the axes of meshes and of groups whose ranks are equally far apart."""
+    for mesh in meshes:
+        yield from mesh_axes(mesh)
+    for group in groups:
         if len(group) > 1 and len({b - a for a, b in pairwise(group)}) == 1:
             yield group[1] - group[0], len(group)
 

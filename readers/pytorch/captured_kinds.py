@@ -1,0 +1,212 @@
+"""Kinds of ranks of a captured job: ranks whose programs differ only in whole numbers that are linear in the ranks'
+coordinates, as groups and offsets are. One rank of each kind is traced with a few others that give the slopes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.parsing import parsed_json
+from mspc.ir.late_dataclass import dataclass
+from mspc.readers.pytorch.archive import entry, list_in, object_in, whole_in
+
+RANKS = "ranks.json"
+"""The file of a captured folder that lists kinds of ranks; absent if every rank has a file."""
+Place = tuple[Any, ...]
+"""Keys and numbers that lead to a value in JSON."""
+Slopes = Mapping[Place, int]
+
+
+@dataclass(frozen=True)
+class CapturedKind:
+    """Ranks of one kind. traced: the rank whose program was recorded. slopes: for each axis of the mesh, the numbers
+    that change with the coordinate there, and by how much."""
+
+    traced: int
+    ranks: tuple[int, ...]
+    mesh: tuple[int, ...]
+    slopes: tuple[Slopes, ...]
+
+    def program_of(self, rank: int, content: Any) -> Any:
+        """Return the content of a rank's file, from that of the traced rank. Raise ValueError if they do not fit."""
+        made = content
+        steps = [a - b for a, b in zip(coordinates(rank, self.mesh), coordinates(self.traced, self.mesh), strict=True)]
+        for step, slopes in zip(steps, self.slopes, strict=True):
+            made = changed(made, {path: slope * step for path, slope in slopes.items()}) if step else made
+        return made
+
+
+def coordinates(rank: int, mesh: Sequence[int]) -> tuple[int, ...]:
+    """Return the coordinates of a rank in a mesh, row-major."""
+    found: list[int] = []
+    for size in reversed(mesh):
+        rank, place = divmod(rank, size)
+        found.append(place)
+    return tuple(reversed(found))
+
+
+def rank_at(place: Sequence[int], mesh: Sequence[int]) -> int:
+    """Return the rank at some coordinates of a mesh."""
+    return sum(at * math.prod(mesh[axis + 1 :]) for axis, at in enumerate(place))
+
+
+def changed(content: Any, changes: Mapping[Place, int]) -> Any:
+    """Return a copy of JSON with these numbers added to its numbers. Raise ValueError if there are none."""
+    made = copy.copy(content)
+    parts: dict[Any, dict[Place, int]] = {}
+    for path, change in changes.items():
+        parts.setdefault(path[0], {})[path[1:]] = change
+    for key, inner in parts.items():
+        try:
+            value = made[key]
+        except (LookupError, TypeError):
+            raise ValueError(f"{RANKS} changes {key!r:.40}, which the program does not have") from None
+        if () not in inner:
+            made[key] = changed(value, inner)
+        elif type(value) is int and len(inner) == 1:
+            made[key] = value + inner[()]
+        else:
+            raise ValueError(f"{RANKS} changes {key!r:.40}, which is {value!r:.40}, not a whole number")
+    return made
+
+
+def with_own_groups(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a file with its groups numbered in the order of their first use: their names count the
+    groups that a rank made, and differ from rank to rank."""
+    names: dict[str, str] = {}
+    nodes: list[Any] = []
+    for operator, given, *rest in content["nodes"]:
+        for name in ("group_name", "process_group"):
+            if given.get(name) in content["groups"]:
+                given = {**given, name: names.setdefault(given[name], f"group {len(names)}")}
+        nodes.append([operator, given, *rest])
+    return {**content, "groups": {made: content["groups"][name] for name, made in names.items()}, "nodes": nodes}
+
+
+def differences(first: Any, other: Any, path: Place = ()) -> Iterator[tuple[Place, int]]:
+    """Yield the places and differences of whole numbers. Raise ValueError if anything else differs."""
+    if first == other and type(first) is type(other):
+        return
+    if type(first) is not type(other) or type(first) not in (int, list, dict):
+        raise ValueError(f"{path}: {first!r:.40} and {other!r:.40}")
+    if isinstance(first, int):
+        yield path, other - first
+    elif isinstance(first, dict):
+        if list(first) != list(other):
+            raise ValueError(f"{path}: other entries")
+        for key, value in first.items():
+            yield from differences(value, other[key], (*path, key))
+    else:
+        if len(first) != len(other):
+            raise ValueError(f"{path}: {len(first)} and {len(other)} entries")
+        for at, (value, own) in enumerate(zip(first, other, strict=True)):
+            yield from differences(value, own, (*path, at))
+
+
+def _may_differ(place: Place) -> bool:
+    """Return whether ranks of one kind may have other numbers at a place: arguments, and ranks, but no sizes."""
+    first, inner = place[0], place[2:3]
+    return first in ("rank", "groups") or (first, *inner) in (("nodes", 1), ("inputs", "mesh"))
+
+
+def _slopes(first: Any, other: Any, distance: int) -> Slopes | None:
+    """Return the change of each number for one rank of `distance`; None if the programs differ otherwise."""
+    try:
+        found = dict(differences(first, other))
+    except ValueError:
+        return None
+    if any(change % distance or not _may_differ(place) for place, change in found.items()):
+        return None
+    return {path: change // distance for path, change in found.items()}
+
+
+def find_kinds(trace: Callable[[Sequence[int]], Sequence[Any]], mesh: tuple[int, ...]) -> list[CapturedKind]:
+    """Return the kinds of all ranks of a mesh.
+
+    The first and the last rank of each axis give the slopes, and the rank in the middle of all axes must be as they
+    predict. An axis where this does not hold is divided: each of its coordinates gets kinds of its own.
+
+    trace: returns the contents of the files of some ranks, which it records if it has not done so.
+    """
+
+    def of(fixed: dict[int, int], free: list[int]) -> Iterator[CapturedKind]:
+        def at(place: Mapping[int, int]) -> int:
+            return rank_at([(fixed | dict(place)).get(axis, 0) for axis in range(len(mesh))], mesh)
+
+        ends = [at({axis: mesh[axis] - 1}) for axis in free]
+        content, *others, middle = trace([at({}), *ends, at({axis: mesh[axis] // 2 for axis in free})])
+        found = [_slopes(content, other, mesh[axis] - 1) for axis, other in zip(free, others, strict=True)]
+        slopes = [dict[Place, int]() for _ in mesh]
+        for axis, known in zip(free, found, strict=True):
+            slopes[axis] |= known or {}
+        ranks = [r for r in range(math.prod(mesh)) if fixed.items() <= dict(enumerate(coordinates(r, mesh))).items()]
+        kind = CapturedKind(at({}), tuple(ranks), mesh, tuple(slopes))
+        divided = [axis for axis, known in zip(free, found, strict=True) if known is None]
+        if not divided and kind.program_of(at({axis: mesh[axis] // 2 for axis in free}), content) == middle:
+            yield kind
+            return
+        axis = (divided or free)[0]
+        for place in range(mesh[axis]):
+            yield from of({**fixed, axis: place}, [each for each in free if each != axis])
+
+    return list(of({}, [axis for axis, size in enumerate(mesh) if size > 1]))
+
+
+def content_of(path: Path) -> dict[str, Any]:
+    """Return the content of a file that `mspc capture` has just written, with the checksums of its values."""
+    with zipfile.ZipFile(path) as archive:
+        sums = [f"{each.CRC:08x}" for each in archive.infolist() if "value_" in each.filename]
+        return {**with_own_groups(json.loads(archive.read("step/capture.json"))), "sums": sums}
+
+
+def write_kinds(path: Path, kinds: Sequence[CapturedKind]) -> None:
+    """Write the kinds of ranks of a folder."""
+    listed = [
+        {"traced": kind.traced, "ranks": kind.ranks, "mesh": kind.mesh,
+         "slopes": [[[list(place), slope] for place, slope in slopes.items()] for slopes in kind.slopes]}
+        for kind in kinds
+    ]  # fmt: skip
+    path.write_text(json.dumps({"kinds": listed}))
+
+
+def read_kinds(folder: Path) -> list[CapturedKind]:
+    """Return the kinds of ranks of a folder; none if every rank has a file. Raise MspcError if the list is damaged."""
+    path = folder / RANKS
+    if not path.is_file():
+        return []
+    try:
+        kinds = list_in(entry(object_in(parsed_json(path.read_bytes()), "it"), "kinds", "it"), "its kinds")
+        found = [_kind(object_in(each, f"kind {at}"), f"kind {at}") for at, each in enumerate(kinds)]
+        ranks = sorted(rank for kind in found for rank in kind.ranks)
+        if ranks != list(range(len(ranks))) or any(math.prod(kind.mesh) != len(ranks) for kind in found):
+            raise ValueError("its kinds do not have every rank once")
+    except OSError as error:
+        raise MspcError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise MspcError(f"{path} is damaged: {error}", code="E0116") from None
+    return found
+
+
+def _kind(owner: dict[str, Any], where: str) -> CapturedKind:
+    def numbers(name: str, least: int) -> tuple[int, ...]:
+        return tuple(whole_in(each, f"{where}: {name}", least, 1 << 31) for each in list_in(owner.get(name), where))
+
+    slopes = list[Slopes]()
+    for axis in list_in(owner.get("slopes"), where):
+        own = dict[Place, int]()
+        for pair in list_in(axis, where):
+            place, slope = list_in(pair, where)
+            if not all(isinstance(key, str | int) for key in list_in(place, where)) or not place:
+                raise ValueError(f"{where} changes {place!r:.40}, which is no place")
+            own[tuple(place)] = whole_in(slope, where, -(1 << 62), 1 << 62)
+        slopes.append(own)
+    ranks, mesh = numbers("ranks", 0), numbers("mesh", 1)
+    if len(slopes) != len(mesh) or owner.get("traced") not in ranks:
+        raise ValueError(f"{where} does not fit its mesh")
+    return CapturedKind(owner["traced"], ranks, mesh, tuple(slopes))
