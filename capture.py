@@ -77,8 +77,7 @@ class Recorder(TorchDispatchMode):
         self.places: dict[Any, int] = {}
         """Stacks of the script with paths of modules, and their numbers."""
         self.inputs: list[dict[str, Any]] = []
-        self.values: list[torch.Tensor] = []
-        """Known values of inputs before the step."""
+        self.values: list[torch.Tensor] = []  # of inputs, before the step
         self.losses: list[torch.Tensor] = []
         """Tensors from which backward passes began."""
         self._modules = {id(module): name for name, module in model.named_modules()}
@@ -111,8 +110,7 @@ class Recorder(TorchDispatchMode):
                 return own_wait(*args)
 
         own_backward, own_wait = torch.autograd.backward, torch.distributed.Work.wait
-        with (register_module_forward_pre_hook(enter),
-              register_module_forward_hook(leave, always_call=True),
+        with (register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True),
               patch("torch.compiler.is_compiling", lambda: True), patch("torch.autograd.backward", backward),
               patch("torch.distributed.Work.wait", wait), self):  # fmt: skip
             yield
@@ -165,7 +163,7 @@ class Recorder(TorchDispatchMode):
 
     def _place(self) -> int:
         node = torch._C._current_autograd_node()
-        found = self._sources.get(node._sequence_nr()) if node is not None else None
+        found = self._sources.get(node._sequence_nr()) if node else None
         if found is None:
             found = self.places.setdefault((_frames(), tuple(self._scopes)), len(self.places))
             self._sources[torch.autograd._get_sequence_nr()] = found
@@ -192,6 +190,8 @@ class Recorder(TorchDispatchMode):
         if is_subclass_call(types):
             return NotImplemented
         schema = function._schema
+        if schema.name.startswith(("prim::", "profiler::")):
+            return function(*args, **kwargs)
         if schema.name == "aten::_local_scalar_dense":
             raise CaptureError("a number of the program depends on data (`.item()`, or a size)")
         given = dict(zip([each.name for each in schema.arguments], args, strict=False)) | kwargs
@@ -289,9 +289,8 @@ def _recorded(
     content = {"version": VERSION, "torch": torch.__version__, "script": os.path.basename(sys.argv[0]), "rank": rank,
                "ranks": ranks, "groups": groups, "inputs": recorder.inputs, "nodes": recorder.nodes,
                "places": list(recorder.places), "outputs": outputs}  # fmt: skip
-    folder = Path(os.environ.get(FOLDER, "capture"))
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"rank_{rank}.tmp"
+    path = Path(os.environ.get(FOLDER, "capture"), f"rank_{rank}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("step/capture.json", json.dumps(content), zipfile.ZIP_DEFLATED, 1)
         for number, tensor in enumerate(recorder.values):

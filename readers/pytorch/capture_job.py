@@ -24,6 +24,15 @@ from mspc.capture import FOLDER, CaptureError, is_subclass_call
 from mspc.readers.pytorch.captured_kinds import RANKS, content_of, find_kinds, write_kinds
 from mspc.readers.pytorch.placed import axes_in, mesh_with
 
+_IN_PLACE = frozenset(
+    getattr(getattr(torch.ops.aten, name), overload)
+    for name in ("add_", "sub_", "mul_", "div_", "lerp_", "addcmul_", "addcdiv_", "copy_", "fill_", "zero_", "normal_",
+                 "uniform_")
+    for overload in getattr(torch.ops.aten, name).overloads()
+    if overload != "out"
+)  # fmt: skip
+"""Operators whose result is their first argument, in its shape."""
+
 
 class _FakeFloats(TorchDispatchMode):
     """Makes floating-point tensors without memory, so that networks of any size can be captured. Integers are real:
@@ -39,7 +48,13 @@ class _FakeFloats(TorchDispatchMode):
         kwargs = kwargs or {}
         if is_subclass_call(types):
             return NotImplemented
+        if function is torch.ops.prim.device.default and isinstance(args[0], self._fake):
+            return args[0].fake_device
         if self._is_fake(function, args, kwargs):
+            if function in _IN_PLACE:
+                return args[0]  # its shape stays, and there is nothing to compute
+            if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None:
+                return self._mode.dispatch(function, types, args, kwargs)
             with self._mode:
                 return function(*args, **kwargs)
         return function(*args, **kwargs)
@@ -98,7 +113,7 @@ def _make_capturable(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 def _step_with_states(
     step: Any, model: torch.nn.Module, inputs: Any, loss: Any = None, optimizer: torch.optim.Optimizer | None = None
 ) -> Any:
-    """Make the states of the optimizer by a step with gradients of 0, which takes less time than a step of the model."""
+    """Make the states of the optimizer by a step with gradients of 0, faster than a step of the model."""
     if optimizer is not None and not optimizer.state:
         for parameter in itertools.chain(*(group["params"] for group in optimizer.param_groups)):
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None

@@ -129,8 +129,8 @@ def _slopes(first: Any, other: Any, distance: int) -> Slopes | None:
 def find_kinds(trace: Callable[[Sequence[int]], Sequence[Any]], mesh: tuple[int, ...]) -> list[CapturedKind]:
     """Return the kinds of all ranks of a mesh.
 
-    The first and the last rank of each axis give the slopes, and the rank in the middle of all axes must be as they
-    predict. An axis where this does not hold is divided: each of its coordinates gets kinds of its own.
+    The first and the last rank of each axis give the slopes, and the ranks in the middle and at the end of all axes
+    must be as they predict. An axis where this does not hold is divided: each of its coordinates gets kinds of its own.
 
     trace: returns the contents of the files of some ranks, which it records if it has not done so.
     """
@@ -140,7 +140,8 @@ def find_kinds(trace: Callable[[Sequence[int]], Sequence[Any]], mesh: tuple[int,
             return rank_at([(fixed | dict(place)).get(axis, 0) for axis in range(len(mesh))], mesh)
 
         ends = [at({axis: mesh[axis] - 1}) for axis in free]
-        content, *others, middle = trace([at({}), *ends, at({axis: mesh[axis] // 2 for axis in free})])
+        checked = [at({axis: mesh[axis] // 2 for axis in free}), at({axis: mesh[axis] - 1 for axis in free})]
+        content, *others, middle, last = trace([at({}), *ends, *checked])
         found = [_slopes(content, other, mesh[axis] - 1) for axis, other in zip(free, others, strict=True)]
         slopes = [dict[Place, int]() for _ in mesh]
         for axis, known in zip(free, found, strict=True):
@@ -148,7 +149,7 @@ def find_kinds(trace: Callable[[Sequence[int]], Sequence[Any]], mesh: tuple[int,
         ranks = [r for r in range(math.prod(mesh)) if fixed.items() <= dict(enumerate(coordinates(r, mesh))).items()]
         kind = CapturedKind(at({}), tuple(ranks), mesh, tuple(slopes))
         divided = [axis for axis, known in zip(free, found, strict=True) if known is None]
-        if not divided and kind.program_of(at({axis: mesh[axis] // 2 for axis in free}), content) == middle:
+        if not divided and [kind.program_of(rank, content) for rank in checked] == [middle, last]:
             yield kind
             return
         axis = (divided or free)[0]

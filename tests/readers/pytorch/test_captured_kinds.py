@@ -1,0 +1,86 @@
+"""Kinds of ranks: programs that differ in groups and offsets alone are derived from a few that were traced."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mspc.ir.diagnostics import MspcError
+from mspc.readers.pytorch.captured_kinds import RANKS, coordinates, find_kinds, read_kinds, write_kinds
+
+MESH = (4, 2, 3)
+
+
+def program(rank: int, sizes: int = 4, **given: Any) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "groups": {"group 0": {"ranks": [rank - coordinates(rank, MESH)[2] + each for each in range(3)]}},
+        "inputs": [{"name": "w", "mesh": [rank % 6, rank % 6 + 6]}],
+        "nodes": [["aten.add.Tensor", {"self": {"tensor": "v1"}, **given}, 0, [["v2", "float32", [sizes]]], 0]],
+    }
+
+
+def traced(make: Callable[[int], Any]) -> tuple[list[Any], set[int]]:
+    asked = set[int]()
+
+    def trace(ranks: Sequence[int]) -> list[Any]:
+        asked.update(ranks)
+        return [make(rank) for rank in ranks]
+
+    return find_kinds(trace, MESH), asked
+
+
+def same(make: Callable[[int], Any]) -> tuple[int, int]:
+    """Return the number of kinds and of traced ranks, after a comparison of every rank's program with the derived."""
+    kinds, asked = traced(make)
+    assert sorted(rank for kind in kinds for rank in kind.ranks) == list(range(24))
+    for kind in kinds:
+        for rank in kind.ranks:
+            assert kind.program_of(rank, make(kind.traced)) == make(rank)
+    return len(kinds), len(asked)
+
+
+def test_groups_and_offsets_are_derived() -> None:
+    assert same(lambda rank: program(rank, start=5 * rank, end=[0, 7 - rank])) == (1, 6)
+
+
+def test_an_axis_with_other_programs_is_divided() -> None:
+    stages = ("first", "inner", "inner", "last")
+    assert same(lambda rank: program(rank, stage=stages[rank // 6])) == (4, 20)
+    uneven = (2, 2, 1, 0)
+    assert same(lambda rank: program(rank, sizes=uneven[rank // 6]))[0] == 4  # ranks of a kind have equal sizes
+
+
+@pytest.mark.parametrize("value", [lambda rank: (rank + 1) % 24, lambda rank: rank * rank, lambda rank: rank // 9])
+def test_numbers_that_are_not_linear_are_not_derived(value: Callable[[int], Any]) -> None:
+    kinds, asked = traced(lambda rank: program(rank, value=value(rank)))
+    assert len(asked) > 6
+    assert len(kinds) > 1
+
+
+def test_the_list_of_kinds_is_read_as_it_was_written(tmp_path: Path) -> None:
+    kinds, _ = traced(lambda rank: program(rank, start=5 * rank))
+    write_kinds(tmp_path / RANKS, kinds)
+    assert read_kinds(tmp_path) == kinds
+    content = json.loads((tmp_path / RANKS).read_text())
+    for change, said in (
+        ({"ranks": list(range(23))}, "do not have every rank once"),
+        ({"traced": 99}, "does not fit its mesh"),
+        ({"mesh": [4, 2]}, "does not fit its mesh"),
+        ({"mesh": [4, 2, 5]}, "do not have every rank once"),
+        ({"slopes": [[[[["rank"]], 1]], [], []]}, "is no place"),
+        ({"slopes": [[[["rank"], "1"]], [], []]}, "not a whole number"),
+    ):
+        edited = {"kinds": [{**content["kinds"][0], **change}]}
+        (tmp_path / RANKS).write_text(json.dumps(edited))
+        with pytest.raises(MspcError, match=said):
+            read_kinds(tmp_path)
+
+
+def test_a_change_of_what_is_no_number_is_refused() -> None:
+    kinds, _ = traced(lambda rank: program(rank, start=rank))
+    content = program(0, start="0")
+    with pytest.raises(ValueError, match="changes 'start', which is '0', not a whole number"):
+        kinds[0].program_of(5, content)
