@@ -50,32 +50,6 @@ class Diagonal(Distribution):
 
 
 @dataclass(frozen=True)
-class DiagonalKernel(Distribution):
-    """A convolution's weight [out, in, sizes...] that passes channels on: in each of `groups` parts of the first
-    dimension, the middle of the kernel is one for equal channel numbers, and all else is zero."""
-
-    kind: ClassVar[str] = "Dirac"
-    groups: int
-
-    def check(self) -> None:
-        if type(self.groups) is not int or self.groups < 1:
-            raise ValueError(f"groups is {self.groups!r}, not a positive integer")
-
-    def part(self, shape: tuple[int, ...], bounds: list[tuple[int, int]], dtype: DType) -> Array:
-        """Return the elements within `bounds`, a (begin, end) per dimension."""
-        found = np.zeros([max(0, stop - start) for start, stop in bounds], dtype.numpy)
-        outputs = shape[0] // self.groups
-        middle = [size // 2 for size in shape[2:]]
-        inside = all(start <= place < stop for place, (start, stop) in zip(middle, bounds[2:], strict=True))
-        for row in range(*bounds[0]):
-            channel = row % outputs
-            if inside and bounds[1][0] <= channel < bounds[1][1]:
-                place = [index - start for index, (start, _) in zip((row, channel, *middle), bounds, strict=True)]
-                found[tuple(place)] = 1
-        return found
-
-
-@dataclass(frozen=True)
 class _Drawn(Distribution):
     """A distribution of random Float32 numbers."""
 
@@ -140,43 +114,6 @@ class TruncatedNormalDistribution(_Drawn):
         return values * np.float32(self.sigma) + np.float32(self.mean)
 
 
-@dataclass(frozen=True)
-class OrthogonalMatrix(_Drawn):
-    """`gain` times a matrix [first dimension, product of the others] with orthonormal rows, or columns if there are
-    fewer: the Q of a random matrix (Saxe et al. 2014). It can only be drawn for the global tensor at once."""
-
-    kind: ClassVar[str] = "Orthogonal"
-    gain: float
-
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Array:
-        rows, columns = shape[0], math.prod(shape[1:])
-        samples = generator.standard_normal((max(rows, columns), min(rows, columns)), np.float32)
-        factors: Any = np.linalg.qr(samples)
-        found = factors.Q * np.where(np.diagonal(factors.R) < 0, np.float32(-1), np.float32(1))
-        return (found if rows >= columns else found.T).reshape(shape) * np.float32(self.gain)
-
-
-@dataclass(frozen=True)
-class SparseMatrix(_Drawn):
-    """A normal random matrix with deviation `sigma` around 0, and with zeros in a share `sparsity` of every column,
-    rounded up. It can only be drawn for the global tensor at once."""
-
-    kind: ClassVar[str] = "Sparse"
-    sparsity: float
-    sigma: float
-
-    def check(self) -> None:
-        super().check()
-        if not 0 <= self.sparsity <= 1:
-            raise ValueError(f"sparsity is {self.sparsity!r}, not from 0 to 1")
-
-    def draw(self, generator: Any, shape: tuple[int, ...]) -> Array:
-        values = generator.standard_normal(shape, np.float32) * np.float32(self.sigma)
-        order = generator.random(shape).argsort(axis=0)
-        np.put_along_axis(values, order[: math.ceil(self.sparsity * shape[0])], np.float32(0), axis=0)
-        return values
-
-
 STREAM = 0x496E6974
 """Number that separates the random stream of initial values from other streams of the same seed."""
 
@@ -191,9 +128,8 @@ Draw = Callable[[Any, tuple[int, ...]], Any]
 """Function of a NumPy generator and a shape that returns an array of the shape, or one number for all elements."""
 
 _KINDS: list[type[Distribution]] = [
-    Filled, Diagonal, NormalDistribution, UniformDistribution, TruncatedNormalDistribution, OrthogonalMatrix,
-    DiagonalKernel, SparseMatrix,
-]  # fmt: skip
+    Filled, Diagonal, NormalDistribution, UniformDistribution, TruncatedNormalDistribution
+]
 DISTRIBUTIONS = {each.kind: each for each in _KINDS}
 """Distributions by their names in `program.json`."""
 
@@ -228,24 +164,10 @@ class Description:
                 np.full((), self.distribution.value, self.dtype.numpy)
             except (ValueError, OverflowError):
                 raise MspcError(f"{self.distribution.value} is no number of {self.dtype}", kind=ValueError) from None
-        self._check_shape()
+        if isinstance(self.distribution, Diagonal) and len(self.shape) != 2:
+            raise MspcError(f"the initializer Identity makes matrices, not a tensor of shape {self.shape}")
         if self.zero_row is not None and not (self.shape and 0 <= self.zero_row < self.shape[0]):
             raise MspcError(f"a tensor of shape {self.shape} has no row {self.zero_row} to be zero")
-
-    def _check_shape(self) -> None:
-        rank = len(self.shape)
-        if isinstance(self.distribution, DiagonalKernel):
-            if not 3 <= rank <= 5:
-                raise MspcError(f"the initializer Dirac makes kernels of 3 to 5 dimensions, not of shape {self.shape}")
-            if self.shape[0] % self.distribution.groups:
-                raise MspcError(
-                    f"the initializer Dirac: {self.distribution.groups} groups do not divide the first dimension of "
-                    f"shape {self.shape}"
-                )
-        matrix = isinstance(self.distribution, Diagonal | SparseMatrix) and rank != 2
-        if matrix or (isinstance(self.distribution, OrthogonalMatrix) and rank < 2):
-            kind = self.distribution.kind
-            raise MspcError(f"the initializer {kind} makes matrices, not a tensor of shape {self.shape}")
 
     @property
     def is_zero(self) -> bool:
@@ -267,11 +189,6 @@ class Description:
             result = np.zeros(sizes, number.dtype) if self.is_zero else np.full(sizes, number)
         elif isinstance(self.distribution, Diagonal):
             result = np.eye(*sizes, k=bounds[0][0] - bounds[1][0], dtype=self.dtype.numpy)
-        elif isinstance(self.distribution, DiagonalKernel):
-            result = self.distribution.part(self.shape, bounds, self.dtype)
-        elif isinstance(self.distribution, OrthogonalMatrix | SparseMatrix):
-            values = self.distribution.draw(RandomStream(self.seed, self.counter).generator(), self.shape)
-            result = part_of(values, self.shape, self.dtype, slices)
         else:
             assert isinstance(self.distribution, _Drawn)
             stream = RandomStream(self.seed, self.counter)
@@ -394,7 +311,7 @@ def exact_in(description: Description, dtype: DType) -> bool:
     if isinstance(made, Filled):
         first = np.full((), made.value, description.dtype.numpy).astype(dtype.numpy)
         return np.array_equal(first, np.full((), made.value, dtype.numpy), equal_nan=dtype.is_float)
-    return isinstance(made, Diagonal | DiagonalKernel) or description.dtype == FLOAT32
+    return isinstance(made, Diagonal) or description.dtype == FLOAT32
 
 
 def _bounds(shape: tuple[int, ...], slices: Slices | None) -> list[tuple[int, int]]:

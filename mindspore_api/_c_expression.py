@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any
 
 from mspc.mindspore_api.common import dtype as typing
 from mspc.mindspore_api.common.api import CellGraphExecutor as GraphExecutor_
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.context import get_context
-from mspc.mindspore_api.errors import ApiRuntimeError
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 
 __all__ = [
-    "AmpLevel", "GraphExecutor_", "MSContext", "Tensor", "create_amp_strategy", "get_curr_amp_strategy",
-    "ms_ctx_param", "pop_amp_strategy", "push_amp_strategy", "security", "swap_cache", "typing",
+    "GraphExecutor_", "MSContext", "Tensor",
+    "ms_ctx_param", "typing",
 ]  # fmt: skip
-
-
-def swap_cache(host: Tensor, device: Tensor, mapping: Any, swap_type: bool) -> None:
-    """Raise RuntimeError: networks that serve with caches in pages are not run."""
-    raise ApiRuntimeError("swap_cache: there are no caches in pages here")
-
-
-class AmpLevel(Enum):
-    """Levels of mixed precision, with the names of `auto_mixed_precision`."""
-
-    AmpO0, AmpO1, AmpO2, AmpO3, AmpAuto = "O0", "O1", "O2", "O3", "auto"
-
-
-def get_curr_amp_strategy() -> None:
-    """Return None: no strategy is in effect."""
-
-
-def push_amp_strategy(*arguments: Any) -> None:
-    """Raise RuntimeError: the call is not supported."""
-    raise ApiRuntimeError("push_amp_strategy: use amp.auto_mixed_precision(network, level) instead")
-
-
-create_amp_strategy = push_amp_strategy
-
-
-def pop_amp_strategy() -> None:
-    """Do nothing, as nothing was pushed."""
 
 
 class MSContext:
@@ -88,14 +59,3 @@ class _Options:
 
 
 ms_ctx_param = _Options()
-
-
-class _Security:
-    """Security settings of this build: graphs are not hidden."""
-
-    @staticmethod
-    def enable_security() -> bool:
-        return False
-
-
-security = _Security()

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
-from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 
 EQ, NE, LT, LE, GT, GE, INC_NEITHER, INC_LEFT, INC_RIGHT, INC_BOTH, IN, NOT_IN = range(1, 13)
 
@@ -98,10 +97,6 @@ def check(
     return arg_value
 
 
-def check_int(arg_value: Any, value: Any, rel: int, arg_name: Any = None, prim_name: Any = None) -> Any:
-    return _number(arg_value, value, rel, int, arg_name, prim_name)
-
-
 def check_float(arg_value: Any, value: Any, rel: int, arg_name: Any = None, prim_name: Any = None) -> Any:
     return _number(arg_value, value, rel, float, arg_name, prim_name)
 
@@ -125,22 +120,6 @@ check_positive_float, check_negative_float = _beside_zero(GT, float), _beside_ze
 check_non_positive_float, check_non_negative_float = _beside_zero(LE, float), _beside_zero(GE, float)
 
 
-def _each(check_one: Callable[..., Any]) -> Callable[..., Any]:
-    def check(sequence: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
-        if not isinstance(sequence, (tuple, list)):
-            _wrong_type(_subject(arg_name, prim_name), "a tuple or a list", sequence)
-        for i, item in enumerate(sequence):
-            check_one(item, f"{arg_name or 'value'}[{i}]", prim_name)
-        return sequence
-
-    return check
-
-
-check_positive_int_sequence = _each(check_positive_int)
-check_non_negative_int_sequence = _each(check_non_negative_int)
-check_positive_float_sequence = _each(check_positive_float)
-
-
 def check_int_range(
     arg_value: Any, lower_limit: Any, upper_limit: Any, rel: int, arg_name: Any = None, prim_name: Any = None
 ) -> Any:
@@ -153,32 +132,8 @@ def check_float_range(
     return _in_range(arg_value, lower_limit, upper_limit, rel, (float, int), arg_name, prim_name)
 
 
-def check_number_range(
-    arg_value: Any, lower_limit: Any, upper_limit: Any, rel: int, value_type: Any = (int, float), arg_name: Any = None,
-    prim_name: Any = None,
-) -> Any:  # fmt: skip
-    kinds = value_type if isinstance(value_type, (tuple, list)) else (value_type,)
-    return _in_range(arg_value, lower_limit, upper_limit, rel, kinds, arg_name, prim_name)
-
-
 def check_number(arg_name: str, arg_value: Any, value: Any, rel: int, prim_name: Any = None) -> Any:
     return _number(arg_value, value, rel, int if _is(arg_value, int) else float, arg_name, prim_name)
-
-
-def check_is_number(arg_value: Any, arg_type: type, arg_name: Any = None, prim_name: Any = None) -> Any:
-    if not _is(arg_value, arg_type):
-        _wrong_type(_subject(arg_name, prim_name), f"of type '{arg_type.__name__}'", arg_value)
-    if not math.isfinite(arg_value):
-        raise ApiValueError(f"{_subject(arg_name, prim_name)} must be a finite number, but got {arg_value!r}")
-    return arg_value
-
-
-def check_is_int(arg_value: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
-    return check_is_number(arg_value, int, arg_name, prim_name)
-
-
-def check_is_float(arg_value: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
-    return check_is_number(arg_value, float, arg_name, prim_name)
 
 
 def check_bool(arg_value: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
@@ -206,30 +161,6 @@ def check_isinstance(arg_name: str, arg_value: Any, classes: Any) -> Any:
     return check_value_type(arg_name, arg_value, classes)
 
 
-def check_element_type_of_iterable(arg_name: str, arg_value: Any, valid_types: Any, prim_name: Any = None) -> Any:
-    for i, item in enumerate(arg_value):
-        check_value_type(f"{arg_name}[{i}]", item, valid_types, prim_name)
-    return arg_value
-
-
-def check_element_type_of_dict(
-    arg_name: str, arg_value: Any, key_types: Any, value_types: Any, prim_name: Any = None
-) -> Any:
-    check_value_type(arg_name, arg_value, [dict], prim_name)
-    for key, value in arg_value.items():
-        check_value_type(f"key of {arg_name}", key, key_types, prim_name)
-        check_value_type(f"{arg_name}[{key!r}]", value, value_types, prim_name)
-    return arg_value
-
-
-def check_size_and_element_type_of_tuple(
-    arg_name: str, arg_value: Any, expect_size: int, expect_element_type: Any, prim_name: Any = None
-) -> Any:
-    check_value_type(arg_name, arg_value, [tuple], prim_name)
-    check_equal_int(len(arg_value), expect_size, f"length of {arg_name}", prim_name)
-    return check_element_type_of_iterable(arg_name, arg_value, [expect_element_type], prim_name)
-
-
 def check_type_name(arg_name: str, arg_type: Any, valid_types: Any, prim_name: Any = None) -> Any:
     """Return an element type, or a type, that must be one of `valid_types`."""
     kinds = list(valid_types) if isinstance(valid_types, Iterable) else [valid_types]
@@ -250,39 +181,6 @@ def check_subclass(arg_name: str, type_: Any, template_types: Any, prim_name: An
 
 def _is_kind(type_: Any, kind: type) -> bool:
     return issubclass(type_, kind) if isinstance(type_, type) else isinstance(type_, kind)
-
-
-def check_str_by_regular(target: Any, reg: Any = None, flag: Any = re.ASCII, prim_name: Any = None) -> bool:
-    pattern = r"^[0-9a-zA-Z\_\.\-]*$" if reg is None else reg
-    if re.match(pattern, target, flag) is None:
-        raise ApiValueError(f"{_subject(None, prim_name)} {target!r} does not match {pattern!r}")
-    return True
-
-
-def check_file_name_by_regular(target: Any, reg: Any = None, prim_name: Any = None) -> bool:
-    return check_str_by_regular(target, r"^[0-9a-zA-Z\_\-\.\:\/\\]+$" if reg is None else reg, re.ASCII, prim_name)
-
-
-def check_pad_value_by_mode(pad_mode: str, padding: Any, prim_name: Any = None) -> Any:
-    if pad_mode != "pad" and any(padding if isinstance(padding, (tuple, list)) else (padding,)):
-        raise ApiValueError(f"{_subject('padding', prim_name)} must be 0 with pad_mode {pad_mode!r}, but got {padding}")
-    return padding
-
-
-def check_input_data(*data: Any, data_class: Any) -> None:
-    """Check that data are tensors, numbers or strings, or sequences and dicts of them."""
-    for item in data:
-        if isinstance(item, (tuple, list)):
-            check_input_data(*item, data_class=data_class)
-        elif isinstance(item, dict):
-            check_input_data(*item.values(), data_class=data_class)
-        else:
-            check_value_type("input data", item, data_class)
-
-
-def check_output_data(data: Any) -> None:
-    if data is None:
-        raise ApiRuntimeError("the output data must not be None")
 
 
 def args_type_check(*type_args: Any, **type_kwargs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -313,11 +211,6 @@ def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
     return found | {key: value for name in gathered for key, value in bound.arguments[name].items()}
 
 
-def is_stub_tensor(tensor: Any) -> bool:
-    """Return whether a tensor waits for its values; none does."""
-    return False
-
-
 def _repeated(count: int) -> Callable[[Any], tuple[Any, ...]]:
     def repeat(value: Any) -> tuple[Any, ...]:
         return tuple(value) if isinstance(value, (tuple, list)) else (value,) * count
@@ -331,7 +224,7 @@ check_int_positive = check_positive_int
 
 
 def check_integer(arg_name: str, arg_value: Any, value: Any, rel: int, prim_name: Any = None) -> Any:
-    """Call `check_int` with the arguments in MindSpore 1.0's order."""
+    """Compare an integer with `value`, and return it."""
     return _number(arg_value, value, rel, int, arg_name, prim_name)
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from mspc.mindspore_api.errors import ApiTypeError
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
-from mspc.mindspore_api.train.callback import Callback
 
 __all__ = [
-    "AicoreMetrics", "DynamicProfilerMonitor", "ExportType", "HostSystem", "Profiler", "ProfilerActivity",
+    "Profiler", "ProfilerActivity",
     "ProfilerLevel", "_ExperimentalConfig", "mstx", "profile", "schedule", "tensorboard_trace_handler",
 ]  # fmt: skip
 
@@ -26,26 +25,6 @@ class ProfilerActivity(enum.Enum):
     """Activities that MindSpore's profiler records."""
 
     CPU, GPU, NPU = "CPU", "GPU", "NPU"
-
-
-class AicoreMetrics(enum.Enum):
-    """Counters of an Ascend device in MindSpore's profiler."""
-
-    AiCoreNone, ArithmeticUtilization, PipeUtilization = "AiCoreNone", "ArithmeticUtilization", "PipeUtilization"
-    Memory, MemoryL0, MemoryUB, L2Cache = "Memory", "MemoryL0", "MemoryUB", "L2Cache"
-    ResourceConflictRatio = "ResourceConflictRatio"
-
-
-class ExportType(enum.Enum):
-    """Forms of the files that MindSpore's profiler writes."""
-
-    Db, Text = "db", "text"
-
-
-class HostSystem(enum.Enum):
-    """Facts of the host for MindSpore's profiler."""
-
-    CPU, MEM, DISK, NETWORK, OSRT = "cpu", "mem", "disk", "network", "osrt"
 
 
 class Profiler:
@@ -121,7 +100,7 @@ class _ExperimentalConfig:
 
 
 _OPTIONS: dict[str, Any] = {
-    "profiler_level": ProfilerLevel.Level0, "aic_metrics": AicoreMetrics.AiCoreNone, "l2_cache": False, "mstx": False,
+    "profiler_level": ProfilerLevel.Level0, "aic_metrics": None, "l2_cache": False, "mstx": False,
     "data_simplification": True, "export_type": None, "mstx_domain_include": None, "mstx_domain_exclude": None,
     "sys_io": False, "sys_interconnection": False, "host_sys": None,
 }  # fmt: skip
@@ -151,13 +130,3 @@ class mstx:
 
 def _say_no_marks(function: str) -> None:
     say_once("mstx", f"{place_of_caller()}mstx.{function}() notes nothing here: no trace of a device is written")
-
-
-class DynamicProfilerMonitor(Callback):
-    """Callback that would start MindSpore's profiler according to a file. It accepts its arguments, starts nothing, and
-    warns. Raise TypeError if a path is no string, or poll_interval no integer."""
-
-    def __init__(
-        self, cfg_path: str | None = None, output_path: str | None = None, poll_interval: int = 2, **_: Any
-    ) -> None:
-        Profiler.say_nothing_is_noted(type(self).__name__)

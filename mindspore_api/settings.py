@@ -311,22 +311,10 @@ DATASET = table(
     Setting("num_parallel_workers", 8, integer(1), changes="how many threads share a stage, up to the cores there are"),
     Setting("prefetch_size", 16, integer(1), changes="the number of rows, or batches, to prefetch"),
     Setting("numa_enable", False, boolean, ignored="threads run on any core"),
-    Setting("enable_watchdog", True, boolean, ignored="a worker that hangs is not looked for"),
-    Setting("multiprocessing_timeout_interval", 300, integer(1), ignored="a worker that is slow is not spoken of"),
-    Setting("monitor_sampling_interval", 1000, integer(1), ignored="pipelines are not watched"),
     Setting("enable_shared_mem", True, boolean, ignored="worker processes hand rows on through pipes"),
-    Setting("auto_num_workers", False, boolean, ignored="num_parallel_workers says how many threads share a stage"),
-    Setting("auto_offload", False, boolean, ignored="pipelines run on the CPU"),
     Setting("autotune_interval", 0, integer(0), ignored="pipelines are not tuned"),
     Setting("enable_autotune", False, boolean, ignored="pipelines are not tuned"),
-    Setting("callback_timeout", 60, integer(1), ignored="a callback is waited for until it ends"),
     Setting("debug_mode", False, boolean, ignored="errors of pipelines name their stage always"),
-    Setting("dynamic_shape", False, boolean, ignored="batches may have other shapes always"),
-    Setting("error_samples_mode", 0, one_of(0, 1, 2), ignored="a row that cannot be made is an error always"),
-    Setting("fast_recovery", True, boolean, ignored="a resumed pipeline draws the numbers of an uninterrupted one"),
-    Setting("multiprocessing_start_method", "fork", one_of("fork", "spawn"), ignored="worker processes are forked"),
-    Setting("video_backend", "CPU", one_of("CPU", "Ascend"), ignored="there is no Ascend here"),
-    Setting("sending_batches", 0, integer(0), ignored="batches are handed on when they are needed"),
 )
 """Settings of `dataset.config.set_...`, except the seed."""
 

@@ -108,16 +108,6 @@ sens:
 def {r}(x, y):
     return ops.GradOperation(get_all=True, sens_param=True)({f})(x, y, y)[{p}]
 
-vjp:
-def {r}(x, y):
-    value, back = ops.vjp({f}, x, y)
-    return back(y)[{p}]
-
-jvp:
-def {r}(x, y):
-    value, along = ops.jvp({f}, (x, y), (y, x))
-    return along
-
 weight:
 def {r}(x, y):
     return ms.grad({f}, None, HELD.w)(x, y)
@@ -160,17 +150,6 @@ def _by_sens(f: Any, p: int) -> Any:
     return lambda x, y, w: torch.func.vjp(f, x, y, w)[1](y)[p]
 
 
-def _along(f: Any, p: int) -> Any:
-    import torch
-
-    def found(x: Any, y: Any, w: Any) -> Any:
-        # The derivative of a vjp by its weights. Importing what torch.func.jvp needs would take seconds.
-        out, back = torch.func.vjp(lambda a, b: f(a, b, w), x, y)
-        return torch.func.vjp(back, torch.zeros_like(out))[1]((y, x))[0]
-
-    return found
-
-
 def _captured(f: Any, p: int) -> Any:
     def found(*a: Any) -> Any:
         outside = a[0].sin() * a[2]
@@ -182,8 +161,6 @@ def _captured(f: Any, p: int) -> Any:
 MEANINGS: dict[str, Callable[[Any, int], Any]] = {
     "value and gradient": lambda f, p: lambda *a: _grad(f, p)(*a) + f(*a).sum(),
     "sens": _by_sens,
-    "vjp": _by_sens,
-    "jvp": _along,
     "weight": lambda f, p: _grad(f, 2),
     "input and weight": lambda f, p: lambda *a: _grad(f, p)(*a) * _grad(f, 2)(*a),
     "argument of another": lambda f, p: lambda x, y, w: _grad(f, p)(x, x * y, w),

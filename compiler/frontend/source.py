@@ -29,7 +29,7 @@ _TRACED_OWN = (
         ("ops", "tensor_method"), ("ops", "hyper_map"),
         ("ops", "composite"), ("numpy", ""), ("parallel", "reshard"),
         ("parallel", "transformer"), ("communication", "comm_func"), ("common", "recompute"),
-        ("common", "derivatives"), ("common", "no_grad"),
+        ("common", "no_grad"),
     )),
     *(os.path.join(PACKAGE, "readers", "pytorch", *place) for place in (("kinds", ""), ("training",))),
 )  # fmt: skip

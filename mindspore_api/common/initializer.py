@@ -11,18 +11,14 @@ from mspc.ir.types import FLOAT32
 from mspc.mindspore_api.common.initializers import (
     NAMED,
     Constant,
-    Dirac,
     HeNormal,
     HeUniform,
     Identity,
     Initializer,
     Normal,
     One,
-    Orthogonal,
-    Sparse,
     TruncatedNormal,
     Uniform,
-    VarianceScaling,
     XavierNormal,
     XavierUniform,
     Zero,
@@ -35,8 +31,8 @@ from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiValueError
 
 __all__ = [
-    "Constant", "Dirac", "HeNormal", "HeUniform", "Identity", "Initializer", "Normal", "One", "Orthogonal", "Sparse",
-    "TruncatedNormal", "Uniform", "VarianceScaling", "XavierNormal", "XavierUniform", "Zero", "initializer",
+    "Constant", "HeNormal", "HeUniform", "Identity", "Initializer", "Normal", "One",
+    "TruncatedNormal", "Uniform", "XavierNormal", "XavierUniform", "Zero", "initializer",
 ]  # fmt: skip
 
 _calculate_fan_in_and_fan_out = _calculate_in_and_out = fans

@@ -12,14 +12,11 @@ import numpy as np
 from mspc.ir.initial_value import (
     Description,
     Diagonal,
-    DiagonalKernel,
     Distribution,
     Filled,
     NormalDistribution,
-    OrthogonalMatrix,
     RandomStream,
     Slices,
-    SparseMatrix,
     TruncatedNormalDistribution,
     UniformDistribution,
     clear_row,
@@ -32,8 +29,8 @@ from mspc.mindspore_api.common.seed import next_initial_value
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 
 __all__ = [
-    "Dirac", "HeNormal", "HeUniform", "Identity", "InitialValue", "Initializer", "Normal", "Orthogonal", "Sparse",
-    "Uniform", "VarianceScaling", "XavierUniform", "as_initializer", "checked_shape", "initial_value",
+    "HeNormal", "HeUniform", "Identity", "InitialValue", "Initializer", "Normal",
+    "Uniform", "XavierUniform", "as_initializer", "checked_shape", "initial_value",
 ]  # fmt: skip
 
 
@@ -75,7 +72,7 @@ class Initializer:
             raise NotImplementedError(f"{type(self).__name__} draws no values")
         if isinstance(found, Filled):
             return found.value
-        if isinstance(found, Diagonal | DiagonalKernel):
+        if isinstance(found, Diagonal):
             return Description(found, shape, FLOAT32).fill()
         return found.draw(generator, shape)
 
@@ -266,10 +263,6 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-TRUNCATED_STD = 0.87962566103423978
-"""The deviation of a standard normal distribution between -2 and 2."""
-
-
 class Identity(Initializer):
     """Ones on the diagonal of a matrix."""
 
@@ -284,107 +277,12 @@ class Identity(Initializer):
         return Diagonal()
 
 
-class Orthogonal(Initializer):
-    """`gain` times a matrix with orthonormal rows or columns (Saxe et al. 2014); the global matrix is sampled, then
-    sharded."""
-
-    def __init__(self, gain: float = 1.0) -> None:
-        self.gain = gain
-
-    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
-        fans(shape)
-        return self
-
-    def distribution(self) -> Distribution | None:
-        return OrthogonalMatrix(plain(self.gain))
-
-
-class Dirac(Initializer):
-    """Weight [out, in, sizes...] of a convolution that copies its channels, in each of `groups` parts of the first
-    dimension: ones at the centre of the kernel if input and output channel have the same index, zeros elsewhere. Raise
-    TypeError or ValueError if groups is no positive integer; when values are made, if there are not 3 to 5 dimensions,
-    or groups do not divide the first."""
-
-    needs_random = False
-
-    def __init__(self, groups: int = 1) -> None:
-        if isinstance(groups, bool) or not isinstance(groups, int):
-            raise ApiTypeError(f"Dirac: groups must be an integer, not {groups!r}")
-        if groups < 1:
-            raise ApiValueError(f"Dirac: groups {groups} must be at least 1")
-        self.groups = groups
-
-    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
-        if not 3 <= len(shape) <= 5:
-            raise ApiValueError(f"Dirac needs the weight of a convolution, with 3 to 5 dimensions, not shape {shape}")
-        if shape[0] % self.groups:
-            raise ApiValueError(f"Dirac: {self.groups} groups do not divide the first dimension of shape {shape}")
-        return self
-
-    def distribution(self) -> Distribution | None:
-        return DiagonalKernel(self.groups)
-
-
-class Sparse(Initializer):
-    """Matrix of deviation `sigma`, with zeros in a share `sparsity` of every column, rounded up. The global matrix is
-    sampled, then sharded. Raise ValueError if sparsity is not from 0 to 1; when values are made, if the tensor is no
-    matrix."""
-
-    def __init__(self, sparsity: float, sigma: float = 0.01) -> None:
-        if isinstance(sparsity, bool) or not isinstance(sparsity, numbers.Real) or not 0 <= sparsity <= 1:
-            raise ApiValueError(f"Sparse: sparsity {sparsity!r} must be a number from 0 to 1")
-        self.sparsity = sparsity
-        self.sigma = sigma
-
-    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
-        if len(shape) != 2:
-            raise ApiValueError(f"Sparse needs a matrix, not shape {shape}")
-        return self
-
-    def distribution(self) -> Distribution | None:
-        return SparseMatrix(plain(self.sparsity), plain(self.sigma))
-
-
-class VarianceScaling(Initializer):
-    """Distribution with mean 0 and variance scale / fan; `mode` chooses the fan: "fan_in", "fan_out" or their mean,
-    "fan_avg".
-
-    distribution: "truncated_normal" (between -2 and 2 deviations of the normal distribution that is truncated),
-    "untruncated_normal" or "uniform".
-
-    Raises ValueError if an argument is none of these, or scale is not above 0.
-    """
-
-    def __init__(self, scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal") -> None:
-        name = "VarianceScaling"
-        if isinstance(scale, bool) or not isinstance(scale, numbers.Real) or not scale > 0:
-            raise ApiValueError(f"{name}: scale {scale!r} must be a number above 0")
-        if mode not in ("fan_in", "fan_out", "fan_avg"):
-            raise ApiValueError(f"{name}: mode {mode!r} is none of 'fan_in', 'fan_out', 'fan_avg'")
-        if distribution not in ("uniform", "truncated_normal", "untruncated_normal"):
-            known = "'uniform', 'truncated_normal', 'untruncated_normal'"
-            raise ApiValueError(f"{name}: distribution {distribution!r} is none of {known}")
-        self.scale = scale
-        self.mode = mode
-        self.kind = distribution
-
-    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
-        fan_in, fan_out = fans(shape)
-        fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
-        variance: Any = plain(self.scale) / max(1.0, fan)
-        if self.kind == "uniform":
-            return Uniform(math.sqrt(3 * variance))
-        deviation = math.sqrt(variance)
-        return Normal(deviation) if self.kind == "untruncated_normal" else TruncatedNormal(deviation / TRUNCATED_STD)
-
-
 NAMED: dict[str, type[Initializer]] = {
     "zeros": Zero, "zero": Zero, "ones": One, "one": One, "normal": Normal, "uniform": Uniform,
     "truncatednormal": TruncatedNormal, "trunc_normal": TruncatedNormal,
     "xavieruniform": XavierUniform, "xavier_uniform": XavierUniform, "xaviernormal": XavierNormal,
     "xavier_normal": XavierNormal, "heuniform": HeUniform, "he_uniform": HeUniform, "henormal": HeNormal,
-    "he_normal": HeNormal, "identity": Identity, "orthogonal": Orthogonal, "dirac": Dirac, "sparse": Sparse,
-    "variancescaling": VarianceScaling, "variance_scaling": VarianceScaling,
+    "he_normal": HeNormal, "identity": Identity,
 }  # fmt: skip
 
 

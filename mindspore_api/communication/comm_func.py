@@ -8,26 +8,19 @@ from typing import Any
 
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.common.tensor import Tensor
-from mspc.mindspore_api.communication.group import GlobalComm, ReduceOp, get_rank
+from mspc.mindspore_api.communication.group import GlobalComm, ReduceOp
 from mspc.mindspore_api.communication.messages import (
-    P2POp,
-    checked_messages,
     handle_of,
-    in_place,
-    kinds_of,
     member,
     number_in_group,
-    put,
     size_of,
     split_sizes,
-    square,
 )
 from mspc.mindspore_api.ops.checked import TensorLike, checked
 
 __all__ = [
-    "P2POp", "all_gather_into_tensor", "all_reduce", "all_to_all_single_with_output_shape",
-    "all_to_all_v_c",
-    "all_to_all_with_output_shape", "barrier", "batch_isend_irecv", "broadcast", "gather_into_tensor", "irecv",
+    "all_gather_into_tensor", "all_reduce", "all_to_all_single_with_output_shape",
+    "all_to_all_with_output_shape", "barrier", "broadcast", "gather_into_tensor", "irecv",
     "isend", "recv", "reduce", "reduce_scatter_tensor", "scatter_tensor", "send",
 ]  # fmt: skip
 
@@ -120,23 +113,6 @@ def all_to_all_with_output_shape(
     return tuple(found), handle_of(async_op)
 
 
-@in_place("comm_func.all_to_all_v_c", "comm_func.all_to_all_single_with_output_shape()")
-def all_to_all_v_c(
-    output: TensorLike, input: TensorLike, send_count_matrix: Any, group: str | None = None, async_op: bool = False
-) -> Any:
-    """Write the received elements to `output`, and return the handle. Row i of the matrix, given as one list, has the
-    numbers of rows that rank i of the group sends to each rank."""
-    chosen = GlobalComm.WORLD_COMM_GROUP if group is None else group
-    count, own = size_of("all_to_all_v_c", chosen), get_rank(chosen)
-    sizes = square("all_to_all_v_c", send_count_matrix, count)
-    come = [sizes[count * rank + own] for rank in range(count)]
-    found, _ = all_to_all_single_with_output_shape(
-        output, input, come, sizes[count * own : count * own + count], chosen
-    )
-    put("all_to_all_v_c", "output", output, found.asnumpy())
-    return handle_of(async_op)
-
-
 @_public
 def send(tensor: TensorLike, dst: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP, tag: int = 0) -> None:
     """Send the tensor to rank `dst`, which receives it with the same tag."""
@@ -160,26 +136,6 @@ def isend(tensor: TensorLike, dst: int = 0, group: str = GlobalComm.WORLD_COMM_G
 def irecv(tensor: TensorLike, src: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP, tag: int = 0) -> Any:
     """Return (the result of `recv`, its handle)."""
     return ops.Receive(tag, member("irecv", "src", src, group), tensor.shape, tensor.dtype, group)(), handle_of(True)
-
-
-@_public
-def batch_isend_irecv(p2p_op_list: Sequence[Any]) -> Any:
-    """Exchange all messages at once, and return for each `P2POp` the received tensor, or one zero if it sends."""
-    group = checked_messages(p2p_op_list)
-    found = [None] * len(p2p_op_list)
-    for kind in kinds_of(p2p_op_list):
-        sends = [i for i, each in enumerate(p2p_op_list) if each.sends and each.dtype == kind]
-        receives = [i for i, each in enumerate(p2p_op_list) if not each.sends and each.dtype == kind]
-        exchange = ops.NeighborExchange(
-            [p2p_op_list[i].peer for i in sends], [p2p_op_list[i].peer for i in receives],
-            tuple([p2p_op_list[i].shape for i in receives]), tuple([p2p_op_list[i].shape for i in sends]), kind, group,
-        )  # fmt: skip
-        arrived = exchange(tuple([p2p_op_list[i].tensor for i in sends]))
-        for i in sends:
-            found[i] = Tensor(0.0, kind)
-        for place, i in enumerate(receives):
-            found[i] = arrived[place]
-    return tuple(found)
 
 
 def barrier(group: Any = GlobalComm.WORLD_COMM_GROUP) -> None:

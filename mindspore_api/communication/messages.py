@@ -8,10 +8,8 @@ from typing import Any, cast
 import numpy as np
 
 from mspc.ir.graph import Value
-from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import dtype_of
 from mspc.mindspore_api.common.tensor import Tensor
-from mspc.mindspore_api.communication.group import GlobalComm, listed, ranks_of, require_init
+from mspc.mindspore_api.communication.group import listed, ranks_of, require_init
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.ops.checked import checked
 
@@ -78,19 +76,6 @@ def split_sizes(function: str, name: str, sizes: Any, rows: int, count: int) -> 
     if sum(found) != rows:
         raise ApiValueError(f"{function}: {name} {sizes!r} is {sum(found)} rows together, the tensor has {rows}")
     return found
-
-
-def square(function: str, numbers: Any, count: int) -> list[int]:
-    """Return a matrix of `count` rows and columns, given as one list of numbers from 0 on. Raise TypeError if it is no
-    list of integers, ValueError for another length or negative numbers."""
-    if not isinstance(numbers, list) or any(isinstance(n, bool) or not isinstance(n, int) for n in numbers):
-        raise ApiTypeError(f"{function}: send_count_matrix must be a list of integers, not {numbers!r}")
-    if len(numbers) != count * count or min(numbers) < 0:
-        raise ApiValueError(
-            f"{function}: send_count_matrix must be {count} x {count} numbers from 0 on, one row for each rank, "
-            f"not {numbers!r}"
-        )
-    return numbers
 
 
 Function = Callable[..., Any]
@@ -168,70 +153,3 @@ def _has_values(items: Sequence[Any]) -> bool:
         isinstance(item, Value) or (isinstance(item, (list, tuple)) and _has_values(cast("Sequence[Any]", item)))
         for item in items
     )
-
-
-@dataclass(eq=False)
-class P2POp:
-    """Tensor to send ("isend") or receive ("irecv").
-
-    Args:
-        op: "isend", "irecv", or the function of that name. tensor: the tensor to send; for a receive, a tensor of the
-            same shape and element type, or the shape. peer: the other rank. group: its group, by default that of all
-            ranks.
-        tag: only 0. recv_dtype: the element type if `tensor` is a shape.
-
-    Raises TypeError or ValueError if an argument is something else.
-    """
-
-    op: Any
-    tensor: Any
-    peer: int
-    group: str | None = None
-    tag: int = 0
-    recv_dtype: Any = None
-
-    def __post_init__(self) -> None:
-        op, tensor = self.op, self.tensor
-        if not isinstance(op, str) and not callable(op):
-            raise ApiTypeError(f"P2POp: op must be 'isend' or 'irecv', or the function of that name, not {op!r}")
-        name = op if isinstance(op, str) else getattr(op, "__name__", "")
-        if name not in ("isend", "irecv"):
-            raise ApiValueError(f"P2POp: op must be 'isend' or 'irecv', not {name!r}")
-        if isinstance(self.peer, bool) or not isinstance(self.peer, int):
-            raise ApiTypeError(f"P2POp: peer must be an integer, not {self.peer!r}")
-        if self.tag != 0:
-            raise ApiValueError(f"P2POp: tag must be 0, not {self.tag!r}")
-        self.sends = name == "isend"
-        if not isinstance(tensor, tuple):
-            kind = getattr(tensor, "tensor_type", tensor)  # a value of a graph, or a Tensor
-            if not hasattr(kind, "shape") or not hasattr(kind, "dtype"):
-                raise ApiTypeError(f"P2POp: tensor must be a tensor or a shape, not {tensor!r}")
-            self.shape, self.dtype = tuple(kind.shape), kind.dtype
-            return
-        if self.sends:
-            raise ApiTypeError(f"P2POp: 'isend' takes a tensor, not the shape {tensor!r}")
-        if self.recv_dtype is None:
-            raise ApiValueError("P2POp: 'irecv' of a shape needs recv_dtype, the element type")
-        self.shape, self.dtype = tensor, dtype_of(self.recv_dtype)
-
-
-def checked_messages(messages: Sequence[Any]) -> str:
-    """Return the common group of messages. Raise TypeError or ValueError if there are none, they are of different
-    groups, or name a rank that is not in the group."""
-    if not messages:
-        raise ApiTypeError("batch_isend_irecv: p2p_op_list must have at least one P2POp")
-    wrong = next((each for each in messages if not isinstance(each, P2POp)), None)
-    if wrong is not None:
-        raise ApiTypeError(f"batch_isend_irecv: p2p_op_list must be a list of P2POp, not of {wrong!r}")
-    groups = {each.group for each in messages}
-    if len(groups) > 1:
-        raise ApiValueError(f"batch_isend_irecv: all must be of one group, not of {', '.join(map(str, groups))}")
-    group = messages[0].group or GlobalComm.WORLD_COMM_GROUP
-    for each in messages:
-        member("batch_isend_irecv", "peer", each.peer, group)
-    return group
-
-
-def kinds_of(messages: Sequence[P2POp]) -> list[Any]:
-    """Return the element types of messages, in an order that all ranks share."""
-    return [kind for _, kind in sorted({str(each.dtype): each.dtype for each in messages}.items())]

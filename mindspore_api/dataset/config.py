@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import inspect
 import random
 from typing import Any
@@ -35,14 +34,6 @@ def get_seed() -> int:
     return UNSEEDED if found is None else found
 
 
-class ErrorSamplesMode(enum.IntEnum):
-    """Treatment of rows that cannot be made."""
-
-    RETURN = 0
-    REPLACE = 1
-    SKIP = 2
-
-
 def _set(name: str, value: Any) -> None:
     found = checked(f"dataset.config.set_{name}", DATASET, {name: value})
     state.current().general.setdefault(_KEY, {}).update(found)
@@ -54,7 +45,7 @@ def _get(name: str) -> Any:
 
 def _pair(name: str, argument: str, what: str, default: Any = inspect.Parameter.empty) -> Any:
     """Return the functions that set and return a setting. argument: the name of the value."""
-    kind = "Any" if name == "error_samples_mode" else type(DATASET[name].default).__name__
+    kind = type(DATASET[name].default).__name__
     value = inspect.Parameter(argument, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
     taken = inspect.Signature([value], return_annotation="None")
 
@@ -83,34 +74,8 @@ set_prefetch_size, get_prefetch_size = _pair(
 )
 set_enable_shared_mem, get_enable_shared_mem = _pair("enable_shared_mem", "enable", "whether workers share memory")
 set_numa_enable, get_numa_enable = _pair("numa_enable", "enable", "whether workers are bound to a NUMA node")
-set_enable_watchdog, get_enable_watchdog = _pair("enable_watchdog", "enable", "whether hanging workers are detected")
-set_multiprocessing_timeout_interval, get_multiprocessing_timeout_interval = _pair(
-    "multiprocessing_timeout_interval", "interval", "after how many seconds a slow worker is reported"
-)
-set_monitor_sampling_interval, get_monitor_sampling_interval = _pair(
-    "monitor_sampling_interval", "interval", "how often pipelines are sampled, in milliseconds"
-)
-set_auto_num_workers, get_auto_num_workers = _pair(
-    "auto_num_workers", "enable", "whether a pipeline chooses its number of workers"
-)
-set_auto_offload, get_auto_offload = _pair("auto_offload", "offload", "whether a device takes part in pipelines")
 set_autotune_interval, get_autotune_interval = _pair(
     "autotune_interval", "interval", "the number of steps between two tunings of the workers"
-)
-set_callback_timeout, get_callback_timeout = _pair("callback_timeout", "timeout", "the timeout of callbacks in seconds")
-set_dynamic_shape, get_dynamic_shape = _pair("dynamic_shape", "is_dynamic", "whether rows have several shapes")
-set_error_samples_mode, get_error_samples_mode = _pair(
-    "error_samples_mode", "error_samples_mode", "the treatment of rows that cannot be made, an `ErrorSamplesMode`"
-)
-set_fast_recovery, get_fast_recovery = _pair(
-    "fast_recovery", "fast_recovery", "whether a resumed pipeline skips rows without computing them"
-)
-set_multiprocessing_start_method, get_multiprocessing_start_method = _pair(
-    "multiprocessing_start_method", "start_method", "how worker processes are started", "fork"
-)
-set_video_backend, get_video_backend = _pair("video_backend", "backend", "the decoder of videos")
-set_sending_batches, _get_sending_batches = _pair(
-    "sending_batches", "batch_num", "the number of batches sent to a device at once"
 )
 
 

@@ -32,7 +32,7 @@ class _Images(Arrays):
     def __init__(self, records: Records, kinds: Sequence[str], classes: int, sampler: BuiltinSampler) -> None:
         labels = records.labels.astype(np.uint32)
         columns = [labels[:, place] for place in range(len(kinds))]
-        super().__init__(["image", *kinds], [records.images, *columns], sampler, columns[-1])
+        super().__init__(["image", *kinds], [records.images, *columns], sampler)
         self.records = records
         self._classes = classes
 
@@ -81,14 +81,6 @@ class MnistDataset(_ImageDataset):
         chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
         super().__init__(_Images(read_mnist(name, folder, parts), ["label"], 10, chosen))
         self.images = self.images[..., 0]
-
-
-class FashionMnistDataset(MnistDataset):
-    """Images of clothes in files of MnistDataset's format, with its arguments and errors."""
-
-
-class KMnistDataset(MnistDataset):
-    """Images of cursive characters in files of MnistDataset's format, with its arguments and errors."""
 
 
 class Cifar10Dataset(_ImageDataset):
@@ -198,9 +190,6 @@ class _ImageFiles(Indexed):
 
     def length(self) -> int:
         return len(self.files)
-
-    def labels(self) -> np.ndarray:
-        return self.numbers_of_classes
 
     def describe(self, number: int) -> str:
         return f"of {str(self.files[number])!r}"

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
-from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api.dataset.pipeline_random import DataPass
 from mspc.mindspore_api.dataset.row_values import integer, next_shuffle
-from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
+from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 
 
 class Shuffle(StrEnum):
@@ -64,20 +63,13 @@ class BuiltinSampler:
     def is_sharded(self) -> bool:
         return False
 
-    def order(
-        self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass
-    ) -> Sequence[int] | np.ndarray:
-        """Return the row numbers of one pass over a source of `rows` rows. Raise ValueError for rows or labels that the
-        source lacks."""
-        chosen = None if self.child_sampler is None else self.child_sampler.order(rows, labels, reading)
+    def order(self, rows: int, reading: DataPass) -> Sequence[int] | np.ndarray:
+        """Return the row numbers of one pass over a source of `rows` rows. Raise ValueError for rows that the source
+        lacks."""
+        chosen = None if self.child_sampler is None else self.child_sampler.order(rows, reading)
         if chosen is None:
-            return self._limited(self._order(rows, labels, reading))
-
-        def of_child() -> np.ndarray | None:
-            found = labels()
-            return None if found is None else found[np.asarray(chosen)]
-
-        return np.asarray(chosen)[np.asarray(self._limited(self._order(len(chosen), of_child, reading)), np.int64)]
+            return self._limited(self._order(rows, reading))
+        return np.asarray(chosen)[np.asarray(self._limited(self._order(len(chosen), reading)), np.int64)]
 
     def runs_script(self) -> bool:
         """Return whether a script wrote this sampler or one below it."""
@@ -98,7 +90,7 @@ class BuiltinSampler:
     def _limited(self, order: Any) -> Any:
         return order if self.num_samples is None else order[: self.num_samples]
 
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+    def _order(self, rows: int, reading: DataPass) -> Any:
         raise NotImplementedError
 
     def _count(self, rows: int) -> int:
@@ -126,7 +118,7 @@ class Sampler(BuiltinSampler):
     def _limited(self, order: Any) -> Any:
         return order
 
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+    def _order(self, rows: int, reading: DataPass) -> Any:
         return [*self.numbers(rows)]
 
     def _count(self, rows: int) -> int:
@@ -168,7 +160,7 @@ class SequentialSampler(BuiltinSampler):
         super().__init__(num_samples)
         self.start_index = integer("SequentialSampler", "start_index", start_index or 0, 0)
 
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+    def _order(self, rows: int, reading: DataPass) -> Any:
         self._check(rows)
         return np.arange(self.start_index, rows)
 
@@ -194,7 +186,7 @@ class RandomSampler(BuiltinSampler):
     def is_shuffled(self) -> bool:
         return True
 
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+    def _order(self, rows: int, reading: DataPass) -> Any:
         generator = reading.generator(self._key)
         return generator.integers(0, rows, self._size(rows)) if self.replacement else generator.permutation(rows)
 
@@ -234,7 +226,7 @@ class DistributedSampler(BuiltinSampler):
     def position(self, place: Any) -> Any:
         return self.shard_id + self.num_shards * place
 
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+    def _order(self, rows: int, reading: DataPass) -> Any:
         if not rows:
             return np.arange(0)
         # The key is the same for every sampler: shards that one script makes one after another share one order.
@@ -255,7 +247,7 @@ class SubsetSampler(BuiltinSampler):
             indices = [indices]
         self.indices = [integer(name, "an index", index, 0) for index in itertools.islice(indices, self.num_samples)]
 
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+    def _order(self, rows: int, reading: DataPass) -> Any:
         wrong = next((index for index in self.indices if index >= rows), None)
         if wrong is not None:
             raise ApiValueError(f"{type(self).__name__}: index {wrong} is not below the {rows} rows of the data set")
@@ -263,89 +255,6 @@ class SubsetSampler(BuiltinSampler):
 
     def _count(self, rows: int) -> int:
         return len(self.indices)
-
-
-class SubsetRandomSampler(SubsetSampler):
-    """The rows with these numbers in random order, which changes every epoch."""
-
-    def is_shuffled(self) -> bool:
-        return True
-
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
-        return reading.generator(self._key).permutation(super()._order(rows, labels, reading))
-
-
-class WeightedRandomSampler(BuiltinSampler):
-    """Rows sampled with weights; the i-th weight belongs to row i. replacement: a row may occur more than once.
-
-    Raises:
-        RuntimeError: there are no weights, one is negative, or all are 0.
-    """
-
-    def __init__(self, weights: Any, num_samples: int | None = None, replacement: bool = True) -> None:
-        given = list(weights) if isinstance(weights, (list, tuple, np.ndarray)) else [weights]
-        for weight in given:
-            if isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)):
-                raise ApiTypeError(f"WeightedRandomSampler: a weight must be a number, not {weight!r}")
-        self.weights = np.array(given, np.float64)
-        if not self.weights.size or not np.isfinite(self.weights).all() or self.weights.min() < 0:
-            raise ApiRuntimeError("WeightedRandomSampler: weights must be numbers from 0 on, at least one of them")
-        if not self.weights.sum():
-            raise ApiRuntimeError("WeightedRandomSampler: all weights are 0")
-        self.replacement = replacement
-        super().__init__(num_samples)
-
-    def is_shuffled(self) -> bool:
-        return True
-
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
-        if len(self.weights) > rows:
-            raise ApiValueError(f"WeightedRandomSampler: {len(self.weights)} weights, but the data set has {rows} rows")
-        count = self._count(rows)
-        if not self.replacement and count > np.count_nonzero(self.weights):
-            raise ApiValueError(f"WeightedRandomSampler: {count} rows cannot be sampled without replacement from "
-                                f"{np.count_nonzero(self.weights)} with a weight")  # fmt: skip
-        share = self.weights / self.weights.sum()
-        return reading.generator(self._key).choice(len(share), count, self.replacement, share)
-
-    def _count(self, rows: int) -> int:
-        return self.num_samples or len(self.weights)
-
-
-class PKSampler(BuiltinSampler):
-    """`num_val` rows of every class, class by class. shuffle: put the classes in random order.
-
-    Raises:
-        NotImplementedError: num_class is given. ValueError, in an epoch: the source has no labels.
-    """
-
-    def __init__(
-        self, num_val: int, num_class: Any = None, shuffle: bool = False, class_column: str = "label",
-        num_samples: int | None = None,
-    ) -> None:  # fmt: skip
-        self.num_val = integer("PKSampler", "num_val", num_val)
-        if num_class is not None:
-            raise MspcError("PKSampler: num_class is not supported", caller_location(), kind=NotImplementedError)
-        self.shuffle = shuffle
-        self.class_column = class_column
-        super().__init__(num_samples)
-
-    def is_shuffled(self) -> bool:
-        return True
-
-    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
-        found = labels()
-        if found is None:
-            raise ApiValueError("PKSampler: the data set has no labels that are known before its rows are read")
-        generator = reading.generator(self._key)
-        classes = np.unique(found)
-        if self.shuffle:
-            classes = generator.permutation(classes)
-        sampled: list[np.ndarray] = []
-        for label in classes:
-            (own,) = np.nonzero(found == label)
-            sampled.append(generator.choice(own, self.num_val, replace=len(own) < self.num_val))
-        return np.concatenate(sampled) if sampled else np.arange(0)
 
 
 def select_sampler(

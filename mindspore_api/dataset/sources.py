@@ -256,8 +256,7 @@ class NumpySlicesDataset(MappableDataset, UnionBaseDataset):
             raise ApiValueError("NumpySlicesDataset: the columns have different lengths", code="E1101")
         workers_of(name, num_parallel_workers, 1)
         chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
-        labels = next((array for name, array in zip(names, arrays, strict=True) if name == "label"), None)
-        super().__init__(Arrays(names, arrays, chosen, labels))
+        super().__init__(Arrays(names, arrays, chosen))
 
 
 LIMIT = 256 << 20

@@ -111,16 +111,6 @@ class RandomChoice:
         return self.transforms[np.random.randint(len(self.transforms))](*values)
 
 
-class RandomOrder:
-    """All operations, in an order sampled from NumPy's global generator."""
-
-    def __init__(self, transforms: Sequence[Callable[..., Any]]) -> None:
-        self.transforms = _listed("RandomOrder", transforms)
-
-    def __call__(self, *values: Any) -> Any:
-        return Compose([self.transforms[i] for i in np.random.permutation(len(self.transforms))])(*values)
-
-
 def _listed(name: str, transforms: Any) -> list[Any]:
     if not isinstance(transforms, (list, tuple)) or not transforms:
         raise ApiTypeError(f"{name}: transforms must be a list of operations, not {transforms!r}")

@@ -14,7 +14,6 @@ from mspc.mindspore_api.communication import comm_func
 from mspc.mindspore_api.communication import group as groups
 from mspc.mindspore_api.communication.group import GlobalComm, ReduceOp
 from mspc.mindspore_api.communication.messages import (
-    P2POp,
     handle_of,
     in_place,
     member,
@@ -28,8 +27,8 @@ from mspc.mindspore_api.ops.checked import TensorLike
 from mspc.sharding.groups import WORLD_GROUPS
 
 __all__ = [
-    "P2POp", "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all",
-    "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast", "destroy_process_group", "gather",
+    "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all",
+    "all_to_all_single", "barrier", "broadcast", "destroy_process_group", "gather",
     "get_backend", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size",
     "init_process_group", "irecv", "is_available", "is_initialized", "isend", "new_group", "recv", "reduce",
     "reduce_scatter", "reduce_scatter_tensor", "scatter", "send",
@@ -277,16 +276,6 @@ def irecv(tensor: TensorLike, src: int = 0, group: str | None = None, tag: int =
     """Call `recv`, and return its handle."""
     put("irecv", "tensor", tensor, comm_func.recv(tensor, src, _group(group), tag).asnumpy())
     return handle_of(True)
-
-
-@in_place("mint.distributed.batch_isend_irecv", "comm_func.batch_isend_irecv()")
-def batch_isend_irecv(p2p_op_list: Sequence[Any]) -> list[Any]:
-    """Exchange all messages at once, and write the received elements to the tensors that receive. Return one handle."""
-    found = comm_func.batch_isend_irecv(p2p_op_list)
-    for each, arrived in zip(p2p_op_list, found, strict=True):
-        if not each.sends:
-            put("batch_isend_irecv", "tensor", each.tensor, arrived.asnumpy())
-    return [handle_of(True)]
 
 
 def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:

@@ -78,19 +78,6 @@ class ELU(FunctionCell):
         super().__init__(ops.elu, alpha)
 
 
-class CELU(Cell):
-    """x if it is positive, alpha (exp(x / alpha) - 1) elsewhere."""
-
-    def __init__(self, alpha: float = 1.0) -> None:
-        super().__init__()
-        if alpha == 0:
-            raise ApiValueError("CELU: alpha must not be 0")
-        self.alpha = alpha
-
-    def construct(self, x: Any) -> Tensor:
-        return ops.celu(x, self.alpha)
-
-
 class SeLU(Cell):
     """scale * x above 0, scale * alpha (exp(x) - 1) elsewhere, with the constants of Klambauer et al. 2017."""
 
@@ -117,35 +104,6 @@ class Hardtanh(FunctionCell):
         super().__init__(ops.hardtanh, min_val, max_val)
 
 
-class HShrink(Cell):
-    """x if its absolute value is above lambd, else 0."""
-
-    def __init__(self, lambd: float = 0.5) -> None:
-        super().__init__()
-        self.hshrink = ops.HShrink(lambd)
-
-    def construct(self, input_x: Any) -> Tensor:
-        return self.hshrink(input_x)
-
-
-class SoftShrink(Cell):
-    """x moved towards 0 by lambd, and 0 if it would pass it."""
-
-    def __init__(self, lambd: float = 0.5) -> None:
-        super().__init__()
-        self.softshrink = ops.SoftShrink(lambd)
-
-    def construct(self, input_x: Any) -> Tensor:
-        return self.softshrink(input_x)
-
-
-class Tanhshrink(Cell):
-    """x - tanh(x)."""
-
-    def construct(self, x: Any) -> Tensor:
-        return ops.tanhshrink(x)
-
-
 class Threshold(FunctionCell):
     """x if it is above the threshold, else value."""
 
@@ -166,35 +124,11 @@ class Mish(OperatorCell):
     attribute, operator = "mish", "Mish"
 
 
-class Softsign(OperatorCell):
-    """x / (1 + |x|)."""
-
-    attribute, operator = "softsign", "Softsign"
-
-
 class GLU(FunctionCell):
     """The first half along `axis` times the sigmoid of the second."""
 
     def __init__(self, axis: int = -1) -> None:
         super().__init__(ops.glu, axis)
-
-
-class Softmin(Cell):
-    """exp(-x) divided by its sum along `axis`."""
-
-    def __init__(self, axis: Any = -1) -> None:
-        super().__init__()
-        self.softmax = ops.Softmax(axis)
-
-    def construct(self, x: Any) -> Tensor:
-        return self.softmax(ops.neg(x))
-
-
-class Softmax2d(Cell):
-    """Softmax over the channels, dimension 1 of 4 or dimension 0 of 3."""
-
-    def construct(self, x: Any) -> Tensor:
-        return ops.softmax(x, -3)
 
 
 class Softmax(Cell):
@@ -252,8 +186,7 @@ class PReLU(Cell):
 _BY_NAME = {
     "relu": ReLU, "relu6": ReLU6, "gelu": GELU, "fast_gelu": FastGelu, "sigmoid": Sigmoid, "tanh": Tanh,
     "silu": SiLU, "swish": SiLU, "leakyrelu": LeakyReLU, "softmax": Softmax, "logsoftmax": LogSoftmax,
-    "softmin": Softmin, "softmax2d": Softmax2d, "elu": ELU, "hswish": HSwish, "hsigmoid": HSigmoid,
-    "logsigmoid": LogSigmoid, "softsign": Softsign, "tanhshrink": Tanhshrink, "hardtanh": Hardtanh, "mish": Mish,
+    "elu": ELU, "hswish": HSwish, "hsigmoid": HSigmoid, "logsigmoid": LogSigmoid, "hardtanh": Hardtanh, "mish": Mish,
     "prelu": PReLU,
 }  # fmt: skip
 

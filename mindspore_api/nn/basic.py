@@ -316,17 +316,6 @@ class Triu(Cell):
         return ops.triu(x, k)
 
 
-class ReduceLogSumExp(Cell):
-    """The logarithm of the sum of exponentials along `axis`, () for all, without overflow."""
-
-    def __init__(self, axis: Any, keep_dims: bool = False) -> None:
-        super().__init__()
-        self.axis, self.keep_dims = axis, flag("ReduceLogSumExp", "keep_dims", keep_dims)
-
-    def construct(self, x: Any) -> Tensor:
-        return ops.logsumexp(x, self.axis, self.keep_dims)
-
-
 class MatMul(Cell):
     """The matrix product; the last two dimensions of an operand are exchanged if its flag is set. Leading dimensions
     are batches and broadcast; a vector is a row on the left and a column on the right."""

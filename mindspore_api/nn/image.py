@@ -30,13 +30,6 @@ class PixelUnshuffle(FunctionCell):
         super().__init__(ops.pixel_unshuffle, positive("PixelUnshuffle", "downscale_factor", downscale_factor))
 
 
-class ChannelShuffle(FunctionCell):
-    """Channels interleaved: one of each group in turn."""
-
-    def __init__(self, groups: int) -> None:
-        super().__init__(ops.channel_shuffle, positive("ChannelShuffle", "groups", groups))
-
-
 class Unfold(Cell):
     """The elements in every window of images [n, c, h, w] as channels: [n, elements of the window times c, h', w'].
 

@@ -44,20 +44,6 @@ class ExponentialDecayLR(_Decay):
         return ops.exp(self.share(global_step) * math.log(self.decay_rate)) * self.learning_rate
 
 
-class NaturalExpDecayLR(_Decay):
-    """learning_rate * e^(-decay_rate * step), the step a multiple of decay_steps when `is_stair`."""
-
-    def construct(self, global_step: Any) -> Any:
-        return ops.exp(self.share(global_step) * (-self.decay_rate * self.decay_steps)) * self.learning_rate
-
-
-class InverseDecayLR(_Decay):
-    """learning_rate / (1 + decay_rate * step / decay_steps), the quotient whole when `is_stair`."""
-
-    def construct(self, global_step: Any) -> Any:
-        return self.learning_rate / (self.share(global_step) * self.decay_rate + 1.0)
-
-
 class CosineDecayLR(LearningRateSchedule):
     """From max_lr to min_lr along half a cosine over decay_steps steps."""
 
@@ -139,26 +125,6 @@ def exponential_decay_lr(
     _check_rates("exponential_decay_lr", learning_rate, decay_rate)
     shares = _shares("exponential_decay_lr", total_step, step_per_epoch, decay_epoch, is_stair)
     return [learning_rate * decay_rate**share for share in shares]
-
-
-def natural_exp_decay_lr(
-    learning_rate: float, decay_rate: float, total_step: int, step_per_epoch: int, decay_epoch: int,
-    is_stair: bool = False,
-) -> list[float]:  # fmt: skip
-    """learning_rate * e^(-decay_rate * epoch), epochs counted in whole decay_epochs when `is_stair`."""
-    _check_rates("natural_exp_decay_lr", learning_rate, decay_rate)
-    shares = _shares("natural_exp_decay_lr", total_step, step_per_epoch, decay_epoch, is_stair)
-    return [learning_rate * math.exp(-decay_rate * decay_epoch * share) for share in shares]
-
-
-def inverse_decay_lr(
-    learning_rate: float, decay_rate: float, total_step: int, step_per_epoch: int, decay_epoch: int,
-    is_stair: bool = False,
-) -> list[float]:  # fmt: skip
-    """learning_rate / (1 + decay_rate * epoch / decay_epoch), the quotient whole when `is_stair`."""
-    _check_rates("inverse_decay_lr", learning_rate, decay_rate)
-    shares = _shares("inverse_decay_lr", total_step, step_per_epoch, decay_epoch, is_stair)
-    return [learning_rate / (1 + decay_rate * share) for share in shares]
 
 
 def cosine_decay_lr(

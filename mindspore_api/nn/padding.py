@@ -72,57 +72,15 @@ class _ConstantPad(_PadNd):
         self.value = number(type(self).__name__, "value", value, least=float("-inf"))
 
 
-class ConstantPad1d(_ConstantPad):
-    """Margins of `value` on the last dimension: `padding` is one integer, or (before, after)."""
-
-    dims = 1
-
-
 class ConstantPad2d(_ConstantPad):
     """Margins of `value`: `padding` is one integer, or left, right, top and bottom."""
-
-
-class ConstantPad3d(_ConstantPad):
-    """ConstantPad2d, followed by front and back."""
-
-    dims = 3
 
 
 class ZeroPad2d(_PadNd):
     """Margins of zeros: `padding` is one integer, or left, right, top and bottom."""
 
 
-class ReflectionPad1d(_PadNd):
-    """Margins that mirror the last dimension about its ends."""
-
-    dims, mode = 1, "reflect"
-
-
 class ReflectionPad2d(_PadNd):
     """Margins that mirror images about their borders: one integer, or left, right, top and bottom."""
 
     mode = "reflect"
-
-
-class ReflectionPad3d(_PadNd):
-    """ReflectionPad2d, followed by front and back."""
-
-    dims, mode = 3, "reflect"
-
-
-class ReplicationPad1d(_PadNd):
-    """Margins that repeat the ends of the last dimension."""
-
-    dims, mode = 1, "replicate"
-
-
-class ReplicationPad2d(_PadNd):
-    """Margins that repeat the borders of images: one integer, or left, right, top and bottom."""
-
-    mode = "replicate"
-
-
-class ReplicationPad3d(_PadNd):
-    """ReplicationPad2d, followed by front and back."""
-
-    dims, mode = 3, "replicate"

@@ -197,21 +197,6 @@ class AvgPool3d(_AvgPool):
         super().__init__(kernel_size, stride, pad_mode, padding, ceil_mode, count_include_pad, divisor_override)
 
 
-class MaxUnpool2d(Cell):
-    """The reverse of MaxPool2d with return_indices: zeros, and the values of x at their indices.
-
-    Args:
-        kernel_size, stride, padding: those of the pooling; stride is by default the kernel's size.
-    """
-
-    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
-        super().__init__()
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
-
-    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Tensor:
-        return ops.max_unpool2d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
-
-
 class AdaptiveAvgPool1d(FunctionCell):
     """Means of `output_size` windows that cover [n, c, l]."""
 
@@ -237,13 +222,6 @@ class AdaptiveAvgPool3d(FunctionCell):
         super().__init__(ops.adaptive_avg_pool3d, output_size)
 
 
-class AdaptiveMaxPool1d(FunctionCell):
-    """The greatest values of `output_size` windows that cover [n, c, l]."""
-
-    def __init__(self, output_size: int) -> None:
-        super().__init__(ops.adaptive_max_pool1d, output_size)
-
-
 class AdaptiveMaxPool2d(FunctionCell):
     """Maxima of windows that cover images [n, c, h, w], one for each element of the result.
 
@@ -254,10 +232,3 @@ class AdaptiveMaxPool2d(FunctionCell):
 
     def __init__(self, output_size: Any, return_indices: bool = False) -> None:
         super().__init__(ops.adaptive_max_pool2d, output_size, return_indices)
-
-
-class AdaptiveMaxPool3d(FunctionCell):
-    """AdaptiveMaxPool2d over depth, height and width."""
-
-    def __init__(self, output_size: Any, return_indices: bool = False) -> None:
-        super().__init__(ops.adaptive_max_pool3d, output_size, return_indices)

@@ -21,7 +21,7 @@ from mspc.mindspore_api.setting_kind import checked
 from mspc.mindspore_api.settings import PIPELINE_CELL
 
 __all__ = [
-    "ForwardValueAndGrad", "GradAccumulationCell", "MicroBatchInterleaved", "ParameterUpdate", "PipelineCell",
+    "ForwardValueAndGrad", "GradAccumulationCell", "MicroBatchInterleaved", "PipelineCell",
     "TrainOneStepCell", "WithEvalCell", "WithLossCell", "WithWideLossCell",
 ]  # fmt: skip
 
@@ -165,18 +165,6 @@ class ForwardValueAndGrad(Cell):
             loss = self.network(*inputs)
         grads = self.grad(self.network, self.weights)(*inputs)
         return loss, grads
-
-
-class ParameterUpdate(Cell):
-    """Assigns a new value to a parameter."""
-
-    def __init__(self, param: Any) -> None:
-        super().__init__(auto_prefix=False)
-        self._param = param
-        self.assign = ops.Assign()
-
-    def construct(self, x: Any) -> Any:
-        return self.assign(self._param, x)
 
 
 class _SumOfParts:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mspc.mindspore_api import state
-from mspc.mindspore_api.context import set_auto_parallel_context
-from mspc.mindspore_api.errors import ApiKeyError, ApiTypeError, ApiValueError
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.setting_kind import checked, place_of_caller, say_once
 from mspc.mindspore_api.settings import ALGORITHM
 
@@ -97,60 +94,6 @@ def set_cost_model_context(**kwargs: Any) -> None:
         _stored(_COST_KEY)[name] = value
 
 
-def get_cost_model_context(attr_key: str) -> Any:
-    """Return the weight that was set, or its default. Raise ValueError for an unknown one."""
-    if attr_key not in _DEFAULTS:
-        raise ApiValueError(f"get_cost_model_context has no option {attr_key!r}")
-    return _stored(_COST_KEY).get(attr_key, _DEFAULTS[attr_key])
-
-
-def reset_cost_model_context() -> None:
-    """Reset every weight to its default."""
-    _stored(_COST_KEY).clear()
-
-
-class CostModelContext:
-    """The weights as methods, `set_costmodel_alpha(1.0)` and `get_costmodel_alpha()`."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        kind, _, key = name.partition("_")
-        if kind not in ("get", "set") or key not in _DEFAULTS:
-            raise AttributeError(name)
-        if kind == "get":
-            return lambda: get_cost_model_context(key)
-        return lambda value: set_cost_model_context(**{key: value})
-
-    reset_cost_model = staticmethod(reset_cost_model_context)
-
-
-cost_model_context = CostModelContext
-
-
-def _pair(key: str) -> tuple[Callable[..., None], Callable[[], Any]]:
-    """Return the functions that set a weight, by default to True, and return it."""
-    return lambda value=True: set_cost_model_context(**{key: value}), lambda: get_cost_model_context(key)
-
-
-_set_multi_subgraphs, _get_multi_subgraphs = _pair("multi_subgraphs")
-_set_algo_single_loop, _get_algo_single_loop = _pair("dp_algo_single_loop")
-_set_rp_matmul_mem_coef, _get_rp_matmul_mem_coef = _pair("rp_matmul_mem_coef")
-
-
-def set_op_strategy_config(mode: str = "SAVE", path: Any = "") -> None:
-    """Set the file to which a compile saves the strategies of operators, or from which it loads them, like the entries
-    operator_save_file and operator_load_file of `strategy_ckpt_config`.
-
-    Args:
-        mode: "SAVE" or "LOAD". path: an absolute path that ends in ".json".
-
-    Raises KeyError for another mode, or a path that is not absolute or has another suffix; ValueError if there is no
-    such file to load.
-    """
-    if not isinstance(path, str | os.PathLike) or not os.path.isabs(path):
-        raise ApiKeyError(f"set_op_strategy_config: path {path!r} is not absolute")
-    if os.path.splitext(path)[1] != ".json":
-        raise ApiKeyError(f"set_op_strategy_config: path {path!r} does not end in '.json'")
-    if mode not in ("SAVE", "LOAD"):
-        raise ApiKeyError(f"set_op_strategy_config: mode {mode!r} is neither 'SAVE' nor 'LOAD'")
-    entry = "operator_save_file" if mode == "SAVE" else "operator_load_file"
-    set_auto_parallel_context(strategy_ckpt_config={entry: os.fspath(path)})
+def _set_multi_subgraphs(value: bool = True) -> None:
+    """Store whether a network has several subgraphs, as `set_cost_model_context(multi_subgraphs=...)`."""
+    set_cost_model_context(multi_subgraphs=value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,10 +18,8 @@ __all__ = [
     "MAE",
     "MSE",
     "Accuracy",
-    "Fbeta",
     "Loss",
     "Metric",
-    "Perplexity",
     "Precision",
     "Recall",
     "Top1CategoricalAccuracy",
@@ -333,26 +330,14 @@ class Recall(_ClassCounts):
         return divided(self._both, self._there)
 
 
-class Fbeta(_ClassCounts):
-    """Weighted harmonic mean of precision and recall per class; recall has `beta` times the weight. Raise ValueError if
-    beta is not above 0."""
-
-    def __init__(self, beta: float) -> None:
-        if isinstance(beta, bool) or not isinstance(beta, int | float) or not beta > 0:
-            raise ApiValueError(f"{type(self).__name__}: beta {beta!r} must be a number above 0")
-        self.beta = beta
-        super().__init__("classification")
-
-    def _share(self) -> np.ndarray:
-        squared = self.beta**2
-        return divided((1 + squared) * self._both, squared * self._there + self._predicted)
-
-
-class F1(Fbeta):
+class F1(_ClassCounts):
     """Per class, the harmonic mean of precision and recall."""
 
     def __init__(self) -> None:
-        super().__init__(1.0)
+        super().__init__("classification")
+
+    def _share(self) -> np.ndarray:
+        return divided(2 * self._both, self._there + self._predicted)
 
 
 def _per_sample(predicted: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -423,41 +408,10 @@ class MAE(_Errors):
         self._total += float(np.abs(self._differences(inputs)).sum())
 
 
-class Perplexity(_Mean, OfPairs):
-    """exp of the mean of -log of the probabilities of the labels.
-
-    Probabilities are [..., classes], labels [...]; those of `ignore_label` are ignored. Probabilities below 1e-10 are
-    raised to it.
-    """
-
-    def __init__(self, ignore_label: int | None = None) -> None:
-        self.ignore_label = ignore_label
-        super().__init__()
-
-    @rearrange_inputs
-    def update(self, *inputs: Any) -> None:
-        given, labels = self._two(inputs)
-        classes = given.shape[-1]
-        if labels.size * classes != given.size:
-            raise ApiValueError(
-                f"Perplexity.update: probabilities have shape {given.shape}, labels {labels.shape}; "
-                "for probabilities [..., classes] labels are [...]"
-            )
-        flat = labels.reshape(-1)
-        counted = np.ones(flat.shape, bool) if self.ignore_label is None else flat != self.ignore_label
-        numbers = check_classes(self, flat[counted], classes)
-        chosen = given.reshape(-1, classes)[counted, numbers].astype(np.float64)
-        self._total -= float(np.log(np.maximum(1e-10, chosen)).sum())
-        self._count += numbers.size
-
-    def eval(self) -> float:
-        return math.exp(super().eval())
-
-
 _BY_NAME: dict[str, Callable[..., Metric]] = {
     "accuracy": Accuracy, "acc": Accuracy, "loss": Loss, "mae": MAE, "mse": MSE, "precision": Precision,
     "recall": Recall, "F1": F1, "top_1_accuracy": Top1CategoricalAccuracy, "top_5_accuracy": Top5CategoricalAccuracy,
-    "topk": TopKCategoricalAccuracy, "perplexity": Perplexity,
+    "topk": TopKCategoricalAccuracy,
 }  # fmt: skip
 
 

@@ -195,27 +195,6 @@ def test_outputs_of_any_type_and_size_are_joined() -> None:
         assert turned.tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
-STOPS = """
-from mindspore.train import EarlyStopping
-
-
-class Last(ms.train.Callback):
-    def on_train_end(self, run_context):
-        print(json.dumps(run_context.original_args().cur_epoch_num))
-
-
-model.train(9, data, [EarlyStopping("loss", patience=2, min_delta=MIN), Last()])
-raise SystemExit
-"""
-
-
-def test_ranks_of_different_losses_stop_together(script: Path, capsys: Any) -> None:
-    stops = STOPS.replace("MIN", "0.2")
-    found = printed(script, text(DATA_PARALLEL, OWN, stops), 4, capsys)
-    assert len(set(found)) == 1
-    assert 2 < found[0] < 9
-
-
 def test_metrics_under_mpirun(script: Path, capsys: Any) -> None:
     expected = printed(script, text("", "rows(slice(None), 8)"), 1, capsys)[0]
     script.write_text(text(DATA_PARALLEL, OWN))

@@ -19,7 +19,6 @@ from mspc.ir.initial_value import (
     Distribution,
     Filled,
     NormalDistribution,
-    OrthogonalMatrix,
     TruncatedNormalDistribution,
     UniformDistribution,
     exact_in,
@@ -29,11 +28,11 @@ from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT8, INT32
 
 DISTRIBUTIONS: list[Distribution] = [
     Filled(0.1), Filled(True), Filled(-3), Filled(float("-inf")), Diagonal(), NormalDistribution(0.02, 0.5),
-    UniformDistribution(0.07), TruncatedNormalDistribution(1.0, 0.0, -2.0, 2.0), OrthogonalMatrix(0.5),
+    UniformDistribution(0.07), TruncatedNormalDistribution(1.0, 0.0, -2.0, 2.0),
 ]  # fmt: skip
 
 
-LARGE = [(d, (700, 1100)) for d in DISTRIBUTIONS if not isinstance(d, OrthogonalMatrix)]
+LARGE = [(d, (700, 1100)) for d in DISTRIBUTIONS]
 """A number of elements in several blocks."""
 
 
@@ -120,7 +119,7 @@ NORMAL = {"initializer": "Normal", "sigma": 0.02, "mean": 0.0, "seed": 0, "count
     [
         (None, "it is NoneType, not an object"),
         ([], "it is list, not an object"),
-        ({}, "unknown initializer None; known are Constant, Identity, Normal, Uniform, TruncatedNormal, Orthogonal"),
+        ({}, "unknown initializer None; known are Constant, Identity, Normal, Uniform, TruncatedNormal"),
         (NORMAL | {"initializer": "normal"}, "unknown initializer 'normal'; known are"),
         (NORMAL | {"initializer": ["Normal"]}, r"unknown initializer \['Normal'\]; known are"),
         (NORMAL | {"sigma": "0.02"}, "sigma is '0.02', not a finite number"),
@@ -140,7 +139,6 @@ NORMAL = {"initializer": "Normal", "sigma": 0.02, "mean": 0.0, "seed": 0, "count
         ({"initializer": "Constant", "value": [0]}, r"value is \[0\], not a number"),
         ({"initializer": "Constant", "value": 0, "seed": 0}, "the initializer Constant has no 'seed'"),
         ({"initializer": "Constant", "value": 10**400}, "00 is no number of Float32"),
-        ({"initializer": "Orthogonal", "gain": 1.0, "seed": 0, "counter": 0}, r"Orthogonal makes matrices"),
         ({"initializer": "Identity"}, r"Identity makes matrices, not a tensor of shape \(8,\)"),
         (NORMAL | {"zero_row": 8}, "has no row 8 to be zero"),
         (NORMAL | {"zero_row": -1}, "zero_row is -1, not an integer"),
@@ -174,10 +172,3 @@ def test_what_may_be_made_in_another_element_type() -> None:
     assert not exact_in(Description(Filled(0.1), (4,), FLOAT16), FLOAT64)
     assert exact_in(Description(Filled(float("nan")), (4,), FLOAT32), FLOAT16)
     assert exact_in(Description(Filled(2.5), (4,), FLOAT32), INT32)
-
-
-@pytest.mark.parametrize("shape", [(6, 8), (8, 6), (5, 5), (4, 3, 5)])
-def test_orthogonal_rows_or_columns_have_length_one(shape: tuple[int, ...]) -> None:
-    found = Description(OrthogonalMatrix(2.0), shape, FLOAT32, 1, 1).fill().reshape(shape[0], -1) / 2
-    product = found @ found.T if len(found) <= found.shape[1] else found.T @ found
-    np.testing.assert_allclose(product, np.eye(len(product)), atol=1e-5)

@@ -51,10 +51,8 @@ REASONS = {
         ops.print_ ops.embedding""",
     "tests/oracle/test_rare_losses.py, margins": "ops.multi_margin_loss ops.multilabel_margin_loss",
     "modules": "mint.linalg mint.special",
-    "tests/mindspore_api/common/test_derivatives.py":
-        "ops.jacfwd ops.jacrev ops.jvp ops.linearize ops.vjp ops.vmap ops.is_tensor",
     "known at compile time":
-        "ops.DType ops.Rank ops.Shape ops.Size ops.TupleToArray ops.dtype ops.tuple_to_array Tensor.type",
+        "ops.is_tensor ops.DType ops.Rank ops.Shape ops.Size ops.TupleToArray ops.dtype ops.tuple_to_array Tensor.type",
     "passes make it of other operators, and hold it against these":
         """ops.BatchStatistics ops.DropoutMask ops.FusedElementwise ops.FusedLayerNorm ops.FusedMatMul ops.FusedUpdate
         ops.GroupedLookups ops.GroupedRowSums ops.GroupedRowUpdate ops.GroupedUpdate ops.JoinMovingStatistics

@@ -51,24 +51,17 @@ def cells(name: str, x: np.ndarray, *given: Any, homes: Sequence[Any] = (nn, min
 
 
 def margins() -> Iterator[Twins]:
-    """nn.ConstantPad1d nn.ConstantPad2d nn.ConstantPad3d nn.ReflectionPad1d nn.ReflectionPad2d nn.ReflectionPad3d
-    nn.ReplicationPad1d nn.ReplicationPad2d nn.ReplicationPad3d nn.ZeroPad2d mint.nn.ConstantPad1d mint.nn.ConstantPad2d
-    mint.nn.ConstantPad3d mint.nn.ReflectionPad1d mint.nn.ReflectionPad2d mint.nn.ReflectionPad3d
-    mint.nn.ReplicationPad1d mint.nn.ReplicationPad2d mint.nn.ReplicationPad3d mint.nn.ZeroPad1d mint.nn.ZeroPad2d
-    mint.nn.ZeroPad3d"""
+    """nn.ConstantPad2d nn.ReflectionPad2d nn.ZeroPad2d mint.nn.ConstantPad2d mint.nn.ReflectionPad2d
+    mint.nn.ZeroPad2d"""
     for (dims, x), mode in product(BY_DIMS.items(), ("reflect", "replicate", "circular")):
         padding = (2, 1, 0, 3, 1, 1)[: 2 * dims]
         yield functions("pad", x, padding, mode, others=[called(ops, "pad", padding, mode)])
-    for (dims, x), kind, padding in product(
-        BY_DIMS.items(), ("Reflection", "Replication", "Constant", "Zero"), (1, (2, 1, 0, 3, 1, 1))
-    ):
-        given = padding if isinstance(padding, int) else padding[: 2 * dims]
-        homes = (nn, mint.nn) if kind != "Zero" or dims == 2 else (mint.nn,)
-        yield cells(f"{kind}Pad{dims}d", x, given, *([1.5] if kind == "Constant" else []), homes=homes)
+    for kind, padding in product(("Reflection", "Constant", "Zero"), (1, (2, 1, 0, 3))):
+        yield cells(f"{kind}Pad2d", BY_DIMS[2], padding, *([1.5] if kind == "Constant" else []))
 
 
 def pools() -> Iterator[Twins]:
-    """mint.nn.AdaptiveMaxPool1d mint.nn.AdaptiveMaxPool2d mint.nn.MaxPool2d"""
+    """mint.nn.MaxPool2d"""
     windows = [(2, None, 0, 1, False), (3, 2, 1, 1, False), ((3, 2), (1, 2), (1, 0), 1, True), (2, 1, 0, 2, False)]
     for size, stride, padding, dilation, ceil in windows:
         yield functions("max_pool2d", IMAGE, size, stride, padding, dilation, ceil, True, others=[
@@ -87,16 +80,14 @@ def pools() -> Iterator[Twins]:
     for output in (3, (2, 5), (None, 3), 1):
         yield functions("adaptive_max_pool2d", IMAGE, output, True, others=[
             called(ops, "adaptive_max_pool2d", output, True), ops.AdaptiveMaxPool2D(output),
-            nn.AdaptiveMaxPool2d(output, True), mint.nn.AdaptiveMaxPool2d(output, True),
+            nn.AdaptiveMaxPool2d(output, True),
         ])  # fmt: skip
     yield cells("AdaptiveMaxPool2d", IMAGE[0], 3, homes=[nn])
-    others = [called(ops, "adaptive_max_pool1d", 4), nn.AdaptiveMaxPool1d(4)]
-    yield functions("adaptive_max_pool1d", LINE, 4, others=others)
-    yield cells("AdaptiveMaxPool1d", LINE, 4, True, homes=[mint.nn])
+    yield functions("adaptive_max_pool1d", LINE, 4, others=[called(ops, "adaptive_max_pool1d", 4)])
     sizes = (2, None, 1)
     yield Twins("adaptive_max_pool3d", called(F, "adaptive_max_pool3d", sizes, True), [
-        called(ops, "adaptive_max_pool3d", sizes, True), nn.AdaptiveMaxPool3d(sizes, True),
-        lambda a: ops.AdaptiveMaxPool3D()(a, sizes)], [VOLUME])  # fmt: skip
+        called(ops, "adaptive_max_pool3d", sizes, True), lambda a: ops.AdaptiveMaxPool3D()(a, sizes)],
+        [VOLUME])  # fmt: skip
     for name, given, x in (
         ("avg_pool1d", (3, 2, 1), LINE), ("avg_pool2d", (2,), IMAGE), ("avg_pool2d", (3, 1, 1, False, False), IMAGE),
         ("avg_pool3d", (2,), VOLUME), ("adaptive_avg_pool1d", (4,), LINE), ("adaptive_avg_pool2d", ((None, 3),), IMAGE),
@@ -106,7 +97,7 @@ def pools() -> Iterator[Twins]:
 
 
 def sizes() -> Iterator[Twins]:
-    """nn.ResizeBilinear mint.nn.Upsample mint.nn.UpsamplingBilinear2d mint.nn.UpsamplingNearest2d"""
+    """nn.ResizeBilinear mint.nn.Upsample"""
     for mode, size in (
         ("nearest", 5), ("linear", 17), ("nearest-exact", 12), ("area", 4), ("nearest", (9, 3)), ("bilinear", (9, 3)),
         ("nearest-exact", (7, 20)), ("area", (3, 5)), ("nearest", (3, 9, 4)), ("trilinear", (3, 9, 4)),
@@ -126,8 +117,6 @@ def sizes() -> Iterator[Twins]:
     yield Twins("ResizeBilinear", called(F, "interpolate", (12, 16), None, "bilinear", False), [
         with_more(ops.ResizeBilinearV2(False, True), (12, 16)), called(ops, "upsample", None, 2, "bilinear"),
         with_more(nn.ResizeBilinear(True), scale_factor=2)], [IMAGE])  # fmt: skip
-    yield cells("UpsamplingBilinear2d", IMAGE, (7, 9), homes=[mint.nn])
-    yield cells("UpsamplingNearest2d", IMAGE, None, 3, homes=[mint.nn])
     yield Twins("ResizeTrilinear", called(F, "interpolate", (2, 3, 5), None, "trilinear", True),
                 [ops.ResizeTrilinear((2, 3, 5), True)], [VOLUME])  # fmt: skip
     yield Twins("ResizeNearest3D", called(F, "interpolate", (2, 3, 5)), [ops.ResizeNearest3D((2, 3, 5))], [VOLUME])
@@ -138,7 +127,7 @@ COLUMNS = [(2, 1, 0, 2), ((3, 2), (1, 2), (1, 0), 1), (3, 1, 1, (2, 3))]
 
 
 def moved() -> Iterator[Twins]:
-    """nn.ChannelShuffle nn.PixelShuffle nn.PixelUnshuffle mint.nn.Fold mint.nn.PixelShuffle mint.nn.Unfold"""
+    """nn.PixelShuffle nn.PixelUnshuffle mint.nn.Fold mint.nn.PixelShuffle mint.nn.Unfold"""
     for given in COLUMNS:
         yield functions("unfold", IMAGE, *given, others=[called(ops, "unfold", *given), mint.nn.Unfold(*given)])
         others = [called(ops, "fold", (6, 8), *given), mint.nn.Fold((6, 8), *given)]
@@ -153,8 +142,9 @@ def moved() -> Iterator[Twins]:
                     [called(ops, "affine_grid", size, align)], [floats(1, *theta)])  # fmt: skip
     yield functions("pixel_shuffle", IMAGE, 2, others=[called(ops, "pixel_shuffle", 2), mint.nn.PixelShuffle(2)])
     yield cells("PixelShuffle", IMAGE[0], 2, homes=[nn])
-    for name, cell in (("pixel_unshuffle", nn.PixelUnshuffle), ("channel_shuffle", nn.ChannelShuffle)):
-        yield Twins(name, called(F, name, 2), [called(ops, name, 2), cell(2)], [IMAGE])
+    yield Twins("pixel_unshuffle", called(F, "pixel_unshuffle", 2),
+                [called(ops, "pixel_unshuffle", 2), nn.PixelUnshuffle(2)], [IMAGE])  # fmt: skip
+    yield Twins("channel_shuffle", called(F, "channel_shuffle", 2), [called(ops, "channel_shuffle", 2)], [IMAGE])
     shuffled = lambda a: F.pixel_shuffle(a.reshape(2, 4, 1, 6, 8).transpose(1, 2).reshape(2, 4, 6, 8), 2)  # noqa: E731
     yield Twins("DepthToSpace", shuffled, [ops.DepthToSpace(2)], [IMAGE])
     yield Twins("SpaceToDepth", lambda a: a * 1, [lambda a: ops.SpaceToDepth(2)(ops.DepthToSpace(2)(a))], [IMAGE])
@@ -221,13 +211,11 @@ def test_places_of_ties_and_of_nan() -> None:
 
 @pytest.mark.parametrize("size", [None, (7, 9)])
 def test_unpooling(size: Any) -> None:
-    """nn.MaxUnpool2d mint.nn.MaxUnpool2d"""
     _, places = F.max_pool2d(torch.tensor(IMAGE), 2, return_indices=True)
     x, at = floats(7, 2, 4, 3, 4), Tensor(places.numpy())
     for mine in (
         called(ops, "max_unpool2d", at, 2, output_size=size), called(M, "max_unpool2d", at, 2, output_size=size),
-        with_more(nn.MaxUnpool2d(2), at, size),
-        *([] if size else [with_more(ops.MaxUnpool2D(2), at), with_more(mint.nn.MaxUnpool2d(2), at)]),
+        *([] if size else [with_more(ops.MaxUnpool2D(2), at)]),
     ):  # fmt: skip
         same(mine, called(F, "max_unpool2d", places, 2, output_size=size), [x])
 

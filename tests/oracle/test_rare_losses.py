@@ -16,20 +16,7 @@ from tests.oracle.against import floats, near, same  # noqa: E402  # it imports 
 
 F = torch.nn.functional
 LOGITS, PLACES = floats(1, 4, 3), np.array([[1], [0], [2], [2]], np.int32)
-HOT = np.eye(4, 3)
 PICTURE, WEIGHT = np.arange(6).reshape(2, 3) / 6, np.array([1, 2, 0.5])
-
-
-def test_differences_and_labels() -> None:
-    same(nn.MAELoss(), F.l1_loss, [LOGITS, HOT])
-    same(nn.MultiLabelSoftMarginLoss(), torch.nn.MultiLabelSoftMarginLoss(), [LOGITS, HOT], grads=[0])
-    same(nn.MultiLabelSoftMarginLoss(Tensor(WEIGHT), "sum"),
-         torch.nn.MultiLabelSoftMarginLoss(torch.tensor(WEIGHT), reduction="sum"), [LOGITS, HOT],
-         grads=[0])  # fmt: skip
-    counts = np.array([[0.0, 1, 2], [5, 1, 0], [3, 3, 3], [7, 0, 1]])
-    for given in ((True, False), (True, True), (False, False), (False, True)):
-        x = LOGITS if given[0] else np.abs(LOGITS) + 0.1
-        same(nn.PoissonNLLLoss(*given), torch.nn.PoissonNLLLoss(*given), [x, counts], grads=[0])
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -90,7 +77,7 @@ def test_numbers_of_mindspore() -> None:
     """MindSpore 2.10 on a CPU."""
     x, hot, places = Tensor(PICTURE), Tensor(np.eye(2, 3)), Tensor(np.array([[1], [0]], np.int32))
     for loss, labels, expected in (
-        (nn.DiceLoss(), hot, 0.62204826), (nn.MultiClassDiceLoss(), hot, 0.6580729),
+        (nn.DiceLoss(), hot, 0.62204826),
         (nn.FocalLoss(), places, 0.57921416), (nn.FocalLoss(Tensor(WEIGHT), 2.0, "sum"), places, 1.6553471),
     ):  # fmt: skip
         near(loss(x, labels).asnumpy(), np.array(expected), type(loss).__name__, 3e-5)
@@ -101,13 +88,6 @@ def test_dice() -> None:
         return 1 - (2 * (a * b).sum() + 1e-5) / ((a * a).sum() + (b * b).sum() + 1e-5)
 
     same(nn.DiceLoss(), theirs, [PICTURE, np.eye(2, 3)])
-
-    def classes(a: Any, b: Any) -> Any:
-        soft = torch.softmax(a, -1)
-        return sum(theirs(soft[:, i], b[:, i]) * WEIGHT[i] for i in (0, 2)) / 3
-
-    same(nn.MultiClassDiceLoss(Tensor(WEIGHT.reshape(3, 1)), 1), lambda a, b: classes(a, b).reshape(1),
-         [PICTURE, np.eye(2, 3)])  # fmt: skip
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 3, -1, 6])

@@ -91,8 +91,6 @@ MISTAKES: list[tuple[Any, str]] = [
      "StepLR: optimizer must be an optimizer of mindspore.experimental.optim, not ReLU"),
     (lambda: optim.lr_scheduler.LambdaLR(both()[0], [abs]),
      "LambdaLR: lr_lambda must be a function, or 2 of them, not [<built-in function abs>]"),
-    (lambda: optim.lr_scheduler.SequentialLR(both()[0], [], [1]),
-     "SequentialLR: 0 schedulers have a milestone between each two, not 1"),
     (lambda: optim.Adam(3), "Adam: params must be a list of Parameters, not 3"),
     (lambda: optim.Optimizer([], {}), "Optimizer: defaults must be a dict with 'lr', not dict"),
     (lambda: both()[0].__class__([{"lr": 1}], 0.1), "SGD: a group must be a dict with 'params', not dict"),

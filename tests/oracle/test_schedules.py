@@ -40,10 +40,6 @@ def taken(schedule: Any) -> list[float]:
 CASES: list[tuple[str, Any, Any]] = [  # beside those of optimizer_cases
     ("polynomial that begins anew", lambda: nn.PolynomialDecayLR(0.4, 0.1, 4, 0.5, True),
      lambda o: T.LambdaLR(o, lambda s: (0.3 * (1 - s / (4 * max(1, math.ceil(s / 4)))) ** 0.5 + 0.1) / 0.4)),
-    ("natural stairs", lambda: nn.NaturalExpDecayLR(0.4, 0.3, 4, True),
-     lambda o: T.LambdaLR(o, lambda s: math.exp(-0.3 * 4 * (s // 4)))),
-    ("inverse stairs", lambda: nn.InverseDecayLR(0.4, 0.5, 4, True),
-     lambda o: T.LambdaLR(o, lambda s: 1 / (1 + 0.5 * (s // 4)))),
 ]  # fmt: skip
 
 
@@ -59,7 +55,6 @@ def test_cells(mine: Any, theirs: Any) -> None:
         (lambda: nn.WarmUpLR(0.4, 0), "WarmUpLR: warmup_steps 0 must be at least 1"),
         (lambda: nn.ExponentialDecayLR(0.0, 0.5, 4), "ExponentialDecayLR: learning_rate 0.0 must be above 0"),
         (lambda: nn.PolynomialDecayLR(0.4, 0.1, 4, 0.0), "PolynomialDecayLR: power 0.0 must be above 0"),
-        (lambda: nn.InverseDecayLR(0.4, 0.5, 4, 1), "InverseDecayLR: is_stair must be True or False, not 1"),
         (lambda: nn.exponential_decay_lr(0.1, 0.9, 6, 0, 1),
          "exponential_decay_lr: step_per_epoch 0 must be at least 1"),
         (lambda: nn.cosine_decay_lr(0.2, 0.1, 6, 1, 1), "cosine_decay_lr: max_lr 0.1 must be above 0.2"),

@@ -14,7 +14,7 @@ from mspc.mindspore_api.dataset.nodes.block import ROWS, Block, Column, Origin, 
 from mspc.mindspore_api.dataset.nodes.prefetching import in_order, read_ahead
 from mspc.mindspore_api.dataset.pipeline_random import DataPass
 from mspc.mindspore_api.dataset.row_values import threads_of
-from mspc.mindspore_api.dataset.samplers import BuiltinSampler, PKSampler, Sampler
+from mspc.mindspore_api.dataset.samplers import BuiltinSampler, Sampler
 from mspc.mindspore_api.errors import ApiValueError, raising_location
 
 
@@ -172,10 +172,6 @@ class Indexed(PipelineNode):
         """Return the columns of these rows, copied to new memory."""
         raise NotImplementedError
 
-    def labels(self) -> np.ndarray | None:
-        """Return the class of every row, or None if it is unknown before the rows are read."""
-        return None
-
     def describe(self, number: int) -> str:
         """Return the origin of a row for messages."""
         return ""
@@ -186,7 +182,7 @@ class Indexed(PipelineNode):
         if isinstance(self.sampler, Sampler) and self.sampler.child_sampler is None:
             yield from (np.array([number]) for number in self.sampler.numbers(rows))
             return
-        order = np.asarray(self.sampler.order(rows, self.labels, reading), np.int64)
+        order = np.asarray(self.sampler.order(rows, reading), np.int64)
         for first in range(0, len(order), ROWS):
             yield order[first : first + ROWS]
 
@@ -208,27 +204,18 @@ class Indexed(PipelineNode):
         rows = self.length()
         if isinstance(self.sampler, Sampler) and self.sampler.child_sampler is None:
             return sum(1 for _ in itertools.islice(self.sampler.numbers(rows), most))
-        if isinstance(self.sampler, PKSampler):
-            return len(self.sampler.order(rows, self.labels, DataPass(0, 0)))
         return self.sampler.count(rows)
 
 
 class Arrays(Indexed):
     """Rows of arrays in memory."""
 
-    def __init__(
-        self, columns: Sequence[str], arrays: Sequence[np.ndarray], sampler: BuiltinSampler,
-        labels: np.ndarray | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, columns: Sequence[str], arrays: Sequence[np.ndarray], sampler: BuiltinSampler) -> None:
         super().__init__(columns, sampler)
         self.arrays = list(arrays)
-        self._labels = labels
 
     def length(self) -> int:
         return len(self.arrays[0])
 
     def fetch(self, numbers: np.ndarray) -> tuple[Column, ...]:
         return tuple(np.take(array, numbers, axis=0) for array in self.arrays)
-
-    def labels(self) -> np.ndarray | None:
-        return self._labels

@@ -20,7 +20,6 @@ from mspc.mindspore_api.dataset.vision import (
     RandomVerticalFlip,
     Rescale,
     Resize,
-    VerticalFlip,
     operations,
 )
 from mspc.mindspore_api.errors import ApiValueError
@@ -43,7 +42,6 @@ __all__ = [
     "RandomVerticalFlip",
     "Rescale",
     "Resize",
-    "VerticalFlip",
 ]
 
 

@@ -23,7 +23,6 @@ from mspc.mindspore_api.dataset.pillow import decoded, enhancements, image_of, l
 from mspc.mindspore_api.dataset.pipeline_random import PipelineDraws
 from mspc.mindspore_api.dataset.resizing import resized
 from mspc.mindspore_api.dataset.row_values import flag, integer
-from mspc.mindspore_api.dataset.transforms import TypeCast
 from mspc.mindspore_api.dataset.vision.enums import Border, Inter
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 
@@ -194,12 +193,6 @@ class HorizontalFlip(Operation):
     def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         axis = height_axis(type(self).__name__, values) + self.axis
         return np.flip(values, axis)
-
-
-class VerticalFlip(HorizontalFlip):
-    """Mirrors the image, top to bottom."""
-
-    axis: ClassVar[int] = 0
 
 
 class RandomHorizontalFlip(Operation):
@@ -390,10 +383,6 @@ class ToNumpy(Operation):
 
     def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         return values
-
-
-class ToType(TypeCast):
-    """Conversion to another element type."""
 
 
 class RandomCropDecodeResize(RandomResizedCrop):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mspc.mindspore_api.dataset.transforms import RandomApply, RandomChoice, RandomOrder
+from mspc.mindspore_api.dataset.transforms import RandomApply, RandomChoice
 from mspc.mindspore_api.dataset.vision import (
     HWC2CHW,
     Border,
@@ -22,7 +22,6 @@ from mspc.mindspore_api.dataset.vision import (
     Resize,
     ToPIL,
     ToTensor,
-    ToType,
     operations,
 )
 
@@ -41,13 +40,11 @@ __all__ = [
     "RandomCrop",
     "RandomGrayscale",
     "RandomHorizontalFlip",
-    "RandomOrder",
     "RandomResizedCrop",
     "RandomVerticalFlip",
     "Resize",
     "ToPIL",
     "ToTensor",
-    "ToType",
 ]
 
 

@@ -495,39 +495,6 @@ class AvgPool3d(nn.AvgPool3d):
         super().__init__(kernel_size, stride, "pad", padding, ceil_mode, count_include_pad, divisor_override)
 
 
-class AdaptiveMaxPool1d(FunctionCell):
-    """The greatest values of `output_size` windows that cover [n, c, l], and with `return_indices` their indices."""
-
-    def __init__(self, output_size: Any, return_indices: bool = False) -> None:
-        super().__init__(functional.adaptive_max_pool1d, output_size, return_indices)
-
-
-class ZeroPad1d(nn.ZeroPad2d):
-    """Margins of zeros on the last dimension: one integer, or (before, after)."""
-
-    dims = 1
-
-
-class ZeroPad3d(nn.ZeroPad2d):
-    """Margins of zeros on the last three dimensions."""
-
-    dims = 3
-
-
-class UpsamplingNearest2d(nn.Upsample):
-    """Images of another size, each pixel the nearest one of the image."""
-
-    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
-        super().__init__(size, scale_factor, "nearest")
-
-
-class UpsamplingBilinear2d(nn.Upsample):
-    """Images of another size by linear interpolation, corners on corners."""
-
-    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
-        super().__init__(size, scale_factor, "bilinear", True)
-
-
 class Fold(FunctionCell):
     """Images [n, c, *output_size] with each pixel the sum of the columns' values for it; see `functional.fold`."""
 

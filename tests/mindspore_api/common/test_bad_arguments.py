@@ -22,7 +22,6 @@ BAD = [5, "x", None, [1, 2], {}, 1.5, True, object(), (Tensor([1.0]), "q")]
 X = Tensor(np.ones((2, 3), np.float32))
 ELSEWHERE = {"grad", "value_and_grad", "reshard", "partial", "functional", "nn", "optim", "checked"}
 ELSEWHERE |= {"add_flags", "identity", "is_tensor", "prim_attr_register", "shard"}
-ELSEWHERE |= {"jvp", "linearize", "vjp"}  # as grad
 PLACES = {"ops": ops, "mint": mint, "functional": mint.nn.functional}
 FUNCTIONS = {
     getattr(module, name): f"{place}.{name}"
@@ -140,7 +139,6 @@ def is_cell(found: Any) -> bool:
 
 @pytest.mark.parametrize(("call", "message"), [
     (lambda: nn.LeakyReLU("x"), "LeakyReLU: alpha must be a number, not 'x'"),
-    (lambda: nn.CELU(alpha=np.ones(2)), "CELU: these arguments do not fit: alpha=ndarray"),
     (lambda: nn.Dense(3), "Dense: missing a required argument: 'out_channels'"),
     (lambda: nn.ReLU6(x=1), "ReLU6: got an unexpected keyword argument 'x'"),
     (lambda: ops.ScalarCast(1), "ScalarCast: too many positional arguments"),
@@ -150,7 +148,6 @@ def is_cell(found: Any) -> bool:
     (lambda: nn.MSELoss()(1j, "x"), "MSELoss: these arguments do not fit: logits=a complex, labels='x'"),
     (lambda: Tensor([1, 2, 3]) + Tensor([1, 2]), "shapes (3,) and (2,) do not fit"),
     (lambda: Tensor([2]) ** Tensor([-1]), "operator **: integers have no negative powers that are integers"),
-    (lambda: ops.jacfwd(ops.sin, "x"), "jacrev(): axes must be integers or None, not 'x'"),
     (lambda: ops.nanquantile(X, np.array([1.5, 2])), "nanquantile(): q must be numbers from 0 to 1, not [1.5, 2.0]"),
     (lambda: ops.softmax(Tensor(1.0)), "Softmax: a number has no axis -1"),
     (lambda: ms.set_seed(2.5), "set_seed: seed must be an integer, not 2.5"),

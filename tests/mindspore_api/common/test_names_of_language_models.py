@@ -110,12 +110,11 @@ def test_a_checkpoint_of_a_rank_that_holds_the_same(tmp_path: Path, monkeypatch:
 
 
 def test_profilers_say_that_they_note_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    from mspc.profiler import DynamicProfilerMonitor, ProfilerLevel, _ExperimentalConfig, mstx
+    from mspc.profiler import ProfilerLevel, _ExperimentalConfig, mstx
 
     config = _ExperimentalConfig(profiler_level=ProfilerLevel.Level1, mstx=True)
     assert (config.profiler_level, config.mstx, config.l2_cache) == (ProfilerLevel.Level1, True, False)
     for make, said in (
-        (lambda: DynamicProfilerMonitor("folder", output_path="out"), "DynamicProfilerMonitor notes nothing here"),
         (lambda: mstx.mark("begin"), "mstx.mark() notes nothing here"),
         (lambda: mstx.range_end(mstx.range_start("step", None, "own")), "mstx.range_start() notes nothing here"),
         (lambda: ms.profiler.profile(experimental_config=config), "profile notes nothing here"),
@@ -124,9 +123,7 @@ def test_profilers_say_that_they_note_nothing(capsys: pytest.CaptureFixture[str]
         make()
         state.swap(before)
         assert capsys.readouterr().err.count(said) == 1
-    assert isinstance(DynamicProfilerMonitor(), ms.Callback)
-    for wrong in (lambda: _ExperimentalConfig(level=1), lambda: mstx.mark(3), lambda: mstx.range_end("0"),
-                  lambda: DynamicProfilerMonitor(poll_interval="2"), lambda: DynamicProfilerMonitor(3)):  # fmt: skip
+    for wrong in (lambda: _ExperimentalConfig(level=1), lambda: mstx.mark(3), lambda: mstx.range_end("0")):
         with pytest.raises(MspcError):
             wrong()
 

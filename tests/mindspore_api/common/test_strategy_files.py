@@ -2,40 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.parallel import set_op_strategy_config
-
-
-@pytest.mark.parametrize(
-    ("mode", "path", "message"),
-    [
-        ("SAVE", "plan.json", "set_op_strategy_config: path 'plan.json' is not absolute"),
-        ("SAVE", None, "set_op_strategy_config: path None is not absolute"),
-        ("LOAD", "/plans/plan.txt", "set_op_strategy_config: path '/plans/plan.txt' does not end in '.json'"),
-        ("KEEP", "/plans/plan.json", "set_op_strategy_config: mode 'KEEP' is neither 'SAVE' nor 'LOAD'"),
-    ],
-)
-def test_a_file_of_strategies_is_named_rightly(mode: str, path: Any, message: str) -> None:
-    with pytest.raises(KeyError) as refused:
-        set_op_strategy_config(mode, path)
-    assert message in str(refused.value)
-
-
-def test_a_file_of_strategies_is_a_setting(tmp_path: Path) -> None:
-    file = tmp_path / "plan.json"
-    set_op_strategy_config("SAVE", str(file))
-    assert ms.get_auto_parallel_context("strategy_ckpt_config")["operator_save_file"] == str(file)
-    with pytest.raises(ValueError, match=r"operator_load_file.*there is no such file"):
-        set_op_strategy_config("LOAD", str(file))
-    file.write_text("{}")
-    set_op_strategy_config("LOAD", file)
-    assert ms.get_auto_parallel_context("strategy_ckpt_config")["operator_load_file"] == str(file)
 
 
 def parameters(count: int) -> list[Parameter]:
@@ -48,7 +20,7 @@ def parameters(count: int) -> list[Parameter]:
         ("stand_alone", "Ascend", nn.Lamb, "but there is nothing to share in the mode stand_alone"),
         ("hybrid_parallel", "Ascend", nn.Adam, "but there is nothing to share in the mode hybrid_parallel"),
         ("data_parallel", "CPU", nn.Lamb, "which data_parallel has on Ascend alone, and device_target is CPU"),
-        ("data_parallel", "Ascend", nn.Adam, "which data_parallel has for AdaFactor, AdamWeightDecay and Lamb alone"),
+        ("data_parallel", "Ascend", nn.Adam, "which data_parallel has for AdamWeightDecay and Lamb alone"),
         ("data_parallel", "Ascend", nn.Lamb, "but 4 ranks have only 3 parameters to share"),
     ],
 )

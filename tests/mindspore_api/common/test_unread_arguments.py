@@ -37,7 +37,6 @@ REASONS = {
         train/model.py:Model.predict.config common/api.py:set_recursion_limit.recursion_limit
         train/model.py:Model.infer_predict_layout.skip_backend_compile train/model.py:Model.build.sink_mode
         train/model.py:Model.fit.valid_dataset_sink_mode
-        profiler.py:DynamicProfilerMonitor.__init__.cfg_path profiler.py:DynamicProfilerMonitor.__init__.output_path
         profiler.py:mstx.range_start.message
         profiler.py:mstx.range_start.domain""",
     "values have no places in a network": """
@@ -60,9 +59,7 @@ REASONS = {
         nn/loss_scale.py:all_finite.status nn/loss_scale.py:StaticLossScaler.adjust.grads_finite
         train/callback.py:TimeMonitor.on_train_begin.run_context train/callback.py:TimeMonitor.epoch_begin.run_context
         train/callback.py:TimeMonitor.step_begin.run_context train/callback.py:TimeMonitor.step_end.run_context
-        train/history.py:History.on_train_begin.run_context
-        train/callback.py:_Monitored.on_train_begin.run_context
-        train/callback.py:EarlyStopping.on_train_end.run_context ops/eager.py:EagerOneRank""",
+        ops/eager.py:EagerOneRank""",
     "it follows from another argument": """
         common/parameter.py:Parameter.set_data.slice_shape
         nn/basic.py:Dropout.__init__.dtype

@@ -197,7 +197,6 @@ def test_mnist_reads_idx_files(tmp_path):
     assert np.array_equal(rows[1]["image"][..., 0], images[1])
     assert (rows[0]["image"].dtype, rows[0]["label"].dtype) == (np.uint8, np.uint32)
     assert [r[1].item() for r in ds.MnistDataset(str(tmp_path), "test")] == [7]
-    assert [r[1].item() for r in ds.FashionMnistDataset(str(tmp_path), "test")] == [7]
     assert ds.MnistDataset(str(tmp_path)).get_dataset_size() == 4
     assert first(ds.MnistDataset(str(tmp_path), "train", num_samples=2, shuffle=False).project("label")) == [
         3,

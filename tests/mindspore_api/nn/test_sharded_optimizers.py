@@ -15,11 +15,6 @@ X, Y = floats(3, 8, 8), floats(4, 8, 16)
 SHAPES = [(8, 8), (8, 16)]
 OPTIMIZERS = {
     "amsgrad": lambda p: nn.Adam(p, 0.05, use_amsgrad=True, weight_decay=0.1),
-    "adamax": lambda p: nn.AdaMax(p, 0.05),
-    "adadelta": lambda p: nn.Adadelta(p, 0.5),
-    "adafactor": lambda p: nn.AdaFactor(p),
-    "adafactor that compresses": lambda p: nn.AdaFactor(p, compression=True),
-    "adafactor with a rate": lambda p: nn.AdaFactor(p, 0.1, beta1=0.0, relative_step=False, weight_decay=0.1),
     "lars": lambda p: nn.LARS(nn.Momentum(p, 0.1, 0.9, 0.01), coefficient=0.1),
     "rmsprop": lambda p: nn.RMSProp(p, 0.05, centered=True, weight_decay=0.1),
     "mint adamw": lambda p: mint.optim.AdamW(p, 0.05, amsgrad=True),

@@ -51,91 +51,6 @@ class Run:
         return float(self.optimizer.learning_rate)
 
 
-@pytest.mark.parametrize(
-    ("settings", "losses", "stopped"),
-    [
-        ({"patience": 0}, [3, 2, 1, 1, 1], 4),
-        ({"patience": 1}, [3, 2, 1, 1, 1], 4),
-        ({"patience": 2}, [3, 2, 1, 1, 1], 5),
-        ({"patience": 2}, [3, 2, 4, 1, 2, 2], 6),
-        ({"patience": 2, "min_delta": 0.5}, [3.0, 2.7, 2.6, 1.0], 3),
-        ({"patience": 1, "min_delta": -0.5}, [3.0, 2.7], 2),
-        ({"patience": 2, "mode": "max"}, [1, 2, 1, 1], 4),
-        ({"patience": 3, "baseline": 2.0}, [3.0, 2.9, 2.8, 1.0], 3),
-        ({"patience": 3, "baseline": 2.0}, [3.0, 1.9, 1.8, 1.7], 0),
-        ({"patience": 1}, [0.0, 0.0], 2),
-    ],
-)
-def test_training_stops_where_nothing_improves(settings: Any, losses: Any, stopped: int) -> None:
-    assert Run(train.EarlyStopping("loss", **settings)).losses(*losses) == stopped
-
-
-def test_a_metric_is_better_the_larger_it_is_and_an_error_the_smaller() -> None:
-    run = Run(train.EarlyStopping("accuracy", patience=2))
-    assert [run.epoch(accuracy=a) for a in (0.1, 0.2, 0.2, 0.1)] == [False, False, False, True]
-    run = Run(train.EarlyStopping("eval_loss", patience=1))
-    assert [run.epoch(eval_loss=a) for a in (0.2, 0.1, 0.2)] == [False, False, True]
-
-
-def test_the_best_weights_come_back(capsys: Any) -> None:
-    callback = train.EarlyStopping("loss", patience=2, restore_best_weights=True, verbose=True)
-    run = Run(callback)
-    for loss in (2.0, 1.0, 3.0, 4.0):
-        run.network.w.set_data(Tensor([[loss, loss]]))
-        stopped = run.epoch(loss)
-    assert stopped
-    assert run.network.w.asnumpy().tolist() == [[1.0, 1.0]]
-    callback.on_train_end(run.context)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == ["Restoring model weights from the end of the best epoch.", "Epoch 00004: early stopping"]
-
-
-def test_a_second_run_begins_anew() -> None:
-    callback = train.EarlyStopping("loss", patience=1)
-    assert Run(callback).losses(1.0, 1.0) == 2
-    assert Run(callback).losses(5.0, 4.0) == 0
-
-
-def test_what_is_not_there_is_said_once(capsys: Any) -> None:
-    run = Run(train.EarlyStopping("acc"))
-    assert not run.epoch(loss=1.0, eval_loss=2.0)
-    assert not run.epoch(loss=1.0)
-    assert capsys.readouterr().err == (
-        "warning: EarlyStopping looks at 'acc', which is not there at the end of epoch 1; there is loss, eval_loss; "
-        "Model.fit evaluates\n"
-    )
-
-
-def test_an_array_cannot_be_looked_at() -> None:
-    with pytest.raises(ValueError, match=r"EarlyStopping: 'f1' is an array of shape \(2,\), not one number"):
-        Run(train.EarlyStopping("f1")).epoch(f1=np.zeros(2))
-
-
-@pytest.mark.parametrize(
-    ("settings", "losses", "rates"),
-    [
-        ({"patience": 1}, [2, 1, 1, 1], [0.5, 0.5, 0.05, 0.005]),
-        ({"patience": 2, "factor": 0.5}, [2, 2, 2, 2, 2], [0.5, 0.5, 0.25, 0.25, 0.125]),
-        ({"patience": 1, "cooldown": 2}, [2, 2, 2, 2, 2], [0.5, 0.05, 0.05, 0.005, 0.005]),
-        ({"patience": 1, "min_lr": 0.1}, [2, 2, 2], [0.5, 0.1, 0.1]),
-        ({"patience": 1, "min_delta": 0.5}, [2.0, 1.7, 1.0], [0.5, 0.05, 0.05]),
-    ],
-)
-def test_the_learning_rate_falls_on_a_plateau(settings: Any, losses: Any, rates: Any) -> None:
-    run = Run(train.ReduceLROnPlateau("loss", **settings))
-    found: list[float] = []
-    for loss in losses:
-        run.epoch(loss)
-        found.append(run.rate())
-    assert found == pytest.approx(rates, rel=1e-6)
-
-
-def test_a_falling_rate_is_printed(capsys: Any) -> None:
-    run = Run(train.ReduceLROnPlateau("loss", patience=0, verbose=True))
-    run.losses(1.0, 1.0)
-    assert capsys.readouterr().out == "Epoch 00002: ReduceLROnPlateau reducing learning rate to 0.05.\n"
-
-
 def test_rates_are_scheduled_step_by_step() -> None:
     run = Run(train.LearningRateScheduler(lambda rate, step: rate / 2 if step == 2 else rate))
     found: list[float] = []
@@ -146,22 +61,10 @@ def test_rates_are_scheduled_step_by_step() -> None:
     assert found == [0.5, 0.25, 0.25]
 
 
-@pytest.mark.parametrize("callback", [train.ReduceLROnPlateau("loss"), train.LearningRateScheduler(lambda r, s: r)])
-def test_a_rate_that_is_no_number_stays(callback: Any) -> None:
-    run = Run(callback, rate=[0.1, 0.2, 0.3])
-    run.param.net_outputs = Tensor(1.0)
+def test_a_rate_that_is_no_number_stays() -> None:
+    run = Run(train.LearningRateScheduler(lambda r, s: r), rate=[0.1, 0.2, 0.3])
     with pytest.raises(ValueError, match="the learning rate of SGD changes by a schedule or differs between parameter"):
-        (callback.on_train_epoch_end if "Plateau" in repr(callback) else callback.on_train_step_end)(run.context)
-
-
-def test_history_keeps_epochs_losses_and_metrics() -> None:
-    history = train.History()
-    run = Run(history)
-    run.epoch(0.5, acc=0.25)
-    run.param.cur_epoch_num = 4
-    run.epoch(0.25, acc=0.75)
-    assert history.epoch == {"epoch": [1, 5]}
-    assert history.history == {"net_output": [0.5, 0.25], "acc": [0.25, 0.75]}
+        run.callback.on_train_step_end(run.context)
 
 
 def data(steps: int = 2) -> Any:
@@ -172,17 +75,6 @@ def data(steps: int = 2) -> Any:
 def model() -> Model:
     net = Net()
     return Model(net, nn.MSELoss(), nn.SGD(net.trainable_params()))
-
-
-def test_functions_as_callbacks() -> None:
-    seen: list[Any] = []
-    named = train.LambdaCallback(
-        on_train_epoch_end=lambda run: seen.append(run.original_args().cur_epoch_num),
-        on_train_end=lambda run: seen.append("end"),
-    )
-    first = train.LambdaCallback(lambda run: seen.append("begin"))
-    model().train(2, data(), [named, first])
-    assert seen == ["begin", 1, "begin", 2, "end"]
 
 
 def test_times_name_steps_and_waits(capsys: Any) -> None:
@@ -219,16 +111,7 @@ def test_no_summary_is_written(capsys: Any, tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: train.EarlyStopping(3), TypeError, "EarlyStopping: monitor must be a string, not 3"),
-        (lambda: train.EarlyStopping(mode="best"), ValueError, "EarlyStopping: mode 'best' is none of 'auto', 'min', "),
-        (lambda: train.EarlyStopping(patience=-1), ValueError, "EarlyStopping: patience -1 must be an integer, 0 or "),
-        (lambda: train.EarlyStopping(verbose=1), TypeError, "EarlyStopping: verbose must be True or False, not 1"),
-        (lambda: train.EarlyStopping(baseline="1"), TypeError, "EarlyStopping: baseline must be a number or None"),
-        (lambda: train.ReduceLROnPlateau(factor=1.0), ValueError, "ReduceLROnPlateau: factor 1.0 must be above 0 and "),
-        (lambda: train.ReduceLROnPlateau(cooldown=0.5), TypeError, "ReduceLROnPlateau: cooldown must be an integer"),
         (lambda: train.LearningRateScheduler(0.1), TypeError, "LearningRateScheduler: learning_rate_function must"),
-        (lambda: train.LambdaCallback(on_step_end=print), TypeError, "LambdaCallback has no on_step_end; it takes on_"),
-        (lambda: train.LambdaCallback(3), TypeError, "LambdaCallback: on_train_epoch_begin must be a function, not 3"),
         (lambda: train.TimeMonitor(0), ValueError, "TimeMonitor: data_size 0 must be a positive integer"),
         (lambda: train.TimeMonitor(data_time=1), TypeError, "TimeMonitor: data_time must be True or False, not 1"),
         (lambda: train.RunContext(3), TypeError, "RunContext takes a dict, not int"),
