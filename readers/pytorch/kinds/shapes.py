@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from mspc.ir.types import INT64
 from mspc.mindspore_api import mint, ops
-from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
 
@@ -199,37 +200,103 @@ def with_margins(self: Any, pad: Any, mode: Any, value: Any) -> Any:
     return ops.pad(x, sides, mode, 0 if value is None else value) if mode == "constant" else ops.pad(x, sides, mode)
 
 
-def strided(self: Any, size: Any, stride: Any, storage_offset: Any) -> Any:
-    """Return elements that follow each other in another shape.
+def strided_parts(shape: Any, size: Any, stride: Any, begin: Any) -> Any:
+    """Return how a tensor in row-major order has these strides: (the first element, the end and the step along each of
+    its dimensions, the dimension of the result that each of them becomes, -1 if it is left out), None if it has not."""
+    rank = len(shape)
+    apart = [math.prod(shape[d + 1 :]) for d in range(rank)]
+    firsts, ends, steps, owners = [], [], [1] * rank, [-1] * rank
+    rest = begin
+    for d in range(rank):
+        firsts.append(rest // apart[d] if shape[d] > 1 else 0)
+        rest = rest - firsts[d] * apart[d]
+    ends = [first + 1 for first in firsts]
+    for place in range(len(size)):
+        if size[place] == 1:
+            continue
+        fits = [d for d in range(rank) if owners[d] < 0 and apart[d] > 0 and stride[place] % apart[d] == 0
+                and firsts[d] + (size[place] - 1) * (stride[place] // apart[d]) < shape[d]]  # fmt: skip
+        if not fits or stride[place] == 0:
+            return None
+        d = fits[0]
+        owners[d], steps[d] = place, stride[place] // apart[d]
+        ends[d] = firsts[d] + (size[place] - 1) * steps[d] + 1
+    return (firsts, ends, steps, owners) if rest == 0 else None
 
-    Raises:
-        ValueError: the strides are others.
-    """
+
+def is_dense(size: Any, stride: Any) -> Any:
+    """Return whether elements of these strides follow each other."""
     step = 1
-    dense = True
     for d in range(len(size) - 1, -1, -1):
-        dense = dense and (size[d] == 1 or stride[d] == step)
+        if size[d] != 1 and stride[d] != step:
+            return False
         step = step * size[d]
+    return True
+
+
+def strided(self: Any, size: Any, stride: Any, storage_offset: Any) -> Any:
+    """Return the elements of a tensor in row-major order with other strides: successive ones, parts and permutations of
+    dimensions, or any others by their places."""
     begin = storage_offset or 0
-    if not dense or begin + step > self.size:
-        raise ApiValueError(f"as_strided: sizes {tuple(size)} with strides {tuple(stride)} from {begin} are no "
-                            f"successive elements of {self.shape}, which alone are read")  # fmt: skip
-    if step == self.size:
-        return reshaped(self, size)
-    return reshaped(ops.Reshape()(self, (-1,))[begin : begin + step], size)
+    count = math.prod(size)
+    if is_dense(size, stride):
+        if count == self.size:
+            return reshaped(self, size)
+        return reshaped(ops.Reshape()(self, (-1,))[begin : begin + count], size)
+    found = strided_parts(self.shape, size, stride, begin)
+    if found is None:
+        return ops.Gather()(ops.Reshape()(self, (-1,)), strided_places(size, stride, begin), 0)
+    firsts, ends, steps, owners = found
+    piece = ops.StridedSlice()(self, tuple(firsts), tuple(ends), tuple(steps))
+    kept = [d for d in range(len(owners)) if owners[d] >= 0]
+    ordered = sorted(kept, key=lambda d: owners[d])
+    left = ops.Reshape()(piece, tuple([piece.shape[d] for d in kept]))
+    return reshaped(permuted(left, [kept.index(d) for d in ordered]), size)
+
+
+def strided_places(size: Any, stride: Any, begin: Any) -> Any:
+    """Return the places of strided elements in a row of all."""
+    places = ops.Fill()(INT64, tuple(size), begin)
+    for d in range(len(size)):
+        along = ops.arange(0, size[d], 1) * stride[d]
+        places = places + ops.Reshape()(ops.cast(along, INT64), (-1,) + (1,) * (len(size) - 1 - d))
+    return places
 
 
 def strided_replaced(base: Any, new: Any, size: Any, stride: Any, storage_offset: Any) -> Any:
-    """Return the base with successive elements replaced."""
+    """Return the base with strided elements replaced."""
+    begin, flat, parts = storage_offset or 0, ops.Reshape()(base, (-1,)), []
+    if not is_dense(size, stride):
+        found = strided_parts(base.shape, size, stride, begin)
+        if found is not None:
+            return parts_replaced(base, new, found)
+        places = ops.Reshape()(strided_places(size, stride, begin), (-1,))
+        return reshaped(mint.scatter(flat, 0, places, ops.Reshape()(new, (-1,))), base.shape)
     if new.size == base.size:
         return reshaped(new, base.shape)
-    begin, flat, parts = storage_offset or 0, ops.Reshape()(base, (-1,)), []
     if begin > 0:
         parts.append(flat[:begin])
     parts.append(ops.Reshape()(new, (-1,)))
     if begin + new.size < base.size:
         parts.append(flat[begin + new.size :])
     return reshaped(ops.concat(parts, 0), base.shape)
+
+
+def parts_replaced(base: Any, new: Any, found: Any) -> Any:
+    """Return the base with the elements replaced that `strided_parts` has found."""
+    firsts, ends, steps, owners = found
+    kept = [d for d in range(len(owners)) if owners[d] >= 0]
+    ordered = sorted(kept, key=lambda d: owners[d])
+    left = reshaped(new, [new.shape[owners[d]] for d in ordered])
+    value = permuted(left, [ordered.index(d) for d in kept])
+    sizes = [(ends[d] - firsts[d] + steps[d] - 1) // steps[d] for d in range(len(owners))]
+    value = ops.Reshape()(value, tuple(sizes))
+    inner = [base]
+    for d in range(len(owners) - 1):
+        inner.append(part(inner[d], d, firsts[d], ends[d], steps[d]))
+    for d in range(len(owners) - 1, -1, -1):
+        value = part_replaced(inner[d], value, d, firsts[d], ends[d], steps[d])
+    return value
 
 
 def windows(self: Any, dimension: Any, size: Any, step: Any) -> Any:

@@ -100,6 +100,9 @@ def test_every_view_is_written_through(
 @pytest.mark.parametrize(("kind", "arguments", "shape", "part"), [
     ("aten.diagonal.default", {"offset": 1}, (3,), lambda x: np.lib.stride_tricks.as_strided(x[0, 1:], (3,), (20,))),
     ("aten.unfold.default", {"dimension": 1, "size": 2, "step": 2}, (4, 2, 2), lambda x: x),
+    *(("aten.as_strided.default", {"size": [*size], "stride": [*stride], "storage_offset": 1}, size, lambda x,
+       form=(size, tuple(4 * n for n in stride)): np.lib.stride_tricks.as_strided(x.reshape(-1)[1:], *form))
+      for size, stride in (((2, 3), (1, 4)), ((3, 2), (4, 2)), ((3,), (5,)), ((2, 2), (8, 1)))),
     ("aten.expand.default", {"size": [4, 4]}, (4, 4), lambda x: x),
     ("aten.expand.default", {"size": [1, 4, 4]}, (1, 4, 4), lambda x: x),
     ("aten.dropout.default", {"input": "own", "p": 0.5, "train": False}, (4, 4), lambda x: x),
