@@ -28,7 +28,16 @@ COMPLEX, COMPLEX_ROW = Drawn("complex64", (2, 4)), Drawn("complex64", (4,))
 
 def calls() -> Iterator[Call]:
     """At least one of every kind whose numbers PyTorch has, too."""
-    for kinds, *args in (*_CALLS, *_MORE, *_SPECIAL, *_GRADIENTS):
+    yield from _calls(*_CALLS, *_MORE, *_SPECIAL, *_GRADIENTS, *_LISTS)
+
+
+def writing_calls() -> Iterator[Call]:
+    """Calls of kinds that overwrite arguments."""
+    yield from _calls(*_WRITTEN)
+
+
+def _calls(*rows: tuple[Any, ...]) -> Iterator[Call]:
+    for kinds, *args in rows:
         named = args.pop() if args and isinstance(args[-1], dict) else {}
         for kind in kinds.split():
             yield Call(kind if kind.count(".") > 1 else f"aten.{kind}", tuple(args), named)
@@ -168,6 +177,7 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     ("native_group_norm.default", IMAGE, floats(4), floats(4), 2, 4, 36, 2, 1e-5),
     ("_native_batch_norm_legit_functional.default", *_NORM, True, 0.1, 1e-5),
     ("_native_batch_norm_legit_no_training.default", *_NORM, 0.1, 1e-5),
+    ("_native_batch_norm_legit.no_stats", IMAGE, floats(4), floats(4), True, 0.1, 1e-5),
     ("instance_norm.default", IMAGE, floats(4), floats(4), None, None, True, 0.1, 1e-5, False),
     ("cosine_similarity.default", X, Y), ("_weight_norm.default", X, floats(3, 1)),
     ("scaled_dot_product_attention.default", *_ATTENTION),
@@ -410,7 +420,7 @@ _SPECIAL: tuple[tuple[Any, ...], ...] = (
 """Calls with infinite numbers and NaN, equal elements, and other arguments that are easily forgotten."""
 
 IMAGE_AFTER, VOLUME = floats(2, 4, 3, 3), floats(2, 2, 4, 4, 4)
-_ALL = [True] * 3
+_ALL, ENDS = [True] * 3, exactly([2, 2, 8], "int32")
 _LABELS = (floats(6, 4), integers(6))
 _PLACES = integers(2, 4, 3, 3, high=36)
 _POOLED = (floats(2, 4, 3, 3), IMAGE, (2, 2), (2, 2), (0, 0))
@@ -448,6 +458,10 @@ _GRADIENTS: tuple[tuple[Any, ...], ...] = (
     ("nll_loss2d_backward.default", floats(), floats(2, 4, 3, 3), integers(2, 3, 3), floats(4), 1, 2, floats(low=1)),
     ("mse_loss_backward.default soft_margin_loss_backward.default", X, X, Y, 0),
     ("mse_loss_backward.default", floats(), X, Y, 1),
+    ("multi_margin_loss_backward.default", floats(), *_LABELS, 1, 0.5, floats(4, low=0.5), 1),
+    ("multilabel_margin_loss_forward.default", floats(3, 4), integers(3, 4, low=-1, high=4), 1),
+    ("multilabel_margin_loss_backward.default", floats(), floats(1, 4), exactly([[2, 0, -1, 1]], "int64"), 1,
+     exactly([[1, 0, 1, 0]])),
     ("smooth_l1_loss_backward.default huber_loss_backward.default", floats(), X, Y, 1, 0.4),
     ("binary_cross_entropy_backward.default", floats(), floats(3, 4, low=0.1, high=0.9), POSITIVE, X),
     ("slice_backward.default", floats(3, 3), (7, 3), 0, 1, 6, 2),
@@ -462,6 +476,11 @@ _GRADIENTS: tuple[tuple[Any, ...], ...] = (
      False, (0, 0), 2, _ALL),
     ("convolution_backward.default", floats(2, 3, 12, 12), IMAGE, floats(4, 3, 3, 3), (3,), (2, 2), (1, 1), (1, 1),
      True, (1, 1), 1, _ALL),
+    ("convolution.default", floats(2, 4, 5), floats(4, 3, 2), floats(3), (2,), (1,), (1,), True, (0,), 1),
+    ("convolution.default", floats(2, 4, 3, 4, 5), floats(4, 3, 2, 2, 3), floats(3), (2, 1, 2), (1, 0, 1), (1, 1, 1),
+     True, (1, 0, 0), 1),
+    ("_grouped_mm.default", floats(8, 4), floats(3, 4, 4), ENDS),
+    ("_grouped_mm.default", floats(4, 8), floats(8, 4), ENDS),
     ("max_pool2d_with_indices_backward.default", *_POOLED, (1, 1), False, _PLACES),
     ("max_pool3d_with_indices.default", VOLUME, (2, 2, 2)),
     ("max_pool3d_with_indices_backward.default", floats(2, 2, 2, 2, 2), VOLUME, (2, 2, 2), (2, 2, 2), (0, 0, 0),
@@ -495,3 +514,36 @@ _GRADIENTS: tuple[tuple[Any, ...], ...] = (
      {"attn_mask": floats(1, 1, 5, 6)}),
 )  # fmt: skip
 """Calls of the kinds that autograd calls."""
+
+PAIR, OTHER_PAIR, LARGE = (X, ROW), (Y, floats(4)), (POSITIVE, floats(4, low=0.5, high=2.0))
+_ONE = """abs neg sqrt rsqrt reciprocal exp log sign tanh sigmoid""".split()
+_TWO = """mul div maximum minimum clamp_min clamp_max pow add sub""".split()
+_LISTED: tuple[tuple[Any, ...], ...] = (
+    *((f"{name}{{}}.default", LARGE) for name in _ONE), *((f"{name}{{}}.List", LARGE, OTHER_PAIR) for name in _TWO),
+    *((f"{name}{{}}.Scalar", LARGE, 0.7) for name in _TWO),
+    *((f"{name}{{}}.ScalarList", LARGE, [0.7, 2.0]) for name in _TWO),
+    *((f"{name}{{}}.Tensor", PAIR, floats()) for name in ("mul", "div", "add")),
+    *((f"{name}{{}}.Scalar", PAIR, OTHER_PAIR, LARGE, 0.5) for name in ("addcmul", "addcdiv")),
+    *((f"{name}{{}}.ScalarList", PAIR, OTHER_PAIR, LARGE, [0.5, 2.0]) for name in ("addcmul", "addcdiv")),
+    ("lerp{}.Scalar", PAIR, OTHER_PAIR, 0.3), ("lerp{}.List", PAIR, OTHER_PAIR, LARGE),
+    ("add{}.List", PAIR, OTHER_PAIR, {"alpha": 0.3}), ("copy{}.default", PAIR, OTHER_PAIR),
+)  # fmt: skip
+_LISTS: tuple[tuple[Any, ...], ...] = (
+    *((f"_foreach_{name.format('')}", *args) for name, *args in _LISTED),
+    ("_foreach_norm.Scalar", PAIR), ("_foreach_norm.Scalar", PAIR, 1), ("_foreach_pow.ScalarAndTensor", 0.9, PAIR),
+)  # fmt: skip
+_ADAM = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.3, "eps": 1e-6, "amsgrad": False, "maximize": False}
+_SGD = {"weight_decay": 0.3, "momentum": 0.9, "lr": 0.1, "dampening": 0.2, "nesterov": False, "maximize": False,
+        "is_first_step": False}  # fmt: skip
+_STATES = (PAIR, OTHER_PAIR, PAIR, LARGE)
+_STEPS = (exactly(3.0), exactly(3.0))
+
+_WRITTEN: tuple[tuple[Any, ...], ...] = (
+    *((f"_foreach_{name.format('_')}", *args) for name, *args in _LISTED), ("_foreach_zero_.default", PAIR),
+    ("_fused_adam_.default _fused_adamw_.default", *_STATES, (), _STEPS, _ADAM),
+    ("_fused_adamw_.default", *_STATES, LARGE, _STEPS, _ADAM | {"amsgrad": True, "maximize": True}),
+    ("_fused_adam_.tensor_lr _fused_adamw_.tensor_lr", *_STATES, (), _STEPS, _ADAM | {"lr": exactly(0.1)}),
+    ("_fused_sgd_.default", *_STATES[:3], _SGD), ("_fused_sgd_.default", *_STATES[:2], (), _SGD | {"momentum": 0.0}),
+    ("_fused_sgd_.tensor_lr", *_STATES[:3], _SGD | {"lr": exactly(0.1), "nesterov": True, "dampening": 0.0}),
+)  # fmt: skip
+"""Calls of kinds that overwrite arguments."""

@@ -163,7 +163,7 @@ class _StepReader:
         weights = ProgramWeights(self.archive.shown, Files([self.archive.path], [self.archive.size]), tensors)
         program = ExportedProgram(
             self.archive.shown, graph, tuple(inputs), tuple(outputs), weights,
-            torch=text_in(self.content.get("torch", ""), "its torch"),
+            torch=text_in(self.content.get("torch", ""), "its torch"), is_step=True,
         )  # fmt: skip
         _check_values(program)
         used = {self.labels[name]: name for name in groups if name in self.used}

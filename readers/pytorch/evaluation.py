@@ -295,6 +295,7 @@ def evaluated(
     Raise MspcError if a node cannot be computed, with the kind and the module, at the line of the module's source.
     """
     walk = _Walk(evaluator, constants, None if half is None else Autocast(half))
+    walk.folds = not program.is_step
     tensors = iter(given)
     for each in program.inputs:
         if each.kind == "value":
@@ -339,6 +340,8 @@ class _Walk:
         self.evaluator = evaluator
         self.autocast = autocast
         self.is_differentiated = is_differentiated
+        self.folds = True
+        """Whether nodes of known numbers become constants."""
         self.halved: set[str] = set()
         """Names of values that were exported in Float32, and that are halves."""
         self.values: dict[str, NamedValue] = {}
@@ -354,7 +357,8 @@ class _Walk:
     def run(self, graph: ExportedGraph) -> None:
         written = written_names(graph)
         for node in graph.nodes:
-            found = None if written.intersection(node.results) else self._known_result(node)
+            is_made = not self.folds or written.intersection(node.results)
+            found = None if is_made else self._known_result(node)
             if found is not None:
                 self.known[node.results[0]] = found
                 self.delayed[node.results[0]] = node

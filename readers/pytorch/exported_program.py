@@ -362,7 +362,8 @@ class ExportedProgram:
     and constants by their qualified names, which are read when they are needed; empty if the program was exported
     without any. same: tensors that are another one under a second name, as tied weights are, with the name of that.
     schema: the version of the format. torch: that of PyTorch. own_plan: the model's own plan of its layers, styles by
-    patterns; files have none. parts: parameters that are slices of one of the module's.
+    patterns; files have none. parts: parameters that are slices of one of the module's. is_step: a recorded step, each
+    of whose nodes is computed; of other programs nodes of known numbers become constants.
     """
 
     name: str
@@ -377,6 +378,7 @@ class ExportedProgram:
     torch: str = ""
     own_plan: Mapping[str, str] = field(default_factory=dict[str, str])
     parts: Mapping[str, ProgramPart] = field(default_factory=dict[str, "ProgramPart"])
+    is_step: bool = False
 
 
 # The arguments of control operators have no names: settings, then the graph, then its operands. The first setting of

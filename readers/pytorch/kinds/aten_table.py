@@ -15,6 +15,7 @@ from mspc.readers.pytorch.kinds.gradients import GRADIENTS
 from mspc.readers.pytorch.kinds.indexing import BAGS, INDEXING
 from mspc.readers.pytorch.kinds.kind import NEEDED, Kind, KindArgument
 from mspc.readers.pytorch.kinds.linear import ATTENTION, EXPERTS, MATRICES, PRODUCTS
+from mspc.readers.pytorch.kinds.lists import LISTS
 from mspc.readers.pytorch.kinds.nn_layers import NORMS, RECURRENT
 from mspc.readers.pytorch.kinds.pointwise import COMPLEX, ELEMENTWISE
 from mspc.readers.pytorch.kinds.reductions import LOSSES, REDUCTIONS
@@ -23,7 +24,7 @@ from mspc.readers.pytorch.kinds.spatial import IMAGES
 
 THEMES: tuple[Iterable[list[Kind]], ...] = (
     ELEMENTWISE, SHAPES, CREATION, REDUCTIONS, PRODUCTS, NORMS, ATTENTION, INDEXING, IMAGES, LOSSES, RANDOM,
-    GRADIENTS, COLLECTIVES, EXPERTS, BAGS, COMPLEX, MATRICES, RECURRENT, BOOKKEEPING,
+    GRADIENTS, LISTS, COLLECTIVES, EXPERTS, BAGS, COMPLEX, MATRICES, RECURRENT, BOOKKEEPING,
 )  # fmt: skip
 
 OVERWRITTEN = "self"

@@ -7,13 +7,17 @@ from typing import Any
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.communication.group import get_group_size
 from mspc.readers.pytorch.kinds.kind import row
+from mspc.readers.pytorch.kinds.shapes import nothing
 
 NAMES = {"product": "prod"}
 """Reductions of PyTorch that mspc has under another name."""
 
 
 def reduced(x: Any, reduce_op: Any, group: Any) -> Any:
-    """Return the reduction over the ranks of a group: a sum, mean, maximum, minimum or product."""
+    """Return the reduction over the ranks of a group: a sum, mean, maximum, minimum or product; `sum*F` is a sum of
+    operands times F."""
+    if reduce_op[:4] == "sum*":
+        return ops.AllReduce("sum", group)(x * float(reduce_op[4:]))
     if reduce_op == "avg":
         return ops.AllReduce("sum", group)(x) / get_group_size(group)
     return ops.AllReduce(NAMES.get(reduce_op, reduce_op), group)(x)
@@ -69,13 +73,87 @@ def chunks_joined(tensors: Any, dim: Any, num_chunks: Any, out: Any) -> Any:
     return ops.Reshape()(ops.concat(rows, 1), out.shape)
 
 
+def all_to_all(x: Any, received: Any, sent: Any, group: Any) -> Any:
+    """Return the rows that all ranks of a group send to each other: so many from and to each of them, equal numbers if
+    the lists are empty."""
+    ranks = get_group_size(group)
+    if len(set(sent)) <= 1 and len(set(received)) <= 1:
+        return ops.AlltoAll(ranks, 0, 0, group)(x)
+    shape = (sum(received), *x.shape[1:])
+    count = x.size // x.shape[0]
+    return ops.Reshape()(ops.AlltoAllV(group, count)(ops.Reshape()(x, (-1,)), tuple(sent), tuple(received)), shape)
+
+
+def of_dimensions(x: Any, gather_dim: Any, shard_dim: Any, group: Any) -> Any:
+    """Return a slice along one dimension, gathered along another."""
+    return ops.AlltoAll(get_group_size(group), shard_dim, gather_dim, group)(x)
+
+
+def all_of(one: Any) -> Any:
+    """Return a function of a list of tensors, `one` for each."""
+    return lambda tensors, *others: [one(each, *others) for each in tensors]
+
+
+def all_into(one: Any) -> Any:
+    """Return a function of a list of tensors that returns the new tensors twice: as results, and as written values."""
+
+    def of(tensors: Any, *others: Any) -> Any:
+        new = [one(each, *others) for each in tensors]
+        return (*new, new)
+
+    return of
+
+
+def rooted(x: Any, root: Any, group: Any) -> Any:
+    """Return the tensor of a rank of the group."""
+    return ops.Broadcast(root, group)((x,))[0]
+
+
+def gathered(x: Any, group: Any) -> Any:
+    return ops.AllGather(group)(x)
+
+
 COLLECTIVES = (
     row("_c10d_functional.all_reduce.default", "input, reduce_op, group_name", reduced),
-    row("_c10d_functional.all_gather_into_tensor.default", "input, -group_size, group_name",
-        lambda input, group: ops.AllGather(group)(input)),
+    row("_c10d_functional.all_reduce_.default", "input, reduce_op, group_name", reduced, writes="input"),
+    row("_c10d_functional.all_reduce_coalesced.default", "inputs, reduce_op, group_name", all_of(reduced)),
+    row("_c10d_functional.all_reduce_coalesced_.default", "inputs, reduce_op, group_name", all_into(reduced),
+        writes="inputs"),
+    row("_c10d_functional.all_gather_into_tensor.default", "input, -group_size, group_name", gathered),
+    row("_c10d_functional.all_gather_into_tensor_out.default", "input, -group_size, group_name, -out",
+        gathered, writes="out"),
+    row("_c10d_functional.all_gather_into_tensor_coalesced.default", "inputs, -group_size, group_name",
+        all_of(gathered)),
     row("_c10d_functional.reduce_scatter_tensor.default", "input, reduce_op, -group_size, group_name",
         reduce_scattered),
+    row("_c10d_functional.reduce_scatter_tensor_out.default", "input, reduce_op, -group_size, group_name, -out",
+        reduce_scattered, writes="out"),
+    row("_c10d_functional.reduce_scatter_tensor_coalesced.default", "inputs, reduce_op, -group_size, group_name",
+        all_of(reduce_scattered)),
+    row("_c10d_functional.all_to_all_single.default", "input, output_split_sizes, input_split_sizes, group_name",
+        all_to_all),
+    row("_c10d_functional.broadcast.default", "input, src, group_name", rooted),
+    row("_c10d_functional.broadcast_.default", "input, src, group_name", rooted, writes="input"),
     row("_c10d_functional.wait_tensor.default", "tensor", lambda tensor: tensor),
+    row("_dtensor.shard_dim_alltoall.default", "input, gather_dim, shard_dim, group_name", of_dimensions),
+    row("c10d.allreduce_.default",
+        "tensors, process_group, reduce_op, -sparse_indices, -async_op=True, -timeout=-1",
+        all_into(lambda x, group, reduce_op: reduced(x, reduce_op, group)), writes="tensors"),
+    row("c10d.allreduce_coalesced_.default", "tensors, process_group, reduce_op, -async_op=True, -timeout=-1",
+        lambda tensors, group, reduce_op: ([reduced(each, reduce_op, group) for each in tensors],), writes="tensors"),
+    row("c10d.broadcast_.default",
+        "tensors, process_group, root_rank, -root_tensor, -async_op=True, -timeout=-1",
+        all_into(lambda x, group, root: rooted(x, root, group)), writes="tensors"),
+    row("c10d.alltoall_base_.default", "-output, input, process_group, output_split_sizes, input_split_sizes, "
+        "-async_op=True, -timeout=-1",
+        lambda input, group, received, sent: all_to_all(input, received, sent, group), writes="output"),
+    row("c10d.allgather_into_tensor_coalesced_.default", "-outputs, inputs, process_group, -async_op=True",
+        lambda inputs, group: ([gathered(each, group) for each in inputs],), writes="outputs"),
+    row("c10d.reduce_scatter_tensor_coalesced_.default",
+        "-outputs, inputs, process_group, reduce_op, -async_op=True, -timeout=-1",
+        lambda inputs, group, reduce_op: ([reduce_scattered(each, reduce_op, group) for each in inputs],),
+        writes="outputs"),
+    row("c10d.barrier.default", "-tensor, -process_group, -device_ids, -async_op=True, -timeout=-1", nothing),
     row("_c10d_functional._wrap_tensor_autograd.default", "input", lambda input: input),
     row("c10d._allgather_base_.default", "output_tensor, input_tensor, process_group, -async_op=True, -timeout=-1",
         gathered_into, writes="output_tensor"),
@@ -84,7 +162,7 @@ COLLECTIVES = (
         writes="output_tensor"),
     row("fsdp.all_gather_copy_in.default",
         "all_gather_inputs, all_gather_output, inp_split_sizes, all_gather_input_numel, rank", copied_in),
-    row("fsdp.split_with_sizes_copy.default", "all_gather_output, all_gather_input_split_sizes, dim=0, out=None",
+    row("fsdp.split_with_sizes_copy.default", "all_gather_output, all_gather_input_split_sizes, dim=0, out",
         split_into, writes="out"),
     row("fsdp.chunk_cat.default", "tensors, dim, num_chunks, out", chunks_joined, writes="out"),
 )  # fmt: skip

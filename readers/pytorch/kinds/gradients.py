@@ -222,6 +222,13 @@ GRADIENTS = (
         gradients(lambda self, target, reduction, delta: ops.huber_loss(self, target, reduced(reduction), delta))),
     row("soft_margin_loss_backward.default", "grad_output, self, target, reduction",
         gradients(of_target(functional.soft_margin_loss))),
+    row("multi_margin_loss_backward.default", "grad_output, self, target, p, margin, weight=None, reduction=1",
+        gradients(lambda self, target, p, margin, weight, reduction: ops.multi_margin_loss(
+            self, target, p, margin, weight, reduced(reduction)))),
+    row("multilabel_margin_loss_forward.default", "self, target, reduction", lambda self, target, reduction: (
+        ops.multilabel_margin_loss(self, target, reduced(reduction)), None)),
+    row("multilabel_margin_loss_backward.default", "grad_output, self, target, reduction, -is_target",
+        gradients(of_target(ops.multilabel_margin_loss))),
     row("binary_cross_entropy_backward.default", "grad_output, self, target, weight=None, reduction=1",
         gradients(of_truths)),
     row("slice_backward.default", "grad_output, input_sizes, dim, start, end, step",

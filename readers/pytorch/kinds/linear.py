@@ -162,7 +162,10 @@ MATRICES = (
 
 
 def grouped_product(rows: Any, matrices: Any, ends: Any) -> Any:
-    """The rows [m, k] of every group, which ends at a row, times its matrix of [groups, k, n]."""
+    """The rows [m, k] of every group, which ends at a row, times its matrix of [groups, k, n]; of rows [k, m] and
+    [m, n] the products of every group."""
+    if len(rows.shape) == 2 and len(matrices.shape) == 2 and ends is not None:
+        return ops.GroupedOuter()(ops.Transpose()(rows, (1, 0)), matrices, ends)
     if len(rows.shape) != 2 or len(matrices.shape) != 3 or ends is None:
         raise ApiValueError("grouped products: only rows [m, k] by matrices [groups, k, n] with ends are read")
     return ops.GroupedProduct()(rows, matrices, ends)

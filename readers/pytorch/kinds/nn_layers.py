@@ -98,6 +98,8 @@ def batch_norm_new(
         out = out + ops.Reshape()(bias, channels)
     count = input.size // input.shape[1]
     unbiased = variance * (count / max(1, count - 1))
+    if running_mean is None:
+        return out, mean, scale, None, None
     return (
         out, mean, scale, running_mean * (1 - momentum) + ops.stop_gradient(mean) * momentum,
         running_var * (1 - momentum) + ops.stop_gradient(unbiased) * momentum,
@@ -172,6 +174,8 @@ NORMS = (
     row("_native_batch_norm_legit.default native_batch_norm.default",
         "input, weight, bias, running_mean, running_var, training, momentum, eps", batch_norm_with_statistics,
         writes="running_mean running_var"),
+    row("_native_batch_norm_legit.no_stats", "input, weight, bias, training, momentum, eps",
+        lambda input, weight, bias, *settings: batch_norm_new(input, weight, bias, None, None, *settings)[:3]),
     row("_native_batch_norm_legit_functional.default",
         "input, weight, bias, running_mean, running_var, training, momentum, eps", batch_norm_new),
     row("_native_batch_norm_legit_no_training.default",

@@ -137,6 +137,15 @@ def transposed_convolution(
         of_number(dilation))
 
 
+def spread_along(
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
+) -> Any:
+    """The gradient of a convolution of lines as a function."""
+    return ops.Squeeze(-2)(transposed_convolution(
+        ops.ExpandDims()(input, -2), ops.ExpandDims()(weight, -2), bias, (1, _one(stride)), (0, _one(padding)),
+        (0, _one(output_padding)), groups, (1, _one(dilation))))
+
+
 def greatest_along(self: Any, output_size: Any) -> Any:
     """The greatest numbers of parts of the last dimension, with their places there."""
     found, places = functional.adaptive_max_pool2d(ops.ExpandDims()(self, -2), (1, _one(output_size)), True)
@@ -203,7 +212,8 @@ def any_convolution(
 ) -> Any:
     """A convolution, or the gradient of one, as the core of ATen has it."""
     if transposed:
-        return transposed_convolution(input, weight, bias, stride, padding, output_padding, groups, dilation)
+        spread = {3: spread_along, 4: transposed_convolution, 5: spread_in_space}[len(weight.shape)]
+        return spread(input, weight, bias, stride, padding, output_padding, groups, dilation)
     return convolution(len(weight.shape) - 2, input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -298,9 +308,7 @@ IMAGES = (
         transposed_convolution),
     row("conv_transpose1d.default",
         "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1",
-        lambda input, weight, bias, stride, padding, more, groups, dilation: ops.Squeeze(-2)(transposed_convolution(
-            ops.ExpandDims()(input, -2), ops.ExpandDims()(weight, -2), bias, (1, _one(stride)), (0, _one(padding)),
-            (0, _one(more)), groups, (1, _one(dilation))))),
+        spread_along),
     row("adaptive_max_pool1d.default", "self, output_size", greatest_along),
     row("upsample_trilinear3d.vec", "input, output_size, align_corners, scale_factors", in_space),
     row("conv_transpose3d.input",
