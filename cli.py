@@ -36,7 +36,7 @@ def loaded(verb: Verb) -> Any:
     app: typer.Typer | None = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-        function = getattr(module, verb.name, None) or getattr(module, f"{verb.name}_")
+        function = getattr(module, verb.name.replace("-", "_"), None) or getattr(module, f"{verb.name}_")
         app.command(verb.name, short_help=verb.help, context_settings=dict(verb.settings))(function)
     command = get_command(app)
     options.keep_what_is_read(command)

@@ -1,0 +1,206 @@
+"""Flight records of jobs that hang: they are read without running anything, and the culprit is named."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mspc.commands.explain_hang import explain_records
+from mspc.ir.diagnostics import MspcError
+from mspc.runtime.faults.flight_records import plain_pickle, read_record, read_records
+from tests.runtime.faults.hang_programs import FAULTS, outcome
+from tests.serving import SERVED
+
+
+def content(number: int = 0, version: str = "2.10") -> dict[str, Any]:
+    """A flight record of some calls, with all fields that PyTorch writes."""
+    entries = [
+        {
+            "frames": [
+                {"name": "all_reduce", "filename": "/venv/torch/distributed/c10d.py", "line": 3},
+                {"name": "step", "filename": "/job/train.py", "line": 7},
+            ],
+            "record_id": number + i, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": i + 1,
+            "p2p_seq_id": 0, "op_id": i + 1, "profiling_name": "gloo:all_reduce", "time_created_ns": 5 + i,
+            "input_sizes": [[4, 3]], "input_dtypes": ["Float"], "output_sizes": [[4, 3]], "output_dtypes": ["Float"],
+            "state": "scheduled", "time_discovered_started_ns": None, "time_discovered_completed_ns": None,
+            "retired": True, "timeout_ms": 8000, "is_p2p": False,
+        }
+        for i in range(3)
+    ]  # fmt: skip
+    status = {"0": {"last_enqueued_collective": 3, "last_started_collective": -1, "last_completed_collective": 3}}
+    return {
+        "version": version, "pg_config": {"0": {"name": "0", "desc": "x", "ranks": "[0, 1]"}}, "pg_status": status,
+        "entries": entries, "big": 2**70, "none": None, "nested": ((1, 2.5), [True, False], ()),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_plain_pickles_are_decoded(protocol: int) -> None:
+    assert plain_pickle(pickle.dumps(content(), protocol)) == content()
+
+
+class Hostile:
+    def __reduce__(self) -> Any:
+        return print, ("never printed",)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (pickle.dumps(Hostile(), 2), "is not one of plain data, and is not run"),
+        (pickle.dumps(Path("x")), "is not one of plain data, and is not run"),
+        (b"\x80\x02X\xff\xff\xff\xffabc.", "a text of 4294967295 bytes at byte 7 is longer than the file"),
+        (b"\x80\x02r\xff\xff\xff\xff.", "damaged before byte"),
+        (b"\x80\x02}u.", "damaged before byte"), (b"\x80\x02h\x07.", "damaged before byte"),
+        (pickle.dumps(content(), 2)[:400], "longer than the file"), (b"\x80\x02", "cut off after 2 bytes"),
+    ],
+)  # fmt: skip
+def test_other_pickles_are_refused(
+    tmp_path: Path, data: bytes, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace_rank_0"
+    path.write_bytes(data)
+    with pytest.raises(MspcError) as raised:
+        read_record(path)
+    assert said in raised.value.message
+    assert str(path) in raised.value.message
+    assert capsys.readouterr().out == ""
+
+
+def test_damaged_pickles_end_in_one_message(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    whole = pickle.dumps(content(), 2)
+    path = tmp_path / "trace_rank_0"
+    said: list[str] = []
+    for _ in range(200):
+        data = bytearray(whole)
+        for _ in range(draw.randrange(1, 6)):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        path.write_bytes(data)
+        with contextlib.suppress(MspcError) as _:
+            read_record(path)
+            said.append("read")
+    assert len(said) < 200
+
+
+def test_a_damaged_record_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "a_0").write_bytes(pickle.dumps(content(), 2))
+    (tmp_path / "a_1").write_bytes(pickle.dumps(content(), 2)[:100])
+    records, wrong = read_records([tmp_path])
+    assert [record.rank for record in records] == [0]
+    assert [str(tmp_path / "a_1") in each for each in wrong] == [True]
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"trace_0": b""}, "is no flight record, or damaged"),
+        ({"trace": json.dumps(content()).encode()}, "its name does not end in the number of a rank"),
+        ({"trace_0": json.dumps(content(version="7.1")).encode()}, "of version 7.1; versions 1 and 2 are known"),
+        ({"trace_0": b'{"entries": [{"record_id": 1}], "version": "2.1"}'}, "an entry lacks a field"),
+        ({"trace_0": b"[1]"}, "it has no list `entries`"),
+        ({"a_1": json.dumps(content()).encode(), "b_1": json.dumps(content()).encode()}, "are both of rank 1"),
+        ({}, "holds no records"),
+    ],
+)  # fmt: skip
+def test_files_that_are_no_records_are_named(tmp_path: Path, files: dict[str, bytes], said: str) -> None:
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(MspcError) as raised:
+        read_records([tmp_path])
+    assert said in raised.value.message
+    assert raised.value.exit_status == 2
+
+
+def test_records_of_json_and_pickles_are_alike(tmp_path: Path) -> None:
+    (tmp_path / "a_0").write_text(json.dumps(content(5)))
+    (tmp_path / "b_1").write_bytes(pickle.dumps(content(5), 2))
+    (one, other), _ = read_records([tmp_path])
+    assert (one.calls, one.dropped, one.members) == (other.calls, 5, {"0": (0, 1)})
+    assert one.calls[0].place == "/job/train.py:7"
+
+
+@pytest.mark.parametrize("with_program", [False, True])
+def test_culprits_of_random_jobs_are_found(with_program: bool) -> None:
+    found = Counter[bool]()
+    lines = Counter[bool]()
+    for seed in range(80):
+        _, _, culprit, line = outcome(seed, FAULTS[seed % len(FAULTS)], with_program)
+        found[culprit] += 1
+        lines[line] += 1
+    assert found[True] >= 76
+    assert lines[True] >= 68
+
+
+def test_healthy_jobs_are_silent() -> None:
+    assert [said for seed in range(40) for said, _, silent, _ in [outcome(seed, "")] if not silent] == []
+
+
+SCRIPT = """
+import datetime, os, sys, torch, torch.distributed as dist
+folder = sys.argv[1]
+
+
+def main(rank):
+    seconds = datetime.timedelta(seconds=2)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=4, timeout=seconds)
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    for step in range(3):
+        for number in range(3):
+            if (rank, number, step) != (2, 1, 1):
+                dist.all_reduce(torch.ones(4, 3), group=pairs[rank // 2])
+        dist.all_reduce(torch.ones(1))
+
+
+for rank in range(4):
+    if not os.fork():
+        try:
+            main(rank)
+        except RuntimeError:
+            pass
+        with open(f"{folder}/records/trace_rank_{rank}", "wb") as file:
+            file.write(torch._C._distributed_c10d._dump_fr_trace())
+        os._exit(0)
+for rank in range(4):
+    os.wait()
+"""
+
+
+def test_a_job_of_gloo_that_hangs_is_explained(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+    script, records = tmp_path / "train.py", tmp_path / "records"
+    script.write_text(SCRIPT)
+    records.mkdir()
+    variables = {**os.environ, "TORCH_FR_BUFFER_SIZE": "100"}
+    subprocess.run([sys.executable, str(script), str(tmp_path)], env=variables, capture_output=True, timeout=120)
+    output = tmp_path / "found.json"
+    assert explain_records([records], 0, None, output) == 1
+    (found,) = json.loads(output.read_text())["explanations"]
+    assert (found["rank"], found["fault"], found["line"]) == (2, "left out", f"{script}:13")
+
+
+def test_the_command_prints_the_culprit_and_who_waits(tmp_path: Path) -> None:
+    for rank in range(3):
+        record = content()
+        record["pg_config"]["0"]["ranks"] = "[0, 1, 2]"
+        if rank == 1:
+            del record["entries"][2]
+        (tmp_path / f"trace_rank_{rank}").write_bytes(pickle.dumps(record, 2))
+    done = subprocess.run([*SERVED, "explain-hang", str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[:2] == [
+        "3 records of 2 to 3 calls",
+        "rank 1 stopped before all_reduce (number 3 of group 0, (4, 3) Float) at /job/train.py:7",
+    ]
+    assert "who waits for whom" in done.stdout
