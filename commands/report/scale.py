@@ -104,7 +104,8 @@ def first_wrong(found: ScaleProof) -> list[str]:
     if first is None:
         return said
     ranks = ", ".join(map(str, first.ranks[:FEW_RANKS])) + ", ..." * (len(first.ranks) > FEW_RANKS)
-    label = label_of_result(first.node) + f" in {first.node.scope}" * bool(first.node.scope)
+    cell = first.node.scope.removeprefix("Default").lstrip("/")
+    label = label_of_result(first.node) + f" in {cell}" * bool(cell)
     said.append(f"the first value that is none of one device's is that of {label} on rank {ranks}")
     return [*said, *[first.equals] * bool(first.equals), *first.reads]
 
