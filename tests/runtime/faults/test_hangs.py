@@ -18,6 +18,7 @@ import pytest
 from mspc.commands.explain_hang import explain_records
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.faults.flight_records import plain_pickle, read_record, read_records
+from tests.conftest import HANG
 from tests.runtime.faults.hang_programs import FAULTS, outcome
 from tests.serving import SERVED
 
@@ -183,7 +184,7 @@ def test_a_job_of_gloo_that_hangs_is_explained(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     records.mkdir()
     variables = {**os.environ, "TORCH_FR_BUFFER_SIZE": "100"}
-    subprocess.run([sys.executable, str(script), str(tmp_path)], env=variables, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, str(script), str(tmp_path)], env=variables, capture_output=True, timeout=HANG)
     output = tmp_path / "found.json"
     assert explain_records([records], 0, None, output) == 1
     (found,) = json.loads(output.read_text())["explanations"]

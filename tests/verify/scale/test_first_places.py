@@ -275,7 +275,7 @@ def test_an_overflow_that_some_do_not_hear_of(compiled: Path) -> None:
     with pytest.raises(ExecutionError) as caught:
         verify_scale(str(compiled), CompileOptions(loudness=QUIET), 0)
     notes = "\n".join(caught.value.notes)
-    assert "that of AllFinite 'all_finite' on rank 1, 3" in notes
+    assert re.search(r"that of AllFinite 'all_finite'.* on rank 1, 3", notes)
     assert "only these ranks find an overflow there" in notes
 
 
@@ -288,4 +288,4 @@ def test_an_overflow_that_a_stage_does_not_hear_of(staged: Path, capsys: pytest.
         path.write_text(changed)
     with pytest.raises(ExecutionError) as caught:
         verify_scale(str(staged), CompileOptions(loudness=QUIET), 0)
-    assert any("that of AllFinite 'all_finite' on rank 0, 1" in note for note in caught.value.notes)
+    assert re.search(r"that of AllFinite 'all_finite'.* on rank 0, 1", "\n".join(caught.value.notes))

@@ -137,7 +137,7 @@ def test_what_hardly_moves_an_update_is_found(compiled: dict[str, str], tmp_path
     folder = edited(compiled, tmp_path / "edited", change, ALL)
     with pytest.raises(ExecutionError, match=r"2 of \d+ values of 4 ranks of 1 kind are not") as caught:
         verify_scale(str(folder), CompileOptions(loudness=QUIET), 0)
-    assert "that of Adam 'opt' on rank" in caught.value.notes[0]
+    assert "that of Adam 'opt' in optimizer-Adam on rank" in caught.value.notes[0]
 
 
 def over_other_ranks(groups: dict[int, str], others: dict[int, str]) -> SmallChange:
