@@ -182,8 +182,8 @@ FAMILIES = (("scatter", "scatter"), ("gather", "gather"), ("all_?to_?all", "exch
 
 
 def family(call: Call) -> tuple[str, str]:
-    """What a call and its place in a program have in common: names of one collective differ between libraries, and
-    paths between machines."""
+    """Return the kind and the line of a call as its program has them, too: names of a collective differ between
+    libraries, and paths between machines."""
     kind = next((name for pattern, name in FAMILIES if re.search(pattern, call.kind)), call.kind.partition(" ")[0])
     return kind, call.place.rpartition("/")[2]
 
