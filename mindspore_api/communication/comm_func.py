@@ -20,8 +20,8 @@ from mspc.mindspore_api.ops.checked import TensorLike, checked
 
 __all__ = [
     "all_gather_into_tensor", "all_reduce", "all_to_all_single_with_output_shape",
-    "all_to_all_with_output_shape", "barrier", "broadcast", "gather_into_tensor", "irecv",
-    "isend", "recv", "reduce", "reduce_scatter_tensor", "scatter_tensor", "send",
+    "all_to_all_with_output_shape", "barrier", "broadcast", "irecv",
+    "isend", "recv", "reduce", "reduce_scatter_tensor", "send",
 ]  # fmt: skip
 
 
@@ -61,18 +61,6 @@ def reduce(tensor: TensorLike, dst: int, op: str = ReduceOp.SUM, group: str = Gl
 def broadcast(tensor: TensorLike, src: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP) -> Any:
     """Return the tensor of rank `src`."""
     return ops.Broadcast(member("broadcast", "src", src, group), group)((tensor,))[0]
-
-
-@_public
-def gather_into_tensor(tensor: TensorLike, dst: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP) -> Any:
-    """Return the group's tensors concatenated along dimension 0 on rank `dst`, one zero on other ranks."""
-    return ops.CollectiveGather(member("gather_into_tensor", "dst", dst, group), group)(tensor)
-
-
-@_public
-def scatter_tensor(tensor: TensorLike, src: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP) -> Any:
-    """Return this rank's part along dimension 0 of the tensor of rank `src`."""
-    return ops.CollectiveScatter(member("scatter_tensor", "src", src, group), group)(tensor)
 
 
 @_public

@@ -50,8 +50,8 @@ _STATED = {
              "cummax cummin dsplit hsplit kthvalue median meshgrid moe_token_permute ops.max ops.min qr sort split "
              "std_mean tensor_split top_k topk triangular_solve unbind unique unstack var_mean vsplit",
     ANY: "DType Rank Shape Size TupleToArray adaptive_max_pool2d adaptive_max_pool3d atleast_1d atleast_2d "
-         "atleast_3d clip_by_norm clip_by_value largest make_tuple max max_pool2d max_pool3d min "
-         "mixed_precision_cast nonzero smallest svd switch switch_layer tuple_getitem unique_consecutive "
+         "atleast_3d clip_by_norm clip_by_value largest max max_pool2d max_pool3d min "
+         "mixed_precision_cast nonzero smallest svd switch unique_consecutive "
          "mint.adaptive_max_pool1d mint.median numpy.linspace",
     TENSOR: "numpy.max numpy.min numpy.sort",
     "list[Tensor]": "numpy.hsplit numpy.split numpy.vsplit",

@@ -16,7 +16,6 @@ from mspc.mindspore_api.communication.group import GlobalComm, ReduceOp
 from mspc.mindspore_api.communication.messages import (
     handle_of,
     in_place,
-    member,
     number_in_group,
     put,
     put_all,
@@ -27,11 +26,11 @@ from mspc.mindspore_api.ops.checked import TensorLike
 from mspc.sharding.groups import WORLD_GROUPS
 
 __all__ = [
-    "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all",
-    "all_to_all_single", "barrier", "broadcast", "destroy_process_group", "gather",
-    "get_backend", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size",
+    "all_gather", "all_reduce", "all_to_all",
+    "all_to_all_single", "barrier", "broadcast", "destroy_process_group",
+    "get_process_group_ranks", "get_rank", "get_world_size",
     "init_process_group", "irecv", "is_available", "is_initialized", "isend", "new_group", "recv", "reduce",
-    "reduce_scatter", "reduce_scatter_tensor", "scatter", "send",
+    "send",
 ]  # fmt: skip
 
 
@@ -100,23 +99,6 @@ def new_group(
     return name
 
 
-def get_backend(group: Any = None) -> str:
-    """Return "hccl", "nccl" or "mccl", from the prefix of the group's name."""
-    name = _group(group)
-    groups.get_group_size(name)
-    return next((backend for backend in ("hccl", "nccl", "mccl") if name.startswith(backend)), "hccl")
-
-
-def get_global_rank(group: Any, group_rank: int) -> int:
-    """Return the rank in the job of the rank with number `group_rank` in the group."""
-    return groups.get_world_rank_from_group_rank(_group(group), group_rank)
-
-
-def get_group_rank(group: Any, global_rank: int) -> int:
-    """Return the number in the group of a rank of the job."""
-    return groups.get_group_rank_from_world_rank(global_rank, _group(group))
-
-
 def get_process_group_ranks(group: Any = None) -> list[int]:
     """Return the ranks of the group, in its order."""
     return groups.get_process_group_ranks(_group(group))
@@ -162,40 +144,6 @@ def all_gather(tensor_list: Sequence[Any], tensor: TensorLike, group: str | None
     return handle_of(async_op)
 
 
-@in_place("mint.distributed.all_gather_into_tensor", "comm_func.all_gather_into_tensor()")
-def all_gather_into_tensor(
-    output_tensor: TensorLike, input_tensor: TensorLike, group: str | None = None, async_op: bool = False
-) -> Any:
-    """Write the group's tensors, concatenated along dimension 0, to `output_tensor`."""
-    found = ops.AllGather(_group(group))(input_tensor)
-    put("all_gather_into_tensor", "output_tensor", output_tensor, found.asnumpy())
-    return handle_of(async_op)
-
-
-@in_place("mint.distributed.reduce_scatter", "comm_func.reduce_scatter_tensor()")
-def reduce_scatter(
-    output: TensorLike, input_list: Sequence[Any], op: str = ReduceOp.SUM, group: str | None = None,
-    async_op: bool = False,
-) -> Any:  # fmt: skip
-    """Write tensor i of all ranks' lists combined to `output` on rank i of the group."""
-    name = _group(group)
-    stacked = Tensor(
-        np.stack([each.asnumpy() for each in tensors_for_all("reduce_scatter", "input_list", input_list, name)])
-    )
-    put("reduce_scatter", "output", output, _combined(ops.ReduceScatter, stacked, op, name)[0])
-    return handle_of(async_op)
-
-
-@in_place("mint.distributed.reduce_scatter_tensor", "comm_func.reduce_scatter_tensor()")
-def reduce_scatter_tensor(
-    output: TensorLike, input: TensorLike, op: str = ReduceOp.SUM, group: str | None = None, async_op: bool = False
-) -> Any:
-    """Write this rank's part along dimension 0 of the group's tensors combined to `output`."""
-    found = _combined(ops.ReduceScatter, input, op, _group(group))
-    put("reduce_scatter_tensor", "output", output, found)
-    return handle_of(async_op)
-
-
 @in_place("mint.distributed.all_to_all", "comm_func.all_to_all_with_output_shape()")
 def all_to_all(
     output_tensor_list: Sequence[Any], input_tensor_list: Sequence[Any], group: str | None = None,
@@ -219,33 +167,6 @@ def all_to_all_single(
         output, input, output_split_sizes, input_split_sizes, _group(group)
     )
     put("all_to_all_single", "output", output, found.asnumpy())
-    return handle_of(async_op)
-
-
-@in_place("mint.distributed.gather", "comm_func.gather_into_tensor()")
-def gather(tensor: TensorLike, gather_list: Any, dst: int = 0, group: str | None = None, async_op: bool = False) -> Any:
-    """On rank `dst`, write the tensor of rank i of the group to tensor i of the list."""
-    name, own = _group(group), groups.get_rank()
-    member("gather", "dst", dst, name)
-    targets = tensors_for_all("gather", "gather_list", gather_list, name) if own == dst else []
-    found = ops.CollectiveGather(dst, name)(_row(tensor)).asnumpy()
-    if own == dst:
-        put_all("gather", "gather_list", targets, [part.copy() for part in found])
-    return handle_of(async_op)
-
-
-@in_place("mint.distributed.scatter", "comm_func.scatter_tensor()")
-def scatter(
-    tensor: TensorLike, scatter_list: Any, src: int = 0, group: str | None = None, async_op: bool = False
-) -> Any:
-    """Write tensor i of the list of rank `src` to `tensor` on rank i of the group."""
-    name = _group(group)
-    member("scatter", "src", src, name)
-    if groups.get_rank() == src:
-        parts = [each.asnumpy() for each in tensors_for_all("scatter", "scatter_list", scatter_list, name)]
-    else:
-        parts = [tensor.asnumpy()] * groups.get_group_size(name)
-    put("scatter", "tensor", tensor, ops.CollectiveScatter(src, name)(Tensor(np.stack(parts))).asnumpy()[0])
     return handle_of(async_op)
 
 

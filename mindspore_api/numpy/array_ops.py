@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy
 
 from mspc.ir.types import BOOL, FLOAT32, INT32
 from mspc.mindspore_api import ops
-from mspc.mindspore_api.ops.checked import TensorLike
 from mspc.mindspore_api.ops.function.array_func import copied_diagonal
 from mspc.mindspore_api.ops.function_arguments import axis_of, sizes_of
 from mspc.mindspore_api.ops.numpy_arguments import (
@@ -120,30 +118,6 @@ def expand_dims(a: Any, axis: Any) -> Any:
     return ops.reshape(a, tuple([1 if d in new else sizes.pop(0) for d in range(rank)]))
 
 
-def atleast_1d(*arys: Any) -> Any:
-    """Return tensors with at least one dimension; one argument unchanged, several as a list."""
-    found = [ops.reshape(x, (1,)) if len(x.shape) == 0 else x for x in map(array, arys)]
-    return found[0] if len(found) == 1 else found
-
-
-def atleast_2d(*arys: Any) -> Any:
-    """Return tensors with at least two dimensions; new ones come first."""
-    found = [array(x, ndmin=2) for x in arys]
-    return found[0] if len(found) == 1 else found
-
-
-def atleast_3d(*arys: Any) -> Any:
-    """Return tensors with at least three dimensions: a vector in the middle one, a matrix in the first two."""
-    found = []
-    for x in map(array, arys):
-        if len(x.shape) < 2:
-            x = ops.reshape(x, (1, -1, 1))
-        elif len(x.shape) == 2:
-            x = ops.expand_dims(x, 2)
-        found = [*found, x]
-    return found[0] if len(found) == 1 else found
-
-
 def of_one_type(arrays: Any) -> Any:
     tensors = [array(x) for x in arrays]
     dtype = joint_of([x.dtype for x in tensors])
@@ -154,12 +128,6 @@ def concatenate(arrays: Any, axis: Any = 0) -> Any:
     """Concatenate tensors along `axis`; None flattens each first."""
     tensors = of_one_type(arrays)
     return ops.concat([ops.reshape(x, (-1,)) for x in tensors], 0) if axis is None else ops.concat(tensors, axis)
-
-
-def hstack(tup: Any) -> Any:
-    """Concatenate tensors along dimension 1, vectors along dimension 0."""
-    tensors = [atleast_1d(x) for x in tup]
-    return concatenate(tensors, 0 if len(tensors[0].shape) == 1 else 1)
 
 
 def parts_of(name: str, x: Any, wanted: Any, axis: int, equal: bool) -> Any:
@@ -191,21 +159,6 @@ def diag(v: Any, k: int = 0) -> Any:
     if len(v.shape) == 1:
         return ops.diag(v) if k == 0 else ops.diag_embed(v, k)
     return copied_diagonal(v, k, 0, 1)
-
-
-def take(a: Any, indices: TensorLike | int | Sequence[Any], axis: Any = None, mode: str = "clip") -> Any:
-    """Return slices along `axis` at indices, None: elements of the flat tensor. Indices out of range are clipped, or
-    wrapped for mode "wrap"."""
-    indices = array(indices)
-    data, dim = (ops.reshape(a, (-1,)), 0) if axis is None else (a, axis_of("take", axis, len(a.shape)))
-    size = data.shape[dim]
-    if mode == "wrap":
-        indices = ops.floor_mod(indices, size)
-    elif mode == "clip":
-        indices = ops.clip_by_value(indices, 0, size - 1)
-    else:
-        refuse("take", f"mode={mode!r}")
-    return ops.gather(data, indices, dim)
 
 
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:

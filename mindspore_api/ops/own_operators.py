@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
-from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.text.values import value_text
 from mspc.ir.types import DType, TensorType
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
-from mspc.mindspore_api.ops.eager import PrimitiveTypeError, caller, run_eagerly
+from mspc.mindspore_api.ops.eager import run_eagerly
 from mspc.mindspore_api.ops.primitive import Primitive, frozen
 from mspc.mindspore_api.setting_kind import say_once
 from mspc.ops.control.custom import TENSOR, ScriptFunction
@@ -205,81 +203,6 @@ def add_attr(fn: Any, **attrs: Any) -> Attributed:
 
 def _get_cache_prim(cls: type[Any]) -> type[Any]:
     return cls
-
-
-class PrimitiveWithInfer(Custom):
-    """A script's own operator with a kernel of another program: a class that infers the result with `infer_shape` and
-    `infer_dtype` from the arguments' shapes and element types. Networks with it compile, and it is sharded like
-    `Custom`; a run ends with an error, because mspc has no kernel for it. `get_bprop`, if there is one, returns its
-    gradient: a function of the arguments, the result and its gradient, read like a network. Raise TypeError for an
-    object of a class that lacks one of the two."""
-
-    def __new__(cls, *_: Any, **__: Any) -> PrimitiveWithInfer:
-        if not (hasattr(cls, "infer_shape") and hasattr(cls, "infer_dtype")):
-            _refuse_own(cls)
-        made = super().__new__(cls)
-        made.func = _OfAnotherProgram(cls.__name__)
-        made.op = CustomOp(called=ScriptFunction.of(cls.__name__, made.func))
-        made._start()
-        return made
-
-    def __init__(self, name: str = "") -> None:
-        """name: accepted as in MindSpore; the operator has the name of its class."""
-
-    @property
-    def out_shape(self) -> Any:
-        return self.infer_shape
-
-    @property
-    def out_dtype(self) -> Any:
-        return self.infer_dtype
-
-    @functools.cached_property
-    def own_gradient(self) -> Any:
-        found = getattr(self, "get_bprop", None)
-        return None if found is None else found()
-
-
-class PrimitiveWithCheck(PrimitiveWithInfer):
-    """PrimitiveWithInfer for operators with arguments that the script checks."""
-
-
-class _OfAnotherProgram:
-    """Placeholder of the kernel of an operator that has none here."""
-
-    def __init__(self, name: str) -> None:
-        self.__qualname__ = name
-
-    def __call__(self, *_: Any) -> Any:
-        raise ExecutionError(
-            f"{self.__qualname__} is an operator of the script that infers its results and does not compute them: it "
-            "compiles and does not run",
-            notes=["give ops.Custom a function on arrays, or write it as a Cell over ops"],
-        )
-
-
-def _refuse_own(cls: type[Primitive]) -> None:
-    """Raise TypeError for an operator of the script's own that does not infer its result."""
-    message = f"{cls.__name__} is an operator of the script's own without infer_shape and infer_dtype"
-    notes = ["define both in a PrimitiveWithInfer, or write it as a function or a Cell over ops"]
-    raise PrimitiveTypeError(message, caller(), notes)
-
-
-def prim_attr_register(fn: Any) -> Any:
-    """Decorate an operator's `__init__`, so that its arguments become attributes of the object. Raise TypeError for an
-    object of a script's own operator that does not infer its result."""
-    signature = inspect.signature(fn)
-
-    @functools.wraps(fn)
-    def registering(self: Any, *args: Any, **kwargs: Any) -> None:
-        if isinstance(self, Primitive) and type(self).op_class is None and not isinstance(self, PrimitiveWithInfer):
-            _refuse_own(type(self))
-        bound = signature.bind(self, *args, **kwargs)
-        bound.apply_defaults()
-        vars(self).update(list(bound.arguments.items())[1:])
-        fn(self, *args, **kwargs)
-
-    return registering
 
 
 _primexpr = primexpr

@@ -26,7 +26,6 @@ from mspc.checkpoint.sliced import (
 from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.checkpoint.writing import published_together
 from mspc.ir.diagnostics import MspcError
-from mspc.mindspore_api import state
 from mspc.mindspore_api.common.parameter import Parameter, StoredValue
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.context import freeze
@@ -45,7 +44,7 @@ from mspc.plans.files.strategy_file import (
 )
 
 __all__ = [
-    "build_searched_strategy", "get_ckpt_path_with_strategy", "load_distributed_checkpoint",
+    "build_searched_strategy", "load_distributed_checkpoint",
     "merge_pipeline_strategys", "merge_sliced_parameter", "rank_list_for_transform", "restore_group_info_list",
     "sync_pipeline_shared_parameters", "transform_checkpoint_by_rank", "transform_checkpoints",
 ]  # fmt: skip
@@ -364,36 +363,6 @@ def strategy_path(name: str, what: str, given: Any) -> Path:
 
 def _optional(name: str, what: str, given: Any) -> Path | None:
     return None if given is None else strategy_path(name, what, given)
-
-
-_OF_A_RANK = re.compile(r"rank_\d+")
-
-
-def get_ckpt_path_with_strategy(cur_ckpt_path: str, cur_strategy_path: str) -> str | None:
-    """Return the file of this rank, or of another one with the same slices of all parameters.
-
-    Args:
-        cur_ckpt_path: the file that the rank needs, with `rank_R` in its name or in that of a folder. Without `rank_R`,
-            it is the file itself.
-        cur_strategy_path: a strategy file with the sharding of parameters.
-
-    Returns:
-        The first of these files that exists, ranks in their order; None if there is none.
-
-    Raises TypeError if a path is no string; ValueError if there is no such strategy file, or it is none.
-    """
-    if not isinstance(cur_ckpt_path, str):
-        raise ApiTypeError(f"get_ckpt_path_with_strategy: cur_ckpt_path must be a string, not {cur_ckpt_path!r}")
-    rank = state.current().rank
-    own = re.search(rf"rank_{rank}(?!\d)", cur_ckpt_path)
-    if own and os.path.isfile(cur_ckpt_path):
-        return cur_ckpt_path
-    layouts = layouts_in(strategy_path("get_ckpt_path_with_strategy", "cur_strategy_path", cur_strategy_path))
-    ranks = ranks_of(layouts)
-    alike = [r for r in range(ranks)
-             if all(each.slice_index(r) == each.slice_index(rank % ranks) for each in layouts.values())]  # fmt: skip
-    paths = [_OF_A_RANK.sub(f"rank_{other}", cur_ckpt_path) for other in alike]
-    return next((path for path in paths if os.path.isfile(path)), None)
 
 
 def merge_pipeline_strategys(src_strategy_dirs: str, dst_strategy_file: str) -> None:

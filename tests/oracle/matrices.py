@@ -49,16 +49,6 @@ PRODUCTS = [
         loose=4,
     ),
     Judge(everywhere("cross"), lambda x, y: torch.linalg.cross(x, y, dim=0), [[drawn(3, 2), drawn(3, 2)]], loose=4),
-    Judge(
-        ("ops.batch_dot",), lambda x, y: torch.einsum("bij,bjk->bik", x, y), [[drawn(2, 3, 4), drawn(2, 4, 5)]], loose=8
-    ),
-    Judge(
-        ("ops.batch_dot",),
-        lambda x, y: torch.einsum("bij,bkj->bik", x, y),
-        [[drawn(2, 3, 4), drawn(2, 5, 4)]],
-        loose=8,
-        ours=lambda f, x, y: f(x, y, 2),
-    ),
     Judge(("mint.vdot",), torch.vdot, [[drawn(4), drawn(4)]], loose=4),
     Judge(
         ("mint.triangular_solve",),

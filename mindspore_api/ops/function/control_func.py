@@ -21,36 +21,6 @@ def switch(condition: Any, x: Any, y: Any) -> Any:
     return x if condition else y
 
 
-def switch_layer(place: Any, layers: Any) -> Any:
-    """Return the layer at an index of a tuple, a list or a CellList; it may then be called.
-
-    Examples:
-        >>> print(ops.switch_layer(1, (ops.abs, ops.neg))(Tensor(2)))
-        -2
-    """
-    return layers[place]
-
-
-def make_tuple(*items: Any) -> Any:
-    """Return the items as a tuple.
-
-    Examples:
-        >>> print(ops.make_tuple(1, 2))
-        (1, 2)
-    """
-    return items
-
-
-def tuple_getitem(items: Any, place: Any) -> Any:
-    """Return an item of a tuple.
-
-    Examples:
-        >>> print(ops.tuple_getitem((1, 2), 0))
-        1
-    """
-    return items[place]
-
-
 class CountedRange:
     """Numbers of a loop that is not unrolled."""
 
@@ -80,27 +50,6 @@ class WhileLoop:
         value = init_val
         while cond_func(value):
             value = loop_func(value)
-        return value
-
-
-class ForiLoop:
-    """Calls a function with every number from `lower` up to `upper`, and with its own result.
-
-    unroll: put every iteration into the graph, if the bounds are known when it is compiled.
-
-    Examples:
-        >>> loop = ops.ForiLoop()
-        >>> print(loop(0, 4, lambda i, x: x + i, Tensor(1)))
-        7
-    """
-
-    def __call__(self, lower: Any, upper: Any, loop_func: Any, init_val: Any, unroll: bool = True) -> Any:
-        _check_functions("ForiLoop", loop_func=loop_func)
-        _check_bool("ForiLoop", unroll)
-        numbers = range(lower, upper)
-        value = init_val
-        for i in numbers if unroll else CountedRange(numbers):
-            value = loop_func(i, value)
         return value
 
 

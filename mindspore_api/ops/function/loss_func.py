@@ -283,14 +283,3 @@ def _length(x: Any, p: float) -> Any:
     if p == 1:
         return ops.ReduceSum()(ops.Abs()(x), -1)
     return ops.Pow()(ops.ReduceSum()(ops.Pow()(ops.Abs()(x), p), -1), 1.0 / p)
-
-
-def gaussian_nll_loss(
-    x: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
-) -> Any:
-    """(log(var) + (x - target)^2 / var) / 2 with var at least eps, plus log(2 pi) / 2 if `full`."""
-    check_reduction("gaussian_nll_loss", reduction)
-    check_number("gaussian_nll_loss", "eps", eps, 1e-300)
-    spread = var + ops.stop_gradient(ops.Maximum()(var, eps) - var)
-    losses = (ops.Log()(spread) + ops.Square()(x - target) / spread) * 0.5
-    return _reduced(losses + 0.9189385332046727 if full else losses, reduction)

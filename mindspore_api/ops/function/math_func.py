@@ -16,7 +16,6 @@ from mspc.mindspore_api.ops.function_arguments import (
     axis_of,
     contracted,
     element_type,
-    ints,
     keeps,
     least,
     neighbours,
@@ -272,27 +271,6 @@ def matrix_power(input: TensorLike, n: int) -> Any:
     half = matrix_power(input, n // 2)
     square = ops.BatchMatMul()(half, half)
     return square if n % 2 == 0 else ops.BatchMatMul()(square, input)
-
-
-def batch_dot(x1: TensorLike, x2: TensorLike, axes: Any = None) -> Any:
-    """Return products summed over a dimension of x1 and one of x2, for each matrix of a batch, which is the first
-    dimension of both.
-
-    axes: these dimensions, both counted within the tensors; by default the last of x1 and the last but one of x2.
-
-    Raises ValueError if there is no batch, or a dimension is that of the batch.
-    """
-    least("batch_dot", "the number of dimensions of x1", len(x1.shape), 2)
-    least("batch_dot", "the number of dimensions of x2", len(x2.shape), 2)
-    both = (axes, axes) if isinstance(axes, int) else (-1, max(1, len(x2.shape) - 2)) if axes is None else (
-        ints("batch_dot", "axes", axes))  # fmt: skip
-    least("batch_dot", "the number of axes", len(both), 2)
-    first, second = both[0] % len(x1.shape), both[1] % len(x2.shape)
-    least("batch_dot", "a dimension of axes", min(first, second), 1)
-    left, right = ops.moveaxis(x1, first, -1), ops.moveaxis(x2, second, 1)
-    rows = ops.Reshape()(left, (left.shape[0], -1, left.shape[-1]))
-    found = ops.BatchMatMul()(rows, ops.Reshape()(right, (right.shape[0], right.shape[1], -1)))
-    return ops.Reshape()(found, (*left.shape[:-1], *right.shape[2:]))
 
 
 def _float(name: str, x: Any) -> Any:

@@ -21,7 +21,7 @@ from mspc.mindspore_api.rooms import PUBLIC
 BAD = [5, "x", None, [1, 2], {}, 1.5, True, object(), (Tensor([1.0]), "q")]
 X = Tensor(np.ones((2, 3), np.float32))
 ELSEWHERE = {"grad", "value_and_grad", "reshard", "partial", "functional", "nn", "optim", "checked"}
-ELSEWHERE |= {"add_flags", "identity", "is_tensor", "prim_attr_register", "shard"}
+ELSEWHERE |= {"add_flags", "identity", "is_tensor", "shard"}
 PLACES = {"ops": ops, "mint": mint, "functional": mint.nn.functional}
 FUNCTIONS = {
     getattr(module, name): f"{place}.{name}"
@@ -80,7 +80,7 @@ MODULES = """mspc mspc.amp mspc.boost mspc.common.initializer mspc.communication
 TAKES_ALL = """Profiler SummaryCollector SummaryRecord enable_dynamic add_flags Identity Initializer profile
     get_metric_fn piecewise save_checkpoint""".split()
 """Functions that take arguments of any name: to say that they change nothing, or to hand them on."""
-REFUSES_ALL = """Adam Metric Model Primitive PrimitiveWithCheck PrimitiveWithInfer build_train_network load
+REFUSES_ALL = """Adam Metric Model Primitive build_train_network load
     recompute set_ps_context""".split()
 """Classes that say first that they cannot be made at all, or what their first argument must be."""
 NOT_PUBLIC = """FrozenContext absent checked describe dropout_ext_op gradient_accumulation_op gradient_clear_op

@@ -4,7 +4,6 @@ marks of composed operators."""
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,7 @@ import pytest
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.layout import Layout
 from mspc.mindspore_api import state
-from mspc.plans.files.strategy_file import StrategyFile, sharding_of, write_strategies
 
 TOKENS = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
 EXPERTS = np.array([[2, 0], [1, 2], [2, 1], [0, 2], [2, 0]], np.int32)
@@ -85,28 +82,6 @@ def test_gradients_of_tokens_and_probabilities() -> None:
 def test_tokens_that_do_not_fit_are_refused(call: Any) -> None:
     with pytest.raises(MspcError, match="moe_token_"):
         call()
-
-
-def test_a_checkpoint_of_a_rank_that_holds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    strategy = tmp_path / "strategy.ckpt"
-    write_strategies(strategy, StrategyFile({}, {"w": sharding_of(Layout((2, 2), ((0,),)))}))
-    monkeypatch.chdir(tmp_path)
-    find = ms.get_ckpt_path_with_strategy
-    assert find is importlib.import_module("mspc.train.serialization").get_ckpt_path_with_strategy
-    assert find("rank_0/w.ckpt", str(strategy)) is None
-    for rank in (1, 2):
-        Path(f"rank_{rank}").mkdir()
-        Path(f"rank_{rank}/w.ckpt").write_text("")
-    assert find("rank_0/w.ckpt", str(strategy)) == "rank_1/w.ckpt"
-    Path("rank_0").mkdir()
-    Path("rank_0/w.ckpt").write_text("")
-    assert find("rank_0/w.ckpt", str(strategy)) == "rank_0/w.ckpt"
-    assert find("rank_3/w.ckpt", str(strategy)) == "rank_0/w.ckpt"
-    Path("w.ckpt").write_text("")
-    assert find("w.ckpt", str(strategy)) == "w.ckpt"
-    for wrong in ((3, str(strategy)), ("rank_5/w.ckpt", 3), ("rank_5/w.ckpt", "none.ckpt")):
-        with pytest.raises(MspcError):
-            find(*wrong)
 
 
 def test_profilers_say_that_they_note_nothing(capsys: pytest.CaptureFixture[str]) -> None:

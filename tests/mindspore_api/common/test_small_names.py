@@ -12,7 +12,6 @@ import pytest
 import mspc as ms
 from mspc import Tensor, nn, ops
 from mspc.ir.diagnostics import MspcError
-from mspc.mindspore_api.common.api import _cell_graph_executor
 
 X = Tensor(np.array([[3.0, 4.0], [0.0, 0.0]], np.float32))
 
@@ -175,69 +174,6 @@ def test_places_in_a_permutation() -> None:
     assert ops.InvertPermutation()((2, 0, 1)) == (1, 2, 0)
     with pytest.raises(MspcError, match=r"InvertPermutation: \(0, 2\) is no permutation of 0 to 1"):
         ops.InvertPermutation()((0, 2))
-
-
-class Doubled(ops.PrimitiveWithInfer):
-    """An operator whose kernel is of another program."""
-
-    @ops.prim_attr_register
-    def __init__(self, parts: int = 2) -> None:
-        super().__init__("Doubled")
-
-    def infer_shape(self, x: Any) -> Any:
-        return [x[0], x[1] * self.parts]
-
-    def infer_dtype(self, x: Any) -> Any:
-        return x
-
-    def get_bprop(self) -> Any:
-        def bprop(x: Any, out: Any, dout: Any) -> Any:
-            return (ops.sin(x) * dout,)
-
-        return bprop
-
-
-def test_operators_of_a_script_say_what_comes_out_and_do_not_run() -> None:
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.doubled = Doubled(1).shard(((2, 1),))
-
-        def construct(self, x: Any) -> Any:
-            return ops.grad(lambda x: self.doubled(x).sum())(x)
-
-    x = Tensor(np.ones((4, 3), np.float32))
-    with pytest.raises(RuntimeError, match="Doubled is an operator of the script that infers its results"):
-        Doubled()(x)
-    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=2, full_batch=True)
-    net = Net()
-    phase, _ = _cell_graph_executor.compile(net, x)
-    nodes = _cell_graph_executor.get_parallel_graph_info(phase)["@graph_0"]
-    assert _cell_graph_executor._get_shard_strategy(net)["Default/Custom-op0"] == [[2, 1]]
-    assert [node["attrs"]["called"] for name, node in nodes.items() if name.startswith("Custom")] == ["Doubled"]
-    assert any(name.startswith("Sin") for name in nodes)  # the gradient that it gives
-
-
-def test_operators_of_a_script_that_do_not_say_what_comes_out_are_never_made() -> None:
-    class Checked(ops.PrimitiveWithCheck):
-        pass
-
-    class Bare(ops.Primitive):
-        @ops.prim_attr_register
-        def __init__(self, axis: int = 0) -> None:
-            pass
-
-    class Wider(ops.MatMul):
-        @ops.prim_attr_register
-        def __init__(self, transpose_b: bool = False, wanted: int = 3) -> None:
-            super().__init__(transpose_b=transpose_b)
-
-    wider = Wider(True)
-    assert (wider.transpose_b, wider.wanted) == (True, 3)
-    for made in (Bare, Checked):
-        message = f"{made.__name__} is an operator of the script's own without infer_shape and infer_dtype"
-        with pytest.raises(TypeError, match=message):
-            made()
 
 
 def test_methods_give_values_before_their_places() -> None:

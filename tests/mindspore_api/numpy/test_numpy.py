@@ -28,7 +28,7 @@ INF = np.array([1.0, np.inf, -np.inf, np.nan], np.float32)
 THREE = DRAWN.standard_normal((2, 3, 3)).astype(np.float32)
 
 ONE = """absolute abs fabs sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arctanh exp expm1 exp2 log log1p log2
-log10 sqrt square reciprocal deg2rad rad2deg radians ceil floor trunc fix rint sign negative positive""".split()
+log10 sqrt square deg2rad rad2deg radians ceil floor trunc fix rint sign negative positive""".split()
 TWO = """add subtract multiply divide true_divide floor_divide remainder mod power maximum minimum arctan2 equal
 not_equal less less_equal greater greater_equal logical_and logical_or logical_xor isclose outer""".split()
 CASES: dict[str, list[tuple[Any, ...]]] = {
@@ -41,7 +41,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "matmul": [(A, B.T), (THREE, THREE), (A, V)], "dot": [(A, V), (A, B.T), (V, W), (THREE, S[:3, :2])],
     "inner": [(A, B), (V, W), (A, V)],
     "tensordot": [(THREE, THREE, 0), (THREE, S[:3, :3], 1), (A, B)],
-    "cross": [(THREE, THREE + 1), (THREE, THREE[::-1] - 2, 1, 2, 0), (A[:, :2], B[:, :2]), (A[:, :3], B[:, :2])],
     "array": [([1.0, 2.0],), (3.5,), (A, None, True)], "asarray": [([True, False],)],
     "copy": [(A,)], "zeros": [((2, 3),), (4,)], "ones": [((2, 3),)], "full": [((2, 3), 2.5)],
     "zeros_like": [(A,)], "ones_like": [(I,)], "full_like": [(A, 3.0)], "empty_like": [], "empty": [],
@@ -53,34 +52,29 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "reshape": [(A, (4, 3)), (A, -1)], "ravel": [(A,)], "transpose": [(A,), (THREE, (2, 0, 1))],
     "moveaxis": [(THREE, 0, -1), (THREE, [0, 1], [2, 0])],
     "swapaxes": [(THREE, 0, 2)], "expand_dims": [(A, 1), (A, (0, 3))], "squeeze": [(A[None],), (A[:, None], 1)],
-    "atleast_1d": [(V,)], "atleast_2d": [(V,)], "atleast_3d": [(V,), (A,)],
     "concatenate": [((A, B),), ((A, B), 1), ((A, V), None)], "append": [(A, B, 0), (A, V)], "stack": [((A, B), 1)],
-    "hstack": [((A, B),), ((V, W),)], "vstack": [((V, W),)], "dstack": [((A, B),)], "column_stack": [((V, W),)],
+    "vstack": [((V, W),)], "dstack": [((A, B),)], "column_stack": [((V, W),)],
     "split": [(V, 2), (A, [1, 3], 1)], "hsplit": [(A, 2)], "vsplit": [(A, 3)],
     "broadcast_to": [(V, (3, 4))],
     "tile": [(V, 2), (V, (2, 1)), (A, 2)], "repeat": [(A, 2), (A, 2, 0)], "roll": [(A, 2), (A, 1, 1)],
     "flip": [(A,), (A, 1)], "fliplr": [(A,)], "flipud": [(A,)], "rot90": [(A,), (A, 2)],
     "diag": [(V,), (V, -1), (A, 1)], "diagonal": [(A,), (THREE, 1, 1, 2)],
-    "take": [(A, np.array([0, 2]), 1), (A, np.array([0, 11]))],
     "take_along_axis": [(A, np.array([[0], [1], [3]]), 1)], "where": [(M, A, B), (M, A, 1.5)],
     "pad": [(A, 1), (A, ((1, 2), (0, 1)), "edge"), (V, 3, "reflect"), (V, 5, "symmetric"), (V, (3, 5), "wrap")],
     "size": [(A,), (A, 1)], "shape": [(A,)], "ndim": [(A,)], "argsort": [(A,), (A, 0), (A, None)],
-    "sort": [(A,), (A, None)], "array_equal": [(A, A), (A, B), (A, V)], "isin": [(I, [1, 7])],
+    "sort": [(A,), (A, None)], "isin": [(I, [1, 7])],
     "any": [(M,), (M, 1)], "all": [(M,), (M, 0)],
     **{key: [(A,), (A, 1), (THREE, (0, 2))] for key in "sum prod mean var std max min amax amin".split()},
-    "average": [(A,), (A, 1, W[:4] + 2)],
-    **{key: [(A,), (A, 1)] for key in "argmax argmin".split()}, "count_nonzero": [(I,), (I, 1)],
-    **{key: [(A, 1), (A,)] for key in "cumsum cumprod".split()}, "diff": [(A,), (A, 2, 0), (M,), (A, 1, 0, B, 2.0)],
+    **{key: [(A,), (A, 1)] for key in "argmax argmin".split()},
+    **{key: [(A, 1), (A,)] for key in "cumsum cumprod".split()},
     "trace": [(A,), (THREE, 1, 1, 2)],
     "norm": [(A,), (A, 3, 1), (A, np.inf, 0), (A, 1, 0)],
 }  # fmt: skip
 """Arguments of every function, which are tensors where they are arrays."""
 OTHERS: dict[str, Callable[..., Any]] = {
     "norm": lambda x, o=None, axis=None: _norm(x, o, axis),
-    "average": lambda x, axis=None, weights=None: np.average(x, axis, weights),
     "array": lambda obj, *_: np.array(obj),
-    "fix": np.trunc, "array_equal": np.array_equal,
-    "take": lambda a, i, axis=None: np.take(a, i, axis, mode="clip"),
+    "fix": np.trunc,
 }  # fmt: skip
 """Functions that NumPy has under another name, or with other arguments."""
 TYPES = """bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 int_ float_ uint pi e inf nan
@@ -155,7 +149,6 @@ MINDSPORE = {
     "sign": "float32 float32 float16 float32", "deg2rad": "float32 float32 float16 float32",
     "cumsum": "int32 int32 float16 float32", "cumprod": "int32 uint32 float16 float32",
     "argmax": "int64 int64 int64 int64", "argmin": "int32 int32 int32 int32", "trace": "int64 int64 float16 float32",
-    "count_nonzero": "int32 int32 int32 int32",
     "absolute": "int32 uint8 float16 float32", "trunc": "float32 float32 float16 float32",
 }  # fmt: skip
 """Element types of results for Int32, UInt8, Float16 and Float32, as MindSpore 2.10 gives them on a CPU."""
@@ -218,7 +211,6 @@ def test_gradients_flow_through_them() -> None:
         (lambda: mnp.array("a"), "array(): 'a' is neither numbers nor a list of them"),
         (lambda: mnp.array([[1], [1, 2]]), "array(): the lists in [[1], [1, 2]] are not of one length"),
         (lambda: mnp.linspace(0, 1, -1), "linspace(): num -1 must be at least 0"),
-        (lambda: mnp.take(Tensor(V), 0, mode="raise"), "numpy.take(): mode='raise' is not supported"),
         (
             lambda: mnp.where(Tensor(M)),
             "numpy.where(): a condition alone, whose result has no known shape, is not supported",

@@ -44,11 +44,6 @@ def combined():
     x = mine()
     dist.reduce(x, 1)
     equal(x, total if rank == 1 else everyone[rank])
-    out = empty(2)
-    dist.reduce_scatter_tensor(out, mine(), "max", "backwards")
-    equal(out, part(everyone[-1], own))
-    dist.reduce_scatter(out, [of(part(everyone[rank], i)) for i in range(size)], group="backwards")
-    equal(out, part(total, own))
 
 
 def gathered():
@@ -56,25 +51,12 @@ def gathered():
     dist.all_gather(many, mine(), "backwards")
     for found, expected in zip(many, turned, strict=True):
         equal(found, expected)
-    out = empty(2 * size * size)
-    dist.all_gather_into_tensor(out, mine(), "backwards")
-    equal(out, np.concatenate(turned))
-    many = [empty(2 * size) for _ in range(size)] if rank == 0 else None
-    dist.gather(mine(), many, 0, "backwards")
-    for found, expected in zip(many or [], turned if rank == 0 else [], strict=True):
-        equal(found, expected)
 
 
 def spread():
     x = mine()
     dist.broadcast(x, 1, "backwards")
     equal(x, everyone[1])
-    x = empty(2)
-    dist.scatter(x, [of(part(everyone[0], i)) for i in range(size)] if rank == 0 else None, 0, "backwards")
-    equal(x, part(everyone[0], own))
-    x = of(5.0)
-    dist.scatter(x, [of(i) for i in range(size)] if rank == 1 else [], 1)
-    equal(x, rank)
 
 
 def exchanged():
@@ -103,8 +85,6 @@ def messages():
 def groups():
     name = dist.new_group([1, 0])
     assert dist.get_process_group_ranks(name) == [0, 1]
-    assert dist.get_backend(name) == "hccl"
-    assert (dist.get_group_rank("backwards", 0), dist.get_global_rank("backwards", 0)) == (size - 1, size - 1)
     assert (dist.get_rank(name), dist.get_world_size(name)) == ((rank, 2) if rank < 2 else (-1, -1))
 
 
