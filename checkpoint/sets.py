@@ -20,7 +20,7 @@ from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces
 from mspc.checkpoint.writing import PLACES, sync_folder, write_synced
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, remove, remove_left_over, shown_path
-from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.parsing import list_in, object_in, parsed_json
 from mspc.ir.files.regular import check_name, check_regular, read_bytes
 from mspc.ir.files.tensors import MOST_DIMENSIONS, TensorFile
 from mspc.ir.late_dataclass import dataclass
@@ -100,8 +100,8 @@ def read_rank_file(path: Path, number: int = 0) -> RankFile:
     """
     file, compared = read_header(path)
     try:
-        about = _object(parsed_json(file.about.get(PLACES, "{}")), "metadata")
-        places = _object(about.pop("places"), "places") if "places" in about else {}
+        about = object_in(parsed_json(file.about.get(PLACES, "{}")), "its metadata")
+        places = object_in(about.pop("places"), "its places") if "places" in about else {}
         found = {name: _placed(file, name, places, number) for name in file.names}
     except ValueError as error:
         raise MspcError(f"{shown_path(path)} is no file of a checkpoint: {error}") from None
@@ -114,7 +114,7 @@ def _placed(file: TensorFile, name: str, places: dict[str, Any], number: int) ->
     segments = ((file.place(name), type.nbytes),)
     if name not in places:
         return TensorPieces(type, (StoredSlice(Box((0,) * type.rank, type.shape), number, segments),))
-    place = _object(places[name], f"place of {name!r}")
+    place = object_in(places[name], f"its place of {name!r}")
     begin, shape = _sizes(place, "begin", name), _sizes(place, "shape", name)
     box = _box(name, begin, type.shape, shape)
     layout, checksum = place.get("layout", ""), place.get("checksum", "")
@@ -132,15 +132,15 @@ def read_index(path: Path) -> Checkpoint:
     shown = shown_path(path)
     try:
         text = read_bytes(path)
-        content = _object(parsed_json(text), "index")
+        content = object_in(parsed_json(text), "its index")
         if content.get("format") != FORMAT:
             raise ValueError(f"its format is {content.get('format')!r:.80}, not {FORMAT!r}")
         if content.get("version") != VERSION:
             raise ValueError(f"its version is {content.get('version')!r:.80}; this mspc reads {VERSION}")
         paths, sizes, headers = _files(content, path)
-        entries = _object(content.get("tensors"), "tensors").items()
+        entries = object_in(content.get("tensors"), "its tensors").items()
         tensors = {name: _stored(name, entry, sizes) for name, entry in entries}
-        state = _object(content.get("state"), "state")
+        state = object_in(content.get("state"), "its state")
         numbers = [content.get(key) for key in ("ranks", "sequence")]
         if not all(type(n) is int and n >= 0 for n in numbers):
             raise ValueError(f"its ranks and sequence are {numbers!r:.80}")
@@ -162,11 +162,8 @@ def _files(content: dict[str, Any], path: Path) -> tuple[list[Path], list[int], 
     paths: list[Path] = []
     sizes: list[int] = []
     headers: list[str] = []
-    listed = content.get("files")
-    if not isinstance(listed, list):
-        raise ValueError("it has no list of files")
-    for given in cast(list[Any], listed):
-        entry = _object(given, "entry of files")
+    for given in list_in(content.get("files"), "its files"):
+        entry = object_in(given, "its entry of files")
         name, size, header = entry.get("name"), entry.get("bytes"), entry.get("header", "")
         if not isinstance(name, str) or type(size) is not int or size < 0 or (header != "" and not is_checksum(header)):
             raise ValueError(f"its files have an entry {entry!r}")
@@ -180,14 +177,14 @@ def _files(content: dict[str, Any], path: Path) -> tuple[list[Path], list[int], 
 
 
 def _stored(name: str, given: Any, files: Sequence[int]) -> TensorPieces:
-    entry = _object(given, f"entry of {name!r}")
+    entry = object_in(given, f"its entry of {name!r}")
     dtype, slices = DTYPES.get(str(entry.get("dtype"))), entry.get("slices")
     if dtype is None or not isinstance(slices, list):
         raise ValueError(f"tensor {name!r} has element type {entry.get('dtype')!r:.80} and slices {slices!r:.60}")
     global_type = TensorType(dtype, _sizes(entry, "shape", name))
     pieces: list[StoredSlice] = []
     for inner in cast(list[Any], slices):
-        place = _object(inner, f"slice of {name!r}")
+        place = object_in(inner, f"its slice of {name!r}")
         file, offset, checksum = place.get("file"), place.get("offset"), place.get("checksum", "")
         if type(file) is not int or not 0 <= file < len(files) or type(offset) is not int or offset < 0:
             raise ValueError(f"tensor {name!r} has a slice in file {file!r:.40} at byte {offset!r:.40}")
@@ -221,12 +218,6 @@ def _sizes(entry: dict[str, Any], key: str, name: str) -> tuple[int, ...]:
         if len(numbers) <= MOST_DIMENSIONS and all(type(n) is int and 0 <= n < 1 << 62 for n in numbers):
             return tuple(numbers)
     raise ValueError(f"tensor {name!r} has {key} {found!r:.80}")
-
-
-def _object(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"its {what} is no object")
-    return cast(dict[str, Any], value)
 
 
 RANK_FILE = re.compile(r"rank_(\d{1,6})-(\d{1,15})\.safetensors")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.parsing import entry, flag_in, list_in, object_in, parsed_json, text_in, texts_in, whole_in
 from mspc.ir.files.refill import finish_refill
 from mspc.ir.files.regular import check_name, inside, read_begin, read_bytes, read_text
 from mspc.ir.files.tensors import TensorFile
@@ -29,12 +29,10 @@ from mspc.ir.text.limits import MOST_RANKS
 from mspc.ir.text.source_text import Malformed
 from mspc.ir.types import dtype_of
 from mspc.runtime.data import full_type, slice_parameter, slices_of, typed_as
-from mspc.runtime.plan import PlanEntries, read_plan_entries
 
 FORMAT = 1
 PROGRAM = "program.json"
 WEIGHTS = "weights.safetensors"
-_PLURAL = {dict: "objects", int: "integers", str: "texts"}
 _SWITCH = {"ON": True, "OFF": False}
 
 
@@ -57,17 +55,51 @@ class Settings:
     @staticmethod
     def read(entry: Any) -> Settings:
         """Return the settings of such an entry. Raise ValueError for an unknown name or value."""
-        if not isinstance(entry, dict):
-            raise ValueError(f"settings is {json.dumps(entry)}, not an object")
-        for key in entry:
+        for key in object_in(entry, "settings"):
             if key not in ("matmul_allow_tf32", "deterministic"):
                 raise ValueError(f"settings has no {key!r}; known are matmul_allow_tf32 and deterministic")
         tf32, deterministic = entry.get("matmul_allow_tf32", False), entry.get("deterministic", "OFF")
-        if not isinstance(tf32, bool):
-            raise ValueError(f"matmul_allow_tf32 in settings is {json.dumps(tf32)}, not true or false")
+        flag_in(tf32, "matmul_allow_tf32 in settings")
         if not isinstance(deterministic, str) or deterministic not in _SWITCH:
             raise ValueError(f'deterministic in settings is {json.dumps(deterministic)}, not "ON" or "OFF"')
         return Settings(tf32, _SWITCH[deterministic])
+
+
+@dataclass(frozen=True)
+class PlanEntries:
+    """Decisions of a compile.
+
+    operators: layouts of their operands, by their names in plans. results: layouts of their results, if those do not
+    follow from the operands. parameters: layouts of those that are stored in another layout than operators read.
+    gather_again: those of them that are gathered once more for gradients. recompute: cells that are recomputed.
+    offload: entries stored on the host.
+    """
+
+    operators: Mapping[str, tuple[str, ...]]
+    parameters: Mapping[str, str] = field(default_factory=dict[str, str])
+    gather_again: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ()
+    results: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    offload: tuple[str, ...] = ()
+
+    @staticmethod
+    def read(content: Mapping[str, Any]) -> PlanEntries | None:
+        """Return the decisions of the compile, or None if there are none. Raise ValueError if entries are wrong."""
+        if "operators" not in content:
+            return None
+
+        def layouts(key: str) -> dict[str, tuple[str, ...]]:
+            found = object_in(content.get(key, {}), key)
+            return {name: tuple(map(str, list_in(each, f"{key}: {name}"))) for name, each in found.items()}
+
+        stored = object_in(content.get("stored", {}), "stored")
+        again, recompute, offload = (
+            texts_in(content.get(key, []), key) for key in ("gather_again", "recompute", "offload")
+        )
+        return PlanEntries(
+            layouts("operators"), {name: text_in(each, f"stored: {name}") for name, each in stored.items()}, again,
+            recompute, layouts("results"), offload,
+        )  # fmt: skip
 
 
 @dataclass
@@ -213,28 +245,27 @@ def load_program(folder: Path) -> Program:
     try:
         return Program(
             folder=folder,
-            compile_id=_typed(content, "compile_id", str),
-            ranks=_ranks(content),
-            mode=_typed(content, "mode", str),
-            training=_typed(content, "training", bool),
-            execute=_execute(path, _typed(content, "execute", dict)),
-            digests={str(file): str(digest) for file, digest in _typed(content, "digests", dict).items()},
-            inputs=_typed(content, "inputs", list),
-            outputs=_typed(content, "outputs", list),
-            parameters=_typed(content, "parameters", list),
+            compile_id=text_in(entry(content, "compile_id"), "compile_id"),
+            ranks=whole_in(entry(content, "ranks"), "ranks", 1, MOST_RANKS),
+            mode=text_in(entry(content, "mode"), "mode"),
+            training=flag_in(entry(content, "training"), "training"),
+            execute=_execute(path, object_in(entry(content, "execute"), "execute")),
+            digests={f: str(digest) for f, digest in object_in(entry(content, "digests"), "digests").items()},
+            inputs=_objects(content, "inputs"),
+            outputs=_objects(content, "outputs"),
+            parameters=_objects(content, "parameters"),
             settings=Settings.read(content.get("settings", {})),
-            network=_typed(content, "network", str) if "network" in content else "",
-            kinds={int(rank): int(kind) for rank, kind in _typed(content, "kinds", dict).items()}
-            if "kinds" in content else {},
-            plan=read_plan_entries(content),
+            network=text_in(content.get("network", ""), "network"),
+            kinds={int(rank): int(kind) for rank, kind in object_in(content.get("kinds", {}), "kinds").items()},
+            plan=PlanEntries.read(content),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise MspcError(f"{path} is damaged: {error}", code="E0116") from None
 
 
-def _execute(path: Path, entry: dict[str, Any]) -> dict[int, str]:
+def _execute(path: Path, files: dict[str, Any]) -> dict[int, str]:
     """Return the file of every rank."""
-    found = {int(rank): str(file) for rank, file in entry.items()}
+    found = {int(rank): str(file) for rank, file in files.items()}
     for name in found.values():
         check_name(name, str(path))
     return found
@@ -297,35 +328,20 @@ def _slice_of(file: TensorFile, parameter: Parameter, rank: int, path: Path) -> 
         raise MspcError(f"{path} is damaged: {error}", code="E0116") from None
 
 
-def _make_slice(program: Program, entry: dict[str, Any], parameter: Parameter, rank: int) -> Any:
+def _make_slice(program: Program, described: dict[str, Any], parameter: Parameter, rank: int) -> Any:
     """Return a parameter's slice, made from its entry in `program.json`."""
     place = f"{program.folder / PROGRAM}: parameter {parameter.name!r}"
     try:
-        shape = tuple(_typed(entry, "shape", list, int))
-        described = read_description(entry["initial"], shape, dtype_of(_typed(entry, "dtype", str)))
+        shape = tuple(whole_in(size, "shape") for size in list_in(described.get("shape"), "shape"))
+        initial = read_description(described["initial"], shape, dtype_of(text_in(described.get("dtype"), "dtype")))
     except MspcError as error:
         raise MspcError(f"{place}: {error.message}") from None
     except (KeyError, TypeError, ValueError) as error:
         raise MspcError(f"{place}: how its initial value is made is damaged: {error}", code="E0116") from None
     if shape != full_type(parameter).shape:
         raise MspcError(f"{place} has shape {shape}; the program takes {full_type(parameter).shape}", code="E0802")
-    return typed_as(parameter, described.fill(slices_of(parameter, rank)), f"{program.folder / PROGRAM}:")
+    return typed_as(parameter, initial.fill(slices_of(parameter, rank)), f"{program.folder / PROGRAM}:")
 
 
-def _typed(content: dict[str, Any], key: str, kind: type, of: type = dict) -> Any:
-    """Return the entry `key`. of: type of the elements of a list. Raise KeyError if it is missing, TypeError if it is
-    wrong."""
-    if key not in content:
-        raise KeyError(f"{key} is missing")
-    if not isinstance(content[key], kind):
-        raise TypeError(f"{key} is {type(content[key]).__name__}, not {kind.__name__}")
-    if kind is list and not all(type(entry) is of for entry in content[key]):
-        raise TypeError(f"{key} holds something else than {_PLURAL[of]}")
-    return content[key]
-
-
-def _ranks(content: dict[str, Any]) -> int:
-    ranks = _typed(content, "ranks", int)
-    if isinstance(ranks, bool) or not 1 <= ranks <= MOST_RANKS:
-        raise ValueError(f"ranks is {json.dumps(ranks)}; a program has from 1 to {MOST_RANKS}")
-    return ranks
+def _objects(content: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    return [object_in(each, key) for each in list_in(entry(content, key), key)]

@@ -13,8 +13,7 @@ from mspc.commands.facts.model import CollectiveFact, CompileFacts, RankFacts, c
 from mspc.commands.report.tables import exact_text, time_text, write_json
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import shown_path
-from mspc.ir.files.parsing import parsed_json
-from mspc.ir.files.regular import check_regular
+from mspc.ir.files.parsing import read_toml
 from mspc.ir.late_dataclass import dataclass
 
 MOST_NAMED = 5
@@ -222,27 +221,15 @@ def read_baseline(path: Path) -> Baseline:
     Raises:
         MspcError: there is no such file, or it does not have the format of `write_baseline`.
     """
-    shown = shown_path(path)
-    try:
-        check_regular(path, LARGEST)
-        found = parsed_json(path.read_bytes())
-        wrong = _wrong(found)
-    except OSError as error:
-        raise MspcError(f"the baseline {shown} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        found, wrong = None, str(error)
-    if wrong:
-        notes = ["mspc check TARGET --write-baseline FILE writes one"]
-        raise MspcError(f"{shown} is no baseline: {wrong}", notes=notes)
-    table = cast("dict[str, Any]", found)
+    notes = ["mspc check TARGET --write-baseline FILE writes one"]
+    table = read_toml(path, "baseline", LARGEST, as_json=True, notes=notes)
+    if wrong := _wrong(table):
+        raise MspcError(f"{shown_path(path)} is no baseline: {wrong}", notes=notes)
     return Baseline(table["bytes"], table["memory"], table["step"], table["collectives"])
 
 
-def _wrong(found: Any) -> str:
+def _wrong(table: dict[str, Any]) -> str:
     """Return the error in the content of a baseline file; "" if it is valid."""
-    if not isinstance(found, dict):
-        return "it is not a JSON object"
-    table = cast("dict[str, Any]", found)
     if table.get(MARK) != VERSION:
         return f"{MARK} is {table.get(MARK)!r}, not {VERSION}"
     for key in KEYS:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from mspc.commands.options import seconds_of, share_of, size_of
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import shown_path
-from mspc.ir.files.parsing import check_keys, read_toml
+from mspc.ir.files.parsing import check_keys, read_toml, table_in
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
 from mspc.ops.op import REGISTRY
@@ -159,25 +159,18 @@ def read_budget(path: Path, name: str = "") -> Budget:
         MspcError: there is no such file or budget, a key is unknown, or a value is invalid for its key.
     """
     shown = shown_path(path)
-    found = _table(read_toml(path, "budget file", LARGEST), "mspc", shown, "mspc.budget")
+    found = table_in(shown, read_toml(path, "budget file", LARGEST), "mspc", "mspc.budget")
     check_keys(shown, found, (ONE, SEVERAL), "[mspc]")
     if name:
-        several = _table(found, SEVERAL, shown, f"mspc.{SEVERAL}.{name}")
+        several = table_in(shown, found, SEVERAL, f"mspc.{SEVERAL}.{name}")
         if name not in several:
             notes = did_you_mean(name, several) or [f"it has {', '.join(several)}"]
             raise MspcError(f"{shown}: there is no budget {name!r}", kind=ValueError, notes=notes)
-        table = _table(several, name, shown, f"mspc.{SEVERAL}.{name}")
+        table = table_in(shown, several, name, f"mspc.{SEVERAL}.{name}")
     elif ONE not in found and SEVERAL in found:
-        names = ", ".join(_table(found, SEVERAL, shown, f"mspc.{SEVERAL}"))
+        names = ", ".join(table_in(shown, found, SEVERAL, f"mspc.{SEVERAL}"))
         raise MspcError(f"{shown} has several budgets", notes=[f"name one of them: {names}"])
     else:
-        table = _table(found, ONE, shown, f"mspc.{ONE}")
+        table = table_in(shown, found, ONE, f"mspc.{ONE}")
     check_keys(shown, table, KEYS, "a budget")
     return budget_of(table, f"{shown}: ")
-
-
-def _table(found: dict[str, Any], key: str, shown: str, full: str) -> dict[str, Any]:
-    table = found.get(key)
-    if not isinstance(table, dict):
-        raise MspcError(f"{shown}: {'there is no' if table is None else 'it has no'} table [{full}]")
-    return cast("dict[str, Any]", table)

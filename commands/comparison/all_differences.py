@@ -25,7 +25,7 @@ from mspc.commands.facts.model import (
 )
 from mspc.commands.report.tables import TextTable, group, size_text, time_text
 from mspc.ir.late_dataclass import dataclass
-from mspc.runtime.plan import PlanEntries
+from mspc.runtime.program import PlanEntries
 
 
 @dataclass(frozen=True)

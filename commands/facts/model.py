@@ -11,7 +11,7 @@ from mspc.ir.graph import Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.opaque import OpaqueOp
 from mspc.ir.text.facts import PHASES
-from mspc.runtime.plan import PlanEntries
+from mspc.runtime.program import PlanEntries
 
 EQUALS = " = "
 """Separator between the type of a constant and its value."""

@@ -31,8 +31,7 @@ from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.point_to_point import SendToStage
 from mspc.ops.op import REGISTRY
 from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
-from mspc.runtime.plan import PlanEntries
-from mspc.runtime.program import PROGRAM, WEIGHTS, Program, load_program, opened_weights
+from mspc.runtime.program import PROGRAM, WEIGHTS, PlanEntries, Program, load_program, opened_weights
 
 GRAPH = ".ir"
 

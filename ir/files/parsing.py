@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any, cast
@@ -56,6 +56,71 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return entries
 
 
+LARGEST_SIZE = 1 << 62
+
+# The functions for entries raise ValueError with the wrong entry; `where` names its owner.
+
+
+def object_in(value: Any, where: str) -> dict[str, Any]:
+    """Return an object."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is {value!r:.60}, not an object")
+    return cast(dict[str, Any], value)
+
+
+def list_in(value: Any, where: str) -> list[Any]:
+    """Return a list."""
+    if not isinstance(value, list):
+        raise ValueError(f"{where} is {value!r:.60}, not a list")
+    return cast(list[Any], value)
+
+
+def entry(owner: dict[str, Any], name: str, where: str = "it") -> Any:
+    """Return the entry of an object under a name."""
+    try:
+        return owner[name]
+    except KeyError:
+        raise ValueError(f"{where} has no {name!r}") from None
+
+
+def text_in(value: Any, where: str) -> str:
+    """Return a text."""
+    if not isinstance(value, str):
+        raise ValueError(f"{where} is {value!r:.60}, not a text")
+    return value
+
+
+def flag_in(value: Any, where: str) -> bool:
+    """Return true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{where} is {value!r:.60}, not true or false")
+    return value
+
+
+def whole_in(value: Any, where: str, least: int = -LARGEST_SIZE, most: int = LARGEST_SIZE) -> int:
+    """Return a whole number."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{where} is {value!r:.60}, not a whole number from {least} to {most}")
+    return value
+
+
+def texts_in(value: Any, where: str) -> tuple[str, ...]:
+    """Return the texts of a list."""
+    return tuple(text_in(each, where) for each in list_in(value, where))
+
+
+def table_in(shown: str, found: Mapping[str, Any], key: str, name: str = "", required: bool = True) -> dict[str, Any]:
+    """Return a table of a TOML file, {} for a missing one that is not required. Raise MspcError, with the file and the
+    full name of the table, if there is none."""
+    table = found.get(key)
+    if table is None and not required:
+        return {}
+    if not isinstance(table, dict):
+        wrong = "there is no" if table is None else f"{key} is {table!r:.60}, not a"
+        raise MspcError(f"{shown}: {wrong} table [{name or key}]")
+    return cast("dict[str, Any]", table)
+
+
 class Written(str):
     """A value that is already JSON text, with the indentation of its place."""
 
@@ -85,25 +150,30 @@ def indented(value: Any, newline: str = "\n") -> str:
     return json.dumps(value)
 
 
-def read_toml(path: Path, what: str, largest: int) -> dict[str, Any]:
-    """Return the contents of a TOML file.
+def read_toml(
+    path: Path, what: str, largest: int, as_json: bool = False, notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the contents of a TOML file, or of a JSON file with an object.
 
     Args:
-        what: the kind of file, for messages. largest: the most bytes that it may have.
+        what: the kind of file, for messages. largest: the most bytes that it may have. notes: for a file that is no
+        TOML, or JSON.
 
     Raises:
-        MspcError: the file does not exist, cannot be read, or is no TOML.
+        MspcError: the file does not exist, cannot be read, or is no TOML, or JSON.
     """
     shown = shown_path(path)
     try:
         check_regular(path, largest)
-        return parsed_toml(path.read_bytes())
+        text = path.read_bytes()
+        return object_in(parsed_json(text), "its content") if as_json else parsed_toml(text)
     except FileNotFoundError:
         raise MspcError(f"there is no {what} {shown!r}", kind=ValueError, code="E0101") from None
     except OSError as error:
         raise MspcError(f"cannot read the {what} {shown}: {reason_of(error)}") from None
     except ValueError as error:
-        raise MspcError(f"{shown} is no TOML file: {error}", kind=ValueError) from None
+        message = f"{shown} is no {'JSON' if as_json else 'TOML'} file: {error}"
+        raise MspcError(message, kind=ValueError, notes=notes) from None
 
 
 def check_keys(shown: str, found: Iterable[str], known: tuple[str, ...], of: str) -> None:

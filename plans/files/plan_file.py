@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path, write_atomically
-from mspc.ir.files.parsing import check_keys, quoted, read_toml
+from mspc.ir.files.parsing import check_keys, quoted, read_toml, table_in
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.text.families import are_cells, each_of_cells, name_of_cells
@@ -76,17 +76,15 @@ def read_stages(shown: str, found: Any) -> StagePlan:
     check_keys(shown, table, STAGE_KEYS, f"[{KEY}]")
     count = _number(shown, table, "count", 1)
     chunks = _number(shown, {"chunks": 1, **table}, "chunks", 1)
-    schedule, cells = table.get("schedule", "1f1b"), table.get("cells", {})
+    schedule, cells = table.get("schedule", "1f1b"), table_in(shown, table, "cells", f"{KEY}.cells", required=False)
     if not isinstance(schedule, str):
         raise MspcError(f"{shown}: [{KEY}] has the schedule {schedule!r}, not a name as \"1f1b\"")
-    if not isinstance(cells, dict):
-        raise MspcError(f"{shown}: there is no table [{KEY}.cells]")
-    for name, chunk in cast("dict[str, Any]", cells).items():
+    for name, chunk in cells.items():
         if type(chunk) is not int or not 0 <= chunk < count * chunks:
             what = "chunks" if chunks > 1 else "stages"
             raise MspcError(f"{shown}: {name!r} is of {chunk!r}, and there are {what} 0 to {count * chunks - 1}")
     return StagePlan(
-        count, schedule, _number(shown, table, "micro_batches", 1), chunks, cast("dict[str, int]", cells)
+        count, schedule, _number(shown, table, "micro_batches", 1), chunks, cells
     )  # fmt: skip
 
 
@@ -257,33 +255,23 @@ def read_plan(path: Path) -> PlanFile:
     states = found.get("offload_states", False)
     if not isinstance(states, bool):
         raise MspcError(f"{shown}: offload_states is {states!r}, not true or false")
-    operators = found.get("operators")
-    if not isinstance(operators, dict):
-        raise MspcError(f"{shown}: there is no table [operators]")
-    stored = _table(shown, found, "parameters")
-    given = _table(shown, found, "strategies") if "strategies" in found else None
+    operators = table_in(shown, found, "operators")
+    stored, results, loops = (table_in(shown, found, key, required=False) for key in ("parameters", "results", "loops"))
+    given = table_in(shown, found, "strategies") if "strategies" in found else None
     return PlanFile(
         ranks,
-        {name: _strategy(shown, name, value, ranks) for name, value in cast("dict[str, Any]", operators).items()},
+        {name: _strategy(shown, name, value, ranks) for name, value in operators.items()},
         {name: _layout(shown, name, value, ranks, sums=False) for name, value in stored.items()},
         _names(shown, "recompute", found.get("recompute", [])),
         _names(shown, "gather_again", found.get("gather_again", [])),
-        {name: _strategy(shown, name, value, ranks) for name, value in _table(shown, found, "results").items()},
+        {name: _strategy(shown, name, value, ranks) for name, value in results.items()},
         None if given is None else {name: _given(shown, name, value) for name, value in given.items()},
         device,
-        {name: _strategy(shown, name, value, ranks) for name, value in _table(shown, found, "loops").items()},
+        {name: _strategy(shown, name, value, ranks) for name, value in loops.items()},
         read_stages(shown, found["stages"]) if "stages" in found else None,
         _names(shown, "offload", found.get("offload", [])),
         states,
     )
-
-
-def _table(shown: str, found: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return a table that may be missing. Raise MspcError if it is no table."""
-    value = found.get(key, {})
-    if not isinstance(value, dict):
-        raise MspcError(f"{shown}: {key} is {value!r}, not a table [{key}]")
-    return cast("dict[str, Any]", value)
 
 
 def _given(shown: str, name: str, value: Any) -> Given:

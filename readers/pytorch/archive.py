@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from mspc.checkpoint.files import Files
 from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces, box_of_shape
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, shown_path
-from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.parsing import entry, flag_in, list_in, object_in, parsed_json, text_in, whole_in
 from mspc.ir.files.regular import LARGEST_TEXT, check_name, check_regular
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import (
@@ -40,56 +40,7 @@ from mspc.ir.types import (
     TensorType,
 )
 
-# The functions of entries raise ValueError with the wrong entry; `where` names its owner.
-
-
 MOST_DIMENSIONS = 64
-LARGEST_SIZE = 1 << 62
-
-
-def object_in(value: Any, where: str) -> dict[str, Any]:
-    """An object."""
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} is {value!r:.60}, not an object")
-    return cast(dict[str, Any], value)
-
-
-def list_in(value: Any, where: str) -> list[Any]:
-    """A list."""
-    if not isinstance(value, list):
-        raise ValueError(f"{where} is {value!r:.60}, not a list")
-    return cast(list[Any], value)
-
-
-def entry(owner: dict[str, Any], name: str, where: str) -> Any:
-    """Return the entry of an object under a name."""
-    try:
-        return owner[name]
-    except KeyError:
-        raise ValueError(f"{where} has no {name!r}") from None
-
-
-def text_in(value: Any, where: str) -> str:
-    """A text."""
-    if not isinstance(value, str):
-        raise ValueError(f"{where} is {value!r:.60}, not a text")
-    return value
-
-
-def flag_in(value: Any, where: str) -> bool:
-    """True or false."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{where} is {value!r:.60}, not true or false")
-    return value
-
-
-def whole_in(value: Any, where: str, least: int = -LARGEST_SIZE, most: int = LARGEST_SIZE) -> int:
-    """A whole number."""
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{where} is {value!r:.60}, not a whole number from {least} to {most}")
-    return value
-
-
 def tagged(value: Any, where: str) -> tuple[str, Any]:
     """(tag, content) of an object that has one entry, as {"as_int": 3} has. Entries that are null do not count."""
     found = [(tag, content) for tag, content in object_in(value, where).items() if content is not None]
@@ -459,4 +410,4 @@ def _size(value: Any, where: str) -> int:
     tag, content = tagged(value, where)
     if tag != "as_int":
         raise ValueError(f"{where} is {value!r:.60}, not a size that is known")
-    return whole_in(content, where, 0, LARGEST_SIZE)
+    return whole_in(content, where, 0)

@@ -11,20 +11,10 @@ from typing import Any
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.stored_tensors import StoredSlice, TensorPieces, box_of_shape
 from mspc.ir.diagnostics import Frames, Location, MspcError
-from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.parsing import entry, list_in, object_in, parsed_json, text_in, whole_in
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, DType, TensorType, dtype_of
-from mspc.readers.pytorch.archive import (
-    MOST_DIMENSIONS,
-    NOT_HERE,
-    Archive,
-    ProgramWeights,
-    entry,
-    list_in,
-    object_in,
-    text_in,
-    whole_in,
-)
+from mspc.readers.pytorch.archive import MOST_DIMENSIONS, NOT_HERE, Archive, ProgramWeights
 from mspc.readers.pytorch.captured_kinds import CapturedKind, read_kinds, with_own_groups
 from mspc.readers.pytorch.exported_program import (
     Argument,

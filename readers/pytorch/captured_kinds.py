@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.parsing import entry, list_in, object_in, parsed_json, whole_in
 from mspc.ir.late_dataclass import dataclass
-from mspc.readers.pytorch.archive import entry, list_in, object_in, whole_in
 
 RANKS = "ranks.json"
 """The file of a captured folder that lists kinds of ranks; absent if every rank has a file."""

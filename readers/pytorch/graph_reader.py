@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import Frames, Location, MspcError
-from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.parsing import entry, flag_in, list_in, object_in, parsed_json, text_in, whole_in
 from mspc.readers.pytorch.archive import (
     LAYOUTS,
     MEMORY_FORMATS,
@@ -18,15 +18,9 @@ from mspc.readers.pytorch.archive import (
     Archive,
     ProgramWeights,
     element_type,
-    entry,
-    flag_in,
-    list_in,
     named,
-    object_in,
     tagged,
-    text_in,
     weights_of,
-    whole_in,
 )
 from mspc.readers.pytorch.exported_program import (
     Argument,

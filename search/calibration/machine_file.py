@@ -50,7 +50,7 @@ from mspc.analysis.cost.machine import (  # fmt: skip
 )
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import shown_path, write_atomically
-from mspc.ir.files.parsing import check_keys, quoted, read_toml
+from mspc.ir.files.parsing import check_keys, quoted, read_toml, table_in
 from mspc.ir.types import DTYPES
 
 LARGEST = 1 << 20
@@ -125,12 +125,6 @@ class _MachineFileReader:
             raise MspcError(f"{self.shown}: doubts is {value!r}, not a list of texts")
         return tuple(entries)
 
-    def _table(self, found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-        table = found.get(key)
-        if not isinstance(table, dict):
-            raise MspcError(f"{self.shown}: {'there is no' if table is None else 'it has no'} table [{key}]")
-        return cast("Mapping[str, Any]", table)
-
     def _every_work(self, found: Mapping[str, Any]) -> Mapping[str, Mapping[str, Rate]]:
         """Return the rates of all kinds of work."""
         work = {kind: self._work(found, kind) for kind in WORK if kind in found or kind == PRODUCTS}
@@ -139,19 +133,19 @@ class _MachineFileReader:
         return {kind: rates if kind in ALONE else _called_rounded(rates) for kind, rates in work.items()}
 
     def _work(self, found: Mapping[str, Any], kind: str) -> Mapping[str, Rate]:
-        table = self._table(found, kind)
+        table = table_in(self.shown, found, kind)
         check_keys(self.shown, table, (*DTYPES, *(() if kind in ALONE else (TF32,))), "element types")
         return MappingProxyType({key: self._rate(table, key, f"{kind}.") for key in table})
 
     def _traffic(self, found: Mapping[str, Any]) -> Mapping[str, Rate]:
-        table = self._table(found, "traffic")
+        table = table_in(self.shown, found, "traffic")
         check_keys(self.shown, table, TRAFFIC, "kinds of traffic")
         return MappingProxyType({kind: self._rate(table, kind, "traffic.") for kind in table})
 
     def _link(self, found: Mapping[str, Any], key: str) -> Link:
-        table = self._table(found, key)
+        table = table_in(self.shown, found, key)
         check_keys(self.shown, table, (*LINK, *COLLECTIVES), "a link")
-        own = {name: self._plain_link(self._table(table, name), f"{key}.{name}.")
+        own = {name: self._plain_link(table_in(self.shown, table, name), f"{key}.{name}.")
                for name in COLLECTIVES if name in table}  # fmt: skip
         return self._plain_link(table, f"{key}.", own)
 

@@ -84,7 +84,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda place: changed(place / INDEX, lambda data: data.replace(b'"ranks": 2', b'"ranks": 2, "ranks": 3')),
         "index.json is damaged: it has an entry 'ranks' twice",
     ),
-    "lists": (index(lambda c: c.update(tensors=[1])), "its tensors is no object"),
+    "lists": (index(lambda c: c.update(tensors=[1])), "its tensors is [1], not an object"),
 }  # fmt: skip
 
 

@@ -179,7 +179,8 @@ def test_a_truncated_graph_is_refused_with_its_line(program: Path) -> None:
 
 def test_damaged_facts_are_refused(program: Path) -> None:
     change(program, ranks="two")
-    assert refused(program) == "error: out/program.json is damaged: ranks is str, not int"
+    wrong = "ranks is 'two', not a whole number from 1 to 1048576"
+    assert refused(program) == f"error: out/program.json is damaged: {wrong}"
     change(program, ranks=2, format=7)
     assert refused(program) == "error: out/program.json has format 7; this mspc reads format 1"
     (program / "program.json").write_text('{"format": 1')
@@ -192,13 +193,13 @@ def test_damaged_facts_are_refused(program: Path) -> None:
     ("settings", "message"),
     [
         ({"matmul_allow_tf32": 1}, "matmul_allow_tf32 in settings is 1, not true or false"),
-        ({"matmul_allow_tf32": "ON"}, 'matmul_allow_tf32 in settings is "ON", not true or false'),
+        ({"matmul_allow_tf32": "ON"}, "matmul_allow_tf32 in settings is 'ON', not true or false"),
         ({"deterministic": True}, 'deterministic in settings is true, not "ON" or "OFF"'),
         ({"deterministic": "on"}, 'deterministic in settings is "on", not "ON" or "OFF"'),
         ({"deterministic": ["ON"]}, 'deterministic in settings is ["ON"], not "ON" or "OFF"'),
         ({"tf32": True}, "settings has no 'tf32'; known are matmul_allow_tf32 and deterministic"),
-        (["deterministic"], 'settings is ["deterministic"], not an object'),
-        (None, "settings is null, not an object"),
+        (["deterministic"], "settings is ['deterministic'], not an object"),
+        (None, "settings is None, not an object"),
     ],
 )
 def test_wrong_settings_are_refused(program: Path, settings: Any, message: str) -> None:

@@ -134,7 +134,7 @@ def test_what_cannot_be_compared_is_refused(
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ({"network": 3}, "{out}/program.json is damaged: network is int, not str"),
+        ({"network": 3}, "{out}/program.json is damaged: network is 3, not a text"),
         ({"inputs": [{"name": "x"}]}, "{out}/program.json is damaged: x: 'dtype'"),
     ],
 )

@@ -219,7 +219,7 @@ def test_damaged_descriptions_are_refused(script: Path) -> None:
     assert "counter is -1" in damaged(folder, "described", initial=normal | {"counter": -1})
     assert "unknown initializer 'os.system'" in damaged(folder, "described", initial={"initializer": "os.system"})
     assert damaged(folder, "described", shape=[8, 16]).startswith(f"{place} has shape (8, 16); the program takes")
-    assert "shape holds something else than integers" in damaged(folder, "described", shape=[16, "8"])
+    assert "shape is '8', not a whole number" in damaged(folder, "described", shape=[16, "8"])
     assert place in damaged(folder, "described", dtype="Float33")
     assert place in damaged(folder, "described", dtype=4)
     assert damaged(folder, "described", name="other") == (

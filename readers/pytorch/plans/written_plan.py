@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
-from mspc.ir.files.atomic_writing import reason_of, shown_path
-from mspc.ir.files.parsing import check_keys, parsed_json, read_toml
-from mspc.ir.files.regular import check_regular
+from mspc.ir.files.atomic_writing import shown_path
+from mspc.ir.files.parsing import check_keys, read_toml, table_in
 from mspc.ir.late_dataclass import dataclass
 
 # Names of styles are those of transformers' `base_model_tp_plan` and `base_model_ep_plan`, the classes of
@@ -214,7 +213,7 @@ def plan_in(path: Path, ranks: int) -> WrittenPlan:
     """The plan in a file, for so many ranks. Raise MspcError if it is none, or for others."""
     shown = shown_path(path)
     if path.suffix == ".json":
-        found = _json(path, shown)
+        found = read_toml(path, "plan", LARGEST, as_json=True)
         if not set(found) & set(KEYS):
             found = {"layers": found}
         elif set(found) - set(KEYS):  # a model's configuration, of which all else is not the plan
@@ -230,40 +229,18 @@ def plan_of(shown: str, found: Mapping[str, Any], ranks: int) -> WrittenPlan:
     mesh, stages = _mesh(shown, found.get("mesh", {TENSOR: ranks}), ranks)
     layers: dict[str, Any] = {}
     for key in ("base_model_tp_plan", "base_model_ep_plan", "layers"):
-        layers |= _table(shown, found, key)
+        layers |= table_in(shown, found, key, required=False)
     sharded = found.get("fully_shard", False)
     if not isinstance(sharded, bool):
         raise MspcError(f"{shown}: fully_shard is {sharded!r:.60}, not true or false")
-    parameters = _table(shown, found, "parameters")
+    parameters = table_in(shown, found, "parameters", required=False)
     if not layers and not parameters and not sharded and stages == 1:
         raise MspcError(f"{shown}: there is no table [layers], and no other that says anything")
     styles = {name: _style(shown, name, value) for name, value in layers.items()}
     return WrittenPlan(
         shown, mesh, styles, {n: _placements(shown, n, v, mesh) for n, v in parameters.items()}, sharded, stages,
-        tuple(_table(shown, found, "base_model_pp_plan")),
+        tuple(table_in(shown, found, "base_model_pp_plan", required=False)),
     )  # fmt: skip
-
-
-def _json(path: Path, shown: str) -> dict[str, Any]:
-    try:
-        check_regular(path, LARGEST)
-        found = parsed_json(path.read_bytes())
-    except FileNotFoundError:
-        raise MspcError(f"there is no plan {shown!r}") from None
-    except OSError as error:
-        raise MspcError(f"cannot read the plan {shown}: {reason_of(error)}") from None
-    except ValueError as error:
-        raise MspcError(f"{shown} is no JSON file: {error}") from None
-    if not isinstance(found, dict):
-        raise MspcError(f"{shown} is no plan: it holds no dictionary of layers")
-    return cast("dict[str, Any]", found)
-
-
-def _table(shown: str, found: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = found.get(key) or {}
-    if not isinstance(value, dict):
-        raise MspcError(f"{shown}: {key} is {value!r:.60}, not a table")
-    return cast("dict[str, Any]", value)
 
 
 def _mesh(shown: str, found: Any, ranks: int) -> tuple[dict[str, int], int]:
