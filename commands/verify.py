@@ -37,12 +37,11 @@ from mspc.passes.lib.choices import release_constraints
 from mspc.verify.difference import ComparedValue
 from mspc.verify.global_batch import GlobalBatchNetwork, difference_of
 from mspc.verify.made_inputs import made_inputs
-from mspc.verify.plain_network import PlainNetwork, plain_network
 from mspc.verify.pytorch.against import against_torch
 from mspc.verify.same_values import MARK, number_operators
 from mspc.verify.scale.rank_kinds import kinds_of
 from mspc.verify.scale.reference import OwnRows
-from mspc.verify.verification import STEPS, VerifiedProgram, verified
+from mspc.verify.verification import STEPS, PlainNetwork, VerifiedProgram, plain_network, verified
 
 Array = Any
 SLICED = "slice_to_rank"

@@ -19,8 +19,8 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.mindspore_api.state import Session
 from mspc.output.dumps import first_values
-from mspc.verify.plain_network import plain_network
 from mspc.verify.scale.rank_kinds import RankKind, merged
+from mspc.verify.verification import plain_network
 
 if TYPE_CHECKING:
     from mspc.readers.pytorch.captured import CapturedStep

@@ -32,14 +32,13 @@ from mspc.runtime.faults.record import NodeFailure
 from mspc.runtime.program import PROGRAM, Program, load_program, load_slices, slices_to_load
 from mspc.verify.global_batch import GlobalBatchNetwork
 from mspc.verify.made_inputs import made_inputs
-from mspc.verify.plain_network import PlainNetwork, plain_network
 from mspc.verify.pytorch.against import against_torch
 from mspc.verify.same_values import FirstOperator
 from mspc.verify.scale.proof import ScaleProof, first_difference, prove
 from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.scale.reference import OwnRows
 from mspc.verify.scale.small_programs import Unfit
-from mspc.verify.verification import STEPS, Verified, VerifiedProgram, verified
+from mspc.verify.verification import STEPS, PlainNetwork, Verified, VerifiedProgram, plain_network, verified
 
 FEW_FILES = 3
 """Most edited files that are listed."""

@@ -15,9 +15,8 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.compiled_loops import pays
 from mspc.runtime.faults.finite import Origin, check_finite, search
 from mspc.runtime.faults.record import PLACE_WORDS, NodeFailure
-from mspc.runtime.node_timer import NodeTimer
 from mspc.runtime.plan import ExecutionPlan, Instructions, RegionKernels, own, parts_of, plan, prepare
-from mspc.runtime.profile import NodeTiming
+from mspc.runtime.profile import NodeTimer, NodeTiming
 
 Array = Any
 

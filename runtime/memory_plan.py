@@ -29,15 +29,15 @@ from typing import TYPE_CHECKING
 
 from mspc.analysis.aliasing import marked_shadow_weights
 from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value, element_types
-from mspc.ir.types import DType
+from mspc.ir.types import DType, StackType
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.regions import Loop, MakeStack
+from mspc.ops.control.regions import Loop, MakeStack, body_of
 from mspc.ops.control.structural import MakeTuple, taken_elements
 from mspc.ops.op import Op
-from mspc.runtime.accesses import find_waits, late_readers
 from mspc.runtime.arena import MemoryBlock, ResultMemory, assign_together, most_alive, most_of_classes
 from mspc.runtime.memory import (
     COMMUNICATION,
+    MESSAGES,
     Allocation,
     GradientSlices,
     MemoryPlan,
@@ -53,7 +53,7 @@ from mspc.runtime.memory import (
     updated_operands,
     works_on,
 )
-from mspc.runtime.memory_classes import CLASSES, TEMPORARY, Part, StepClasses, constant_bytes, optimizer_states
+from mspc.runtime.memory_classes import CLASSES, TEMPORARY, Part, Parts, StepClasses, constant_bytes, optimizer_states
 
 if TYPE_CHECKING:
     from mspc.runtime.result_places import OutsideResults, ResultPlaces
@@ -138,7 +138,7 @@ class _Planner:
             if self._runs(node):
                 self._give_blocks(index, node)
             if node.regions:
-                from mspc.runtime.region_memory import bytes_inside  # late: most programs have no regions
+                from mspc.runtime.memory_plan import bytes_inside  # late: most programs have no regions
 
                 block = self.inside[node] = self._new((self.bytes_inside or bytes_inside)(node, self.arenas))
                 self._extend(block, [index])
@@ -400,3 +400,130 @@ class _Planner:
             return Allocation("kept", cell.parameter, 0, cell.nbytes)
         assert cell.block is not None
         return Allocation("host" if cell.on_host else "arena", None, cell.block.offset, cell.nbytes, cell.pitch)
+
+
+def find_waits(
+    nodes: Sequence[Node], runs: Callable[[Node], bool], parts: Parts, copy_of: Mapping[Value, Node], early: bool
+) -> tuple[dict[Node, tuple[Node, ...]], dict[int, int]]:  # fmt: skip
+    """Return (for a node those of other streams that must be over before it starts, for the index of a node of a side
+    stream the index from which the main stream knows that it is over).
+
+    Args:
+        runs: whether a node is launched. parts: the memory of every value. copy_of: the node that stores a copy of a
+        parameter. early: see `plan_memory`.
+    """
+    found: dict[Node, tuple[Node, ...]] = {}
+    over: dict[int, int] = {}
+    made: dict[Part, int] = {}
+    read: dict[tuple[str, Part], int] = {}
+    running: dict[str, list[int]] = {}
+    sides = [side_stream(node) for node in nodes]
+    for index, node in enumerate(nodes):
+        if not runs(node):
+            continue
+        side = sides[index]
+        latest: dict[str, int] = {}
+        for value in node.inputs:
+            for part in parts[value]:
+                if part in made:
+                    name = sides[made[part]]
+                    latest[name] = max(latest.get(name, -1), made[part])
+        for operand in node.op.mutates:
+            value = node.inputs[operand]
+            written = [parts[value][0], *parts.get(copy_of.get(value, value), ())]
+            for name in running:
+                latest[name] = max(latest.get(name, -1), *(read.get((name, part), -1) for part in written))
+        sending = running.get(MESSAGES, ())
+        if is_received(node) and len(sending) > early:  # between GPUs the last one may still run
+            latest[MESSAGES] = max(latest.get(MESSAGES, -1), sending[-1 - early])
+        waits: list[Node] = []
+        for name, last in latest.items():
+            queue = running.get(name, [])
+            if name == side or not queue or last < queue[0]:
+                continue
+            waits.append(nodes[last])
+            while not side and queue and queue[0] <= last:
+                over[queue.pop(0)] = index
+        if waits:
+            found[node] = tuple(waits)
+        if side:
+            running.setdefault(side, []).append(index)
+            read.update({(side, part): index for value in node.inputs for part in parts[value]})
+            made.update(dict.fromkeys(parts[node], index))
+    return found, over
+
+
+def late_readers(graph: Graph, shown: Parts) -> dict[Node, None]:
+    """Return the nodes whose result aliases a parameter and is read after, or by, a later update of that parameter.
+    shown: the memory of every value if nothing is copied."""
+    updates: dict[Part, list[int]] = {}
+    for index, node in enumerate(graph.nodes):
+        for part in _written(node, shown):
+            if isinstance(part, Parameter):
+                updates.setdefault(part, []).append(index)
+    if not updates:
+        return {}
+    reach: dict[Value, int] = {value: len(graph.nodes) for value in graph.results}
+    found: list[Node] = []
+    for index in range(len(graph.nodes) - 1, -1, -1):
+        node = graph.nodes[index]
+        until = reach.get(node, index)
+        for part in shown[node]:
+            if isinstance(part, Parameter) and any(index < k <= until for k in updates.get(part, ())):
+                found.append(node)
+                break
+        # The operand of a copy is read here; that of a view is read until the view's last reader.
+        shows = node.op.is_view and not (found and found[-1] is node)
+        mutates = set(node.op.mutates)
+        for operand, value in enumerate(node.inputs):
+            if operand not in mutates and isinstance(value, Node):
+                reach[value] = max(reach.get(value, 0), until if shows else index)
+    return dict.fromkeys(reversed(found))
+
+
+def _written(node: Node, shown: Mapping[Value, tuple[Part, ...]]) -> list[Part]:
+    """Return the memory that a node overwrites."""
+    return [shown[node.inputs[operand]][0] for operand in node.op.mutates]
+
+
+DEVICE_ALIGNMENT = 256
+"""Bytes to which places on a GPU are aligned."""
+
+
+def bytes_inside(node: Node, arenas: Mapping[Graph, int]) -> int:
+    """Return the bytes for values of the node's graphs: of the largest graph, as one runs at a time, and for a loop the
+    values carried from the previous iteration. Results of a graph are those of the node, and counted there.
+
+    arenas: sizes of the graphs' arenas, which include their results.
+    """
+    op = node.op
+    if not isinstance(op, Loop):
+        return max(max(0, arenas[region] - _bytes_of_results(region)) for region in node.regions)
+    body = body_of(node)
+    carried = body.results[: op.carried]
+    several = op.known_turns([value.type for value in node.inputs]) != 1
+    kept = sum(value.type.nbytes for value in carried) if several else 0
+    inside = arenas[body] + kept - _bytes_of_results(body, op.carried)
+    return max(0, inside, *(arenas[region] for region in node.regions[:-1]))
+
+
+def _bytes_of_results(graph: Graph, count: int | None = None) -> int:
+    """Return the bytes of the first `count` results that nodes make, each once."""
+    made: set[Value] = {value for value in graph.results[:count] if isinstance(value, Node)}
+    return sum(value.type.nbytes for value in made)
+
+
+def device_bytes_inside(node: Node, arenas: Mapping[Graph, int]) -> int:
+    """Return the same on a GPU: all results of a graph have places in its arena, carried values use the places of the
+    node's results, and the entries of an iteration have places of their own, which come first."""
+    return device_bytes_of_entries(node) + max(arenas[region] for region in node.regions)
+
+
+def device_bytes_of_entries(node: Node) -> int:
+    """Return the bytes on a GPU for the entries that an iteration of a loop reads."""
+    op = node.op
+    if not isinstance(op, Loop):
+        return 0
+    types = [body_of(node).parameters[op.leading + op.carried + i].type for i in range(op.scanned)]
+    sizes = [type.nbytes for type in types if not isinstance(type, StackType)]
+    return sum(-(-size // DEVICE_ALIGNMENT) * DEVICE_ALIGNMENT for size in sizes)

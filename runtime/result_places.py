@@ -13,9 +13,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.runtime.memory import read_elsewhere, works_on
-from mspc.runtime.memory_classes import Part
-
-Parts = Mapping[Value, tuple[Part, ...]]
+from mspc.runtime.memory_classes import Part, Parts
 
 
 class ResultPlaces:

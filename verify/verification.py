@@ -9,19 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Graph, Node
+from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.control.regions import If, Loop, Scan, body_of
+from mspc.ops.control.structural import MakeTuple, TupleGetItem
+from mspc.passes.base import PassManager, find_pass
+from mspc.passes.lib.choices import release_constraints
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.data import local_slice
 from mspc.verify.difference import ComparedValue
-from mspc.verify.finite_differences import Directions, directions
+from mspc.verify.finite_differences import Directions, Doubled, directions, requests
 from mspc.verify.global_batch import (
     BatchComparison,
     GlobalBatchNetwork,
     compare_batches,
     drawing_at_places,
+    name_by_script,
+    name_gradients,
     rows_of_draws,
     rows_on_ranks,
 )
@@ -29,9 +34,71 @@ from mspc.verify.judged_collectives import collectives
 from mspc.verify.made_inputs import MadeInput
 from mspc.verify.many_ranks import ManyRanks, MpiRanks
 from mspc.verify.one_device import OneDevice, Values, kernel_over_places, pokes
-from mspc.verify.plain_network import PlainNetwork
 from mspc.verify.random_numbers import wrong_random_numbers
 from mspc.verify.same_values import MARK, Comparison, FirstOperator
+
+Array = Any
+PASSES = ("decompose", "grad")
+
+
+@dataclass(frozen=True)
+class PlainNetwork:
+    """The network that ranks are compared with. doubled: see `plain_network`. weights: first values, by name."""
+
+    graph: Graph
+    doubled: Doubled
+    weights: dict[str, Array]
+
+
+def plain_network(graph: Graph) -> tuple[Graph, Doubled]:
+    """Return the reference, and the Float64 graph by which its gradients are judged.
+
+    Args:
+        graph: of the front end; it is changed.
+    """
+    graph.attrs = {"mode": "stand_alone", "ranks": 1}
+    for parameter in graph.parameters:
+        parameter.layout = parameter.global_type = None
+    for each in graph.graphs():
+        for node in each.nodes:
+            node.in_strategy = node.out_strategy = None
+    manager = PassManager()
+    decompose, grad = map(find_pass, PASSES)
+    graph, _ = manager.apply(decompose, graph)
+    name_by_script(graph)
+    asked = requests(graph)
+    graph, _ = manager.apply(grad, graph)
+    release_constraints(graph)
+    doubled = Doubled.of(graph, asked)
+    name_gradients(graph)
+    _read_elements(graph)
+    _drop_dead(graph)
+    return graph, doubled
+
+
+def _read_elements(graph: Graph) -> None:
+    """Let readers of an element of a tuple that the graph makes read the element itself: sums over ranks replace
+    gradients in the operands of updates, so these must be operands there."""
+    elements: dict[Value, Value] = {}
+    for node in graph.nodes:
+        node.inputs = [elements.get(value, value) for value in node.inputs]
+        source = node.inputs[0] if isinstance(node.op, TupleGetItem) else None
+        if isinstance(node.op, TupleGetItem) and isinstance(source, Node) and isinstance(source.op, MakeTuple):
+            elements[node] = source.inputs[node.op.index]
+    graph.results = [elements.get(value, value) for value in graph.results]
+    graph.nodes = [node for node in graph.nodes if node not in elements]
+
+
+def _drop_dead(graph: Graph) -> None:
+    """Remove nodes without effects that no result needs, and then constants that nothing reads: a compiled program,
+    whose first values are used here, does not have them."""
+    live = set(graph.results)
+    for node in reversed(graph.nodes):
+        if node in live or node.op.has_side_effect:
+            live.update((node, *node.inputs))
+    graph.nodes = [node for node in graph.nodes if node in live]
+    graph.parameters = [p for p in graph.parameters if p.kind != "constant" or p in live]
+
 
 # Compares one device that runs the ranks' network with the reference, which no pass but `grad` has changed.
 #

@@ -16,17 +16,20 @@ from mspc.commands.comparison.all_differences import (
     stage_tables,
 )
 from mspc.commands.facts.model import cell_of
-from mspc.commands.report.cells import MOST_KINDS, OUTSIDE, most_expensive_kinds, named_cells
 from mspc.commands.report.tables import (
     ALL,
     ELLIPSIS,
     GAP,
+    MOST_KINDS,
+    OUTSIDE,
     TextTable,
     alike,
     clipped,
     group,
     layer_kind,
     line_width,
+    most_expensive_kinds,
+    named_cells,
     print_line,
     print_shortened,
     size_text,

@@ -169,7 +169,7 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
     stored = sum(row.bytes for row in parameters if row.kind != "input")
     inside = None
     if compiled.config.device == "GPU":
-        from mspc.runtime.region_memory import device_bytes_inside  # late: few compiles are for GPUs
+        from mspc.runtime.memory_plan import device_bytes_inside  # late: few compiles are for GPUs
 
         inside = device_bytes_inside
     plan = plan_memory(graph, inside=inside, early=inside is not None)

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mspc.commands.facts.model import GRADIENTS
-from mspc.commands.report.cells import MOST_KINDS, OUTSIDE, most_expensive_kinds, named_cells
 from mspc.commands.report.facts import CollectiveRow, OperatorRow, Report
 from mspc.commands.report.tables import (
     ALL,
     ELLIPSIS,
+    MOST_KINDS,
+    OUTSIDE,
     TextTable,
     alike,
     clipped,
@@ -22,6 +23,8 @@ from mspc.commands.report.tables import (
     heading,
     layer_kind,
     line_width,
+    most_expensive_kinds,
+    named_cells,
     print_line,
     print_report,
     print_shortened,

@@ -21,9 +21,8 @@ from mspc.ops.device import Array, Launch
 from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, count_of, like
 from mspc.runtime.gpu.progress import HostQuery, communicates, wait_for
 from mspc.runtime.memory import MemoryPlan
-from mspc.runtime.memory_plan import plan_memory
-from mspc.runtime.region_memory import device_bytes_inside
-from mspc.runtime.regions.ways import too_long
+from mspc.runtime.memory_plan import device_bytes_inside, plan_memory
+from mspc.runtime.regions.region import too_long
 
 # Loops that the GPU ends early: after their time limit, or because the host no longer waits. They leave no valid
 # result, and the updates after them change nothing.

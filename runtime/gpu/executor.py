@@ -27,10 +27,9 @@ from mspc.runtime.gpu.launches import Constants, arrays_of, copied
 from mspc.runtime.gpu.progress import out_of_memory, wait_for
 from mspc.runtime.gpu.step import GpuStep
 from mspc.runtime.memory import gradient_slices
-from mspc.runtime.memory_plan import plan_memory
+from mspc.runtime.memory_plan import device_bytes_inside, plan_memory
 from mspc.runtime.pending import Pending
 from mspc.runtime.profile import NodeTiming
-from mspc.runtime.region_memory import device_bytes_inside
 from mspc.runtime.workspaces import reserve_scratch
 
 # Message about a node that fails on a GPU.

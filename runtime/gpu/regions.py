@@ -26,8 +26,8 @@ from mspc.runtime.comm.interface import collectives_of, same_way
 from mspc.runtime.gpu.bound_regions import BoundRegion, RegionContext, Told, own_copy, taken
 from mspc.runtime.gpu.launches import Held, Several, asks, like, run_each
 from mspc.runtime.gpu.progress import HostQuery
-from mspc.runtime.region_memory import DEVICE_ALIGNMENT, device_bytes_of_entries
-from mspc.runtime.regions.ways import check_lengths, too_long, went
+from mspc.runtime.memory_plan import DEVICE_ALIGNMENT, device_bytes_of_entries
+from mspc.runtime.regions.region import check_lengths, too_long, went
 
 # Decisions of the GPU itself within a CUDA graph: the number of iterations of a loop, and the branch of a condition.
 #

@@ -15,8 +15,7 @@ from mspc.runtime.comm.interface import Check, same_way
 from mspc.runtime.compiled_loops import pays
 from mspc.runtime.plan import RegionKernels
 from mspc.runtime.regions.loops import LoopKernel
-from mspc.runtime.regions.region import Region, in_places
-from mspc.runtime.regions.ways import went
+from mspc.runtime.regions.region import Region, in_places, went
 
 Array = Any
 Kernel = Callable[..., Any]

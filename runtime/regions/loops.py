@@ -23,8 +23,7 @@ from mspc.runtime.buffers import RegionResultBuffer
 from mspc.runtime.comm.interface import same_way
 from mspc.runtime.faults.record import LOOPS_AT, MOST_LOOPS, TURNS_AT, RegionFailure
 from mspc.runtime.plan import own, parts_of
-from mspc.runtime.regions.region import Region, in_places
-from mspc.runtime.regions.ways import check_lengths, too_long, went
+from mspc.runtime.regions.region import Region, check_lengths, in_places, too_long, went
 
 Array = Any
 

@@ -180,7 +180,7 @@ def test_the_fixture_fails_with_the_tables(quickstart: Path, mspc_budget: Callab
         (("--baseline", "nowhere.json", "--tolerance", "5x"), "--tolerance is '5x', not a share as in 5% or 0.05"),
         (("--baseline", "nowhere.json"), "there is no baseline 'nowhere.json'"),
         (("--baseline", "cut.json"), "cut.json is no JSON file: Expecting property name enclosed in double quotes: "),
-        (("--baseline", "list.json"), "list.json is no JSON file: its content is [], not an object\n  note: mspc check"),
+        (("--baseline", "list.json"), "list.json is no JSON file: its content is [], not an object\n  note: mspc"),
         (("--baseline", "twice.json"), "twice.json is no JSON file: it has an entry 'bytes' twice"),
         (("--baseline", "fifo.json"), "fifo.json is a FIFO, not a file"),
         (("--baseline", "/dev/zero"), "/dev/zero is a device, not a file"),

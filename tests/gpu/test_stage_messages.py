@@ -39,8 +39,7 @@ from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.peers import Mapping, Reached
 from mspc.runtime.gpu.step import Overlap
-from mspc.runtime.memory_plan import plan_memory
-from mspc.runtime.region_memory import device_bytes_inside
+from mspc.runtime.memory_plan import device_bytes_inside, plan_memory
 from tests.conftest import HANG
 from tests.gpu.emulated import EmulatedGpu
 from tests.ops.cuda.cuda_emulator import NEEDED

@@ -9,9 +9,8 @@ import pytest
 from mspc.ir.graph import Graph
 from mspc.ops.op import load_operators
 from mspc.verify.made_inputs import MadeInput
-from mspc.verify.plain_network import PlainNetwork, plain_network
 from mspc.verify.pytorch.against import Against, against_torch
-from mspc.verify.verification import STEPS, VerifiedProgram
+from mspc.verify.verification import STEPS, PlainNetwork, VerifiedProgram, plain_network
 from tests.networks import RandomNetwork, usable
 from tests.oracle.test_counterparts import NAMES
 from tests.shares import share_of

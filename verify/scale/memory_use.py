@@ -39,9 +39,8 @@ from mspc.runtime.memory import (
     side_stream,
     updated_operands,
 )
-from mspc.runtime.memory_plan import plan_memory
+from mspc.runtime.memory_plan import device_bytes_inside, plan_memory
 from mspc.runtime.plan import lifetimes
-from mspc.runtime.region_memory import device_bytes_inside
 from mspc.runtime.regions.kernels import is_planned
 from mspc.runtime.regions.region import handed_over
 from mspc.verify.scale.rank_kinds import RankKind

@@ -35,11 +35,11 @@ from mspc.ir.text.printer import print_graph
 from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.runtime.program import PROGRAM, load_slices
-from mspc.verify.plain_network import plain_network
 from mspc.verify.scale.proof import ScaleProof, prove, small_program
 from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.small_programs import Unfit
+from mspc.verify.verification import plain_network
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Rank, Unusable
 from tests.verify.scale.changes_of_programs import draw, made, numbered, rank_of
 
