@@ -110,7 +110,7 @@ def merge(rule: Rule, sources: tuple[Source, ...], ranks: int) -> tuple[tuple[in
             mesh = finer
             selected.append(source)
     if composite:
-        mesh = _primes(mesh)
+        mesh = primes(mesh) or (1,)
     axes: list[Axes] = [()] * len(rule.names)
     used: set[int] = set()
     for dims, layout in selected:
@@ -174,7 +174,8 @@ def composite_conflict(rule: Rule, mesh: tuple[int, ...], axes: Sequence[Axes]) 
 
 
 @lru_cache(maxsize=4096)
-def _primes(mesh: tuple[int, ...]) -> tuple[int, ...]:
+def primes(mesh: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the prime factors of every size of a mesh, ascending; () if all are 1."""
     found: list[int] = []
     for size in mesh:
         divisor = 2
@@ -183,7 +184,7 @@ def _primes(mesh: tuple[int, ...]) -> tuple[int, ...]:
                 found.append(divisor)
                 size //= divisor
             divisor += 1
-    return tuple(found) or (1,)
+    return tuple(found)
 
 
 @lru_cache(maxsize=16384)

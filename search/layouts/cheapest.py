@@ -18,6 +18,7 @@ from mspc.ir.layout import common_mesh
 from mspc.ops.control.structural import is_constraint
 from mspc.ops.op import Op
 from mspc.passes.autodiff.recompute import Recompute
+from mspc.passes.lib.choices import primes
 from mspc.passes.lib.layout_search import PlanTotal, Search, State, restore, state_of, take_form
 from mspc.passes.lib.loop_layouts import settle_loops, step_bytes
 from mspc.passes.lib.plan_header import MILLION, Terms
@@ -115,7 +116,7 @@ def mesh_of(search: Search) -> tuple[int, ...]:
     if terms.axes:
         return terms.axes
     hosts = terms.hosts if terms.network and search.ranks % max(1, terms.hosts) == 0 else search.ranks
-    parts = [_prime_factors(search.ranks // hosts), _prime_factors(hosts)]
+    parts = [list(primes((number,))) for number in (search.ranks // hosts, hosts)]
     while len(parts[0]) + len(parts[1]) > AXES:
         longer = max(parts, key=len)
         longer[:] = sorted([longer[0] * longer[1], *longer[2:]])
@@ -127,18 +128,6 @@ def mesh_of(search: Search) -> tuple[int, ...]:
     )
     orders = [(*outer, *inner) for outer in _orders(parts[0]) for inner in _orders(parts[1])]
     return max(orders, key=lambda mesh: sum(n for own, n in given.items() if common_mesh(mesh, own) == mesh)) or (1,)
-
-
-def _prime_factors(number: int) -> list[int]:
-    """Return the prime factors in ascending order; [] for 1."""
-    found: list[int] = []
-    divisor = 2
-    while number > 1:
-        while number % divisor == 0:
-            found.append(divisor)
-            number //= divisor
-        divisor += 1
-    return found
 
 
 def _orders(sizes: list[int]) -> list[tuple[int, ...]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from mspc.ir.types import BOOL, FLOAT32, INT64
 from mspc.mindspore_api import mint, ops
+from mspc.mindspore_api.ops.index_arguments import window
 from mspc.readers.pytorch.kinds.kind import row
 
 _PLACE = "-layout=None, -device=None, -pin_memory=None"
@@ -66,35 +66,20 @@ def filled(self: Any, value: Any) -> Any:
     return overwritten(self, value)
 
 
-def window(kind: Any, length: Any, periodic: Any, dtype: Any) -> Any:
-    """A window of so many numbers; a periodic one is the next longer without its last number."""
-    count = length + 1 if periodic and length > 1 else length
-    if length < 2:
-        return floats((length,), 1, dtype)
-    at = ops.arange(0, length, 1) * (2 * math.pi / (count - 1))
-    if kind == "bartlett":
-        found = 1 - ops.Abs()(ops.cast(ops.arange(0, length, 1), FLOAT32) * (2 / (count - 1)) - 1)
-    else:
-        found = 0.0
-        for number, share in enumerate(WINDOWS[kind]):
-            found = found + ops.Cos()(ops.cast(at, FLOAT32) * number) * share
-    return ops.cast(found, FLOAT32 if dtype is None else dtype)
-
-
-def windows(name: str) -> Any:
+def windows(name: str, *shares: float) -> Any:
     """The rows of one kind of windows."""
+
+    def made(length: Any, periodic: Any, dtype: Any) -> Any:
+        return ops.cast(window(name, length, periodic, shares), FLOAT32 if dtype is None else dtype)
+
     return [
-        *row(f"{name}_window.default", f"window_length, {_NEW}",
-             lambda length, dtype: window(name, length, True, dtype)),
-        *row(f"{name}_window.periodic", f"window_length, periodic, {_NEW}",
-             lambda length, periodic, dtype: window(name, length, periodic, dtype)),
-    ]  # fmt: skip
+        *row(f"{name}_window.default", f"window_length, {_NEW}", lambda length, dtype: made(length, True, dtype)),
+        *row(f"{name}_window.periodic", f"window_length, periodic, {_NEW}", made),
+    ]
 
 
-WINDOWS = {"hann": (0.5, -0.5), "hamming": (0.54, -0.46), "blackman": (0.42, -0.5, 0.08)}
-"""Shares of cosines that windows are sums of."""
 CREATION = (
-    windows("hann"), windows("hamming"), windows("blackman"), windows("bartlett"),
+    windows("hann"), windows("hamming", 0.54, 0.46), windows("blackman"), windows("bartlett"),
     row("logspace.default", f"start, end, steps, base=10.0, {_NEW}",
         lambda start, end, steps, base, dtype: ops.cast(
             ops.Pow()(base, ops.linspace(start, end, steps)), FLOAT32 if dtype is None else dtype)),

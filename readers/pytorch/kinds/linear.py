@@ -84,21 +84,6 @@ def solved(matrix: Any, right: Any, left: Any) -> Any:
     return ops.matmul(right, ops.MatrixInverse()(matrix))
 
 
-def contracted(self: Any, other: Any, dims_self: Any, dims_other: Any) -> Any:
-    """Products summed over pairs of dimensions."""
-    ours = [d % len(self.shape) for d in dims_self]
-    theirs = [d % len(other.shape) for d in dims_other]
-    kept = [d for d in range(len(self.shape)) if d not in ours]
-    left = [d for d in range(len(other.shape)) if d not in theirs]
-    count = 1
-    for d in ours:
-        count = count * self.shape[d]
-    x = ops.Reshape()(ops.Transpose()(self, tuple([*kept, *ours])), (-1, count))
-    y = ops.Reshape()(ops.Transpose()(other, tuple([*theirs, *left])), (count, -1))
-    shape = [*[self.shape[d] for d in kept], *[other.shape[d] for d in left]]
-    return ops.Reshape()(ops.MatMul()(x, y), tuple(shape))
-
-
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any) -> Any:
     """input1 @ weight[k] @ input2 for every k, plus bias."""
     shape = (*input1.shape[:-1], weight.shape[0])
@@ -119,18 +104,12 @@ def of_triangle(matrix: Any, right: Any, upper: Any, left: Any, unitriangular: A
     return solved(half, right, left)
 
 
-def across(self: Any, other: Any, dim: Any) -> Any:
-    """The cross product along a dimension, the first of size 3 if none is given."""
-    places = [d for d, size in enumerate(self.shape) if size == 3]
-    return ops.cross(self, other, places[0] if dim is None else dim)
-
-
 MATRICES = (
     row("linalg_solve_triangular.default", "self, B, upper, left=True, unitriangular=False", of_triangle),
     row("linalg_qr.default", "A, mode='reduced'", ops.qr),
     row("linalg_slogdet.default", "A", ops.slogdet),
     row("linalg_matrix_power.default matrix_power.default", "self, n", ops.matrix_power),
-    row("cross.default", "self, other, dim=None", across),
+    row("cross.default", "self, other, dim=None", ops.cross),
     row("inner.default", "self, other", ops.inner),
     row("addr.default", "self, vec1, vec2, beta=1, alpha=1",
         lambda self, vec1, vec2, beta, alpha: scaled_product(self, mint.outer(vec1, vec2), beta, alpha)),
@@ -149,8 +128,9 @@ MATRICES = (
     row("linalg_norm.ord_str", "self, ord, dim=None, keepdim=False, dtype=None", norm),
     row("linalg_matrix_norm.default", "self, ord, dim=(-2, -1), keepdim=False, dtype=None", matrix_norm),
     row("linalg_matrix_norm.str_ord", "self, ord='fro', dim=(-2, -1), keepdim=False, dtype=None", matrix_norm),
-    row("linalg_cross.default", "self, other, dim=-1", lambda self, other, dim: ops.cross(self, other, dim)),
-    row("tensordot.default", "self, other, dims_self, dims_other", contracted),
+    row("linalg_cross.default", "self, other, dim=-1", ops.cross),
+    row("tensordot.default", "self, other, dims_self, dims_other",
+        lambda self, other, ours, theirs: ops.tensor_dot(self, other, (tuple(ours), tuple(theirs)))),
     row("kron.default", "self, other", ops.kron),
     row("trace.default", "self", mint.trace),
     row("vdot.default", "self, other", mint.vdot),

@@ -122,12 +122,6 @@ def group_norm_with_statistics(input: Any, weight: Any, bias: Any, group: Any, e
     return functional.group_norm(input, group, weight, bias, eps), mean, ops.Rsqrt()(variance + eps)
 
 
-def cosine_similarity(x1: Any, x2: Any, dim: Any, eps: Any) -> Any:
-    """The product of two tensors along a dimension over their lengths, which count as eps at least."""
-    lengths = [ops.clamp(ops.vector_norm(x, 2, dim, True), eps) for x in (x1, x2)]
-    return ops.ReduceSum()((x1 / lengths[0]) * (x2 / lengths[1]), dim)
-
-
 def weight_norm(v: Any, g: Any, dim: Any) -> Any:
     """The direction of v, slice by slice along a dimension, with the length g."""
     others = tuple([d for d in range(len(v.shape)) if d != dim % len(v.shape)])
@@ -183,7 +177,7 @@ NORMS = (
         lambda input, weight, bias, mean, variance, momentum, eps: (
             *batch_norm(input, weight, bias, mean, variance, False, momentum, eps)[:1], None, None)),
     row("native_group_norm.default", "input, weight, bias, -N, -C, -HxW, group, eps", group_norm_with_statistics),
-    row("cosine_similarity.default", "x1, x2, dim=1, eps=1e-08", cosine_similarity),
+    row("cosine_similarity.default", "x1, x2, dim=1, eps=1e-08", ops.cosine_similarity),
     row("_weight_norm.default", "v, g, dim=0", weight_norm),
     row("instance_norm.default",
         "input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, -cudnn_enabled",

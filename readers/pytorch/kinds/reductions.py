@@ -88,14 +88,6 @@ def ends(self: Any, dim: Any, keepdim: Any) -> Any:
     return ops.ReduceMin(keepdim)(self, along), ops.ReduceMax(keepdim)(self, along)
 
 
-def mean_of_numbers(self: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
-    """Return the mean of the elements that are not NaN."""
-    x = typed(self, dtype)
-    there = ops.cast(ops.LogicalNot()(ops.IsNan()(x)), x.dtype)
-    sums = ops.ReduceSum(keepdim)(ops.where(ops.IsNan()(x), ops.zeros_like(x), x), axes(dim))
-    return sums / ops.ReduceSum(keepdim)(there, axes(dim))
-
-
 def between(self: Any, q: Any, dim: Any, keepdim: Any, interpolation: Any) -> Any:
     """Return the quantile of a share, linearly between two numbers, or one of the two."""
     x = ops.Reshape()(self, (-1,)) if dim is None else self
@@ -125,7 +117,8 @@ def of_truths_along(operator: Any) -> Any:
 
 REDUCTIONS = (
     row("aminmax.default", "self, dim=None, keepdim=False", ends),
-    row("nanmean.default", "self, dim=None, keepdim=False, dtype=None", mean_of_numbers),
+    row("nanmean.default", "self, dim=None, keepdim=False, dtype=None",
+        lambda self, dim, keepdim, dtype: ops.nanmean(self, dim, keepdim, dtype=dtype)),
     row("logcumsumexp.default", "self, dim", ops.logcumsumexp),
     row("quantile.scalar", "self, q, dim=None, keepdim=False, interpolation='linear'", between),
     row("std_mean.dim", "self, dim, unbiased=True, keepdim=False", lambda self, dim, unbiased, keepdim: (

@@ -170,12 +170,6 @@ def chunks_of(self: Any, chunks: Any, dim: Any) -> Any:
     return split_at(self, (size + chunks - 1) // chunks, dim)
 
 
-def repeated(self: Any, repeats: Any) -> Any:
-    """The tensor so many times along every dimension; there may be new ones in front."""
-    front = (1,) * (len(repeats) - len(self.shape))
-    return ops.tile(reshaped(self, (*front, *self.shape)), tuple(repeats))
-
-
 def joined(tensors: Any, dim: Any) -> Any:
     """Tensors one after another; empty vectors, which ATen takes beside any shape, are left out."""
     kept = [x for x in tensors if x.shape != (0,)]
@@ -381,8 +375,8 @@ SHAPES = (
     row("unbind.int", "self, dim=0", lambda self, dim: ops.unstack(self, dim)),
     row("cat.default concat.default", "tensors, dim=0", joined),
     row("stack.default", "tensors, dim=0", lambda tensors, dim: ops.Stack(dim)(tensors)),
-    row("repeat.default", "self, repeats", repeated),
-    row("tile.default", "self, dims", repeated),
+    row("repeat.default", "self, repeats", lambda self, repeats: ops.tile(self, tuple(repeats))),
+    row("tile.default", "self, dims", lambda self, dims: ops.tile(self, tuple(dims))),
     row("rot90.default", "self, k=1, dims=(0, 1)", ops.rot90),
     row("repeat_interleave.self_int", "self, repeats, dim=None, -output_size=None", ops.repeat_interleave),
     row("flip.default", "self, dims", lambda self, dims: ops.flip(self, tuple(dims))),

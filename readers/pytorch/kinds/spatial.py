@@ -56,12 +56,12 @@ def filtered_weights(kind: str, size: int, new: int, corners: bool, factor: floa
 
 
 @cache
-def linear_weights(size: int, new: int, factor: float | None, dtype: Any) -> np.ndarray:
-    """Return [new, size]: the weights of the two neighbours of every new pixel."""
+def linear_weights(size: int, new: int, corners: bool, factor: float | None, dtype: Any) -> np.ndarray:
+    """Return [new, size]: the weights of the two neighbours of every new pixel; arguments as of `cubic_weights`."""
     found = np.zeros((new, size))
-    step = _step(size, new, factor)
+    step = (size - 1) / max(1, new - 1) if corners else _step(size, new, factor)
     for place in range(new):
-        source = max((place + 0.5) * step - 0.5, 0.0)
+        source = place * step if corners else max((place + 0.5) * step - 0.5, 0.0)
         first = min(int(source), size - 1)
         part = min(max(source - first, 0.0), 1.0)
         found[place, first] += 1 - part
@@ -160,21 +160,6 @@ def put_back(self: Any, indices: Any, output_size: Any) -> Any:
     return ops.Reshape()(found, (*front, output_size[0], output_size[1]))
 
 
-def in_space(input: Any, output_size: Any, align_corners: Any, scale_factors: Any) -> Any:
-    """Resize volumes, linearly between their elements: planes first, and then across them."""
-    n, channels, depth, height, width = input.shape
-    sizes, factors = sizes_of(input, output_size, scale_factors)
-    if not align_corners and factors != (None, None, None):
-        return resized(input, output_size, "trilinear", False, scale_factors)
-    planes = ops.Reshape()(ops.Transpose()(input, (0, 2, 1, 3, 4)), (n * depth, channels, height, width))
-    planes = functional.interpolate(planes, tuple(sizes[1:]), None, "bilinear", align_corners)
-    lines = ops.Transpose()(ops.Reshape()(planes, (n, depth, channels, -1)), (0, 2, 3, 1))
-    lines = ops.Reshape()(lines, (n, -1, depth))
-    lines = functional.interpolate(lines, sizes[0], None, "linear", align_corners)
-    found = ops.Transpose()(ops.Reshape()(lines, (n, channels, -1, sizes[0])), (0, 1, 3, 2))
-    return ops.Reshape()(found, (n, channels, sizes[0], sizes[1], sizes[2]))
-
-
 def spread_in_space(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
 ) -> Any:
@@ -190,20 +175,6 @@ def spread_in_space(
         group=groups)
     out = op(input, weight, (input.shape[0], weight.shape[1] * groups, size[0], size[1], size[2]))
     return out if bias is None else out + ops.Reshape()(bias, (-1, 1, 1, 1))
-
-
-def places_of_grid(theta: Any, size: Any, align_corners: Any) -> Any:
-    """Return the places that the pixels of images of a size are read from, [n, h, w, 2], for matrices [n, 2, 3]."""
-    n, _, height, width = size
-    lines = []
-    for count in (width, height):
-        edge = 1.0 if align_corners else (count - 1) / count
-        lines.append(ops.cast(ops.linspace(-edge, edge, count), theta.dtype))
-    x = ops.BroadcastTo((height, width))(ops.ExpandDims()(lines[0], 0))
-    y = ops.BroadcastTo((height, width))(ops.ExpandDims()(lines[1], 1))
-    points = ops.Reshape()(ops.Stack(-1)((x, y, ops.ones_like(x))), (1, height * width, 3))
-    found = ops.matmul(ops.BroadcastTo((n, height * width, 3))(points), ops.Transpose()(theta, (0, 2, 1)))
-    return ops.Reshape()(found, (n, height, width, 2))
 
 
 def any_convolution(
@@ -272,10 +243,10 @@ def along_lines(input: Any, matrices: Any) -> Any:
 def resized(input: Any, size: Any, mode: Any, corners: Any, factors: Any) -> Any:
     """Images in another size, linearly between their pixels; by factors that make no whole sizes as these say."""
     new, by = sizes_of(input, size, factors)
-    if corners or by == (None,) * len(by):
+    if mode != "trilinear" if corners else by == (None,) * len(by):
         return ops.interpolate(input, new, None, mode, corners)
     kind, lines = input.dtype.numpy, zip(input.shape[2:], new, by, strict=True)
-    return along_lines(input, [linear_weights(n, m, f, kind) for n, m, f in lines])
+    return along_lines(input, [linear_weights(n, m, corners, f, kind) for n, m, f in lines])
 
 
 def of_nearest(input: Any, size: Any, factors: Any, is_exact: Any = False) -> Any:
@@ -310,11 +281,12 @@ IMAGES = (
         "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1",
         spread_along),
     row("adaptive_max_pool1d.default", "self, output_size", greatest_along),
-    row("upsample_trilinear3d.vec", "input, output_size, align_corners, scale_factors", in_space),
+    row("upsample_trilinear3d.vec", "input, output_size, align_corners, scale_factors",
+        lambda input, output_size, corners, factors: resized(input, output_size, "trilinear", corners, factors)),
     row("conv_transpose3d.input",
         "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1", spread_in_space),
     row("max_unpool2d.default", "self, indices, output_size", put_back),
-    row("affine_grid_generator.default", "theta, size, align_corners", places_of_grid),
+    row("affine_grid_generator.default", "theta, size, align_corners", ops.affine_grid),
     row("convolution.default",
         "input, weight, bias, stride, padding, dilation, transposed, output_padding, groups", any_convolution),
     row("max_pool2d.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False", greatest),
