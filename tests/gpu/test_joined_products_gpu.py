@@ -21,7 +21,7 @@ STEPS = 3
 
 
 @pytest.mark.parametrize("kind", [ms.float32, ms.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "all"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_steps_are_those_of_products_one_by_one(name: str, kind: Any, tmp_path: Path) -> None:
     """In the second step, and those behind it, the joined weights are what the updates of the step before left."""
     found, feeds = compiled(name, kind)

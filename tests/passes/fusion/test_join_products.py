@@ -30,13 +30,12 @@ from tests.interpret import left_behind, random_feeds, run_global
 from tests.passes.fusion.one_step import same_step
 from tests.passes.fusion.written import WrittenGraph, graph_of
 from tests.passes.fusion.written_products import NETWORKS, compiled, products, rank_graphs
+from tests.shares import crossed
 
 load_operators()
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [(name, (ms.float32, ms.bfloat16)[place % 2]) for place, name in enumerate(NETWORKS)]
-)
+@pytest.mark.parametrize(("name", "kind"), crossed(NETWORKS, [ms.float32, ms.bfloat16]))
 def test_training_gives_the_same_numbers(name: str, kind: Any) -> None:
     found, feeds = compiled(name, kind)
     joined, apart = rank_graphs(found, True), rank_graphs(found, False)

@@ -122,14 +122,9 @@ class Network(nn.Cell):
 
 NETWORKS: dict[str, tuple[Callable[[], list[nn.Cell]], int]] = {
     # For each the products that are spared by what a step joins.
-    "turned": (lambda: [Turned(2, False)] * 1, 6),
-    "turned with a bias": (lambda: [Turned(2, True)], 6),
     "one key head": (lambda: [Turned(1, False)], 6),
-    "gated": (lambda: [Gated(False)], 3),
     "gated with a bias": (lambda: [Gated(True)], 3),
     "batched": (lambda: [Batched()], 3),
-    "written": (lambda: [Written()], 6),
-    "crossed": (lambda: [Crossed()], 3),
     "all": (lambda: [Turned(2, True), Gated(False), Written(), Crossed()], 18),
 }  # fmt: skip
 
