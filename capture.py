@@ -11,6 +11,7 @@ and the bytes of known tensors. `mspc capture` runs a script without other proce
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import linecache
 import math
@@ -25,9 +26,11 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor, nn
+from torch import distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
@@ -36,6 +39,7 @@ VERSION = 2
 """The version of `capture.json`."""
 FOLDER = "MSPC_CAPTURE"
 """Environment variable with the folder of the files. `mspc capture` sets it and ends scripts after the first step."""
+_WRAPPERS = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module"}
 
 OUTSIDE = (os.path.dirname(torch.__file__), "<", __file__)
 """Beginnings of files that are none of the script's."""
@@ -69,20 +73,19 @@ def _reduction() -> str:
 class Recorder(TorchDispatchMode):
     """Records calls of operators."""
 
-    def __init__(self, model: torch.nn.Module, outside: str) -> None:
+    def __init__(self, model: nn.Module, outside: str) -> None:
         super().__init__()
         self._outside = outside
         self.nodes: list[Any] = []
         """(operator, arguments, how many of them by name, results, number of the place) of every call."""
-        self.places: dict[Any, int] = {}
-        """Stacks of the script with paths of modules, and their numbers."""
+        self.places: dict[Any, int] = {}  # stacks of the script with paths of modules, and their numbers
         self.inputs: list[dict[str, Any]] = []
-        self.values: list[torch.Tensor] = []  # of inputs, before the step
-        self.losses: list[torch.Tensor] = []
+        self.values: list[Tensor] = []  # of inputs, before the step
+        self.losses: list[Tensor] = []
         """Tensors from which backward passes began."""
         self._modules = {id(module): name for name, module in model.named_modules()}
-        self._names: Any = WeakIdKeyDictionary()
-        self._count = 0
+        self.names: Any = WeakIdKeyDictionary()
+        self._count = itertools.count()
         self._storages: dict[int, tuple[StorageWeakRef, str, int, int]] = {}
         """The first tensor of each storage: its name, its offset, its elements if they follow each other, else -1."""
         self._scopes: list[tuple[str, str]] = []
@@ -93,29 +96,29 @@ class Recorder(TorchDispatchMode):
     def recording(self) -> Iterator[None]:
         """Record operators, with the modules that call them, the losses, and the reductions of c10d's collectives."""
 
-        def enter(module: torch.nn.Module, inputs: Any) -> None:
+        def enter(module: nn.Module, inputs: Any) -> None:
             if id(module) in self._modules:
                 self._scopes.append((self._modules[id(module)], type(module).__name__))
 
-        def leave(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        def leave(module: nn.Module, inputs: Any, output: Any) -> None:
             if id(module) in self._modules:
                 del self._scopes[-1:]
 
         def backward(tensors: Any, *args: Any, **named: Any) -> Any:
-            self.losses += [tensors] if isinstance(tensors, torch.Tensor) else tensors
+            self.losses += [tensors] if isinstance(tensors, Tensor) else tensors
             return own_backward(tensors, *args, **named)
 
         def wait(*args: Any) -> Any:
             with _disable_current_modes():  # gloo copies its buffers there
                 return own_wait(*args)
 
-        own_backward, own_wait = torch.autograd.backward, torch.distributed.Work.wait
+        own_backward, own_wait = torch.autograd.backward, dist.Work.wait
         with (register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True),
               patch("torch.compiler.is_compiling", lambda: True), patch("torch.autograd.backward", backward),
               patch("torch.distributed.Work.wait", wait), self):  # fmt: skip
             yield
 
-    def declare(self, kind: str, name: str, tensor: torch.Tensor) -> None:
+    def declare(self, kind: str, name: str, tensor: Tensor) -> None:
         """Declare a tensor as an input of the program: a parameter, a buffer, a constant or a user's input."""
         whole, tensor = tensor, getattr(tensor, "_local_tensor", tensor)
         found = {"kind": kind, "name": name, "tensor": self._define(tensor), "shape": list(whole.shape)}
@@ -126,18 +129,18 @@ class Recorder(TorchDispatchMode):
             self.values.append(tensor.detach().clone(memory_format=torch.contiguous_format))
         self.inputs.append(found)
 
-    def name_of(self, tensor: torch.Tensor) -> str:
+    def name_of(self, tensor: Tensor) -> str:
         """Return the name of a tensor in the graph: of a result, an input, another view of these, or a constant."""
         tensor = getattr(tensor, "_local_tensor", tensor)
-        if tensor not in self._names:
+        if tensor not in self.names:
             owner = self._storages.get(tensor.untyped_storage()._cdata)
             if owner is not None and not owner[0].expired():
                 self._view(tensor, *owner[1:])
             else:
                 self.declare(self._outside if tensor.ndim else "constant", f"outside_{len(self.inputs)}", tensor)
-        return self._names[tensor]
+        return self.names[tensor]
 
-    def _view(self, tensor: torch.Tensor, base: str, begin: int, elements: int) -> None:
+    def _view(self, tensor: Tensor, base: str, begin: int, elements: int) -> None:
         """Add the node that views a known storage as another tensor does (as flat shards of FSDP do)."""
         kind, given = "view", {"self": {"tensor": base}, "size": list(tensor.shape)}
         if not tensor.is_contiguous() or tensor.numel() != elements:
@@ -145,19 +148,18 @@ class Recorder(TorchDispatchMode):
             given |= {"stride": list(tensor.stride()), "storage_offset": offset}
         self._node(f"aten.{kind}.default", given, 0, tensor)
 
-    def _define(self, tensor: torch.Tensor) -> list[Any]:
+    def _define(self, tensor: Tensor) -> list[Any]:
         """Name a tensor and return its name, element type and shape."""
         storage = tensor.untyped_storage()
         owner = self._storages.get(storage._cdata)
-        self._count += 1
-        self._names[tensor] = name = f"v{self._count}"
+        self.names[tensor] = name = f"v{next(self._count)}"
         if owner is None or owner[0].expired():
             elements = tensor.numel() if tensor.is_contiguous() else -1
             self._storages[storage._cdata] = StorageWeakRef(storage), name, tensor.storage_offset(), elements
         return [name, _short(tensor.dtype), list(tensor.shape)]
 
     def _node(self, operator: str, given: Mapping[str, Any], by_name: int, result: Any) -> None:
-        tensors = [each for each in pytree.tree_leaves(result) if each is None or isinstance(each, torch.Tensor)]
+        tensors = [each for each in pytree.tree_leaves(result) if each is None or isinstance(each, Tensor)]
         results = [each if each is None else self._define(each) for each in tensors]
         self.nodes.append([operator, given, by_name, results, self._place()])
 
@@ -171,7 +173,7 @@ class Recorder(TorchDispatchMode):
 
     def _argument(self, value: Any) -> Any:
         """Return an argument as JSON."""
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, Tensor):
             return {"tensor": self.name_of(value)}
         if isinstance(value, (list, tuple)):
             return [self._argument(each) for each in value]
@@ -181,7 +183,7 @@ class Recorder(TorchDispatchMode):
             return value if math.isfinite(value) else {"float": str(value)}
         kind = value._type().name() if hasattr(value, "_type") else ""
         if kind == "ProcessGroup":
-            return torch.distributed.ProcessGroup.unbox(value).group_name
+            return dist.ProcessGroup.unbox(value).group_name
         return _reduction() if kind == "ReduceOp" else {"torch": _short(value)}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -208,9 +210,8 @@ def is_subclass_call(types: Any) -> bool:
 
 
 def step(
-    model: torch.nn.Module, inputs: Any, loss: Callable[[Any], torch.Tensor] | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
-) -> torch.Tensor:  # fmt: skip
+    model: nn.Module, inputs: Any, loss: Callable[[Any], Tensor] | None = None, optimizer: Optimizer | None = None
+) -> Tensor:
     """Run one training step of a model, write its program to `capture/rank_R.step`, and return the loss.
 
     inputs: a tensor, a tuple of the model's arguments or a dictionary of named ones. loss: computes the loss of the
@@ -219,7 +220,7 @@ def step(
     """
     args, named = ((), inputs) if isinstance(inputs, dict) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
 
-    def run() -> torch.Tensor:
+    def run() -> Tensor:
         found = model(*args, **named)
         value = found if loss is None else loss(found)
         value.backward()
@@ -238,13 +239,13 @@ def step(
 def backend() -> Callable[..., Any]:
     """Return a backend for `torch.compile` that runs a model as it is. The second step after this call is recorded: all
     from the call of the model to the end of the optimizer's step, with gradients accumulated or clipped in between."""
-    stack, handles, optimizers = ExitStack(), list[Any](), list[torch.optim.Optimizer]()
+    stack, handles, optimizers = ExitStack(), list[Any](), list[Optimizer]()
 
-    def called(module: torch.nn.Module, inputs: Any) -> None:
+    def called(module: nn.Module, inputs: Any) -> None:
         handles.pop().remove()
-        stack.enter_context(_recorded(getattr(module, "_orig_mod", module), (inputs,), optimizers[0], "user"))
+        stack.enter_context(_recorded(module, (inputs,), optimizers[0], "user"))
 
-    def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def stepped(optimizer: Optimizer, *_: Any) -> None:
         if optimizers:
             handles.pop().remove()
             stack.close()
@@ -258,11 +259,11 @@ def backend() -> Callable[..., Any]:
 
 
 @contextmanager
-def _recorded(
-    model: torch.nn.Module, inputs: Any, optimizer: torch.optim.Optimizer | None, outside: str = "constant"
-) -> Iterator[None]:
+def _recorded(model: nn.Module, inputs: Any, optimizer: Optimizer | None, outside: str = "constant") -> Iterator[None]:
     """Record a step and write the file of this rank. `mspc capture` ends the script then. outside: the kind of tensors
     that are no parameter, buffer or given input."""
+    while (wrapped := _WRAPPERS.get(type(model).__name__)) is not None:
+        model = getattr(model, wrapped)
     named = [("parameter", *each) for each in model.named_parameters()]
     named += [("buffer", *each) for each in model.named_buffers()]
     names = {id(tensor): name for _, name, tensor in named}
@@ -272,17 +273,16 @@ def _recorded(
         named.append(("user", "".join(pytree.keystr((key,)) for key in path[1:]).strip(".[]'\""), tensor))
     recorder = Recorder(model, outside)
     for each in named:
-        if isinstance(each[2], torch.Tensor):
+        if isinstance(each[2], Tensor) and each[2] not in recorder.names:
             recorder.declare(*each)
     for group in optimizer.param_groups if optimizer else ():
-        group |= {key: key == "capturable" for key in ("foreach", "fused", "capturable") if key in group}
+        group |= {"capturable": True} if "capturable" in group else {}  # the number of the step is a tensor then
     with recorder.recording():
         yield
     outputs = [["loss", "", recorder.name_of(loss)] for loss in recorder.losses]
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             outputs.append(["gradient_to_parameter", name, recorder.name_of(parameter.grad)])
-    dist = torch.distributed
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     groups = {group.group_name: {"ranks": dist.get_process_group_ranks(group), "about": group.group_desc}
               for group in dist.distributed_c10d._world.pg_map}  # fmt: skip

@@ -10,6 +10,7 @@ import os
 import runpy
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -136,6 +137,9 @@ def main(arguments: Sequence[str]) -> int:
     ranks, folder = int(count), Path(os.environ[FOLDER])
     for module in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"):
         importlib.import_module(module)  # all processes have it then
+    torch._dynamo.config.optimize_ddp = "python_reducer"  # the other one is in C++ and needs other processes
+    torch.compiler.set_stance("force_eager")
+    warnings.filterwarnings("ignore", "Using `torch.compile")
     for mode in (capture.Recorder, _FakeFloats):  # without the guard against compilation, which takes time at each call
         mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)
     capture.OUTSIDE += (os.path.dirname(__file__), runpy.__file__, contextlib.__file__)
