@@ -40,6 +40,7 @@ def capture_step(folder: Path, session: Session) -> CapturedCall:
     another size."""
     from mspc.readers.pytorch.captured import read_rank  # late: few commands read captures
     from mspc.readers.pytorch.network import ImportedNetwork
+    from mspc.readers.pytorch.reasons import with_reasons
 
     rank = session.rank
 
@@ -49,7 +50,7 @@ def capture_step(folder: Path, session: Session) -> CapturedCall:
             raise MspcError(f"{step.program.name} is of one of {step.ranks} ranks, not of {session.size}")
         session.initialized = True
         session.groups.update(step.groups)
-        network = ImportedNetwork(step.program, "loss")
+        network = ImportedNetwork(with_reasons(step.program), "loss")
         return network, network.input_types
 
     captured = capture_made(make, folder, session, lambda types: "full_batch")

@@ -102,7 +102,8 @@ def compile_target(target: str, options: CompileOptions) -> None:
         if programs.differ and options.few:
             wanted = wanted[: options.few]
         kinds_only = options.kinds_only and not programs.differ and len(wanted) > max(1, options.few)
-        make_table = _write(output, programs, settings, values, wanted, level, kinds_only, progress)
+        timed = is_capture(found.target)
+        make_table = _write(output, programs, settings, values, wanted, level, kinds_only, progress, timed)
         stored = [v for v in values if options.weights or v.description is None]
         tensors = [StoredTensor(value.name, value.type, value.make, value.part) for value in stored]
         output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
@@ -126,7 +127,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
     if report.without_kernels:
         rows = "; ".join(row.sentence for row in report.without_kernels)
         report.notes.append(f"no kernel of mspc's for GPUs, so they run through CuPy, in more launches: {rows}")
-    if programs.differ:
+    if programs.differ and not timed:
         report.notes.append("the network depends on get_rank(), so the script was run once for every rank")
     elif programs.runs > 1:
         report.notes.append(found.why_again(programs.runs))
@@ -245,7 +246,7 @@ def find_call(target: str, options: CompileOptions) -> FoundCall:
 
 def _write(
     output: OutputFolder, programs: Programs, settings: Settings, values: Sequence[FirstValue], wanted: Sequence[int],
-    level: int, kinds_only: bool, progress: ProgressLine,
+    level: int, kinds_only: bool, progress: ProgressLine, timed: bool,
 ) -> Callable[[], Report]:  # fmt: skip
     """Write the files of the requested ranks and return a function that makes the report of the first of them."""
     report: Callable[[], Report] | None = None
@@ -265,7 +266,7 @@ def _write(
             written.add(kind)
         graph = built.compiled.rank_graph(rank, own, own.wanted, alone=len(wanted) == 1)
         built.compiled.ranks_done.clear()  # thousands of ranks would fill the memory
-        report = report or partial(make_report, built.compiled, graph, rank)
+        report = report or partial(make_report, built.compiled, graph, rank, timed)
         for name, content in numbered(rank, [*built.shared, *own.files]):
             output.write(name, content)
             if is_execute(name):

@@ -12,7 +12,6 @@ import numpy as np
 
 from mspc.analysis.cost.machine import H200, Machine
 from mspc.analysis.cost.nodes import seconds
-from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.commands.facts.model import (
     EQUALS,
     CollectiveFact,
@@ -20,7 +19,6 @@ from mspc.commands.facts.model import (
     RankFacts,
     ScopeTotals,
     SentTensor,
-    StepTimes,
     TensorFact,
     Texts,
     cell_of,
@@ -33,6 +31,7 @@ from mspc.commands.report.facts import (
     memory_row,
     ran_nodes,
     source_line,
+    step_times,
 )
 from mspc.ir.graph import WORK, Constant, Graph, Node, OpLike, Parameter, Value, element_layouts, element_types
 from mspc.ir.late_dataclass import dataclass
@@ -96,7 +95,6 @@ class GraphFacts:
             if WORK not in node.attrs:  # the schedule describes a stage's work on a micro-batch
                 operators += self._operators(node)
         plan = plan_memory(self.graph) if self.of_one_rank else None
-        time = StreamTimeline(self.graph, self.machine) if self.of_one_rank else None
         return RankFacts(
             ranks=tuple(ranks),
             operators=tuple(operators),
@@ -104,7 +102,7 @@ class GraphFacts:
             scopes=scopes,
             memory=None if plan is None else memory_row(plan),
             peak_bytes=None if plan is None else plan.peak,
-            times=None if time is None else StepTimes(time.total, time.compute, time.total - time.compute),
+            times=step_times(self.graph, self.machine) if self.of_one_rank else None,
         )
 
     def _count(self, fact: CollectiveFact, scopes: dict[str, ScopeTotals], unit: float | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
 
-from mspc.commands.report.facts import CollectiveRow, MemoryRow
+from mspc.commands.report.facts import CollectiveRow, MemoryRow, StepTimes
 from mspc.ir.graph import Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.opaque import OpaqueOp
@@ -72,15 +72,6 @@ class ScopeTotals:
     sent: int = 0
     bytes_sent: int = 0
     seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """Predicted seconds of a step: in total, of computation, and of communication that is not hidden."""
-
-    step: float
-    compute: float
-    exposed: float
 
 
 @dataclass(frozen=True)

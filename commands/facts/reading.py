@@ -20,7 +20,7 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.facts.equal_ranks import dump_text, graphs_of_kinds
 from mspc.commands.facts.graph import DIGITS, GraphFacts
 from mspc.commands.facts.model import CompileFacts, PipelineFacts, RankFacts, StageFacts, TensorFact
-from mspc.commands.options import is_imported
+from mspc.commands.options import is_capture, is_imported
 from mspc.commands.report.notes import missing_rate_notes
 from mspc.engine.capture import parse_target
 from mspc.ir.diagnostics import MspcError
@@ -185,12 +185,13 @@ SCRIPTS_OWN = CompileOptions()
 
 
 def is_script(target: str) -> bool:
-    """Return whether a target has to be compiled: a script, a network in one ("net.py:Net(32)"), or one of PyTorch.
+    """Return whether a target has to be compiled: a script, a network in one ("net.py:Net(32)"), one of PyTorch, or a
+    folder of captured steps.
 
     An existing file or folder with the full name takes precedence: a folder is one whatever its name is. Raise
     MspcError as `parse_target` does.
     """
-    if is_imported(Path(target)):
+    if is_imported(Path(target)) or is_capture(Path(target)):
         return True
     if os.path.isdir(target):
         return False

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
+from mspc.analysis.cost.machine import H200, Machine
 from mspc.analysis.cost.nodes import sent_bytes
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import Frames
 from mspc.ir.graph import Constant, Graph, Node, Parameter, element_layouts
@@ -62,7 +64,8 @@ class CollectiveRow:
     it.
 
     runs: how often a step runs it. a_turn: the number of iterations of a loop around it is known only at run time;
-    `runs` and `bytes` are those of one iteration. times: as in `OperatorRow`.
+    `runs` and `bytes` are those of one iteration. times: as in `OperatorRow`. dimension: of a mesh, along which the
+    group is; "" if unknown.
     """
 
     operator: str
@@ -76,6 +79,7 @@ class CollectiveRow:
     runs: int = 1
     times: str = ""
     a_turn: bool = False
+    dimension: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,21 @@ class MemoryRow:
         return self.states_on_host + self.values_on_host
 
 
+@dataclass(frozen=True)
+class StepTimes:
+    """Predicted seconds of a step: in total, of computation, and of communication that is not hidden."""
+
+    step: float
+    compute: float
+    exposed: float
+
+
+def step_times(graph: Graph, machine: Machine) -> StepTimes:
+    """Return the predicted times of a rank's graph."""
+    time = StreamTimeline(graph, machine)
+    return StepTimes(time.total, time.compute, time.total - time.compute)
+
+
 @dataclass
 class PlainRow:
     """Nodes of one operator without a GPU kernel: their number, and their first source lines."""
@@ -155,14 +174,16 @@ class Report:
     totals: Totals
     memory: MemoryRow
     without_kernels: list[PlainRow] = field(default_factory=list["PlainRow"])
+    times: StepTimes | None = None
+    """Predicted for H200s, of a captured step."""
     notes: list[str] = field(default_factory=list[str])
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
-    """Return the report of a compile; `graph` is the execute graph of `rank`."""
+def make_report(compiled: Compiled, graph: Graph, rank: int, timed: bool = False) -> Report:
+    """Return the report of a compile; `graph` is the execute graph of `rank`. timed: whether to predict times."""
     ran = ran_nodes(graph)
     collectives = [collective_row(node, times) for node, times in ran if isinstance(node.op, Collective)]
     parameters = [_parameter(parameter) for parameter in graph.parameters]
@@ -197,6 +218,7 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
         ),
         memory=memory_row(plan),
         without_kernels=without_kernels(graph) if compiled.config.device == "GPU" else [],
+        times=step_times(graph, H200) if timed else None,
     )
 
 
@@ -270,7 +292,14 @@ def collective_row(node: Node, times: Times | None = None) -> CollectiveRow:
         runs,
         "" if times is None else times.text,
         times is not None and not times.known,
+        dimension_of(node.op) if isinstance(node.op, Collective) else "",
     )
+
+
+def dimension_of(op: Collective) -> str:
+    """Return the dimension that the name of a captured group begins with, before its ranks; "" if there is none."""
+    name, _, ranks = str(getattr(op, "group", "")).rpartition(" ")
+    return name if ranks == "-".join(map(str, op.members)) and name != "ranks" else ""
 
 
 def _slice(node: Node) -> SliceRow:

@@ -103,7 +103,7 @@ def collectives_table(rows: Sequence[CollectiveRow], title: str) -> TextTable:
         title, ("operator", "group", "times", "bytes", "line", "reason"),
         [
             (
-                those[0].operator, group(those[0].ranks),
+                those[0].operator, f"{those[0].dimension} {group(those[0].ranks)}".strip(),
                 f"{sum(row.runs for row in those)}{' an iteration' * those[0].a_turn}",
                 size_text(sum(row.bytes for row in those)), those[0].line or "-",
                 (reasons[0] if len(reasons) == 1 else layer_kind(reasons[0])) or "-",

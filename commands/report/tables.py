@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mspc.commands.report.facts import MemoryRow, Report
+from mspc.commands.report.facts import MemoryRow, Report, StepTimes
 from mspc.commands.report.streams import columns_setting, is_terminal, terminal_columns
 from mspc.ir.diagnostics import shown
 from mspc.ir.files.atomic_writing import check_writable, write_atomically
@@ -283,14 +283,28 @@ def total_lines(report: Report) -> list[str]:
     runs = f" that run {totals.runs} times" if totals.runs != totals.operators else ""
     more = f" and {size(totals.bytes_a_turn)} per iteration of loops that only the run counts"
     more = more if totals.bytes_a_turn else ""
+    dimensions = alike(report.collectives, lambda row: row.dimension)
+    sent = ", ".join(
+        f"{size(sum(row.bytes for row in rows))} over {name or 'other groups'} by {len(rows)} collectives"
+        for name, rows in dimensions.items()
+    )
     return [
         f"rank {report.rank}: {totals.operators} operators{runs}, {totals.collectives} collectives, "
         f"{size(totals.bytes_sent)} sent per step{more}",
+        *([f"sent per dimension: {sent}"] if any(dimensions) else []),
+        *_predicted(report.times),
         f"memory: weights {size(memory.weights)}, states {size(memory.states)}, inputs {size(memory.inputs)}, "
         f"step {size(memory.step)} (gradients {size(memory.gradients)}, activations {size(memory.activations)}, "
         f"temporary buffers {size(memory.temporary)} at most, each at its own time), together "
         f"{size(totals.peak_bytes)}" + on_host(memory),
     ]
+
+
+def _predicted(times: StepTimes | None) -> list[str]:
+    if times is None:
+        return []
+    parts = f"computation {time_text(times.compute)}, communication that nothing hides {time_text(times.exposed)}"
+    return [f"predicted for H200s: step {time_text(times.step)}, {parts}"]
 
 
 def on_host(memory: MemoryRow) -> str:
@@ -322,7 +336,7 @@ def report_tables(report: Report) -> list[TextTable]:
         f"collectives of rank {report.rank}, with the bytes it sends in one step",
         ("operator", "group", "bytes", "line", "reason"),
         [
-            (c.operator, group(c.ranks), size_text(c.bytes), c.line or "-", c.reason or "-")
+            (c.operator, f"{c.dimension} {group(c.ranks)}".strip(), size_text(c.bytes), c.line or "-", c.reason or "-")
             for c in report.collectives
         ],
         (2,),

@@ -37,6 +37,7 @@ from mspc.mindspore_api.nn.cell_state import Precision
 from mspc.mindspore_api.nn.container import CellList
 from mspc.mindspore_api.ops.function_arguments import exchanged, permutation
 from mspc.mindspore_api.ops.method_table import find_method, method_names, misfit, respelled
+from mspc.ops.collective.base import Collective
 from mspc.ops.control.regions import RegionOp, emit_regions
 from mspc.ops.op import Op
 
@@ -291,18 +292,22 @@ class _FrontEnd:
         self._precision = precision
         self._frame = caller
         self._plan = plan
+        self._reason = ""
 
-    def at(self, frames: Frames, scope: str, precision: Precision | None) -> None:
+    def at(self, frames: Frames, scope: str, precision: Precision | None, reason: str = "") -> None:
         made = Frame(IMPORTED, {}, {}, None, self._caller, (*frames, *self._outer))
         made.scope = f"{self._scope}/{scope}" if scope else self._scope
         made.precision = self._precision if precision is None else precision
-        self._frame = made
+        self._frame, self._reason = made, reason
         self._tracer.at(made, _CALL)
 
     def call(self, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
         builder = self._tracer.builder
         before = len(builder.nodes)
         found = self._tracer.call(self._frame, _CALL, function, operands, {})
+        for node in builder.nodes[before:] if self._reason else ():
+            if isinstance(node.op, Collective):
+                node.attrs["reason"] = self._reason
         return found if self._plan is None else self._plan.given(builder, before, found)
 
     def graph(self, graph: Graph, operands: Sequence[Any]) -> list[Value]:

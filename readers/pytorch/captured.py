@@ -35,6 +35,8 @@ VERSION = 2
 """The version of `CONTENT` that is read."""
 _GROUPS = frozenset({"group_name", "process_group"})
 """Arguments that name a group."""
+_DESCRIBED = re.compile(r"^mesh_|^(undefined|default_pg)$|\s+")
+"""Parts of the description of a group that say nothing of its dimension of a mesh."""
 _NOTHING = re.compile(r"profiler\.|prim\.device|aten\._assert")
 """Operators that compute nothing."""
 _KINDS = ("parameter", "buffer", "constant", "user")
@@ -57,7 +59,7 @@ class Placement:
 class CapturedStep:
     """A training step as one rank of `ranks` runs it.
 
-    program: its groups are named by their ranks. groups: the ranks of each. about: the description that the script or a
+    program: its groups are named by their dimension of a mesh, if known, and their ranks. groups: the ranks of each. about: the description that the script or a
     mesh gave each. placements: of parameters, buffers and inputs, as PyTorch has them, by name.
     """
 
@@ -130,7 +132,10 @@ class _StepReader:
             owner, where = object_in(value, f"group {name!r:.40}"), f"group {name!r:.40}"
             groups[name] = tuple(whole_in(rank, where, 0, self.ranks - 1) for rank in self._list(owner, "ranks", where))
             about[name] = text_in(owner.get("about", ""), where)
-        self.labels = {name: f"ranks {'-'.join(map(str, members))}" for name, members in groups.items()}
+        self.labels = {
+            name: f"{_DESCRIBED.sub('', about[name]) or 'ranks'} {'-'.join(map(str, members))}"
+            for name, members in groups.items()
+        }  # fmt: skip
         self.places = [
             self._place(each, f"place {at}") for at, each in enumerate(list_in(self._entry("places"), "its"))
         ]

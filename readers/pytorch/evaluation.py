@@ -260,8 +260,9 @@ def _scanned(
 class Evaluator(Protocol):
     """The front end's services for a program that is walked."""
 
-    def at(self, frames: Frames, scope: str, precision: Precision | None) -> None:
-        """Set the lines, the module and the precision of the next calls; None: the cell's."""
+    def at(self, frames: Frames, scope: str, precision: Precision | None, reason: str = "") -> None:
+        """Set the lines, the module, the precision (None: the cell's) and the reason of collectives of the next
+        calls."""
         ...
 
     def call(self, function: Function, operands: Sequence[Any]) -> Any:
@@ -375,7 +376,7 @@ class _Walk:
     def _at_node(self, node: ExportedNode) -> None:
         """Attribute the next calls to this node."""
         precision = AS_THEY_ARE if self.autocast is not None and self.autocast.is_exported else None
-        self.evaluator.at(frames_of(node), scope_of(node), precision)
+        self.evaluator.at(frames_of(node), scope_of(node), precision, node.reason)
 
     def _known_result(self, node: ExportedNode) -> KnownTensor | None:
         if len(node.results) != 1 or node.types[0] is None:

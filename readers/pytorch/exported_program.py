@@ -240,7 +240,7 @@ class ExportedNode:
     names of the kind's schema and in its order. results: their names; of a list of tensors, each has one. types: of the
     results, None for a number. frames: the call stack, the innermost first. scope: the path of the module that called
     it, "" for the outermost one. modules: the classes on that path, the outermost first. given_by_name: how many of the
-    arguments, the last ones, were given by name.
+    arguments, the last ones, were given by name. reason: why ranks communicate here.
     """
 
     name: str
@@ -252,6 +252,7 @@ class ExportedNode:
     scope: str = ""
     modules: tuple[str, ...] = ()
     given_by_name: int = 0
+    reason: str = ""
 
     @property
     def operands(self) -> list[str]:

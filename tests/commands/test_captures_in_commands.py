@@ -1,0 +1,82 @@
+"""Captured steps as targets of compile, view, diff, check and the pytest fixture."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mspc.commands.compile import CompileOptions
+from mspc.commands.facts.reading import target_facts
+from tests.conftest import HANG
+from tests.serving import SERVED
+
+pytest.importorskip("torch")
+SCRIPT = Path(__file__).parents[1] / "readers" / "pytorch" / "captured_training.py"
+
+
+def run(*command: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*SERVED, *map(str, command)], capture_output=True, text=True, timeout=HANG)
+
+
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """`right`: FSDP over two groups of ranks, tensor parallelism within each. `wrong`: with a sum too many."""
+    found: dict[str, Path] = {}
+    for name, *arguments in (("right", 2, 2), ("wrong", 2, 2, "doubled sum")):
+        found[name] = tmp_path_factory.mktemp("captures") / name
+        done = run("capture", SCRIPT, "--ranks", 4, "--out", found[name], "--", *arguments)
+        assert done.returncode == 0, done.stderr
+    return found
+
+
+def test_collectives_have_reasons_dimensions_modules_and_lines(captures: dict[str, Path], tmp_path: Path) -> None:
+    done = run("compile", captures["right"], "--out", tmp_path / "out", "--json", tmp_path / "report.json")
+    assert done.returncode == 0, done.stderr
+    assert "sent per dimension: 1.9 KiB over data by 6 collectives, 1.0 KiB over tensor by 4 collectives" in done.stdout
+    assert "predicted for H200s: step" in done.stdout
+    assert "get_rank" not in done.stdout
+    rows = json.loads((tmp_path / "report.json").read_text())["collectives"]
+    assert all("captured_training.py:" in row["line"] and "layers" in row["reason"] for row in rows)
+    found = {(row["operator"], row["dimension"], row["reason"]) for row in rows}
+    assert found >= {
+        ("AllGather", "data", "gathers layers.1.norm.weight and 5 more"),
+        ("AllReduce", "tensor", "adds up partial sums of addmm in layers.0.down"),
+        ("AllReduce", "tensor", "adds up partial sums of mm in layers.1.up in the backward pass"),
+        ("ReduceScatter", "data", "averages gradients of layers.0.norm.weight and 5 more"),
+    }
+
+
+def test_view_and_diff(captures: dict[str, Path], tmp_path: Path) -> None:
+    done = run("view", captures["right"], "--out", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    assert "10 collectives of 4 ranks" in done.stdout
+    assert "averages gradients of layers.0.norm.weight" in (tmp_path / "page.html").read_text()
+    assert run("diff", captures["right"], captures["right"]).returncode == 0
+    done = run("diff", captures["right"], captures["wrong"], "--json", "-")
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["equal"] is False
+
+
+def test_budgets_find_a_collective_that_a_change_adds(
+    captures: dict[str, Path], tmp_path: Path, mspc_budget: Any
+) -> None:
+    baseline = tmp_path / "baseline.json"
+    done = run("check", captures["right"], "--write-baseline", baseline)
+    assert done.returncode == 0, done.stderr
+    assert run("check", captures["right"], "--baseline", baseline).returncode == 0
+    done = run("check", captures["wrong"], "--baseline", baseline)
+    assert done.returncode == 1
+    assert "6 AllReduces in a step, 4 may be" in done.stdout
+    assert "adds up partial sums" in done.stdout
+    mspc_budget(captures["right"], max_collectives={"AllReduce": 4}, max_bytes="3KB", max_memory="1MB")
+    for limit in ({"max_collectives": {"AllReduce": 4}}, {"max_bytes": "3KB"}, {"max_memory": "1KB"}):
+        with pytest.raises(pytest.fail.Exception, match="breaks its budget"):
+            mspc_budget(captures["wrong"], **limit)
+
+
+def test_facts_are_of_all_ranks(captures: dict[str, Path]) -> None:
+    facts = target_facts(str(captures["right"]), CompileOptions())
+    assert sorted(rank for kind in facts.kinds for rank in kind.ranks) == [0, 1, 2, 3]
+    assert all(kind.times is not None and kind.times.exposed > 0 for kind in facts.kinds)
