@@ -291,12 +291,12 @@ def axes_of_groups(kind: RankKind, groups: Sequence[Sequence[int]]) -> tuple[int
         return None
     rest = [axis for axis in range(kind.depth) if axis not in axes]
     rows = numbers.transpose(*rest, *axes).reshape(-1, size)
-    wanted = np.empty((len(kind.ranks), size), np.int64)
-    wanted[rows.reshape(-1)] = np.repeat(rows, size, axis=0)
-    given = np.array(distinct)[which]
-    if len(groups) == 1:
-        given = np.broadcast_to(given, wanted.shape)
-    return axes if np.array_equal(given, wanted) else None
+    row_of = np.empty(len(kind.ranks), np.int64)
+    row_of[rows] = np.arange(len(rows))[:, None]
+    given = np.array(distinct)
+    found = row_of[given[:, 0]]
+    same = np.array_equal(rows[found], given) and np.array_equal(np.broadcast_to(found[which], row_of.shape), row_of)
+    return axes if same else None
 
 
 # Kinds of ranks are divided: a kind runs node by node with all of its ranks, and some may have to go on alone.
