@@ -77,7 +77,7 @@ def test_values_are_recorded_before_the_step(single: Path) -> None:
 def test_nodes_have_lines_modules_and_groups(ranks: Path) -> None:
     step = read_step(ranks / "rank_3.step")
     assert (step.rank, step.ranks) == (3, 4)
-    assert {"ranks 1-3", "ranks 2-3"} <= step.groups.keys()
+    assert {"data 1-3", "tensor 2-3"} <= step.groups.keys()
     kinds = {node.target for node in step.program.graph.nodes}
     assert {"c10d._allgather_base_.default", "_c10d_functional.all_reduce.default"} <= kinds
     product = next(node for node in step.program.graph.nodes if node.target == "aten.addmm.default")
