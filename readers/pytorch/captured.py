@@ -59,8 +59,9 @@ class Placement:
 class CapturedStep:
     """A training step as one rank of `ranks` runs it.
 
-    program: its groups are named by their dimension of a mesh, if known, and their ranks. groups: the ranks of each. about: the description that the script or a
-    mesh gave each. placements: of parameters, buffers and inputs, as PyTorch has them, by name.
+    program: its groups are named by their dimension of a mesh, if known, and their ranks. groups: the ranks of each.
+    about: the description that the script or a mesh gave each. placements: of parameters, buffers and inputs, as
+    PyTorch has them, by name.
     """
 
     program: ExportedProgram

@@ -56,7 +56,7 @@ def _reason(
     reads = [tensors.get(name, name) for name in _read(node)]
     made = [tensors.get(name, name) for name in (*node.results, *_written(node))]
     reduces = next((str(value) for name, value in node.arguments if name in ("reduce_op", "op")), "")
-    verb = _ADDS.get(reduces.partition("*")[0], "sends") if reduces else "gathers" if "gather" in node.target else "sends"
+    verb = _ADDS.get(reduces.partition("*")[0]) or ("gathers" if "gather" in node.target else "sends")
     if held := _joined(parameters, reads):
         return f"{verb} {_listed(held)}"
     if of := _joined(gradients, made):
