@@ -9,7 +9,7 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.graph import Constant, Graph, Value
-from mspc.ir.types import FLOAT64, INT64, StackType
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT64, INT64, StackType, TensorType
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
 from mspc.ops.control.regions import Call, For, If, MakeStack, Scan
 from mspc.ops.control.structural import Gradient, StopGradient, TupleGetItem
@@ -19,6 +19,7 @@ from mspc.ops.nn.activation import Tanh
 from mspc.ops.optim.optimizer import Assign, AssignAdd
 from mspc.ops.random.dropout import Dropout
 from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.cleanup.simplify import Simplify
 from tests.passes.autodiff.differentiated import (
@@ -159,6 +160,23 @@ def test_a_stack_of_stacks_that_two_loops_read_gets_both_gradients() -> None:
 
     made = assert_gradients(make, [1, 2])
     assert "sum_of_stacks" in [each.name for each in made.graphs()]
+
+
+def test_turns_add_up_gradients_of_narrow_weights_in_float32() -> None:
+    """Each of 4,096 turns adds 1/16 to 256 at the end, which Float16 and BFloat16 would lose."""
+    for dtype in (FLOAT16, BFLOAT16):
+        body = graph("body", [COUNT, TensorType(dtype, ())], lambda b, _, w: [b.emit(Mul(), w, w)])
+
+        def main(b: Builder, w: Value, body: Graph = body) -> list[Value]:
+            (each,) = region(b, For(turns=4096, stacked=1), [w], body)
+            total = b.emit(ReduceSum(), b.emit(Cast(FLOAT64), each))
+            return [b.emit(TupleGetItem(0), b.emit(Gradient(), total, w))]
+
+        made = graph("main", [TensorType(dtype, ())], main)
+        Grad().run(made)
+        (found,) = run(checked(made), [np.array(1 / 32, dtype.numpy)])
+        assert found.dtype == dtype.numpy
+        assert float(found) == 256.0
 
 
 # Gradients that the script gives --------------------------------------------------------------------------------------
