@@ -168,7 +168,7 @@ class Recorder(TorchDispatchMode):
         found = self._sources.get(node._sequence_nr()) if node else None
         if found is None:
             found = self.places.setdefault((_frames(), tuple(self._scopes)), len(self.places))
-            self._sources[torch.autograd._get_sequence_nr()] = found
+            self._sources.setdefault(torch.autograd._get_sequence_nr() - 1, found)  # that of the node of this operator
         return found
 
     def _argument(self, value: Any) -> Any:

@@ -12,13 +12,16 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
 from mspc.engine.capture import capture_made
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.mindspore_api.state import Session
 from mspc.output.dumps import first_values
+from mspc.readers.pytorch.exported_program import NodeResult
+from mspc.verify.scale.blame import ranks_in_words
+from mspc.verify.scale.precision import rounded_sums
 from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.verification import plain_network
 
@@ -26,6 +29,15 @@ if TYPE_CHECKING:
     from mspc.readers.pytorch.captured import CapturedStep
 
 _CLASS = re.compile(r"-[^/]*")
+_WAITS = ("_c10d_functional.wait_tensor.default", "_c10d_functional._wrap_tensor_autograd.default")
+"""The second makes a tensor that waits when it is read first."""
+_VIEWS = frozenset(f"aten.{name}" for name in (
+    "view.default", "_unsafe_view.default", "reshape.default", "t.default", "transpose.int", "permute.default",
+    "slice.Tensor", "select.int", "split.Tensor", "split_with_sizes.default", "chunk.default", "unsqueeze.default",
+    "squeeze.dim", "expand.default", "detach.default", "alias.default", "as_strided.default", "unbind.int",
+    "narrow.default", "view_as.default", "view.dtype",
+))  # fmt: skip
+"""Operators that read no element."""
 _GRADIENT = "gradient_to_parameter"
 
 
@@ -88,6 +100,38 @@ def programs_of_captures(folder: Path, single: Path) -> CapturedPrograms:
     return CapturedPrograms(one, kinds, values, named, tuple(groups))
 
 
+def check_precision(programs: CapturedPrograms) -> None:
+    """Raise ExecutionError if ranks add up a gradient in half precision that one device computes in Float32."""
+    gradients = [place for place, (kind, _) in enumerate(programs.results) if kind == "gradient"]
+    for kind in programs.kinds:
+        for place, node in rounded_sums(programs.one, kind.graph, gradients):
+            op: Any = node.op
+            raise ExecutionError(
+                f"the gradient of {programs.results[place][1]} is added up over {ranks_in_words(op.members)} in "
+                f"{node.inputs[0].tensor_type.dtype.name}, and one device computes it in Float32",
+                frames=node.frames,
+            )
+
+
+def _check_waits(step: CapturedStep) -> None:
+    """Raise ExecutionError if an operator reads the result of a collective before `wait_tensor`."""
+    origin: dict[str, str] = {}  # of views: the tensor whose memory they have
+    waiting: dict[str, str] = {}
+    for node in step.program.graph.nodes:
+        names = [value.name for _, value in node.arguments if isinstance(value, NodeResult)]
+        read = [origin.get(name, name) for name in names]
+        early = next((waiting[name] for name in read if name in waiting), None)
+        if node.target in _WAITS:
+            waiting.pop(read[0], None)
+        elif node.target.startswith("_c10d_functional."):
+            waiting.update((result, node.target) for result in node.results)
+        elif early is not None and node.target not in _VIEWS:
+            message = f"{node.target} on rank {step.rank} reads the result of {early} before wait_tensor"
+            raise ExecutionError(message, frames=node.frames)
+        if node.target in (*_WAITS, *_VIEWS):
+            origin.update((result, read[0]) for result in node.results)
+
+
 def _steps(folder: Path) -> list[CapturedStep]:
     from mspc.readers.pytorch.captured import read_rank
     from mspc.readers.pytorch.captured_kinds import read_kinds
@@ -95,6 +139,7 @@ def _steps(folder: Path) -> list[CapturedStep]:
     ranks, kinds = ranks_in(folder), read_kinds(folder)
     steps = [read_rank(folder, rank, kinds) for rank in range(ranks)]
     for rank, step in enumerate(steps):
+        _check_waits(step)
         if (step.rank, step.ranks) != (rank, ranks):
             own = f"rank {step.rank} of {step.ranks}"
             raise MspcError(f"{step.program.name} is of {own}, not of rank {rank} of {ranks}")

@@ -273,7 +273,7 @@ class ToProve:
     compile_id: str = ""
     program: Program | None = None
     results: Sequence[tuple[str, str]] = ()
-    batch: Sequence[tuple[int, ...]] = ()
+    batch: Sequence[tuple[int, ...]] | None = None
 
     def places(self, found: ScaleProof) -> tuple[str, ...]:
         """Return sentences with the positions of the reported nodes in a folder's files; () for a script."""

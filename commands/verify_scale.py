@@ -44,13 +44,14 @@ def verify_scale(target: str, options: CompileOptions, seed: int, against: Path 
         verify_dumps(Path(target), options.json)
         return
     if is_capture(Path(target)):
-        from mspc.commands.verify_capture import programs_of_captures  # late: few commands read captures
+        from mspc.commands import verify_capture  # late: few commands read captures
 
         if against is None:
             notes = ["mspc capture script.py --ranks 1 --out DIR records one device, and --against DIR names it"]
             raise MspcError(f"{target} is a capture, and says nothing of one device", notes=notes)
-        made = programs_of_captures(Path(target), against)
+        made = verify_capture.programs_of_captures(Path(target), against)
         given = ToProve(made.one, made.kinds, made.values, results=made.results, batch=made.batch)
+        verify_capture.check_precision(made)
     elif against is not None:
         raise MspcError(f"--against {against} is for a capture, and {target} is none")
     else:

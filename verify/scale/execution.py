@@ -107,7 +107,7 @@ class KindRun:
                 result = yield CollectiveRequest(self.kind, node, self.kind.ops_of(op), operands)
             else:
                 result = self._computed(node, operands, values)
-            values[node] = result
+            result = values[node] = self._changed(node, operands, result)
             if self._seen is not None:
                 self._seen(self.kind, node, result, self._around, operands)
             del operands, result
@@ -120,6 +120,10 @@ class KindRun:
             self._changing[graph] = any(node.op.mutates for each in graph.graphs() for node in each.nodes)
         # A result that shows a parameter stays as it is when that changes later.
         return [mapped(result, np.array) for result in results] if self._changing[graph] else results
+
+    def _changed(self, node: Node, operands: Sequence[Any], result: Any) -> Any:
+        """The result of a node; another one if the run tries a change of the program."""
+        return result
 
     def _meets(self, op: Any) -> bool:
         found = self._known_to_meet.get(id(op))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from mspc.verify.scale.rank_kinds import Divided, RankKind, Slices, alike, divid
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.reference import OneDeviceReference, OwnRows, OwnRowsReference
 from mspc.verify.scale.relations import likeness
+from mspc.verify.scale.repairs import MOST_TRIED, Edit, EditedRun, Useless, edits_before, ratio_of
 from mspc.verify.scale.room import check_fits, values_nbytes
 from mspc.verify.scale.small_programs import Unfit, first_weights, small_programs
 from mspc.verify.scale.watch import ValueWatch
@@ -244,7 +246,7 @@ STEPS = 2
 class SmallProgram:
     """A program of small sizes. reference: the judge of the ranks. kinds: of all ranks. weights: first stored values,
     global and small. inputs: of every step the global inputs, by name. kept: how many dimensions keep their sizes.
-    batch: of each rank the ranks that share its batch, if the first result is the loss of a rank's own rows. loss: see
+    batch: of a capture, for each rank those that share its batch; () if all have the whole batch. loss: see
     `ScaleProof`."""
 
     reference: OneDeviceReference | OwnRowsReference
@@ -253,7 +255,7 @@ class SmallProgram:
     inputs: list[dict[str, Array]]
     kept: int
     rows: list[Compared] = field(default_factory=list[Compared])
-    batch: Groups = ()
+    batch: Groups | None = None
     loss: str = ""
 
     @contextmanager
@@ -272,6 +274,10 @@ class SmallProgram:
         watch = self.watched(min((row.step for row in self.rows if not row.same), default=0))
         if watch is None:
             return None
+        found = self._first_of(watch)
+        return self.repaired(watch, found) if self.batch is not None else found
+
+    def _first_of(self, watch: ValueWatch) -> FirstWrong | None:
         first = watch.first
         if first is not None and (not watch.whole or self._is_of_what_differs(first)):
             return first
@@ -302,7 +308,8 @@ class SmallProgram:
             known = self.reference.known(step)
         except NodeError:
             return None
-        watch = ValueWatch(self.reference.graph, known, self.kinds)
+        batches = len(self.batch[0]) if self.batch and self.loss == "mean" else 1
+        watch = ValueWatch(self.reference.graph, known, self.kinds, batches, self.batch is not None)
         try:
             states = self.states()
             for number in range(step + 1):
@@ -313,6 +320,40 @@ class SmallProgram:
         except (Deadlock, NodeError):
             watch.whole = False
         return watch
+
+    def repaired(self, watch: ValueWatch, first: FirstWrong | None) -> FirstWrong | None:
+        """Return the node of which one change makes all steps right, else the first wrong value."""
+        wrong = [row for row in self.rows if not row.same]
+        for edit in islice(self._edits(watch, first, wrong), MOST_TRIED):
+            if any(map(self._is_right_with, (edit, *edit.wider()))):
+                ranks, read = edit.kind.ranks, ()
+                if first is not None and first.kind is edit.kind:
+                    ranks = first.ranks
+                    said = f"{first.node.label} makes the first value that differs"
+                    read = (said,) if first.node is not edit.node else ()
+                return FirstWrong(edit.kind, edit.node, ranks, read, edit.words)
+        return first
+
+    def _edits(self, watch: ValueWatch, first: FirstWrong | None, wrong: Sequence[Compared]) -> Iterator[Edit]:
+        """Changes of values before the first wrong value, and before those that are handed out or stored."""
+        ratios = (ratio_of(row.found, row.expected) for row in wrong)
+        ratio = next((each for each in ratios if each), 0.0)
+        if first is not None:
+            yield from edits_before(first.kind, [first.node], watch.is_settled, ratio)
+        for kind in self.kinds:
+            rows = [row for row in wrong if row.kind is kind and row.step == wrong[0].step]
+            yield from edits_before(kind, list(makers(kind.graph, rows)), watch.is_settled, ratio)
+
+    def _is_right_with(self, edit: Edit) -> bool:
+        """Whether all steps are right with a change."""
+        rows, loss, self.rows = self.rows, self.loss, []
+        try:
+            self._run_steps(None, edit)
+            return bool(self.rows) and all(row.same for row in self.rows)
+        except (Useless, Divided, Deadlock, NodeError):
+            return False
+        finally:
+            self.rows, self.loss = rows, loss
 
     def missed_overflow(self) -> FirstWrong | None:
         """Find ranks that look for an overflow, of which one finds it, and that do not act as one device does then.
@@ -394,15 +435,19 @@ class SmallProgram:
             else:
                 return self.rows
 
-    def _run_steps(self, seen: Seen | None) -> None:
+    def _run_steps(self, seen: Seen | None, edit: Edit | None = None) -> None:
+        """Run all steps; with a change up to the first wrong one."""
         states = self.states()
         for step in range(STEPS):
-            results = run_step(states, self.feeds(step), step + 1, seen)
+            runs = None if edit is None else [EditedRun(state, step + 1, edit) for state in states]
+            results = run_step(states, self.feeds(step), step + 1, seen, runs)
             if self.batch:
                 self._join_losses(results, step)
             for state, found in zip(states, results, strict=True):
                 self._results(state.kind, found, step)
                 self._parameters(state, step)
+            if edit is not None and not all(row.same for row in self.rows):
+                return
 
     def _results(self, kind: RankKind, found: Sequence[Array], step: int) -> None:
         slices = Slices(kind)
@@ -418,6 +463,7 @@ class SmallProgram:
 
     def _join_losses(self, results: Sequence[list[Array]], step: int) -> None:
         """Replace the losses of the ranks' own rows by their sum or mean, if it is that of one device."""
+        assert self.batch is not None
         wanted = self.reference.result(step, 0)
         own = {
             rank: array
@@ -475,7 +521,7 @@ def layout_of(value: Value) -> Layout | None:
 
 def small_program(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None,
-    kept: Sequence[Value] = (), one_way: bool = False, batch: Groups = (),
+    kept: Sequence[Value] = (), one_way: bool = False, batch: Groups | None = None,
 ) -> SmallProgram:  # fmt: skip
     """The program of small sizes; arguments and errors are those of `prove`. kept, one_way: see `small_programs`.
 
@@ -500,7 +546,7 @@ def small_program(
 
 def prove(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None,
-    batch: Groups = (),
+    batch: Groups | None = None,
 ) -> ScaleProof:  # fmt: skip
     """Run the programs of all ranks at small sizes beside one device. If something cannot be computed at small sizes,
     as a row beyond the end of a shorter table, its sizes are kept. The memory of every program is checked as it is
@@ -532,12 +578,12 @@ def first_difference(
     The proof is at small sizes if they differ there, else at the programs' own sizes if there is memory for these.
     Arguments and errors are those of `prove`.
     """
-    found = _found(one, kinds, values, seed, own, ())
-    return (_found_whole(one, kinds, values, seed, own, (), is_told=True) or found) if found.same else found
+    found = _found(one, kinds, values, seed, own, None)
+    return (_found_whole(one, kinds, values, seed, own, None, is_told=True) or found) if found.same else found
 
 
 def _found(
-    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None, batch: Groups
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None, batch: Groups | None
 ) -> ScaleProof:
     odd = odd_one(kinds)
     real = numbered([one, *(kind.graph for kind in kinds)])
@@ -559,7 +605,7 @@ def _found(
 
 
 def _found_whole(
-    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None, batch: Groups,
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None, batch: Groups | None,
     is_told: bool = False,
 ) -> ScaleProof | None:
     """Prove at the programs' own sizes, if these are small; None else. is_told: describe errors."""

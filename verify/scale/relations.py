@@ -115,14 +115,22 @@ class Relation:
     places: Mapping[int, int] = field(default_factory=dict[int, int])
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it is a slice or a copy."""
+        return not self.summed and self.how == "sum"
+
+    @property
     def words(self) -> str:
         """Describe a part; "" for a slice or a copy."""
         return f"a part of a {self.how} over {self.ranks} ranks" if self.summed else ""
 
 
-def relation(value: Array, whole: Array, kind: RankKind, is_mean: bool = False) -> Relation | None:
+def relation(
+    value: Array, whole: Array, kind: RankKind, is_mean: bool = False, batches: int = 1
+) -> Relation | None:
     """Relate a value with leading dimensions to a whole value; None if unknown. is_mean: its operator takes means, of
-    which parts are parts of a mean."""
+    which parts are parts of a mean. batches: the loss of one device is a mean over so many ranks, so that gradients of
+    their own losses are so many times as large as one device's."""
     pieces = Pieces.of(whole, value.shape[kind.depth :])
     if pieces is None:
         return None
@@ -132,6 +140,8 @@ def relation(value: Array, whole: Array, kind: RankKind, is_mean: bool = False) 
         ways = {"sum": total}
         if is_mean and axes:
             ways["mean"] = total / ranks
+        if batches > 1:
+            ways["mean"] = total / batches
         for how, made in ways.items():
             products = pieces.product(made, kind.depth)
             if pieces.has(products).all() and pieces.are_placed(products):

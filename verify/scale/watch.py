@@ -76,7 +76,12 @@ class ValueWatch:
     right: nodes whose values are. whole: whether the step has been run to its end.
     """
 
-    def __init__(self, one: Graph, values: Known, kinds: Sequence[RankKind]) -> None:
+    def __init__(
+        self, one: Graph, values: Known, kinds: Sequence[RankKind], batches: int = 1, are_paired: bool = False
+    ) -> None:
+        """batches: see `relation`. are_paired: a value is wrong only if ranks and one device run as many operators at
+        its place of the script."""
+        self._batches, self._are_paired = batches, are_paired
         self._wrong: dict[Node, FirstWrong] = {}
         self._other: dict[Node, FirstWrong] = {}
         """For nodes that have the value of another at their place of the script: the error, unless one device has it
@@ -104,6 +109,11 @@ class ValueWatch:
         """Errors of sums, as sums over other ranks than have parts of them; "" if right."""
         self._taken = SumsTaken()
         self._readers: dict[int, Readers] = {}
+
+    def is_settled(self, node: Node) -> bool:
+        """Whether all that a node gives is a slice or a copy of a value of one device."""
+        found = self._told.get(node)
+        return node in self.right and node not in self._other and found is not None and found.is_whole
 
     @property
     def first(self) -> FirstWrong | None:
@@ -198,7 +208,7 @@ class ValueWatch:
         """Relate a value to those of one device that have pieces of its shape; return whether it is any. candidates: of
         the tensor. operands: its node's."""
         mean = any(_takes_mean(node.op) for _, node in value.nodes)
-        relations = ((of, relation(value.value, whole, value.kind, mean)) for of, whole in fitting)
+        relations = ((of, relation(value.value, whole, value.kind, mean, self._batches)) for of, whole in fitting)
         of, found = next(((of, each) for of, each in relations if each is not None), (None, None))
         wholes = [whole for _, whole in fitting]
         for kind, node in value.nodes:
@@ -211,7 +221,7 @@ class ValueWatch:
                 if candidates.own not in (None, of) and node not in self._turns:
                     self._turns[node] = len(self._turns)
                     self._other[node] = self._described(kind, node, value, wholes[0])
-            elif node not in self._wrong:
+            elif node not in self._wrong and (candidates.own is not None or not self._are_paired):
                 described = self._described(kind, node, value, wholes[0])
                 if len(value.nodes) == 1 and self._can_be_tried(node, value.kind, operands):
                     described = self._tried(described, value.kind, wholes, candidates.number, operands)
@@ -236,7 +246,7 @@ class ValueWatch:
                 found = run_on_all(wrong.node.op, NumPyBackend(OneRank()), kind.depth, given)
             except (MspcError, ValueError, TypeError):
                 return False
-            relations = (relation(parts_of(found)[number], whole, kind) for whole in fitting)
+            relations = (relation(parts_of(found)[number], whole, kind, batches=self._batches) for whole in fitting)
             return any(each is not None and (in_parts or not each.summed) for each in relations)
 
         summed = parts_read(wrong.node, self._readers_of(kind), self._told)
@@ -274,6 +284,13 @@ def known_values(seen: dict[Node, dict[tuple[int, ...], Any]]) -> Any:
     """Make a recorder of every value of the reference. seen: by node, and by the iterations of the loops around."""
 
     def note(kind: RankKind, node: Node, result: Any, around: tuple[int, ...], operands: Sequence[Any]) -> None:
-        seen.setdefault(node, {})[around] = mapped(result, np.asarray)
+        arrays = [operand for operand in operands if isinstance(operand, np.ndarray)]
+
+        def own(array: Array) -> Array:
+            """Copy views of operands: parameters are overwritten later in the step."""
+            is_view = any(np.may_share_memory(array, operand) for operand in arrays)
+            return np.array(array) if is_view else np.asarray(array)
+
+        seen.setdefault(node, {})[around] = mapped(result, own)
 
     return note

@@ -1,0 +1,94 @@
+"""Silent errors of training on several ranks: each is found at its line, and the step without it is proved equal."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mspc.commands.verify_capture import check_precision, programs_of_captures
+from mspc.ir.diagnostics import ExecutionError, Frames
+from mspc.verify.scale.proof import prove
+from tests.conftest import HANG
+from tests.shares import is_taken
+
+pytest.importorskip("torch")
+SCRIPT = Path(__file__).parent / "silent_errors.py"
+LINES = SCRIPT.read_text().splitlines()
+NAMES = [match[1] for line in LINES if (match := re.match(r'    "([^"]+)": lambda', line))]
+TAKEN = [name for place, name in enumerate(NAMES) if is_taken(place, 3)]
+ON_FOUR = {"largest over a group", "wrong group"}
+SAID = {
+    "row parallel bias": "adds bias on each of 2 ranks",
+    "column parallel gradient": "all_reduce of the sum over ranks 0, 1, and groups alike, is missing after MatMul",
+    "sum instead of mean": "Div is 2 times too large",
+    "divided twice": "Div is 2 times too small",
+    "sum in bf16": "added up over ranks 0, 1 in BFloat16",
+    "norm of a sequence": "all_reduce of the sum over ranks 0, 1, and groups alike, is missing after ReduceSum",
+    "norm of a width": "all_reduce of the sum over ranks 0, 1",
+    "chunked loss": "all_reduce of the sum over ranks 0, 1, and groups alike, is missing after MatMul",
+    "largest over a group": "all_reduce of the max over ranks 0, 2, and groups alike, is missing after ReduceMax",
+    "max instead of sum": "takes the max over ranks instead of the sum",
+    "tied tables": "all_reduce of the mean over ranks 0, 1, and groups alike, is missing after GatherGrad",
+    "doubled sum": "one sum too many",
+    "read too early": "reads the result of _c10d_functional.all_reduce.default before wait_tensor",
+    "valid rows": "all_reduce of the mean over ranks 0, 1, and groups alike, is missing after ReduceSum",
+    "norm of slices": "all_reduce of the sum over ranks 0, 1",
+    "wrong group": "is over ranks 0, 1, and should be over ranks 0, 2",
+    "one forgotten": "all_reduce of the mean over ranks 0, 1, and groups alike, is missing after MatMul",
+}
+"""The change that the message names. Errors of two places have none."""
+CAPTURING = """
+import os, sys
+from mspc.readers.pytorch import capture_job
+script, folder, *steps = sys.argv[1:]
+for step in steps:
+    name, form, ranks = step.split("/")
+    os.environ["MSPC_CAPTURE"] = os.path.join(folder, name, form + ranks)
+    if capture_job.main([script, ranks, "0", "0", name, form]):
+        raise SystemExit(step)
+"""
+
+
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The steps of the tested names, recorded by processes that share the import of PyTorch."""
+    folder = tmp_path_factory.mktemp("captures")
+    steps = [
+        f"{name}/{form}/{ranks}"
+        for name in TAKEN
+        for form, ranks in (("right", 1), *((form, 2 + 2 * (name in ON_FOUR)) for form in ("right", "wrong")))
+    ]
+    command = [sys.executable, "-P", "-c", CAPTURING, str(SCRIPT), str(folder), *steps]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def found_in(folder: Path, name: str, form: str) -> tuple[str, Frames]:
+    """What the proof says of a step, "" if it is that of one device, and at which lines."""
+    single = folder / name / "right1"
+    try:
+        programs = programs_of_captures(folder / name / f"{form}{2 + 2 * (name in ON_FOUR)}", single)
+        check_precision(programs)
+    except ExecutionError as error:
+        return error.message, error.frames
+    found = prove(programs.one, programs.kinds, programs.values, 0, None, programs.batch)
+    if found.same:
+        return "", ()
+    assert found.first is not None
+    return found.first.equals or "differs", found.first.node.frames
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_an_error_is_found_at_its_line(name: str, captures: Path) -> None:
+    said, frames = found_in(captures, name, "wrong")
+    assert SAID.get(name, "differs") in said
+    assert any(LINES[frame.line - 1].endswith("# here") for frame in frames[:3]), frames[:3]
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_the_step_without_it_is_proved(name: str, captures: Path) -> None:
+    assert found_in(captures, name, "right") == ("", ())

@@ -1,0 +1,255 @@
+"""Finds the smallest change of the ranks' programs that makes a wrong step right: changes are tried one by one.
+
+A change replaces the value of one node on all ranks: a sum over ranks that is missing or one too many, another
+reduction or group, a factor, another slice. Both steps are run with it, and it is told only if all values that ranks
+hand out or store are then those of one device.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.graph import Constant, Node, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
+from mspc.ops.math.arithmetic import Add, Div, Mul
+from mspc.ops.tensor.slicing import StridedSlice
+from mspc.runtime.comm.interface import pieces
+from mspc.verify.scale.blame import ranks_in_words
+from mspc.verify.scale.execution import KindRun, KindState
+from mspc.verify.scale.meetings import along_axes
+from mspc.verify.scale.rank_kinds import RankKind, axes_of_groups, flat, narrowed
+from mspc.verify.scale.readers import Readers
+from mspc.verify.scale.relations import added, axes_along, ranks_along
+
+Array = Any
+_NUMBERS = re.compile(r"\d+")
+REDUCTIONS = ("sum", "max", "min")
+GROUPED = (AllGather, AllReduce, AlltoAll, ReduceScatter)
+NEAR = 48
+"""Most nodes before a wrong value whose changes are tried."""
+MOST_TRIED = 240
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of the value of a node, or of all nodes like it. make: returns the changed value for (value, operands),
+    or None if it has none. words: describes what is wrong there."""
+
+    kind: RankKind
+    node: Node
+    words: str
+    make: Callable[[Array, Sequence[Array]], Array | None]
+    nodes: frozenset[Node] = frozenset()
+
+    def is_at(self, node: Node) -> bool:
+        """Whether it changes the value of a node."""
+        return node is self.node or node in self.nodes
+
+    def wider(self) -> Iterator[Edit]:
+        """The same change of all nodes like it in layers of other numbers, and of all nodes of its line."""
+        layers, line = [self.node], [self.node]
+        places: Counter[Hashable] = Counter()
+        keys: dict[Node, Hashable] = {}
+        for node in self.kind.graph.nodes:
+            if node.op.name == self.node.op.name and node.frames[:1] == self.node.frames[:1]:
+                keys[node] = _NUMBERS.sub("", node.scope), places[node.scope]
+                places[node.scope] += 1
+                line.append(node)
+        layers += [node for node, key in keys.items() if key == keys[self.node]]
+        sets = dict.fromkeys((frozenset(layers), frozenset(line)))
+        yield from (replace(self, nodes=nodes) for nodes in sets if len(nodes) > 1)
+
+
+class Useless(Exception):
+    """A change leaves a value as it is."""
+
+
+class EditedRun(KindRun):
+    """A step with a change."""
+
+    def __init__(self, state: KindState, step: int, edit: Edit) -> None:
+        super().__init__(state, step, None)
+        self._edit = edit
+
+    def _changed(self, node: Node, operands: Sequence[Any], result: Any) -> Any:
+        if not self._edit.is_at(node) or not isinstance(result, np.ndarray):
+            return result
+        made = self._edit.make(result, operands)
+        if made is None or made.shape[self.kind.depth :] != result.shape[self.kind.depth :]:
+            raise Useless
+        if np.array_equal(*np.broadcast_arrays(made, result)):
+            raise Useless
+        return np.array(made)
+
+
+def edits_before(
+    kind: RankKind, seeds: Sequence[Node], settled: Callable[[Node], bool], ratio: float = 0.0
+) -> Iterator[Edit]:
+    """Return the changes of values that some nodes are computed from, those of collectives first. settled: whether a
+    value is right, so that nothing before it is wrong. ratio: a factor by which a value is too small, 0 if unknown."""
+    near = _near(kind, seeds, settled)
+    for node in near:
+        if isinstance(node.op, GROUPED):
+            yield from _of_collective(kind, node)
+    for node in near:
+        yield from _of_slice(kind, node)
+        yield from _terms(kind, node)
+    scaling = sorted(near, key=lambda node: not isinstance(node.op, Mul | Div))
+    if ratio:
+        yield from (_scaled(kind, node, ratio) for node in scaling)
+    for node in reversed(near):
+        if not isinstance(node.op, GROUPED):
+            yield from _missing_sums(kind, node)
+    sizes = {math.prod(kind.mesh[axis] for axis in axes) for axes in axes_along(kind, 1)}
+    for factor in (factor for size in sorted(sizes | {2}) for factor in (size, 1 / size)):
+        yield from (_scaled(kind, node, factor) for node in scaling if factor != ratio)
+
+
+def _near(kind: RankKind, seeds: Sequence[Node], settled: Callable[[Node], bool]) -> list[Node]:
+    """The nodes that seeds are computed from, the nearest first."""
+    readers = Readers(kind.graph)
+    found: dict[Value, None] = dict.fromkeys(seeds)
+    for value in itertools.islice(_growing(found), NEAR):
+        for source in readers.read_by(value):
+            if isinstance(source, Node) and not settled(source):
+                found.setdefault(source)
+    return [value for value in found if isinstance(value, Node) and _is_float(value)][:NEAR]
+
+
+def _growing(found: dict[Value, None]) -> Iterator[Value]:
+    place = 0
+    while place < len(found):
+        yield list(found)[place]
+        place += 1
+
+
+def _is_float(node: Node) -> bool:
+    return hasattr(node.type, "dtype") and node.type.dtype.is_float and not node.op.mutates
+
+
+def _over(kind: RankKind, axes: Sequence[int]) -> str:
+    return f"over {ranks_in_words(ranks_along(kind, axes))}"
+
+
+def _of_collective(kind: RankKind, node: Node) -> Iterator[Edit]:
+    op: Any = node.op
+    groups = [own.members for own in kind.ops_of(op)]  # type: ignore[attr-defined]  # collectives
+    own = axes_of_groups(kind, groups if len(groups) > 1 else groups * len(kind.ranks))
+    if isinstance(op, AllReduce):
+        yield Edit(kind, node, f"{node.label} is one {op.op} too many", lambda value, operands: operands[0])
+    if own is None:
+        return
+    how = getattr(op, "op", "")
+    for other in REDUCTIONS if how else ():
+        if other != how:
+            words = f"{node.label} takes the {how} over ranks instead of the {other}"
+            yield Edit(kind, node, words, _along(replace(op, op=other), kind, own))
+    for axes in axes_along(kind, 1):
+        if axes != own:
+            words = f"{node.label} is {_over(kind, own)}, and should be {_over(kind, axes)}, and groups alike"
+            yield Edit(kind, node, words, _along(op, kind, axes))
+
+
+def _along(op: Any, kind: RankKind, axes: Sequence[int]) -> Callable[[Array, Sequence[Array]], Array | None]:
+    def make(value: Array, operands: Sequence[Array]) -> Array | None:
+        try:
+            return along_axes(op, operands, kind.mesh, axes)
+        except ValueError:
+            return None
+
+    return make
+
+
+def _of_slice(kind: RankKind, node: Node) -> Iterator[Edit]:
+    """Let each rank take the slice of its place along some dimensions of the mesh."""
+    if not isinstance(node.op, StridedSlice):
+        return
+    (read,) = node.inputs
+    dims = [d for d, (n, m) in enumerate(zip(read.shape, node.shape, strict=False)) if n != m]
+    if len(read.shape) != len(node.shape) or len(dims) != 1 or read.shape[dims[0]] % node.shape[dims[0]]:
+        return
+    count = read.shape[dims[0]] // node.shape[dims[0]]
+    for axes in axes_along(kind, 1):
+        if math.prod(kind.mesh[axis] for axis in axes) == count:
+            words = f"{node.label} is not the slice of the rank's place {_over(kind, axes)}, and groups alike"
+            yield Edit(kind, node, words, _own_slices(kind, axes, count, dims[0]))
+
+
+def _own_slices(
+    kind: RankKind, axes: Sequence[int], count: int, dim: int
+) -> Callable[[Array, Sequence[Array]], Array | None]:
+    def make(value: Array, operands: Sequence[Array]) -> Array | None:
+        found: list[Array] = []
+        for place, own in enumerate(flat(operands[0], kind.mesh)):
+            at = np.unravel_index(place, kind.mesh)
+            number = np.ravel_multi_index([at[axis] for axis in axes], [kind.mesh[axis] for axis in axes])
+            found.append(pieces(own, count, dim)[number])
+        whole = np.stack(found)
+        return narrowed(whole.reshape(*kind.mesh, *whole.shape[1:]), kind.depth)
+
+    return make
+
+
+def _terms(kind: RankKind, node: Node) -> Iterator[Edit]:
+    """Let a term that all ranks add before a sum be added once."""
+    for place, value in enumerate(node.inputs if isinstance(node.op, Add) else ()):
+        for axes in axes_along(kind, 1):
+            label = value.label if isinstance(value, Node) else value.name
+            count = math.prod(kind.mesh[axis] for axis in axes)
+            words = f"{node.label} adds {label} on each of {count} ranks, whose results are added up"
+            yield Edit(kind, node, words, _term_once(place, axes, count))
+
+
+def _term_once(place: int, axes: Sequence[int], count: int) -> Callable[[Array, Sequence[Array]], Array | None]:
+    def make(value: Array, operands: Sequence[Array]) -> Array | None:
+        term, other = operands[place], operands[1 - place]
+        if any(term.shape[axis] > 1 for axis in axes) or all(other.shape[axis] == 1 for axis in axes):
+            return None  # it differs on the ranks, or all terms do not
+        return other + term / count
+
+    return make
+
+
+def _missing_sums(kind: RankKind, node: Node) -> Iterator[Edit]:
+    for axes in axes_along(kind, 1):
+        for how in ("sum", "mean", "max"):
+            words = f"an all_reduce of the {how} {_over(kind, axes)}, and groups alike, is missing after {node.label}"
+            yield Edit(kind, node, words, _joined(kind, axes, how))
+
+
+def _joined(kind: RankKind, axes: Sequence[int], how: str) -> Callable[[Array, Sequence[Array]], Array | None]:
+    def make(value: Array, operands: Sequence[Array]) -> Array | None:
+        if all(value.shape[axis] == 1 for axis in axes):
+            return None  # a factor, and no sum
+        if how == "max":
+            return value.max(tuple(axes), keepdims=True)
+        return added(value, kind, axes) / (math.prod(kind.mesh[axis] for axis in axes) if how == "mean" else 1)
+
+    return make
+
+
+def _scaled(kind: RankKind, node: Node, factor: float) -> Edit:
+    size = round(max(factor, 1 / factor))
+    words = f"{node.label} is {size} times too {'small' if factor > 1 else 'large'}"
+    numbers = [value for value in node.inputs if isinstance(value, Constant) and value.value.size == 1]
+    if numbers and isinstance(node.op, Mul | Div):
+        given = float(numbers[0].value.reshape(-1)[0])
+        if factor in (given, 1 / given if given else 0.0):
+            words = f"{node.label} by {given:g} is one too many"
+    return Edit(kind, node, words, lambda value, operands: value * factor)
+
+
+def ratio_of(found: float, expected: float) -> float:
+    """Return the whole number, or the reciprocal of one, by which a number is too small; 0 if it is none."""
+    ratio = expected / found if found and math.isfinite(found) else 0.0
+    size = max(ratio, 1 / ratio) if ratio > 0 else 0.0
+    return 0.0 if abs(size - round(size)) > 1e-6 or round(size) < 2 else float(round(size)) ** (1 if ratio > 1 else -1)
