@@ -20,7 +20,7 @@ from mspc.ops.operator_arguments import describe, misfit
 from mspc.ops.tensor.reshape import Cast
 
 VIEWS = frozenset(
-    "BroadcastTo Depend ExpandDims Reshape Slice SliceExt Split SplitTensor SplitWithSize Squeeze StopGradient "
+    "BroadcastTo Depend ExpandDims Reshape Slice Split SplitTensor SplitWithSize Squeeze StopGradient "
     "StridedSlice Transpose Unstack".split()
 )
 """Operators with results that are views of their first operand in MindSpore: writing to one writes to the other.

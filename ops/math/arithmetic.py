@@ -535,16 +535,6 @@ class RightShift(_Shift):
     samples = _SHIFTS
 
 
-class Gcd(_Bitwise):
-    """The greatest common divisor, which is not negative."""
-
-    array_function = "gcd"
-    cuda = (
-        "[&] { auto a = {0} < T(0) ? T(0) - {0} : {0}, b = {1} < T(0) ? T(0) - {1} : {1}; "
-        "while (b != T(0)) { auto c = a % b; a = b; b = c; } return a; }()"
-    )
-
-
 class TruncateDiv(Binary):
     """The quotient truncated towards 0; its derivative is 0."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
-from mspc.ir.types import FLOAT32, DType, TensorType, complex_of, real_of
+from mspc.ir.types import DType, TensorType, complex_of, real_of
 from mspc.ops.bases import Binary, Family, Unary, operator
 from mspc.ops.math.arithmetic import Add, Div, DivNoNan, Equal, Greater, Mul, Neg, Select, Sub, gradients
 from mspc.ops.op import ArrayBackend, Gradients, Op, require_float, sample
@@ -384,28 +384,6 @@ class ComplexAbs(_ComplexPart):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.abs(inputs[0])
-
-    samples = (sample((8, 16), low=0.5), sample((4,), dtypes=("Complex128",), gradient=False))
-
-
-class Angle(_ComplexPart):
-    """The angle atan2(im, re) in radians; its gradient at 0 is 0."""
-
-    linear_in = ()
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        real, imag = b.emit(Real(), x), b.emit(Imag(), x)
-        share = b.emit(DivNoNan(), dout, b.emit(Add(), b.emit(Square(), real), b.emit(Square(), imag)))
-        return (_as_operand(b, x, b.emit(Neg(), b.emit(Mul(), share, imag)), b.emit(Mul(), share, real)),)
-
-    def result_dtype(self, *types: TensorType) -> DType:
-        dtype = types[0].dtype
-        return real_of(dtype) if dtype.is_float or dtype.is_complex else FLOAT32
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        found = be.xp.angle(x)
-        return found.astype(be.xp.float32) if x.dtype.kind in "biu" else found
 
     samples = (sample((8, 16), low=0.5), sample((4,), dtypes=("Complex128",), gradient=False))
 

@@ -34,7 +34,6 @@ from mspc.ops.tensor.creation import Fill, OnesLike, Range, ZerosLike
 from mspc.ops.tensor.embedding import Gather, OneHot
 from mspc.ops.tensor.moving import Stack
 from mspc.ops.tensor.reshape import Cast, Reshape
-from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.rules import factor_names
 
 
@@ -131,34 +130,6 @@ class NanToNum(Unary):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.nan_to_num(inputs[0], nan=self.nan or 0.0, posinf=self.posinf, neginf=self.neginf)
-
-
-class SliceExt(StridedSlice):
-    """The elements start, start + step, ... below end of one dimension.
-
-    Called as `SliceExt()(x, dim, start, end, step)`.
-    """
-
-    samples = (sample((8, 16), begin=(0, 4), end=(8, 12), strides=(1, 1), begin_mask=1, end_mask=1),)
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("dim", "start", "end", "step"), optional=1)
-        dim, start, end = (int_of(self.name, key, found[key]) for key in ("dim", "start", "end"))
-        step = int_of(self.name, "step", found.get("step", 1))
-        rank = len(tensors[0].shape)
-        if not -rank <= dim < rank:
-            raise MspcError(f"SliceExt: dim {dim} is out of range for {rank} dimensions", code="E0306")
-        lead = dim % rank
-        lead_mask = (1 << lead) - 1
-        made = replace(
-            self,
-            begin_mask=lead_mask,
-            end_mask=lead_mask,
-            begin=(*(0,) * lead, start),
-            end=(*(0,) * lead, end),
-            strides=(*(1,) * lead, step),
-        )
-        return made, tensors
 
 
 class OneHotExt(OneHot):

@@ -83,22 +83,6 @@ class Xlogy(_WithZero):
         return x * xp.log(xp.where(x == 0, xp.ones_like(y), y))
 
 
-class Xdivy(_WithZero):
-    """x / y, and 0 if x is 0."""
-
-    cuda = "{0} / ({0} == T(0) ? T(1) : {1})"
-
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
-        some, safe = self.safe(b, x, y)
-        dx = b.emit(Select(), some, b.emit(Div(), dout, safe), constant(b, 0, x))
-        return gradients(b, x, y, dx, b.emit(Neg(), b.emit(Mul(), dout, b.emit(Div(), out, safe))))
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp = be.xp
-        x, y = inputs
-        return x / xp.where(x == 0, xp.ones_like(y), y)
-
-
 class Erfinv(ArrayFunction):
     """The y with erf(y) = x: infinite at -1 and 1, NaN beyond."""
 

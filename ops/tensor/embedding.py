@@ -12,10 +12,8 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import DType, TensorType, dtype_of
-from mspc.ops.bases import operator
+from mspc.ir.types import DType, TensorType
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.math.arithmetic import DivNoNan, Equal, Mul
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import (
     ArrayBackend,
@@ -28,7 +26,6 @@ from mspc.ops.op import (
 )
 from mspc.ops.operator_arguments import axis_in, int_of, size_of
 from mspc.ops.tensor.host_memory import REQUESTS, gathered_by_hand
-from mspc.ops.tensor.reshape import Cast
 from mspc.sharding.rules import Rule, factor_names, sized
 
 if TYPE_CHECKING:
@@ -500,75 +497,3 @@ class OneHot(Op):
         shape = placement.out_types[0].shape
         here = placement.out_layouts[0].slices_for(placement.rank, shape)[self.axis % len(shape)]
         return replace(self, depth=here.stop - here.start, offset=self.offset + here.start)
-
-
-class _SegmentExtremum(Op, abstract=True):
-    """The extremum of the rows of x that share a segment. Called as `Op()(x, segment_ids, num_segments)`.
-
-    A segment without rows holds the least or greatest number of the type. offset: see UnsortedSegmentSum.
-    """
-
-    takes_bool = False
-    num_segments: int = 0
-    offset: int = 0
-    settings = (("num_segments", int_of),)
-    samples = (
-        sample((8, 4, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8),
-        sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8, gradient=False),
-    )
-
-    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
-        return {1: self.num_segments}
-
-    def rule(self, x: TensorType, segment_ids: TensorType) -> str:
-        return UnsortedSegmentSum(self.num_segments).rule(x, segment_ids)
-
-    def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
-        dtype = dout.tensor_type.dtype
-        back = EmbeddingLookup(self.offset)
-        winners = b.emit(Cast(dst_type=dtype), b.emit(Equal(), x, b.emit(back, out, segment_ids)))
-        count = b.emit(UnsortedSegmentSum(self.num_segments, self.offset), winners, segment_ids)
-        share = b.emit(DivNoNan(), b.emit(back, dout, segment_ids), b.emit(back, count, segment_ids))
-        return b.emit(Mul(), winners, share), None  # rows of no segment count 0 winners
-
-    def extremum(self, xp: Any, x: Any, ids: Any, function: Any, empty: Any) -> Any:
-        rest = x.shape[ids.ndim :]
-        places = ids.reshape(-1) - self.offset
-        inside = (places >= 0) & (places < self.num_segments)
-        out = xp.full((self.num_segments, *rest), empty, x.dtype)
-        function.at(out, places[inside], x.reshape(ids.size, *rest)[inside])
-        return out
-
-    def localize(self, placement: RankPlacement) -> Op:
-        here = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)[0]
-        return replace(self, num_segments=here.stop - here.start, offset=self.offset + here.start)
-
-
-def largest(x: Any) -> float:
-    """Return the largest number of x's element type, a floating-point one."""
-    if x.dtype.name == "bfloat16":
-        return (2 - 2**-7) * 2.0**127  # NumPy knows no limits of it
-    return float(np.finfo(x.dtype).max)
-
-
-class _SegmentEnd(_SegmentExtremum, abstract=True):
-    """An extremum rounds nothing, and empty segments show the type's own limits."""
-
-    widens = False
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x, ids), xp, greatest = inputs, be.xp, self.reduction == "max"
-        limits = None if dtype_of(x.dtype).is_float else xp.iinfo(x.dtype)
-        least, most = (-largest(x), largest(x)) if limits is None else (limits.min, limits.max)
-        return self.extremum(xp, x, ids, xp.maximum if greatest else xp.minimum, least if greatest else most)
-
-
-UnsortedSegmentMax = operator(
-    "UnsortedSegmentMax", "The maximum of the rows of x that share a segment; the least number for an empty segment.",
-    _SegmentEnd, reduction="max", samples=_SegmentExtremum.samples,
-)  # fmt: skip
-UnsortedSegmentMin = operator(
-    "UnsortedSegmentMin",
-    "The minimum of the rows of x that share a segment; the greatest number for an empty segment.",
-    _SegmentEnd, reduction="min", samples=_SegmentExtremum.samples,
-)  # fmt: skip

@@ -27,7 +27,6 @@ REFUSED: dict[str, Callable[[Any, Any], Any]] = {
     "Conj": lambda x, y: ops.conj(x),
     "CumSum": lambda x, y: ops.cumsum(x, 0),
     "TensorScatterSub": lambda x, y: ops.tensor_scatter_sub(x, FIRST, ONE),
-    "UnsortedSegmentMax": lambda x, y: ops.unsorted_segment_max(x, Tensor([0, 1, 1]), 2),
 }
 
 

@@ -39,10 +39,9 @@ def test_gradients() -> None:
     np.testing.assert_allclose(by_q, -p * special.zeta(p + 1, q), rtol=1e-12)
 
 
-def test_bits_and_divisors() -> None:
+def test_shifted_bits() -> None:
     x, y = np.array([8, 2, -3, 1], np.int32), np.array([1, 3, 2, 4], np.int32)
     assert (ours("LeftShift", x, y) == x << y).all()
     assert (ours("RightShift", x, y) == x >> y).all()
-    assert (ops.gcd(Tensor(x), Tensor(y)).asnumpy() == np.gcd(x, y)).all()
     with pytest.raises(TypeError, match=r"LeftShift: input 0 is Bool, not an integer tensor"):
         ours("LeftShift", x > 0, y > 0)

@@ -138,7 +138,6 @@ ARITHMETIC = [
         lambda x, y: torch.where(x == 0, 0, torch.xlogy(x, y)).to(torch.xlogy(x, y).dtype),
         binary(0.5),
     ),
-    Judge(everywhere("xdivy", "Xdivy"), lambda x, y: torch.where(x == 0, 0, x / y).to((x / y).dtype), binary(0.5)),
     Judge(everywhere("bitwise_and", "BitwiseAnd"), torch.bitwise_and, _BITS),
     Judge(everywhere("bitwise_or", "BitwiseOr"), torch.bitwise_or, _BITS),
     Judge(everywhere("bitwise_xor", "BitwiseXor"), torch.bitwise_xor, _BITS),

@@ -91,7 +91,6 @@ FUNCTIONS: dict[str, tuple[Any, Any, list[np.ndarray]]] = {
     "imag": (ops.imag, lambda x: x.imag.clone(), [drawn(3, 4)]),
     "conj": (ops.conj, lambda x: torch.resolve_conj(x.conj()), [drawn(3, 4)]),
     "abs": (ops.ComplexAbs(), torch.abs, [drawn(3, 4)]),
-    "angle": (ops.angle, torch.angle, [drawn(3, 4)]),
     "product": (ops.mul, torch.mul, [drawn(3, 4), drawn(4, seed=6)]),
     "quotient": (ops.div, torch.div, [drawn(3, 4), drawn(3, 1, seed=6)]),
     "difference": (ops.sub, torch.sub, [drawn(3, 4), drawn(3, 1, seed=6)]),

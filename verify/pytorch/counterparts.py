@@ -310,7 +310,6 @@ def _elementwise(torch: Any) -> dict[str, Counterpart]:
         "NanToNum": lambda op, x: torch.nan_to_num(x, op.nan, op.posinf, op.neginf),
         "SquaredDifference": lambda op, x, y: (x - y) ** 2,
         "TruncateDiv": lambda op, x, y: torch.div(x, y, rounding_mode="trunc"),
-        "Xdivy": lambda op, x, y: torch.where(x == 0, 0, x / torch.where(x == 0, 1, y)),
         "Xlogy": torch_xlogy(torch),
     }
 
@@ -488,7 +487,7 @@ def _slices(torch: Any) -> dict[str, Counterpart]:
     def padded(op: Any, x: Tensor) -> Tensor:
         return torch.nn.functional.pad(x, [n for pair in reversed(op.paddings) for n in pair])
 
-    return {"Pad": padded, "Slice": sliced, "SliceExt": strided, "StridedSlice": strided}
+    return {"Pad": padded, "Slice": sliced, "StridedSlice": strided}
 
 
 def _joins(torch: Any) -> dict[str, Counterpart]:

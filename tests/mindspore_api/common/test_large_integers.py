@@ -30,10 +30,6 @@ CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda x: x[0.5],
         "index 0.5 of a tensor of shape (3,): it is made of integers of 64 bits, slices, `...` and None",
     ),
-    "extremum of Bool": (
-        lambda x: ops.unsorted_segment_max(WHERE, Tensor([0, 1, 0]), 2),
-        "UnsortedSegmentMax: input 0 is Bool, not a number",
-    ),
 }
 
 
