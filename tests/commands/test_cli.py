@@ -15,6 +15,7 @@ import pytest
 
 import mspc
 from mspc.__main__ import main
+from mspc.passes.base import pass_names
 from tests.conftest import HANG, LOADED
 from tests.explained import message_of
 from tests.printed_lines import lines_until
@@ -23,22 +24,7 @@ from tests.serving import SERVED
 HELP_SECONDS = 0.3 * LOADED
 TRIES = 5
 HEAVY = ("numpy", "networkx", "lark", "rich", "safetensors", "mpi4py")
-PASSES = (
-    "  note: passes are grad, assign_stages, channels_last, check_offload, check_strategies, "
-    "choose_pieces, cut_stages, decompose, "
-    "draw_rows, exchange_large_tables, exchange_rows, execute, fuse_attention, fuse_elementwise, fuse_gradients, "
-    "fuse_large_attention, "
-    "fuse_large_rows, fuse_matmul, fuse_moves, fuse_norm, fuse_rows, fuse_updates, group_lookups, heads_last, "
-    "hoist_invariants, hoist_joined, insert_redistribution, join_micro_batches, join_products, join_row_sums, "
-    "join_slices, keep_for_gradients, lower_redistribution, move_casts, offload, order_micro_batches, "
-    "pack_attention, products_of_rows, "
-    "propagate_sharding, read_early, recompute, recompute_cells, recompute_elementwise, "
-    "reduce_gradients, route_experts, route_slots, row_pitch, schedule_communication, search_sharding, "
-    "send_in_pieces, shard_by_plan, "
-    "share_statistics, share_sums, simplify, simplify_products, slice_to_rank, split_addends, split_batch_norm, "
-    "split_dropout, split_norm, stay_on_main_stream, step_parallel_begin, sum_in_kernels, "
-    "sum_in_readers, sum_joined, unstack_slices, update_rows\n"
-)
+PASSES = f"  note: passes are grad, {', '.join(name for name in pass_names() if name != 'grad')}\n"
 
 
 def mspc_command(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -214,15 +214,6 @@ def test_an_array_that_memory_does_not_hold(copy: Path, monkeypatch: pytest.Monk
     assert refusal(lambda: runs(copy)) == message
 
 
-def test_an_entry_of_the_data_that_is_no_array(copy: Path, tmp_path: Path) -> None:
-    import zipfile
-
-    with zipfile.ZipFile(tmp_path / "data.npz", "w") as file:
-        file.writestr("x", b"no array")
-    message = f"cannot read {tmp_path / 'data.npz'}: its entry 'x' is no array"
-    assert refusal(lambda: runs(copy, tmp_path / "data.npz")) == message
-
-
 def test_a_header_of_the_data_that_asks_for_all_memory(copy: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.ones((8, 4), np.float32))
     content = (tmp_path / "data.npz").read_bytes()

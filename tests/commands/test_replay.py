@@ -18,6 +18,7 @@ from mspc.compiler.pipeline import FILE_NAMES, VIEWS
 from mspc.ir.layout import Layout
 from mspc.ir.text.printer import print_graph
 from mspc.output.programs import config_of
+from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import read_plan, write_plan
 from mspc.search.plans.alternatives import AUTOMATIC, WAYS, Alternative, PlannedNetwork
 from tests.dumps import counter, dumped, pass_of
@@ -54,10 +55,11 @@ PASS_OF = {file: name for name, file in FILE_NAMES.items()}
 
 
 @pytest.fixture(scope="module")
-def plan_text(tmp_path_factory: pytest.TempPathFactory) -> str:
+def plan_text(tmp_path_factory: pytest.TempPathFactory, brief_searches: None) -> str:
     """The file of the plan that a search finds for the script."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("searched"))
+        patch.delenv(VERIFY, raising=False)
         Path("net.py").write_text(SCRIPT.format(mode="auto_parallel", device="CPU"))
         run("search", "net.py", "--ranks", "4", "--out", "plan.toml", "-q")
         return Path("plan.toml").read_text()

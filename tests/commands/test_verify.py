@@ -330,15 +330,13 @@ FIRST = "the branch of If at net.py:18 for which its condition is true"
 
 @pytest.mark.parametrize("judge", [verify_target, verify_scale])
 @pytest.mark.parametrize(
-    "mode", ['"semi_auto_parallel", dataset_strategy="full_batch"', '"data_parallel"'], ids=["sharded", "rows"]
-)
-@pytest.mark.parametrize(
-    ("turns", "untaken"),
+    ("mode", "turns", "untaken"),
     [
-        (3, [FIRST]),
-        (2, [FIRST, "the branch of If at net.py:22 for which its condition is false"]),
-        (0, [FIRST, "the loop at net.py:21"]),
+        ('"semi_auto_parallel", dataset_strategy="full_batch"', 3, [FIRST]),
+        ('"data_parallel"', 2, [FIRST, "the branch of If at net.py:22 for which its condition is false"]),
+        ('"semi_auto_parallel", dataset_strategy="full_batch"', 0, [FIRST, "the loop at net.py:21"]),
     ],
+    ids=["sharded", "rows", "no turn"],
 )
 def test_branches_and_loops_that_no_step_takes_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], judge: Callable[..., None], mode: str, turns: int,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from tests.serving import SERVED
+from mspc.cli import app
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
@@ -47,10 +48,15 @@ def changing():
 """
 
 
-def verify(folder: Path, target: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    (folder / "model.py").write_text(MODEL)
-    command = [*SERVED, "verify", f"model.py:{target}", "--torch", "--against", "torch", *flags]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(MODEL)
+    return tmp_path
+
+
+def verify(target: str, *flags: str) -> Any:
+    return CliRunner().invoke(app, ["verify", f"model.py:{target}", "--torch", "--against", "torch", *flags])
 
 
 @pytest.mark.parametrize(
@@ -61,24 +67,24 @@ def verify(folder: Path, target: str, *flags: str) -> subprocess.CompletedProces
         ("make(loss=False)", ["--loss", "cross_entropy"], {"result"}),
     ],
 )  # fmt: skip
-def test_results_and_gradients(tmp_path: Path, target: str, flags: list[str], rows: set[str]) -> None:
-    done = verify(tmp_path, target, *flags, "--json", "rows.json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads((tmp_path / "rows.json").read_text())["values"]
+def test_results_and_gradients(target: str, flags: list[str], rows: set[str]) -> None:
+    done = verify(target, *flags, "--json", "rows.json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(Path("rows.json").read_text())["values"]
     assert {row["name"] for row in found if row["kind"].startswith("module")} == rows
     assert all(row["difference"] < 1e-5 for row in found if row["kind"].startswith("module"))
 
 
-def test_a_module_that_computes_something_else(tmp_path: Path) -> None:
+def test_a_module_that_computes_something_else() -> None:
     """Its results are a hundredth larger when it is made once more."""
-    done = verify(tmp_path, "changing", "--optimizer", "sgd")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "values differ between one device and PyTorch" in done.stderr
+    done = verify("changing", "--optimizer", "sgd")
+    assert done.exit_code == 1, done.output
+    assert "values differ between one device and PyTorch" in done.output
 
 
-def test_dropout_of_the_module_has_the_programs_masks(tmp_path: Path) -> None:
-    done = verify(tmp_path, "make(train=True)", "--optimizer", "sgd", "--all")
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_dropout_of_the_module_has_the_programs_masks() -> None:
+    done = verify("make(train=True)", "--optimizer", "sgd", "--all")
+    assert done.exit_code == 0, done.output
     assert "module's gradient" in done.stdout
 
 
@@ -88,7 +94,7 @@ def test_dropout_of_the_module_has_the_programs_masks(tmp_path: Path) -> None:
         ("make", ["--optimizer", "sgd", "--accumulate", "2"], "it takes no --precision and no --accumulate"),
     ],
 )
-def test_what_cannot_be_compared(tmp_path: Path, target: str, flags: list[str], message: str) -> None:
-    done = verify(tmp_path, target, *flags)
-    assert done.returncode == 2
-    assert message in done.stderr
+def test_what_cannot_be_compared(target: str, flags: list[str], message: str) -> None:
+    done = verify(target, *flags)
+    assert done.exit_code == 2
+    assert message in done.output

@@ -16,8 +16,8 @@ from tests.mindspore_api.nn.training import Training
 IMAGES, CLASSES = (3, 16, 16), 4
 Shards = tuple[int, int, int, int] | None
 CUTS: dict[str, Shards] = {
-    "batch": (4, 1, 1, 1), "height": (1, 1, 2, 1), "height in four": (1, 1, 4, 1), "width": (1, 1, 1, 2),
-    "both": (1, 1, 2, 2), "batch and height": (2, 1, 2, 1), "out of eight": (2, 1, 4, 1), "odd": (3, 1, 1, 1),
+    "batch": (4, 1, 1, 1), "height": (1, 1, 2, 1), "both": (1, 1, 2, 2), "out of eight": (2, 1, 4, 1),
+    "odd": (3, 1, 1, 1),
 }  # fmt: skip
 
 
@@ -94,8 +94,7 @@ def compared(shards: Shards, channels: int, ranks: int, mode: str, wide: bool = 
     return found
 
 
-@pytest.mark.parametrize("wide", [True, False], ids=["Float64", "Float32"])
-@pytest.mark.parametrize("name", CUTS)
+@pytest.mark.parametrize(("name", "wide"), [*((name, True) for name in CUTS), ("out of eight", False)])
 def test_sharded_images(name: str, wide: bool) -> None:
     shards = CUTS[name]
     found = compared(shards, 1, int(np.prod(shards)), "semi_auto_parallel", wide)
@@ -110,7 +109,7 @@ def test_sharded_channels(shards: Shards, channels: int, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel", "data_parallel"])
-@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_nothing_configured(ranks: int, mode: str) -> None:
     """In data parallel mode too the statistics are those of all ranks' rows."""
     compared(None, 1, ranks, mode)

@@ -13,6 +13,12 @@ from mspc.commands.verify_folder import verify_folder
 from mspc.commands.verify_scale import verify_scale
 from mspc.ir.diagnostics import MspcError
 
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 NETWORK = """
 import numpy as np
 import mindspore as ms
@@ -91,9 +97,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_that_nobody_reduces_are_named_once(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     text, flag, names = CASES[case]
     script = tmp_path / "net.py"
     script.write_text(NETWORK.format(mode="hybrid_parallel", flag=flag) + text)
@@ -134,9 +139,8 @@ reducer = nn.DistributedGradReducer(optimizer.parameters)
 
 @pytest.mark.parametrize("reduces", [True, False])
 def test_gradients_of_equal_layers_are_named_too(
-    reduces: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    reduces: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     step = function("grads = reducer(grads)" if reduces else "pass", "deep")
     (tmp_path / "net.py").write_text(NETWORK.format(mode="hybrid_parallel", flag="") + EQUAL_LAYERS + step)
     compile_target(str(tmp_path / "net.py"), CompileOptions(ranks=2))
@@ -145,10 +149,7 @@ def test_gradients_of_equal_layers_are_named_too(
     assert said == "" if reduces else said.startswith(f"{FOUND}{names}: they will differ between ranks; use")
 
 
-def test_other_modes_need_no_such_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_other_modes_need_no_such_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for mode in ("data_parallel", "stand_alone", "semi_auto_parallel"):
         (tmp_path / "net.py").write_text(NETWORK.format(mode=mode, flag="") + MODEL)
         compile_target(str(tmp_path / "net.py"), CompileOptions(ranks=2))
@@ -156,10 +157,9 @@ def test_other_modes_need_no_such_word(
 
 
 def test_in_stand_alone_mode_a_graph_that_meets_others_is_named_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One that meets nobody is trained by a rank of its own."""
-    monkeypatch.chdir(tmp_path)
     loss = function(forward="lambda x, y: all_reduce(loss_of(x, y))")
     for text, names in ((loss, "w, b"), (function(), ""), (CASES["a reducer"][0], "")):
         (tmp_path / "net.py").write_text(NETWORK.format(mode="stand_alone", flag="") + text)
@@ -182,9 +182,8 @@ for reducer in (nn.DistributedGradReducer(pair), nn.DistributedGradReducer(pair,
 
 
 def test_a_reducer_adds_up_what_is_not_by_intent_a_rank_s_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(NETWORK.format(mode="hybrid_parallel", flag="") + REDUCER)
     run_script(tmp_path / "net.py", 2, simulate=True)
     lines = capsys.readouterr().out.splitlines()
@@ -200,8 +199,7 @@ def test_a_reducer_adds_up_what_is_not_by_intent_a_rank_s_own(
         ('[], group="x"', "there is no group 'x'; known are hccl_world_group"),
     ],
 )
-def test_what_a_reducer_refuses(arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_a_reducer_refuses(arguments: str, message: str, tmp_path: Path) -> None:
     text = f"nn.DistributedGradReducer({arguments})\n"
     (tmp_path / "net.py").write_text(NETWORK.format(mode="hybrid_parallel", flag="") + text)
     with pytest.raises(MspcError) as refused:
@@ -210,9 +208,8 @@ def test_what_a_reducer_refuses(arguments: str, message: str, tmp_path: Path, mo
 
 
 def test_the_scripts_own_collectives_keep_the_ranks_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     reduced = function("grads = (all_reduce(grads[0]) / 2, all_reduce(grads[1]) / 2)")
     shown = "print(float(net.w.asnumpy().sum()), float(net.b.asnumpy().sum()))\n"
     script = tmp_path / "net.py"
@@ -224,9 +221,8 @@ def test_the_scripts_own_collectives_keep_the_ranks_together(
 
 
 @pytest.mark.parametrize("mode", ["hybrid_parallel", "stand_alone"])
-def test_there_is_nothing_to_verify(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_nothing_to_verify(mode: str, tmp_path: Path) -> None:
     """A sum over ranks that one device alone would wait for."""
-    monkeypatch.chdir(tmp_path)
     script, folder = tmp_path / "net.py", tmp_path / "out"
     script.write_text(NETWORK.format(mode=mode, flag="") + function(forward="lambda x, y: all_reduce(loss_of(x, y))"))
     for verify in (verify_target, verify_scale):
@@ -237,8 +233,7 @@ def test_there_is_nothing_to_verify(mode: str, tmp_path: Path, monkeypatch: pyte
         verify_folder(folder, CompileOptions(), 0)
 
 
-def test_ranks_that_do_not_meet_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_ranks_that_do_not_meet_are_verified(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NETWORK.format(mode="stand_alone", flag="") + MODEL)
     verify_target(str(tmp_path / "net.py"), CompileOptions(ranks=2), 0)
 
@@ -252,9 +247,8 @@ print(step.scale_sense.asnumpy())
 
 @pytest.mark.parametrize("mode", ["data_parallel", "hybrid_parallel"])
 def test_a_rank_s_own_gradient_that_overflows_is_everybody_s_overflow(
-    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     own = NETWORK.replace('(np.ones((8, 4), np.float32), "w")', '(np.ones((8, 4), np.float32), "w"{flag})')
     (tmp_path / "net.py").write_text(own.format(mode=mode, flag=", layerwise_parallel=True") + SCALED)
     run_script(tmp_path / "net.py", 2, simulate=True)
@@ -264,9 +258,8 @@ def test_a_rank_s_own_gradient_that_overflows_is_everybody_s_overflow(
 @pytest.mark.parametrize("mean", [False, True])
 @pytest.mark.parametrize("mode", ["data_parallel", "hybrid_parallel"])
 def test_a_step_leaves_a_rank_its_own_parameters(
-    mode: str, mean: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mode: str, mean: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     network = NETWORK.replace('"{mode}"', f'"{mode}", gradients_mean={mean}')
     shown = "\nprint(float(net.w.asnumpy().sum()), float(net.b.asnumpy().sum()))\n"
     sums: dict[str, list[set[str]]] = {}

@@ -12,6 +12,12 @@ from mspc.commands.run import run_script
 from mspc.communication import init
 from mspc.ir.diagnostics import MspcError
 
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 SCRIPT = """
 import numpy as np
 import mindspore as ms
@@ -117,10 +123,9 @@ def trained(
 @pytest.mark.parametrize("clip", ["1, 0.5", "0, 0.1"])
 @pytest.mark.parametrize("mode", ["data_parallel", "hybrid_parallel", "semi_auto_parallel"])
 def test_a_step_of_a_script_s_own_trains_as_one_device(
-    mode: str, clip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mode: str, clip: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also where the gradients that the script adds up are clipped before they are used."""
-    monkeypatch.chdir(tmp_path)
     (expected,), _ = trained("stand_alone", 1, clip, tmp_path, capsys)
     found, said = trained(mode, 2, clip, tmp_path, capsys)
     assert len(found) == 2
@@ -173,10 +178,8 @@ print(net.trainable_params()[0].asnumpy().ravel().tolist(), 0.0)
     ],
 )
 def test_a_cell_made_of_a_training_step_has_its_reducer(
-    base: str, sens: str, scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
+    base: str, sens: str, scale: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found: dict[str, list[str]] = {}
     for mode, ranks in (("stand_alone", 1), ("data_parallel", 2), ("hybrid_parallel", 2)):
         text = BUILT_IN.format(mode=mode, base=base, sens=sens.replace("self.cast_sens()", "self.scale_sense"),
@@ -197,10 +200,7 @@ def test_a_reducer_has_no_place_where_gradients_are_complete() -> None:
         reducer(())
 
 
-def test_a_status_word_says_that_it_finds_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_status_word_says_that_it_finds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "net.py").write_text(
         "from mindspore import ops\nstatus = ops.NPUAllocFloatStatus()()\n"
         "print(ops.NPUGetFloatStatus()(status).shape, ops.NPUClearFloatStatus()(status).asnumpy().sum())\n"
@@ -212,8 +212,7 @@ def test_a_status_word_says_that_it_finds_nothing(
     assert said.err.count("\n") == 1
 
 
-def test_a_partial_function_of_the_graph_is_called_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_partial_function_of_the_graph_is_called_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(
         "import numpy as np\nimport mindspore as ms\nfrom mindspore import Tensor, ops\n"
         "def times(a, b):\n    return a * b\n"
@@ -224,10 +223,7 @@ def test_a_partial_function_of_the_graph_is_called_as_it_is(tmp_path: Path, monk
         run_script(tmp_path / "net.py", 1, simulate=True)
 
 
-def test_what_branches_leave_otherwise_decides_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_branches_leave_otherwise_decides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (
         "import numpy as np\nimport mindspore as ms\nfrom mindspore import Parameter, Tensor, ops\n"
         'p = Parameter(np.ones(2, np.float32), "p")\n'

@@ -11,7 +11,7 @@ import pytest
 
 from mspc import nn, ops, set_seed
 from mspc.ir.types import FLOAT32, INT32
-from tests.compiler.vision_networks import classic, dense, mobile, pictures, pieces
+from tests.compiler.vision_networks import classic, convnext, mobile, pictures, pieces
 from tests.mindspore_api.nn.training import Training
 from tests.shares import is_taken
 
@@ -20,23 +20,18 @@ CLASSIFIERS: dict[str, tuple[Callable[[], nn.Cell], tuple[int, ...]]] = {
     "AlexNet": (lambda: classic.AlexNet(dropout=False), (3, 67, 67)),
     "MobileNetV3": (lambda: mobile.MobileNetV3(), (3, 32, 32)),
     "ShuffleNetV2": (lambda: mobile.ShuffleNetV2(), (3, 32, 32)),
-    "EfficientNet": (lambda: mobile.EfficientNet(drop=0.0), (3, 32, 32)),
-    "DenseNet": (lambda: dense.DenseNet(), (3, 32, 32)),
-    "ConvNeXt": (lambda: dense.ConvNeXt(drop_path=0.0), (3, 32, 32)),
+    "ConvNeXt": (lambda: convnext.ConvNeXt(drop_path=0.0), (3, 32, 32)),
     "Pieces": (lambda: pieces.Pieces(), (3, 32, 32)),
 }
 PICTURES: dict[str, tuple[Callable[[], nn.Cell], tuple[int, ...]]] = {
     "UNet": (lambda: pictures.UNet(), (3, 16, 16)),
     "DeepLab": (lambda: pictures.DeepLab(), (3, 32, 32)),
     "Yolo": (lambda: pictures.Yolo(), (3, 16, 16)),
-    "ESPCN": (lambda: pictures.ESPCN(), (3, 8, 8)),
     "Generator": (lambda: pictures.Generator(), (3, 16, 16)),
 }
 RANDOM: dict[str, tuple[Callable[[], nn.Cell], tuple[int, ...]]] = {
     "AlexNet": (lambda: classic.AlexNet(), (3, 67, 67)),
-    "EfficientNet": (lambda: mobile.EfficientNet(), (3, 32, 32)),
-    "ConvNeXt": (lambda: dense.ConvNeXt(), (3, 32, 32)),
-    "DenseNet": (lambda: dense.DenseNet(drop_rate=0.2), (3, 32, 32)),
+    "ConvNeXt": (lambda: convnext.ConvNeXt(), (3, 32, 32)),
 }
 
 

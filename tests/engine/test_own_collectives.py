@@ -19,6 +19,12 @@ from mspc.ir.diagnostics import MspcError
 from tests.conftest import HANG
 from tests.serving import SERVED
 
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 START = """
 import numpy as np
 import mspc as ms
@@ -72,8 +78,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("case", DIFFERENT)
-def test_ranks_that_do_not_call_the_same(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_ranks_that_do_not_call_the_same(case: str, tmp_path: Path) -> None:
     script = tmp_path / "net.py"
     text, message = DIFFERENT[case]
     script.write_text(START + text)
@@ -96,12 +101,9 @@ def test_another_order_under_mpirun(tmp_path: Path) -> None:
     assert "went on" not in done.stdout
 
 
-def test_a_compile_plays_the_other_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_compile_plays_the_other_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No other rank runs there: a collective gives what it would if all brought the same, and a warning says so
     once."""
-    monkeypatch.chdir(tmp_path)
     calls = "print(ops.AllReduce()(x).asnumpy().tolist(), ops.AllGather()(x).shape)\nNet()(x)\n"
     (tmp_path / "net.py").write_text(START + calls)
     compile_target(str(tmp_path / "net.py"), CompileOptions(ranks=3))
@@ -321,8 +323,7 @@ def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_rank_size_without_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_rank_size_without_a_launcher(tmp_path: Path) -> None:
     Path("net.py").write_text(SCRIPT)
     for command in ([sys.executable, "net.py"], [*SERVED, "run", "net.py"]):
         done = run(*command, RANK_SIZE="4", RANK_ID="1")
@@ -333,8 +334,7 @@ def test_rank_size_without_a_launcher(tmp_path: Path, monkeypatch: pytest.Monkey
     assert run(*SERVED, "run", "net.py", "--ranks", "1", RANK_SIZE="4").returncode == 0
 
 
-def test_device_num_without_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_device_num_without_ranks(tmp_path: Path) -> None:
     Path("net.py").write_text(SCRIPT.replace('"data_parallel"', '"data_parallel", device_num=4'))
     done = python("net.py")
     assert done.returncode == 2
@@ -342,8 +342,7 @@ def test_device_num_without_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "note: start it with mspc run SCRIPT --ranks 4, or under mpirun -n 4" in done.stderr
 
 
-def test_another_version_among_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_another_version_among_the_ranks(tmp_path: Path) -> None:
     Path("net.py").write_text(SCRIPT)
     Path("other.py").write_text("import mspc.mindspore_api\nmspc.mindspore_api.VERSION = '9.9'\n" + SCRIPT)
     command = [find_mpirun(), "--oversubscribe", "-n", "1", sys.executable, "net.py", ":", "-n", "1", sys.executable,
@@ -356,8 +355,7 @@ def test_another_version_among_the_ranks(tmp_path: Path, monkeypatch: pytest.Mon
     assert "[1. 0.]" not in done.stdout
 
 
-def test_tests_that_ask_for_ranks_compile_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_tests_that_ask_for_ranks_compile_in_memory(tmp_path: Path) -> None:
     Path("test_it.py").write_text(TEST)
     done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py")
     assert done.returncode == 0, done.stdout

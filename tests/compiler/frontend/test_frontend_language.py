@@ -81,7 +81,6 @@ CASES |= {
     "rows_by_index": lambda x, y: (x[[1, 0, 1]], x[Tensor(np.array([1, 1]), INT32)]),
     "attributes": lambda x, y: (x * x.ndim, x * x.size, x.T, x * x.shape[1], x * x.itemsize,
         x if x.dtype == FLOAT32 else y),
-    "masked": lambda x, y: (x.masked_fill(x > 0.2, -1.0), ops.select(x > y, x, y)),
     "primitives_made_inside": lambda x, y: (ops.MatMul(transpose_b=True)(x, y), ops.ReduceSum(keep_dims=True)(x, 1),
         ops.Transpose()(x, (1, 0))),
     "constant_results": lambda x, y: (x, 3, None, "text", (1.5, True)),
@@ -294,53 +293,6 @@ def slices(x, y):
 def tuples_and_strings_by_index(x, y):
     values = (x, y, 3)
     return values[0] + values[-1], values[1:][0], TABLE["a"] * x, x * int("42"[0])
-
-
-@case
-def shape_methods(x, y):
-    return (
-        x.reshape(4, 2), x.reshape((2, -1)), x.view(8), x.transpose(), x.transpose(1, 0), x.transpose((1, 0)),
-        x.permute(1, 0), x.swapaxes(0, 1), x.flatten(), x.expand_dims(1), x.unsqueeze(0), x[0:1].squeeze(0),
-        x[:1].broadcast_to((2, 4)), x.reshape_as(y), x.ravel(),
-    )  # fmt: skip
-
-
-@case
-def reductions(x, y):
-    return (
-        x.sum(), x.sum(1), x.sum(axis=0, keepdims=True), x.mean(), x.mean(-1), x.mean((0, 1), True),
-        x.max(), x.max(1),
-        x.min(axis=0), x.prod(1), (x > 0).all(), (x > 0).any(1), x.var(), x.std(1), x.var(axis=1, ddof=1),
-    )  # fmt: skip
-
-
-@case
-def elementwise_methods(x, y):
-    return (
-        x.abs(), x.exp(), x.abs().log(), x.abs().sqrt(), x.square(), x.tanh(), x.sigmoid(), x.relu(),
-        x.clip(0.1, 0.5),
-        x.astype(INT32), x.astype("float64"), x.to(INT32), x.pow(2), x.add(y), x.sub(1), x.matmul(y.T),
-        x.sign(), x.floor(), x.round(),
-    )  # fmt: skip
-
-
-@case
-def split_method(x, y):
-    a, b = x.split(2, 1)
-    first, _ = x.split([1, 3], axis=1)
-    return a, b, first
-
-
-@case
-def functional_operators(x, y):
-    return (
-        ops.relu(x),
-        ops.add(x, y),
-        ops.concat((x, y), 1),
-        ops.stack([x, y]),
-        ops.reshape(x, (4, 2)),
-        ops.square(x),
-    )
 
 
 @case

@@ -31,64 +31,12 @@ def walrus(x):
 
 
 @case
-def slices(x):
-    i = 0
-    table = ops.zeros((6, 2))
-    while i < 5 and x.sum() < 8:
-        table[i] = x
-        x = x + 1
-        i += 1
-    return table, i
-
-
-@case
 def elements(x):
     pair = [x, 1]
     for j in range(ops.abs(x).sum().astype(mspc.int32)):
         pair[0] = pair[0] * 0.5 + j
         pair[1] = pair[1] + j
     return pair[0], pair[1]
-
-
-@case
-def fractions(x):
-    i = 0
-    while i < 3 and x.sum() < 100:
-        i = i + 0.5
-        x = x + i
-    return x, i
-
-
-@case
-def flags(x):
-    done = False
-    n = 0
-    while not done:
-        x = x * 0.5 + 1
-        n += 1
-        if x.max() < 2.5 or n > 9:
-            done = True
-    return x, n
-
-
-@case
-def rows(x):
-    out = x * 0
-    for row in ops.stack([x, x + 1, x * 3]):
-        if row.sum() > 6:
-            break
-        out = out + row * row
-    return out
-
-
-@case
-def nested_return(x):
-    for i in range(3):
-        for j in range(3):
-            if x.sum() + i * j > 4:
-                return x * i + j
-            x = x + 0.25
-    return x * 100
 
 
 @case
@@ -128,35 +76,6 @@ def helper(x):
 
 
 @case
-def elif_chain(x):
-    s = x.sum()
-    if s > 4:
-        y = x * 2
-    elif s > 2:
-        y = ops.exp(x)
-    elif s > 0:
-        y = x * x
-    elif s > -2:
-        y = ops.tanh(x)
-    else:
-        y = -x
-    return y
-
-
-@case
-def continue_static(x):
-    y = x
-    for i in range(4):
-        if x[0] > i:
-            continue
-        y = y * 1.5 + i
-        if x[1] > i:
-            continue
-        y = y - x
-    return y
-
-
-@case
 def dicts(x):
     d = {"a": x, "n": 0}
     while d["n"] < 3 + x.min():
@@ -165,30 +84,9 @@ def dicts(x):
 
 
 @case
-def ifs_of_numbers(x):
-    n = 0
-    m = 1.0
-    if x.sum() > 0:
-        n += 1
-    if x[0] > 1:
-        n += 2
-        m = 2.0
-    return x * n + m
-
-
-@case
 def comprehension(x):
     ys = [v * v if v.sum() > 0 else v for v in (x, x - 1, x * 2)]
     return ys[0] + ys[1] + ys[2]
-
-
-@case
-def last_value(x):
-    for i in range(30):
-        y = x * i
-        if y.sum() > 20 or y.sum() < -20:
-            break
-    return y, i
 
 
 @case
@@ -199,15 +97,6 @@ def tuple_swap(x):
         a, b = b, a * 0.5 + b
         n += 1
     return a, b
-
-
-@case
-def maxes(x):
-    best, at = x[0] * 0 - 100, -1
-    for i in range(2):
-        if x[i] > best:
-            best, at = x[i], i
-    return best, at
 
 
 @case

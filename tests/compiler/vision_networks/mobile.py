@@ -1,11 +1,10 @@
-"""Networks of depthwise convolutions: MobileNetV3, ShuffleNetV2, EfficientNet."""
+"""Networks of depthwise convolutions: MobileNetV3, ShuffleNetV2."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import mspc as ms
-from mspc import nn, ops
+from mspc import nn
 from mspc.ops import operations as P
 
 
@@ -210,72 +209,3 @@ class ShuffleNetV2(nn.Cell):
         x = self.globalpool(x)
         x = P.Reshape()(x, (-1, 32))
         return self.classifier(x)
-
-
-class DropConnect(nn.Cell):
-    """All of a branch is left out for some images in training (Huang et al. 2016)."""
-
-    def __init__(self, drop_connect_rate: float = 0.0) -> None:
-        super().__init__()
-        self.shape = P.Shape()
-        self.dtype = P.DType()
-        self.keep_prob = 1 - drop_connect_rate
-        self.dropout = P.Dropout(keep_prob=self.keep_prob)
-
-    def construct(self, x: Any) -> Any:
-        shape = self.shape(x)
-        dtype = self.dtype(x)
-        ones_tensor = P.Fill()(dtype, (shape[0], 1, 1, 1), 1)
-        mask, _ = self.dropout(ones_tensor)
-        return x * mask
-
-
-class MBConv(nn.Cell):
-    def __init__(self, inp: int, out: int, kernel: int, stride: int, expand: int, se_ratio: float, drop: float) -> None:
-        super().__init__()
-        mid = inp * expand
-        self.expand = nn.SequentialCell(
-            nn.Conv2d(inp, mid, 1, pad_mode="same"), nn.BatchNorm2d(mid, 1e-3, 0.99), nn.SiLU()
-        ) if expand != 1 else nn.Identity()  # fmt: skip
-        self.depthwise = nn.Conv2d(mid, mid, kernel, stride, pad_mode="same", group=mid)
-        self.bn1 = nn.BatchNorm2d(mid, 1e-3, 0.99)
-        squeezed = max(1, int(inp * se_ratio))
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.reduce = nn.Conv2d(mid, squeezed, 1, has_bias=True)
-        self.excite = nn.Conv2d(squeezed, mid, 1, has_bias=True)
-        self.project = nn.Conv2d(mid, out, 1)
-        self.bn2 = nn.BatchNorm2d(out, 1e-3, 0.99)
-        self.drop = DropConnect(drop) if drop > 0 else None
-        self.skip = stride == 1 and inp == out
-
-    def construct(self, x: Any) -> Any:
-        out = ops.silu(self.bn1(self.depthwise(self.expand(x))))
-        se = ops.sigmoid(self.excite(ops.silu(self.reduce(self.pool(out)))))
-        out = self.bn2(self.project(out * se))
-        if self.skip:
-            if self.drop is not None and self.training:
-                out = self.drop(out)
-            out = out + x
-        return out
-
-
-class EfficientNet(nn.Cell):
-    """Tan and Le 2019."""
-
-    def __init__(self, num_classes: int = 10, drop: float = 0.2) -> None:
-        super().__init__()
-        self.stem = nn.SequentialCell(nn.Conv2d(3, 8, 3, 2, pad_mode="same"), nn.BatchNorm2d(8, 1e-3, 0.99), nn.SiLU())
-        settings = [(8, 8, 3, 1, 1), (8, 12, 3, 2, 2), (12, 12, 5, 1, 2), (12, 16, 5, 2, 2)]
-        self.blocks = nn.CellList([MBConv(i, o, k, s, e, 0.25, drop) for i, o, k, s, e in settings])
-        self.head = nn.SequentialCell(nn.Conv2d(16, 32, 1), nn.BatchNorm2d(32, 1e-3, 0.99), nn.SiLU())
-        self.dropout = nn.Dropout(p=drop)
-        self.fc = nn.Dense(32, num_classes)
-
-    def construct(self, x: Any) -> Any:
-        x = self.stem(x)
-        for block in self.blocks:
-            x = block(x)
-        x = self.head(x)
-        x = x.mean((2, 3))
-        x = self.dropout(x)
-        return self.fc(x).astype(ms.float32)

@@ -1,4 +1,4 @@
-"""Networks whose result is an image or a grid: UNet, DeepLab, YOLO's head, ESPCN, a style network."""
+"""Networks whose result is an image or a grid: UNet, DeepLab, YOLO's head, a style network."""
 
 from __future__ import annotations
 
@@ -182,25 +182,6 @@ class Yolo(nn.Cell):
         wh = P.Exp()(prediction[:, :, :, :, 2:4]) / grid[1]
         rest = P.Sigmoid()(prediction[:, :, :, :, 4:])
         return P.Reshape()(P.Concat(-1)((xy, wh, rest)), (num_batch, -1, self.attributes))
-
-
-class ESPCN(nn.Cell):
-    """Shi et al. 2016: channels become places."""
-
-    def __init__(self, upscale_factor: int = 2) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 8, 5, pad_mode="pad", padding=2, has_bias=True)
-        self.conv2 = nn.Conv2d(8, 4, 3, pad_mode="pad", padding=1, has_bias=True)
-        self.conv3 = nn.Conv2d(4, 3 * upscale_factor**2, 3, pad_mode="pad", padding=1, has_bias=True)
-        self.shuffle = nn.PixelShuffle(upscale_factor)
-        self.space = P.DepthToSpace(upscale_factor)
-        self.tanh = nn.Tanh()
-
-    def construct(self, x: Any) -> Any:
-        x = self.tanh(self.conv1(x))
-        x = self.tanh(self.conv2(x))
-        x = self.conv3(x)
-        return ops.sigmoid(self.shuffle(x)) + self.space(x)
 
 
 class Generator(nn.Cell):

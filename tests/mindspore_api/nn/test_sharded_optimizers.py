@@ -22,7 +22,6 @@ OPTIMIZERS = {
     "mint sgd": lambda p: mint.optim.SGD(p, 0.05, 0.9, weight_decay=0.1),
 }
 SPREAD: list[dict[str, Any]] = [
-    {"mode": "semi_auto_parallel"},
     {"mode": "semi_auto_parallel", "parallel_optimizer": True, "parallel_optimizer_threshold": 0},
     {"mode": "auto_parallel"},
 ]
