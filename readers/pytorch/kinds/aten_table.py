@@ -35,6 +35,31 @@ STOPPED = "aten.detach_.default"
 """The kind that takes a tensor's gradient away, and leaves its numbers."""
 
 
+ALIASES = {
+    "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2",
+    "arctanh": "atanh", "clip": "clamp", "concatenate": "cat", "divide": "div", "fix": "trunc", "ger": "outer",
+    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
+    "linalg_matmul": "matmul", "multiply": "mul", "row_stack": "vstack", "special_digamma": "digamma",
+    "special_psi": "digamma", "special_erf": "erf", "special_erfc": "erfc", "special_erfinv": "erfinv",
+    "special_exp2": "exp2", "special_expm1": "expm1", "special_gammaln": "lgamma", "special_log1p": "log1p",
+    "special_logit": "logit", "special_logsumexp": "logsumexp", "special_polygamma": "polygamma",
+    "special_sinc": "sinc", "subtract": "sub", "special_multigammaln": "mvlgamma", "_conj_physical": "conj",
+    "conj_physical": "conj",
+}  # fmt: skip
+"""Operators under other names, with the same arguments."""
+_COPY = "_copy"
+"""The end of names of views that are copied."""
+
+
+def _plain(library: str, operator: str, overload: str) -> Kind | None:
+    """Return the row of an operator, of one under another name, or of a view that is copied."""
+    found = kinds().get(f"{library}.{ALIASES.get(operator, operator)}.{overload}")
+    if found is None and operator.endswith(_COPY):
+        view = kinds().get(f"{library}.{operator.removesuffix(_COPY)}.{overload}")
+        return None if view is None else replace(view, name=f"{library}.{operator}.{overload}", put=None)
+    return found
+
+
 @cache
 def kinds() -> dict[str, Kind]:
     """The rows by the names of their kinds."""
@@ -45,11 +70,11 @@ def kind_of(name: str) -> Kind | None:
     """The row of a kind; that of `aten.add.Tensor` for `aten.add_.Tensor`, which writes its first argument, for
     `aten.add.out`, which writes its last one, and for `aten.t_.default`, after which that has another shape. None if
     there is none."""
-    found = kinds().get(name)
-    if found is not None:
-        return found
     library, _, rest = name.partition(".")
     operator, _, overload = rest.partition(".")
+    found = kinds().get(name) or _plain(library, operator, overload)
+    if found is not None:
+        return found
     if overload == GIVEN:
         plain = kinds().get(f"{library}.{operator}.default") or kinds().get(f"{library}.{operator}.Tensor")
         if plain is None or plain.writes:
@@ -58,7 +83,7 @@ def kind_of(name: str) -> Kind | None:
         return replace(plain, name=name, arguments=(*plain.arguments, given), put=None, writes=(GIVEN,))
     if not operator.endswith("_") or operator.endswith("__"):
         return None
-    plain = kinds().get(f"{library}.{operator[:-1]}.{overload}") or kinds().get(f"{library}.{operator[:-1]}.int")
+    plain = _plain(library, operator[:-1], overload) or kinds().get(f"{library}.{operator[:-1]}.int")
     if plain is None:
         return None
     first = replace(plain.arguments[0], name=OVERWRITTEN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mspc.ir.types import BOOL, FLOAT32, INT64
@@ -174,6 +175,14 @@ RANDOM = (
         lambda self, p: ops.cast(ops.Less()(mint.rand(self.shape), p), self.dtype)),
     row("bernoulli_.float", "self, p=0.5, -generator=None",
         lambda self, p: ops.cast(ops.Less()(mint.rand(self.shape), p), self.dtype), writes="self"),
+    row("cauchy_.default", "self, median=0.0, sigma=1.0, -generator=None", lambda self, median, sigma: ops.cast(
+        ops.Tan()((mint.rand(self.shape) - 0.5) * math.pi) * sigma + median, self.dtype), writes="self"),
+    row("log_normal_.default", "self, mean=1.0, std=2.0, -generator=None", lambda self, mean, std: ops.cast(
+        ops.Exp()(mint.randn(self.shape) * std + mean), self.dtype), writes="self"),
+    row("geometric_.default", "self, p, -generator=None", lambda self, p: ops.cast(
+        ops.Ceil()(ops.Log1p()(ops.Neg()(mint.rand(self.shape))) / math.log1p(-p)), self.dtype), writes="self"),
+    row("randint_like.default", "self, high, -dtype=None, -layout=None, -device=None, -pin_memory=None, "
+        "-memory_format=None", lambda self, high: ops.cast(mint.randint(0, high, self.shape), self.dtype)),
     row("normal_.default", "self, mean=0.0, std=1.0, -generator=None",
         lambda self, mean, std: ops.cast(mint.randn(self.shape) * std + mean, self.dtype), writes="self"),
     row("uniform.default", "self, from=0.0, to=1.0, -generator=None",

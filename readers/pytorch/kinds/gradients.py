@@ -6,18 +6,19 @@ from typing import Any
 
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.mint.nn import functional
-from mspc.readers.pytorch.kinds.indexing import embedding
+from mspc.readers.pytorch.kinds.indexing import bags, embedding
 from mspc.readers.pytorch.kinds.kind import row
 from mspc.readers.pytorch.kinds.linear import distances, grouped_product
-from mspc.readers.pytorch.kinds.nn_layers import weight_norm
+from mspc.readers.pytorch.kinds.nn_layers import lstm_layer, weight_norm
 from mspc.readers.pytorch.kinds.pointwise import log_odds
 from mspc.readers.pytorch.kinds.reductions import of_target, of_truths, reduced
 from mspc.readers.pytorch.kinds.shapes import part_replaced, selected_replaced, windows
 from mspc.readers.pytorch.kinds.spatial import (
+    SCALES,
+    WEIGHTS,
     any_convolution,
     averaged,
     averaged_adaptively,
-    cubic_weights,
     of_nearest,
     of_number,
     resized,
@@ -137,6 +138,17 @@ def embedding_gradient(dout: Any, indices: Any, num_weights: Any, padding_idx: A
     return gradients(lambda weight: embedding(weight, indices, padding_idx))(dout, table)
 
 
+def bags_gradient(
+    dout: Any, indices: Any, offsets: Any, num_weights: Any, scaled: Any, mode: Any, per_sample_weights: Any,
+    padding_idx: Any,
+) -> Any:  # fmt: skip
+    """Return the gradient of bags in their table."""
+    firsts, padding = offsets[: dout.shape[0]], None if padding_idx < 0 else padding_idx
+    return gradients(lambda weight: bags(
+        weight, indices, firsts, scaled, mode, per_sample_weights, False, padding)[0])(
+            dout, ops.zeros((num_weights, dout.shape[1]), dout.dtype))
+
+
 def nll_gradient(
     dout: Any, self: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any, total_weight: Any
 ) -> Any:  # fmt: skip
@@ -161,6 +173,14 @@ def convolution_gradients(
     return dx, dweight, ops.ReduceSum()(dout, tuple([d for d in range(len(dout.shape)) if d != 1]))
 
 
+def lstm_gradients(*given: Any) -> Any:
+    """Return the gradients of a layer of an LSTM in its input, weights, biases and states."""
+    output, hidden, cell = given[7], given[5], given[6]
+    douts = [ops.zeros_like(like) if dout is None else dout
+             for dout, like in zip(given[8:11], (output, hidden, cell), strict=True)]  # fmt: skip
+    return gradients(lstm_layer, 7)(tuple(douts), *given[:7], *given[11:])
+
+
 def to_places(dout: Any, self: Any, indices: Any, dims: Any) -> Any:
     """Return the gradient of maxima at `indices` of the last `dims` dimensions, which count as one."""
     front = self.shape[: len(self.shape) - dims]
@@ -169,7 +189,6 @@ def to_places(dout: Any, self: Any, indices: Any, dims: Any) -> Any:
     return ops.Reshape()(flat, self.shape)
 
 
-_SCALES = {1: "scales=None", 2: "scales_h=None, scales_w=None", 3: "scales_d=None, scales_h=None, scales_w=None"}
 
 
 GRADIENTS = (
@@ -261,22 +280,29 @@ GRADIENTS = (
         lambda dout, self: gradients(averaged_adaptively)(dout, self, dout.shape[-2:])),
     row("_adaptive_avg_pool3d_backward.default", "grad_output, self", lambda dout, self: gradients(
         functional.adaptive_avg_pool3d)(dout, self, dout.shape[-3:])),
-    *(row(f"{name}{dims}d_backward.default", f"grad_output, -output_size, input_size, {_SCALES[dims]}",
+    *(row(f"{name}{dims}d_backward.default", f"grad_output, -output_size, input_size, {SCALES[dims]}",
           lambda dout, sizes, *factors, exact=exact: of_size(of_nearest)(dout, sizes, dout.shape[2:], factors, exact))
       for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True)) for dims in (1, 2, 3)),
-    *(row(f"{name}_backward.default", f"grad_output, -output_size, input_size, align_corners, {_SCALES[dims]}",
+    *(row(f"{name}_backward.default", f"grad_output, -output_size, input_size, align_corners, {SCALES[dims]}",
           lambda dout, sizes, corners, *factors, mode=mode: of_size(resized)(
               dout, sizes, dout.shape[2:], mode, corners, factors))
-      for name, mode, dims in (("upsample_linear1d", "linear", 1), ("upsample_bilinear2d", "bilinear", 2))),
-    row("upsample_bicubic2d_backward.default",
-        f"grad_output, -output_size, input_size, align_corners, {_SCALES[2]}",
-        lambda dout, sizes, corners, *factors: of_size(lambda x: resized_by(
-            cubic_weights, x, dout.shape[2:], corners, factors))(dout, sizes)),
-    row("grid_sampler_2d_backward.default",
+      for name, mode, dims in (("upsample_linear1d", "linear", 1), ("upsample_bilinear2d", "bilinear", 2),
+                               ("upsample_trilinear3d", "trilinear", 3))),
+    *(row(f"{name}_backward.default", f"grad_output, -output_size, input_size, align_corners, {SCALES[2]}",
+          lambda dout, sizes, corners, *factors, weights=weights: of_size(lambda x: resized_by(
+              weights, x, dout.shape[2:], corners, factors))(dout, sizes))
+      for name, weights in WEIGHTS.items()),
+    row("_pdist_backward.default", "grad, self, p, -pdist", gradients(lambda self, p: ops.pdist(self, float(p)))),
+    row("_embedding_bag_backward.default", "grad, indices, offsets, -offset2bag, -bag_size, -maximum_indices, "
+        "num_weights, scale_grad_by_freq, mode, -sparse, per_sample_weights, padding_idx=-1", bags_gradient),
+    row("grid_sampler_2d_backward.default grid_sampler_3d_backward.default",
         "grad_output, input, grid, interpolation_mode, padding_mode, align_corners, -output_mask",
         gradients(lambda input, grid, mode, padding, corners: functional.grid_sample(
             input, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding],
             corners), 2)),
+    row("mkldnn_rnn_layer_backward.default", "input, weight1, weight2, weight3, weight4, hx_, cx_tmp, output, -hy_, "
+        "-cy_, grad_output, grad_hy, grad_cy, reverse, !mode=2, -hidden_size, !num_layers=1, has_biases, -train, "
+        "-bidirectional, !batch_sizes=(), !batch_first=False, -workspace", lstm_gradients),
     row("_cdist_backward.default", "grad, x1, x2, p, -cdist", gradients(distances)),
     row("transformers.grouped_mm_fallback_backward.default", "input, weight, offs, grad_output",
         lambda input, weight, offs, dout: gradients(grouped_product, 2)(dout, input, weight, offs)),

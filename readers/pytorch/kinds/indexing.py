@@ -204,6 +204,8 @@ BAGS = (
     row("embedding_bag.padding_idx",
         "weight, indices, offsets, scale_grad_by_freq, mode, -sparse, per_sample_weights, include_last_offset, "
         "padding_idx", bags),
+    row("_embedding_bag.default", f"weight, indices, offsets, scale_grad_by_freq=False, {_REST}, padding_idx=-1",
+        lambda *given: bags(*given[:-1], None if given[-1] < 0 else given[-1])),
     row("embedding_bag.default", f"weight, indices, offsets, scale_grad_by_freq=False, {_REST}",
         lambda *given: bags(*given, None)),
 )  # fmt: skip

@@ -11,6 +11,7 @@ from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
 from mspc.readers.pytorch.kinds.reductions import typed, vector_norm
+from mspc.readers.pytorch.kinds.shapes import nothing
 from mspc.readers.pytorch.known_values import KnownTensor, allows, band_of
 
 
@@ -104,6 +105,23 @@ def of_triangle(matrix: Any, right: Any, upper: Any, left: Any, unitriangular: A
     return solved(half, right, left)
 
 
+def squared(half: Any, upper: Any) -> Any:
+    """Return the matrix with this triangle of Cholesky."""
+    part = ops.triu(half) if upper else ops.tril(half)
+    turned = ops.swapaxes(part, -1, -2)
+    return ops.matmul(turned, part) if upper else ops.matmul(part, turned)
+
+
+def trilinear(i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: Any, sumdim: Any) -> Any:
+    """Return the sum of the products of three tensors, each with new dimensions of size 1."""
+    found = []
+    for each, places in ((i1, expand1), (i2, expand2), (i3, expand3)):
+        for place in places:
+            each = ops.ExpandDims()(each, place)
+        found.append(each)
+    return ops.ReduceSum()(found[0] * found[1] * found[2], tuple(sumdim))
+
+
 MATRICES = (
     row("linalg_solve_triangular.default", "self, B, upper, left=True, unitriangular=False", of_triangle),
     row("linalg_qr.default", "A, mode='reduced'", ops.qr),
@@ -119,6 +137,20 @@ MATRICES = (
     row("dist.default", "self, other, p=2", lambda self, other, p: vector_norm(self - other, p, None, False, None)),
     row("pdist.default", "self, p=2", lambda self, p: ops.pdist(self, float(p))),
     row("renorm.default", "self, p, dim, maxnorm", ops.renorm),
+    row("linalg_inv_ex.default", "A, -check_errors=False", lambda matrix: (ops.MatrixInverse()(matrix), None)),
+    row("linalg_cholesky_ex.default", "self, upper=False, -check_errors=False",
+        lambda self, upper: (ops.cholesky(self, upper), None)),
+    row("_linalg_solve_ex.default", "A, B, left=True, -check_errors=False",
+        lambda *given: (solved(*given), None, None, None)),
+    row("_linalg_det.default", "A", lambda matrix: (ops.MatrixDeterminant()(matrix), None, None)),
+    row("_linalg_slogdet.default", "A", lambda matrix: (*ops.slogdet(matrix), None, None)),
+    row("_linalg_check_errors.default", "-info, -api_name, -is_matrix", nothing),
+    row("cholesky.default", "self, upper=False", ops.cholesky),
+    row("cholesky_inverse.default", "self, upper=False", lambda self, upper: ops.MatrixInverse()(squared(self, upper))),
+    row("cholesky_solve.default", "self, input2, upper=False",
+        lambda self, input2, upper: ops.matmul(ops.MatrixInverse()(squared(input2, upper)), self)),
+    row("_pdist_forward.default", "self, p=2", lambda self, p: ops.pdist(self, float(p))),
+    row("_trilinear.default", "i1, i2, i3, expand1, expand2, expand3, sumdim, -unroll_dim=1", trilinear),
     row("linalg_inv.default", "A", lambda matrix: ops.MatrixInverse()(matrix)),
     row("inverse.default", "self", lambda self: ops.MatrixInverse()(self)),
     row("linalg_det.default", "A", lambda matrix: ops.MatrixDeterminant()(matrix)),

@@ -250,12 +250,23 @@ def of_states(function: Any, step: Any, kind: Any, has_several: Any) -> Any:
     return lambda input, hx, *others: function(step, kind, input, hx if has_several else (hx,), *others)
 
 
-RECURRENT = tuple(
-    row(f"{name}{end}", f"input, hx, {arguments}", of_states(function, step, kind, name == "lstm"))
-    for name, step, kind in (
+def lstm_layer(
+    input: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, hidden: Any, cell: Any, reverse: Any, has_biases: Any
+) -> Any:
+    """Return (outputs of all steps, the last state, the last cell) of a layer of an LSTM in one direction."""
+    outputs, states = along(lstm_step, "", input, (hidden, cell), (w_ih, w_hh, b_ih, b_hh), has_biases, reverse)
+    return outputs, states[0], states[1]
+
+
+RECURRENT = (
+    *(row(f"{name}{end}", f"input, hx, {arguments}", of_states(function, step, kind, name == "lstm"))
+      for name, step, kind in (
         ("lstm", lstm_step, ""), ("gru", gru_step, ""), ("rnn_tanh", simple_step, "tanh"),
         ("rnn_relu", simple_step, "relu"),
     )
-    for end, arguments, function in ((".input", _ARGUMENTS, sequence), ("_cell.default", _CELL, one_step))
+      for end, arguments, function in ((".input", _ARGUMENTS, sequence), ("_cell.default", _CELL, one_step))),
+    row("mkldnn_rnn_layer.default", "input, weight0, weight1, weight2, weight3, hx_, cx_, reverse, !batch_sizes=(), "
+        "!mode=2, -hidden_size, !num_layers=1, has_biases, -bidirectional, !batch_first=False, -train",
+        lambda *given: (*lstm_layer(*given), None)),
 )  # fmt: skip
 """Kinds of recurrent layers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mspc.ir.types import BOOL, FLOAT32
@@ -253,6 +254,8 @@ ELEMENTWISE = (
     row("special_i0e.default", "self", ops.bessel_i0e),
     row("special_i1.default", "self", ops.bessel_i1),
     row("special_i1e.default", "self", ops.bessel_i1e),
+    row("mvlgamma.default", "self, p", lambda self, p: ops.addn([ops.Lgamma()(self - j / 2) for j in range(p)])
+        + p * (p - 1) / 4 * math.log(math.pi)),
     row("special_entr.default", "self", entropy),
     row("special_ndtr.default", "self", lambda self: ops.Erfc()(self * -(0.5**0.5)) * 0.5),
     row("special_ndtri.default", "self", lambda self: ops.Erfinv()(self * 2 - 1) * 2**0.5),
@@ -327,7 +330,31 @@ def joined_parts(
     return found if length is None else ops.pad(found, (0, length - (end - begin)))
 
 
+def scaling(normalization: Any, is_forward: Any) -> Any:
+    """Return the name of a scaling of transforms: 0 for none, 1 for the root of the size, 2 for the size."""
+    return ("backward" if is_forward else "forward", "ortho", "forward" if is_forward else "backward")[normalization]
+
+
+def real_transform(self: Any, dim: Any, normalization: Any, onesided: Any) -> Any:
+    """The transform of real numbers, one half of it or all."""
+    return (ops.rfftn if onesided else ops.fftn)(self, None, tuple(dim), scaling(normalization, True))
+
+
+def complex_transform(self: Any, dim: Any, normalization: Any, forward: Any) -> Any:
+    """The transform of complex numbers, or its inverse."""
+    return (ops.fftn if forward else ops.ifftn)(self, None, tuple(dim), scaling(normalization, forward))
+
+
+def transform_to_real(self: Any, dim: Any, normalization: Any, last_dim_size: Any) -> Any:
+    """The inverse transform of one half of the transform of real numbers."""
+    sizes = tuple([self.shape[d] for d in dim[:-1]])
+    return ops.irfftn(self, (*sizes, last_dim_size), tuple(dim), scaling(normalization, False))
+
+
 COMPLEX = (
+    row("_fft_r2c.default", "self, dim, normalization, onesided", real_transform),
+    row("_fft_c2c.default", "self, dim, normalization, forward", complex_transform),
+    row("_fft_c2r.default", "self, dim, normalization, last_dim_size", transform_to_real),
     row("view_as_real.default", "self", ops.view_as_real),
     row("view_as_complex.default", "self", of_parts),
     row("complex.default", "real, imag", lambda real, imag: ops.Complex()(real, imag)),

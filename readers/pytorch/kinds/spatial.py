@@ -270,6 +270,14 @@ def resized_by(weights: Any, input: Any, size: Any, corners: Any, factors: Any) 
     return ops.matmul(ops.matmul(rows, input), ops.Transpose()(columns, (1, 0)))
 
 
+SCALES = {1: "scales=None", 2: "scales_h=None, scales_w=None", 3: "scales_d=None, scales_h=None, scales_w=None"}
+"""Arguments of kinds that resize lines, images and volumes."""
+WEIGHTS = {
+    "upsample_bicubic2d": cubic_weights, "_upsample_bilinear2d_aa": partial(filtered_weights, "bilinear"),
+    "_upsample_bicubic2d_aa": partial(filtered_weights, "bicubic"),
+}  # fmt: skip
+"""Matrices of kinds that resize by products."""
+
 IMAGES = (
     *(row(f"conv{dims}d.{form}", f"input, weight, bias=None, stride=1, padding={padding}, dilation=1, groups=1",
           partial(convolution, dims))
@@ -324,25 +332,26 @@ IMAGES = (
     row("_upsample_nearest_exact1d.vec _upsample_nearest_exact2d.vec _upsample_nearest_exact3d.vec",
         "input, output_size, scale_factors",
         lambda input, output_size, scale_factors: of_nearest(input, output_size, scale_factors, True)),
-    row("upsample_nearest2d.default", "self, output_size, scales_h=None, scales_w=None",
-        lambda self, output_size, *factors: of_nearest(self, output_size, factors)),
+    *(row(f"{name}{dims}d.default", f"self, output_size, {SCALES[dims]}",
+          lambda self, size, *factors, exact=exact: of_nearest(self, size, factors, exact))
+      for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True)) for dims in (1, 2, 3)),
     row("upsample_bilinear2d.vec", "input, output_size, align_corners, scale_factors",
         lambda input, output_size, corners, factors: resized(input, output_size, "bilinear", corners, factors)),
-    row("upsample_bilinear2d.default", "self, output_size, align_corners, scales_h=None, scales_w=None",
-        lambda self, output_size, corners, *factors: resized(self, output_size, "bilinear", corners, factors)),
+    *(row(f"upsample_{name}.default", f"self, output_size, align_corners, {SCALES[dims]}",
+          lambda self, size, corners, *factors, mode=name[:-2]: resized(self, size, mode, corners, factors))
+      for name, dims in (("linear1d", 1), ("bilinear2d", 2), ("trilinear3d", 3))),
     *(row(f"{name}.vec", "input, output_size, align_corners, scale_factors", partial(resized_by, weights))
-      for name, weights in (("upsample_bicubic2d", cubic_weights),
-                            ("_upsample_bilinear2d_aa", partial(filtered_weights, "bilinear")),
-                            ("_upsample_bicubic2d_aa", partial(filtered_weights, "bicubic")))),
-    row("upsample_bicubic2d.default", "self, output_size, align_corners, scales_h=None, scales_w=None",
-        lambda self, output_size, corners, *factors: resized_by(
-            cubic_weights, self, output_size, corners, factors)),
+      for name, weights in WEIGHTS.items()),
+    *(row(f"{name}.default", f"self, output_size, align_corners, {SCALES[2]}",
+          lambda self, size, corners, *factors, weights=weights: resized_by(weights, self, size, corners, factors))
+      for name, weights in WEIGHTS.items()),
     row("upsample_linear1d.vec", "input, output_size, align_corners, scale_factors",
         lambda input, output_size, corners, factors: resized(input, output_size, "linear", corners, factors)),
     row("col2im.default", "self, output_size, kernel_size, dilation, padding, stride",
         lambda self, output_size, kernel_size, dilation, padding, stride: functional.fold(
             self, tuple(output_size), tuple(kernel_size), tuple(dilation), tuple(padding), tuple(stride))),
-    row("grid_sampler.default grid_sampler_2d.default", "input, grid, interpolation_mode, padding_mode, align_corners",
+    row("grid_sampler.default grid_sampler_2d.default grid_sampler_3d.default",
+        "input, grid, interpolation_mode, padding_mode, align_corners",
         lambda input, grid, mode, padding, corners: functional.grid_sample(
             input, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding],
             corners)),

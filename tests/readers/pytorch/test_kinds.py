@@ -24,10 +24,10 @@ from mspc.readers.pytorch.exported_program import (
     ProgramInput,
     ProgramOutput,
 )
-from mspc.readers.pytorch.kinds.aten_table import kind_of, kinds
+from mspc.readers.pytorch.kinds.aten_table import ALIASES, kind_of, kinds
 from mspc.readers.pytorch.kinds.kind import NEEDED
 from mspc.readers.pytorch.network import ImportedNetwork
-from tests.drawn import Drawn
+from tests.drawn import Drawn, exactly
 from tests.kind_samples import Call, calls, writing_calls
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
@@ -47,12 +47,19 @@ OTHERWISE = {
     "_scaled_dot_product_efficient": "it is of GPUs", "_scaled_dot_product_cudnn": "it is of GPUs",
     "_fused_rms_norm_backward": "it is of GPUs",
     "c10d": "it needs several ranks: test_captures.py", "fsdp.": "it needs several ranks: test_captures.py",
+    "mkldnn_rnn_layer_backward": "its operands have a form of oneDNN's own: test_gradients_of_an_lstm",
+    "_embedding_bag_backward": "its operands are results of _embedding_bag",
+    "_linalg_check_errors": "it computes nothing",
+    "cauchy_": "its numbers are drawn", "log_normal_": "its numbers are drawn", "geometric_": "its numbers are drawn",
+    "randint_like": "its numbers are drawn",
     "_dtensor.": "it needs several ranks: test_captures.py",
 }  # fmt: skip
 """Kinds without a call here, by a part of their names, and why."""
 
-FIRST = {"aten.log_sigmoid_forward.default", "aten.multilabel_margin_loss_forward.default",
-         "aten._weight_norm_interface.default",
+FIRST = {"aten.mkldnn_rnn_layer.default", "aten._embedding_bag.default", "aten.linalg_inv_ex.default",
+         "aten.linalg_cholesky_ex.default", "aten._linalg_solve_ex.default", "aten._linalg_det.default",
+         "aten._linalg_slogdet.default", "aten.log_sigmoid_forward.default", 
+         "aten.multilabel_margin_loss_forward.default", "aten._weight_norm_interface.default",
          "aten._native_batch_norm_legit_no_training.default", "aten.embedding_bag.padding_idx",
          "aten.embedding_bag.default"}  # fmt: skip
 """Kinds of whose results the first alone is computed: the others are for PyTorch's gradient."""
@@ -63,6 +70,7 @@ NO_GRADIENT = {
     "_native_batch_norm_legit_no_training.default": "of its statistics", "heaviside.default": "of any",
     "multi_margin_loss.default": "of its weights", "native_channel_shuffle.default": "of any",
     "soft_margin_loss.default": "of its target", "log_sigmoid_forward.default": "of any",
+    "mkldnn_rnn_layer.default": "of its cell, given alone",
     "multilabel_margin_loss_forward.default": "of any",
     "_scaled_dot_product_flash_attention_for_cpu.default": "of its mask", "nll_loss_forward.default": "of its weights",
 }  # fmt: skip
@@ -72,6 +80,16 @@ NO_GRADIENT = {
 def schema_of(kind: str) -> Any:
     library, operator, overload = kind.split(".")
     return getattr(getattr(getattr(torch.ops, library), operator), overload)._schema
+
+
+def test_other_names_have_the_same_arguments() -> None:
+    for other, name in ALIASES.items():
+        for overload in getattr(torch.ops.aten, other).overloads():
+            kind, plain = (kind_of(f"aten.{each}.{overload}") for each in (other, name))
+            if kind is not None and plain is not None and "out" not in overload:
+                schema = schema_of(f"aten.{other}.{overload}")
+                assert [a.name for a in kind.arguments] == [a.name for a in schema.arguments], other
+                assert kind.target is plain.target, other
 
 
 @pytest.mark.parametrize("name", [name for name in kinds() if not name.startswith("transformers.")])
@@ -235,3 +253,32 @@ def program_of(call: Call, arrays: list[np.ndarray], wanted: list[np.ndarray]) -
     outputs = tuple(ProgramOutput("user", NodeResult(name), str(i)) for i, name in enumerate(returned))
     weights = Checkpoint("none", Files([], []), {})
     return ExportedProgram("program", graph, tuple(inputs), outputs, weights)
+
+
+def test_gradients_of_an_lstm() -> None:
+    torch.manual_seed(0)
+    layer, recorded = torch.nn.LSTM(3, 4), list[Any]()
+
+    class Recorder(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = function(*args, **(kwargs or {}))
+            if str(function) == "aten.mkldnn_rnn_layer_backward.default":
+                recorded.append((args, found))
+            return found
+
+    with Recorder():
+        output, (hidden, _) = layer(torch.randn(5, 2, 3))
+        (output.square().sum() + hidden.sum()).backward()
+    if not recorded:
+        pytest.skip("this PyTorch has no oneDNN")
+    args, wanted = recorded[0]
+    tensors = [each for each in args if isinstance(each, torch.Tensor)]
+    given = iter(exactly(each.detach().tolist(), str(each.dtype)[6:]) for each in tensors)
+    call = Call("aten.mkldnn_rnn_layer_backward.default", tuple(
+        next(given) if isinstance(each, torch.Tensor) else tuple(each) if isinstance(each, list) else each
+        for each in args), {})  # fmt: skip
+    arrays = [each.detach().contiguous().numpy() for each in tensors]
+    results = [each.detach().numpy() for each in wanted]
+    found = ImportedNetwork(program_of(call, arrays, results))(*map(Tensor, arrays))
+    for result, array in zip(found, results, strict=True):
+        np.testing.assert_allclose(result.asnumpy(), array, rtol=1e-5, atol=2e-6)
