@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -24,19 +22,15 @@ from mspc.ops.op import Op
 from tests.ops.simulate import BACKEND, results_of
 
 MATRICES = np.random.default_rng(2).standard_normal((4, 3, 3)).astype(np.float32)
-CASES: list[tuple[Op, list[Any]]] = [
-    (Svd(), []),
-    (Svd(compute_uv=False), []),
-]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize(("op", "others"), CASES, ids=lambda x: str(x) if isinstance(x, Op) else "")
-def test_other_matrices_stay_as_they_are(op: Op, others: list[Any], bad: float) -> None:
+@pytest.mark.parametrize("op", [Svd(), Svd(compute_uv=False)], ids=str)
+def test_other_matrices_stay_as_they_are(op: Op, bad: float) -> None:
     spoilt = MATRICES.copy()
     spoilt[1, 0, 2] = bad
     with np.errstate(all="ignore"):
-        for found, expected in zip(results_of(op, [spoilt, *others]), results_of(op, [MATRICES, *others]), strict=True):
+        for found, expected in zip(results_of(op, [spoilt]), results_of(op, [MATRICES]), strict=True):
             if found.shape[:1] != (4,):
                 continue
             np.testing.assert_array_equal(np.delete(found, 1, 0), np.delete(expected, 1, 0))

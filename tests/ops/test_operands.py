@@ -12,6 +12,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT16, FLOAT32, INT32, TensorType
+from mspc.ops.control.print import TensorDump
 from mspc.ops.math.arithmetic import Add, AddN, Div, LogicalAnd, Mul, Select
 from mspc.ops.math.elementwise import Sqrt
 from mspc.ops.math.matmul import BatchMatMul, BiasAdd, MatMul
@@ -23,11 +24,11 @@ from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import ApplyMomentum
 from mspc.ops.random.dropout import Dropout
 from mspc.ops.tensor.broadcast import BroadcastTo, ReduceSum
-from mspc.ops.tensor.creation import Fill, Range
+from mspc.ops.tensor.creation import Fill, LinSpaceBetween, Range
 from mspc.ops.tensor.embedding import Gather, OneHot
 from mspc.ops.tensor.moving import Concat, Split, Tile, Transpose
 from mspc.ops.tensor.reshape import Cast, Flatten, Reshape, Squeeze
-from mspc.ops.tensor.selection import TopK
+from mspc.ops.tensor.selection import RepeatInterleaveTensor, TopK
 from mspc.ops.tensor.slicing import StridedSlice
 
 
@@ -191,6 +192,22 @@ def message(op: Op, *types: TensorType) -> str:
         (Dropout(keep_prob=0.0), (tensor(8),), "Dropout: keep_prob is 0.0, not above 0 and at most 1"),
         (TopK(k=9), (tensor(8),), "TopK: k is 9, not 1 to 8, the last dimension of input 0"),
         (Range(delta=0), (), "Range: delta must not be 0"),
+        (
+            RepeatInterleaveTensor((1, 2), 0),
+            (tensor(3, 2),),
+            "RepeatInterleaveTensor: repeats (1, 2) are not 3 numbers from 0 on, as dimension 0 of input 0 needs",
+        ),
+        (
+            RepeatInterleaveTensor((1, -2)),
+            (tensor(2),),
+            "RepeatInterleaveTensor: repeats (1, -2) are not 2 numbers from 0 on, as input 0 needs",
+        ),
+        (LinSpaceBetween(0), (tensor(), tensor()), "LinSpace: num is 0, not at least 1"),
+        (
+            LinSpaceBetween(4),
+            (tensor(), tensor(2)),
+            "LinSpace: input 1 is <Tensor[Float32], (2)>, not a floating-point scalar",
+        ),
         (Range(limit=-3), (), "Range: from 0 to -3 by 1 there are 0 numbers, not 1 to 1000000"),
         (
             LayerNorm(),
@@ -265,6 +282,9 @@ def test_sequences_are_taken_apart() -> None:
         ),
         (OneHot(), ("x", 8), "OneHot takes 4 arguments (indices, depth, on_value, off_value), not 2"),
         (Fill(), (FLOAT32, (2,), None), "Fill: value must be a number known at compile time, not None"),
+        (TensorDump(), ("x",), "TensorDump takes the name of a file and a tensor"),
+        (TensorDump(), (1, 2), "TensorDump takes the name of a file and a tensor"),
+        (TensorDump("both"), ("x", 1), "TensorDump: mode 'both' is not one of 'out', 'in'"),
     ],
 )
 def test_wrong_calls_are_named(op: Op, args: Any, text: str) -> None:
