@@ -25,7 +25,7 @@ from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import plans_for
 from tests.memory_limits import Found, case_of, hold, known_plans, searched
 from tests.searched_networks import launched
-from tests.shares import share_of
+from tests.shares import is_taken, share_of
 
 load_operators()
 
@@ -41,7 +41,10 @@ def test_no_limit_is_refused_that_a_plan_keeps() -> None:
     assert not found.refused, lines
 
 
-@pytest.mark.parametrize("seed", [3781463763, 4012624555, 2087043557])
+SEEMING_DEAR = [4012624555, 3781463763, 2087043557]
+
+
+@pytest.mark.parametrize("seed", [seed for place, seed in enumerate(SEEMING_DEAR) if is_taken(place, 2)])
 def test_within_a_limit_plans_that_seem_to_cost_more_are_compiled(seed: int) -> None:
     case, found = case_of(seed), Found()
     lines = [*hold(case, known_plans(case, 60), found, shares=(0.0, 0.1, 0.5))]

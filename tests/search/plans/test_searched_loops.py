@@ -108,6 +108,7 @@ def test_rows_are_what_their_files_compile_to(tmp_path: Path, free: str, body: s
     found = plans_for(call, asked)
     assert alike(found) == count
     assert len(found.plans) >= 4
+    assert min(found.plans, key=lambda plan: plan.step).name == SEARCH
     for plan in found.plans:
         file = tmp_path / file_name(plan)
         write_plan(file, found.files[plan.name])
@@ -208,8 +209,3 @@ def test_a_loop_is_refused(tmp_path: Path) -> None:
         plans_for(captured(script(tmp_path, LOOP)), ASKED)
     assert caught.value.location is not None
     assert LOOP in caught.value.location.text
-
-
-def test_the_search_is_among_the_plans(tmp_path: Path) -> None:
-    found = plans_for(captured(script(tmp_path)), ASKED)
-    assert min(found.plans, key=lambda plan: plan.step).name == SEARCH
