@@ -14,13 +14,11 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node
 from mspc.ops.random.dropout import Dropout
 from mspc.runtime.backend import NumPyBackend
-from mspc.verify.difference import ComparedValue, coarsest, compare, epsilon_of, floats_of, noise_between
-from mspc.verify.one_device import ROUNDINGS, OneDevice
+from mspc.verify.difference import ComparedValue, coarsest, compare, noise_between
+from mspc.verify.one_device import Movement, OneDevice
 from mspc.verify.verification import VerifiedProgram, one_device
 
 Array = Any
-RUNS = 2
-"""Runs of one device with other roundings, which measure the effect of rounding on a value."""
 
 
 def check_comparable(program: VerifiedProgram, options: CompileOptions) -> None:
@@ -59,7 +57,8 @@ def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOpti
     trains = any(node.attrs.get("gradient_for") for node in program.reference.graph.nodes)
     results, gradients, masks = _step(device, weights, arrays)
     theirs = module_step(network, made_by(target), arrays, weights, said.loss, trains, masks)
-    others = [_step(device, *_moved(device, number)) for number in range(RUNS)]
+    moves = [Movement(device.graph, weights, sign) for sign in (1.0, -1.0)]
+    others = [_step(device, move.weights, [move.array(each, 0) for each in arrays]) for move in moves]
     least, rows = coarsest(program.reference.graph), list[ComparedValue]()
     for i, (mine, expected) in enumerate(zip(results, theirs.results, strict=True)):
         noise = noise_between(mine, [other[0][i] for other in others])
@@ -103,20 +102,6 @@ def _step(
     run = run.run()[0][0]
     count = sum(isinstance(key, tuple) and key[0] == "result" for key in run)
     return [run["result", i] for i in range(count)], gradients, masks
-
-
-def _moved(device: OneDevice, number: int) -> tuple[dict[str, Array], list[Array]]:
-    """Return the weights and inputs, changed by random signs times some rounding errors. number: the seed."""
-    generator = np.random.default_rng(number)
-    amount = ROUNDINGS * max(map(epsilon_of, floats_of(device.graph)), default=0.0)
-
-    def moved(array: Array) -> Array:
-        if array.dtype.kind not in "fV":
-            return array
-        signs = generator.choice([-1.0, 1.0], array.shape)
-        return (array.astype(np.float64) * (1 + amount * signs)).astype(array.dtype)
-
-    return {name: moved(array) for name, array in device.weights.items()}, [moved(a) for a in device.feeds[0][0]]
 
 
 def _like(mine: Array, expected: Array) -> Array:

@@ -25,6 +25,7 @@ from mspc.ops.tensor.reshape import Cast
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.faults.record import PLACE_WORDS, RegionFailure
+from mspc.runtime.plan import own
 from mspc.runtime.regions.kernels import Regions
 from mspc.runtime.regions.region import Call
 from mspc.verify.difference import ComparedValue
@@ -139,7 +140,7 @@ class Held(Op, abstract=True):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         run, tape = self.plain.kernel(be), vars(self)["tape"]
-        return lambda *operands: tape.next(lambda: copied_arrays(run(*operands)))
+        return lambda *operands: tape.next(lambda: own(run(*operands)))
 
 
 REFUSED = (TypeError, ValueError, MspcError)
@@ -157,11 +158,9 @@ def _checked(node: Node, run: Callable[..., Any]) -> Callable[..., Any]:
     return kernel
 
 
-def copied_arrays(result: Any) -> Any:
-    """Copy a kernel's result, so that no update overwrites it: an array, a stack of some, or a tuple."""
-    if isinstance(result, tuple | list):
-        return type(result)(map(copied_arrays, result))
-    return np.array(result)
+def value_at(values: Mapping[Value, Array], value: Value) -> Array:
+    """Return the value of a node, a parameter or a constant."""
+    return value.value if isinstance(value, Constant) else values[value]
 
 
 @dataclass
@@ -261,7 +260,7 @@ class Doubled:
             def taped(*operands: Any) -> Any:
                 self.tape.begin(node)
                 try:
-                    found = copied_arrays(run(*operands))
+                    found = own(run(*operands))
                 except RegionFailure as failure:
                     if isinstance(failure.cause, IndexError) and self.tape.replays:
                         raise failure.cause from None
@@ -285,7 +284,7 @@ class Doubled:
         self.tape.replays = False
         with np.errstate(all="ignore"):
             for node in needed(self.graph, wanted):
-                inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
+                inputs = [value_at(values, value) for value in node.inputs]
                 values[node] = kernel(node)(*inputs)
         return values
 
@@ -446,7 +445,7 @@ class _Judge:
 
     def compare(self) -> None:
         """Compare the gradients of the request, and note the results."""
-        wanted = [v for v, g in self.judged.gradients.items() if np.isfinite(self._at(self.base, g)).all()]
+        wanted = [v for v, g in self.judged.gradients.items() if np.isfinite(value_at(self.base, g)).all()]
         for value in self.judged.gradients.keys() - set(wanted):
             self.found.unjudged[name_of(value)] = "it is not finite"
         size = max(1, -(-len(wanted) // DIRECTIONS))
@@ -498,10 +497,10 @@ class _Judge:
         Directions with a slope near 0 are drawn again: along these a gradient that is wrong by a factor is as good as
         the right one.
         """
-        here = {v: np.asarray(self._at(self.base, v)) for v in group}  # of a stack, one array
+        here = {v: np.asarray(value_at(self.base, v)) for v in group}  # of a stack, one array
         for _ in range(DRAWS):
             direction = {v: self.generator.standard_normal(a.shape) * _scale(a) for v, a in here.items()}
-            terms = [(self._at(self.base, self.judged.gradients[v]) * d) for v, d in direction.items()]
+            terms = [(value_at(self.base, self.judged.gradients[v]) * d) for v, d in direction.items()]
             expected = float(sum(term.sum() for term in terms))
             size = float(np.sqrt(sum(np.square(term).sum() for term in terms)))
             if abs(expected) >= 0.5 * size:
@@ -513,8 +512,8 @@ class _Judge:
         values = self._evaluate(moved)
         total = 0.0
         for i, output in enumerate(self.judged.outputs):
-            sens = self._at(self.base, self.judged.sens[i]) if self.judged.sens else 1.0
-            total += float((np.asarray(self._at(values, output)) * sens).sum())
+            sens = value_at(self.base, self.judged.sens[i]) if self.judged.sens else 1.0
+            total += float((np.asarray(value_at(values, output)) * sens).sum())
         return total
 
     def _evaluate(self, moved: dict[Value, Array]) -> dict[Value, Array]:
@@ -526,14 +525,11 @@ class _Judge:
                     own = np.asarray(self.base[node]) + moved.get(node, 0.0)
                     values[node] = list(own) if isinstance(self.base[node], list) else own
                     continue
-                inputs = [self._at(values, value) for value in node.inputs]
+                inputs = [value_at(values, value) for value in node.inputs]
                 for index in node.op.distributions:
-                    inputs[index] = self._at(self.base, node.inputs[index])
+                    inputs[index] = value_at(self.base, node.inputs[index])
                 values[node] = self.kernel(node)(*inputs)
         return values
-
-    def _at(self, values: dict[Value, Array], value: Value) -> Array:
-        return value.value if isinstance(value, Constant) else values[value]
 
 
 def _depend(nodes: Sequence[Node], roots: Any) -> set[Value]:

@@ -34,6 +34,7 @@ from mspc.verify.finite_differences import (
     name_of,
     needed,
     passes_no_gradient,
+    value_at,
     widened,
 )
 from mspc.verify.pytorch.counterparts import counterparts, counterparts_of_draws, load_torch, update_formulas
@@ -141,11 +142,6 @@ def _gradients(
 
 def _type_of(array: Array) -> TensorType:
     return TensorType(dtype_of(np.asarray(array).dtype), np.shape(array))
-
-
-def value_at(values: Mapping[Value, Array], value: Value) -> Array:
-    """The value of a node, a parameter or a constant."""
-    return value.value if isinstance(value, Constant) else values[value]
 
 
 GRADIENTS = 1e-6

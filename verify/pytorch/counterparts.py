@@ -279,34 +279,31 @@ def _named(module: Any, names: dict[str, str]) -> dict[str, Counterpart]:
 
 
 def _alike(torch: Any) -> dict[str, Counterpart]:
-    return _named(
-        torch,
-        {
-            "Abs": "abs", "ACos": "acos", "Acosh": "acosh", "Add": "add", "Asin": "asin", "Asinh": "asinh",
-            "Atan": "atan", "Atan2": "atan2", "Atanh": "atanh", "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or",
-            "BitwiseXor": "bitwise_xor", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Div": "div", "Equal": "eq",
-            "Erf": "erf", "Erfc": "erfc", "Exp": "exp", "Expm1": "expm1", "Floor": "floor", "FloorMod": "remainder",
-            "FmodScalar": "fmod", "FmodTensor": "fmod", "Greater": "gt", "GreaterEqual": "ge", "Hypot": "hypot",
-            "Identity": "clone", "Inv": "reciprocal", "Invert": "bitwise_not", "IsFinite": "isfinite",
-            "IsInf": "isinf", "IsNan": "isnan",
-            "Lerp": "lerp", "Less": "lt", "LessEqual": "le", "Log": "log", "Log1p": "log1p",
-            "LogicalAnd": "logical_and", "LogicalNot": "logical_not", "LogicalOr": "logical_or",
-            "LogicalXor": "logical_xor", "Maximum": "maximum", "Minimum": "minimum", "Mod": "fmod", "Mul": "mul",
-            "Neg": "neg", "NotEqual": "ne", "OnesLike": "ones_like", "Pow": "pow", "RealDiv": "div",
-            "Reciprocal": "reciprocal", "RemainderScalarTensor": "remainder", "RemainderTensorScalar": "remainder",
-            "RemainderTensorTensor": "remainder", "Rint": "round", "Round": "round", "Rsqrt": "rsqrt",
-            "Select": "where", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt",
-            "Square": "square", "Sub": "sub", "Tan": "tan", "Tanh": "tanh", "Trunc": "trunc", "TruncateMod": "fmod",
-            "ZerosLike": "zeros_like",
-        },
-    )  # fmt: skip
+    """Operators that are one function of PyTorch: those that are ATen's in the reader's table, and others."""
+    from mspc.readers.pytorch.kinds.pointwise import BINARY, UNARY  # late: the reader is loaded on demand
+
+    found: dict[str, Counterpart] = {}
+    for names, op in (*UNARY.items(), *BINARY.items()):
+        name, overload = names.split()[0].split(".")
+        found |= _named(getattr(torch.ops.aten, name), {op.__name__: overload})
+    others = {
+        "Abs": "abs", "Add": "add", "Atan2": "atan2", "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or",
+        "BitwiseXor": "bitwise_xor", "Ceil": "ceil", "Div": "div", "Floor": "floor", "FmodScalar": "fmod",
+        "FmodTensor": "fmod", "Hypot": "hypot", "Identity": "clone", "Inv": "reciprocal", "Invert": "bitwise_not",
+        "Lerp": "lerp", "LogicalAnd": "logical_and", "LogicalNot": "logical_not", "LogicalOr": "logical_or",
+        "LogicalXor": "logical_xor", "Mod": "fmod", "OnesLike": "ones_like", "Pow": "pow", "RealDiv": "div",
+        "RemainderScalarTensor": "remainder", "RemainderTensorScalar": "remainder",
+        "RemainderTensorTensor": "remainder", "Rint": "round", "Round": "round", "Select": "where",
+        "Sigmoid": "sigmoid", "Sub": "sub", "Tanh": "tanh", "Trunc": "trunc", "TruncateMod": "fmod",
+        "ZerosLike": "zeros_like",
+    }  # fmt: skip
+    return found | _named(torch, others)
 
 
 def _elementwise(torch: Any) -> dict[str, Counterpart]:
     return {
         "Cast": lambda op, x: x.to(getattr(torch, op.dst_type.numpy.name)),
         "DivNoNan": lambda op, x, y: torch.where(y == 0, torch.zeros_like(x / y), x / torch.where(y == 0, 1, y)),
-        "FloorDiv": lambda op, x, y: torch.div(x, y, rounding_mode="floor"),
         "NanToNum": lambda op, x: torch.nan_to_num(x, op.nan, op.posinf, op.neginf),
         "SquaredDifference": lambda op, x, y: (x - y) ** 2,
         "TruncateDiv": lambda op, x, y: torch.div(x, y, rounding_mode="trunc"),
@@ -333,8 +330,8 @@ def _activations(torch: Any) -> dict[str, Counterpart]:
     plain = _named(
         functional,
         {
-            "HSigmoid": "hardsigmoid", "HSwish": "hardswish", "Mish": "mish", "ReLU": "relu", "ReLU6": "relu6",
-            "SeLU": "selu", "SiLU": "silu", "Softplus": "softplus", "Softsign": "softsign",
+            "HSigmoid": "hardsigmoid", "HSwish": "hardswish", "Mish": "mish", "SeLU": "selu", "Softplus": "softplus",
+            "Softsign": "softsign",
         },
     )  # fmt: skip
     return plain | {

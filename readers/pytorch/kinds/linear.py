@@ -70,12 +70,8 @@ def matrix_norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> An
 
 
 def norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
-    """Return the norm of matrices if an order and two dimensions are meant, else that of all elements along
-    dimensions."""
-    if order is None:
-        return vector_norm(self, 2, dim, keepdim, dtype)
-    dims = tuple(range(len(self.shape))) if dim is None else tuple(dim)
-    return (matrix_norm if len(dims) == 2 else vector_norm)(self, order, dims, keepdim, dtype)
+    """Return the norm of vectors, or of matrices."""
+    return ops.norm(self, order, None if dim is None else tuple(dim), keepdim, dtype=dtype)
 
 
 def solved(matrix: Any, right: Any, left: Any) -> Any:

@@ -146,12 +146,6 @@ def spread_along(
         (0, _one(output_padding)), groups, (1, _one(dilation))))
 
 
-def greatest_along(self: Any, output_size: Any) -> Any:
-    """The greatest numbers of parts of the last dimension, with their places there."""
-    found, places = functional.adaptive_max_pool2d(ops.ExpandDims()(self, -2), (1, _one(output_size)), True)
-    return ops.Squeeze(-2)(found), ops.Squeeze(-2)(places)
-
-
 def put_back(self: Any, indices: Any, output_size: Any) -> Any:
     """The elements at their places in images of a size, among zeros."""
     front = self.shape[:-2]
@@ -288,7 +282,8 @@ IMAGES = (
     row("conv_transpose1d.default",
         "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1",
         spread_along),
-    row("adaptive_max_pool1d.default", "self, output_size", greatest_along),
+    row("adaptive_max_pool1d.default", "self, output_size",
+        lambda self, output_size: functional.adaptive_max_pool1d(self, output_size, True)),
     row("upsample_trilinear3d.vec", "input, output_size, align_corners, scale_factors",
         lambda input, output_size, corners, factors: resized(input, output_size, "trilinear", corners, factors)),
     row("conv_transpose3d.input",
