@@ -12,7 +12,7 @@ from typing import Any
 
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.mindspore_file import Entry, write_file
-from mspc.checkpoint.opening import open_checkpoint
+from mspc.checkpoint.sets import open_checkpoint
 from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces, box_at, chosen, extent, in_file
 from mspc.checkpoint.writing import TensorSlice, make_synced_folder, write_slices, write_synced
 from mspc.ir.diagnostics import MspcError

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mspc.checkpoint.mindspore_file import Entry, write_file
-from mspc.checkpoint.opening import open_checkpoint, own_state
+from mspc.checkpoint.sets import open_checkpoint, own_state
 from mspc.checkpoint.sliced import layouts_in, ranks_of, slices_of
 from mspc.checkpoint.stored_tensors import Checkpoint, TensorPieces, box_of_shape
 from mspc.checkpoint.writing import write_slices_to

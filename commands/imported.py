@@ -132,7 +132,7 @@ def _loaded(program: ExportedProgram, path: Path | None) -> ExportedProgram:
     """Return the program, with the weights of a checkpoint if `path` is given. Raise MspcError if they do not fit."""
     if path is None:
         return program
-    from mspc.checkpoint.opening import open_checkpoint  # late, as above
+    from mspc.checkpoint.sets import open_checkpoint  # late, as above
     from mspc.readers.pytorch.other_weights import with_weights
 
     return with_weights(program, open_checkpoint(path))

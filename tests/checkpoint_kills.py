@@ -19,8 +19,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from mspc.checkpoint.opening import open_checkpoint
-from mspc.checkpoint.sets import find_sets
+from mspc.checkpoint.sets import find_sets, open_checkpoint
 
 SCRIPT = """
 import os, sys

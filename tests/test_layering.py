@@ -31,7 +31,7 @@ LAYERS: dict[str, str] = {
     "engine": "ir sharding checkpoint ops analysis passes plans runtime mindspore_api doctor compiler",
     "output": "ir sharding checkpoint ops analysis passes plans runtime mindspore_api compiler engine",
     "search": "ir sharding checkpoint ops analysis passes plans runtime mindspore_api compiler engine output",
-    "verify": "ir sharding checkpoint ops analysis passes plans runtime mindspore_api compiler engine",
+    "verify": "ir sharding checkpoint ops analysis passes plans runtime mindspore_api readers compiler engine",
     "commands": "ir sharding checkpoint ops analysis passes plans runtime mindspore_api doctor compiler engine output"
     " search verify readers",
 }

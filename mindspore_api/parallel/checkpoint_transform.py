@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.checkpoint.opening import open_checkpoint
+from mspc.checkpoint.sets import open_checkpoint
 from mspc.checkpoint.sliced import (
     FORMATS,
     check_divides,

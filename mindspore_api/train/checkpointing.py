@@ -13,13 +13,14 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from mspc.checkpoint.opening import open_checkpoint, own_state
 from mspc.checkpoint.sets import (
     CALLED,
     FoundCheckpoint,
     find_sets,
     next_sequence,
     of_mindspores_format,
+    open_checkpoint,
+    own_state,
     prefixes_in,
     publish,
     rank_file,

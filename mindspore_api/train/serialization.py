@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mspc.checkpoint.mindspore_file import Entry, write_file
-from mspc.checkpoint.opening import as_it_lies, open_checkpoint
+from mspc.checkpoint.sets import as_it_lies, open_checkpoint
 from mspc.checkpoint.sliced import STRATEGY
 from mspc.checkpoint.stored_tensors import Checkpoint, box_at, extent
 from mspc.checkpoint.writing import TensorSlice, write_slices_to

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from mspc.checkpoint.opening import HUGGING_FACE_INDEX, open_checkpoint
+from mspc.checkpoint.sets import HUGGING_FACE_INDEX, open_checkpoint
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.setting_kind import say_once

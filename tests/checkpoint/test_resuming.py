@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import mspc as ms
-from mspc.checkpoint.opening import open_checkpoint
-from mspc.checkpoint.sets import find_sets
+from mspc.checkpoint.sets import find_sets, open_checkpoint
 from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script

@@ -17,8 +17,7 @@ import pytest
 import mspc as ms
 from mspc import nn
 from mspc.checkpoint.files import SEAL, kind_here
-from mspc.checkpoint.opening import open_checkpoint, own_state
-from mspc.checkpoint.sets import INDEX, find_sets, rank_file, set_name
+from mspc.checkpoint.sets import INDEX, find_sets, open_checkpoint, own_state, rank_file, set_name
 from mspc.commands.checkpoints import check_checkpoint, merge_checkpoint
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api.train.checkpointing import resume_training

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import mspc as ms
 from mspc import Tensor, merge_pipeline_strategys, parallel
-from mspc.checkpoint.opening import open_checkpoint
-from mspc.checkpoint.sets import INDEX, publish, rank_file
+from mspc.checkpoint.sets import INDEX, open_checkpoint, publish, rank_file
 from mspc.checkpoint.sliced import layouts_in
 from mspc.checkpoint.stored_tensors import box_at, box_of, chosen, extent, runs
 from mspc.checkpoint.writing import TensorSlice, write_slices

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mspc.checkpoint.opening import open_checkpoint
+from mspc.checkpoint.sets import open_checkpoint
 from mspc.ir.diagnostics import MspcError
 from mspc.readers.pytorch.exported_program import ExportedProgram
 from mspc.readers.pytorch.graph_reader import read_program

@@ -10,7 +10,7 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor
-from mspc.checkpoint.opening import open_checkpoint
+from mspc.checkpoint.sets import open_checkpoint
 from mspc.readers.pytorch.exported_program import ExportedProgram
 from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.network import ImportedNetwork
