@@ -25,27 +25,6 @@ def case(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @case
-def early_returns(x):
-    if x.sum() > 3:
-        return x * 2
-    y = x + 1
-    if y.min() < 0:
-        return y
-    return y * y
-
-
-@case
-def nested_returns(x):
-    if x.sum() > 0:
-        if x[0] > x[1]:
-            return x
-        x = x * 3
-    elif x.max() < 0:
-        return -x
-    return x + 10
-
-
-@case
 def numbers_and_names(x):
     out, scale = 3, 1.0
     if (x > 0).any():
