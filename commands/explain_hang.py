@@ -11,7 +11,7 @@ from typing import Any
 from mspc.commands.report.tables import TextTable, check_json, print_line, print_table, write_report
 from mspc.ir.graph import Node
 from mspc.ops.collective.base import Collective
-from mspc.runtime.faults.culprits import Explanation, Hang, Wait, explain
+from mspc.runtime.faults.culprits import Explanation, Hang, Wait, explain, with_all_calls
 from mspc.runtime.faults.flight_records import Call, read_records
 from mspc.runtime.faults.stopped import shown_ranks
 from mspc.runtime.program import load_program
@@ -44,6 +44,8 @@ def explain_records(paths: Sequence[Path], ranks: int, program: Path | None, jso
         print(f"warning: {each}", file=sys.stderr)
     steps = None if program is None else steps_of(program, [record.rank for record in records])
     found = explain(records, ranks, steps)
+    if (complete := with_all_calls(records, found)) != records:
+        found = explain(complete, ranks, steps)
     status = int(bool(found.explanations))
     if json is not None:
         write_report(json, "explain-hang", _content(found, len(records)), status)

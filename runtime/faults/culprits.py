@@ -16,12 +16,13 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from mspc.runtime.faults.flight_records import Call, Record, last_numbers
+from mspc.runtime.faults.flight_records import Call, Record, last_numbers, read_record
 
 SLOW, SLOW_FACTOR = 1_000_000_000, 20
 """Least delay of a slow rank, in nanoseconds, and beside a typical delay between two calls."""
 RECEIVE = re.compile(r"recv \d+<-(\d+)")
 MOST_EXPLANATIONS = 3
+FEW_OTHERS = 2
 
 Token = int
 
@@ -82,6 +83,20 @@ def explain(records: Sequence[Record], world: int = 0, steps: Mapping[int, Seque
     following |= {r.rank: step for r in records for step in _next_in_program(r, (steps or {}).get(r.rank, ()))}
     found = edits or _stopped(by_rank, waits, missing, members, following) or _slow(records)
     return Hang(tuple(found[:MOST_EXPLANATIONS]), waits, missing)
+
+
+def with_all_calls(records: Sequence[Record], found: Hang) -> list[Record]:
+    """Return the records with all calls of the ranks in the explanations, and of some with equal programs, if only the
+    last ones were read: a fault may be older than these. Raise MspcError if a file cannot be read again."""
+    if not any(record.dropped for record in records):
+        return [*records]
+    tokens = _Tokens()
+    sequences = {record.rank: tokens.of(record) for record in records}
+    named = {each.rank for each in found.explanations}
+    for cluster in _clusters(sequences):
+        if not named.isdisjoint(cluster):
+            named |= {*cluster[:FEW_OTHERS], *cluster[-FEW_OTHERS:]}
+    return [read_record(record.path) if record.rank in named and record.dropped else record for record in records]
 
 
 def _created(edit: Explanation) -> int:

@@ -17,6 +17,8 @@ from mspc.ir.diagnostics import MspcError
 
 VERSIONS = ("2.", "1.")
 """Beginnings of the versions whose fields are known."""
+LARGE, LAST = 64 << 20, 64
+"""Bytes of all records from which on only the last calls of each are read, and how many these are."""
 LIBRARY = re.compile(r"[/\\]torch[/\\]|[/\\]site-packages[/\\]mspc[/\\]|^<frozen ")
 """Files whose frames are not the user's."""
 RANK = re.compile(r"\d+")
@@ -60,7 +62,7 @@ class Record(NamedTuple):
 
 def read_records(paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
     """Return the records in files and folders, by rank, and why others cannot be read. The rank is the last number in a
-    file's name.
+    file's name. Of large records only the last calls are read.
 
     Raises:
         MspcError: no file can be read, or two are of one rank.
@@ -69,11 +71,12 @@ def read_records(paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
     files = [file for file in files if file.is_file() and not file.name.startswith(".")]
     if not files:
         raise MspcError(f"{paths[0]} holds no records" if paths else "no records are given", code="E0101")
+    last = LAST if sum(file.stat().st_size for file in files) > LARGE else 0
     found: dict[int, Record] = {}
     wrong: list[str] = []
     for file in files:
         try:
-            record = read_record(file)
+            record = read_record(file, last)
         except MspcError as error:
             wrong.append(error.message)
             continue
@@ -85,8 +88,11 @@ def read_records(paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
     return [found[rank] for rank in sorted(found)], wrong
 
 
-def read_record(path: Path) -> Record:
-    """Return the record in a file. Raise MspcError if it is none, is damaged, or is of another version."""
+def read_record(path: Path, last: int = 0) -> Record:
+    """Return the record in a file. Raise MspcError if it is none, is damaged, or is of another version.
+
+    last: how many calls are enough, 0 for all of them.
+    """
     numbers = RANK.findall(path.stem)
     if not numbers:
         raise MspcError(f"{path}: its name does not end in the number of a rank, as trace_rank_3")
@@ -95,7 +101,10 @@ def read_record(path: Path) -> Record:
     except OSError as error:
         raise MspcError(f"cannot read {path}: {error.strerror}") from None
     try:
-        content = plain_pickle(data) if data[:1] == b"\x80" else json.loads(data)
+        if data[:1] == b"\x80":
+            content = last_entries(data, last) if last else plain_pickle(data)
+        else:
+            content = json.loads(data)
     except RecursionError:
         raise MspcError(f"{path} is damaged: it is nested too deeply") from None
     except ValueError as error:
@@ -106,7 +115,7 @@ def read_record(path: Path) -> Record:
     if not version.startswith(VERSIONS):
         raise MspcError(f"{path} is a flight record of version {version or 'unknown'}; versions 1 and 2 are known")
     try:
-        entries = sorted(content["entries"], key=lambda entry: int(entry["record_id"]))
+        entries = sorted(content["entries"], key=lambda entry: int(entry["record_id"]))[-last:]
         shared: dict[Any, Any] = {}
         calls = tuple(_call(entry, shared) for entry in entries)
         dropped = int(entries[0]["record_id"]) if entries else 0
@@ -162,64 +171,119 @@ MARK = object()
 _SHORT: dict[int, Any] = {ord("N"): None, 0x88: True, 0x89: False}
 
 
+FRAMES = b"X\x06\x00\x00\x00framesq"
+
+
+def last_entries(data: bytes, last: int) -> Any:
+    """Return the content of a record's pickle without most entries before the last ones.
+
+    Entries refer by number to texts and stacks of earlier ones, which are numbered in the order of their use: of the
+    entries in the middle those are decoded that have something new.
+
+    Raises:
+        ValueError: see `plain_pickle`.
+    """
+    at = data.find(FRAMES) + len(FRAMES)
+    begin = b"}(h" + data[at : at + 1]  # an entry: an empty dictionary, a mark, and its first key
+    second, start = data.find(begin, at), len(data)
+    if data.count(begin) < last + 2:
+        return plain_pickle(data)
+    for _ in range(last):
+        start = data.rfind(begin, 0, start)
+    decoder = PlainDecoder(data)
+    try:
+        decoder.run(0, second)
+        at = second
+        while (at := data.find(_put(len(decoder.memo)), at, start)) >= 0:
+            entry, following = data.rfind(begin, 0, at), data.find(begin, at)
+            decoder.run(entry, following)
+            at = following
+        return decoder.run(start)
+    except ValueError:  # bytes in the middle that look like another opcode
+        return plain_pickle(data)
+
+
+def _put(number: int) -> bytes:
+    """The opcode that gives the value on top of the stack a number."""
+    return b"q" + bytes([number]) if number < 256 else b"r" + number.to_bytes(4, "little")
+
+
 def plain_pickle(data: bytes) -> Any:
     """Return the dictionaries, lists, tuples, texts and numbers of a pickle.
 
     Raises:
         ValueError: it has an opcode for anything else, or is damaged.
     """
-    stack: list[Any] = []
-    memo: dict[int, Any] = {}
-    at, end = 0, len(data)
-    try:
-        while at < end:
-            code = data[at]
-            at += 1
-            if code == 0x68:  # BINGET
-                stack.append(memo[data[at]])
+    return PlainDecoder(data).run(0)
+
+
+class PlainDecoder:
+    """A pickle's stack and the values that it refers to by number."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+
+    def run(self, at: int, end: int = 0) -> Any:
+        """Decode from a position to another one, or to the end, whose value is returned.
+
+        Raises:
+            ValueError: see `plain_pickle`.
+        """
+        data, stack, memo = self.data, self.stack, self.memo
+        until = end or len(data)
+        try:
+            while at < until:
+                code = data[at]
                 at += 1
-            elif code == 0x6A:  # LONG_BINGET
-                stack.append(memo[int.from_bytes(data[at : at + 4], "little")])
-                at += 4
-            elif code in _NUMBERS:
-                size, read = _NUMBERS[code]
-                stack.append(read(data, at)[0])
-                at += size
-            elif code == 0x71:  # BINPUT
-                memo[data[at]] = stack[-1]
-                at += 1
-            elif code == 0x72:  # LONG_BINPUT
-                memo[int.from_bytes(data[at : at + 4], "little")] = stack[-1]
-                at += 4
-            elif code in _TEXTS:
-                width = _TEXTS[code]
-                size = int.from_bytes(data[at : at + width], "little")
-                at += width
-                if size > end - at:
-                    raise ValueError(f"a text of {size} bytes at byte {at} is longer than the file")
-                stack.append(data[at : at + size].decode())
-                at += size
-            elif code in _SHORT:
-                stack.append(_SHORT[code])
-            elif code == 0x8A:  # LONG1
-                size = data[at]
-                stack.append(int.from_bytes(data[at + 1 : at + 1 + size], "little", signed=True))
-                at += 1 + size
-            elif code == 0x80:  # PROTO
-                at += 1
-            elif code == 0x95:  # FRAME
-                at += 8
-            elif code == 0x94:  # MEMOIZE
-                memo[len(memo)] = stack[-1]
-            elif code in _BUILDERS:
-                _BUILDERS[code](stack)
-            elif code == 0x2E:  # STOP
-                return stack.pop()
-            else:
-                raise ValueError(f"opcode {code:#04x} at byte {at - 1} is not one of plain data, and is not run")
-    except (KeyError, IndexError, struct.error, TypeError, AttributeError) as error:
-        raise ValueError(f"damaged before byte {at}: {type(error).__name__}") from None
-    raise ValueError(f"cut off after {end} bytes")
+                if code == 0x68:  # BINGET
+                    stack.append(memo[data[at]])
+                    at += 1
+                elif code == 0x6A:  # LONG_BINGET
+                    stack.append(memo[int.from_bytes(data[at : at + 4], "little")])
+                    at += 4
+                elif code in _NUMBERS:
+                    size, read = _NUMBERS[code]
+                    stack.append(read(data, at)[0])
+                    at += size
+                elif code == 0x71:  # BINPUT
+                    memo[data[at]] = stack[-1]
+                    at += 1
+                elif code == 0x72:  # LONG_BINPUT
+                    memo[int.from_bytes(data[at : at + 4], "little")] = stack[-1]
+                    at += 4
+                elif code in _TEXTS:
+                    width = _TEXTS[code]
+                    size = int.from_bytes(data[at : at + width], "little")
+                    at += width
+                    if size > len(data) - at:
+                        raise ValueError(f"a text of {size} bytes at byte {at} is longer than the file")
+                    stack.append(data[at : at + size].decode())
+                    at += size
+                elif code in _SHORT:
+                    stack.append(_SHORT[code])
+                elif code == 0x8A:  # LONG1
+                    size = data[at]
+                    stack.append(int.from_bytes(data[at + 1 : at + 1 + size], "little", signed=True))
+                    at += 1 + size
+                elif code == 0x80:  # PROTO
+                    at += 1
+                elif code == 0x95:  # FRAME
+                    at += 8
+                elif code == 0x94:  # MEMOIZE
+                    memo[len(memo)] = stack[-1]
+                elif code in _BUILDERS:
+                    _BUILDERS[code](stack)
+                elif code == 0x2E:  # STOP
+                    return stack.pop()
+                else:
+                    raise ValueError(f"opcode {code:#04x} at byte {at - 1} is not one of plain data, and is not run")
+        except (KeyError, IndexError, struct.error, TypeError, AttributeError) as error:
+            raise ValueError(f"damaged before byte {at}: {type(error).__name__}") from None
+        if not end:
+            raise ValueError(f"cut off after {until} bytes")
+        return None
 
 
 def _since_mark(stack: list[Any]) -> list[Any]:

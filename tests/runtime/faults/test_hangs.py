@@ -132,6 +132,42 @@ def test_records_of_json_and_pickles_are_alike(tmp_path: Path) -> None:
     assert one.calls[0].place == "/job/train.py:7"
 
 
+def as_pytorch_writes(value: Any) -> bytes:
+    """A pickle with PyTorch's opcodes: texts are numbered, dictionaries and lists are not."""
+    numbers: dict[str, int] = {}
+
+    def written(each: Any) -> bytes:
+        if isinstance(each, dict):
+            return b"}(" + b"".join(written(part) for pair in each.items() for part in pair) + b"u"
+        if isinstance(each, list):
+            return b"](" + b"".join(map(written, each)) + b"e"
+        if isinstance(each, tuple):
+            return b"(" + b"".join(map(written, each)) + b"t"
+        if not isinstance(each, str):
+            return pickle.dumps(each, 2)[2:-1]
+        if each in numbers:
+            return b"h" + bytes([numbers[each]])
+        numbers[each] = len(numbers)
+        return b"X" + len(each).to_bytes(4, "little") + each.encode() + b"q" + bytes([numbers[each]])
+
+    return b"\x80\x02" + written(value) + b"."
+
+
+def test_the_last_calls_of_a_large_record_are_read_alone(tmp_path: Path) -> None:
+    record = content()
+    first = record["entries"]
+    record["entries"] = [dict(first[0], record_id=i, collective_seq_id=i + 1) for i in range(300)]
+    for i in (150, 298):  # a text that is used in the middle for the first time, and one at the end
+        record["entries"][i]["input_dtypes"] = record["entries"][299]["output_dtypes"] = [f"Type{i}"]
+    path = tmp_path / "trace_rank_0"
+    path.write_bytes(as_pytorch_writes(record))
+    whole = read_record(path)
+    assert plain_pickle(path.read_bytes()) == record
+    part = read_record(path, 10)
+    assert (part.calls, part.dropped) == (whole.calls[-10:], 290)
+    assert read_record(path, 1000).calls == whole.calls
+
+
 @pytest.mark.parametrize("with_program", [False, True])
 def test_culprits_of_random_jobs_are_found(with_program: bool) -> None:
     found = Counter[bool]()
