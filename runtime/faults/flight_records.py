@@ -62,7 +62,7 @@ class Record(NamedTuple):
 
 def read_records(paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
     """Return the records in files and folders, by rank, and why others cannot be read. The rank is the last number in a
-    file's name. Of large records only the last calls are read.
+    file's name. Only the last calls of large records are read.
 
     Raises:
         MspcError: no file can be read, or two are of one rank.
