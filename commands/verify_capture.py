@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,12 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
 from mspc.engine.capture import capture_made
 from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, OpLike
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.mindspore_api.state import Session
+from mspc.ops.collective.base import Collective
 from mspc.output.dumps import first_values
 from mspc.readers.pytorch.exported_program import NodeResult
 from mspc.verify.scale.blame import ranks_in_words
@@ -69,16 +71,16 @@ def programs_of_captures(folder: Path, single: Path) -> CapturedPrograms:
             f"{single} has {ranks_in(single)} ranks, and one device is needed to compare with",
             notes=["mspc capture script.py --ranks 1 --out DIR records one"],
         )
-    (step,) = _steps(single)
+    ((_, step, _),) = _kinds(single)
     one, results, values = _program(step, single)
-    steps = _steps(folder)
+    steps = _kinds(folder)
     shapes = {p.name: p.tensor_type.shape for p in one.parameters}
-    mesh = placed.mesh_of(steps)
+    mesh = placed.mesh_of([step for _, step, _ in steps])
     batch: Layout | None = None
-    graphs: list[Graph] = []
-    for each in steps:
+    kinds: list[RankKind] = []
+    for ranks, each, members in steps:
         graph, found, _ = _program(each, folder)
-        graphs.append(graph)
+        kinds.append(RankKind(ranks, graph, _own_groups(graph, members)))
         _check_names(graph, shapes, folder, single)
         if found != results:
             name = min({*found} ^ {*results})[1]
@@ -94,10 +96,9 @@ def programs_of_captures(folder: Path, single: Path) -> CapturedPrograms:
     groups: list[tuple[int, ...]] = []
     if batch is not None:
         axes = [axis for dim in batch.dims for axis in dim]
-        groups = [batch.group(axes, rank) for rank in range(len(graphs))]
-    kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
+        groups = [batch.group(axes, rank) for rank in range(ranks_in(folder))]
     named = tuple(("gradient", name) if kind == _GRADIENT else ("loss", "") for kind, name in results)
-    return CapturedPrograms(one, kinds, values, named, tuple(groups))
+    return CapturedPrograms(one, merged(kinds), values, named, tuple(groups))
 
 
 def check_precision(programs: CapturedPrograms) -> None:
@@ -132,18 +133,42 @@ def _check_waits(step: CapturedStep) -> None:
             origin.update((result, read[0]) for result in node.results)
 
 
-def _steps(folder: Path) -> list[CapturedStep]:
-    from mspc.readers.pytorch.captured import read_rank
+Members = Mapping[str, tuple[tuple[int, ...], ...]]
+"""The ranks of each group of a kind's program, as each rank of the kind has them."""
+
+
+def _kinds(folder: Path) -> list[tuple[tuple[int, ...], CapturedStep, Members]]:
+    """Return (the ranks, the step of the first, their groups) of each kind; ranks that differ in more than groups are
+    kinds of their own."""
+    from mspc.readers.pytorch.captured import groups_of, read_rank
     from mspc.readers.pytorch.captured_kinds import read_kinds
 
-    ranks, kinds = ranks_in(folder), read_kinds(folder)
-    steps = [read_rank(folder, rank, kinds) for rank in range(ranks)]
-    for rank, step in enumerate(steps):
+    count, kinds = ranks_in(folder), read_kinds(folder)
+    found: list[tuple[tuple[int, ...], Members]] = []
+    for kind in kinds:
+        members = groups_of(folder, kind)
+        found += [(kind.ranks, members)] if members is not None else [((rank,), {}) for rank in kind.ranks]
+    found = found or [((rank,), {}) for rank in range(count)]
+    steps = [(ranks, read_rank(folder, ranks[0], kinds), members) for ranks, members in found]
+    for ranks, step, _ in steps:
         _check_waits(step)
-        if (step.rank, step.ranks) != (rank, ranks):
-            own = f"rank {step.rank} of {step.ranks}"
-            raise MspcError(f"{step.program.name} is of {own}, not of rank {rank} of {ranks}")
+        if step.ranks != count:
+            raise MspcError(f"{step.program.name} is of rank {ranks[0]} of {step.ranks}, not of {count}")
     return steps
+
+
+def _own_groups(graph: Graph, members: Members) -> dict[int, tuple[OpLike, ...]]:
+    """Give each collective whose group differs from rank to rank an operator of its own; return those of all ranks."""
+    found: dict[int, tuple[OpLike, ...]] = {}
+    for each in graph.graphs():
+        for node in each.nodes:
+            op: Any = node.op
+            own = members.get(op.group, ()) if isinstance(op, Collective) else ()
+            if len(set(own)) > 1:
+                node.op = op = replace(op)
+                made = {ranks: replace(op, rank_list=ranks) for ranks in set(own)}
+                found[id(op)] = tuple(made[ranks] for ranks in own)
+    return found
 
 
 def _program(step: CapturedStep, folder: Path) -> tuple[Graph, list[tuple[str, str]], Sequence[Any]]:

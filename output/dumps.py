@@ -206,6 +206,8 @@ def _typed(type: Type) -> dict[str, Any]:
     return {"dtype": str(getattr(type, "dtype", "")), "shape": list(shape)}
 
 
+CAPTURED = "rank_0.step"
+"""The file that every folder of `mspc capture` has."""
 OWN = re.compile(rf"rank_\d+(\.step)?|ranks\.json|{re.escape(PROGRAM)}|{re.escape(WEIGHTS)}")
 OWN_IN_RANK = re.compile(r".*_\d{4,}\.(ir|dot)")
 DUMP = re.compile(rf".*_({'|'.join(DTYPES)})_\d+(-\d+)*_rank\d+\.npy", re.IGNORECASE)
@@ -335,7 +337,7 @@ def _check_replaceable(path: Path) -> None:
 
 def _foreign(path: Path) -> list[str]:
     entries = [entry for entry in path.iterdir() if not is_own_name(entry.name)]
-    if entries and not (path / PROGRAM).is_file():
+    if entries and not (path / PROGRAM).is_file() and not (path / CAPTURED).is_file():
         return [entry.name for entry in entries]
     found: list[str] = []
     for entry in entries:

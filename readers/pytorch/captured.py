@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from mspc.ir.files.parsing import entry, list_in, object_in, parsed_json, text_i
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, DType, TensorType, dtype_of
 from mspc.readers.pytorch.archive import MOST_DIMENSIONS, NOT_HERE, Archive, ProgramWeights
-from mspc.readers.pytorch.captured_kinds import CapturedKind, read_kinds, with_own_groups
+from mspc.readers.pytorch.captured_kinds import RANKS, CapturedKind, read_kinds, with_own_groups
 from mspc.readers.pytorch.exported_program import (
     Argument,
     ExportedGraph,
@@ -112,6 +113,34 @@ def read_rank(folder: Path, rank: int, kinds: Sequence[CapturedKind] | None = No
     return step
 
 
+def groups_of(folder: Path, kind: CapturedKind) -> Mapping[str, tuple[tuple[int, ...], ...]] | None:
+    """Return the ranks of each group of the traced rank's program as each rank of the kind has them, in the order of
+    the ranks; None if ranks differ in more than groups."""
+    path, count = folder / f"rank_{kind.traced}.step", math.prod(kind.mesh)
+    try:
+        content = with_own_groups(parsed_json(Archive(path).text(CONTENT)))
+        for place in (place for slopes in kind.slopes for place in slopes):
+            if place[0] == "nodes":
+                operator = kind_of(content["nodes"][place[1]][0])
+                if operator is None or place[3] not in operator.unread:
+                    return None
+        groups = {"groups": content["groups"]}
+        own = replace(kind, slopes=tuple({p: n for p, n in each.items() if p[0] == "groups"} for each in kind.slopes))
+        found = [own.program_of(rank, groups)["groups"].values() for rank in kind.ranks]
+        listed = [
+            [tuple(whole_in(rank, "a group", 0, count - 1) for rank in g["ranks"]) for g in each] for each in found
+        ]
+        named = [_label(group["about"], group["ranks"]) for group in groups["groups"].values()]
+    except (LookupError, TypeError, ValueError) as error:
+        raise MspcError(f"{path} and {folder / RANKS} do not fit each other: {error}", code="E0116") from None
+    return dict(zip(named, zip(*listed, strict=True), strict=True))
+
+
+def _label(about: str, ranks: Sequence[int]) -> str:
+    """Return the name of a group, which all of its ranks have for it: its description and its ranks."""
+    return f"{_DESCRIBED.sub('', about) or 'ranks'} {'-'.join(map(str, ranks))}"
+
+
 class _StepReader:
     """Reads the content of one file. Its methods raise ValueError with the error and its place."""
 
@@ -133,10 +162,7 @@ class _StepReader:
             owner, where = object_in(value, f"group {name!r:.40}"), f"group {name!r:.40}"
             groups[name] = tuple(whole_in(rank, where, 0, self.ranks - 1) for rank in self._list(owner, "ranks", where))
             about[name] = text_in(owner.get("about", ""), where)
-        self.labels = {
-            name: f"{_DESCRIBED.sub('', about[name]) or 'ranks'} {'-'.join(map(str, members))}"
-            for name, members in groups.items()
-        }  # fmt: skip
+        self.labels = {name: _label(about[name], members) for name, members in groups.items()}
         self.places = [
             self._place(each, f"place {at}") for at, each in enumerate(list_in(self._entry("places"), "its"))
         ]

@@ -32,16 +32,9 @@ def reduce_scattered(x: Any, reduce_op: Any, group: Any) -> Any:
     return ops.ReduceScatter(NAMES.get(reduce_op, reduce_op), group)(x)
 
 
-def copied_in(inputs: Any, output: Any, sizes: Any, count: Any, rank: Any) -> Any:
-    """Return (the flat inputs in a row, the output with them at the rank's position)."""
-    own = ops.concat([ops.Reshape()(each, (-1,)) for each in inputs], 0)
-    parts = []
-    if rank > 0:
-        parts.append(output[: rank * count])
-    parts.append(own)
-    if (rank + 1) * count < output.shape[0]:
-        parts.append(output[(rank + 1) * count :])
-    return own, ops.concat(parts, 0)
+def copied_in(inputs: Any, output: Any) -> Any:
+    """Return (the flat inputs in a row, the output, which the all-gather that follows overwrites)."""
+    return ops.concat([ops.Reshape()(each, (-1,)) for each in inputs], 0), output
 
 
 def gathered_into(output: Any, input: Any, group: Any) -> Any:
@@ -161,7 +154,7 @@ COLLECTIVES = (
         "output_tensor, input_tensor, process_group, reduce_op, -async_op=True, -timeout=-1", scattered_into,
         writes="output_tensor"),
     row("fsdp.all_gather_copy_in.default",
-        "all_gather_inputs, all_gather_output, inp_split_sizes, all_gather_input_numel, rank", copied_in),
+        "all_gather_inputs, all_gather_output, -inp_split_sizes, -all_gather_input_numel, -rank", copied_in),
     row("fsdp.split_with_sizes_copy.default", "all_gather_output, all_gather_input_split_sizes, dim=0, out",
         split_into, writes="out"),
     row("fsdp.chunk_cat.default", "tensors, dim, num_chunks, out", chunks_joined, writes="out"),

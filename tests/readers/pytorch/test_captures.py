@@ -14,7 +14,8 @@ import pytest
 from mspc.commands.captured import ranks_in
 from mspc.ir.diagnostics import MspcError
 from mspc.readers.pytorch import placed
-from mspc.readers.pytorch.captured import read_rank, read_step
+from mspc.readers.pytorch.captured import groups_of, read_rank, read_step
+from mspc.readers.pytorch.captured_kinds import read_kinds
 from tests.conftest import HANG
 from tests.serving import SERVED
 
@@ -86,14 +87,19 @@ def test_nodes_have_lines_modules_and_groups(ranks: Path) -> None:
     assert placed.mesh_of([step]) == (2, 2)
 
 
-def test_derived_ranks_are_as_if_they_were_traced(tmp_path: Path) -> None:
-    folder = captured(tmp_path / "kinds", 4, 4, 1)
+def test_derived_ranks_are_as_if_they_were_traced(single: Path, tmp_path: Path) -> None:
+    shutil.copytree(single, tmp_path / "kinds")
+    folder = captured(tmp_path / "kinds", 4, 4, 1)  # in place of the capture there
     every = captured(tmp_path / "every", 4, 4, 1, options=("--every-rank",))
     assert sorted(path.name for path in folder.iterdir()) == ["rank_0.step", "rank_2.step", "rank_3.step", "ranks.json"]
     derived, traced = read_rank(folder, 1), read_rank(every, 1)
     assert derived.groups == traced.groups
     assert derived.placements == traced.placements
     assert derived.program.graph == traced.program.graph
+    (kind,) = read_kinds(folder)
+    groups = groups_of(folder, kind)
+    assert groups is not None
+    assert [*zip(*groups.values(), strict=True)] == [tuple(read_rank(every, rank).groups.values()) for rank in range(4)]
     (folder / "rank_0.step").rename(tmp_path / "rank_0.step")
     (folder / "rank_2.step").rename(folder / "rank_0.step")
     with pytest.raises(MspcError, match=r"rank_0.step is of rank 2, not of rank 0"):
