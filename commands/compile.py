@@ -129,7 +129,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
         report.notes.append(f"no kernel of mspc's for GPUs, so they run through CuPy, in more launches: {rows}")
     if programs.differ and not timed:
         report.notes.append("the network depends on get_rank(), so the script was run once for every rank")
-    elif programs.runs > 1:
+    elif programs.runs > 1 and not timed:
         report.notes.append(found.why_again(programs.runs))
     if options.json is not None:
         write_report(options.json, "compile", report.as_dict())
