@@ -534,6 +534,11 @@ _GRADIENTS: tuple[tuple[Any, ...], ...] = (
      (2, 4, 6, 6), False),
     *(("_embedding_bag.default", floats(4, 3), integers(7), Drawn("bags", (3,)), False, mode, False, None, False, 2)
       for mode in (0, 1)),
+    ("max_unpool3d.default", floats(1, 2, 1, 2, 2), Drawn("places", (1, 2, 1, 2, 2)), (1, 3, 4), (1, 1, 1), (0, 0, 0)),
+    *(("index_reduce.default", floats(5, 4), 0, exactly([1, 3, 1], "int64"), floats(3, 4), reduce)
+      for reduce in ("mean", "prod", "amax", "amin")),
+    ("rrelu_with_noise_backward.default", X, Y, POSITIVE, 0.1, 0.3, True, False),
+    ("rrelu_with_noise_backward.default", X, Y, POSITIVE, 0.1, 0.3, False, False),
     ("_cdist_backward.default", floats(3, 5), floats(3, 4), floats(5, 4), 1.0, floats(3, 5)),
     ("_scaled_dot_product_flash_attention_for_cpu.default", *_ATTENTION, 0.0, False),
     ("_scaled_dot_product_flash_attention_for_cpu.default", *_ATTENTION, 0.0, True, {"scale": 0.3}),

@@ -149,7 +149,17 @@ def typed(values: Any, dtype: Any, otherwise: Any) -> Any:
     return ops.cast(values, otherwise if dtype is None else dtype)
 
 
+def leaking(self: Any, lower: Any, upper: Any, training: Any) -> Any:
+    """Return (elements below 0 times slopes, the slopes): drawn ones in training, else their mean."""
+    drawn = mint.rand(self.shape) * (upper - lower) + lower if training else ops.full_like(self, (lower + upper) / 2)
+    slopes = ops.where(ops.LessEqual()(self, 0), ops.cast(drawn, self.dtype), ops.ones_like(self))
+    return self * slopes, slopes
+
+
 RANDOM = (
+    row("rrelu_with_noise.default",
+        "self, -noise, lower=0.125, upper=0.3333333333333333, training=False, -generator=None", leaking,
+        writes="noise"),
     row("dropout.default", "input, p, train", dropped, lambda base, new, p, train: new),
     row("feature_dropout.default", "input, p, train", dropped_channels, lambda base, new, p, train: new),
     row("native_dropout.default", "input, p, train", dropped_with_mask),

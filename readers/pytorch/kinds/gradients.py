@@ -199,6 +199,10 @@ GRADIENTS = (
     row("elu_backward.default", "grad_output, alpha, scale, input_scale, is_result, self_or_result", elu_gradient),
     row("leaky_relu_backward.default", "grad_output, self, negative_slope, -self_is_result",
         lambda dout, self, slope: ops.where(ops.Greater()(self, 0), dout, dout * slope)),
+    row("rrelu_with_noise_backward.default",
+        "grad_output, self, noise, lower, upper, training, -self_is_result",
+        lambda dout, self, noise, lower, upper, training: dout * noise if training else ops.where(
+            ops.Greater()(self, 0), dout, dout * ((lower + upper) / 2))),
     row("hardswish_backward.default", "grad_output, self", gradients(ops.hardswish)),
     row("hardsigmoid_backward.default", "grad_output, self", gradients(ops.hardsigmoid)),
     row("mish_backward.default", "grad_output, self", gradients(ops.mish)),

@@ -152,6 +152,9 @@ INDEXING = (
     row("scatter.src", "self, dim, index, src", mint.scatter),
     row("scatter.value", "self, dim, index, value", mint.scatter),
     row("scatter_reduce.two", "self, dim, index, src, reduce, include_self=True", scattered_with),
+    row("index_reduce.default", "self, dim, index, source, reduce, include_self=True",
+        lambda self, dim, index, source, *how: scattered_with(
+            self, dim, index_along(source, dim, index), source, *how)),
     row("index_copy.default", "self, dim, index, source",
         lambda self, dim, index, source: mint.scatter(self, dim, index_along(source, dim, index), source)),
     row("index_fill.int_Scalar index_fill.int_Tensor", "self, dim, index, value", ops.index_fill),

@@ -147,11 +147,11 @@ def spread_along(
 
 
 def put_back(self: Any, indices: Any, output_size: Any) -> Any:
-    """The elements at their places in images of a size, among zeros."""
-    front = self.shape[:-2]
-    zeros = ops.Fill()(self.dtype, (*front, output_size[0] * output_size[1]), 0)
+    """The elements at their places in images or volumes of a size, among zeros."""
+    front = self.shape[: len(self.shape) - len(output_size)]
+    zeros = ops.Fill()(self.dtype, (*front, math.prod(output_size)), 0)
     found = mint.scatter(zeros, -1, ops.Reshape()(indices, (*front, -1)), ops.Reshape()(self, (*front, -1)))
-    return ops.Reshape()(found, (*front, output_size[0], output_size[1]))
+    return ops.Reshape()(found, (*front, *output_size))
 
 
 def spread_in_space(
@@ -289,6 +289,7 @@ IMAGES = (
     row("conv_transpose3d.input",
         "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1", spread_in_space),
     row("max_unpool2d.default", "self, indices, output_size", put_back),
+    row("max_unpool3d.default", "self, indices, output_size, -stride, -padding", put_back),
     row("affine_grid_generator.default", "theta, size, align_corners", ops.affine_grid),
     row("convolution.default",
         "input, weight, bias, stride, padding, dilation, transposed, output_padding, groups", any_convolution),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -43,15 +43,16 @@ OTHERWISE = {
     "batch_norm.default": "test_written_values.py", "_native_batch_norm_legit.default": "test_written_values.py",
     "native_batch_norm.default": "test_written_values.py",
     "searchsorted": "test_written_values.py", "bucketize": "test_written_values.py",
-    "_scaled_dot_product_flash_attention.": "it is of GPUs", "_scaled_dot_product_flash_attention_backward": "of GPUs",
+    "_scaled_dot_product_flash_attention.": "it is of GPUs",
+    "_scaled_dot_product_flash_attention_backward": "test_gradients_of_attention_on_gpus",
     "_scaled_dot_product_efficient": "it is of GPUs", "_scaled_dot_product_cudnn": "it is of GPUs",
-    "_fused_rms_norm_backward": "it is of GPUs",
+    "_fused_rms_norm_backward": "test_gradients_of_an_rms_norm_on_gpus",
     "c10d": "it needs several ranks: test_captures.py", "fsdp.": "it needs several ranks: test_captures.py",
     "mkldnn_rnn_layer_backward": "its operands have a form of oneDNN's own: test_gradients_of_an_lstm",
-    "_embedding_bag_backward": "its operands are results of _embedding_bag",
+    "_embedding_bag_backward": "test_gradients_of_bags",
     "_linalg_check_errors": "it computes nothing",
     "cauchy_": "its numbers are drawn", "log_normal_": "its numbers are drawn", "geometric_": "its numbers are drawn",
-    "randint_like": "its numbers are drawn",
+    "randint_like": "its numbers are drawn", "rrelu_with_noise.default": "its numbers are drawn",
     "_dtensor.": "it needs several ranks: test_captures.py",
 }  # fmt: skip
 """Kinds without a call here, by a part of their names, and why."""
@@ -255,6 +256,20 @@ def program_of(call: Call, arrays: list[np.ndarray], wanted: list[np.ndarray]) -
     return ExportedProgram("program", graph, tuple(inputs), outputs, weights)
 
 
+def compare_exactly(kind: str, args: Sequence[Any], wanted: Sequence[Any]) -> None:
+    """Compare a call with these tensors of PyTorch with these results."""
+    tensors = [each for each in args if isinstance(each, torch.Tensor)]
+    given = iter(exactly(each.detach().tolist(), str(each.dtype)[6:]) for each in tensors)
+    call = Call(kind, tuple(
+        next(given) if isinstance(each, torch.Tensor) else tuple(each) if isinstance(each, list) else each
+        for each in args), {})  # fmt: skip
+    arrays = [each.detach().contiguous().numpy() for each in tensors]
+    results = [each.detach().numpy() for each in wanted]
+    found = ImportedNetwork(program_of(call, arrays, results))(*map(Tensor, arrays))
+    for result, array in zip(found if isinstance(found, tuple) else (found,), results, strict=True):
+        np.testing.assert_allclose(result.asnumpy(), array, rtol=1e-5, atol=2e-6)
+
+
 def test_gradients_of_an_lstm() -> None:
     torch.manual_seed(0)
     layer, recorded = torch.nn.LSTM(3, 4), list[Any]()
@@ -271,14 +286,41 @@ def test_gradients_of_an_lstm() -> None:
         (output.square().sum() + hidden.sum()).backward()
     if not recorded:
         pytest.skip("this PyTorch has no oneDNN")
-    args, wanted = recorded[0]
-    tensors = [each for each in args if isinstance(each, torch.Tensor)]
-    given = iter(exactly(each.detach().tolist(), str(each.dtype)[6:]) for each in tensors)
-    call = Call("aten.mkldnn_rnn_layer_backward.default", tuple(
-        next(given) if isinstance(each, torch.Tensor) else tuple(each) if isinstance(each, list) else each
-        for each in args), {})  # fmt: skip
-    arrays = [each.detach().contiguous().numpy() for each in tensors]
-    results = [each.detach().numpy() for each in wanted]
-    found = ImportedNetwork(program_of(call, arrays, results))(*map(Tensor, arrays))
-    for result, array in zip(found, results, strict=True):
-        np.testing.assert_allclose(result.asnumpy(), array, rtol=1e-5, atol=2e-6)
+    compare_exactly("aten.mkldnn_rnn_layer_backward.default", *recorded[0])
+
+
+def test_gradients_of_an_rms_norm_on_gpus() -> None:
+    torch.manual_seed(0)
+    x, weight, dout = (torch.randn(2, 3, 4, requires_grad=True) for _ in range(3))
+    weight = torch.randn(3, 4, requires_grad=True)
+    _, rstd = torch.ops.aten._fused_rms_norm(x, [3, 4], weight, 1e-3)
+    wanted = torch.autograd.grad(torch.nn.functional.rms_norm(x, (3, 4), weight, 1e-3), (x, weight), dout)
+    args = (dout, x, [3, 4], rstd, weight, [True, True])
+    compare_exactly("aten._fused_rms_norm_backward.default", args, wanted)
+
+
+@pytest.mark.parametrize("kind", ["flash", "efficient"])
+def test_gradients_of_attention_on_gpus(kind: str) -> None:
+    """The kinds of GPUs beside that of CPUs. Statistics of more keys than a rank has are taken as they are."""
+    torch.manual_seed(0)
+    query, key, value, dout, out = (torch.randn(2, 2, 5, 4) for _ in range(5))
+    total = torch.randn(2, 2, 5) + 3
+    wanted = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        dout, query, key, value, out, total, 0.0, True)
+    none = torch.zeros(())
+    if kind == "flash":
+        args = (dout, query, key, value, out, total, None, None, 5, 5, 0.0, True, none, none)
+    else:
+        args = (dout, query, key, value, None, out, total, none, none, 0.0, [True, True, True, False], True)
+    compare_exactly(f"aten._scaled_dot_product_{kind}_attention_backward.default", args, wanted)
+
+
+def test_gradients_of_bags() -> None:
+    torch.manual_seed(0)
+    weight, indices = torch.randn(5, 3, requires_grad=True), torch.tensor([0, 1, 4, 1, 2, 2, 1])
+    offsets, dout = torch.tensor([0, 2, 4]), torch.randn(3, 3)
+    for mode in (0, 1):
+        out, *statistics = torch.ops.aten._embedding_bag(weight, indices, offsets, False, mode, False, None, False, 2)
+        wanted = torch.autograd.grad(out, weight, dout)
+        args = (dout, indices, offsets, *statistics, 5, False, mode, False, None, 2)
+        compare_exactly("aten._embedding_bag_backward.default", args, wanted)
