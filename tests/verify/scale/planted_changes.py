@@ -19,7 +19,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.small_programs import Unfit
 from mspc.verify.verification import plain_network
-from tests.verify.scale.changes_of_nodes import PLACE, Change, Rank, Unusable
+from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable
 from tests.verify.scale.changes_of_programs import draw, made, numbered, rank_of
 
 QUIET = Loudness(quiet=True)
@@ -59,15 +59,11 @@ LONGEST = 120
 class Plan:
     """A compiled plan."""
 
-    def __init__(self, name: str, folder: Path, script: Path | None = None, ranks: int = 0) -> None:
-        """script, ranks: of a plan that is none of `PLANS`."""
-        words: tuple[str, ...] = ()
-        if script is None:
-            named, ranks, words = PLANS[name]
-            script = NETWORKS / named
+    def __init__(self, name: str, folder: Path) -> None:
+        script, ranks, words = PLANS[name]
         options = CompileOptions(ranks=ranks, out=folder, loudness=QUIET, weights=True, script_arguments=words)
         with contextlib.redirect_stdout(io.StringIO()):
-            compile_target(str(script), options)
+            compile_target(str(NETWORKS / script), options)
         self.name, self.folder = name, folder
         self.program = checked_program(folder, CompileOptions(loudness=QUIET))
         self.texts = [self.program.text(rank) for rank in range(ranks)]
@@ -145,24 +141,16 @@ def planted(plan: Plan, generator: random.Random) -> Outcome:
     while True:
         kind = generator.choice(plan.kinds)
         ranks = kind if generator.random() < 0.6 else (generator.choice(kind),)
-        found = tried(plan, ranks, lambda own: draw(own, generator))
-        if found is not None:
-            return found
-
-
-def tried(plan: Plan, ranks: tuple[int, ...], change_of: Callable[[Rank], Change]) -> Outcome | None:
-    """Make a change, by the graph of the first of some ranks, on all of them, and look for it; None where it cannot be
-    made."""
-    graphs = plan.graphs()
-    of = [rank_of(rank, graphs[rank]) for rank in ranks]
-    try:
-        change = change_of(of[0])
-        nodes = made(change, of)
-        for rank in ranks:
-            check_graph(graphs[rank])
-    except (Unusable, MspcError):
-        return None
-    return judged(plan, change, ranks, graphs, nodes)
+        graphs = plan.graphs()
+        of = [rank_of(rank, graphs[rank]) for rank in ranks]
+        try:
+            change = draw(of[0], generator)
+            nodes = made(change, of)
+            for rank in ranks:
+                check_graph(graphs[rank])
+        except (Unusable, MspcError):
+            continue
+        return judged(plan, change, ranks, graphs, nodes)
 
 
 def judged(plan: Plan, change: Change, ranks: tuple[int, ...], graphs: list[Graph], nodes: Sequence[Node]) -> Outcome:
