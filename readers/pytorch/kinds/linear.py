@@ -63,15 +63,13 @@ PRODUCTS = (
 
 
 def matrix_norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
-    """The norm of matrices; that of Frobenius as the length of all elements."""
-    if order == "fro":
-        return vector_norm(self, 2, dim, keepdim, dtype)
-    return ops.matrix_norm(typed(self, dtype), order, tuple(dim), keepdim)
+    """The norm of matrices."""
+    return ops.matrix_norm(typed(self, dtype), order, dim, keepdim)
 
 
 def norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
     """Return the norm of vectors, or of matrices."""
-    return ops.norm(self, order, None if dim is None else tuple(dim), keepdim, dtype=dtype)
+    return ops.norm(self, order, dim, keepdim, dtype=dtype)
 
 
 def solved(matrix: Any, right: Any, left: Any) -> Any:
@@ -158,7 +156,7 @@ MATRICES = (
     row("linalg_matrix_norm.str_ord", "self, ord='fro', dim=(-2, -1), keepdim=False, dtype=None", matrix_norm),
     row("linalg_cross.default", "self, other, dim=-1", ops.cross),
     row("tensordot.default", "self, other, dims_self, dims_other",
-        lambda self, other, ours, theirs: ops.tensor_dot(self, other, (tuple(ours), tuple(theirs)))),
+        lambda self, other, ours, theirs: ops.tensor_dot(self, other, (ours, theirs))),
     row("kron.default", "self, other", ops.kron),
     row("trace.default", "self", mint.trace),
     row("vdot.default", "self, other", mint.vdot),

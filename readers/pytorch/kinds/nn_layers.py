@@ -29,11 +29,6 @@ def log_softmax(self: Any, dim: Any, dtype: Any = None) -> Any:
     return ops.LogSoftmax(dim)(self if dtype is None else ops.cast(self, dtype))
 
 
-def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any) -> Any:
-    """Normalised over the last dimensions."""
-    return functional.layer_norm(input, tuple(normalized_shape), weight, bias, eps)
-
-
 def layer_norm_with_statistics(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any) -> Any:
     """(the normalised tensor, mean, 1 / standard deviation)."""
     sizes = tuple(normalized_shape)
@@ -156,7 +151,7 @@ NORMS = (
     row("_log_softmax.default", "self, dim, half_to_float",
         lambda self, dim, half_to_float: log_softmax(self, dim, FLOAT32 if half_to_float else None)),
     row("layer_norm.default", "input, normalized_shape, weight=None, bias=None, eps=1e-05, -cudnn_enable=True",
-        layer_norm),
+        functional.layer_norm),
     row("native_layer_norm.default", "input, normalized_shape, weight, bias, eps", layer_norm_with_statistics),
     row("rms_norm.default", "input, normalized_shape, weight=None, eps=None", rms_norm),
     row("_fused_rms_norm.default", "input, normalized_shape, weight, eps", rms_norm_with_statistics),

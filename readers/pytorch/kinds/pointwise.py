@@ -282,16 +282,6 @@ def direction(self: Any) -> Any:
     return ops.where(ops.IsNan()(self), self, angle)
 
 
-def dims_of(dim: Any) -> Any:
-    """Dimensions as transforms take them."""
-    return None if dim is None else tuple(dim)
-
-
-def over_dims(transform: Any) -> Any:
-    """A transform over several dimensions, as ATen gives them."""
-    return lambda self, s, dim, norm: transform(self, dims_of(s), dims_of(dim), norm)
-
-
 def transformed_parts(
     self: Any, n_fft: Any, hop_length: Any, win_length: Any, window: Any, normalized: Any, onesided: Any,
     return_complex: Any,
@@ -368,13 +358,13 @@ COMPLEX = (
         "return_complex=None, -align_to_window=None", transformed_parts),
     row("istft.default", "self, n_fft, hop_length=None, win_length=None, window=None, center=True, normalized=False, "
         "onesided=None, length=None, return_complex=False", joined_parts),
-    row("fft_fftshift.default", "self, dim=None", lambda self, dim: ops.fftshift(self, dims_of(dim))),
-    row("fft_ifftshift.default", "self, dim=None", lambda self, dim: ops.ifftshift(self, dims_of(dim))),
+    row("fft_fftshift.default", "self, dim=None", ops.fftshift),
+    row("fft_ifftshift.default", "self, dim=None", ops.ifftshift),
     *(row(f"fft_{name}.default", "self, n=None, dim=-1, norm=None", getattr(ops, name))
       for name in ("fft", "ifft", "rfft", "irfft")),
-    *(row(f"fft_{name}.default", "self, s=None, dim=(-2, -1), norm=None", over_dims(getattr(ops, name)))
+    *(row(f"fft_{name}.default", "self, s=None, dim=(-2, -1), norm=None", getattr(ops, name))
       for name in ("fft2", "ifft2", "rfft2", "irfft2")),
-    *(row(f"fft_{name}.default", "self, s=None, dim=None, norm=None", over_dims(getattr(ops, name)))
+    *(row(f"fft_{name}.default", "self, s=None, dim=None, norm=None", getattr(ops, name))
       for name in ("fftn", "ifftn", "rfftn", "irfftn")),
 )  # fmt: skip
 """Kinds of complex numbers."""

@@ -316,7 +316,7 @@ IMAGES = (
         lambda self, size, stride, padding, ceil, counts, divisor: functional.avg_pool3d(
             self, of_number(size), of_number(stride) if stride else None, of_number(padding), ceil, counts, divisor)),
     row("adaptive_avg_pool3d.default _adaptive_avg_pool3d.default", "self, output_size",
-        lambda self, output_size: functional.adaptive_avg_pool3d(self, tuple(output_size))),
+        functional.adaptive_avg_pool3d),
     row("avg_pool2d.default", "self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, "
         "divisor_override=None", averaged),
     row("adaptive_avg_pool2d.default _adaptive_avg_pool2d.default", "self, output_size", averaged_adaptively),
@@ -343,16 +343,12 @@ IMAGES = (
       for name, weights in WEIGHTS.items()),
     row("upsample_linear1d.vec", "input, output_size, align_corners, scale_factors",
         lambda input, output_size, corners, factors: resized(input, output_size, "linear", corners, factors)),
-    row("col2im.default", "self, output_size, kernel_size, dilation, padding, stride",
-        lambda self, output_size, kernel_size, dilation, padding, stride: functional.fold(
-            self, tuple(output_size), tuple(kernel_size), tuple(dilation), tuple(padding), tuple(stride))),
+    row("col2im.default", "self, output_size, kernel_size, dilation, padding, stride", functional.fold),
     row("grid_sampler.default grid_sampler_2d.default grid_sampler_3d.default",
         "input, grid, interpolation_mode, padding_mode, align_corners",
         lambda input, grid, mode, padding, corners: functional.grid_sample(
             input, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding],
             corners)),
-    row("im2col.default", "self, kernel_size, dilation, padding, stride",
-        lambda self, kernel_size, dilation, padding, stride: functional.unfold(
-            self, tuple(kernel_size), tuple(dilation), tuple(padding), tuple(stride))),
+    row("im2col.default", "self, kernel_size, dilation, padding, stride", functional.unfold),
 )  # fmt: skip
 """Kinds of images."""
