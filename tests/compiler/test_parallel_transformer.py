@@ -103,7 +103,7 @@ def test_they_are_where_public_code_looks_for_them() -> None:
     from mspc.parallel.nn import FeedForward, MicroBatchInterleaved
 
     assert VocabEmbedding is t.VocabEmbedding
-    assert TransformerEncoderLayer is t.TransformerEncoderLayer is not nn.TransformerEncoderLayer
+    assert TransformerEncoderLayer is t.TransformerEncoderLayer
     assert FeedForward is t.FeedForward
     _get_lambda_func()(nn.ReLU(), 0, 1, 0, default_transformer_config)
     assert MicroBatchInterleaved is nn.MicroBatchInterleaved

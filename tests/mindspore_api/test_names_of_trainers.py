@@ -1,4 +1,4 @@
-"""Names that public trainers import beside networks: data sets by their origin, operations of their own, caches,
+"""Names that public trainers import beside networks: data sets by their origin, operations of their own,
 settings."""
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import pytest
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc import dataset as ds
-from mspc._c_expression import swap_cache
 from mspc.common.api import _pynative_executor
 from mspc.dataset import MappableDataset, SourceDataset, TextBaseDataset, VisionBaseDataset
 from mspc.ir.diagnostics import MspcError
@@ -45,11 +44,6 @@ def test_an_operation_of_a_script() -> None:
     assert [int(x) for (x,) in rows.create_tuple_iterator(output_numpy=True)] == [-2, -4, -6]
     with pytest.raises(NotImplementedError, match="PyTensorOperation"):
         ds.transforms.py_transforms.PyTensorOperation()(3)
-
-
-def test_caches_in_pages_are_refused() -> None:
-    with pytest.raises(MspcError, match="swap_cache: there are no caches in pages here"):
-        swap_cache(Tensor([1.0]), Tensor([1.0]), Tensor([[0, 0]]), True)
 
 
 def test_the_engine_of_operators(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Attention and Transformer cells against PyTorch's with the same weights: values and every gradient."""
+"""Attention against PyTorch's with the same weights: values and every gradient."""
 
 from __future__ import annotations
 
@@ -109,45 +109,12 @@ def test_attention_without_a_batch(part: int) -> None:
             lambda q, k: theirs(q, k, k, **other)[part])  # fmt: skip
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_layers(norm_first: bool) -> None:
-    activation = "gelu" if norm_first else "relu"
-    options: dict[str, Any] = {
-        "dim_feedforward": 12, "dropout": 0.0, "norm_first": norm_first, "activation": activation
-    }  # fmt: skip
-    mine = nn.TransformerEncoderLayer(8, 2, **options)
-    theirs = torch.nn.TransformerEncoderLayer(8, 2, **options)
-    compare(mine, theirs, [SRC], lambda x: mine(x, src_key_padding_mask=Tensor(PADDING)),
-            lambda x: theirs(x, src_key_padding_mask=torch.tensor(PADDING)))  # fmt: skip
-    decoder, judge = nn.TransformerDecoderLayer(8, 2, **options), torch.nn.TransformerDecoderLayer(8, 2, **options)
-    compare(decoder, judge, [TGT, SRC], lambda x, y: decoder(x, y, tgt_mask=Tensor(CAUSAL)),
-            lambda x, y: judge(x, y, tgt_mask=torch.tensor(CAUSAL)))  # fmt: skip
-
-
-def test_parameters_stand_as_in_mindspore() -> None:
-    names = [p.name.rsplit(".", 1)[0] for p in nn.TransformerDecoderLayer(8, 2, 16).trainable_params()]
-    assert list(dict.fromkeys(names)) == [
-        "self_attn", "self_attn.out_proj", "multihead_attn", "multihead_attn.out_proj", "dense1", "dense2",
-        "norm1", "norm2", "norm3",
-    ]  # fmt: skip
-
-
-def test_transformer() -> None:
-    mine = nn.Transformer(8, 2, 2, 2, 12, 0.0, "relu")
-    theirs = torch.nn.Transformer(8, 2, 2, 2, 12, 0.0, "relu")
-    compare(mine, theirs, [SRC, TGT], lambda x, y: mine(x, y, tgt_mask=Tensor(CAUSAL)),
-            lambda x, y: theirs(x, y, tgt_mask=torch.tensor(CAUSAL)))  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: nn.MultiheadAttention(8, 3), "MultiheadAttention: num_heads 3 does not divide embed_dim 8"),
         (lambda: nn.MultiheadAttention(8, 2, add_zero_attn=1),
          "MultiheadAttention: add_zero_attn must be True or False, not 1"),
-        (lambda: nn.TransformerEncoder(3, 2), "TransformerEncoder: the layer must be a Cell, not int"),
-        (lambda: nn.TransformerEncoderLayer(8, 2, activation=3),
-         "TransformerEncoderLayer: activation must be a name, a Cell or a function, not 3"),
     ],
 )  # fmt: skip
 def test_mistakes(make: Any, message: str) -> None:

@@ -94,7 +94,6 @@ LONG = "an integer of more than 256 bits"
     (lambda: nn.MicroBatchInterleaved(nn.ReLU(), DIGITS), f"interleave_num {LONG} must be at most 65536"),
     (lambda: nn.PipelineCell(nn.ReLU(), -DIGITS), f"micro_size {LONG} must be at least 1"),
     (lambda: nn.LSTM(2, 2, DIGITS), f"LSTM: num_layers {LONG} must be at most 65536"),
-    (lambda: nn.TransformerEncoder(nn.ReLU(), DIGITS), f"TransformerEncoder: num_layers {LONG} must be at most 65536"),
     (lambda: ops.transpose(ROWS, (DIGITS, 0)), r"perm\[0\] is an integer that does not fit 64 bits"),
 ])  # fmt: skip
 def test_integers_that_python_does_not_print(call: Callable[[], Any], message: str) -> None:

@@ -49,7 +49,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Setting]]] = {
     "Cell.recompute": (lambda **options: nn.ReLU().recompute(**options), RECOMPUTE),
 }
 OTHER: dict[str, Any] = {
-    "multiprocessing_start_method": "spawn", "video_backend": "Ascend",
     "device_target": "GPU", "memory_optimize_level": "O1", "memory_offload": "ON", "deterministic": "ON",
     "parallel_mode": "data_parallel", "search_mode": "dynamic_programming",
     "auto_parallel_search_mode": "recursive_programming", "dataset_strategy": "full_batch",
