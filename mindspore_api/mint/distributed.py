@@ -26,11 +26,11 @@ from mspc.mindspore_api.ops.checked import TensorLike
 from mspc.sharding.groups import WORLD_GROUPS
 
 __all__ = [
-    "all_gather", "all_reduce", "all_to_all",
+    "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all",
     "all_to_all_single", "barrier", "broadcast", "destroy_process_group",
     "get_process_group_ranks", "get_rank", "get_world_size",
     "init_process_group", "irecv", "is_available", "is_initialized", "isend", "new_group", "recv", "reduce",
-    "send",
+    "reduce_scatter_tensor", "send",
 ]  # fmt: skip
 
 
@@ -141,6 +141,26 @@ def all_gather(tensor_list: Sequence[Any], tensor: TensorLike, group: str | None
     targets = tensors_for_all("all_gather", "tensor_list", tensor_list, name)
     found = ops.AllGather(name)(_row(tensor)).asnumpy()
     put_all("all_gather", "tensor_list", targets, [part.copy() for part in found])
+    return handle_of(async_op)
+
+
+@in_place("mint.distributed.all_gather_into_tensor", "comm_func.all_gather_into_tensor()")
+def all_gather_into_tensor(
+    output_tensor: TensorLike, input_tensor: TensorLike, group: str | None = None, async_op: bool = False
+) -> Any:
+    """Write the group's tensors, concatenated along dimension 0, to `output_tensor`."""
+    found = ops.AllGather(_group(group))(input_tensor)
+    put("all_gather_into_tensor", "output_tensor", output_tensor, found.asnumpy())
+    return handle_of(async_op)
+
+
+@in_place("mint.distributed.reduce_scatter_tensor", "comm_func.reduce_scatter_tensor()")
+def reduce_scatter_tensor(
+    output: TensorLike, input: TensorLike, op: str = ReduceOp.SUM, group: str | None = None, async_op: bool = False
+) -> Any:
+    """Write this rank's part along dimension 0 of the group's tensors combined to `output`."""
+    found = _combined(ops.ReduceScatter, input, op, _group(group))
+    put("reduce_scatter_tensor", "output", output, found)
     return handle_of(async_op)
 
 

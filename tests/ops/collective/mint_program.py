@@ -44,6 +44,9 @@ def combined():
     x = mine()
     dist.reduce(x, 1)
     equal(x, total if rank == 1 else everyone[rank])
+    out = empty(2)
+    dist.reduce_scatter_tensor(out, mine(), "max", "backwards")
+    equal(out, part(everyone[-1], own))
 
 
 def gathered():
@@ -51,6 +54,9 @@ def gathered():
     dist.all_gather(many, mine(), "backwards")
     for found, expected in zip(many, turned, strict=True):
         equal(found, expected)
+    out = empty(2 * size * size)
+    dist.all_gather_into_tensor(out, mine(), "backwards")
+    equal(out, np.concatenate(turned))
 
 
 def spread():
