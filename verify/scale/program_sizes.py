@@ -624,24 +624,25 @@ def _unknowns(sizing: Sizing, dims: Dims) -> list[int]:
 
 @dataclass(frozen=True)
 class Tied:
-    """A tensor of a program, and its dimensions."""
+    """A tensor of a program, and its dimensions. phase: of its node."""
 
     type: TensorType
     dims: list[Product]
+    phase: str
 
 
 def tie(sizing: Sizing, one: Graph, other: Graph) -> None:
-    """Tie dimensions of two programs of which a rank has one element, which look like dimensions of size 1, as the
-    heads if every rank has one."""
+    """Tie two programs: otherwise a dimension of which a rank has one element looks like one of size 1, as the heads if
+    every rank has one."""
     known, ranks = _by_place(sizing, one), int(other.attrs.get("ranks", 1))
     for place, values in _by_place(sizing, other).items():
         for whole, own in _pairs(known.get(place, ()), values):
-            pairs = list(zip(whole.type.shape, own.type.shape, whole.dims, own.dims, strict=True))
-            is_piece = all(mine and n % mine == 0 for n, mine, _, _ in pairs)
-            pieces = math.prod(n // mine for n, mine, _, _ in pairs) if is_piece else 0
-            if pieces and ranks % pieces == 0:  # else it is another value of this place
-                for a, b in ((a, b) for n, mine, a, b in pairs if mine == 1 < n):
-                    sizing.divisors.equal(a, b)
+            pairs = list(zip(whole.type.shape, own.type.shape, strict=True))
+            is_piece = all(mine and n % mine == 0 for n, mine in pairs)
+            pieces = math.prod(n // mine for n, mine in pairs) if is_piece else 0
+            # Several gradients are at one place: of these only those with one element along a dimension that has more.
+            if pieces and ranks % pieces == 0 and (own.phase != "backward" or any(m == 1 < n for n, m in pairs)):
+                sizing.same([whole.dims], [own.dims])
 
 
 def _by_place(sizing: Sizing, graph: Graph) -> dict[Hashable, list[Tied]]:
@@ -650,7 +651,7 @@ def _by_place(sizing: Sizing, graph: Graph) -> dict[Hashable, list[Tied]]:
     for node in (node for each in graph.graphs() for node in each.nodes if node.frames):
         place = (node.scope, node.op.name, node.phase, tuple(map(str, node.frames)), node.instance)
         for number, (tensor, dims) in enumerate(zip(element_types(node.type), sizing.dims(node), strict=True)):
-            found.setdefault((place, number), []).append(Tied(tensor, dims))
+            found.setdefault((place, number), []).append(Tied(tensor, dims, node.phase))
     return found
 
 
