@@ -189,6 +189,7 @@ def _program(step: CapturedStep, folder: Path) -> tuple[Graph, list[tuple[str, s
     config = Config(ranks=step.ranks, mode="stand_alone")
     call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
     graph, _ = plain_network(call.traced.graph)
+    graph.attrs["ranks"] = step.ranks
     for each in graph.graphs():
         for node in each.nodes:
             node.scope = _CLASS.sub("", node.scope)  # `fully_shard` gives modules other classes

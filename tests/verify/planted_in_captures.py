@@ -16,8 +16,14 @@ from pathlib import Path
 
 from mspc.commands.verify_capture import CapturedPrograms, programs_of_captures
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.types import TupleType
 from mspc.ops.check_graph import check_graph
+from mspc.ops.collective.collectives import AllGather, ReduceScatter
+from mspc.ops.control.structural import StopGradient, TupleGetItem
+from mspc.ops.tensor.moving import Concat, Split, Transpose
+from mspc.ops.tensor.reshape import Cast
+from mspc.ops.tensor.slicing import StridedSlice
 from mspc.verify.scale.proof import ScaleProof, prove
 from mspc.verify.scale.rank_kinds import Divided, RankKind, divided, merged
 from mspc.verify.scale.readers import Readers
@@ -27,6 +33,10 @@ from tests.verify.scale.changes_of_programs import draw, made, numbered, rank_of
 
 KINDS = ("collective left out", "collective doubled", "collective of another kind", "collective added", "group",
          "constant", "offset", "operand", "slices exchanged")  # fmt: skip
+
+MOVES = (AllGather, Cast, Concat, ReduceScatter, Split, StopGradient, StridedSlice, Transpose, TupleGetItem)
+NO_CHANGES = ("AllReduce of max", "AllReduce: slices")
+"""A maximum of equal numbers, and another order of the terms of a sum."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ def planted(programs: CapturedPrograms, generator: random.Random) -> Planted:
         numbered(kind.graph)
     first = generator.choice(ranks)
     change = draw(first, generator)
-    if change.what not in KINDS:
+    if change.what not in KINDS or any(each in change.label for each in NO_CHANGES):
         raise Unusable
     changed = [first] if generator.random() < 0.25 else ranks
     nodes = made(change, changed)
@@ -70,17 +80,22 @@ def planted(programs: CapturedPrograms, generator: random.Random) -> Planted:
     return Planted(change, True, "there" if places & near else "elsewhere", ", ".join(node.label for node in told))
 
 
-def _next(graph: object, nodes: Sequence[Node]) -> set[object]:
-    """The numbers of the next readers of changed nodes, past those that only hand values on."""
-    readers = Readers(graph)  # type: ignore[arg-type]
+def _next(graph: Graph, nodes: Sequence[Node]) -> set[object]:
+    """The numbers of the next readers of changed nodes whose values are compared: buffers of FSDP and other values that
+    only move elements are not."""
+    readers = Readers(graph)
     found: set[object] = set()
     waiting: list[Value] = [*nodes]
+    seen: set[Value] = set()
     for value in waiting:
         for reader in readers.of(value):
-            if isinstance(reader, Node):
+            if isinstance(reader, Node) and reader not in seen:
+                seen.add(reader)
                 found.add(reader.attrs.get(PLACE))
-                if reader.op.name in ("TupleGetItem", "Reshape", "Transpose", "Cast") and len(waiting) < 64:
+                if isinstance(reader.op, MOVES) or reader.op.reshapes:  # type: ignore[union-attr]  # operators
                     waiting.append(reader)
+                elif isinstance(reader.type, TupleType):
+                    found |= {each.attrs.get(PLACE) for each in readers.of(reader) if isinstance(each, Node)}
     return found
 
 

@@ -90,7 +90,7 @@ class Descent(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        parameters = self.param_groups[0]["params"]
+        parameters = [each for each in self.param_groups[0]["params"] if each.grad is not None]
         self.change(parameters)
         for parameter in parameters:
             parameter.add_(parameter.grad, alpha=-0.1)

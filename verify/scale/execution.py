@@ -142,16 +142,14 @@ class KindRun:
         return narrowed(made.reshape(*self.kind.mesh, *made.shape[1:]), self.kind.depth)
 
     def _computed(self, node: Node, operands: list[Any], values: dict[Value, Any]) -> Any:
-        op, depth = node.op, self.kind.depth
+        op = node.op
         assert isinstance(op, Op)
         ops: Sequence[Any] = self.kind.ops_of(op)
         if op.mutates:
             self._widen(node, operands, values)
         try:
             with np.errstate(all="ignore"):
-                if len(ops) == 1:
-                    return run_on_all(op, self._backend, depth, operands)
-                return _on_each(ops, self.kind, self._backend, operands)
+                return computed(ops, self.kind, self._backend, operands)
         except (MspcError, ValueError, IndexError, TypeError, AttributeError, ArithmeticError) as error:
             reason = error.message if isinstance(error, MspcError) else str(error)
             raise NodeError(self.kind, node, reason, computed=True) from error
@@ -290,6 +288,13 @@ class KindRun:
             if len(parts) <= MOST_PARTS:
                 raise Divided(self.kind, parts)
         raise NodeError(self.kind, node, "ranks of one kind go different ways here, as the data say")
+
+
+def computed(ops: Sequence[Any], kind: RankKind, backend: Any, operands: Sequence[Array]) -> Any:
+    """Return the results of an operator on all ranks of a kind. ops: as every rank has it, or one for all."""
+    if len(ops) == 1:
+        return run_on_all(ops[0], backend, kind.depth, operands)
+    return _on_each(ops, kind, backend, operands)
 
 
 def _on_each(ops: Sequence[Any], kind: RankKind, backend: Any, operands: Sequence[Array]) -> Any:

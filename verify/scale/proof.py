@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from itertools import islice
@@ -31,7 +31,17 @@ from mspc.verify.scale.rank_kinds import Divided, RankKind, Slices, alike, divid
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.reference import OneDeviceReference, OwnRows, OwnRowsReference
 from mspc.verify.scale.relations import likeness
-from mspc.verify.scale.repairs import MOST_TRIED, Edit, EditedRun, Useless, edits_before, ratio_of
+from mspc.verify.scale.repairs import (
+    MOST_RUN,
+    MOST_TRIED,
+    Edit,
+    EditedRun,
+    Neighbourhood,
+    Unknown,
+    Useless,
+    edits_before,
+    ratio_of,
+)
 from mspc.verify.scale.room import check_fits, values_nbytes
 from mspc.verify.scale.small_programs import Unfit, first_weights, small_programs
 from mspc.verify.scale.watch import ValueWatch
@@ -324,15 +334,44 @@ class SmallProgram:
     def repaired(self, watch: ValueWatch, first: FirstWrong | None) -> FirstWrong | None:
         """Return the node of which one change makes all steps right, else the first wrong value."""
         wrong = [row for row in self.rows if not row.same]
+        if not wrong:
+            return first
+        may_be_right = self._quick_check(watch, first)
+        runs = 0
         for edit in islice(self._edits(watch, first, wrong), MOST_TRIED):
-            if any(map(self._is_right_with, (edit, *edit.wider()))):
-                ranks, read = edit.kind.ranks, ()
-                if first is not None and first.kind is edit.kind:
-                    ranks = first.ranks
-                    said = f"{first.node.label} makes the first value that differs"
-                    read = (said,) if first.node is not edit.node else ()
-                return FirstWrong(edit.kind, edit.node, ranks, read, edit.words)
+            for each in filter(may_be_right, (edit, *edit.wider())):
+                runs += 1
+                if runs > MOST_RUN:
+                    return first
+                if self._is_right_with(each):
+                    ranks, read = edit.kind.ranks, ()
+                    if first is not None and first.kind is edit.kind:
+                        ranks = first.ranks
+                        said = f"{first.node.label} makes the first value that differs"
+                        read = (said,) if first.node is not edit.node else ()
+                    return FirstWrong(edit.kind, edit.node, ranks, read, edit.words)
         return first
+
+    def _quick_check(self, watch: ValueWatch, first: FirstWrong | None) -> Callable[[Edit], bool]:
+        """Return a function that tells changes after which the first wrong value is still wrong."""
+        if first is None or len(self.kinds) > 1:
+            return lambda edit: True
+        near = Neighbourhood(first.kind, first.node, watch.is_settled)
+        step = min(row.step for row in self.rows if not row.same)
+        states = self.states()
+        for number in range(step + 1):
+            run_step(states, self.feeds(number), number + 1, near.note if number == step else None)
+
+        def may_be_right(edit: Edit) -> bool:
+            try:
+                value = near.value_with(edit)
+            except Unknown:
+                return True
+            if value is not None and edit.is_at(first.node):
+                return True  # it may be right without being a value of one device, as a maximum over some ranks
+            return value is not None and watch.fits(first.kind, first.node, value)
+
+        return may_be_right
 
     def _edits(self, watch: ValueWatch, first: FirstWrong | None, wrong: Sequence[Compared]) -> Iterator[Edit]:
         """Changes of values before the first wrong value, and before those that are handed out or stored."""

@@ -17,16 +17,19 @@ from typing import Any
 
 import numpy as np
 
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.ops.math.arithmetic import Add, Div, Mul
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.runtime.comm.interface import pieces
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.interface import OneRank, pieces
 from mspc.verify.scale.blame import ranks_in_words
-from mspc.verify.scale.execution import KindRun, KindState
+from mspc.verify.scale.execution import KindRun, KindState, computed
 from mspc.verify.scale.meetings import along_axes
-from mspc.verify.scale.rank_kinds import RankKind, axes_of_groups, flat, narrowed
+from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, axes_of_groups, flat, mapped, narrowed
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.relations import added, axes_along, ranks_along
 
@@ -37,6 +40,8 @@ GROUPED = (AllGather, AllReduce, AlltoAll, ReduceScatter)
 NEAR = 48
 """Most nodes before a wrong value whose changes are tried."""
 MOST_TRIED = 240
+MOST_RUN = 32
+"""Most changes with which whole steps are run."""
 
 
 @dataclass(frozen=True)
@@ -114,15 +119,17 @@ def edits_before(
         yield from (_scaled(kind, node, factor) for node in scaling if factor != ratio)
 
 
-def _near(kind: RankKind, seeds: Sequence[Node], settled: Callable[[Node], bool]) -> list[Node]:
-    """The nodes that seeds are computed from, the nearest first."""
+def _near(
+    kind: RankKind, seeds: Sequence[Node], settled: Callable[[Node], bool], any_type: bool = False
+) -> list[Node]:
+    """The nodes that seeds are computed from, the nearest first; all of them, or those of floating-point tensors."""
     readers = Readers(kind.graph)
     found: dict[Value, None] = dict.fromkeys(seeds)
     for value in itertools.islice(_growing(found), NEAR):
         for source in readers.read_by(value):
             if isinstance(source, Node) and not settled(source):
                 found.setdefault(source)
-    return [value for value in found if isinstance(value, Node) and _is_float(value)][:NEAR]
+    return [value for value in found if isinstance(value, Node) and (any_type or _is_float(value))][:NEAR]
 
 
 def _growing(found: dict[Value, None]) -> Iterator[Value]:
@@ -147,7 +154,12 @@ def _of_collective(kind: RankKind, node: Node) -> Iterator[Edit]:
     if isinstance(op, AllReduce):
         yield Edit(kind, node, f"{node.label} is one {op.op} too many", lambda value, operands: operands[0])
     if own is None:
-        return
+        ordered = [tuple(sorted(group)) for group in groups]
+        own = axes_of_groups(kind, ordered if len(ordered) > 1 else ordered * len(kind.ranks))
+        if own is None:
+            return
+        words = f"{node.label} has its ranks in the order {op.members}"
+        yield Edit(kind, node, words, _along(op, kind, own))
     how = getattr(op, "op", "")
     for other in REDUCTIONS if how else ():
         if other != how:
@@ -253,3 +265,69 @@ def ratio_of(found: float, expected: float) -> float:
     ratio = expected / found if found and math.isfinite(found) else 0.0
     size = max(ratio, 1 / ratio) if ratio > 0 else 0.0
     return 0.0 if abs(size - round(size)) > 1e-6 or round(size) < 2 else float(round(size)) ** (1 if ratio > 1 else -1)
+
+
+# Most changes are seen to be useless without a whole step: the values between them and the first wrong one are computed
+# again, from the operands of one run.
+
+
+class Unknown(Exception):
+    """A node cannot be computed again by itself."""
+
+
+class Neighbourhood:
+    """The nodes before a wrong value with their operands in one run."""
+
+    def __init__(self, kind: RankKind, target: Node, settled: Callable[[Node], bool]) -> None:
+        self.kind, self.target = kind, target
+        near = {target, *_near(kind, [target], settled, any_type=True)}
+        self._nodes = [node for node in kind.graph.nodes if node in near]
+        self._near = near
+        self._operands: dict[Node, list[Any]] = {}
+        self._results: dict[Node, Any] = {}
+
+    def note(self, kind: RankKind, node: Node, result: Any, around: tuple[int, ...], operands: Sequence[Any]) -> None:
+        """Remember a node of a run."""
+        if kind is self.kind and node in self._near:
+            self._operands[node] = [mapped(each, np.array) for each in operands]
+            self._results[node] = mapped(result, np.array)
+
+    def value_with(self, edit: Edit) -> Any:
+        """Return the value of the target with a change, or None if it is the same. Raise Unknown if it is not known."""
+        changed: dict[Value, Any] = {}
+        if not any(map(edit.is_at, self._nodes)):
+            raise Unknown
+        for node in self._nodes:
+            read = [value in changed for value in node.inputs]
+            if not any(read) and not edit.is_at(node):
+                continue
+            if node not in self._results:
+                raise Unknown
+            given = zip(node.inputs, self._operands[node], strict=True)
+            operands = [changed.get(value, own) for value, own in given]
+            result = self._computed(node, operands) if any(read) else self._results[node]
+            if edit.is_at(node):
+                result = edit.make(result, operands) if isinstance(result, np.ndarray) else None
+                if result is None or result.shape[self.kind.depth :] != self._results[node].shape[self.kind.depth :]:
+                    return None
+            changed[node] = result
+        return changed.get(self.target)
+
+    def _computed(self, node: Node, operands: list[Any]) -> Any:
+        op: Any = node.op
+        ops = self.kind.ops_of(op)
+        if isinstance(op, STRUCTURE):
+            return op.run(NumPyBackend(OneRank()), *operands)
+        if isinstance(op, GROUPED):
+            groups = [own.members for own in ops]  # type: ignore[attr-defined]  # collectives
+            axes = axes_of_groups(self.kind, groups if len(groups) > 1 else groups * len(self.kind.ranks))
+            found = None if axes is None else along_axes(op, operands, self.kind.mesh, axes)
+            if found is not None:
+                return found
+        if node.regions or op.mutates or isinstance(op, Collective):
+            raise Unknown
+        try:
+            with np.errstate(all="ignore"):
+                return computed(ops, self.kind, NumPyBackend(OneRank()), operands)
+        except (MspcError, ValueError, IndexError, TypeError, AttributeError, ArithmeticError):
+            raise Unknown from None

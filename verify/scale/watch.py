@@ -115,6 +115,16 @@ class ValueWatch:
         found = self._told.get(node)
         return node in self.right and node not in self._other and found is not None and found.is_whole
 
+    def fits(self, kind: RankKind, node: Node, value: Any) -> bool:
+        """Whether another value of a node would be one of one device's at its place, as far as these are known."""
+        known = self._candidates.get((id(kind), node), ())
+        for candidates in known:
+            part = parts_of(value)[candidates.number]
+            for of, whole in self._fitting(part.shape[kind.depth :], candidates, ()):
+                if candidates.own in (None, of) and relation(part, whole, kind, batches=self._batches) is not None:
+                    return True
+        return not known
+
     @property
     def first(self) -> FirstWrong | None:
         """Return the first value that differs from all of one device's, and has a reader that differs, too: a rank may
