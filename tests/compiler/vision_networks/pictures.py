@@ -1,4 +1,4 @@
-"""Networks whose result is an image or a grid: UNet, DeepLab, YOLO's head, a style network."""
+"""Networks whose result is an image: UNet, DeepLab, a style network."""
 
 from __future__ import annotations
 
@@ -123,65 +123,6 @@ class DeepLab(nn.Cell):
         out = self.relu(self.bn1(self.conv1(out)))
         out = self.conv2(out)
         return P.ResizeBilinear((size[2], size[3]), True)(out)
-
-
-class YoloBlock(nn.Cell):
-    def __init__(self, in_channels: int, out_chls: int, out_channels: int) -> None:
-        super().__init__()
-        self.conv0 = self._conv_bn_relu(in_channels, out_chls, 1)
-        self.conv1 = self._conv_bn_relu(out_chls, out_chls * 2, 3)
-        self.conv2 = nn.Conv2d(out_chls * 2, out_channels, kernel_size=1, stride=1, has_bias=True)
-
-    @staticmethod
-    def _conv_bn_relu(in_channel: int, out_channel: int, ksize: int) -> nn.Cell:
-        return nn.SequentialCell([
-            nn.Conv2d(in_channel, out_channel, kernel_size=ksize, stride=1, pad_mode="same"),
-            nn.BatchNorm2d(out_channel, momentum=0.9, eps=1e-5),
-            nn.LeakyReLU(0.1),
-        ])  # fmt: skip
-
-    def construct(self, x: Any) -> Any:
-        c1 = self.conv0(x)
-        out = self.conv2(self.conv1(c1))
-        return c1, out
-
-
-class Yolo(nn.Cell):
-    """Redmon and Farhadi 2018: predictions at two sizes, the coarse one fed back to the fine one."""
-
-    def __init__(self, num_classes: int = 3, anchors: int = 2) -> None:
-        super().__init__()
-        self.anchors, self.attributes = anchors, num_classes + 5
-        out = anchors * self.attributes
-        self.down1 = nn.Conv2d(3, 8, 3, 2, pad_mode="pad", padding=1)
-        self.down2 = nn.Conv2d(8, 16, 3, 2, pad_mode="pad", padding=(1, 1, 1, 1))
-        self.block0 = YoloBlock(16, 8, out)
-        self.block1 = YoloBlock(16, 8, out)
-        self.concat = P.Concat(axis=1)
-        self.tenser_to_array = P.TupleToArray() if hasattr(P, "TupleToArray") else None
-
-    def construct(self, x: Any) -> Any:
-        fine = ops.leaky_relu(self.down1(x), 0.1)
-        coarse = ops.leaky_relu(self.down2(fine), 0.1)
-        con, big = self.block0(coarse)
-        up = P.ResizeNearestNeighbor((x.shape[2] // 2, x.shape[3] // 2))(con)
-        _, small = self.block1(self.concat((up, fine)))
-        return self.decode(big), self.decode(small)
-
-    def decode(self, x: Any) -> Any:
-        """[n, cells, 4 numbers of a box, its confidence and classes]."""
-        num_batch, grid = P.Shape()(x)[0], P.Shape()(x)[2:4]
-        prediction = P.Reshape()(x, (num_batch, self.anchors, self.attributes, grid[0], grid[1]))
-        prediction = P.Transpose()(prediction, (0, 3, 4, 1, 2))
-        grid_x = P.Cast()(F.tuple_to_array(range(grid[1])), x.dtype)
-        grid_y = P.Cast()(F.tuple_to_array(range(grid[0])), x.dtype)
-        grid_x = P.Tile()(P.Reshape()(grid_x, (1, 1, -1, 1, 1)), (1, grid[0], 1, 1, 1))
-        grid_y = P.Tile()(P.Reshape()(grid_y, (1, -1, 1, 1, 1)), (1, 1, grid[1], 1, 1))
-        offsets = P.Concat(-1)((grid_x, grid_y))
-        xy = (P.Sigmoid()(prediction[:, :, :, :, :2]) + offsets) / grid[0]
-        wh = P.Exp()(prediction[:, :, :, :, 2:4]) / grid[1]
-        rest = P.Sigmoid()(prediction[:, :, :, :, 4:])
-        return P.Reshape()(P.Concat(-1)((xy, wh, rest)), (num_batch, -1, self.attributes))
 
 
 class Generator(nn.Cell):
