@@ -305,7 +305,7 @@ GRADIENTS = (
             input, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding],
             corners), 2)),
     row("mkldnn_rnn_layer_backward.default", "input, weight1, weight2, weight3, weight4, hx_, cx_tmp, output, -hy_, "
-        "-cy_, grad_output, grad_hy, grad_cy, reverse, !mode=2, -hidden_size, !num_layers=1, has_biases, -train, "
+        "-cy_, grad_output, grad_hy, grad_cy, reverse, !mode=2, -hidden_size, -num_layers, has_biases, -train, "
         "-bidirectional, !batch_sizes=(), !batch_first=False, -workspace", lstm_gradients),
     row("_cdist_backward.default", "grad, x1, x2, p, -cdist", gradients(distances)),
     row("transformers.grouped_mm_fallback_backward.default", "input, weight, offs, grad_output",

@@ -179,6 +179,8 @@ def grouped_product(rows: Any, matrices: Any, ends: Any) -> Any:
 
 EXPERTS = (
     row("transformers.grouped_mm_fallback.default", "input, weight, offs", grouped_product),
+    row("torchtitan.deterministic_scatter_add.default", "out, index, src",
+        lambda out, index, src: mint.scatter_add(out, 0, index, src)),
     row("_grouped_mm.default", "self, mat2, offs=None, !bias=None, -out_dtype=None", grouped_product),
 )
 """Kinds of groups."""

@@ -261,7 +261,7 @@ RECURRENT = (
     )
       for end, arguments, function in ((".input", _ARGUMENTS, sequence), ("_cell.default", _CELL, one_step))),
     row("mkldnn_rnn_layer.default", "input, weight0, weight1, weight2, weight3, hx_, cx_, reverse, !batch_sizes=(), "
-        "!mode=2, -hidden_size, !num_layers=1, has_biases, -bidirectional, !batch_first=False, -train",
+        "!mode=2, -hidden_size, -num_layers, has_biases, -bidirectional, !batch_first=False, -train",
         lambda *given: (*lstm_layer(*given), None)),
 )  # fmt: skip
 """Kinds of recurrent layers."""

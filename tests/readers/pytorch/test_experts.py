@@ -57,3 +57,16 @@ def test_without_ends_it_is_told(tmp_path: Path) -> None:
     found = network("aten._grouped_mm.default", OWN | {"offs": None}, tmp_path)  # type: ignore[dict-item]
     with pytest.raises(MspcError, match="grouped products: only rows"):
         found(Tensor(np.ones((7, 4), np.float32)), Tensor(np.ones(3, np.int32)))
+
+
+def test_rows_of_experts_are_added(tmp_path: Path) -> None:
+    made = Exported()
+    for name, dtype, shape in (("out", "float32", (3, 2)), ("index", "int64", (4, 2)), ("src", "float32", (4, 2))):
+        made.user(name, dtype, shape)
+    made.node("torchtitan.deterministic_scatter_add.default", {"out": "out", "index": "index", "src": "src"},
+              {"sums": ("float32", (3, 2))})  # fmt: skip
+    made.output("sums", "sums")
+    found = ImportedNetwork(read_program(made.save(tmp_path / "model.pt2")))
+    index = np.array([[2, 2], [0, 0], [2, 2], [2, 2]])
+    out, src = np.ones((3, 2), np.float32), np.ones((4, 2), np.float32)
+    np.testing.assert_array_equal(found(Tensor(out), Tensor(index), Tensor(src)).asnumpy(), [[2, 2], [1, 1], [4, 4]])
