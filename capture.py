@@ -39,6 +39,7 @@ VERSION = 2
 """The version of `capture.json`."""
 FOLDER = "MSPC_CAPTURE"
 """Environment variable with the folder of the files. `mspc capture` sets it and ends scripts after the first step."""
+DEPENDS = "a number of the program depends on data (`.item()`, or a size)"
 _WRAPPERS = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module"}
 
 OUTSIDE = (os.path.dirname(torch.__file__), "<", __file__)
@@ -89,8 +90,7 @@ class Recorder(TorchDispatchMode):
         self._storages: dict[int, tuple[StorageWeakRef, str, int, int]] = {}
         """The first tensor of each storage: its name, its offset, its elements if they follow each other, else -1."""
         self._scopes: list[tuple[str, str]] = []
-        self._sources: dict[int, int] = {}
-        """Places of the forward operators, by the sequence number of their autograd node."""
+        self._sources: dict[int, int] = {}  # places of forward operators, by the sequence number of their autograd node
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -133,9 +133,10 @@ class Recorder(TorchDispatchMode):
         """Return the name of a tensor in the graph: of a result, an input, another view of these, or a constant."""
         tensor = getattr(tensor, "_local_tensor", tensor)
         if tensor not in self.names:
-            owner = self._storages.get(tensor.untyped_storage()._cdata)
-            if owner is not None and not owner[0].expired():
-                self._view(tensor, *owner[1:])
+            known, base, begin, size = self._storages.get(tensor.untyped_storage()._cdata, (None, "", 0, 0))
+            inside = size < 0 or 0 <= tensor.storage_offset() - begin <= size - tensor.numel()
+            if known is not None and not known.expired() and inside:
+                self._view(tensor, base, begin, size)
             else:
                 self.declare(self._outside if tensor.ndim else "constant", f"outside_{len(self.inputs)}", tensor)
         return self.names[tensor]
@@ -195,7 +196,7 @@ class Recorder(TorchDispatchMode):
         if schema.name.startswith(("prim::", "profiler::")):
             return function(*args, **kwargs)
         if schema.name == "aten::_local_scalar_dense":
-            raise CaptureError("a number of the program depends on data (`.item()`, or a size)")
+            raise CaptureError(DEPENDS)
         given = dict(zip([each.name for each in schema.arguments], args, strict=False)) | kwargs
         named = {name: self._argument(value) for name, value in given.items()}  # before an operator overwrites them
         result = function(*args, **kwargs)
@@ -260,8 +261,7 @@ def backend() -> Callable[..., Any]:
 
 @contextmanager
 def _recorded(model: nn.Module, inputs: Any, optimizer: Optimizer | None, outside: str = "constant") -> Iterator[None]:
-    """Record a step and write the file of this rank. `mspc capture` ends the script then. outside: the kind of tensors
-    that are no parameter, buffer or given input."""
+    """Record a step and write the file of this rank. outside: the kind of tensors that are no parameter or input."""
     while (wrapped := _WRAPPERS.get(type(model).__name__)) is not None:
         model = getattr(model, wrapped)
     named = [("parameter", *each) for each in model.named_parameters()]
@@ -279,7 +279,7 @@ def _recorded(model: nn.Module, inputs: Any, optimizer: Optimizer | None, outsid
         group |= {"capturable": True} if "capturable" in group else {}  # the number of the step is a tensor then
     with recorder.recording():
         yield
-    outputs = [["loss", "", recorder.name_of(loss)] for loss in recorder.losses]
+    outputs = [["loss", "", recorder.name_of(loss)] for loss in recorder.losses[:1]]
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             outputs.append(["gradient_to_parameter", name, recorder.name_of(parameter.grad)])

@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mspc import capture
-from mspc.capture import FOLDER, CaptureError, is_subclass_call
+from mspc.capture import DEPENDS, FOLDER, CaptureError, is_subclass_call
 from mspc.readers.pytorch.captured_kinds import RANKS, content_of, find_kinds, write_kinds
 from mspc.readers.pytorch.placed import axes_in, mesh_with
 
@@ -193,10 +193,13 @@ def _status(rank: int, run: Callable[[int], None]) -> int:
     """Return 0 if a function ends for a rank, and 2 with a message if it fails."""
     try:
         run(rank)
-    except CaptureError as error:
-        print(f"error: rank {rank}: {error}\n{_own_frames(error)}".rstrip(), file=sys.stderr)
     except BaseException as error:
-        print(f"error: rank {rank}: {type(error).__name__}: {error}\n{_own_frames(error)}".rstrip(), file=sys.stderr)
+        kind, said = type(error).__name__, str(error)
+        if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):  # of a tensor without memory
+            said = f"{DEPENDS}: {said}"
+        elif not isinstance(error, CaptureError):
+            said = f"{kind}: {said}"
+        print(f"error: rank {rank}: {said}\n{_own_frames(error)}".rstrip(), file=sys.stderr)
     else:
         return 0
     finally:

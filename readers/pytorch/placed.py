@@ -72,9 +72,7 @@ def _within(mesh: tuple[int, ...], axis: Axis) -> list[int]:
     return [number for number, end in enumerate(ends) if stride <= end < stride * size]
 
 
-def layout(
-    step: CapturedStep, mesh: tuple[int, ...], name: str, own: Sequence[int], whole: Sequence[int]
-) -> Layout:
+def layout(step: CapturedStep, mesh: tuple[int, ...], name: str, own: Sequence[int], whole: Sequence[int]) -> Layout:
     """Return the layout of a tensor of a step. own: the shape of a rank's slice; whole: that on one device.
 
     Raises:
@@ -83,11 +81,15 @@ def layout(
     place = step.placements.get(name)
     if place is None or place.mesh is None:
         return _by_sizes(step, mesh, name, own, whole)
+    if place.shape != tuple(whole):
+        raise MspcError(f"{step.program.name}: {name} is {place.shape} on all ranks, and {tuple(whole)} on one device")
     dims: list[list[int]] = [[] for _ in whole]
     later: list[list[int]] = [[] for _ in whole]  # FSDP shards what tensor parallelism has sharded already
     partial: list[int] = []
     for axis, text in zip(mesh_axes(place.mesh), place.placements, strict=True):
         numbers = _within(mesh, axis)
+        if (sharded := re.search(r"\d+", text)) is not None and int(sharded[0]) >= len(whole):
+            raise MspcError(f"{step.program.name}: {name} of shape {tuple(whole)} has placement {text!r:.60}")
         if (found := _SHARD.fullmatch(text)) is not None:
             dims[int(found[1])] += numbers
         elif (found := _STRIDED.fullmatch(text)) is not None:
@@ -106,9 +108,7 @@ def layout(
     return made
 
 
-def _by_sizes(
-    step: CapturedStep, mesh: tuple[int, ...], name: str, own: Sequence[int], whole: Sequence[int]
-) -> Layout:
+def _by_sizes(step: CapturedStep, mesh: tuple[int, ...], name: str, own: Sequence[int], whole: Sequence[int]) -> Layout:
     """Return the layout of a plain tensor: rows are divided over the outermost axes of the mesh that give its size."""
     if len(own) != len(whole) or any(not n or m % n for n, m in zip(own, whole, strict=True)):
         raise MspcError(f"{step.program.name}: {name} has shape {tuple(own)}, which is no slice of {tuple(whole)}")

@@ -106,6 +106,27 @@ def test_derived_ranks_are_as_if_they_were_traced(single: Path, tmp_path: Path) 
         read_rank(folder, 0)
 
 
+def test_the_second_step_of_a_loop_is_captured(tmp_path: Path) -> None:
+    loop = SCRIPT.with_name("captured_loop.py")
+    for ranks in (1, 2):
+        command = [*SERVED, "capture", str(loop), "--ranks", str(ranks), "--out", str(tmp_path / str(ranks))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
+        assert done.returncode == 0, done.stderr
+    step = read_step(tmp_path / "2" / "rank_0.step")
+    kinds = Counter(node.target for node in step.program.graph.nodes)
+    assert kinds["aten.addmm.default"] == 4  # two layers, gradients of two batches
+    assert kinds["_c10d_functional.all_reduce.default"] == 8
+    assert kinds["aten.clamp.default"] == 1  # of the norm
+    assert {each.qualified for each in step.program.inputs if each.kind == "parameter"} >= {"0.weight", "2.bias"}
+    done = verified(tmp_path / "2", tmp_path / "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    command = [*SERVED, "capture", str(loop), "--out", str(tmp_path / "item"), "--", "item"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 2
+    assert "a number of the program depends on data" in done.stderr
+    assert re.search(r"captured_loop\.py.*, line \d+", done.stderr)
+
+
 def edited(folder: Path, rank: int, change: dict[str, object]) -> None:
     path = folder / f"rank_{rank}.step"
     with zipfile.ZipFile(path) as archive:
