@@ -318,7 +318,8 @@ class SmallProgram:
             known = self.reference.known(step)
         except NodeError:
             return None
-        batches = len(self.batch[0]) if self.batch and self.loss == "mean" else 1
+        is_mean = self.loss == "mean" or not self.rows  # a step that does not end has no loss
+        batches = len(self.batch[0]) if self.batch and is_mean else 1
         watch = ValueWatch(self.reference.graph, known, self.kinds, batches, self.batch is not None)
         try:
             states = self.states()
