@@ -28,7 +28,7 @@ class Verb:
 
     def module(self) -> ModuleType:
         """The module that has the command."""
-        return importlib.import_module(self.home or f"mspc.commands.verbs.{self.name}")
+        return importlib.import_module(self.home or f"mspc.commands.verbs.{self.name.replace('-', '_')}")
 
 
 VERBS = (
@@ -49,7 +49,7 @@ VERBS = (
     Verb("doctor", "List the names of a script that mspc lacks or ignores."),
     Verb("demo", "Write a small project, and explain its compile step by step."),
     Verb("explain", "Explain the code of an error, with an example."),
-    Verb("explain-hang", "Name the rank that made a PyTorch job hang.", "mspc.commands.verbs.explain_hang"),
+    Verb("explain-hang", "Name the rank that made a PyTorch job hang."),
     Verb("ckpt", "Look at checkpoints, compare, merge, transform and check them."),
 )  # fmt: skip
 """All of them, in the order in which they are shown."""
