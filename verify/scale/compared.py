@@ -48,6 +48,8 @@ def compared(
     value, which sets its tolerance, as an update hardly moves the values that it is added to."""
     if wanted.shape[kind.depth :] != found.shape[kind.depth :]:
         return Compared(what, name, step, kind, float("inf"), 0.0)
+    if wanted.dtype.kind == "c":
+        wanted, found = _parts(wanted), _parts(found)
     with np.errstate(all="ignore"):
         apart = np.abs(np.asarray(wanted, np.float64) - np.asarray(found, np.float64))
         same = (wanted == found) | (np.isnan(wanted) & np.isnan(found)) if wanted.dtype.kind == "f" else wanted == found
@@ -69,6 +71,11 @@ def compared(
         what, name, step, kind, largest, allowed, rank, tuple(place[kind.depth :]),
         float(np.broadcast_to(wanted, apart.shape)[at]), float(np.broadcast_to(found, apart.shape)[at]),
     )  # fmt: skip
+
+
+def _parts(array: Array) -> Array:
+    """Return the real and imaginary parts of complex numbers, in a last dimension."""
+    return np.stack([array.real, array.imag], axis=-1).astype(np.float64)
 
 
 def largest_change(before: Array, behind: Array) -> float | None:

@@ -23,7 +23,9 @@ from mspc.ops.math.arithmetic import Add, Div, Neg
 from mspc.ops.math.elementwise import Exp, Log
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.tensor.moving import Reshape
+from mspc.verify.difference import Noise
 from mspc.verify.scale.blame import odd_one
+from mspc.verify.scale.compared import compared
 from mspc.verify.scale.rank_kinds import RankKind
 from mspc.verify.scale.relations import Pieces, keyed
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Rank, other_offset
@@ -289,3 +291,11 @@ def test_an_overflow_that_a_stage_does_not_hear_of(staged: Path, capsys: pytest.
     with pytest.raises(ExecutionError) as caught:
         verify_scale(str(staged), CompileOptions(loudness=QUIET), 0)
     assert re.search(r"that of AllFinite 'all_finite'.* on rank 0, 1", "\n".join(caught.value.notes))
+
+
+def test_imaginary_parts_are_compared() -> None:
+    kind = RankKind((0,), Graph("rank"), mesh=(1,))
+    right = np.array([[1 + 2j, 3 + 4j]])
+    assert compared("result", "0", 0, kind, right, right.copy(), Noise()).same
+    row = compared("result", "0", 0, kind, right, right + np.array([[0, 0.5j]]), Noise())
+    assert (row.same, row.place, row.expected, row.found) == (False, (1, 1), 4.0, 4.5)
