@@ -1,0 +1,133 @@
+"""Proofs of the steps of torchtitan's debug models under mixes of parallelism, on ranks that are not there.
+
+    python -m benchmarks.pytorch.torchtitan_steps [PREFIX ...]     # rows of `ROWS` whose text begins so
+
+It needs torchtitan 0.3 beside mspc. Each row is captured by `mspc capture` of this file and compared with one device by
+`mspc verify --scale`; a row that PyTorch or mspc refuses is printed with its last line.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SEQUENCE, BATCH = 64, 8
+ROWS = (
+    "llama3 8 dp=8", "llama3 8 dp=4 rep=2", "llama3 8 dp=4 tp=2", "llama3 8 dp=4 tp=2 sequence_parallel=0",
+    "llama3 8 dp=4 tp=2 backend=full_dtensor", "llama3 8 dp=1 tp=8", "llama3 16 dp=4 rep=2 tp=2", "llama3 64 dp=8 tp=8",
+    "qwen3 8 dp=8", "qwen3 8 dp=4 tp=2", "qwen3 8 dp=2 rep=2 tp=2", "deepseek_v3 8 dp=8", "llama3 8 dp=4 cp=2",
+    "deepseek_v3 8 dp=8 ep=2", "llama3 8 dp=8 backend=spmd_types",
+)  # fmt: skip
+"""Model, ranks and degrees. dp: shards; rep: replicas."""
+
+
+def prove(row: str, folder: Path) -> str:
+    """Return the result of a row."""
+    model, ranks, *degrees = row.split()
+    mspc = [sys.executable, "-P", "-m", "mspc"]
+    one, many = folder / model, folder / row.replace(" ", "_")
+    begin = time.perf_counter()
+    for out, count, given in ((one, "1", []), (many, ranks, degrees)):
+        command = [*mspc, "capture", __file__, "--ranks", count, "--out", str(out), "--", model, *given]
+        done = None if out.exists() else subprocess.run(command, capture_output=True, text=True)
+        if done is not None and done.returncode:
+            said = [line for line in done.stderr.splitlines() if line.startswith(("error", "  note"))]
+            return f"not captured: {(said or ['nothing was said'])[0][:200]}"
+    captured = time.perf_counter()
+    command = [*mspc, "verify", "--scale", str(many), "--against", str(one)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    said = [line for line in (done.stderr + done.stdout).splitlines() if line.startswith(("equal", "differs", "error"))]
+    seconds = f"captured in {captured - begin:.0f} s, proved in {time.perf_counter() - captured:.0f} s"
+    return f"{(said or ['no result'])[0][:120]} ({seconds})"
+
+
+def capture(model: str, given: dict[str, str]) -> None:
+    """Record the step of a debug model of two layers, as `mspc capture` runs this file."""
+    import importlib
+    from types import SimpleNamespace
+
+    import torch
+    from torchtitan.tools import utils
+
+    utils.device_type, utils.device_module = "cpu", torch.cpu  # before modules take them from there
+    from torchtitan.components.loss import CrossEntropyLoss
+    from torchtitan.config.configs import CompileConfig, ParallelismConfig, TrainingConfig
+    from torchtitan.distributed import ParallelDims, full_dtensor, spmd_types
+    from torchtitan.distributed import utils as distributed
+    from torchtitan.models.common.attention import ScaledDotProductAttention
+    from torchtitan.models.common.config_utils import decoder_vocab_size
+    from torchtitan.protocols.module import Module
+
+    import mspc.capture
+
+    Module._init_param = lambda *_: None  # values are not needed
+    degree = {name: int(value) for name, value in given.items() if value.isdigit()}
+    backend = given.get("backend", "partial_dtensor")
+    spec = importlib.import_module(f"torchtitan.models.{model}").model_registry("debugmodel", attn_backend="flex")
+    parallelism = ParallelismConfig(
+        data_parallel_replicate_degree=degree.get("rep", 1), data_parallel_shard_degree=degree.get("dp", -1),
+        tensor_parallel_degree=degree.get("tp", 1), context_parallel_degree=degree.get("cp", 1),
+        expert_parallel_degree=degree.get("ep", 1), enable_sequence_parallel=bool(degree.get("sequence_parallel", 1)),
+        context_parallel_load_balancer=None, spmd_backend=backend,
+    )  # fmt: skip
+    training = TrainingConfig(seq_len=SEQUENCE, local_batch_size=BATCH, mixed_precision_param="float32")
+    config, compiled = spec.model, CompileConfig(enable=False)
+    config.layers = config.layers[:2]
+    for layer in config.layers:
+        layer.attention.inner_attention = ScaledDotProductAttention.Config()
+    debug = SimpleNamespace(moe_force_load_balance=False, batch_invariant=False)
+    config.update_from_config(config=SimpleNamespace(parallelism=parallelism, training=training, debug=debug))
+    distributed.set_spmd_backend(backend)
+    ranks, dims, place, shards = int(os.environ["WORLD_SIZE"]), None, 0, 1
+    with torch.device("cpu" if ranks == 1 else "meta"):
+        network = config.build()
+    if ranks > 1:
+        dims = ParallelDims.from_config(parallelism, ranks)
+        network = spec.parallelize_fn(
+            network, parallel_dims=dims, training=training, parallelism=parallelism, compile_config=compiled,
+            ac_config=None, dump_folder="",
+        )  # fmt: skip
+        network.to_empty(device="cpu")
+        shards = dims.dp_replicate * dims.dp_shard
+        place = dims.get_mesh("batch").get_local_rank() if shards > 1 else 0
+    with torch.no_grad():
+        network.init_weights(buffer_device=None)
+    torch.manual_seed(0)
+    rows = slice(place * BATCH // shards, (place + 1) * BATCH // shards)
+    tokens, labels = (torch.randint(0, config.vocab_size, (BATCH, SEQUENCE))[rows] for _ in range(2))
+    more: dict[str, torch.Tensor] = {}
+    if dims is not None and backend == "full_dtensor":
+        tokens, labels, more = full_dtensor.parallelize_inputs(dims, tokens, labels, more)
+    elif dims is not None and backend == "spmd_types":
+        tokens, labels, more = spmd_types.annotate_input_spmd_types(dims, tokens, labels, more)
+    loss = CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(spec)).build(compile_config=compiled)
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, tokens: torch.Tensor, labels: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
+            return loss(self.network(tokens, **more), labels, BATCH * SEQUENCE)[0]
+
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    mspc.capture.step(Network(), {"tokens": tokens, "labels": labels, **more}, optimizer=optimizer)
+
+
+def main() -> None:
+    wanted = tuple(sys.argv[1:]) or ("",)
+    with tempfile.TemporaryDirectory() as folder:
+        for row in ROWS:
+            if row.startswith(wanted):
+                print(f"{row:45} {prove(row, Path(folder))}", flush=True)
+
+
+if __name__ == "__main__":
+    if "MSPC_CAPTURE" in os.environ:  # run by mspc capture
+        capture(sys.argv[1], dict(each.split("=") for each in sys.argv[2:]))
+    else:
+        main()
