@@ -11,8 +11,8 @@ from typing import Any
 from mspc.commands.report.tables import TextTable, check_json, print_line, print_table, write_report
 from mspc.ir.graph import Node
 from mspc.ops.collective.base import Collective
-from mspc.runtime.faults.culprits import Explanation, Hang, Wait, explain, with_all_calls
-from mspc.runtime.faults.flight_records import Call, read_records
+from mspc.runtime.faults.culprits import BlockedRank, Hang, HangCause, explain, with_all_calls
+from mspc.runtime.faults.flight_records import RecordedCall, read_records
 from mspc.runtime.faults.stopped import shown_ranks
 from mspc.runtime.program import load_program
 
@@ -67,10 +67,10 @@ def explain_records(paths: Sequence[Path], ranks: int, program: Path | None, jso
     return status
 
 
-def steps_of(folder: Path, ranks: Sequence[int]) -> dict[int, list[Call]]:
+def steps_of(folder: Path, ranks: Sequence[int]) -> dict[int, list[RecordedCall]]:
     """Return the collectives of each rank in a compiled folder, in order. Raise MspcError if it cannot be read."""
     program = load_program(folder)
-    found: dict[int, list[Call]] = {}
+    found: dict[int, list[RecordedCall]] = {}
     for rank in ranks:
         if rank in program.execute:
             nodes = program.graph(rank, program.text(rank), frames=True).nodes
@@ -78,13 +78,13 @@ def steps_of(folder: Path, ranks: Sequence[int]) -> dict[int, list[Call]]:
     return found
 
 
-def _planned(node: Node) -> Call:
+def _planned(node: Node) -> RecordedCall:
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node.op.name).lower()
     stack = tuple(f"{frame.file}:{frame.line}" for frame in node.frames)
-    return Call("", 0, kind, (), (), stack, kind in ("send", "receive"), False, 0, 0)
+    return RecordedCall("", 0, kind, (), (), stack, kind in ("send", "receive"), False, 0, 0)
 
 
-def _said(each: Explanation) -> str:
+def _said(each: HangCause) -> str:
     call, expected = each.call, each.expected
     words = WORDS[each.fault].format(
         call=_shown(call), expected=_shown(expected), expected_sizes=_sizes(expected), expected_types=_types(expected)
@@ -92,7 +92,7 @@ def _said(each: Explanation) -> str:
     return f"rank {each.rank} {words}"
 
 
-def _shown(call: Call | None) -> str:
+def _shown(call: RecordedCall | None) -> str:
     if call is None:
         return "a call that the records do not have"
     place = f" at {call.place}" if call.place else ""
@@ -100,15 +100,15 @@ def _shown(call: Call | None) -> str:
     return f"{call.kind}{f' ({operands} {_types(call)})' if operands else ''}{place}"
 
 
-def _sizes(call: Call | None) -> str:
+def _sizes(call: RecordedCall | None) -> str:
     return "" if call is None else ", ".join(str(size) for size in call.sizes[0])
 
 
-def _types(call: Call | None) -> str:
+def _types(call: RecordedCall | None) -> str:
     return "" if call is None else ", ".join(dict.fromkeys(call.dtypes))
 
 
-def _waits(waits: Sequence[Wait]) -> TextTable:
+def _waits(waits: Sequence[BlockedRank]) -> TextTable:
     rows = [
         (str(rank), f"{call.kind} {call.number}", call.group, shown_ranks(behind), call.place)
         for rank, call, behind in waits[:MOST_WAITS]

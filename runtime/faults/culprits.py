@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from mspc.runtime.faults.flight_records import Call, Record, last_numbers, read_record
+from mspc.runtime.faults.flight_records import Record, RecordedCall, last_numbers, read_record
 
 SLOW, SLOW_FACTOR = 1_000_000_000, 20
 """Least delay of a slow rank, in nanoseconds, and beside a typical delay between two calls."""
@@ -27,7 +27,7 @@ FEW_OTHERS = 2
 Token = int
 
 
-class Explanation(NamedTuple):
+class HangCause(NamedTuple):
     """Why a job hangs, as far as records tell.
 
     rank: the culprit. fault: as "left out". call: its call, or for one that is left out that of another rank. certain:
@@ -36,17 +36,17 @@ class Explanation(NamedTuple):
 
     rank: int
     fault: str
-    call: Call | None
-    expected: Call | None = None
+    call: RecordedCall | None
+    expected: RecordedCall | None = None
     certain: float = 1.0
     index: int = -1
 
 
-class Wait(NamedTuple):
+class BlockedRank(NamedTuple):
     """A rank that has issued a call for which others have not come."""
 
     rank: int
-    call: Call
+    call: RecordedCall
     behind: tuple[int, ...]
 
 
@@ -54,12 +54,14 @@ class Hang(NamedTuple):
     """explanations: the most probable first, none if the records show no fault. waits: who waits for whom. missing:
     ranks without a record."""
 
-    explanations: tuple[Explanation, ...]
-    waits: tuple[Wait, ...]
+    explanations: tuple[HangCause, ...]
+    waits: tuple[BlockedRank, ...]
     missing: tuple[int, ...]
 
 
-def explain(records: Sequence[Record], world: int = 0, steps: Mapping[int, Sequence[Call]] | None = None) -> Hang:
+def explain(
+    records: Sequence[Record], world: int = 0, steps: Mapping[int, Sequence[RecordedCall]] | None = None
+) -> Hang:
     """Return the explanation of a hang.
 
     Args:
@@ -99,7 +101,7 @@ def with_all_calls(records: Sequence[Record], found: Hang) -> list[Record]:
     return [read_record(record.path) if record.rank in named and record.dropped else record for record in records]
 
 
-def _created(edit: Explanation) -> int:
+def _created(edit: HangCause) -> int:
     return edit.call.created if edit.call is not None else 0
 
 
@@ -161,7 +163,7 @@ def _clusters(sequences: Mapping[int, Sequence[Token]]) -> list[list[int]]:
 
 def _edits(
     ranks: Sequence[int], sequences: Mapping[int, Sequence[Token]], records: Mapping[int, Record]
-) -> list[Explanation]:
+) -> list[HangCause]:
     """The ranks of a cluster whose calls are not those of most others, each with its first difference. A rank without
     others, or with one that it differs from, is held to its own earlier steps."""
     model = _model(ranks, sequences, records)
@@ -181,7 +183,7 @@ def _edits(
     return [edit._replace(certain=0.5) for edit in (*edits, turned) if edit is not None]
 
 
-def _own_edit(record: Record, tokens: Sequence[Token]) -> Explanation | None:
+def _own_edit(record: Record, tokens: Sequence[Token]) -> HangCause | None:
     """The first call that is not as in the rank's step before."""
     period, count = _period(tokens)
     if not period or not count:
@@ -196,14 +198,14 @@ MOST_BEFORE, LEAST_RUN = 200, 3
 FAMILIES = (("scatter", "scatter"), ("gather", "gather"), ("all_?to_?all", "exchange"), ("reduce", "reduce"))
 
 
-def family(call: Call) -> tuple[str, str]:
+def family(call: RecordedCall) -> tuple[str, str]:
     """Return the kind and the line of a call as its program has them, too: names of a collective differ between
     libraries, and paths between machines."""
     kind = next((name for pattern, name in FAMILIES if re.search(pattern, call.kind)), call.kind.partition(" ")[0])
     return kind, call.place.rpartition("/")[2]
 
 
-def _in_program(record: Record, step: Sequence[Call]) -> tuple[int, int]:
+def _in_program(record: Record, step: Sequence[RecordedCall]) -> tuple[int, int]:
     """The first call of a record that is in its program, and where in the step it is; the pair from which on most calls
     are equal."""
     mine, its = [family(call) for call in record.calls], [family(call) for call in step]
@@ -220,7 +222,7 @@ def _in_program(record: Record, step: Sequence[Call]) -> tuple[int, int]:
     return -best[1], best[2]
 
 
-def _program_edit(record: Record, step: Sequence[Call]) -> list[Explanation]:
+def _program_edit(record: Record, step: Sequence[RecordedCall]) -> list[HangCause]:
     if not step or not record.calls:
         return []
     first, place = _in_program(record, step)
@@ -233,7 +235,7 @@ def _program_edit(record: Record, step: Sequence[Call]) -> list[Explanation]:
     return [] if edit is None else [edit._replace(index=edit.index + first)]
 
 
-def _next_in_program(record: Record, step: Sequence[Call]) -> list[Call]:
+def _next_in_program(record: Record, step: Sequence[RecordedCall]) -> list[RecordedCall]:
     if not step or not record.calls:
         return []
     first, place = _in_program(record, step)
@@ -254,7 +256,7 @@ def _model(ranks: Sequence[int], sequences: Mapping[int, Sequence[Token]], recor
 
 def _first_edit(
     record: Record, tokens: Sequence[Token], model: Record, others: Sequence[Token]
-) -> Explanation | None:
+) -> HangCause | None:
     """The first call of a rank that is not as the model's, with the change that makes most of the rest equal."""
     start = max(record.dropped, model.dropped)
     mine, its = tokens[start - record.dropped :], others[start - model.dropped :]
@@ -275,7 +277,7 @@ def _first_edit(
     expected = model.calls[start - model.dropped + at]
     if fault == "other" and own is not None:
         fault = _difference(own, expected)
-    return Explanation(record.rank, fault, expected if fault == "left out" else own, expected, 1.0, index)
+    return HangCause(record.rank, fault, expected if fault == "left out" else own, expected, 1.0, index)
 
 
 def _equal(one: Sequence[Token], other: Sequence[Token], first: int, second: int) -> int:
@@ -288,7 +290,7 @@ def _equal(one: Sequence[Token], other: Sequence[Token], first: int, second: int
     return count
 
 
-def _difference(own: Call, expected: Call) -> str:
+def _difference(own: RecordedCall, expected: RecordedCall) -> str:
     if family(own) != family(expected) or not expected.sizes:
         return "another collective"
     if own.sizes != expected.sizes:
@@ -315,12 +317,12 @@ def _period(tokens: Sequence[Token]) -> tuple[int, int]:
 # Who waits for whom
 
 
-def _waits(records: Sequence[Record], members: Mapping[str, tuple[int, ...]]) -> tuple[Wait, ...]:
+def _waits(records: Sequence[Record], members: Mapping[str, tuple[int, ...]]) -> tuple[BlockedRank, ...]:
     """The last call of each rank, if not all members of its group have come to it. A receive that is not over waits for
     its sender."""
     reached = {(name, each.rank): number for each in records for name, number in last_numbers(each.calls).items()}
     whole = {record.rank for record in records if not record.dropped}
-    found: list[Wait] = []
+    found: list[BlockedRank] = []
     for record in records:
         if not record.calls:
             continue
@@ -334,14 +336,14 @@ def _waits(records: Sequence[Record], members: Mapping[str, tuple[int, ...]]) ->
             is_known = source is not None and not call.is_over and int(source[1]) < len(group)
             behind = (group[int(source[1])],) if source is not None and is_known else ()
         if behind:
-            found.append(Wait(record.rank, call, behind))
+            found.append(BlockedRank(record.rank, call, behind))
     return tuple(found)
 
 
 def _stopped(
-    records: Mapping[int, Record], waits: Sequence[Wait], missing: Sequence[int],
-    members: Mapping[str, tuple[int, ...]], following: Mapping[int, Call],
-) -> list[Explanation]:
+    records: Mapping[int, Record], waits: Sequence[BlockedRank], missing: Sequence[int],
+    members: Mapping[str, tuple[int, ...]], following: Mapping[int, RecordedCall],
+) -> list[HangCause]:
     """The ranks that others wait for, and that wait for none; if these wait for a rank without a record, that one.
 
     following: the call that a rank would have issued next, if it is known.
@@ -351,23 +353,23 @@ def _stopped(
     pending = [rank for rank, record in records.items() if record.calls and not record.calls[-1].is_over]
     if not for_whom and not waits and pending and missing:
         call = records[pending[0]].calls[-1]
-        return [Explanation(rank, "no record", call, certain=1 / len(missing)) for rank in missing]
+        return [HangCause(rank, "no record", call, certain=1 / len(missing)) for rank in missing]
     idle = [rank for rank, _ in for_whom.most_common()] or [rank for rank in pending if rank not in waiting]
-    found: list[Explanation] = []
+    found: list[HangCause] = []
     for rank in idle:
         record = records.get(rank)
         last = record.calls[-1] if record is not None and record.calls else None
         if last is not None and missing and _lacks_member(last, records, members, missing):
-            found += [Explanation(other, "no record", last, certain=1 / len(missing)) for other in missing]
+            found += [HangCause(other, "no record", last, certain=1 / len(missing)) for other in missing]
             break
         call = following.get(rank) or next((wait.call for wait in waits if rank in wait.behind), None)
         if for_whom[rank]:
-            found.append(Explanation(rank, "stopped before", call, None, for_whom[rank] / max(len(waits), 1)))
+            found.append(HangCause(rank, "stopped before", call, None, for_whom[rank] / max(len(waits), 1)))
     return found
 
 
 def _lacks_member(
-    call: Call, records: Mapping[int, Record], members: Mapping[str, tuple[int, ...]], missing: Sequence[int]
+    call: RecordedCall, records: Mapping[int, Record], members: Mapping[str, tuple[int, ...]], missing: Sequence[int]
 ) -> bool:
     """Whether the group of a call has, or seems to have, a member without a record: the groups in which other ranks
     issue that call have more members."""
@@ -381,9 +383,9 @@ def _lacks_member(
 
 def _following(
     clusters: Sequence[Sequence[int]], records: Mapping[int, Record]
-) -> dict[int, Call]:
+) -> dict[int, RecordedCall]:
     """The call after the last one of a rank, from the rank of its cluster that has come furthest."""
-    found: dict[int, Call] = {}
+    found: dict[int, RecordedCall] = {}
     for ranks in clusters:
         furthest = max((records[rank] for rank in ranks), key=lambda record: record.dropped + len(record.calls))
         for rank in ranks:
@@ -396,7 +398,7 @@ def _following(
 # Times
 
 
-def _slow(records: Sequence[Record]) -> list[Explanation]:
+def _slow(records: Sequence[Record]) -> list[HangCause]:
     """The rank that was idle for long after a collective to which all others had come, while they waited for it."""
     arrival: dict[tuple[str, int], int] = {}
     for record in records:
@@ -404,7 +406,7 @@ def _slow(records: Sequence[Record]) -> list[Explanation]:
             if not call.is_message:
                 key = call.group, call.number
                 arrival[key] = max(arrival.get(key, 0), call.created)
-    idle: list[tuple[int, int, Call]] = []
+    idle: list[tuple[int, int, RecordedCall]] = []
     usual: dict[Any, list[int]] = defaultdict(list)
     for record in records:
         for before, call in pairwise(record.calls):
@@ -418,4 +420,4 @@ def _slow(records: Sequence[Record]) -> list[Explanation]:
         return []
     delay, rank, call = max(late, key=lambda item: item[0])
     typical = sorted(delay for delays in usual.values() for delay in delays)[len(idle) // 2]
-    return [Explanation(rank, "late at", call)] if delay > SLOW_FACTOR * typical else []
+    return [HangCause(rank, "late at", call)] if delay > SLOW_FACTOR * typical else []

@@ -24,7 +24,7 @@ LIBRARY = re.compile(r"[/\\]torch[/\\]|[/\\]site-packages[/\\]mspc[/\\]|^<frozen
 RANK = re.compile(r"\d+")
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """A collective, send or receive that a rank issued.
 
     group: name of its process group. number: in the group, from 1 on; of sends and receives among these. kind: as
@@ -55,7 +55,7 @@ class Record(NamedTuple):
 
     rank: int
     path: Path
-    calls: tuple[Call, ...]
+    calls: tuple[RecordedCall, ...]
     dropped: int
     members: Mapping[str, tuple[int, ...]]
 
@@ -124,7 +124,7 @@ def read_record(path: Path, last: int = 0) -> Record:
         raise MspcError(f"{path} is damaged: an entry lacks a field, or it is malformed: {error!r:.100}") from None
 
 
-def _call(entry: Mapping[str, Any], shared: dict[Any, Any]) -> Call:
+def _call(entry: Mapping[str, Any], shared: dict[Any, Any]) -> RecordedCall:
     """Return an entry's call. shared: equal parts of other entries, which are kept once."""
     group, _ = entry["process_group"]
     message = bool(entry["is_p2p"])
@@ -139,7 +139,7 @@ def _call(entry: Mapping[str, Any], shared: dict[Any, Any]) -> Call:
     sizes, dtypes, stack = shared.setdefault(parts, parts)
     number = int(entry["p2p_seq_id" if message else "collective_seq_id"])
     created = int(entry["time_created_ns"] or 0)
-    return Call(str(group), number, kind, sizes, dtypes, stack, message, is_over, created, ended)
+    return RecordedCall(str(group), number, kind, sizes, dtypes, stack, message, is_over, created, ended)
 
 
 def _sizes(sizes: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
@@ -155,7 +155,7 @@ def _members(content: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def last_numbers(calls: Sequence[Call]) -> dict[str, int]:
+def last_numbers(calls: Sequence[RecordedCall]) -> dict[str, int]:
     """The number of the last collective of each group. `pg_status` of a record is not read: gloo's has other names."""
     last: dict[str, int] = {}
     for call in calls:

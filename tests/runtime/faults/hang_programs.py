@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mspc.runtime.faults.culprits import explain
-from mspc.runtime.faults.flight_records import Call, Record
+from mspc.runtime.faults.flight_records import Record, RecordedCall
 
 FAULTS = ("left out", "doubled", "swapped", "other size", "other group", "exception", "dead", "slow")
 FILE = "train.py"
@@ -114,7 +114,7 @@ class Job:
         """The records of all ranks when all have ended or wait."""
         programs = [deque(self.program(rank)) for rank in range(self.ranks)]
         clocks = [draw.randrange(SECOND // 100) for _ in programs]
-        calls: list[list[Call]] = [[] for _ in programs]
+        calls: list[list[RecordedCall]] = [[] for _ in programs]
         counts: list[Counter[str]] = [Counter() for _ in programs]
         waiting: list[tuple[str, int] | None] = [None] * self.ranks
         meetings: dict[tuple[str, int], dict[int, Planned]] = {}
@@ -136,7 +136,7 @@ class Job:
                     counts[rank][call.group + "p" * message] += 1
                     number = counts[rank][call.group + "p" * message]
                     shape = ((call.size,),)
-                    calls[rank].append(Call(
+                    calls[rank].append(RecordedCall(
                         call.group, number, call.kind, (shape, shape), ("Float", "Float"), (f"{FILE}:{call.line}",),
                         message, False, clocks[rank], 0,
                     ))  # fmt: skip
@@ -163,7 +163,7 @@ class Job:
                 call = program[0]
                 counts[rank][call.group + "p"] += 1
                 shape = ((call.size,),)
-                issued.append(Call(
+                issued.append(RecordedCall(
                     call.group, counts[rank][call.group + "p"], call.kind, (shape, shape), ("Float", "Float"),
                     (f"{FILE}:{call.line}",), True, False, clocks[rank] + 1, 0,
                 ))  # fmt: skip
@@ -204,12 +204,12 @@ def random_job(draw: random.Random, fault: str) -> Job:
         return replace(job, fault=fault, rank=rank, at=at)
 
 
-def step_of(job: Job, rank: int) -> list[Call]:
+def step_of(job: Job, rank: int) -> list[RecordedCall]:
     """The calls of a step, as a program has them."""
     calls = replace(job, fault="", rank=-1, steps=1).program(rank)
     lines = [f"/net/{FILE}:{call.line}" for call in calls]
     pairs = zip(calls, lines, strict=True)
-    return [Call("", 0, call.kind, (), (), (line,), call.peer >= 0, False, 0, 0) for call, line in pairs]
+    return [RecordedCall("", 0, call.kind, (), (), (line,), call.peer >= 0, False, 0, 0) for call, line in pairs]
 
 
 def outcome(seed: int, fault: str, with_program: bool = False) -> tuple[str, Job, bool, bool]:
