@@ -41,7 +41,6 @@ FOLDER = "MSPC_CAPTURE"
 """Environment variable with the folder of the files. `mspc capture` sets it and ends scripts after the first step."""
 DEPENDS = "a number of the program depends on data (`.item()`, or a size)"
 _WRAPPERS = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module"}
-
 OUTSIDE = (os.path.dirname(torch.__file__), "<", __file__)
 """Beginnings of files that are none of the script's."""
 
@@ -238,7 +237,7 @@ def step(
 
 
 def backend() -> Callable[..., Any]:
-    """Return a backend for `torch.compile` that runs a model as it is. The second step after this call is recorded: all
+    """Return a backend for `torch.compile` that runs a model as it is. The second step after this call is recorded,
     from the call of the model to the end of the optimizer's step, with gradients accumulated or clipped in between."""
     stack, handles, optimizers = ExitStack(), list[Any](), list[Optimizer]()
 
@@ -275,9 +274,10 @@ def _recorded(model: nn.Module, inputs: Any, optimizer: Optimizer | None, outsid
     for each in named:
         if isinstance(each[2], Tensor) and each[2] not in recorder.names:
             recorder.declare(*each)
-    for group in optimizer.param_groups if optimizer else ():
-        group |= {"capturable": True} if "capturable" in group else {}  # the number of the step is a tensor then
-    with recorder.recording():
+    with ExitStack() as stack:
+        for group in optimizer.param_groups if optimizer else ():  # the number of the step is a tensor in the step
+            stack.enter_context(patch.dict(group, {"capturable": True} if "capturable" in group else {}))
+        stack.enter_context(recorder.recording())
         yield
     outputs = [["loss", "", recorder.name_of(loss)] for loss in recorder.losses[:1]]
     for name, parameter in model.named_parameters():

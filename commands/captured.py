@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mspc.commands.options import is_capture
+from mspc.compiler.driver import Compiled
 from mspc.engine.capture import CapturedCall, capture_made
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.tensors import StoredTensor
+from mspc.ir.graph import Graph
 from mspc.ir.types import TensorType
 from mspc.mindspore_api.state import Session
+from mspc.output.dumps import FirstValue
 
 RANK_FILE = re.compile(r"rank_(\d{1,9})\.step")
 
@@ -55,3 +62,75 @@ def capture_step(folder: Path, session: Session) -> CapturedCall:
 
     captured = capture_made(make, folder, session, lambda types: "full_batch")
     return replace(captured, context=replace(captured.context, parallel_mode="stand_alone"))
+
+
+class ValuesOfRanks:
+    """The first values of all ranks of a capture, as slices of whole tensors if possible.
+
+    A parameter or state that DTensor shards evenly is stored whole, and gets its layout on every rank. Another one is
+    stored once, and once more for each rank that begins with other values, by a name of its own. Inputs have the rows
+    of all ranks one after the other, unless they are DTensors.
+    """
+
+    def __init__(self, folder: Path, ranks: int) -> None:
+        from mspc.readers.pytorch.captured import read_rank  # late, as above
+        from mspc.readers.pytorch.placed import layouts_in
+
+        steps = [read_rank(folder, rank) for rank in range(ranks)]
+        self._weights = [step.program.weights for step in steps]
+        self._places = layouts_in(steps)
+        for name in self._places.keys() & self._weights[0].tensors.keys():
+            whole, (layout, type) = self._whole(name), self._places[name]
+            slices = (whole[layout.slices_for(rank, type.shape)] for rank in range(ranks))
+            if any(part.tobytes() != own.tobytes() for part, (_, own) in zip(slices, self._own(name), strict=True)):
+                del self._places[name]  # ranks that should have the same slice begin with others
+        self._seen: dict[str, FirstValue] = {}
+        self.tensors: list[StoredTensor] = []
+        """Those of the ranks whose graphs were placed."""
+
+    def _own(self, name: str) -> Iterator[tuple[int, Any]]:
+        return ((rank, weights.read(name)) for rank, weights in enumerate(self._weights))
+
+    def _whole(self, name: str) -> Any:
+        layout, type = self._places[name]
+        found = np.empty(type.shape, type.dtype.numpy)
+        for rank, own in self._own(name):
+            found[layout.slices_for(rank, type.shape)] = own
+        return found
+
+    def shard(self, compiled: Compiled) -> None:
+        """Give the parameters and inputs of the graph of all ranks their layouts."""
+        self._lay_out(compiled.graph)
+        for at, parameter in enumerate(compiled.inputs):
+            if parameter.name in self._places:
+                layout, type = self._places[parameter.name]
+                compiled.fed[at] = replace(compiled.fed[at], layout=layout, global_type=type)
+
+    def _lay_out(self, graph: Graph) -> None:
+        for parameter in graph.parameters:
+            if parameter.name in self._places:
+                parameter.layout, parameter.global_type = self._places[parameter.name]
+
+    def place(self, graph: Graph, rank: int, values: Iterable[FirstValue]) -> None:
+        """Give the parameters of a rank's graph their layouts or names. values: the first ones of the rank."""
+        self._lay_out(graph)
+        own = {value.name: value for value in values if value.description is None}
+        for parameter in graph.parameters:
+            name = parameter.name
+            if name not in own:
+                continue
+            value, is_new = own[name], name not in self._seen
+            first = self._seen.setdefault(name, value)
+            if name in self._places:
+                if is_new:
+                    self.tensors.append(StoredTensor(name, self._places[name][1], partial(self._whole, name)))
+                continue
+            if not is_new and not _are_equal(first, value):
+                parameter.name = f"rank_{rank}.{name}"
+            if is_new or parameter.name != name:
+                self.tensors.append(StoredTensor(parameter.name, value.type, value.make))
+
+
+def _are_equal(first: FirstValue, other: FirstValue) -> bool:
+    """Return whether two tensors have the same bytes, so that NaN is equal to itself."""
+    return first.type == other.type and np.asarray(first.make()).tobytes() == np.asarray(other.make()).tobytes()

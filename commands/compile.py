@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from mspc.commands.captured import ValuesOfRanks
 from mspc.commands.options import NOTHING_SAID, ImportOptions, is_capture, is_imported, target_name
 from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.summary import print_summary
@@ -96,16 +97,18 @@ def compile_target(target: str, options: CompileOptions) -> None:
     with ProgressLine(not loudness.quiet and not loudness.verbose) as progress, opened as output:
         progress.show(f"compiling {captured.script} for {ranks} rank{'s' if ranks > 1 else ''}")
         first = compile_for(captured, ranks, level, compared=found.asked, on_pass=loudness.on_pass())
-        programs = Programs(first, wanted, found.asked(), level, found.rerun)
         settings = Settings(captured.context.matmul_allow_tf32, captured.context.deterministic)
         values = first_values(first.compiled.traced, first.compiled.graph)
+        own = _values_of_ranks(found.target, ranks, values, first.compiled)
+        programs = Programs(first, wanted, found.asked(), level, found.rerun, apart=own is not None)
         if programs.differ and options.few:
             wanted = wanted[: options.few]
         kinds_only = options.kinds_only and not programs.differ and len(wanted) > max(1, options.few)
         timed = is_capture(found.target)
-        make_table = _write(output, programs, settings, values, wanted, level, kinds_only, progress, timed)
+        make_table = _write(output, programs, settings, values, wanted, level, kinds_only, progress, timed, own)
         stored = [v for v in values if options.weights or v.description is None]
         tensors = [StoredTensor(value.name, value.type, value.make, value.part) for value in stored]
+        tensors = tensors if own is None else own.tensors
         output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
         output.commit()
         StrategyFiles().write(first.compiled, captured.context, trains=True)
@@ -135,6 +138,14 @@ def compile_target(target: str, options: CompileOptions) -> None:
         write_report(options.json, "compile", report.as_dict())
     if options.json != Path("-") and not loudness.quiet:
         (print_report if options.all_rows else print_summary)(report, folder)
+
+
+def _values_of_ranks(
+    target: NamedTarget | Path, ranks: int, values: Sequence[FirstValue], compiled: Compiled
+) -> ValuesOfRanks | None:
+    """Return the first values of all ranks of a capture that has values of parameters; None for other programs."""
+    known = {value.name for value in values if value.description is None} & compiled.traced.parameters.keys()
+    return ValuesOfRanks(target, ranks) if is_capture(target) and ranks > 1 and known else None
 
 
 def _check_files(options: CompileOptions) -> None:
@@ -246,7 +257,7 @@ def find_call(target: str, options: CompileOptions) -> FoundCall:
 
 def _write(
     output: OutputFolder, programs: Programs, settings: Settings, values: Sequence[FirstValue], wanted: Sequence[int],
-    level: int, kinds_only: bool, progress: ProgressLine, timed: bool,
+    level: int, kinds_only: bool, progress: ProgressLine, timed: bool, first: ValuesOfRanks | None,
 ) -> Callable[[], Report]:  # fmt: skip
     """Write the files of the requested ranks and return a function that makes the report of the first of them."""
     report: Callable[[], Report] | None = None
@@ -257,14 +268,17 @@ def _write(
     for done, rank in enumerate(wanted, 1):
         progress.show(f"writing rank {rank} ({done} of {len(wanted)})")
         built = programs.of_rank(rank)
-        own = StageFiles(level)
+        place = None
+        if first is not None:
+            place = partial(first.place, rank=rank, values=first_values(built.compiled.traced, built.compiled.graph))
+        own = StageFiles(level, place)
         if kinds_only:
             kind = built.compiled.rank_graphs.kind(rank, own.wanted)
             if kind is not None and kind in written:
                 kinds[rank] = kind
                 continue
             written.add(kind)
-        graph = built.compiled.rank_graph(rank, own, own.wanted, alone=len(wanted) == 1)
+        graph = built.compiled.rank_graph(rank, own, own.wanted, alone=len(wanted) == 1 and first is None)
         built.compiled.ranks_done.clear()  # thousands of ranks would fill the memory
         report = report or partial(make_report, built.compiled, graph, rank, timed)
         for name, content in numbered(rank, [*built.shared, *own.files]):
@@ -275,6 +289,8 @@ def _write(
         if not programs.differ and rank in built.compiled.rank_graphs.kind_of:
             kinds[rank] = built.compiled.rank_graphs.kind_of[rank]
     compiled = programs.first.compiled
+    if first is not None:
+        first.shard(compiled)
     compared = not programs.differ and not decided_by_script(compiled.graph, compiled.config.mode)
     network = programs.first.network if compared else ""
     output.write(PROGRAM, program(compiled, execute, digests, settings, values, network, kinds))

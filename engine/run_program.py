@@ -270,9 +270,7 @@ def _save_parameters(path: Path, executor: Any, job: Job) -> None:
     def full(parameter: Parameter) -> Array:
         return gather(executor.parameter(parameter.name), parameter.layout, full_type(parameter).shape, job.comm)
 
-    tensors = [StoredTensor(name, full_type(p), partial(full, p)) for name, p in own.items()]
-    if executor.graph.attrs.get(STAGES, 1) != 1:
-        tensors = _of_all_stages(tensors, job)
+    tensors = _of_all_ranks([StoredTensor(name, full_type(p), partial(full, p)) for name, p in own.items()], job)
     if job.rank == 0:
         write_atomically(path, lambda file: write_tensors(file, tensors))
         return
@@ -280,12 +278,14 @@ def _save_parameters(path: Path, executor: Any, job: Job) -> None:
         tensor.make()
 
 
-def _of_all_stages(own: list[StoredTensor], job: Job) -> list[StoredTensor]:
-    """The tensors of all ranks: values that a rank's stage does not hold come from the first rank that does."""
+def _of_all_ranks(own: list[StoredTensor], job: Job) -> list[StoredTensor]:
+    """Return the tensors of all ranks: those that a rank does not hold, as in stages, come from the first that does."""
     make = {tensor.name: tensor.make for tensor in own}
     found: dict[str, StoredTensor] = {}
     everyone = tuple(range(job.size))
     said = gathered(job.comm, [(t.name, str(t.type.dtype), t.type.shape) for t in own])
+    if all(told == said[0] for told in said):
+        return own
     for rank, told in enumerate(said):
         for name, dtype, shape in told:
             type = TensorType(dtype_of(dtype), tuple(shape))

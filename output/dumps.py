@@ -25,6 +25,7 @@ from mspc.ir.files.refill import exchange, finish_refill, is_mount_point, is_own
 from mspc.ir.graph import Graph, element_layouts
 from mspc.ir.initial_value import Description
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.printer import print_graph
 from mspc.ir.types import DTYPES, TensorType, Type, dtype_of
 from mspc.mindspore_api.common.initializers import InitialValue
 from mspc.mindspore_api.common.parameter import Parameter
@@ -90,11 +91,11 @@ File = tuple[str, bytes]
 class StageFiles:
     """Collector of the files of the stages that a level selects, for use as `on_stage`.
 
-    level: 0 the last stage, 1 the main ones, 2 and 3 all.
+    level: 0 the last stage, 1 the main ones, 2 and 3 all. place: changes the parameters of the last stage, or None.
     """
 
-    def __init__(self, level: int) -> None:
-        self.level = level
+    def __init__(self, level: int, place: Callable[[Graph], None] | None = None) -> None:
+        self.level, self.place = level, place
         self.files: list[File] = []
         """Pairs (name without counter, content)."""
 
@@ -108,7 +109,10 @@ class StageFiles:
             return
         changed = "yes" if stage.changed else "no"
         header = f"# after: {stage.name}, previous: {stage.previous or 'none'}, changed: {changed}\n"
-        self.files.append((f"{stage.file}.ir", (header + stage.text()).encode()))
+        if self.place is not None and stage.name == LAST:
+            self.place(stage.graph)
+        text = stage.text() if self.place is None or stage.name != LAST else print_graph(stage.graph)
+        self.files.append((f"{stage.file}.ir", (header + text).encode()))
 
 
 def numbered(rank: int, files: Iterable[File]) -> Iterable[File]:

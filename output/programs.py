@@ -103,10 +103,12 @@ class Programs:
     Args:
         first: the program of the first wanted rank. wanted: all wanted ranks, ascending.
         asked: whether the script read its rank. rerun: gives the script's launch as another rank; within its context
-            that rank's session is active.
+            that rank's session is active. apart: whether every rank gets a run of its own even if graphs are equal.
     """
 
-    def __init__(self, first: Built, wanted: Sequence[int], asked: bool, level: int, rerun: Rerun) -> None:
+    def __init__(
+        self, first: Built, wanted: Sequence[int], asked: bool, level: int, rerun: Rerun, apart: bool = False
+    ) -> None:
         self.first = first
         self._first_rank = wanted[0]
         self._level = level
@@ -114,7 +116,7 @@ class Programs:
         others = sorted({0, *_spread(wanted)} - {wanted[0]}) if asked else []
         ranks = first.compiled.config.all_ranks
         self.runs = 1
-        self.differ = any(self._text(rank, ranks) != first.text for rank in others)
+        self.differ = apart or any(self._text(rank, ranks) != first.text for rank in others)
         self._identity = first.compiled.compile_id
         if self.differ and self._first_rank != 0:
             self._identity = self._compiled(0, ranks, NO_FILES).compiled.compile_id

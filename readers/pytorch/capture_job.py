@@ -93,7 +93,9 @@ def _run_rank(script: str, arguments: Sequence[str], rank: int, ranks: int, with
         distributed.init_process_group = lambda *args, **named: None
     torch.compiler.is_compiling = lambda: True
     register_optimizer_step_pre_hook(_make_capturable)
-    if not with_values:
+    if with_values:
+        importlib.import_module("torch.distributed.tensor.placement_types").mesh_scatter = _keep_own
+    if not with_values or ranks > 1:  # collectives without other ranks would give the states no values
         capture.step = partial(_step_with_states, capture.step)
     try:
         with contextlib.nullcontext() if with_values else _FakeFloats():
@@ -103,6 +105,11 @@ def _run_rank(script: str, arguments: Sequence[str], rank: int, ranks: int, with
             return
         raise
     raise CaptureError(f"{script} ended without a call of mspc.capture.step")
+
+
+def _keep_own(output: torch.Tensor, slices: Sequence[torch.Tensor], mesh: Any, mesh_dim: int = 0, **_: Any) -> None:
+    """Take the own slice of a tensor that the first rank scatters: every rank has made the same one."""
+    output.copy_(slices[mesh.get_local_rank(mesh_dim)])
 
 
 def _make_capturable(optimizer: torch.optim.Optimizer, *_: Any) -> None:

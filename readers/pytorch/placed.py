@@ -10,6 +10,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType
 from mspc.readers.pytorch.captured import CapturedStep
 
 _SHARD = re.compile(r"(?:S|Shard)\((?:dim=)?(\d+)\)")
@@ -106,6 +107,32 @@ def layout(step: CapturedStep, mesh: tuple[int, ...], name: str, own: Sequence[i
             notes=["slices of uneven sizes are not compared yet"],
         )
     return made
+
+
+def layouts_in(steps: Sequence[CapturedStep]) -> dict[str, tuple[Layout, TensorType]]:
+    """Return the layout and the whole type of the tensors of all ranks that have one: of those that DTensor shards
+    evenly, and of plain inputs, whose rows are those of all ranks one after the other."""
+    found = dict[str, tuple[Layout, TensorType]]()
+    ranks = len(steps)
+    for each in steps[0].program.inputs:
+        name, own = each.qualified, tuple(n for n in each.type.shape if isinstance(n, int)) if each.type else ()
+        place = steps[0].placements[name]
+        alike = (place.shape, mesh_axes(place.mesh), place.placements)
+        others = [step.placements.get(name) for step in steps]
+        if each.type is None or any(p is None or (p.shape, mesh_axes(p.mesh), p.placements) != alike for p in others):
+            continue
+        if place.mesh is None:
+            if each.kind != "user" or not own:
+                continue
+            made, whole = Layout.of((ranks,), [(0,), *[()] * (len(own) - 1)]), (own[0] * ranks, *own[1:])
+        else:
+            try:
+                made, whole = layout(steps[0], mesh_of(steps), name, own, place.shape), place.shape
+            except MspcError:  # slices are uneven, or groups are no mesh
+                continue
+        if not made.is_partial:
+            found[name] = made, TensorType(each.type.dtype, whole)
+    return found
 
 
 def _by_sizes(step: CapturedStep, mesh: tuple[int, ...], name: str, own: Sequence[int], whole: Sequence[int]) -> Layout:
