@@ -77,6 +77,10 @@ class Row:
     second that are routed there."""
     sizes: list[tuple[Dim, int]] = field(default_factory=list["tuple[Dim, int]"])
     """Sizes along dimensions that are in no field."""
+    cuts: list[tuple[Dim, Dim, int, int]] = field(default_factory=list["tuple[Dim, Dim, int, int]"])
+    """(dimension, that of a slice of it, start, size)."""
+    joined: tuple[Dim, list[tuple[Dim, int]]] | None = None
+    """A dimension, and in order those that it is made of, with their sizes."""
 
 
 def in_dim(tensor: int, dimension: int) -> Dim:
@@ -228,7 +232,7 @@ def _strided(op: Any, source: TensorType, whole: Callable[[int], Dim], part: Cal
         elif cut.size == 1:
             row.frozen.append(other)
         else:
-            row.same.append((along, other))
+            row.cuts.append((along, other, cut.start, cut.size))
             assert entry is not None
             row.numbers += _bounds(op, entry, along, cut, size)
     return row
@@ -270,15 +274,17 @@ def _part(op: Any, operands: Types, results: Types) -> Row:
         if size == 1 and n > 1:
             row.frozen.append(in_dim(0, d))
             continue
-        row.same.append((in_dim(0, d), out_dim(d)))
+        row.cuts.append((in_dim(0, d), out_dim(d), begin, size if size >= 0 else n - begin))
         row.numbers.append(Number("begin", (d,), in_dim(0, d), begin))
         row.numbers += [Number("size", (d,), in_dim(0, d), size)] if size >= 0 else []
     return row
 
 
 def _joined(op: Any, operands: Types, results: Types) -> Row:
-    same = [(in_dim(i, d), out_dim(d)) for i, t in enumerate(operands) for d in range(len(t.shape))]
-    return Row(same=same, by_rule=False)
+    axis = op.axis % len(results[0].shape)
+    same = [(in_dim(i, d), out_dim(d)) for i, t in enumerate(operands) for d in range(len(t.shape)) if d != axis]
+    joined = (out_dim(axis), [(in_dim(i, axis), t.shape[axis]) for i, t in enumerate(operands)])
+    return Row(same=same, by_rule=False, joined=joined)
 
 
 def _split(op: Any, operands: Types, results: Types) -> Row:
@@ -479,17 +485,13 @@ def _is_number(value: Any) -> bool:
 # Puts smaller numbers into the fields of an operator.
 
 
-def resized(op: Any, numbers: Sequence[Number], divisor: Callable[[Dim], int]) -> Any:
-    """Return the operator with its numbers for divided dimensions. Raises ValueError if one does not divide."""
+def resized(op: Any, numbers: Sequence[Number], small: Callable[[Number], int]) -> Any:
+    """Return the operator with its numbers for divided dimensions. small: raises ValueError if one does not divide."""
     changed: dict[str, Any] = {}
     for number in numbers:
-        by = divisor(number.along) // math.prod(map(divisor, number.over))
-        if by == 1 and not number.last:
-            continue
-        if number.value % by:
-            raise ValueError(f"{op.name}: {number.field} {number.value} does not divide by {by}")
-        value = number.value // by - number.last
-        changed[number.field] = _replaced(changed.get(number.field, getattr(op, number.field)), number.entry, value)
+        value = small(number) - number.last
+        if value != number.value:
+            changed[number.field] = _replaced(changed.get(number.field, getattr(op, number.field)), number.entry, value)
     return replace(op, **changed) if changed else op
 
 

@@ -2,7 +2,8 @@
 
 Every dimension of every value has a divisor, a product of unknowns. Operators say by their rules which dimensions are
 the same, and of which others one is made (a reshape); slices, joins and collectives change a dimension's size and leave
-its divisor. An unknown divides all sizes and all offsets of the dimensions that it alone is the divisor of.
+its divisor. An unknown divides all sizes and all offsets of the dimensions that it alone is the divisor of. Flat buffers
+join the elements of several tensors along one dimension, of which each segment has a divisor of its own.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from mspc.verify.scale.readers import Readers, choices, has_multiples, named_by
 
 Product = tuple[int, ...]
 """Unknowns by their numbers; the product of none is 1."""
+Segments = tuple[tuple[Product, int], ...]
+"""The divisors and real sizes of the segments of a joined dimension, which repeat if ranks gather it."""
 WANTED = (3, 4, 2, 5)
 """The numbers of parts to leave of a dimension, in rotation, so that dimensions differ if they can."""
 
@@ -55,6 +58,8 @@ class Divisors:
     frozen: set[int] = field(default_factory=set[int])
     _is: dict[int, Product] = field(default_factory=dict[int, Product])
     """Unknowns that are a product of others."""
+    _joined: dict[int, Segments] = field(default_factory=dict[int, Segments])
+    """Unknowns that are no numbers: each segment of their dimensions has its own divisor."""
     _open: list[tuple[Product, Product]] = field(default_factory=list["tuple[Product, Product]"])
     """Products of several unknowns that are to be the same number."""
     _numbers: list[tuple[Product, int]] = field(default_factory=list["tuple[Product, int]"])
@@ -96,20 +101,42 @@ class Divisors:
         return tuple(found)
 
     def freeze(self, product: Iterable[int]) -> None:
-        """Let a product be 1."""
-        self.frozen.update(self.resolved(tuple(product)))
+        """Let a product be 1, and all segments of joined dimensions."""
+        unknowns = [*self.resolved(tuple(product))]
+        for unknown in unknowns:
+            self.frozen.add(unknown)
+            unknowns += [own for segment, _ in self._joined.get(unknown, ()) for own in self.resolved(segment)]
 
     def equal(self, one: Product, other: Product) -> None:
         """Let two products be the same number. If both have several unknowns, `settle` decides."""
         one, other = _without_common_ends(self.resolved(one), self.resolved(other))
         if one == other:
             return
-        if len(one) == 1 and one[0] not in other:
+        if self._joined and not self._joined.keys().isdisjoint((*one, *other)):
+            self._equal_joined(one, other)
+        elif len(one) == 1 and one[0] not in other:
             self._is[one[0]] = other
         elif len(other) == 1 and other[0] not in one:
             self._is[other[0]] = one
         else:
             self._open.append((one, other))
+
+    def _equal_joined(self, one: Product, other: Product) -> None:
+        """Let two dimensions be the same, of which one at least has segments; both keep their sizes if they differ."""
+        if len(one) == len(other) == 1:
+            a, b = (self._joined.get(unknown, ()) for unknown in (*one, *other))
+            if not b and not self._holds(a, other[0]):
+                self._is[other[0]] = one
+                return
+            if not a and not self._holds(b, one[0]):
+                self._is[one[0]] = other
+                return
+            if [size for _, size in a] == [size for _, size in b]:
+                self._is[other[0]] = one
+                for (mine, _), (theirs, _) in zip(a, b, strict=True):
+                    self.equal(mine, theirs)
+                return
+        self.freeze((*one, *other))
 
     def settle(self) -> None:
         """Decide on products of several unknowns that are the same number, those first that others have decided on: as
@@ -129,6 +156,86 @@ class Divisors:
                 for a, b in zip(one, other, strict=True):
                     self.equal((a,), (b,))
 
+    def _holds(self, segments: Segments, unknown: int) -> bool:
+        """Whether a segment, or a segment of it, has this unknown."""
+        owns = [own for segment, _ in segments for own in self.resolved(segment)]
+        return unknown in owns or any(self._holds(self._joined.get(own, ()), unknown) for own in owns)
+
+    def segments(self, product: Product) -> Segments:
+        """The segments of a joined dimension; () of any other."""
+        own = self.resolved(product) if self._joined else ()
+        return self._joined.get(own[0], ()) if len(own) == 1 else ()
+
+    def join(self, whole: Product, segments: Segments) -> None:
+        """Let a dimension be made of segments. If no segment is of several unknowns, or joined, all have one divisor:
+        so they may be sliced anywhere."""
+        if all(len(self.resolved(part)) < 2 and not self.segments(part) for part, _ in segments):
+            for part, _ in segments:
+                self.equal(part, whole)
+            return
+        made = self.new()
+        self._joined[made[0]] = segments
+        self.equal(whole, made)
+
+    def cut(self, whole: Product, part: Product, start: int, size: int) -> None:
+        """Let a dimension be a slice of another: of one segment, or of some whole ones."""
+        segments = self.segments(whole)
+        period = sum(n for _, n in segments)
+        if not segments or (start % period == 0 and size % period == 0):
+            self.equal(whole, part)
+            return
+        start, place, found = start % period, 0, list[tuple[Product, int]]()
+        for segment, n in segments:
+            if start < place + n and place < start + size:
+                found.append((segment, n))
+            place += n
+        if start + size > period:
+            self.freeze((*whole, *part))
+        elif len(found) == 1:
+            self.equal(part, found[0][0])
+        elif sum(n for _, n in found) == size:
+            self.join(part, tuple(found))
+        else:
+            self.freeze((*whole, *part))
+
+    def made_of(self, whole: Product, factors: Product, sizes: Sequence[int]) -> None:
+        """Let a dimension be the product of others. Segments repeat within it, or are all in the innermost one."""
+        segments = self.segments(whole) or self.segments(factors[-1:])
+        if segments and len(factors) > 1:
+            fits = sizes[-1] % sum(n for _, n in segments) == 0
+            self.freeze(factors[:-1] if fits else (*whole, *factors))
+            factors = factors[-1:]
+        self.equal(whole, factors)
+
+    def _unjoined(self, product: Product, number: int) -> tuple[Product, int]:
+        """A product in resolved unknowns, and the number that it divides; of a joined dimension those of the segment
+        in which the place is."""
+        while segments := self.segments(product):
+            number %= sum(n for _, n in segments)
+            for segment, n in segments:
+                product = segment
+                if number < n:
+                    break
+                number -= n
+        return self.resolved(product), number
+
+    def small(self, product: Product, values: dict[int, int], number: int) -> int:
+        """A size, or a place, along a divided dimension. Raises ValueError if it cannot be divided."""
+        segments = self.segments(product)
+        if not segments:
+            by = self.value(product, values)
+            if number % by:
+                raise ValueError(f"{number} does not divide by {by}")
+            return number // by
+        rounds, rest = divmod(number, sum(n for _, n in segments))
+        found = rounds * sum(self.small(segment, values, n) for segment, n in segments) if rounds else 0
+        for segment, n in segments:
+            if rest <= 0:
+                break
+            found += self.small(segment, values, min(rest, n))
+            rest -= n
+        return found
+
     def divides(self, product: Product, number: int) -> None:
         """Let a product divide a number."""
         if number:
@@ -147,7 +254,7 @@ class Divisors:
         """The largest number that an unknown divides by itself; of all unknowns, once `settle` has decided."""
         found: dict[int, int] = {}
         for product, number in self._numbers:
-            for unknown in own if len(own := self.resolved(product)) == 1 else ():
+            for unknown in own if len(own := self.resolved(product)) == 1 and own[0] not in self._joined else ():
                 found[unknown] = max(found.get(unknown, 1), number)
         return found
 
@@ -157,8 +264,8 @@ class Divisors:
         numbers: dict[int, int] = {}
         largest: dict[int, int] = {}
         several: list[tuple[Product, int]] = []
-        for product, number in set(self._numbers):
-            own = self.resolved(product)
+        for product, number in {self._unjoined(*each) for each in set(self._numbers)}:
+            own = product if number else ()
             if len(own) == 1:
                 numbers[own[0]] = math.gcd(numbers.get(own[0], 0), number)
                 largest[own[0]] = max(largest.get(own[0], 0), number)
@@ -245,13 +352,14 @@ def follow_rule(divisors: Divisors, op: Op, types: Sequence[TensorType], operand
     factors: dict[int, Product] = {}
     for names, dim in sorted(pairs, key=lambda pair: len(pair[0]) > 1):
         product: list[int] = []
+        sizes = [rule.sizes[factor] for factor in names]
         for factor in names:  # none if a dimension is of size 1, broadcast or sharded until one element is left
             if factor not in factors:
                 factors[factor] = divisors.new()
                 divisors.divides(factors[factor], rule.sizes[factor])
             product += factors[factor]
         if names:
-            divisors.equal(dim, tuple(product))
+            divisors.made_of(dim, tuple(product), sizes)
 
 
 # Exchanges relate the dimensions of tensors that ranks of several kinds send each other.
@@ -432,6 +540,10 @@ class Sizing:
             self.divisors.freeze(product(dim))
         for a, b in row.same:
             self.divisors.equal(product(a), product(b))
+        for whole, part, start, size in row.cuts:
+            self.divisors.cut(product(whole), product(part), start, size)
+        if row.joined:
+            self.divisors.join(product(row.joined[0]), tuple((product(dim), n) for dim, n in row.joined[1]))
         for number in row.numbers:
             if not number.over:
                 self.divisors.divides(product(number.along), number.value)
@@ -554,6 +666,12 @@ class Sizing:
                 self.divisors.freeze(dim)
         return len(self.divisors.frozen) > before
 
+    def keep_joined(self, values: Iterable[Value]) -> None:
+        """Let joined dimensions of some values keep their sizes: slices of stored values are of even sizes."""
+        for dim in (dim for value in values for dims in self.dims(value) for dim in dims):
+            if self.divisors.segments(dim):
+                self.divisors.freeze(dim)
+
     def resolve(self) -> None:
         """Choose the divisors."""
         self.found = self.divisors.values()
@@ -568,13 +686,11 @@ class Sizing:
 
     def shape(self, tensor: TensorType, dims: Sequence[Product]) -> tuple[int, ...]:
         """Return the divided shape. Raises ValueError if it cannot be divided."""
-        found: list[int] = []
-        for n, dim in zip(tensor.shape, dims, strict=True):
-            by = self.divisor(dim)
-            if n % by:
-                raise ValueError(f"{n} does not divide by {by}")
-            found.append(n // by)
-        return tuple(found)
+        return tuple(self.small(dim, n) for n, dim in zip(tensor.shape, dims, strict=True))
+
+    def small(self, product: Product, number: int) -> int:
+        """A size, or a place, along a divided dimension. Raises ValueError if it cannot be divided."""
+        return self.divisors.small(product, self.found, number)
 
     def type(self, value: Value) -> Type:
         """The type of a value in the small program."""

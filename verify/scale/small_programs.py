@@ -7,6 +7,7 @@ than divided, its dimensions keep their sizes, and all is done again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -29,8 +30,8 @@ from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.verify.finite_differences import wide_op, wide_type
-from mspc.verify.scale.operator_sizes import Dim, resized, row_of
-from mspc.verify.scale.program_sizes import Dims, Divisors, Sizing, keep_constants, tie
+from mspc.verify.scale.operator_sizes import Dim, Number, resized, row_of
+from mspc.verify.scale.program_sizes import Dims, Divisors, Product, Sizing, keep_constants, tie
 from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, told_apart
 
 # Gives every reader of a made-up tensor one of its own, as two readers may read it as slices of different tensors.
@@ -153,7 +154,10 @@ class Resized:
         return made
 
     def _constant(self, value: Constant, of: Constant) -> Constant:
-        array = exact(thinned(value.value, self.sizing.shape(value.tensor_type, self.sizing.dims(of)[0])))
+        shape = self.sizing.shape(value.tensor_type, self.sizing.dims(of)[0])
+        if any(n % small for n, small in zip(value.shape, shape, strict=True) if small):
+            raise Unfit([of], "a constant has segments of several sizes")
+        array = exact(thinned(value.value, shape))
         dtype = wide_type(value.tensor_type)
         assert isinstance(dtype, TensorType)
         return Constant(array, dtype.dtype)
@@ -198,10 +202,14 @@ class Resized:
             return op
         row = row_of(op, types, results)
 
-        def divisor(dim: Dim) -> int:
-            return self.sizing.divisor((made if dim.of_result else operands)[dim.tensor][dim.dimension])
+        def dim_of(dim: Dim) -> Product:
+            return (made if dim.of_result else operands)[dim.tensor][dim.dimension]
 
-        return _in_float64(resized(op, row.numbers, divisor))
+        def small(number: Number) -> int:
+            times = math.prod(self.sizing.divisor(dim_of(dim)) for dim in number.over)
+            return self.sizing.small(dim_of(number.along), number.value * times)
+
+        return _in_float64(resized(op, row.numbers, small))
 
     def _resized_lines(
         self, node: Node, op: FusedElementwise, types: Sequence[TensorType], operands: Dims
@@ -281,6 +289,8 @@ def small_programs(
         sizing.add(kind.graph, kind)
         sizing.same_results(one, kind.graph)
         tie(sizing, one, kind.graph)
+    for graph in (one, *(kind.graph for kind in kinds)):
+        sizing.keep_joined(graph.parameters)
     sizing.keep(kept)
     keep_constants(sizing)
     while True:
