@@ -20,6 +20,7 @@ from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
 from mspc.ops.nn.batch_norm import BatchNormStep, ChannelStatistics, JoinStatistics
 from mspc.ops.nn.experts import ExpertPlaces
 from mspc.ops.nn.rotary import RotaryPositionEmbedding
+from mspc.ops.nn.softmax import LogSoftmax, Softmax
 from mspc.ops.op import Op
 from mspc.ops.random.dropout import Dropout, UniformReal
 from mspc.ops.tensor.broadcast import BroadcastTo
@@ -382,12 +383,21 @@ def _attention(op: Any, operands: Types, results: Types) -> Row:
     keys = in_dim(1, places[2])
     row = Row([*whole_numbers(op, heads, "head_num"), *whole_numbers(op, queries, "first_query", "all_queries")])
     row.numbers += [Number("key_slice", (i,), keys, n) for i, n in enumerate(op.key_slice)]
+    if not op.key_slice:
+        row.least = [(keys, n, min(n, 2)) for n in (operands[1].shape[places[2]],) if n]  # as of a softmax
     if op.sparse_mode in (2, 3):  # places of queries and keys are compared
         row.same.append((queries, keys))
     for name in ("shape", "begin", "local"):
         if getattr(op, name):
             row.numbers += shape_numbers(op, name, (batch, heads, queries, keys))
     return row
+
+
+def _softmax(op: Any, operands: Types, results: Types) -> Row:
+    """Two elements are left: the softmax of one is 1, and its gradient 0 whatever the ranks compute."""
+    axes = op.axis if isinstance(op.axis, tuple) else (op.axis,)
+    shape = operands[0].shape
+    return Row(least=[(in_dim(0, axis % len(shape)), n, min(n, 2)) for axis in axes if (n := shape[axis])])
 
 
 def _with_margins(op: Any, operands: Types, results: Types) -> Row:
@@ -458,6 +468,8 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
         same=[(in_dim(0, 2), out_dim(0, number)) for number in range(len(results))], by_rule=False
     ),
     RotaryPositionEmbedding: lambda op, operands, results: Row(halves=[in_dim(0, len(operands[0].shape) - 1)]),
+    Softmax: _softmax,
+    LogSoftmax: _softmax,
     FlashAttentionScore: _attention,
     FlashAttentionScoreGrad: _attention,
 }

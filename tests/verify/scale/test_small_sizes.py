@@ -15,12 +15,16 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import FLOAT32, FLOAT64, INT64, TensorType
+from mspc.ops.collective.collectives import AllGather
 from mspc.ops.control.structural import StopGradient
 from mspc.ops.math.arithmetic import Add, Neg
+from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import load_operators
 from mspc.ops.tensor.embedding import GatherGrad, UnsortedSegmentSum
+from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.parts import PadV3
 from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime import available_memory
 from mspc.runtime.available_memory import available_bytes
 from mspc.runtime.backend import NumPyBackend
@@ -30,6 +34,7 @@ from mspc.verify.scale.program_sizes import Sizing, keep_constants
 from mspc.verify.scale.rank_kernels import run_on_all, slices_on_each
 from mspc.verify.scale.rank_kinds import RankKind, parts_of, widened
 from mspc.verify.scale.room import check_fits
+from mspc.verify.scale.small_programs import Resized
 from tests.ops.backend import BACKEND
 from tests.ops.simulate import arrays_of, operator_of, samples_of, types_of
 from tests.shares import is_taken
@@ -55,6 +60,51 @@ def test_dimensions_that_constants_alone_have() -> None:
     diagonal = builder.emit(Reshape((12, 12)), builder.emit(GatherGrad(144), ones, places))
     added = builder.emit(Add(), square, diagonal)
     assert divisors(square, builder, added, ones, places) == [[1], [1]]
+
+
+def of_slices(start: int, end: int) -> tuple[tuple[int, ...], ...]:
+    """Small sizes of a matrix and a vector that are joined to a flat buffer, of this buffer as ranks have gathered it
+    from both halves, and of a slice of every half."""
+    matrix, vector = Parameter("matrix", TensorType(FLOAT32, (24, 36))), Parameter("vector", TensorType(FLOAT32, (10,)))
+    graph = Graph("net")
+    builder = Builder(graph)
+    flat = builder.emit(Concat(0), builder.emit(Reshape((-1,)), matrix), vector)
+    gathered = builder.emit(AllGather("g", 0, rank_list=(0, 1)), builder.emit(Neg(), flat))
+    rows = builder.emit(Reshape((2, -1)), gathered)
+    part = builder.emit(StridedSlice(begin=(0, start), end=(2, end), strides=(1, 1)), rows)
+    graph.parameters, graph.nodes, graph.results = [matrix, vector], builder.nodes, [part]
+    sizing = Sizing()
+    sizing.add(graph)
+    sizing.resolve()
+    small = Resized(sizing).graph(graph)
+    assert small.results[0].shape == sizing.shape(part.tensor_type, sizing.dims(part)[0])
+    values = (matrix, vector, gathered, part)
+    return tuple(sizing.shape(value.tensor_type, sizing.dims(value)[0]) for value in values)
+
+
+@pytest.mark.parametrize(("start", "end", "place"), [(0, 864, 0), (864, 874, 1), (0, 874, 2)])
+def test_segments_of_flat_buffers_have_divisors_of_their_own(start: int, end: int, place: int) -> None:
+    matrix, vector, gathered, part = of_slices(start, end)
+    assert matrix[0] < 24 and matrix[1] < 36 and vector[0] < 10
+    sizes = (matrix[0] * matrix[1], vector[0])
+    assert gathered == (2 * sum(sizes),)
+    assert part == (2, (*sizes, sum(sizes))[place])
+
+
+def test_slices_across_segments_keep_their_sizes() -> None:
+    assert of_slices(860, 870) == ((24, 36), (10,), (1748,), (2, 10))
+    (rows, columns), _, _, part = of_slices(432, 864)  # half of the matrix
+    assert part == (2, rows * columns // 2) and rows * columns < 864
+
+
+def test_two_elements_of_a_softmax_are_left() -> None:
+    """There may be one row of many, and all gradients are 0 if a row has one element."""
+    x = Parameter("x", TensorType(FLOAT32, (64, 48)))
+    builder = Builder(Graph("net"))
+    part = builder.emit(StridedSlice(begin=(0, 0), end=(64, 3), strides=(1, 1)), x)
+    assert divisors(x, builder, part, x) == [[16, 3]]
+    soft = builder.emit(Softmax(), part)
+    assert divisors(x, builder, soft, x, soft) == [[16, 1], [16, 1]]
 
 
 def test_margins_and_stopped_gradients() -> None:
