@@ -3,7 +3,6 @@ same."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields, replace
 from typing import Any, NamedTuple

@@ -2,8 +2,8 @@
 
 Every dimension of every value has a divisor, a product of unknowns. Operators say by their rules which dimensions are
 the same, and of which others one is made (a reshape); slices, joins and collectives change a dimension's size and leave
-its divisor. An unknown divides all sizes and all offsets of the dimensions that it alone is the divisor of. Flat buffers
-join the elements of several tensors along one dimension, of which each segment has a divisor of its own.
+its divisor. An unknown divides all sizes and all offsets of the dimensions that it alone is the divisor of. Flat
+buffers join the elements of several tensors along one dimension, of which each segment has a divisor of its own.
 """
 
 from __future__ import annotations

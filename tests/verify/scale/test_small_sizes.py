@@ -85,7 +85,7 @@ def of_slices(start: int, end: int) -> tuple[tuple[int, ...], ...]:
 @pytest.mark.parametrize(("start", "end", "place"), [(0, 864, 0), (864, 874, 1), (0, 874, 2)])
 def test_segments_of_flat_buffers_have_divisors_of_their_own(start: int, end: int, place: int) -> None:
     matrix, vector, gathered, part = of_slices(start, end)
-    assert matrix[0] < 24 and matrix[1] < 36 and vector[0] < 10
+    assert all(small < real for small, real in zip((*matrix, *vector), (24, 36, 10), strict=True))
     sizes = (matrix[0] * matrix[1], vector[0])
     assert gathered == (2 * sum(sizes),)
     assert part == (2, (*sizes, sum(sizes))[place])
@@ -94,7 +94,8 @@ def test_segments_of_flat_buffers_have_divisors_of_their_own(start: int, end: in
 def test_slices_across_segments_keep_their_sizes() -> None:
     assert of_slices(860, 870) == ((24, 36), (10,), (1748,), (2, 10))
     (rows, columns), _, _, part = of_slices(432, 864)  # half of the matrix
-    assert part == (2, rows * columns // 2) and rows * columns < 864
+    assert rows * columns < 864
+    assert part == (2, rows * columns // 2)
 
 
 def test_two_elements_of_a_softmax_are_left() -> None:
