@@ -35,14 +35,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-VERSION = 2
-"""The version of `capture.json`."""
+VERSION = 2  # of `capture.json`
 FOLDER = "MSPC_CAPTURE"
 """Environment variable with the folder of the files. `mspc capture` sets it and ends scripts after the first step."""
 DEPENDS = "a number of the program depends on data (`.item()`, or a size)"
 _WRAPPERS = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module"}
-OUTSIDE = (os.path.dirname(torch.__file__), "<", __file__)
-"""Beginnings of files that are none of the script's."""
+OUTSIDE = (os.path.dirname(torch.__file__), "<", __file__)  # beginnings of files that are none of the script's
 
 
 class CaptureError(Exception):
@@ -76,13 +74,12 @@ class Recorder(TorchDispatchMode):
     def __init__(self, model: nn.Module, outside: str) -> None:
         super().__init__()
         self._outside = outside
-        self.nodes: list[Any] = []
-        """(operator, arguments, how many of them by name, results, number of the place) of every call."""
+        self.nodes: list[Any] = []  # (operator, arguments, number of them by name, results, place) of every call
         self.places: dict[Any, int] = {}  # stacks of the script with paths of modules, and their numbers
         self.inputs: list[dict[str, Any]] = []
         self.values: list[Tensor] = []  # of inputs, before the step
-        self.losses: list[Tensor] = []
-        """Tensors from which backward passes began."""
+        self.losses: list[Tensor] = []  # from which backward passes began
+        self._sharded: set[str] = set()  # names of DTensors
         self._modules = {id(module): name for name, module in model.named_modules()}
         self.names: Any = WeakIdKeyDictionary()
         self._count = itertools.count()
@@ -123,6 +120,7 @@ class Recorder(TorchDispatchMode):
         found = {"kind": kind, "name": name, "tensor": self._define(tensor), "shape": list(whole.shape)}
         if (spec := getattr(whole, "_spec", None)) is not None:
             found |= {"placements": list(map(str, spec.placements)), "mesh": spec.mesh.mesh.tolist()}
+            self._sharded.add(found["tensor"][0])
         if kind != "user" and not tensor.is_meta and type(tensor).__name__ != "FakeTensor":
             found["value"] = len(self.values)
             self.values.append(tensor.detach().clone(memory_format=torch.contiguous_format))
@@ -133,27 +131,29 @@ class Recorder(TorchDispatchMode):
         tensor = getattr(tensor, "_local_tensor", tensor)
         if tensor not in self.names:
             known, base, begin, size = self._storages.get(tensor.untyped_storage()._cdata, (None, "", 0, 0))
-            inside = size < 0 or 0 <= tensor.storage_offset() - begin <= size - tensor.numel()
-            if known is not None and not known.expired() and inside:
-                self._view(tensor, base, begin, size)
-            else:
+            shift, inner = tensor.storage_offset() - begin, size - tensor.numel()
+            padded = base in self._sharded and not shift and inner < 0 <= size and tensor.ndim == 1
+            if known is None or known.expired() or not (padded or size < 0 or 0 <= shift <= inner):
                 self.declare(self._outside if tensor.ndim else "constant", f"outside_{len(self.inputs)}", tensor)
+            elif padded:  # FSDP pads the last slices of a parameter with zeros
+                given = {"self": {"tensor": self.name_of(tensor[:size])}, "pad": [0, -inner], "value": 0}
+                self._node("aten.constant_pad_nd.default", given, 0, tensor)
+            else:
+                self._view(tensor, base, shift, size)
         return self.names[tensor]
 
-    def _view(self, tensor: Tensor, base: str, begin: int, elements: int) -> None:
+    def _view(self, tensor: Tensor, base: str, shift: int, elements: int) -> None:
         """Add the node that views a known storage as another tensor does (as flat shards of FSDP do)."""
         kind, given = "view", {"self": {"tensor": base}, "size": list(tensor.shape)}
         if not tensor.is_contiguous() or tensor.numel() != elements:
-            kind, offset = "as_strided", tensor.storage_offset() - begin
-            given |= {"stride": list(tensor.stride()), "storage_offset": offset}
+            kind, given = "as_strided", given | {"stride": list(tensor.stride()), "storage_offset": shift}
         self._node(f"aten.{kind}.default", given, 0, tensor)
 
     def _define(self, tensor: Tensor) -> list[Any]:
         """Name a tensor and return its name, element type and shape."""
-        storage = tensor.untyped_storage()
-        owner = self._storages.get(storage._cdata)
         self.names[tensor] = name = f"v{next(self._count)}"
-        if owner is None or owner[0].expired():
+        storage = tensor.untyped_storage()
+        if (owner := self._storages.get(storage._cdata)) is None or owner[0].expired():
             elements = tensor.numel() if tensor.is_contiguous() else -1
             self._storages[storage._cdata] = StorageWeakRef(storage), name, tensor.storage_offset(), elements
         return [name, _short(tensor.dtype), list(tensor.shape)]

@@ -120,6 +120,18 @@ class Layout:
         local = self.local_shape(shape)
         return tuple(slice(i * n, (i + 1) * n) for i, n in zip(self.slice_index(rank), local, strict=True))
 
+    def chunk_for(self, rank: int, shape: Sequence[int]) -> tuple[slice, ...]:
+        """Return the rank's slice as PyTorch cuts it: one axis after the other cuts a size into pieces of the size
+        rounded up, of which the last ones are shorter or empty if it does not divide the size."""
+        place, found = coordinates(self.mesh, rank), list[slice]()
+        for n, axes in zip(shape, self.dims, strict=True):
+            begin, end = 0, n
+            for a in axes:
+                size = -(-(end - begin) // self.mesh[a])
+                begin, end = min(begin + place[a] * size, end), min(begin + (place[a] + 1) * size, end)
+            found.append(slice(begin, end))
+        return tuple(found)
+
     def group(self, axes: Iterable[int], rank: int) -> tuple[int, ...]:
         """Return the ranks that differ from `rank` along `axes` only, in row-major order of `axes` as listed."""
         return group_of(self.mesh, tuple(axes), rank)

@@ -121,7 +121,11 @@ def _make_capturable(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 def _step_with_states(
     step: Any, model: torch.nn.Module, inputs: Any, loss: Any = None, optimizer: torch.optim.Optimizer | None = None
 ) -> Any:
-    """Make the states of the optimizer by a step with gradients of 0, faster than a step of the model."""
+    """Make the states of the optimizer by a step with gradients of 0, faster than a step of the model, once FSDP has
+    padded uneven slices, which it does in the first forward pass."""
+    for module in model.modules():
+        if isinstance(module, importlib.import_module("torch.distributed.fsdp").FSDPModule):
+            module._get_fsdp_state()._lazy_init()
     if optimizer is not None and not optimizer.state:
         for parameter in itertools.chain(*(group["params"] for group in optimizer.param_groups)):
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None

@@ -100,11 +100,11 @@ def layout(step: CapturedStep, mesh: tuple[int, ...], name: str, own: Sequence[i
         elif text not in ("R", "Replicate()"):
             raise MspcError(f"{step.program.name}: {name} has placement {text!r:.60}, which mspc does not know")
     made = Layout.of(mesh, [[*first, *then] for first, then in zip(dims, later, strict=True)], partial)
-    if not made.divides(whole) or made.local_shape(whole) != tuple(own):
+    right = tuple(each.stop - each.start for each in made.chunk_for(step.rank, whole))
+    if right != tuple(own):
         raise MspcError(
             f"{step.program.name}: {name} has shape {tuple(own)}, and {', '.join(place.placements)} of "
-            f"{tuple(whole)} is another slice",
-            notes=["slices of uneven sizes are not compared yet"],
+            f"{tuple(whole)} is {right} on rank {step.rank}"
         )
     return made
 
@@ -128,9 +128,9 @@ def layouts_in(steps: Sequence[CapturedStep]) -> dict[str, tuple[Layout, TensorT
         else:
             try:
                 made, whole = layout(steps[0], mesh_of(steps), name, own, place.shape), place.shape
-            except MspcError:  # slices are uneven, or groups are no mesh
+            except MspcError:  # groups are no axes of one mesh, or placements are not known
                 continue
-        if not made.is_partial:
+        if not made.is_partial and made.divides(whole):
             found[name] = made, TensorType(each.type.dtype, whole)
     return found
 

@@ -543,16 +543,15 @@ class Slices:
 
     def __init__(self, kind: RankKind) -> None:
         self.kind = kind
-        self._places: dict[Layout, tuple[Array, list[tuple[int, ...]]]] = {}
+        self._places: dict[Layout, tuple[Array, list[int]]] = {}
 
     def of(self, array: Array, layout: Layout | None) -> Array:
         """Return the slices, with leading dimensions of size 1 if they are the same."""
         depth = self.kind.depth
         if layout is None or not any(layout.dims):
             return np.array(array).reshape((1,) * depth + np.shape(array))
-        which, places = self._found(layout)
-        local = layout.local_shape(array.shape)
-        parts = [array[tuple(slice(i * n, (i + 1) * n) for i, n in zip(place, local, strict=True))] for place in places]
+        which, ranks = self._found(layout)
+        parts = [array[layout.chunk_for(rank, array.shape)] for rank in ranks]
         return np.array(np.stack(parts)[which])
 
     def lead(self, layout: Layout | None) -> tuple[int, ...]:
@@ -561,11 +560,11 @@ class Slices:
             return (1,) * self.kind.depth
         return self._found(layout)[0].shape
 
-    def _found(self, layout: Layout) -> tuple[Array, list[tuple[int, ...]]]:
-        """(for every place in the mesh, of size 1 if it does not matter, the number of its slice, the slices)."""
+    def _found(self, layout: Layout) -> tuple[Array, list[int]]:
+        """(for every place in the mesh, of size 1 if it does not matter, the number of its slice, a rank of each)."""
         if layout not in self._places:
             known: dict[tuple[int, ...], int] = {}
             numbers = [known.setdefault(layout.slice_index(rank), len(known)) for rank in self.kind.ranks]
             which = narrowed(np.array(numbers).reshape(self.kind.mesh), self.kind.depth)
-            self._places[layout] = which, list(known)
+            self._places[layout] = which, [self.kind.ranks[numbers.index(number)] for number in range(len(known))]
         return self._places[layout]

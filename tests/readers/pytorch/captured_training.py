@@ -1,4 +1,5 @@
-"""A network of PyTorch in tensor parallelism and FSDP, whose first step is captured. Arguments: data, tensor, fault."""
+"""A network of PyTorch in tensor parallelism and FSDP, whose first step is captured. Arguments: data, tensor, fault,
+and rows of the first linear layer, which ranks may have unevenly."""
 
 import sys
 
@@ -14,14 +15,15 @@ import mspc.capture
 
 DATA, TENSOR, FAULT = int(sys.argv[1]), int(sys.argv[2]), (sys.argv[3:] or [""])[0]
 WIDTH, ROWS = 8, 16
+INNER = int((sys.argv[4:] or [2 * WIDTH])[0])
 
 
 class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(WIDTH)
-        self.up = nn.Linear(WIDTH, 2 * WIDTH)
-        self.down = nn.Linear(2 * WIDTH, WIDTH)
+        self.up = nn.Linear(WIDTH, INNER)
+        self.down = nn.Linear(INNER, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.down(torch.relu(self.up(self.norm(x))))

@@ -120,7 +120,7 @@ def test_sizes_that_are_not_those_of_the_operator_are_refused(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("whole", "placements", "said"), [
     ((8,), ["S(0)"], ""), ((8,), ["_S(0, 2)"], ""), ((6,), ["S(0)"], "w is (8,) on all ranks, and (6,) on one device"),
-    ((8,), ["R"], "is another slice"), ((8,), ["S(1)"], "w of shape (8,) has placement 'S(1)'"),
+    ((8,), ["R"], "of (8,) is (8,) on rank 1"), ((8,), ["S(1)"], "w of shape (8,) has placement 'S(1)'"),
     ((8,), ["Shard[dim]"], "has placement 'Shard[dim]', which mspc does not know"),
 ])  # fmt: skip
 def test_placements_fit_the_shapes(whole: tuple[int, ...], placements: list[str], said: str, tmp_path: Path) -> None:

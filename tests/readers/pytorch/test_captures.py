@@ -69,6 +69,18 @@ def test_faults_are_found(data: int, tensor: int, fault: str, single: Path, tmp_
     assert re.search(r"captured_training\.py:\d+", done.stderr)
 
 
+def test_slices_of_uneven_sizes_are_compared(tmp_path: Path) -> None:
+    one = captured(tmp_path / "one", 1, 1, 1, "", 10)
+    for data, tensor, fault in ((4, 1, ""), (2, 2, ""), (4, 1, "divided twice")):  # 10 rows: 3, 3, 3, 1 or 3, 2, 3, 2
+        folder = captured(tmp_path / f"{data} {tensor} {fault}", 4, data, tensor, fault, 10)
+        done = verified(folder, one)
+        assert done.returncode == bool(fault), done.stdout + done.stderr
+    last = read_rank(tmp_path / "4 1 ", 3)
+    assert placed.layout(last, (4,), "layers.0.up.weight", (1, 8), (10, 8)).dims == ((0,), ())
+    with pytest.raises(MspcError, match=r"has shape \(2, 8\), and S\(0\) of \(10, 8\) is \(1, 8\) on rank 3"):
+        placed.layout(last, (4,), "layers.0.up.weight", (2, 8), (10, 8))
+
+
 def test_values_are_recorded_before_the_step(single: Path) -> None:
     weights = read_step(single / "rank_0.step").program.weights
     assert weights.tensors.keys() >= {"layers.0.up.weight", "exp_avg.layers.0.up.weight"}
