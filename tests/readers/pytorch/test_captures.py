@@ -23,8 +23,10 @@ pytest.importorskip("torch")
 SCRIPT = Path(__file__).parent / "captured_training.py"
 
 
-def captured(folder: Path, ranks: int, *arguments: object, options: tuple[str, ...] = ()) -> Path:
-    command = [*SERVED, "capture", SCRIPT, "--ranks", ranks, "--out", folder, *options, "--", *arguments]
+def captured(
+    folder: Path, ranks: int, *arguments: object, options: tuple[str, ...] = (), script: Path = SCRIPT
+) -> Path:
+    command = [*SERVED, "capture", script, "--ranks", ranks, "--out", folder, *options, "--", *arguments]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     return folder
@@ -50,6 +52,15 @@ def test_ranks_compute_the_step_of_one_device(ranks: Path, single: Path) -> None
     done = verified(ranks, single)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"equal: 122 values of 4 ranks of 1 kind", done.stdout)  # with 12 gradients in each of 2 steps
+
+
+def test_parameters_that_fsdp_joins_are_small(tmp_path: Path) -> None:
+    script = tmp_path / "wide.py"
+    script.write_text(SCRIPT.read_text().replace("WIDTH, ROWS = 8,", "WIDTH, ROWS = 32,"))
+    single, ranks = captured(tmp_path / "one", 1, 1, 1, script=script), tmp_path / "ranks"
+    done = verified(captured(ranks, 4, 2, 2, script=script), single)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"layers.0.up.weight and 5 more +\(64, 32\) +\(16, 8\)", done.stdout)
 
 
 def test_a_capture_is_compiled(ranks: Path, tmp_path: Path) -> None:
