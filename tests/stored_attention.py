@@ -33,14 +33,14 @@ def results_as_stored() -> Generator[None]:
     results: list[Any] = []
 
     def gradients(
-        xp: Any, shape: Any, scores: Any, operands: Any, statistics: Any, at: tuple[int, int], rows: slice
+        xp: Any, shape: Any, scores: Any, operands: Any, statistics: Any, at: attention_kernel.Place, rows: slice
     ) -> tuple[Any, Any]:
         _, _, v, dout = operands
         kept, ds = exact(xp, shape, scores, operands, statistics, at, rows)
         if not results:
             return kept, ds
         weights, _ = exact(xp, shape, replace(scores, draws=None, keep_mask=None), operands, statistics, at, rows)
-        lost = xp.matmul(kept, v[at].astype(kept.dtype)) - results[-1][at[0], rows]
+        lost = xp.matmul(kept, v[at][:, None].astype(kept.dtype)) - results[-1][at[0], rows]
         return kept, ds + weights * xp.sum(dout[at[0], rows].astype(kept.dtype) * lost, axis=-1, keepdims=True)
 
     def filling(op: Any, fill: Any) -> Any:

@@ -169,7 +169,7 @@ def test_a_program_has_ranks(copy: Path, ranks: int) -> None:
     content["ranks"] = ranks
     (copy / "program.json").write_text(json.dumps(content))
     assert refusal(lambda: runs(copy)) == (
-        f"{copy / 'program.json'} is damaged: ranks is {json.dumps(ranks)}; a program has from 1 to 1048576"
+        f"{copy / 'program.json'} is damaged: ranks is {ranks}, not a whole number from 1 to 1048576"
     )
 
 
