@@ -219,7 +219,7 @@ def test_own_stages_run_ahead_and_their_threads_end() -> None:
     assert threading.active_count() > before
     del iterator
     gc.collect()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before, "a thread of another test may have ended, too"
 
 
 def test_an_iterator_that_is_released_gives_nothing_more() -> None:
