@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.commands.report.tables import TextTable, check_json, print_line, print_table, write_report
+from mspc.ir.diagnostics import OWN_FILES
 from mspc.ir.graph import Node
 from mspc.ops.collective.base import Collective
 from mspc.runtime.faults.culprits import BlockedRank, Hang, HangCause, explain, with_all_calls
@@ -80,7 +81,7 @@ def steps_of(folder: Path, ranks: Sequence[int]) -> dict[int, list[RecordedCall]
 
 def _planned(node: Node) -> RecordedCall:
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node.op.name).lower()
-    stack = tuple(f"{frame.file}:{frame.line}" for frame in node.frames)
+    stack = tuple(f"{frame.file}:{frame.line}" for frame in node.frames if not frame.file.startswith(OWN_FILES))
     return RecordedCall("", 0, kind, (), (), stack, kind in ("send", "receive"), False, 0, 0)
 
 

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from mspc.commands.explain_hang import explain_records
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.explain_hang import explain_records, steps_of
+from mspc.commands.report.verbosity import Loudness
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.faults.flight_records import plain_pickle, read_record, read_records
 from tests.conftest import HANG
@@ -225,6 +227,31 @@ def test_a_job_of_gloo_that_hangs_is_explained(tmp_path: Path) -> None:
     assert explain_records([records], 0, None, output) == 1
     (found,) = json.loads(output.read_text())["explanations"]
     assert (found["rank"], found["fault"], found["line"]) == (2, "left out", f"{script}:13")
+
+
+NETWORK = """
+import mindspore as ms, numpy as np
+from mindspore import nn, Tensor
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Dense(8, 4)
+        self.down.matmul.shard(((1, 2), (1, 2)))
+    def construct(self, x):
+        return self.down(x)
+Net()(Tensor(np.ones([4, 8]), ms.float32))
+"""
+
+
+def test_the_calls_of_a_program_are_its_collectives_with_lines_of_the_script(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NETWORK)
+    quiet = CompileOptions(ranks=2, out=tmp_path / "out", loudness=Loudness(quiet=True))
+    compile_target(str(tmp_path / "net.py"), quiet)
+    steps = steps_of(tmp_path / "out", [0, 1, 7])
+    assert {rank: [(call.kind, call.place) for call in calls] for rank, calls in steps.items()} == {
+        rank: [("reduce_scatter", "net.py:11"), ("all_gather", "net.py:11")] for rank in range(2)
+    }
 
 
 def test_the_command_prints_the_culprit_and_who_waits(tmp_path: Path) -> None:
