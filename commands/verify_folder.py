@@ -99,7 +99,7 @@ def locate(found: Verified, programs: Callable[[], ToProve], seed: int) -> None:
     """Name the first wrong value, if values differ and no operator is known to be the first.
 
     A folder's operators have no numbers by which ranks and one device are matched, and fused ones have none in scripts
-    either. The proof of `--scale` matches values by what they are.
+    either. The proof of `--scale` matches values by their numbers.
     """
     if found.first is not None or all(row.same or row.kind.startswith("reference") for row in found.rows):
         return  # one device may be wrong as well

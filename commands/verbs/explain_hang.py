@@ -16,7 +16,7 @@ def explain_hang(
     ],
     ranks: Annotated[int, typer.Option(metavar="N", min=0, help="Ranks of the job, if some have no record.")] = 0,
     program: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="What mspc compile wrote for a capture or script of the job.")
+        Path | None, typer.Option(metavar="DIR", help="Folder of mspc compile for a capture or script of the job.")
     ] = None,
     json: opts.JsonFile = None,
 ) -> None:

@@ -31,7 +31,7 @@ class HangCause(NamedTuple):
     """Why a job hangs, as far as records tell.
 
     rank: the culprit. fault: as "left out". call: its call, or for one that is left out that of another rank. certain:
-    how much of the evidence agrees, from 0 to 1. index: of the call among the rank's, -1 if unknown.
+    how much of the evidence agrees, from 0 to 1.
     """
 
     rank: int
@@ -39,7 +39,6 @@ class HangCause(NamedTuple):
     call: RecordedCall | None
     expected: RecordedCall | None = None
     certain: float = 1.0
-    index: int = -1
 
 
 class BlockedRank(NamedTuple):
@@ -77,12 +76,13 @@ def explain(
     sequences = {record.rank: tokens.of(record) for record in records}
     by_rank = {record.rank: record for record in records}
     clusters = _clusters(sequences)
-    edits = [each for record in records for each in _program_edit(record, (steps or {}).get(record.rank, ()))]
+    programs = {record.rank: _beside_program(record, (steps or {}).get(record.rank, ())) for record in records}
+    edits = [edit for edit, _ in programs.values() if edit is not None]
     if len(edits) != 1:  # a program does not have the sizes and groups that ranks compare with each other
         edits = [edit for cluster in clusters for edit in _edits(cluster, sequences, by_rank)] or edits
     edits.sort(key=lambda edit: (-edit.certain, _created(edit)))
     following = _following(clusters, by_rank)
-    following |= {r.rank: step for r in records for step in _next_in_program(r, (steps or {}).get(r.rank, ()))}
+    following |= {rank: call for rank, (_, call) in programs.items() if call is not None}
     found = edits or _stopped(by_rank, waits, missing, members, following) or _slow(records)
     return Hang(tuple(found[:MOST_EXPLANATIONS]), waits, missing)
 
@@ -222,24 +222,17 @@ def _in_program(record: Record, step: Sequence[RecordedCall]) -> tuple[int, int]
     return -best[1], best[2]
 
 
-def _program_edit(record: Record, step: Sequence[RecordedCall]) -> list[HangCause]:
+def _beside_program(record: Record, step: Sequence[RecordedCall]) -> tuple[HangCause | None, RecordedCall | None]:
+    """Return the first call that is not as in the program, and the call after the last one, as far as there are any."""
     if not step or not record.calls:
-        return []
+        return None, None
     first, place = _in_program(record, step)
     calls = record.calls[first:]
     model = tuple(step[(place + i) % len(step)] for i in range(len(calls) + 2))
     numbers: dict[Any, Token] = {}
     mine, its = ([numbers.setdefault(family(c), len(numbers)) for c in each] for each in (calls, model))
     own, other = (record._replace(calls=each, dropped=0) for each in (calls, model))
-    edit = _first_edit(own, mine, other, its)
-    return [] if edit is None else [edit._replace(index=edit.index + first)]
-
-
-def _next_in_program(record: Record, step: Sequence[RecordedCall]) -> list[RecordedCall]:
-    if not step or not record.calls:
-        return []
-    first, place = _in_program(record, step)
-    return [step[(place + len(record.calls) - first) % len(step)]]
+    return _first_edit(own, mine, other, its), model[len(calls)]
 
 
 def _model(ranks: Sequence[int], sequences: Mapping[int, Sequence[Token]], records: Mapping[int, Record]) -> int:
@@ -277,7 +270,7 @@ def _first_edit(
     expected = model.calls[start - model.dropped + at]
     if fault == "other" and own is not None:
         fault = _difference(own, expected)
-    return HangCause(record.rank, fault, expected if fault == "left out" else own, expected, 1.0, index)
+    return HangCause(record.rank, fault, expected if fault == "left out" else own, expected)
 
 
 def _equal(one: Sequence[Token], other: Sequence[Token], first: int, second: int) -> int:
@@ -407,11 +400,11 @@ def _slow(records: Sequence[Record]) -> list[HangCause]:
                 key = call.group, call.number
                 arrival[key] = max(arrival.get(key, 0), call.created)
     idle: list[tuple[int, int, RecordedCall]] = []
-    usual: dict[Any, list[int]] = defaultdict(list)
+    delays: list[int] = []
     for record in records:
         for before, call in pairwise(record.calls):
             ready = before.created if before.is_message else arrival[before.group, before.number]
-            usual[before.kind, before.stack, call.stack].append(call.created - ready)
+            delays.append(call.created - ready)
             if before.kind.startswith("recv"):
                 continue  # how long it waited is unknown
             idle.append((call.created - ready, record.rank, call))
@@ -419,5 +412,5 @@ def _slow(records: Sequence[Record]) -> list[HangCause]:
     if not late:
         return []
     delay, rank, call = max(late, key=lambda item: item[0])
-    typical = sorted(delay for delays in usual.values() for delay in delays)[len(idle) // 2]
+    typical = sorted(delays)[len(idle) // 2]
     return [HangCause(rank, "late at", call)] if delay > SLOW_FACTOR * typical else []

@@ -68,7 +68,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def found_in(folder: Path, name: str, form: str) -> tuple[str, Frames]:
-    """What the proof says of a step, "" if it is that of one device, and at which lines."""
+    """Return the message of the proof of a step, "" if it is that of one device, and its lines."""
     single = folder / name / "right1"
     try:
         programs = programs_of_captures(folder / name / f"{form}{2 + 2 * (name in ON_FOUR)}", single)
