@@ -28,12 +28,9 @@ from mspc.commands.report.verbosity import ProgressLine
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_writable
-from mspc.ir.graph import Graph, Parameter
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.layout import Layout
 from mspc.ir.text.limits import MOST_RANKS, number_of
 from mspc.plans.files.plan_file import SUFFIX, write_plan
-from mspc.runtime.program import Program
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.alternatives import WAYS, PlanRequest
 from mspc.search.plans.row import SEARCH, PlanResult, Plans, file_name
@@ -380,39 +377,3 @@ def _cells(cells: Sequence[int]) -> str:
             runs.append([1, count])
     shown = [f"{times} x {count}" if times > 1 else str(count) for times, count in runs[:FEW]]
     return ", ".join([*shown, *["..."] * (len(runs) > FEW)]) or "-"
-
-
-NAMED = 3
-
-
-def check_fit(program: Program, one: Graph, graphs: Sequence[Graph], fed: Sequence[Layout]) -> None:
-    """Raise MspcError if a rank's program does not belong to the network. one: the network on one device. fed: layouts
-    of its inputs if the programs do not contain them."""
-    known = {p.name: p for p in one.parameters}
-    layouts = dict(zip((p.name for p in one.parameters if p.kind == "input"), fed, strict=False))
-    for rank, graph in enumerate(graphs):
-        where = f"{program.folder / program.execute[rank]}: rank {rank}"
-        if len(graph.results) != len(one.results):
-            raise MspcError(f"{where} has {len(graph.results)} results, and the network has {len(one.results)}")
-        for parameter in graph.parameters:
-            own = known.get(parameter.name)
-            if own is None or own.kind != parameter.kind:
-                names = {p.name for p in graph.parameters}
-                others = [name for name, p in known.items() if p.kind == parameter.kind and name not in names][:NAMED]
-                raise MspcError(
-                    f"{where} has the {parameter.kind} {parameter.name!r}, and the network has no such one",
-                    notes=[f"it has {', '.join(map(repr, others))}, which this rank lacks"] if others else [],
-                )
-            _check_size(where, parameter, own, layouts.get(parameter.name))
-
-
-def _check_size(where: str, parameter: Parameter, own: Parameter, fed: Layout | None) -> None:
-    layout = parameter.layout if fed is None else None
-    shape = own.shape
-    if isinstance(layout, Layout):
-        if len(layout.dims) != len(shape):
-            raise MspcError(f"{where}: {parameter.name!r} has the layout {layout}, and {len(shape)} dimensions")
-        shape = layout.local_shape(shape)
-    if parameter.shape != shape or parameter.tensor_type.dtype != own.tensor_type.dtype:
-        wanted = own.tensor_type.with_shape(shape)
-        raise MspcError(f"{where} has {parameter.name!r} as {parameter.type}, and the network's is {wanted} there")

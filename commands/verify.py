@@ -40,7 +40,6 @@ from mspc.verify.made_inputs import made_inputs
 from mspc.verify.pytorch.against import against_torch
 from mspc.verify.same_values import MARK, number_operators
 from mspc.verify.scale.rank_kinds import kinds_of
-from mspc.verify.scale.reference import OwnRows
 from mspc.verify.verification import STEPS, PlainNetwork, VerifiedProgram, plain_network, verified
 
 Array = Any
@@ -241,6 +240,8 @@ def of_script(target: str, options: CompileOptions) -> ToProve:
 
 def of_call(captured: CapturedCall, many: Compiled) -> ToProve:
     """Return the programs of a launch. many: it compiled for its ranks."""
+    from mspc.verify.scale.reference import OwnRows  # late: most runs of verify find no difference
+
     config = many.config
     rows = config.feeds_own_rows
     given = with_global_types(captured, [f.graph_type if rows else f.global_type for f in many.fed])

@@ -7,13 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.explain import place_in_dump
-from mspc.commands.report.scale import first_wrong, told_nodes
 from mspc.commands.report.verification import report, report_against
-from mspc.commands.search import check_fit
 from mspc.compiler.config import Config
 from mspc.compiler.in_memory import read_network
 from mspc.compiler.pipeline import VIEWS, shared_passes
@@ -34,11 +32,12 @@ from mspc.verify.global_batch import GlobalBatchNetwork
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.pytorch.against import against_torch
 from mspc.verify.same_values import FirstOperator
-from mspc.verify.scale.proof import ScaleProof, first_difference, prove
 from mspc.verify.scale.rank_kinds import RankKind, merged
-from mspc.verify.scale.reference import OwnRows
-from mspc.verify.scale.small_programs import Unfit
 from mspc.verify.verification import STEPS, PlainNetwork, Verified, VerifiedProgram, plain_network, verified
+
+if TYPE_CHECKING:
+    from mspc.verify.scale.proof import ScaleProof
+    from mspc.verify.scale.reference import OwnRows
 
 FEW_FILES = 3
 """Most edited files that are listed."""
@@ -103,6 +102,10 @@ def locate(found: Verified, programs: Callable[[], ToProve], seed: int) -> None:
     """
     if found.first is not None or all(row.same or row.kind.startswith("reference") for row in found.rows):
         return  # one device may be wrong as well
+    from mspc.commands.report.scale import first_wrong, told_nodes  # late: most runs find no difference
+    from mspc.verify.scale.proof import first_difference
+    from mspc.verify.scale.small_programs import Unfit
+
     try:
         given = programs()
         proof = first_difference(given.one, given.kinds, given.values, seed, given.own)
@@ -277,6 +280,8 @@ class ToProve:
 
     def places(self, found: ScaleProof) -> tuple[str, ...]:
         """Return sentences with the positions of the reported nodes in a folder's files; () for a script."""
+        from mspc.commands.report.scale import told_nodes  # late, as in `locate`
+
         if self.program is None:
             return ()
         places = (place_in_dump(self.program, rank, kind.graph, node) for rank, kind, node in told_nodes(found))
@@ -284,6 +289,8 @@ class ToProve:
 
     def proved(self, seed: int) -> ScaleProof:
         """Return the result of the comparison. Raise Unfit if the program cannot be made smaller."""
+        from mspc.verify.scale.proof import prove  # late, as in `locate`
+
         found = prove(self.one, self.kinds, self.values, seed, self.own, self.batch)
         for place, row in enumerate(found.rows if self.results else ()):
             if row.what == "result":
@@ -309,6 +316,8 @@ def of_folder(folder: Path, options: CompileOptions) -> ToProve:
 
 def of_program(program: Program, graphs: Sequence[Graph], edited: Sequence[str]) -> ToProve:
     """Return the programs of a folder, given the graph of every rank and the files that have been edited."""
+    from mspc.verify.scale.reference import OwnRows  # late, as in `locate`
+
     network = read_network(program.network, str(program.folder / PROGRAM))
     mean = bool(network.attrs.get("gradients_mean"))
     held = ranks_together(program, network)
@@ -333,3 +342,39 @@ def give_layouts(graph: Graph, many: Graph) -> None:
     for value, whole in zip(graph.results, many.results, strict=False):
         if value.layout is None and not isinstance(value, Parameter):
             value.layout = whole.layout
+
+
+NAMED = 3
+
+
+def check_fit(program: Program, one: Graph, graphs: Sequence[Graph], fed: Sequence[Layout]) -> None:
+    """Raise MspcError if a rank's program does not belong to the network. one: the network on one device. fed: layouts
+    of its inputs if the programs do not contain them."""
+    known = {p.name: p for p in one.parameters}
+    layouts = dict(zip((p.name for p in one.parameters if p.kind == "input"), fed, strict=False))
+    for rank, graph in enumerate(graphs):
+        where = f"{program.folder / program.execute[rank]}: rank {rank}"
+        if len(graph.results) != len(one.results):
+            raise MspcError(f"{where} has {len(graph.results)} results, and the network has {len(one.results)}")
+        for parameter in graph.parameters:
+            own = known.get(parameter.name)
+            if own is None or own.kind != parameter.kind:
+                names = {p.name for p in graph.parameters}
+                others = [name for name, p in known.items() if p.kind == parameter.kind and name not in names][:NAMED]
+                raise MspcError(
+                    f"{where} has the {parameter.kind} {parameter.name!r}, and the network has no such one",
+                    notes=[f"it has {', '.join(map(repr, others))}, which this rank lacks"] if others else [],
+                )
+            _check_size(where, parameter, own, layouts.get(parameter.name))
+
+
+def _check_size(where: str, parameter: Parameter, own: Parameter, fed: Layout | None) -> None:
+    layout = parameter.layout if fed is None else None
+    shape = own.shape
+    if isinstance(layout, Layout):
+        if len(layout.dims) != len(shape):
+            raise MspcError(f"{where}: {parameter.name!r} has the layout {layout}, and {len(shape)} dimensions")
+        shape = layout.local_shape(shape)
+    if parameter.shape != shape or parameter.tensor_type.dtype != own.tensor_type.dtype:
+        wanted = own.tensor_type.with_shape(shape)
+        raise MspcError(f"{where} has {parameter.name!r} as {parameter.type}, and the network's is {wanted} there")
