@@ -280,7 +280,7 @@ def _simulated(wishes: Wishes, profile: ProfileOptions | None) -> Any:
     """Return the job of the only rank of a simulation."""
     from mspc.engine.job import Job
     from mspc.engine.simulate import simulated_hardware
-    from mspc.runtime.comm.interface import OneRank
+    from mspc.ops.collective.one_rank import OneRank
 
     return Job(OneRank(), OneRank(), None, simulated_hardware(wishes, 0), _profilers(profile)())
 

@@ -28,6 +28,7 @@ from mspc.mindspore_api.nn.cell_state import is_open
 from mspc.mindspore_api.setting_kind import say_once
 from mspc.mindspore_api.settings import SHARDED
 from mspc.ops.collective.base import Collective
+from mspc.ops.collective.one_rank import EqualRanks
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class _Recorder:
 
     def collective(self, op: Collective, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
         """Return the result if all ranks bring the same: no other rank runs."""
-        from mspc.engine.own_collectives import Alike, alone  # late: it brings the runtime along
+        from mspc.engine.own_collectives import alone  # late: it brings the runtime along
 
         session = state.current()
         say_once(
@@ -90,7 +91,7 @@ class _Recorder:
             f"{op.name} is called outside a network, and no other rank runs: it returns its result for equal values "
             "on all ranks",
         )
-        return alone(op, types, arrays, Alike(session.rank, session.size))
+        return alone(op, types, arrays, EqualRanks(session.rank, session.size))
 
     def steps(self) -> dict[str, int]:
         return {}

@@ -143,7 +143,7 @@ def join_job(wishes: Wishes | None = None) -> Job:
     size = mpi_size()
     hardware = Hardware(wishes, *local_place(), warn=_warn)
     if size <= 1:
-        from mspc.runtime.comm.interface import OneRank
+        from mspc.ops.collective.one_rank import OneRank
 
         return Job(OneRank(), OneRank(), hardware=hardware)
     limit_threads()

@@ -28,9 +28,9 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, element_types
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.op import REGISTRY, load_operators
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
 from tests.stored_attention import has_gradients_of_attention, results_as_stored

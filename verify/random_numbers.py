@@ -15,10 +15,10 @@ import numpy as np
 
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.types import TensorType
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.op import Op
 from mspc.ops.random.dropout import Dropout, DropoutGenMask
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.verify.difference import ComparedValue
 
 Array = Any

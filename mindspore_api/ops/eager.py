@@ -15,6 +15,7 @@ from mspc.ir.types import TensorType, TupleType, Type
 from mspc.mindspore_api import call_handler, state
 from mspc.ops.bases import operand_dtypes, promotes_from
 from mspc.ops.collective.base import Collective
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.op import Op
 from mspc.ops.operator_arguments import describe, misfit
 from mspc.ops.tensor.reshape import Cast
@@ -82,38 +83,7 @@ class EagerBackend:
 
     def __init__(self) -> None:
         self.xp = np
-        self.comm: Any = EagerOneRank()
-
-
-class EagerOneRank:
-    """Collectives of a single rank, which has all data already."""
-
-    def all_reduce(self, array: Any, op: str, ranks: Any) -> Any:
-        return array
-
-    def all_gather(self, array: Any, ranks: Any, axis: int) -> Any:
-        return array
-
-    def reduce_scatter(self, array: Any, op: str, ranks: Any, axis: int) -> Any:
-        return array
-
-    def all_to_all(self, array: Any, ranks: Any, split_dim: int, concat_dim: int) -> Any:
-        return array
-
-    def broadcast(self, array: Any, root: int, ranks: Any) -> Any:
-        return array
-
-    def exchange(self, sends: Sequence[tuple[int, Any]], receives: Sequence[Any]) -> list[Any]:
-        return [np.array(array) for _, array in sends]
-
-    def barrier(self, ranks: Any) -> None:
-        return None
-
-    def send(self, array: Any, rank: int, tag: int = 0) -> None:
-        raise ValueError(f"there is no rank {rank} to send to; this run has one rank")
-
-    def receive(self, rank: int, tag: int, shape: Any, dtype: Any) -> Any:
-        raise ValueError(f"there is no rank {rank} to receive from; this run has one rank")
+        self.comm = OneRank()
 
 
 def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:

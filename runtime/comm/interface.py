@@ -116,52 +116,6 @@ class Exchanging:
         return found
 
 
-class OneRank(Exchanging):
-    """Communicator of a run on one rank: nothing is sent."""
-
-    rank = 0
-    size = 1
-
-    def all_reduce(self, array: Array, op: str, ranks: Ranks) -> Array:
-        return np.array(array)
-
-    def all_gather(self, array: Array, ranks: Ranks, axis: int = 0) -> Array:
-        return np.array(array)
-
-    def reduce_scatter(self, array: Array, op: str, ranks: Ranks, axis: int = 0) -> Array:
-        return np.array(array)
-
-    def all_to_all(self, array: Array, ranks: Ranks, split_dim: int, concat_dim: int) -> Array:
-        return np.array(array)
-
-    def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
-        for (_, array), (_, target) in zip(sends, receives, strict=True):
-            target[...] = array
-
-    def broadcast(self, array: Array, root: int, ranks: Ranks) -> Array:
-        return np.array(array)
-
-    def send(self, array: Array, rank: int, tag: int = 0) -> None:
-        raise ValueError(f"there is no rank {rank} to send to; this run has one rank")
-
-    def receive(self, rank: int, tag: int, shape: tuple[int, ...], dtype: Any) -> Array:
-        raise ValueError(f"there is no rank {rank} to receive from; this run has one rank")
-
-    def barrier(self, ranks: Ranks) -> None:
-        pass
-
-    def for_graph(self, number: int) -> OneRank:
-        """See `Communicator`."""
-        return self
-
-    def beside(self) -> OneRank:
-        """See `Communicator`."""
-        return self
-
-    def say(self, text: str) -> None:
-        """See `Communicator`."""
-
-
 def combine(parts: Sequence[Array], op: str) -> Array:
     """Return the parts combined in their order, as a fresh array of their dtype; half precision is summed in Float32.
 

@@ -14,8 +14,8 @@ import cupy
 import numpy as np
 
 from mspc.ir.graph import FROM_HOST, TO_HOST
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.device import Array, Kernel, Launch, Sliding
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.gpu.choices import Choices, KeptChoices, file_of
 from mspc.runtime.gpu.graph_nodes import FILL, Captured, Fills, Writers, conditional_nodes
 from mspc.runtime.gpu.kernels import KernelCache

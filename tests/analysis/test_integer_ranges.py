@@ -13,11 +13,11 @@ from mspc.analysis.integer_ranges import BOUNDS, IntegerRange, bounds_of, note_b
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import BOOL, INT8, INT32, INT64, TensorType
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import For, While, emit_regions
 from mspc.ops.op import REGISTRY
 from mspc.passes.fusion.attention_masks import every_row_holds
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 
 COUNT = TensorType(INT32, ())
 

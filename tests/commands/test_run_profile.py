@@ -19,7 +19,7 @@ from mspc.engine.job import Job
 from mspc.engine.profile import StepProfiler
 from mspc.engine.profile_options import ProfileOptions, profile_options
 from mspc.ir.diagnostics import MspcError
-from mspc.runtime.comm.interface import OneRank
+from mspc.ops.collective.one_rank import OneRank
 from mspc.runtime.profile import NodeTiming
 from tests.commands.test_run_script import NETWORK, TRAIN
 from tests.conftest import HANG

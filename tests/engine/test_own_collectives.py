@@ -13,9 +13,10 @@ import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
-from mspc.engine.own_collectives import ALIKE, TOGETHER, Alike
+from mspc.engine.own_collectives import ALIKE, TOGETHER
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from mspc.ir.diagnostics import MspcError
+from mspc.ops.collective.one_rank import EqualRanks
 from tests.conftest import HANG
 from tests.serving import SERVED
 
@@ -113,7 +114,7 @@ def test_a_compile_plays_the_other_ranks(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_what_a_played_rank_brings() -> None:
-    comm, x, ranks = Alike(1, 2), np.array([[2.0, 3.0], [4.0, 5.0]]), (1, 0)
+    comm, x, ranks = EqualRanks(1, 2), np.array([[2.0, 3.0], [4.0, 5.0]]), (1, 0)
     np.testing.assert_array_equal(comm.all_reduce(x, "sum", ranks), 2 * x)
     np.testing.assert_array_equal(comm.all_reduce(x, "prod", ranks), x**2)
     np.testing.assert_array_equal(comm.all_reduce(x, "max", ranks), x)

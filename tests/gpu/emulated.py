@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.convolution.convolve import convolve, input_gradient, weight_gradient
 from mspc.ops.convolution.window import Window
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.gpu.choices import Choices, KeptChoices
 from mspc.runtime.gpu.graph_nodes import Writers
 from mspc.runtime.gpu.launches import Asking

@@ -17,11 +17,11 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Constant, Graph
 from mspc.ir.types import FLOAT32
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import For, While
 from mspc.ops.op import REGISTRY
 from mspc.passes.autodiff.grad import Grad
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu import regions
 from mspc.runtime.gpu.executor import GpuExecutor

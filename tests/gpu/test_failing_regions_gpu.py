@@ -13,11 +13,11 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Constant, Graph
 from mspc.ir.types import FLOAT32
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import For, While
 from mspc.ops.op import REGISTRY, Op
 from mspc.ops.random.dropout import UniformReal
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.progress import HostQuery

@@ -22,12 +22,12 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.text.parser import parse
 from mspc.ir.types import FLOAT32, INT32, INT64, TensorType
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.nn.experts import ExpertPlaces, ExpertProduct
 from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.launches import HostRead

@@ -10,8 +10,8 @@ import pytest
 
 import mspc as ms
 from mspc.ir.graph import Graph
+from mspc.ops.collective.one_rank import OneRank
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
 from tests.gpu.test_shadow_weights_gpu import gpu

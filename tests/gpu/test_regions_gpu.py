@@ -17,6 +17,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import MICRO_BATCH, Constant, Graph, Parameter, Value
 from mspc.ir.types import FLOAT32, INT64, TensorType
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.collective.point_to_point import Send
 from mspc.ops.control.regions import Call, For, Scan, While, emit_regions
 from mspc.ops.control.structural import TupleGetItem
@@ -27,7 +28,6 @@ from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.autodiff.grad import Grad
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.progress import HostQuery

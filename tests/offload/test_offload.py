@@ -20,10 +20,10 @@ from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import FROM_HOST, OFFLOAD, TO_HOST, Graph
 from mspc.mindspore_api.state import Session
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.tensor.host_memory import AssignOnHost, AwaitHost, FromHost, ToHost
 from mspc.output.programs import config_of
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.memory_plan import peak_of, plan_memory
 from mspc.verify.scale.memory_use import memory_misuses

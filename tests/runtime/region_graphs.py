@@ -10,13 +10,13 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import BOOL, FLOAT32, INT64, TensorType
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Call, RegionOp, emit_regions
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems, items
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.elementwise import Exp
 from mspc.ops.nn.activation import Tanh
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 
 COUNT = TensorType(INT64, ())

@@ -10,6 +10,7 @@ import pytest
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.collective.point_to_point import Barrier, Send
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.math.arithmetic import Add, AddN, Mul
@@ -23,7 +24,6 @@ from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Reshape
 from mspc.runtime import buffers, plan
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 
 SIDE = 80

@@ -11,6 +11,7 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Scan
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu import thread_pool
@@ -26,7 +27,6 @@ from mspc.ops.optim.optimizer import AssignAdd
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.runtime import compiled_loops
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from tests.conftest import HANG
 from tests.runtime.region_graphs import graph as region

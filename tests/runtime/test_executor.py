@@ -14,6 +14,7 @@ from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Constant, Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.op import Op
@@ -21,7 +22,6 @@ from mspc.ops.optim.optimizer import AssignAdd
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Reshape
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import World
 from mspc.runtime.executor import Executor
 from tests.runtime.graphs import (

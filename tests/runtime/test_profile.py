@@ -9,10 +9,10 @@ import pytest
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Scan
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.profile import NodeTiming, costs, nodes_of, sums, trace
 from tests.gpu.programs import compiled

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from mspc.ir.graph import Constant, Graph, Value
+from mspc.ops.collective.one_rank import OneRank
 from mspc.passes.autodiff.grad import Grad
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.plan import own
 from tests.interpreted_regions import region_results

@@ -15,11 +15,11 @@ from mspc.ir.graph import MICRO_BATCH, Constant, Graph, Node, Value, element_typ
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType
 from mspc.ops.collective.base import Collective
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Call, For, If, MakeStack, Scan, TurnCount, While, body_of, spread
 from mspc.ops.control.structural import CALL
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.verify.scale.meetings import Board, CollectiveRequest, NodeError
 from mspc.verify.scale.rank_kernels import places_on_each, run_on_all, slices_on_each
 from mspc.verify.scale.rank_kinds import (

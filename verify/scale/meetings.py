@@ -15,10 +15,11 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.collective.base import Collective, Rendezvous
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank, combine, pieces
+from mspc.runtime.comm.interface import combine, pieces
 from mspc.verify.scale.rank_kernels import rows_along
 from mspc.verify.scale.rank_kinds import (
     MOST_PARTS,

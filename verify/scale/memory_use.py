@@ -20,6 +20,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import MakeStack
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, taken_elements
 from mspc.ops.cpu.loops.program import has_loop
@@ -27,7 +28,6 @@ from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import BufferPlan, kernels_into, plan_buffers
 from mspc.runtime.comm.agreement import arrival_kernels
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.compiled_loops import large_calls, pays
 from mspc.runtime.memory import (
     Allocation,

@@ -16,6 +16,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Value, element_types
 from mspc.ir.types import TensorType, Type, dtype_of
 from mspc.ops.bases import ArrayFunction, Elementwise
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.convolution.convolve import Conv2D, Conv3D
 from mspc.ops.convolution.pooling import AvgPool, AvgPool3D, MaxPool, MaxPool3D, MaxPool3DGrad, MaxPoolGrad
@@ -39,7 +40,6 @@ from mspc.ops.tensor.scatter import GatherNd
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.sharding.rules import Rule
 from mspc.verify.scale.rank_kinds import (
     aligned,

@@ -22,10 +22,11 @@ from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.math.arithmetic import Add, Div, Mul
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank, pieces
+from mspc.runtime.comm.interface import pieces
 from mspc.verify.scale.blame import ranks_in_words
 from mspc.verify.scale.execution import KindRun, KindState, computed
 from mspc.verify.scale.meetings import along_axes

@@ -12,12 +12,12 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
 from mspc.ops.collective.collectives import AllReduce, ReduceScatter
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.verify.scale.blame import (
     FirstWrong,
     OtherRanks,

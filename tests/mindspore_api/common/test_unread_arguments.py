@@ -58,8 +58,7 @@ REASONS = {
         nn/loss_scale.py:TrainOneStepWithLossScaleCell.get_overflow_status.status
         nn/loss_scale.py:all_finite.status nn/loss_scale.py:StaticLossScaler.adjust.grads_finite
         train/callback.py:TimeMonitor.on_train_begin.run_context train/callback.py:TimeMonitor.epoch_begin.run_context
-        train/callback.py:TimeMonitor.step_begin.run_context train/callback.py:TimeMonitor.step_end.run_context
-        ops/eager.py:EagerOneRank""",
+        train/callback.py:TimeMonitor.step_begin.run_context train/callback.py:TimeMonitor.step_end.run_context""",
     "it follows from another argument": """
         common/parameter.py:Parameter.set_data.slice_shape
         nn/basic.py:Dropout.__init__.dtype

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.cpu import blocks as fused
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.elementwise import Exp
@@ -16,7 +17,6 @@ from mspc.ops.nn.norm import LayerNorm, LayerNormGrad
 from mspc.ops.nn.softmax import Softmax, SoftmaxBackward
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 
 BACKEND = NumPyBackend(OneRank())
 C, CUBE = np.sqrt(2 / np.pi), 0.044715

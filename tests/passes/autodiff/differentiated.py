@@ -13,6 +13,7 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, FLOAT64, INT64, TensorType
 from mspc.ops.check_graph import check_graph
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import RegionOp, emit_regions
 from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.ops.op import REGISTRY
@@ -20,7 +21,6 @@ from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.cleanup.simplify import Simplify
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 
 COUNT = TensorType(INT64, ())

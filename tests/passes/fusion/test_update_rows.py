@@ -12,6 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.fused.grouped_rows import GroupedRowUpdate
 from mspc.ops.fused.updates import FusedUpdate, unchanged_at_zero
 from mspc.ops.math.arithmetic import Neg
@@ -21,7 +22,6 @@ from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.fusion.update_rows import UpdateRows
 from mspc.passes.lib.unused_states import stateless_nodes
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from tests.passes.fusion.written import WrittenGraph
 

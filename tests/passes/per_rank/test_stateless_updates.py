@@ -10,11 +10,11 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.fused.updates import GroupedUpdate
 from mspc.ops.optim.optimizer import SGD, ApplyMomentum
 from mspc.passes.lib.unused_states import drop_unused_parameters, stateless_nodes
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 
 SIZES = (5, 300)

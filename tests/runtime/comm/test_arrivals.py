@@ -14,12 +14,12 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.collective.exchange import Exchange, PasteSlices
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import RankPlacement
 from mspc.ops.tensor.reshape import Reshape
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.agreement import arrival_kernels
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 from tests.redistributions import random_pairs

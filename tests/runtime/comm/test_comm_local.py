@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from mspc.ir.diagnostics import ExecutionError
-from mspc.runtime.comm.interface import OneRank, combine, pieces
+from mspc.ops.collective.one_rank import OneRank
+from mspc.runtime.comm.interface import combine, pieces
 from mspc.runtime.comm.local import LocalComm, World
 
 ALL = (0, 1, 2, 3)

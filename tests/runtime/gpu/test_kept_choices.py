@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mspc.runtime.comm.interface import OneRank
+from mspc.ops.collective.one_rank import OneRank
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.gpu import choices as choices_module
 from mspc.runtime.gpu.choices import Choices, KeptChoices, file_of

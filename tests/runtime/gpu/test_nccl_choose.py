@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mspc.ir.diagnostics import MspcError
-from mspc.runtime.comm.interface import OneRank
+from mspc.ops.collective.one_rank import OneRank
 from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import DeviceChoice, DeviceRequest, Hardware, Probe, Wishes, choose_device
 from tests.conftest import HANG

@@ -25,9 +25,9 @@ from mspc.ops.collective.collectives import (
     ReduceScatter,
 )
 from mspc.ops.collective.exchange import PasteSlices
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
 from mspc.ops.op import Op
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.gpu.nccl import NcclComm, groups_of, load_nccl
 from tests.runtime.comm.collectives import digest, results

@@ -16,7 +16,7 @@ from mspc.analysis.cost.nodes import seconds, sent_bytes, work_of
 from mspc.cli import app
 from mspc.engine.job import Job
 from mspc.ir.types import FLOAT32
-from mspc.runtime.comm.interface import OneRank
+from mspc.ops.collective.one_rank import OneRank
 from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import DeviceChoice, Hardware, SharedMemory
 from mspc.runtime.gpu.executor import GpuExecutor

@@ -16,8 +16,8 @@ from mspc.analysis.cost.nodes import seconds
 from mspc.cli import app
 from mspc.engine.job import Job
 from mspc.ir.diagnostics import MspcError
+from mspc.ops.collective.one_rank import OneRank
 from mspc.passes.base import VERIFY
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import Hardware
 from mspc.search.calibration import measured as calibration

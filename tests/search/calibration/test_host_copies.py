@@ -13,7 +13,7 @@ from mspc.analysis.cost.machine import H200, HOST_COPIES
 from mspc.engine.job import Job
 from mspc.ir.graph import OFFLOAD, Graph
 from mspc.ir.types import FLOAT32
-from mspc.runtime.comm.interface import OneRank
+from mspc.ops.collective.one_rank import OneRank
 from mspc.runtime.device_choice import DeviceChoice, GpuMemory
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.search.calibration import measured

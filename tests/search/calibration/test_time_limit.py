@@ -13,7 +13,7 @@ import pytest
 from mspc.analysis.cost.machine import DRAWS, ELEMENTWISE, H200, LIKE, PRODUCTS, Machine, Rate
 from mspc.engine.job import Job
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32
-from mspc.runtime.comm.interface import OneRank
+from mspc.ops.collective.one_rank import OneRank
 from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import DeviceChoice, Hardware, SharedMemory
 from mspc.search.calibration.measured import ON_CPU, ON_GPU, calibrate

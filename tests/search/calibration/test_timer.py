@@ -14,11 +14,11 @@ import pytest
 from mspc.engine.job import Job
 from mspc.ir.graph import Graph
 from mspc.ir.types import FLOAT32, INT32, TensorType
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.tensor.embedding import GatherGrad
 from mspc.ops.tensor.parts import Slice
-from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import DeviceChoice, GpuMemory, Hardware
 from mspc.runtime.gpu.executor import GpuExecutor

@@ -18,6 +18,7 @@ from mspc.commands.verify_folder import of_folder
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, INT32, TensorType
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, Mul
@@ -25,7 +26,6 @@ from mspc.ops.nn.experts import ExpertPlaces, ExpertProduct
 from mspc.ops.tensor.embedding import OneHot
 from mspc.ops.tensor.selection import Sort, TopK
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.verify.scale import program_sizes, proof
 from mspc.verify.scale.meetings import along_axes, by_ranks
 from mspc.verify.scale.program_sizes import Divisors, Sizing

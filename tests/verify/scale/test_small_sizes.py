@@ -16,6 +16,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import FLOAT32, FLOAT64, INT64, TensorType
 from mspc.ops.collective.collectives import AllGather
+from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import StopGradient
 from mspc.ops.math.arithmetic import Add, Neg
 from mspc.ops.nn.softmax import Softmax
@@ -28,7 +29,6 @@ from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime import available_memory
 from mspc.runtime.available_memory import available_bytes
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
 from mspc.verify.scale import room
 from mspc.verify.scale.program_sizes import Sizing, keep_constants
 from mspc.verify.scale.rank_kernels import run_on_all, slices_on_each
