@@ -114,7 +114,7 @@ OptimizerText = Annotated[
     str,
     typer.Option(
         "--optimizer", metavar="SPEC", show_default=False,
-        help="Train model.pt2: 'adamw:lr=1e-4,weight_decay=0.1', adam or sgd.",
+        help="Train model.pt2: 'adamw:lr=1e-4,max_norm=1', adam, sgd, adafactor or muon.",
     ),
 ]
 PrecisionName = Annotated[

@@ -31,7 +31,7 @@ _TRACED_OWN = (
         ("parallel", "transformer"), ("communication", "comm_func"), ("common", "recompute"),
         ("common", "no_grad"),
     )),
-    *(os.path.join(PACKAGE, "readers", "pytorch", *place) for place in (("kinds", ""), ("training",))),
+    *(os.path.join(PACKAGE, "readers", "pytorch", *place) for place in (("kinds", ""), ("training",), ("recipes",))),
 )  # fmt: skip
 """Folders and modules of mspc's functions that become part of a graph."""
 _SHOWN_OWN = tuple(os.path.join(_API, *place) for place in (("nn", ""), ("parallel", ""), ("ops", "hyper_map")))

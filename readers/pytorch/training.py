@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,10 +10,8 @@ from mspc.ir.diagnostics import Location, MspcError, did_you_mean
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64, DType, TensorType
 from mspc.mindspore_api import ops
-from mspc.mindspore_api.mint import optim
 from mspc.mindspore_api.nn.cell import Cell
-from mspc.mindspore_api.nn.loss_scale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell
-from mspc.mindspore_api.nn.wrap import GradAccumulationCell, TrainOneStepCell, _SumOfParts
+from mspc.mindspore_api.nn.wrap import GradAccumulationCell, _SumOfParts
 from mspc.mindspore_api.setting_kind import say_once
 from mspc.readers.pytorch.exported_program import (
     CONTROL,
@@ -33,6 +28,7 @@ from mspc.readers.pytorch.exported_program import (
 from mspc.readers.pytorch.kinds.aten_table import kind_of
 from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.plans.strategies import LayerPlan
+from mspc.readers.pytorch.recipes import recipe_of, training_step
 from mspc.readers.pytorch.written_values import differentiated_names, written_names
 
 # Rewrites a program whose batch is computed in parts, so that ratios of sums in its loss are those of the whole batch.
@@ -315,14 +311,10 @@ FULL = ("", "float32", "tf32")
 """Names of precisions in which all is Float32; of the last one products of a GPU round their operands."""
 HALVES: Mapping[str, DType] = {"bfloat16": BFLOAT16, "float16": FLOAT16}
 """Element types of products beside Float32."""
-SCALE, STEPS_OF_SCALE = 65536.0, 2000
-"""The loss scale of the first step, and the steps without overflow after which it is doubled, as of `GradScaler`."""
 IGNORED = -100
 """The label of a row that has no class."""
 LOSS = "loss"
 """The name of the loss among a module's results."""
-OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"adamw": optim.AdamW, "adam": optim.Adam, "sgd": optim.SGD}
-"""Optimizers with PyTorch's arguments, defaults and formulas."""
 
 
 @dataclass(frozen=True)
@@ -330,7 +322,7 @@ class Training:
     """How a program is trained.
 
     loss: `cross_entropy`, `mse`, or the path of a result (`loss`, `0`); "" for the one that is called loss, or the
-    first if that is a number. optimizer: as `adamw:lr=1e-4,weight_decay=0.1`; "" for none. With neither the program is
+    first if that is a number. optimizer: as `recipe_of` reads it; "" for none. With neither the program is
     computed as it is. precision: `bfloat16` or `float16`: kinds compute in it as under autocast, from weights in
     Float32; losses are scaled for the second. accumulate: parts of a step's batch, each of the rows that the program
     was exported for, whose gradients are added up. plan: of layers, or None.
@@ -427,19 +419,6 @@ class OverCount(Cell):
         return total / (ops.reshape(inputs[-1], ()) / self.parts)
 
 
-class Scaled(Cell):
-    """A step on a loss that is scaled, so that no gradient in Float16 is too small; one with gradients that are too
-    large updates nothing. It returns the loss as it is."""
-
-    def __init__(self, network: Cell, optimizer: Cell) -> None:
-        super().__init__(auto_prefix=False)
-        scale = DynamicLossScaleUpdateCell(SCALE, 2, STEPS_OF_SCALE)
-        self.step = TrainOneStepWithLossScaleCell(network, optimizer, scale)
-
-    def construct(self, *inputs: Any) -> Any:
-        return self.step(*inputs)[0]
-
-
 def compiled_as(program: ExportedProgram, training: Training) -> CompiledStep:
     """Return the network to compile for a program with numbers for sizes.
 
@@ -480,23 +459,18 @@ def compiled_as(program: ExportedProgram, training: Training) -> CompiledStep:
         trained = CompiledStep(InParts(part, training.accumulate, names, counts), types)
     if not training.optimizer:
         return trained
-    optimizer = optimizer_of(training.optimizer)(_groups(network, trained.network.trainable_params()))
-    step: Cell = Scaled(trained.network, optimizer) if half == FLOAT16 else TrainOneStepCell(trained.network, optimizer)
+    recipe = recipe_of(training.optimizer)
+    parameters = trained.network.trainable_params()
+    step = training_step(trained.network, recipe.optimizer(parameters, _differentiated(network)), half == FLOAT16)
     object.__setattr__(step, "argument_names", trained.network.argument_names)
     return CompiledStep(step, trained.inputs)
 
 
-def _groups(network: ImportedNetwork, parameters: list[Any]) -> list[Any]:
-    """Return the groups of an optimizer: parameters without a gradient of the loss are not decayed, as PyTorch leaves
-    them unchanged."""
+def _differentiated(network: ImportedNetwork) -> set[int]:
+    """Return the ids of parameters that have a gradient of the loss."""
     results = [each.value.name for each in network.results if isinstance(each.value, NodeResult)]
     reached = differentiated_names(network.program.graph, results)
-    found = {id(tensor) for name, tensor in network.held.items() if name in reached}
-    apart = [each for each in parameters if id(each) not in found]
-    if not apart:
-        return parameters
-    updated = [{"params": [each for each in parameters if id(each) in found]}] if len(apart) < len(parameters) else []
-    return [*updated, {"params": apart, "weight_decay": 0.0}]
+    return {id(tensor) for name, tensor in network.held.items() if name in reached}
 
 
 def half_of(name: str) -> DType | None:
@@ -531,49 +505,6 @@ def _counted_networks(
         say_once(f"parts {place}", text)
     network = _as_said(ImportedNetwork(losses, loss.target or None, half), training.plan)
     return network, None if counts is None else ImportedNetwork(counts, None, half)
-
-
-def optimizer_of(text: str) -> Callable[[Any], Cell]:
-    """Makes the optimizer that a text describes (`sgd:lr=0.1,momentum=0.9`) of parameters.
-
-    Raises:
-        MspcError: there is no such optimizer, or it has no such setting.
-    """
-    name, _, rest = text.partition(":")
-    kind = OPTIMIZERS.get(name.strip().lower())
-    if kind is None:
-        notes = [*did_you_mean(name, [*OPTIMIZERS]), f"there are {', '.join(OPTIMIZERS)}"]
-        raise MspcError(f"there is no optimizer {name!r:.60}", notes=notes)
-    settings = _settings(text, rest)
-    known = [each for each in inspect.signature(kind).parameters if each != "params"]
-    for setting in settings:
-        if setting not in known:
-            notes = [*did_you_mean(setting, known), f"it has {', '.join(known)}"]
-            raise MspcError(f"the optimizer {name} has no {setting!r:.60}", notes=notes)
-    return lambda parameters: kind(parameters, **settings)
-
-
-def _is_finite(value: Any) -> bool:
-    """Return whether a value, and all in a list of them, is finite, which 1e400 is not."""
-    if isinstance(value, tuple | list):
-        return all(map(_is_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def _settings(text: str, rest: str) -> dict[str, Any]:
-    """Return the values in `lr=1e-4,betas=(0.9, 0.95)`, which are literals."""
-    try:
-        call = ast.parse(f"f({rest})", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or any(word.arg is None for word in call.keywords):
-            raise ValueError
-        found = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-        if len(found) < len(call.keywords) or not all(map(_is_finite, found.values())):
-            raise ValueError
-        return found
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise MspcError(
-            f"cannot read {text!r:.100} as an optimizer", notes=["write one as adamw:lr=1e-4,weight_decay=0.1"]
-        ) from None
 
 
 def type_of(program: ExportedProgram, output: ProgramOutput) -> ExportedType | None:

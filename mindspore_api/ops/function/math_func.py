@@ -180,6 +180,8 @@ def clip_by_norm(
     refuse_check("clip_by_norm", error_if_nonfinite)
     if norm_type == float("inf"):
         total = ops.reduce_max(ops.stack([ops.reduce_max(ops.abs(part)) for part in tensors]))
+    elif norm_type == 2.0:
+        total = ops.sqrt(ops.addn([ops.reduce_sum(ops.square(ops.cast(part, FLOAT32))) for part in tensors]))
     else:
         powers = [ops.reduce_sum(ops.pow(ops.abs(ops.cast(part, FLOAT32)), norm_type)) for part in tensors]
         total = ops.pow(ops.addn(powers), 1.0 / norm_type)
