@@ -1,6 +1,7 @@
 """`python -S -E client.py ARGUMENTS` does the same as `python -m mspc ARGUMENTS`, in a process of `server.py`, which
 has mspc loaded, or in its own if there is no server. It loads next to nothing. After `--python` the arguments are
-Python's, and those of `-m mspc` and `-P -m mspc` are served.
+Python's, and those of `-m mspc` and `-P -m mspc` are served, as are those of `mspc capture`, in a process that has
+PyTorch loaded. After `--torch` all of Python's arguments are.
 """
 
 import array
@@ -15,6 +16,9 @@ SERVER = "MSPC_TEST_SERVER"
 BY_ITSELF = ("PYTHONHASHSEED", "PYTHONOPTIMIZE", "PYTHONFAULTHANDLER")
 """Variables that count at the start of a process only."""
 TRIES = 600
+TORCH = ".torch"
+"""The end of the path of the socket behind which PyTorch is loaded."""
+CAPTURE = "mspc.readers.pytorch.capture_job"
 
 
 def reach(connection: socket.socket, path: str) -> None:
@@ -33,7 +37,7 @@ def served(path: str, arguments: list[str], safe_path: bool) -> int:
     with socket.socket(socket.AF_UNIX) as connection:
         reach(connection, path)
         wanted = {
-            "arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ), "safe_path": safe_path,
+            "python": arguments, "folder": os.getcwd(), "environment": dict(os.environ), "safe_path": safe_path,
         }  # fmt: skip
         fds = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
         text = json.dumps(wanted).encode()
@@ -49,8 +53,11 @@ def served(path: str, arguments: list[str], safe_path: bool) -> int:
 
 if __name__ == "__main__":
     server = os.environ.get(SERVER, "")
-    python = sys.argv[2:] if sys.argv[1:2] == ["--python"] else ["-m", "mspc", *sys.argv[1:]]
+    word = sys.argv[1] if sys.argv[1:2] in (["--python"], ["--torch"]) else ""
+    python = sys.argv[2:] if word else ["-m", "mspc", *sys.argv[1:]]
     safe = python[:1] == ["-P"]
-    if not server or python[safe : safe + 2] != ["-m", "mspc"] or any(name in os.environ for name in BY_ITSELF):
+    rest = python[safe:]
+    torch = word == "--torch" or rest[:2] == ["-m", CAPTURE]
+    if not server or not (torch or rest[:2] == ["-m", "mspc"]) or any(name in os.environ for name in BY_ITSELF):
         os.execv(sys.executable, [sys.executable, *python])
-    os._exit(served(server, python[safe + 2 :], safe))
+    os._exit(served(server + TORCH * torch, rest, safe))

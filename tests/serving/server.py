@@ -3,7 +3,8 @@
 Most of what a short command takes is the loading of NumPy and of mspc's modules; here they are loaded once. Every
 command begins with the state in which these modules were loaded, and has the arguments, the folder, the variables and
 the files of its client, with which it ends. Ranks that it starts under mpirun are served, too: for it a small file
-beside the socket is Python. The server ends with the process that started it.
+beside the socket is Python. The server ends with the process that started it. Programs of PyTorch are served by a
+second process, which loads PyTorch once the first of them comes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import os
 import pkgutil
 import random
+import runpy
 import select
 import shlex
 import signal
@@ -34,6 +36,8 @@ ROOMS = (
 )  # fmt: skip
 NOT_LOADED = ("mspc.commands.pytest_plugin", "mspc.runtime.gpu", "mspc.runtime.comm.mpi")
 """Modules that are not for every process."""
+TORCH = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "mspc.capture")
+"""Modules that programs of PyTorch need."""
 PYTHON, MPIRUN = "python", "mpirun"
 """Names of files beside the socket: what starts clients, and mpirun."""
 PLANS = "MSPC_TEST_PLANS"
@@ -48,21 +52,40 @@ LOOK = 2.0
 
 
 def serve(path: str) -> None:
-    parent, here = os.getppid(), [entry for entry in sys.path if entry != os.path.dirname(__file__)]
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(path)
-        listening.listen(64)
-        listening.settimeout(LOOK)
+    here = [entry for entry in sys.path if entry != os.path.dirname(__file__)]
+    with listening(path) as first, listening(path + ".torch") as second:
         load()
         sys.executable = put_beside(path)
-        while os.getppid() == parent:
-            reap()
-            try:
-                connection, _ = listening.accept()
-            except TimeoutError:
-                continue
+        take(here, first, second)
+
+
+def listening(path: str) -> socket.socket:
+    """Return a socket to which clients can connect."""
+    made = socket.socket(socket.AF_UNIX)
+    made.bind(path)
+    made.listen(64)
+    return made
+
+
+def take(here: list[str], first: socket.socket, second: socket.socket | None = None) -> None:
+    """Serve who comes to the first socket while the process that started this one lives. A process of its own serves
+    the second one, once somebody comes there."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        reap()
+        ready, _, _ = select.select([first] if second is None else [first, second], [], [], LOOK)
+        if second in ready and second is not None:
             if os.fork() == 0:
-                listening.close()
+                first.close()
+                load_torch()
+                take(here, second)
+                os._exit(0)
+            second.close()
+            second = None
+        elif ready:
+            connection, _ = first.accept()
+            if os.fork() == 0:
+                first.close()
                 handle(connection, here)
             connection.close()
 
@@ -80,6 +103,15 @@ def load() -> None:
     gc.collect()
     gc.freeze()  # commands neither look through what is loaded nor copy its pages for that
     gc.set_threshold(YOUNG)
+
+
+def load_torch() -> None:
+    """Load what programs of PyTorch need."""
+    for name in TORCH:
+        importlib.import_module(name)
+    sys.modules["mspc.capture"].OUTSIDE += (os.path.abspath(__file__),)  # frames below those of a script
+    gc.collect()
+    gc.freeze()
 
 
 def put_beside(path: str) -> str:
@@ -140,7 +172,7 @@ def handle(connection: socket.socket, path: list[str]) -> None:
 
 
 def command(wanted: dict[str, object], files: list[int], path: list[str]) -> None:
-    """Do the same as `python -m mspc`, or as `python -P -m mspc` if the client asks for it."""
+    """Do the same as Python with its arguments, or as `python -P` if the client asks for it."""
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -151,7 +183,6 @@ def command(wanted: dict[str, object], files: list[int], path: list[str]) -> Non
     # Without the working folder the first entry is one that a script's folder may replace, as that of a console script.
     first = os.path.dirname(sys.executable) if wanted["safe_path"] else os.getcwd()
     sys.path[:] = [first, *extra, *(entry for entry in path if entry not in extra)]
-    sys.argv = ["mspc", *wanted["arguments"]]  # type: ignore[misc]  # a list
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     sys.stdin = io.TextIOWrapper(io.FileIO(0, "r", closefd=False))
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), encoding="utf-8")
@@ -165,10 +196,11 @@ def command(wanted: dict[str, object], files: list[int], path: list[str]) -> Non
     signal.signal(signal.SIGINT, signal.default_int_handler)
     status = 1
     try:
-        from mspc.cli import main
-
-        main()
+        run(*wanted["python"])  # type: ignore[misc]  # a list
+        status = 0
     except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
@@ -176,6 +208,24 @@ def command(wanted: dict[str, object], files: list[int], path: list[str]) -> Non
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def run(what: str, *arguments: str) -> None:
+    """Run `-m MODULE ...`, `-c CODE ...` or `SCRIPT ...`."""
+    if what not in ("-m", "-c"):
+        sys.argv, sys.path[0] = [what, *arguments], os.path.dirname(os.path.abspath(what))
+        runpy.run_path(what, run_name="__main__")
+        return
+    sys.argv = [what, *arguments[1:]]
+    if what == "-c":
+        exec(compile(arguments[0], "<string>", "exec"), {"__name__": "__main__"})
+    elif arguments[0] == "mspc":
+        from mspc.cli import main
+
+        sys.argv[0] = "mspc"
+        main()
+    else:
+        runpy.run_module(arguments[0], run_name="__main__")
 
 
 def compile_plans(count: int, replace: Callable[[object, str, int], None] = setattr) -> None:

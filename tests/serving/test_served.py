@@ -87,6 +87,15 @@ def within(seconds: float, happens: Callable[[], bool]) -> bool:
     return True
 
 
+def test_a_program_of_pytorch_has_it_loaded(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "script.py"
+    script.write_text("import sys; assert 'torch' in sys.modules; import beside; raise SystemExit('stopped')")
+    (tmp_path / "beside.py").write_text("import sys\nprint(sys.argv[1:])")
+    done = subprocess.run([*SERVED, "--torch", str(script), "one"], capture_output=True, text=True, timeout=HANG)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "['one']\n", "stopped\n")
+
+
 @pytest.mark.parametrize("said", [b"", (1000).to_bytes(8, "big"), (1000).to_bytes(8, "big") + b"{"])
 def test_a_client_that_ends_before_it_has_said_what_it_wants_leaves_nothing_behind(said: bytes) -> None:
     """As a rank does that mpirun ends while it starts."""
@@ -99,12 +108,13 @@ def test_a_client_that_ends_before_it_has_said_what_it_wants_leaves_nothing_behi
                 found += file.read_bytes().split(b"\0")[-2:-1] == [os.fsencode(path)]
         return found
 
+    before = processes()  # PyTorch's server is one, too
     with socket.socket(socket.AF_UNIX) as client:
         reach(client, path)
         client.sendall(said)
     served = subprocess.run([*SERVED, "--version"], capture_output=True, check=False)  # taken behind the call above
     assert served.returncode == 0
     limit = time.monotonic() + HANG
-    while processes() > 1:
+    while processes() > before:
         assert time.monotonic() < limit
         time.sleep(0.1)

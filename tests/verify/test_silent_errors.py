@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from mspc.commands.verify_capture import check_precision, programs_of_captures
 from mspc.ir.diagnostics import ExecutionError, Frames
 from mspc.verify.scale.proof import prove
 from tests.conftest import HANG
+from tests.serving import SERVED
 from tests.shares import is_taken
 
 pytest.importorskip("torch")
@@ -61,7 +61,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in TAKEN
         for form, ranks in (("right", 1), *((form, 2 + 2 * (name in ON_FOUR)) for form in ("right", "wrong")))
     ]
-    command = [sys.executable, "-P", "-c", CAPTURING, str(SCRIPT), str(folder), *steps]
+    command = [*SERVED, "--torch", "-P", "-c", CAPTURING, str(SCRIPT), str(folder), *steps]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, env=dict(os.environ))
     assert done.returncode == 0, done.stderr
     return folder

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,7 @@ def mspc(*arguments: object) -> str:
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folders of all networks: a capture by 4 processes of gloo, its program, the data and the losses."""
     folder = tmp_path_factory.mktemp("jobs")
-    done = subprocess.run([sys.executable, JOBS, folder, *KINDS], capture_output=True, text=True, timeout=HANG)
+    done = subprocess.run([*SERVED, "--torch", JOBS, folder, *KINDS], capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     for kind in KINDS:
         mspc("compile", folder / kind / "capture", "--out", folder / kind / "out")
