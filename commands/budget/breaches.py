@@ -46,7 +46,7 @@ def breaches(facts: CompileFacts, budget: Budget) -> list[Breach]:
     found: list[Breach] = []
     worst = max(facts.kinds, key=lambda kind: kind.bytes_sent)
     if budget.nbytes is not None and worst.bytes_sent > budget.nbytes:
-        message = f"{exact_text(worst.bytes_sent)} are sent in a step, {exact_text(budget.nbytes)} may be"
+        message = f"a step sends {exact_text(worst.bytes_sent)}; the limit is {exact_text(budget.nbytes)}"
         times = _times(worst.bytes_sent, budget.nbytes)
         found.append(Breach(BYTES, message, worst.ranks, times, _largest_first(worst, lambda _: True)))
     if budget.memory is not None:
@@ -70,7 +70,7 @@ def _memory(facts: CompileFacts, most: int) -> Iterator[Breach]:
     taken, worst = max(kinds, key=lambda entry: entry[0])
     if taken > most:
         parts = tuple((name, int(getattr(worst.memory, name))) for name in PARTS)
-        message = f"a step takes {exact_text(taken)} of memory, {exact_text(most)} may be"
+        message = f"a step takes {exact_text(taken)} of memory; the limit is {exact_text(most)}"
         yield Breach(MEMORY, message, worst.ranks, _times(taken, most), memory=parts)
 
 
@@ -79,8 +79,8 @@ def _step(facts: CompileFacts, most: float) -> Iterator[Breach]:
         if step > most:
             share, busiest = min(((kind.idle or 0.0, kind) for kind in facts.kinds), key=lambda entry: entry[0])
             message = (
-                f"a step is predicted to take {time_text(step)} with the waits of stages for each other, "
-                f"{time_text(most)} may be; the busiest stage is idle for {share:.1%} of it"
+                f"a step is predicted to take {time_text(step)} including the waits of stages for each other; "
+                f"the limit is {time_text(most)}; the busiest stage is idle for {share:.1%} of it"
             )
             yield Breach(STEP, message, busiest.ranks, _times(step, most))
         return
@@ -90,8 +90,8 @@ def _step(facts: CompileFacts, most: float) -> Iterator[Breach]:
     times, worst = max(timed, key=lambda entry: entry[0].step)
     if times.step > most:
         message = (
-            f"a step is predicted to take {time_text(times.step)}, {time_text(most)} may be; it computes for "
-            f"{time_text(times.compute)}, and nothing hides {time_text(times.exposed)} of communication"
+            f"a step is predicted to take {time_text(times.step)}; the limit is {time_text(most)}; it computes for "
+            f"{time_text(times.compute)}, and {time_text(times.exposed)} of communication is not overlapped"
         )
         slowest = sorted(worst.collectives, key=lambda fact: -(fact.seconds or 0.0))
         yield Breach(STEP, message, worst.ranks, _times(times.step, most), tuple(slowest))
@@ -104,7 +104,7 @@ def _idle(facts: CompileFacts, most: float) -> Iterator[Breach]:
         raise MspcError(f"{facts.name} has no times of stages, which {IDLE} limits", notes=[note])
     share, worst = max(idle, key=lambda entry: entry[0])
     if share > most:
-        message = f"a stage is idle for {share:.1%} of a step, {most:.1%} may be"
+        message = f"a stage is idle for {share:.1%} of a step; the limit is {most:.1%}"
         yield Breach(IDLE, message, worst.ranks, _times(share, most))
 
 
@@ -123,7 +123,7 @@ def _count(facts: CompileFacts, operator: str, most: int) -> Iterator[Breach]:
     count = runs(worst)
     if count > most:
         what = "collective" if operator == ANY else operator
-        message = f"{count} {what}{'s' * (count != 1)} in a step, {most} may be"
+        message = f"{count} {what}{'s' * (count != 1)} in a step; the limit is {most}"
         yield Breach(COLLECTIVES, message, worst.ranks, _times(count, most), _largest_first(worst, counts))
 
 

@@ -180,7 +180,7 @@ def check_keys(shown: str, found: Iterable[str], known: tuple[str, ...], of: str
     """Raise MspcError, with the file and the nearest known key, if there is an unknown key."""
     for key in found:
         if key not in known:
-            raise MspcError(f"{shown}: there is no {key!r} of {of}", notes=did_you_mean(key, known), code="E0412")
+            raise MspcError(f"{shown}: {of} has no key {key!r}", notes=did_you_mean(key, known), code="E0412")
 
 
 def quoted(text: str) -> str:

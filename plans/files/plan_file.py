@@ -245,6 +245,9 @@ def read_plan(path: Path) -> PlanFile:
     """Read a plan. Raise MspcError if the file does not exist, or is no plan."""
     shown = shown_path(path)
     found = read_toml(path, "plan", LARGEST)
+    if "layers" in found:
+        notes = ["pass it to `mspc compile --plan`; `mspc search --out` writes plans of operators"]
+        raise MspcError(f"{shown} is a plan of layers, not of operators", notes=notes, code="E0412")
     check_keys(shown, found, KEYS, "a plan")
     ranks, device = found.get("ranks"), found.get("device", "")
     if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:

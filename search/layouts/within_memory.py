@@ -19,6 +19,7 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.lib.plan_header import LEAST
+from mspc.runtime.available_memory import shown_bytes
 from mspc.search.model.memory import MemoryModel
 from mspc.search.solver.elimination import Assignment, Elimination, Factor, Labels, OutOfTime, Sums, Table
 
@@ -217,7 +218,7 @@ class Limited:
         least = math.ceil(max(row.constant for row in self.least))
         if least > limit:
             raise MspcError(
-                f"no plan needs at most {limit} bytes of memory on a rank: the least is {least}",
+                f"no plan needs at most {shown_bytes(limit)} of memory on a rank: the least is {shown_bytes(least)}",
                 notes=["take more ranks, or allow more memory"],
             )
         return self._at_peak(limit) or self._smallest()

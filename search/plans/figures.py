@@ -24,6 +24,7 @@ from mspc.passes.lib.propagation import why_not_sharded
 from mspc.passes.lib.ranks import RankElement, neighbours, operand_type
 from mspc.passes.per_rank.slice_to_rank import Shared, add_on_rank
 from mspc.plans.files.plan_file import PlanFile
+from mspc.runtime.available_memory import shown_bytes
 from mspc.runtime.memory_plan import peak_of, plan_memory
 from mspc.runtime.workspaces import workspace_bytes
 from mspc.search.plans.alternatives import Alternative, PlanRequest, layers_alike
@@ -169,13 +170,18 @@ def workspace(graph: Graph, captured: CapturedCall, device: str) -> int:
     return workspace_bytes(graph) if device == "GPU" else 0
 
 
+def over_limit(memory: int, limit: int) -> str:
+    """Return the message for a plan that takes more memory than the limit."""
+    return f"it needs {shown_bytes(memory)} of memory on a rank, and the limit is {shown_bytes(limit)}"
+
+
 def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRequest, limit: int = 0) -> PlanResult:
     """Return the costs of a compiled launch. Raise MspcError if it takes more memory than a limit other than 0."""
     loads = rank_loads(compiled, asked.machine)
     graph = as_run(compiled, loads.slowest)
     memory = memory_of(graph, captured, compiled.config.device)
     if 0 < limit < memory:
-        raise MspcError(f"it needs {memory} bytes of memory on a rank, and there are {limit}")
+        raise MspcError(over_limit(memory, limit))
     return figures_of(name, compiled, loads, graph, memory, asked)
 
 

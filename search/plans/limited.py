@@ -30,6 +30,7 @@ from mspc.passes.lib.opened_graphs import open_regions, opened
 from mspc.passes.lib.plan_header import LEAST, MILLION
 from mspc.passes.lib.recomputation import mark_offloaded, mark_states, states_of
 from mspc.passes.sharding.propagate_sharding import begun
+from mspc.runtime.available_memory import shown_bytes
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.layouts.candidates import AxisSymmetry, PlanCandidates, Values, least_stored
 from mspc.search.layouts.cheapest import limited, mesh_of, place
@@ -453,7 +454,8 @@ class LimitedPlans:
         least = least_stored(self.problem.model)
         if least > self.memory:
             raise MspcError(
-                f"no plan fits {self.memory} bytes of memory on a rank: at least {least} are needed",
+                f"no plan fits {shown_bytes(self.memory)} of memory on a rank: "
+                f"at least {shown_bytes(least)} are needed",
                 notes=["for inputs as they arrive, results, and parameters and states sharded over all ranks",
                        "take more ranks, or allow more memory"], code="E1301",
             )  # fmt: skip
@@ -464,13 +466,14 @@ class LimitedPlans:
         assert self.smallest is not None
         plan, workspace_bytes = plan_memory(self.smallest.taken.graph), self.smallest.taken.workspace_bytes
         raise MspcError(
-            f"no plan that was found fits {self.memory} bytes of memory on a rank: the smallest takes "
-            f"{self.smallest.taken.bytes}",
+            f"no plan that was found fits {shown_bytes(self.memory)} of memory on a rank: the smallest takes "
+            f"{shown_bytes(self.smallest.taken.bytes)}",
             notes=[
-                f"weights {plan.weights}, states {plan.states}, inputs {plan.inputs}, gradients at most "
-                f"{plan.gradients}, activations at most {plan.activations}"
-                + f", workspaces of kernels {workspace_bytes}" * bool(workspace_bytes),
-                f"{least} bytes are needed at least, whatever the plan",
+                f"weights {shown_bytes(plan.weights)}, states {shown_bytes(plan.states)}, inputs "
+                f"{shown_bytes(plan.inputs)}, gradients at most {shown_bytes(plan.gradients)}, activations at most "
+                f"{shown_bytes(plan.activations)}"
+                + f", workspaces of kernels {shown_bytes(workspace_bytes)}" * bool(workspace_bytes),
+                f"{shown_bytes(least)} are needed at least, whatever the plan",
                 "take more ranks, or allow more memory",
             ],
         )

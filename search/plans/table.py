@@ -25,6 +25,7 @@ from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import PlanFile
+from mspc.runtime.available_memory import shown_bytes
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.plans.alternatives import CONFIGURED, Alternative, PlannedNetwork, PlanRequest, all_ways
@@ -35,6 +36,7 @@ from mspc.search.plans.figures import (
     figures,
     figures_of,
     memory_of,
+    over_limit,
     plan_memory_of,
     rank_loads,
     with_facts_of,
@@ -191,8 +193,8 @@ def _over(plan: PlanResult, memory: int) -> str:
     if not (plan.step > SURELY * FAR * plan.least > 0 and plan.memory > SURELY * memory):
         return ""
     return (
-        f"with equal layers as one graph it needs {plan.memory} bytes of memory on a rank, and there are {memory}; its "
-        "step is far from any good one, and nothing was tried"
+        f"with equal layers as one graph {over_limit(plan.memory, memory)}; its step is far from any "
+        "good one, and nothing was tried"
     )
 
 
@@ -271,10 +273,10 @@ class FittedWay:
         if best is not None:
             return best
         least = min(program.memory for program in over)
-        also = f"; {', '.join(self.tried)} were tried, and {least} are the least" if self.tried else ""
+        also = f"; {', '.join(self.tried)} were tried, and {shown_bytes(least)} is the least" if self.tried else ""
         also += f"; {', '.join(self.left_out)} cannot be enough" if self.left_out else ""
         also = "; its step is far from any good one, and nothing was tried" if self.is_far else also
-        raise MspcError(f"it needs {own.memory} bytes of memory on a rank, and there are {self.limit}{also}")
+        raise MspcError(over_limit(own.memory, self.limit) + also)
 
     def _variants(self, own: _Program) -> Iterator[_Program]:
         """Yield the programs of variants that may fit: with smaller slices, with recomputed cells, and with both if

@@ -17,7 +17,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.settings import SHARDED
 from mspc.passes.lib.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from mspc.plans.files.plan_file import PlanFile, StagePlan, together
+from mspc.runtime.available_memory import shown_bytes
 from mspc.search.plans.alternatives import MEGATRON, PlanRequest, tensor_sizes
+from mspc.search.plans.figures import over_limit
 from mspc.search.plans.limited import has_host_apart
 from mspc.search.plans.table import calls_beside, plans_for
 from mspc.search.stages.borders import BorderSearch, Found, StageChoice, StageProblem, choose, joined
@@ -381,7 +383,7 @@ class StageSearch:
         elif self.memory and made[0].memory > self.memory:
             self._over.append(made[0])
             self._least_over = min(filter(None, (self._least_over, made[0])), key=lambda row: row.memory)
-            text = f"it needs {made[0].memory} bytes of memory on a rank, and there are {self.memory}"
+            text = over_limit(made[0].memory, self.memory)
             self.found.refused.append(f"{row.name} ({made[0].schedule}, {made[0].stages} stages): {text}")
         else:
             self.add(*made)
@@ -406,14 +408,15 @@ class StageSearch:
         row = self._least_over
         if row is not None:
             way = f"{row.schedule} in {row.stages} stages with {row.micro_batches} micro-batches"
-            return f"no plan fits {self.memory} bytes: the smallest that was compiled takes {row.memory}, {way}"
+            least = shown_bytes(row.memory)
+            return f"no plan fits {shown_bytes(self.memory)}: the smallest compiled one takes {least}, {way}"
         smallest = min(
             (BorderSearch(p.costs, p.way, 0, p.kept).smallest() for p in problems), key=lambda each: each[0]
         )  # fmt: skip
         nbytes, way = smallest
         return (
-            f"no plan fits {self.memory} bytes: the smallest that is foreseen takes {nbytes:.0f}, {way.name} in "
-            f"{way.stages} stages with {way.micro_batches} micro-batches{way.held_less_by}"
+            f"no plan fits {shown_bytes(self.memory)}: the smallest predicted one takes {shown_bytes(round(nbytes))}, "
+            f"{way.name} in {way.stages} stages with {way.micro_batches} micro-batches{way.held_less_by}"
         )
 
 

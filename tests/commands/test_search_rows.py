@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from mspc.cli import app
 from mspc.passes.base import VERIFY
+from mspc.runtime.available_memory import shown_bytes
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
 
@@ -113,9 +114,10 @@ def test_usual_plans_that_do_not_fit_are_made_to(memory: int, done: str) -> None
     plans = {plan["name"]: plan for plan in json.loads(Path("a.json").read_text())["plans"]}
     if not done:
         assert "data parallel" not in plans
-        assert f"data parallel: it needs 573484 bytes of memory on a rank, and there are {memory}; smaller slices of " \
-            "parameters and states and computing cells again were tried, and 323628 are the least; smaller slices of " \
-            "parameters and states, computing cells again cannot be enough" in found.stdout  # fmt: skip
+        assert f"data parallel: it needs 560.0 KiB (573,484 bytes) of memory on a rank, and the limit " \
+            f"is {shown_bytes(memory)}; smaller slices of parameters and states and computing cells again were " \
+            "tried, and 316.0 KiB (323,628 bytes) is the least; smaller slices of parameters and states, computing " \
+            "cells again cannot be enough" in found.stdout  # fmt: skip
         return
     plan = plans["data parallel"]
     assert (plan["made_to_fit"], plan["otherwise"]) == (done, 573484)

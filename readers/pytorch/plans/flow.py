@@ -344,8 +344,8 @@ class LayerFlow:
         if style is None or style.weight == NOTHING:
             if cut is not None and cut.dim == last:
                 raise _Wrong(
-                    f"{layer} takes all of its input, of which {cut.layer} (column-wise) leaves every rank a slice: "
-                    f"{layer} has to be row-wise, or {cut.layer} to gather what it gives"
+                    f"{layer} reads its whole input, but {cut.layer} (column-wise) leaves each rank a slice of it: "
+                    f"make {layer} row-wise, or gather the result of {cut.layer}"
                 )
             return cut
         if style.weight not in (OUT, IN):
@@ -364,23 +364,22 @@ class LayerFlow:
         if style.takes == CUT and dim != last:
             if style.weight == OUT:
                 raise _Wrong(
-                    f"{layer} gathers an input that is whole already: {style.name} says that ranks hold slices of it, "
-                    "and it would be gathered twice"
+                    f"{layer} gathers an input that every rank already holds: {style.name} says that ranks hold slices "
+                    "of it"
                 )
-            behind = "no column-wise layer leaves slices of its input"
+            why = "every rank holds its whole input: make the layer before it column-wise"
             if cut is not None:
-                behind = f"what {cut.layer} gives is cut along dimension {dim}"
-            raise _Wrong(f"{layer} is row-wise ({style.name}), and {behind}: every rank holds all that it takes")
+                why = f"the result of {cut.layer} is sharded along dimension {dim}, not along its features"
+            raise _Wrong(f"{layer} is row-wise ({style.name}), but {why}")
         if style.takes == WHOLE and cut is not None:
             what = "column-wise" if style.weight == OUT else "row-wise"
             how = "along dimension 1" if dim != last else "of its features"
             raise _Wrong(
-                f"{layer} is {what} ({style.name}) and takes all of its input, of which {cut.layer} leaves every rank "
-                f"a slice {how}: it has to be gathered before"
+                f"{layer} is {what} ({style.name}) and reads its whole input, but {cut.layer} leaves each rank a slice "
+                f"{how}: gather it first"
             )
         if style.takes == SEQUENCE and dim != 1:
-            raise _Wrong(f"{layer} gathers an input along dimension 1 that no layer has cut there ({style.name}): it "
-                         "would be gathered twice")  # fmt: skip
+            raise _Wrong(f"{layer} gathers its input along dimension 1 ({style.name}), where no layer shards it")
 
     def _table(self, node: ExportedNode, given: Mapping[str, Argument]) -> State:
         name = given["weight"]
@@ -410,8 +409,8 @@ class LayerFlow:
         if kind == ATTENTION:
             return self._attention(node, given)
         if kind in LOSSES and state.dim == 1:
-            raise _Wrong(f"the loss takes all classes, of which {state.layer} leaves every rank a slice: it has to be "
-                         "gathered before")  # fmt: skip
+            raise _Wrong(f"the loss reads all classes, but {state.layer} leaves each rank a slice of them: gather "
+                         "them first")  # fmt: skip
         if kind in REDUCED:
             return self._reduced(node, given, first, state)
         shape = self.shape(first)
@@ -441,9 +440,8 @@ class LayerFlow:
         found, cut = self._alike[key], next(iter(cuts.values()))
         if found is None:
             raise _Wrong(
-                f"{kind} takes slices along dimension {cut.dim} of what {cut.layer} gives, and each rank's own "
-                f"result is not its slice of the whole result: {cut.layer} has to give all of it (row-wise, or "
-                "column-wise with a gather)"
+                f"{kind} reads slices along dimension {cut.dim} of the result of {cut.layer}, and its result on a rank "
+                f"is no slice of the global result: make {cut.layer} row-wise, or column-wise with a gather"
             )
         return [None if dim is None else SlicedValue(dim, cut.layer) for dim in found]
 
@@ -461,8 +459,9 @@ class LayerFlow:
             return self._on_slices(node, kind, states)
         if result[found] % self.parts:
             raise _Wrong(
-                f"{self.parts} ranks do not divide the {result[found]} heads that {state.layer} gives: its features "
-                f"are cut in the middle of a head"
+                f"the result of {state.layer} is viewed as {result}, and {self.parts} ranks do not divide the "
+                f"{result[found]} of dimension {found}: choose ranks that divide it, or a layer each for query, key "
+                "and value"
             )
         return SlicedValue(found, state.layer)
 
@@ -484,11 +483,11 @@ class LayerFlow:
                 style = self.styles.get(own)
                 if style is not None and style.weight in (OUT, OPEN):
                     continue
-                raise _Wrong(f"{own} has all of what {found.layer} leaves slices of: it has to be cut as that is")
+                raise _Wrong(f"every rank holds all of {own}, but a slice of the result of {found.layer}: shard both")
             if state is None or state.dim != dim:
                 raise _Wrong(
-                    f"what {found.layer} leaves slices of meets a tensor of which every rank holds all: "
-                    f"{found.layer} has to give all of it (row-wise, or column-wise with a gather)"
+                    f"slices of the result of {found.layer} are combined with a tensor that every rank holds whole: "
+                    f"make {found.layer} row-wise, or column-wise with a gather"
                 )
         return found
 
@@ -500,12 +499,12 @@ class LayerFlow:
             own = given.get("weight")
             style = self.styles.get(self.parameters.get(own.name, "")) if isinstance(own, NodeResult) else None
             if style is not None and style.takes == SEQUENCE:
-                raise _Wrong(f"{node.scope} is {style.name}, and no layer leaves slices of its input along dimension "
-                             "1: the layer before it has to give Shard(1)")  # fmt: skip
+                raise _Wrong(f"{node.scope} is {style.name}, but its input is not sharded along dimension 1: the layer "
+                             "before it must give Shard(1)")  # fmt: skip
             return None
         if state.dim >= rank - (len(sizes) if isinstance(sizes, tuple) else 1):
-            raise _Wrong(f"{node.scope} normalises values of which {state.layer} leaves slices of: every rank would "
-                         "have another mean")  # fmt: skip
+            raise _Wrong(f"{node.scope} normalises over features of which {state.layer} leaves each rank a slice: "
+                         "every rank would have another mean")  # fmt: skip
         for name in ("weight", "bias"):
             own = given.get(name)
             if isinstance(own, NodeResult):
@@ -518,8 +517,8 @@ class LayerFlow:
         if parameter and (style is None or not (style.sums_gradient or style.weight == OPEN)):
             layer = parameter.rpartition(".")[0] or parameter
             raise _Wrong(
-                f"the gradient of {parameter} is never summed: {layer} sees the slice alone that {cut.layer} leaves a "
-                "rank, and has to be sequence_parallel or replicated_with_grad_allreduce"
+                f"the gradient of {parameter} is never summed: {layer} reads only the slice that {cut.layer} "
+                "leaves a rank: make it sequence_parallel or replicated_with_grad_allreduce"
             )
 
     def _reduced(
@@ -529,7 +528,7 @@ class LayerFlow:
         dims = given.get("dim")
         named = dims if isinstance(dims, tuple) else (dims,)
         if any(dim is None or (isinstance(dim, int) and dim % rank == state.dim) for dim in named or (None,)):
-            raise _Wrong(f"what {state.layer} leaves slices of is reduced over all of it: it has to be gathered before")
+            raise _Wrong(f"a reduction reads all of the result of {state.layer}, which is sharded: gather it first")
         if len(self._result(node)) == rank:
             return state
         return SlicedValue(state.dim - sum(isinstance(d, int) and d % rank < state.dim for d in named), state.layer)
@@ -540,12 +539,12 @@ class LayerFlow:
         if len(cuts) < 3 or len({state.dim for state in cuts.values()}) > 1:
             state = next(iter(cuts.values()))
             others = [name for name in states if name not in cuts] or ["the others"]
-            raise _Wrong(f"attention takes slices that {state.layer} leaves, and all of {' and '.join(others)}: query, "
-                         "key and value have to be cut alike")  # fmt: skip
+            raise _Wrong(f"attention reads slices of {state.layer}, but all of {' and '.join(others)}: shard query, "
+                         "key and value alike")  # fmt: skip
         state = cuts["query"]
         if state.dim != 1:
-            raise _Wrong(f"attention takes slices along dimension {state.dim} of what {state.layer} gives, and not of "
-                         "heads")  # fmt: skip
+            raise _Wrong(f"attention reads slices along dimension {state.dim} of the result of {state.layer}, which "
+                         "are not heads")  # fmt: skip
         return state
 
 

@@ -220,6 +220,9 @@ def plan_in(path: Path, ranks: int) -> WrittenPlan:
             found = {key: value for key, value in found.items() if key in KEYS}
     else:
         found = read_toml(path, "plan", LARGEST)
+        if "operators" in found:
+            notes = ["pass it to `mspc compile --strategies`"]
+            raise MspcError(f"{shown} is a plan of operators, not of layers", notes=notes, code="E0412")
         check_keys(shown, found, KEYS, "a plan of layers")
     return plan_of(shown, found, ranks)
 

@@ -72,42 +72,42 @@ MISTAKES: dict[str, tuple[Mapping[str, str | None], int, str, str]] = {
     "unknown style": ({f"{FEED}.up": "colwize"}, 4, "no style 'colwize'", ""),
     "names no layer": ({f"{FEED}.upp": "colwise"}, 4, r"'layers.\*.upp' names no layer", ""),
     "row-wise behind nothing": (
-        {f"{FEED}.up": None}, 4, "layers.0.down is row-wise .* no column-wise layer", "self.down(",
+        {f"{FEED}.up": None}, 4, "layers.0.down is row-wise .* every rank holds its whole input", "self.down(",
     ),
     "row-wise is missing": (
-        {f"{FEED}.down": None}, 4, "layers.0.down takes all of its input, of which layers.0.up", "self.down(",
+        {f"{FEED}.down": None}, 4, "layers.0.down reads its whole input, but layers.0.up", "self.down(",
     ),
     "column behind column": (
-        {f"{FEED}.down": "colwise"}, 4, "layers.0.down is column-wise .* layers.0.up leaves every rank a slice",
+        {f"{FEED}.down": "colwise"}, 4, "layers.0.down is column-wise .* layers.0.up leaves each rank a slice",
         "self.down(",
     ),
     "not gathered": (
         {f"{ATTENTION}.out": "colwise", f"{ATTENTION}.query": None, f"{ATTENTION}.key": None,
          f"{ATTENTION}.value": None}, 4,
-        "what layers.0.attention.out leaves slices of meets a tensor of which every rank holds all", "x + ",
+        "slices of the result of layers.0.attention.out are combined with a tensor that", "x + ",
     ),
     "query without key": (
-        {f"{ATTENTION}.key": None}, 4, "attention takes slices that layers.0.attention.query .* all of key",
+        {f"{ATTENTION}.key": None}, 4, "attention reads slices of layers.0.attention.query, but all of key",
         "scaled_dot_product_attention",
     ),
-    "heads": (dict.fromkeys(()), 16, "16 ranks do not divide the 8 heads that layers.0.attention.query", "self.query"),
+    "heads": (dict.fromkeys(()), 16, "attention.query is viewed as .* 16 ranks do not divide the 8 of", "self.query"),
     "features": ({f"{FEED}.up": "colwise"}, 3, "3 ranks do not divide the 32 that it gives", "self.query"),
     "gathered twice": (
         {f"{FEED}.up": "ColwiseParallel(input_layouts=Shard(-1))"}, 4,
-        "layers.0.up gathers an input that is whole already", "self.up(",
+        "layers.0.up gathers an input that every rank already holds", "self.up(",
     ),
     "gathered ahead of row-wise": (
         {f"{FEED}.up": "colwise_gather_output"}, 4, "layers.0.down is row-wise", "self.down(",
     ),
     "gathered along the sequence, which nothing cuts": (
-        {f"{FEED}.up": "ColwiseParallel(input_layouts=Shard(1))"}, 4, "gathers an input along dimension 1", "self.up(",
+        {f"{FEED}.up": "ColwiseParallel(input_layouts=Shard(1))"}, 4, "gathers its input along dimension 1", "self.up(",
     ),
     "places are whole": (
-        {"words": "colwise"}, 4, "places has all of what words leaves slices of", "self.places",
+        {"words": "colwise"}, 4, "every rank holds all of places, but a slice of the result of words", "self.places",
     ),
     "sequence of nothing": (
         {f"{FEED}.attention_norm": "sequence_parallel"}, 4,
-        "layers.0.attention_norm is sequence_parallel, and no layer leaves slices", "attention_norm",
+        "layers.0.attention_norm is sequence_parallel, but its input is not sharded", "attention_norm",
     ),
     "a style of tables": ({f"{FEED}.up": "embedding_rowwise"}, 4, "for tables of an embedding", "self.up("),
     "rows of a table": ({"words": "embedding_rowwise"}, 7, "7 ranks do not divide its 64 rows", "self.words"),
@@ -122,11 +122,11 @@ SEQUENCE_MISTAKES: dict[str, tuple[Mapping[str, str | None], int, str, str]] = {
     ),
     "sequence is not gathered": (
         {f"{FEED}.up": "colwise"}, 4,
-        "layers.0.up is column-wise .* a slice along dimension 1: it has to be gathered", "self.up(",
+        "layers.0.up is column-wise .* a slice along dimension 1: gather it first", "self.up(",
     ),
-    "sequence meets all": ({f"{FEED}.down": "rowwise"}, 4, "meets a tensor of which every rank holds all", "x + "),
+    "sequence meets all": ({f"{FEED}.down": "rowwise"}, 4, "combined with a tensor that every rank holds", "x + "),
     "sequence into the loss": (
-        {"head": "ColwiseParallel(input_layouts=Shard(1))"}, 4, "the loss takes all classes", "cross_entropy",
+        {"head": "ColwiseParallel(input_layouts=Shard(1))"}, 4, "the loss reads all classes", "cross_entropy",
     ),
 }  # fmt: skip
 
@@ -171,7 +171,8 @@ def test_json_has_the_dictionary_alone_or_a_models_configuration(tmp_path: Path,
         ("[layers]\na = 1", "'a' has the style 1, not a name"),
         ("layers = 1", "layers is 1, not a table"),
         ("", "there is no table"),
-        ("layer = 1", "there is no 'layer' of a plan"),
+        ("layer = 1", "a plan of layers has no key 'layer'"),
+        ("[operators]", "is a plan of operators, not of layers"),
         ("mesh = {tp = 3}\nlayers = {a = 'colwise'}", "mesh is tp 3, of 3 ranks, and there are 4"),
         ("mesh = {tp = 2, pp = 2}\nlayers = {a = 'colwise'}", "after others"),
         ("mesh = 4\nlayers = {a = 'colwise'}", "mesh is 4, not axes"),
@@ -260,13 +261,13 @@ def normed_heads(path: Path) -> Path:
 def test_a_norm_of_every_head_needs_its_gradient_summed(tmp_path: Path) -> None:
     found = with_sizes(read_program(normed_heads(tmp_path)), {})
     layers = {"q": "colwise", "o": "rowwise"}
-    with pytest.raises(MspcError, match=r"gradient of norm.weight is never summed: norm sees the slice .* q ") as told:
+    with pytest.raises(MspcError, match=r"norm.weight is never summed: norm reads only the slice .* q ") as told:
         planned(found, plan_of("plan", {"layers": layers}, 4))
     assert str(told.value.location).startswith("net.py:5")
     summed = {**layers, "norm": "replicated_with_grad_allreduce"}
     cuts = planned(found, plan_of("plan", {"layers": summed}, 4)).cuts
     assert cuts == {"q": 2, "split": 2, "normed": 2, "joined": 2}
-    with pytest.raises(MspcError, match="8 ranks do not divide the 4 heads that q gives"):
+    with pytest.raises(MspcError, match="8 ranks do not divide the 4 of dimension 2"):
         planned(found, plan_of("plan", {"layers": summed}, 8))
 
 
@@ -361,5 +362,5 @@ def test_an_input_that_a_module_gathers_is_whole_for_its_layers() -> None:
     gathers = "PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))"
     found = plan({**SEQUENCE, **inside, ATTENTION: gathers}, **PLACES)
     assert found.cuts == plan(SEQUENCE, **PLACES).cuts
-    with pytest.raises(MspcError, match="it has to be gathered before"):
+    with pytest.raises(MspcError, match="gather it first"):
         plan({**SEQUENCE, **inside}, **PLACES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api.context import freeze
 from mspc.ops.op import load_operators
+from mspc.runtime.available_memory import shown_bytes
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest
 from mspc.search.plans.limited import CompiledFront
@@ -138,7 +140,7 @@ def test_plans_that_are_compiled_for_limits_do_not_depend_on_the_limit(monkeypat
         if limit == 1 << 24:
             with pytest.raises(MspcError, match="the smallest takes") as error:
                 network.quickest()
-            assert error.value.message.endswith(f" {int(network.front.front[0][0])}")
+            assert error.value.message.endswith(f" {shown_bytes(int(network.front.front[0][0]))}")
         else:
             assert network.quickest().plan.memory <= limit
     assert known[0].known == known[1].known
@@ -148,7 +150,7 @@ def test_plans_that_are_compiled_for_limits_do_not_depend_on_the_limit(monkeypat
 def test_what_is_needed_at_least_is_proved(seed: int) -> None:
     case = case_of(seed)
     least = min(plan.memory for plan in known_plans(case, 20))
-    with pytest.raises(MspcError, match="no plan fits 1000 bytes of memory on a rank: at least ") as error:
+    with pytest.raises(MspcError, match="no plan fits 1,000 bytes of memory on a rank: at least ") as error:
         plans_for(case.captured, replace(case.asked, memory=1000), ways=WAYS[:1])
-    needed = int(error.value.message.split("at least ")[1].split()[0])
+    needed = int(re.findall(r"([\d,]+) bytes", error.value.message)[-1].replace(",", ""))
     assert 1000 < needed <= least

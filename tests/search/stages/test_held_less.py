@@ -139,7 +139,7 @@ def test_a_plan_that_holds_less_trains_as_one_device(tmp_path: Path, capsys: pyt
 def test_what_never_fits_says_the_smallest_of_all(tmp_path: Path) -> None:
     file = tmp_path / "net.py"
     file.write_text(script(), encoding="utf-8")
-    with pytest.raises(MspcError, match=r"no plan fits 1000 bytes: the smallest that is foreseen takes \d+") as refused:
+    with pytest.raises(MspcError, match=r"no plan fits 1,000 bytes: the smallest predicted one takes \d+") as refused:
         searched(str(file), tmp_path, stages=(2,), memory=1000)
     captured = find_call(str(file), CompileOptions(RANKS)).captured
     assert config_of(captured, RANKS).ranks == RANKS

@@ -172,7 +172,7 @@ def test_a_network_without_micro_batches_is_searched_as_if_it_had_some(
         ({"stages": (4,)}, "--stages 4 is more than the network has units, which are 3"),
         ({"stages": (2,), "micro_batches": (3,)}, "--micro-batches 3 does not divide the 8 rows of the batch"),
         ({"stages": (2,), "micro_batches": (1,)}, "--stages 2 is more than there are micro-batches, which are 1"),
-        ({"stages": (2,), "memory": 1000}, r"no plan fits 1000 bytes: the smallest that is foreseen takes \d+"),
+        ({"stages": (2,), "memory": 1000}, r"no plan fits 1,000 bytes: the smallest predicted one takes \d+"),
         ({"stages": (1, 2), "explain": "MatMul-op0"}, "--explain tells of the layouts within a stage, and stages of"),
         ({"stages": (3,), "explain": "MatMul-op0"}, "--stages 3 does not divide 4 ranks"),
         ({"stages": (2,), "micro_batches": (4,), "explain": "MatMul-op0"}, "the script's own micro-batches"),
@@ -220,7 +220,7 @@ def test_plans_that_are_no_plans_of_stages_are_refused(tmp_path: Path) -> None:
         ("count = 0", "count is 0, not a number from 1"),
         ("count = 2\nmicro_batches = 4\n[stages.cells]\nnet = 2", "'net' is of 2, and there are stages 0 to 1"),
         ("count = 2", r"\[stages\] does not say micro_batches, not a number from 1"),
-        ("counts = 2", "there is no 'counts' of"),
+        ("counts = 2", "has no key 'counts'"),
     ):
         plan.write_text(f"ranks = 2\n[stages]\n{text}\n[operators]\n", encoding="utf-8")
         with pytest.raises(MspcError, match=message):
