@@ -72,6 +72,14 @@ def value_repr(value: object) -> str:
         return f"a {type(value).__name__} nested too deep to print"
 
 
+def shown_bytes(count: int) -> str:
+    """Return for example "3.2 GiB (3,435,973,836 bytes)"; below 1 KiB only the bytes."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit} ({count:,} bytes)"
+    return f"{count:,} bytes"
+
+
 def is_about_digits(error: Exception) -> bool:
     """Return True if Python refused to convert an integer to text or back because it has too many digits."""
     return isinstance(error, ValueError) and "integer string conversion" in str(error)

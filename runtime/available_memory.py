@@ -61,13 +61,5 @@ def room_for(what: str) -> Generator[None]:
         raise MspcError(f"there is no memory for {what}: {error}", code="E0803") from None
 
 
-def shown_bytes(count: int) -> str:
-    """Return for example "3.2 GiB (3,435,973,836 bytes)"; below 1 KiB only the bytes."""
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit} ({count:,} bytes)"
-    return f"{count:,} bytes"
-
-
 def _gib(nbytes: int) -> str:
     return f"{nbytes / 2**30:.1f}" if nbytes < 2**80 else "more than 10^15"

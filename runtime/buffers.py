@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.aliasing import aliased_operands
-from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.diagnostics import ExecutionError, shown_bytes
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem, taken_elements
 from mspc.ops.op import Op
 from mspc.runtime.arena import MemoryBlock, assign
-from mspc.runtime.available_memory import REMEDY, shown_bytes
+from mspc.runtime.available_memory import REMEDY
 from mspc.runtime.backend import NumPyBackend
 
 _ALIGNMENT = 64

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from mspc.ir.diagnostics import shown_bytes
 from mspc.ops.collective.base import Collective
 from mspc.ops.device import Launch, nothing
-from mspc.runtime.available_memory import REMEDY, shown_bytes
+from mspc.runtime.available_memory import REMEDY
 from mspc.runtime.faults.stopped import END, STEP_SHIFT, packed
 
 # Launches that ask the host while they run.

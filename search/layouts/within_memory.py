@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, shown_bytes
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.lib.plan_header import LEAST
-from mspc.runtime.available_memory import shown_bytes
 from mspc.search.model.memory import MemoryModel
 from mspc.search.solver.elimination import Assignment, Elimination, Factor, Labels, OutOfTime, Sums, Table
 

@@ -12,7 +12,7 @@ from mspc.compiler.driver import Compiled
 from mspc.compiler.program_figures import LOOKED_AT, sent_by_each, sent_by_ranks
 from mspc.compiler.rank_graphs import RankPlaces, run_graph
 from mspc.engine.capture import CapturedCall
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, shown_bytes
 from mspc.ir.graph import Graph, Node, Value, asks_for_host
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import each_of_cells
@@ -24,7 +24,6 @@ from mspc.passes.lib.propagation import why_not_sharded
 from mspc.passes.lib.ranks import RankElement, neighbours, operand_type
 from mspc.passes.per_rank.slice_to_rank import Shared, add_on_rank
 from mspc.plans.files.plan_file import PlanFile
-from mspc.runtime.available_memory import shown_bytes
 from mspc.runtime.memory_plan import peak_of, plan_memory
 from mspc.runtime.workspaces import workspace_bytes
 from mspc.search.plans.alternatives import Alternative, PlanRequest, layers_alike

@@ -22,7 +22,7 @@ from mspc.analysis.cost.machine import HOST_COPIES, Machine
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, shown_bytes
 from mspc.ir.graph import OFFLOAD, Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.lib.host_memory import HostStores
@@ -30,7 +30,6 @@ from mspc.passes.lib.opened_graphs import open_regions, opened
 from mspc.passes.lib.plan_header import LEAST, MILLION
 from mspc.passes.lib.recomputation import mark_offloaded, mark_states, states_of
 from mspc.passes.sharding.propagate_sharding import begun
-from mspc.runtime.available_memory import shown_bytes
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.layouts.candidates import AxisSymmetry, PlanCandidates, Values, least_stored
 from mspc.search.layouts.cheapest import limited, mesh_of, place

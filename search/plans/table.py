@@ -20,12 +20,11 @@ from mspc.analysis.cost.timeline import StreamTimeline, missing_rates
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import CapturedCall
 from mspc.engine.strategy_files import sharded_by_file
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, shown_bytes
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import PlanFile
-from mspc.runtime.available_memory import shown_bytes
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.plans.alternatives import CONFIGURED, Alternative, PlannedNetwork, PlanRequest, all_ways

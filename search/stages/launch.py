@@ -12,12 +12,11 @@ import numpy as np
 
 from mspc.analysis.cost.machine import Machine
 from mspc.engine.capture import CapturedCall
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, shown_bytes
 from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.settings import SHARDED
 from mspc.passes.lib.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from mspc.plans.files.plan_file import PlanFile, StagePlan, together
-from mspc.runtime.available_memory import shown_bytes
 from mspc.search.plans.alternatives import MEGATRON, PlanRequest, tensor_sizes
 from mspc.search.plans.figures import over_limit
 from mspc.search.plans.limited import has_host_apart

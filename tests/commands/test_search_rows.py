@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
+from mspc.ir.diagnostics import shown_bytes
 from mspc.passes.base import VERIFY
-from mspc.runtime.available_memory import shown_bytes
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, shown_bytes
 from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
@@ -23,7 +23,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.moving import Split, Transpose
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.runtime.available_memory import available_bytes, shown_bytes
+from mspc.runtime.available_memory import available_bytes
 from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, Slices, axes_of_groups, narrowed, told_apart
 
 Lead = tuple[int, ...]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.diagnostics import ExecutionError, shown_bytes
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.collective.point_to_point import Send
 from mspc.runtime.faults.stopped import END, packed
-from mspc.runtime.gpu.progress import GpuProgress, communicates, out_of_memory, shown_bytes
+from mspc.runtime.gpu.progress import GpuProgress, communicates, out_of_memory
 from tests.runtime.graphs import GraphMaker, Plus
 
 

@@ -14,11 +14,10 @@ from mspc import Parameter, nn, ops
 from mspc.analysis.cost.machine import H200
 from mspc.common.initializer import initializer
 from mspc.engine.capture import CapturedCall
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, shown_bytes
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api.context import freeze
 from mspc.ops.op import load_operators
-from mspc.runtime.available_memory import shown_bytes
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest
 from mspc.search.plans.limited import CompiledFront
