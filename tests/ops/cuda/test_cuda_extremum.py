@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,41 +11,47 @@ import pytest
 
 from mspc.ops.op import REGISTRY
 from mspc.ops.tensor.selection import Argmax
-from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, aligned
+from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
 
 pytestmark = pytest.mark.skipif(NEEDED is None, reason="g++ is missing")
+NAMES = ("Argmax", "Argmin")
 LENGTHS = (3, 100, 5000)
 
 
-def found(name: str, x: Any, axis: int, folder: Path) -> Any:
-    op = REGISTRY[name](axis=axis)
-    held = aligned(x.nbytes).view(x.dtype).reshape(x.shape)
-    held[...] = x
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    return Emulator(tmp_path_factory.mktemp("kernels"))
+
+
+def prepared(device: Emulator, name: str, x: Any, axis: int) -> tuple[Any, Any, Any]:
+    """(launch, its result, NumPy's). Kernels of one device are compiled together at the first launch."""
     out = np.full(np.delete(np.array(x.shape), axis), -7, np.int32)
-    launch = op.launch(Emulator(folder), [held], out)
-    assert launch is not None
-    launch()
-    return out
+    launch: Any = REGISTRY[name](axis=axis).launch(device, [placed(x)], out)
+    return launch, out, getattr(np, name.lower())(x, axis=axis)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.bool_])
-@pytest.mark.parametrize("name", ["Argmax", "Argmin"])
-def test_places(name: str, dtype: Any, tmp_path: Path) -> None:
+def check(work: list[tuple[Any, Any, Any]]) -> None:
+    for launch, out, wanted in work:
+        launch()
+        np.testing.assert_array_equal(out, wanted)
+
+
+def test_places(device: Emulator) -> None:
     generator = np.random.default_rng(3)
-    for length in LENGTHS:
+    work: list[tuple[Any, Any, Any]] = []
+    for name, dtype, length in product(NAMES, (np.float64, np.int64, np.bool_), LENGTHS):
         for shape, axis in (((3, length), 1), ((2, length, 5), 1), ((length,), 0)):
             x = generator.integers(0, 40, shape).astype(dtype)  # many are equal
-            wanted = getattr(np, name.lower())(x, axis=axis)
-            np.testing.assert_array_equal(found(name, x, axis, tmp_path), wanted)
+            work.append(prepared(device, name, x, axis))
+    check(work)
 
 
-def test_the_first_of_those_that_are_no_number_wins(tmp_path: Path) -> None:
+def test_the_first_of_those_that_are_no_number_wins(device: Emulator) -> None:
     x = np.random.default_rng(4).standard_normal((6, 700)).astype(np.float32)
     for row, places in enumerate([(), (0,), (699,), (5, 4), (300, 299, 650), (31, 32)]):
         x[row, list(places)] = np.nan
         x[row, 350] = np.inf
-    for name in ("Argmax", "Argmin"):
-        np.testing.assert_array_equal(found(name, x, 1, tmp_path), getattr(np, name.lower())(x, axis=1))
+    check([prepared(device, name, x, 1) for name in NAMES])
 
 
 def test_what_has_no_rows_is_left_to_others(tmp_path: Path) -> None:
