@@ -114,6 +114,6 @@ def killed_everywhere(
         seen = read()
         assert seen in (old, new), f"killed at call {number} of {calls}: neither the old nor the new"
         found["old" if seen == old else "new"] += 1
-        in_a_process(work)
+        work()
         assert files(around) == whole, f"killed at call {number} of {calls}: something is left behind"
     return found

@@ -11,7 +11,7 @@ from tests.shares import share_of
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("number", range(share_of(40)))
+@pytest.mark.parametrize("number", range(share_of(24)))
 def test_networks_with_sharded_sequences_are_those_of_one_device(number: int, way: str) -> None:
     outcome = check(9000 + number, (way,))
     assert outcome.kind == EQUAL, outcome.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,10 @@ NETWORK = Path(__file__).resolve().parents[2] / "benchmarks" / "networks" / "lon
 MACHINE = machine_of("h200")
 FULL = "lazy 2 4096 32 8 14336 128256"
 """Two of the 32 layers of LLaMA 3 8B."""
+RING = "lazy 2 1024 4 1 3584 32000 1 8 1 65536"
 
 
+@cache
 def searched(given: str, ranks: int) -> tuple[CapturedCall, PlanRequest, Plans]:
     captured = capture(NETWORK, given.split(), Session.of_rank(0, ranks))
     asked = PlanRequest(ranks, MACHINE, free=True)
@@ -41,7 +44,7 @@ def words_of(plan: PlanResult) -> str:
     ("given", "ranks", "words"),
     [
         (f"{FULL} 1 8 8 131072", 64, "16 (ring 8 x Ulysses 2)"),
-        ("lazy 2 1024 4 1 3584 32000 1 8 1 65536", 8, "8 (ring)"),
+        (RING, 8, "8 (ring)"),
         ("lazy 2 1024 8 2 3584 32000 1 8 1 65536", 8, "8 (Ulysses)"),
         ("2 1024 4 1 3584 32000 8 1 1 4096", 8, "1"),
     ],
@@ -60,7 +63,7 @@ def test_long_texts_are_shared_and_the_plan_says_what_it_compiles_to(
 
 def test_a_ring_is_balanced_and_quicker_than_keys_that_are_gathered(tmp_path: Path) -> None:
     """A plan that shards the queries alone has the last rank do nearly twice the mean."""
-    captured, asked, found = searched("lazy 2 1024 4 1 3584 32000 1 8 1 65536", 8)
+    captured, asked, found = searched(RING, 8)
     file = tmp_path / "plan.toml"
     write_plan(file, found.files[SEARCH])
     ring = "= [\"(8) [-, 0, -, -]\", \"(8) [-, 0, -, -]\", \"(8) [-, 0, -, -]\"]"

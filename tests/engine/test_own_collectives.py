@@ -254,15 +254,6 @@ def test_all_ranks_have_a_shorter_batch(script):
     run_script(script, 2, simulate=True)
 
 
-def test_under_mpirun_one_rank_saves(script):
-    line = "ms.save_checkpoint(net, 'net.ckpt')"
-    text = SHARDED.replace("LINE", line)
-    assert under_mpirun(script, text) == (
-        f"error: rank 0 reads the sharded parameter 'w' at occasion.py:{line_of(text, line)}, but rank 1 has ended\n"
-        f"  note: the line is {line}\n  note: {TOGETHER}"
-    )
-
-
 def test_under_mpirun_one_rank_has_a_shorter_batch(script):
     text = STEPS.replace("MODE", MODES[0]).replace("BATCHES", "([4, 4], [4, 3])")
     assert under_mpirun(script, text) == (

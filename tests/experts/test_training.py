@@ -29,7 +29,7 @@ def losses(root: Path, ranks: int, *arguments: str) -> list[float]:
 @pytest.mark.parametrize(
     ("network", "form"),
     [each for place, each in enumerate(product(["small-mixtral", "small-deepseek"], ["sorted", "tables"]))
-     if is_taken(place, 3)],
+     if is_taken(place, 4)],
 )  # fmt: skip
 def test_losses_are_those_of_one_device(network: str, form: str, root: Path) -> None:
     alone = losses(root, 1, network, form, "1")

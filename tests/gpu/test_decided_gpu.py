@@ -99,13 +99,13 @@ def test_what_is_dropped_is_other_at_every_turn(tmp_path: Path) -> None:
         np.testing.assert_allclose(np.asarray(gpu.run([x, n])[0]), cpu.run([x, n])[0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(200, 206))
+@pytest.mark.parametrize("seed", range(200, 203))
 def test_random_graphs_where_no_loop_is_unrolled(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regions, "MOST_UNROLLED", 0)
     check(RandomRegions(seed, "stand_alone"), seed, tmp_path)
 
 
-@pytest.mark.parametrize("seed", range(300, 303))
+@pytest.mark.parametrize("seed", range(300, 302))
 def test_gradients_where_no_loop_is_unrolled(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regions, "MOST_UNROLLED", 0)
     made = RandomRegions(seed, "stand_alone", differentiated=True)
@@ -224,7 +224,7 @@ def test_elsewhere_the_host_decides(kind: Any, tmp_path: Path, capfd: pytest.Cap
     assert decided == {Without: [False, False], Refusing: [True, True], OlderDriver: [True, False]}[kind]
 
 
-@pytest.mark.parametrize("seed", range(400, 403))
+@pytest.mark.parametrize("seed", range(400, 402))
 def test_random_graphs_on_an_older_driver(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_regions_gpu, "device", lambda folder: without(device(folder)))
     check(RandomRegions(seed, "stand_alone"), seed, tmp_path)

@@ -60,7 +60,7 @@ def check(made: RandomRegions, seed: int, folder: Path) -> None:
         np.testing.assert_allclose(gpu.parameter(name), cpu.parameter(name), rtol=1e-10, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("seed", range(share_of(96)))
+@pytest.mark.parametrize("seed", range(share_of(48)))
 def test_values(seed: int, tmp_path: Path) -> None:
     check(RandomRegions(seed, "stand_alone"), seed, tmp_path)
 
@@ -220,13 +220,12 @@ def test_what_a_turn_overwrites_stays_in_its_place(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.asarray(gpu.run([cache, x])[0]), wanted)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_a_decoder_generates_the_cpus_tokens(batch: int, tmp_path: Path) -> None:
+def test_a_decoder_generates_the_cpus_tokens(tmp_path: Path) -> None:
     from benchmarks.gpu.generation import SMALL, Generator, prompt_of
 
-    ms.set_seed(batch)
+    ms.set_seed(3)
     network = Generator(SMALL, ms.float32)
-    prompt = prompt_of(SMALL, batch)
+    prompt = prompt_of(SMALL, 3)
     graph, values = programs(network.set_train(False), prompt)
     bodies = [region for node in graph.nodes for region in node.regions]
     assert not [node for body in bodies for node in body.nodes if node.op.name in ("Concat", "Transpose", "ReduceAll")]

@@ -96,7 +96,7 @@ def test_activations_wait_on_the_host_where_that_is_hidden() -> None:
     assert said in found["text"]
 
 
-def test_what_is_chosen_is_what_its_plan_compiles_to() -> None:
+def test_what_is_chosen_is_what_its_plan_compiles_to_and_is_compared_and_told() -> None:
     found = searched(ROWS, "9.4GB")
     plan = read_plan(Path("plan.toml"))
     assert plan.offload_states is found["offload_states"] is True
@@ -110,15 +110,10 @@ def test_what_is_chosen_is_what_its_plan_compiles_to() -> None:
     compare = ["--ranks", "1", "--compare", "plan.toml", "plan.toml", "--json", "-"]
     done = run("search", "net.py", *compare, "--", "GPU", str(ROWS))
     assert json.loads(done.stdout)["plans"][0]["step"] == found["step"]
-
-
-def test_what_is_chosen_is_compared_and_told() -> None:
-    searched(ROWS, "9.4GB")
-    plan = read_plan(Path("plan.toml"))
     write_plan(Path("without.toml"), replace(plan, offload=(), offload_states=False))
-    found = json.loads(run("diff", "without.toml", "plan.toml", "--json", "-").stdout)["memory"]
+    moved = json.loads(run("diff", "without.toml", "plan.toml", "--json", "-").stdout)["memory"]
     wanted = {*plan.offload, "optimizer states"}
-    assert {(each["name"], each["first"], each["second"]) for each in found} == {(name, None, "yes") for name in wanted}
+    assert {(each["name"], each["first"], each["second"]) for each in moved} == {(name, None, "yes") for name in wanted}
     compiled = ["--strategies", "plan.toml", "--out", "made", "-q", "--", "GPU", str(ROWS)]
     assert run("compile", "net.py", "--ranks", "1", *compiled).exit_code == 0
     assert run("diff", "plan.toml", "made").exit_code == 0

@@ -20,7 +20,7 @@ from tests.ops.simulate import BACKEND, arrays_of, check_sharded, layouts_of, op
 from tests.ops.test_ops import CASES
 from tests.shares import is_taken
 
-RANKS, STRATEGIES = 4, 4
+RANKS, STRATEGIES = 4, 3
 REFUSED = (IndexError, ValueError, MspcError)
 FLOATS = {
     "NaN": ([np.nan], 0.1),

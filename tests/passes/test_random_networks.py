@@ -12,7 +12,7 @@ from tests.networks import usable
 from tests.random_updates import OPTIMIZERS
 from tests.shares import share_of
 
-SEED, COUNT, PARTS = 20261122, share_of(1000, 10), 5
+SEED, COUNT, PARTS = 20261122, share_of(960, 16), 3
 LEAST = 50
 """Operators that the networks of every part have at least."""
 

@@ -1,4 +1,4 @@
-"""Random networks in stages have the numbers of one device; a few of each way of training, and some under mpirun."""
+"""Random networks in stages have the numbers of one device; a few of each way of training."""
 
 from __future__ import annotations
 
@@ -26,10 +26,4 @@ def test_random_numbers_are_those_of_one_stage(number: int) -> None:
 def test_sums_that_change_their_layout_in_the_loop() -> None:
     """Gradients are added up in slices, and carried as a whole."""
     outcome = check(3026)
-    assert outcome.kind == EQUAL, outcome.message
-
-
-@pytest.mark.parametrize("number", range(share_of(4)))
-def test_real_ranks_have_the_same_numbers(number: int) -> None:
-    outcome = check(7100 + number, stages=2 + number % 3, mpi=True)
     assert outcome.kind == EQUAL, outcome.message

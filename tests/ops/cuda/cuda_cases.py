@@ -29,6 +29,7 @@ TOO_SMALL = ("ExpertProduct", "ExpertOuter")
 """Operators with samples for which a GPU has no kernel; larger cases are below."""
 TOLERANCE = {"Float64": 1e-12, "Float32": 3e-6, "Float16": 2e-3, "BFloat16": 1.6e-2}
 FLOATS = ("Float32", "Float16", "BFloat16", "Float64")
+HALVES = FLOATS[1:3]
 
 
 class NumPy:
@@ -95,15 +96,15 @@ class Case:
 
 
 def sample_cases() -> Iterator[Case]:
-    """Every sample of every operator in Float32, the first one in the other element types too."""
-    for name, cls in sorted(REGISTRY.items()):
+    """Every sample of every operator in Float32, the first one in Float64 and, by turns, in one of the halves too."""
+    for place, (name, cls) in enumerate(sorted(REGISTRY.items())):
         module = cls.launch.__module__.removeprefix("mspc.ops.")
         if module not in MODULES or name in ELEMENTWISE + TOO_SMALL:
             continue
         for index, spec in enumerate(cls.samples):
             if (name, index) in ARRAY_BY_ARRAY:
                 continue
-            for floats in FLOATS[: 1 if index else None]:
+            for floats in ("Float32", *(() if index else ("Float64", HALVES[place % 2]))):
                 names = spec.dtypes or ("Float64",) * len(spec.shapes)
                 if index == 0 and floats != "Float32" and spec.shapes and "Float64" not in names:
                     continue
