@@ -19,7 +19,7 @@ import os
 import sys
 import traceback
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ FOLDER = "MSPC_CAPTURE"
 """Environment variable with the folder of the files. `mspc capture` sets it and ends scripts after the first step."""
 DEPENDS = "a number of the program depends on data (`.item()`, or a size)"
 _WRAPPERS = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module"}
+_SCHEDULES = os.path.join("pipelining", "schedules.py")
 OUTSIDE = (os.path.dirname(torch.__file__), "<", __file__)  # beginnings of files that are none of the script's
 
 
@@ -52,9 +53,15 @@ def _short(value: Any) -> str:
 
 
 def _frames() -> tuple[tuple[str, int, str], ...]:
-    """Return the lines of the script's stack, the innermost first, without those of PyTorch and of this file."""
-    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(None)
-             if not frame.f_code.co_filename.startswith(OUTSIDE)]  # fmt: skip
+    """Return the lines of the script's stack, the innermost first, without those of PyTorch and of this file. Lines
+    around the call of `step`, or of the schedule of a pipeline, are given only if there are no others."""
+    lines = list[tuple[str, int]]()
+    for frame, line in traceback.walk_stack(None):
+        file = frame.f_code.co_filename
+        if lines and (file.endswith(_SCHEDULES) or (file, frame.f_code.co_name) == (__file__, "step")):
+            break
+        if not file.startswith(OUTSIDE):
+            lines.append((file, line))
     return tuple((file, line, linecache.getline(file, line).strip()) for file, line in lines[:8])
 
 
@@ -71,7 +78,7 @@ def _reduction() -> str:
 class Recorder(TorchDispatchMode):
     """Records calls of operators."""
 
-    def __init__(self, model: nn.Module, outside: str) -> None:
+    def __init__(self, models: Sequence[nn.Module], outside: str) -> None:
         super().__init__()
         self._outside = outside
         self.nodes: list[Any] = []  # (operator, arguments, number of them by name, results, place) of every call
@@ -80,7 +87,7 @@ class Recorder(TorchDispatchMode):
         self.values: list[Tensor] = []  # of inputs, before the step
         self.losses: list[Tensor] = []  # from which backward passes began
         self._sharded: set[str] = set()  # names of DTensors
-        self._modules = {id(module): name for name, module in model.named_modules()}
+        self._modules = {id(module): name for each in models for name, module in each.named_modules()}
         self.names: Any = WeakIdKeyDictionary()
         self._count = itertools.count()
         self._storages: dict[int, tuple[StorageWeakRef, str, int, int]] = {}
@@ -210,30 +217,41 @@ def is_subclass_call(types: Any) -> bool:
 
 
 def step(
-    model: nn.Module, inputs: Any, loss: Callable[[Any], Tensor] | None = None, optimizer: Optimizer | None = None
-) -> Tensor:
+    model: Any, inputs: Any, loss: Callable[[Any], Tensor] | None = None, optimizer: Optimizer | None = None,
+    run: Callable[[], Tensor | None] | None = None,
+) -> Tensor | None:  # fmt: skip
     """Run one training step of a model, write its program to `capture/rank_R.step`, and return the loss.
 
     inputs: a tensor, a tuple of the model's arguments or a dictionary of named ones. loss: computes the loss of the
     model's result; None if the model returns it. optimizer: its step is part of the program; a step before makes its
-    states. Raise CaptureError if a number depends on data.
+    states. run: runs the forward and backward passes in place of the model and the loss, as the schedule of a pipeline
+    does, and returns the loss, or None on a rank that has none; `model` may be a list then, of the stages of a rank.
+    Raise CaptureError if a number depends on data.
     """
     args, named = ((), inputs) if isinstance(inputs, dict) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
 
-    def run() -> Tensor:
+    def passes() -> Tensor:
         found = model(*args, **named)
         value = found if loss is None else loss(found)
         value.backward()
+        return value
+
+    def whole() -> Tensor | None:
+        value = (run or passes)()
         if optimizer:
             optimizer.step()
         return value
 
-    if optimizer and not optimizer.state:
-        run()
-        optimizer.zero_grad()
+    if run or (optimizer and not optimizer.state):
+        whole()
+        for each in model if isinstance(model, (list, tuple)) else (model,):
+            each.zero_grad()
     outside = inspect.getclosurevars(loss) if inspect.isfunction(loss) else None
-    with _recorded(model, (args, named, {**outside.globals, **outside.nonlocals} if outside else {}), optimizer):
-        return run()
+    given = (args, named, {**outside.globals, **outside.nonlocals} if outside else {})
+    with _recorded(model, given, optimizer) as recorder:
+        value = whole()
+        recorder.losses = [] if value is None else [value]
+    return value
 
 
 def backend() -> Callable[..., Any]:
@@ -258,19 +276,25 @@ def backend() -> Callable[..., Any]:
     return lambda graph, inputs: graph.forward
 
 
-@contextmanager
-def _recorded(model: nn.Module, inputs: Any, optimizer: Optimizer | None, outside: str = "constant") -> Iterator[None]:
-    """Record a step and write the file of this rank. outside: the kind of tensors that are no parameter or input."""
+def _unwrapped(model: nn.Module) -> nn.Module:
     while (wrapped := _WRAPPERS.get(type(model).__name__)) is not None:
         model = getattr(model, wrapped)
-    named = [("parameter", *each) for each in model.named_parameters()]
-    named += [("buffer", *each) for each in model.named_buffers()]
+    return model
+
+
+@contextmanager
+def _recorded(model: Any, inputs: Any, optimizer: Optimizer | None, outside: str = "constant") -> Iterator[Recorder]:
+    """Record a step and write the file of this rank. outside: the kind of tensors that are no parameter or input."""
+    models = [_unwrapped(each) for each in (model if isinstance(model, (list, tuple)) else (model,))]
+    parameters = [each for part in models for each in part.named_parameters()]
+    named = [("parameter", *each) for each in parameters]
+    named += [("buffer", *each) for part in models for each in part.named_buffers()]
     names = {id(tensor): name for _, name, tensor in named}
     for parameter, states in optimizer.state.items() if optimizer else ():
         named += [("buffer", f"{key}.{names.get(id(parameter), '')}", state) for key, state in states.items()]
     for path, tensor in pytree.tree_flatten_with_path(inputs)[0]:
         named.append(("user", "".join(pytree.keystr((key,)) for key in path[1:]).strip(".[]'\""), tensor))
-    recorder = Recorder(model, outside)
+    recorder = Recorder(models, outside)
     for each in named:
         if isinstance(each[2], Tensor) and each[2] not in recorder.names:
             recorder.declare(*each)
@@ -278,9 +302,9 @@ def _recorded(model: nn.Module, inputs: Any, optimizer: Optimizer | None, outsid
         for group in optimizer.param_groups if optimizer else ():  # the number of the step is a tensor in the step
             stack.enter_context(patch.dict(group, {"capturable": True} if "capturable" in group else {}))
         stack.enter_context(recorder.recording())
-        yield
+        yield recorder
     outputs = [["loss", "", recorder.name_of(loss)] for loss in recorder.losses[:1]]
-    for name, parameter in model.named_parameters():
+    for name, parameter in parameters:
         if parameter.grad is not None:
             outputs.append(["gradient_to_parameter", name, recorder.name_of(parameter.grad)])
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)

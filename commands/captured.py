@@ -57,7 +57,7 @@ def capture_step(folder: Path, session: Session) -> CapturedCall:
             raise MspcError(f"{step.program.name} is of one of {step.ranks} ranks, not of {session.size}")
         session.initialized = True
         session.groups.update(step.groups)
-        network = ImportedNetwork(with_reasons(step.program), "loss")
+        network = ImportedNetwork(with_reasons(step.program), "loss" if step.has_loss else None)
         return network, network.input_types
 
     captured = capture_made(make, folder, session, lambda types: "full_batch")

@@ -8,18 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mspc.commands.captured import ranks_in
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
 from mspc.engine.capture import capture_made
 from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.graph import Graph, OpLike
+from mspc.ir.graph import Constant, Graph, OpLike
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ir.types import TensorType
+from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api.state import Session
 from mspc.ops.collective.base import Collective
+from mspc.ops.collective.point_to_point import Receive, ReceiveFromStage, Send, SendToStage
 from mspc.output.dumps import first_values
 from mspc.readers.pytorch.exported_program import NodeResult
 from mspc.verify.scale.blame import ranks_in_words
@@ -76,23 +79,29 @@ def programs_of_captures(folder: Path, single: Path) -> CapturedPrograms:
     steps = _kinds(folder)
     shapes = {p.name: p.tensor_type.shape for p in one.parameters}
     mesh = placed.mesh_of([step for _, step, _ in steps])
+    graphs = [_program(step, folder)[:2] for _, step, _ in steps]
+    stages = placed.axes_of_messages([step for _, step, _ in steps], mesh)
+    names = [{parameter.name for parameter in graph.parameters} for graph, _ in graphs]
+    if stages:  # together they have the tensors and results of the network
+        _check_same({*shapes}, {*results}, set[str]().union(*names), {r for _, each in graphs for r in each}, folder, single)
     batch: Layout | None = None
     kinds: list[RankKind] = []
-    for ranks, each, members in steps:
-        graph, found, _ = _program(each, folder)
-        kinds.append(RankKind(ranks, graph, _own_groups(graph, members)))
-        _check_names(graph, shapes, folder, single)
-        if found != results:
-            name = min({*found} ^ {*results})[1]
-            raise MspcError(f"{folder if (_GRADIENT, name) in results else single} has no gradient of {name!r}")
+    for (ranks, each, members), (graph, found), own in zip(steps, graphs, names, strict=True):
+        wanted = {*results} if not stages else {r for r in results if r[1] in own or r in found}
+        _check_same({*shapes} & own if stages else {*shapes}, wanted, own, {*found}, folder, single)
         layouts: dict[str, Layout] = {}
         for parameter in graph.parameters:
-            layout = placed.layout(each, mesh, parameter.name, parameter.tensor_type.shape, shapes[parameter.name])
+            layout = placed.layout(
+                each, mesh, parameter.name, parameter.tensor_type.shape, shapes[parameter.name], stages
+            )
             parameter.layout = layouts[parameter.name] = layout
             if parameter.kind == "input" and any(layout.dims):
                 batch = layout
-        for value, (kind, name) in zip(graph.results, results, strict=True):
+        made = dict(zip(found, graph.results, strict=True))
+        graph.results = [made.get(result) or Constant(np.zeros(0, np.float32), FLOAT32) for result in results]
+        for (kind, name), value in made.items():
             value.layout = layouts[name] if kind == _GRADIENT else None
+        kinds.append(RankKind(ranks, graph, _own_groups(graph, members)))
     groups: list[tuple[int, ...]] = []
     if batch is not None:
         axes = [axis for dim in batch.dims for axis in dim]
@@ -163,7 +172,7 @@ def _own_groups(graph: Graph, members: Members) -> dict[int, tuple[OpLike, ...]]
     for each in graph.graphs():
         for node in each.nodes:
             op: Any = node.op
-            own = members.get(op.group, ()) if isinstance(op, Collective) else ()
+            own = members.get(getattr(op, "group", ""), ()) if isinstance(op, Collective) else ()
             if len(set(own)) > 1:
                 node.op = op = replace(op)
                 made = {ranks: replace(op, rank_list=ranks) for ranks in set(own)}
@@ -181,7 +190,7 @@ def _program(step: CapturedStep, folder: Path) -> tuple[Graph, list[tuple[str, s
     session.groups.update(step.groups)
 
     def make() -> tuple[Any, Sequence[TensorType]]:
-        network = ImportedNetwork(step.program, "loss")
+        network = ImportedNetwork(step.program)
         object.__setattr__(network, "results", outputs)
         return network, network.input_types
 
@@ -193,11 +202,22 @@ def _program(step: CapturedStep, folder: Path) -> tuple[Graph, list[tuple[str, s
     for each in graph.graphs():
         for node in each.nodes:
             node.scope = _CLASS.sub("", node.scope)  # `fully_shard` gives modules other classes
+            op = node.op
+            if isinstance(op, Send):
+                node.op = SendToStage(0, op.dest_rank - step.rank, op.sr_tag)
+            elif isinstance(op, Receive):
+                node.op = ReceiveFromStage(0, step.rank - op.src_rank, op.sr_tag, op.shape, op.dtype)
     return graph, [(each.kind, each.target) for each in outputs], first_values(call.traced, graph)
 
 
-def _check_names(graph: Graph, shapes: Mapping[str, Any], folder: Path, single: Path) -> None:
-    names = {parameter.name for parameter in graph.parameters}
-    for others, where in ((names - shapes.keys(), single), (shapes.keys() - names, folder)):
+def _check_same(
+    names: set[str], results: set[tuple[str, str]], own: set[str], found: set[tuple[str, str]], folder: Path, single: Path
+) -> None:  # fmt: skip
+    """Raise MspcError if ranks have other tensors and results than one device, which has `names` and `results`."""
+    for others, where in ((own - names, single), (names - own, folder)):
         if others:
             raise MspcError(f"{where} has no parameter, state or input {min(others)!r}: it is another network")
+    for others, where in ((found - results, single), (results - found, folder)):
+        if others:
+            kind, name = min(others)
+            raise MspcError(f"{where} has no {f'gradient of {name!r}' if kind == _GRADIENT else kind}")

@@ -11,6 +11,7 @@ import runpy
 import sys
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -79,6 +80,40 @@ def _makes_floats(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
     return dtype.is_floating_point or dtype.is_complex
 
 
+class _Waits(BaseException):
+    """A rank receives an object that the other one has not sent yet. The first argument is the file of the object."""
+
+
+class _Objects:
+    """Objects that ranks send to each other, in files: ranks run one after the other. Stages of a pipeline tell each
+    other the shapes of their results so."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._folder, self._rank = folder, rank
+        self._counts: Counter[tuple[int, int]] = Counter()
+
+    def _next(self, source: int, target: int) -> Path:
+        self._counts[source, target] += 1
+        return self._folder / f"object-{source}-{target}-{self._counts[source, target]}"
+
+    def send(self, objects: list[Any], dst: int | None = None, group: Any = None, *_: Any, **named: Any) -> None:
+        path = self._next(self._rank, _peer(dst, group, named.get("group_dst")))
+        torch.save(objects, path.with_suffix(".tmp"))
+        path.with_suffix(".tmp").replace(path)
+
+    def receive(self, objects: list[Any], src: int | None = None, group: Any = None, *_: Any, **named: Any) -> int:
+        source = _peer(src, group, named.get("group_src"))
+        path = self._next(source, self._rank)
+        if not path.exists():
+            raise _Waits(path.name)
+        objects[:] = torch.load(path, weights_only=False)
+        return source
+
+
+def _peer(rank: int | None, group: Any, place: int | None) -> int:
+    return rank if place is None else torch.distributed.get_global_rank(group, place)
+
+
 def _run_rank(script: str, arguments: Sequence[str], rank: int, ranks: int, with_values: bool) -> None:
     """Run a script as one rank of a job without other processes. The first captured step ends it."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks),
@@ -91,6 +126,8 @@ def _run_rank(script: str, arguments: Sequence[str], rank: int, ranks: int, with
 
         distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
         distributed.init_process_group = lambda *args, **named: None
+        objects = _Objects(Path(os.environ[FOLDER]), rank)
+        distributed.send_object_list, distributed.recv_object_list = objects.send, objects.receive
     torch.compiler.is_compiling = lambda: True
     register_optimizer_step_pre_hook(_make_capturable)
     if with_values:
@@ -119,11 +156,13 @@ def _make_capturable(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 
 
 def _step_with_states(
-    step: Any, model: torch.nn.Module, inputs: Any, loss: Any = None, optimizer: torch.optim.Optimizer | None = None
-) -> Any:
+    step: Any, model: Any, inputs: Any, loss: Any = None, optimizer: torch.optim.Optimizer | None = None,
+    run: Any = None,
+) -> Any:  # fmt: skip
     """Make the states of the optimizer by a step with gradients of 0, faster than a step of the model, once FSDP has
     padded uneven slices, which it does in the first forward pass."""
-    for module in model.modules():
+    models = model if isinstance(model, list | tuple) else (model,)
+    for module in itertools.chain(*(each.modules() for each in models)):
         if isinstance(module, importlib.import_module("torch.distributed.fsdp").FSDPModule):
             module._get_fsdp_state()._lazy_init()
     if optimizer is not None and not optimizer.state:
@@ -131,7 +170,7 @@ def _step_with_states(
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         optimizer.step()
         optimizer.zero_grad()
-    return step(model, inputs, loss, optimizer)
+    return step(model, inputs, loss, optimizer, run)
 
 
 def _own_frames(error: BaseException) -> str:
@@ -163,7 +202,7 @@ def main(arguments: Sequence[str]) -> int:
         return content_of(folder / f"rank_{rank}.step")
 
     def trace(wanted: Sequence[int]) -> list[Any]:
-        _run_all([rank for rank in dict.fromkeys(wanted) if not (folder / f"rank_{rank}.step").exists()], run)
+        _run_all([r for r in dict.fromkeys(wanted) if not (folder / f"rank_{r}.step").exists()], run, folder)
         return [content(rank) for rank in wanted]
 
     try:
@@ -173,37 +212,60 @@ def main(arguments: Sequence[str]) -> int:
             groups = [group["ranks"] for group in first["groups"].values()]
             mesh = mesh_with(axes_in([each.get("mesh") for each in first["inputs"]], groups), ranks)
         if every == "1":
-            _run_all(range(1, ranks), run)
+            _run_all(range(1, ranks), run, folder)
         elif ranks > 1:
             write_kinds(folder / RANKS, find_kinds(trace, mesh))
     except ChildProcessError:
         return 2
+    for path in folder.glob("object-*"):
+        path.unlink()
     return 0
 
 
-def _run_all(ranks: Sequence[int], run: Callable[[int], None]) -> None:
-    """Call a function for each rank, in as many processes at a time as there are processors. Raise ChildProcessError
-    once the function failed for a rank, after its message."""
-    waiting, running, failed = list(ranks), set[int](), False
+def _run_all(ranks: Sequence[int], run: Callable[[int], None], folder: Path) -> None:
+    """Call a function for each rank, in as many processes at a time as there are processors; again for a rank that
+    waits for an object of another one, once that is there. Raise ChildProcessError once the function failed for a rank,
+    after its message."""
+    waiting, running, parked, failed = list(ranks), dict[int, int](), dict[int, str](), False
+    known = {*ranks}
     while running or (waiting and not failed):
         while waiting and not failed and len(running) < len(os.sched_getaffinity(0)):
             sys.stdout.flush()
             child = os.fork()
             if child == 0:
-                os._exit(_status(waiting[0], run))
-            running.add(child)
-            waiting.pop(0)
+                os._exit(_status(waiting[0], run, folder))
+            running[child] = waiting.pop(0)
         child, status = os.wait()
-        running.discard(child)
-        failed |= status != 0
-    if failed:
+        rank = running.pop(child)
+        needed = folder / f"object-needed-{rank}"
+        if os.waitstatus_to_exitcode(status) == _PARKED:
+            parked[rank] = needed.read_text()
+            source = int(parked[rank].split("-")[1])
+            waiting += [source] if source not in known else []
+            known.add(source)
+        elif status != 0:
+            failed = True
+        there = [rank for rank, name in parked.items() if (folder / name).exists()]
+        waiting = there + waiting
+        parked = {rank: name for rank, name in parked.items() if rank not in there}
+    if parked and not failed:
+        rank, name = next(iter(parked.items()))
+        print(f"error: rank {rank}: waits for an object that rank {name.split('-')[1]} does not send", file=sys.stderr)
+    if failed or parked:
         raise ChildProcessError
 
 
-def _status(rank: int, run: Callable[[int], None]) -> int:
-    """Return 0 if a function ends for a rank, and 2 with a message if it fails."""
+_PARKED = 3
+"""The exit status of a process whose rank waits for an object."""
+
+
+def _status(rank: int, run: Callable[[int], None], folder: Path) -> int:
+    """Return 0 if a function ends for a rank, 2 with a message if it fails, and 3 if it waits for an object."""
     try:
         run(rank)
+    except _Waits as waits:
+        (folder / f"object-needed-{rank}").write_text(waits.args[0])
+        return _PARKED
     except BaseException as error:
         kind, said = type(error).__name__, str(error)
         if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):  # of a tensor without memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from mspc.readers.pytorch.exported_program import (
     names_in,
 )
 from mspc.readers.pytorch.kinds.aten_table import kind_of
+from mspc.readers.pytorch.reasons import tensors_of_views
 
 CONTENT = "capture.json"
 VERSION = 2
@@ -43,6 +45,11 @@ _NOTHING = re.compile(r"profiler\.|prim\.device|aten\._assert")
 _KINDS = ("parameter", "buffer", "constant", "user")
 _BUFFER = "all_gather_output"
 """The argument of FSDP's copy into its buffer that is overwritten."""
+_RECEIVE = "c10d.recv_.default"
+PEER = {"c10d.send.default": "dst", _RECEIVE: "src"}
+"""Kinds of messages, and the argument with the place of the other rank in the group."""
+_TAGS = 4096
+"""Messages of one tag from one rank to another that are told apart."""
 _TARGETS = ("loss", "gradient_to_parameter")
 
 
@@ -71,6 +78,11 @@ class CapturedStep:
     groups: Mapping[str, tuple[int, ...]]
     about: Mapping[str, str]
     placements: Mapping[str, Placement] = field(default_factory=dict[str, Placement])
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the rank computes the loss: of the stages of a pipeline, the last one does."""
+        return any(output.kind == "loss" for output in self.program.outputs)
 
 
 def read_step(path: Path, change: Callable[[Any], Any] = lambda content: content) -> CapturedStep:
@@ -178,6 +190,7 @@ class _StepReader:
                 tensors[name] = self._value(owner["value"], inputs[-1].type, name)
         nodes = [self._node(each, f"node {at}") for at, each in enumerate(list_in(self._entry("nodes"), "its nodes"))]
         nodes = [node for node in nodes if not _NOTHING.match(node.target)]
+        nodes = _with_messages(nodes, {self.labels[name]: groups[name] for name in groups})
         outputs = [self._output(each) for each in list_in(self._entry("outputs"), "its outputs")]
         graph = ExportedGraph(
             tuple(nodes), tuple((each.name, each.type) for each in inputs), tuple(each.value for each in outputs)
@@ -311,6 +324,29 @@ class _StepReader:
         if kind not in _TARGETS:
             raise ValueError(f"an output is of kind {kind!r:.40}, which mspc does not know")
         return ProgramOutput(kind, self._known(name, f"output {target!r:.80}"), target)
+
+
+def _with_messages(nodes: Sequence[ExportedNode], groups: Mapping[Any, Sequence[int]]) -> list[ExportedNode]:
+    """Return the nodes with each message under a tag of its own, and each receive right before the first node that
+    reads its tensor: a rank that receives does not wait before. groups: their ranks."""
+    if not any(node.target in PEER for node in nodes):
+        return [*nodes]
+    counts, tensors = Counter[Any](), tensors_of_views(nodes)
+    found, waiting = list[ExportedNode](), dict[str, ExportedNode]()
+    for node in nodes:
+        names = dict.fromkeys(tensors.get(name, name) for _, value in node.arguments for name in names_in(value))
+        found += [waiting.pop(name) for name in names if name in waiting]
+        if node.target in PEER:
+            given: dict[str, Any] = dict(node.arguments)
+            message = (node.target, groups[given["process_group"]][given[PEER[node.target]]], given["tag"])
+            given["tag"] = _TAGS * given["tag"] + counts[message]
+            counts[message] += 1
+            node = replace(node, arguments=tuple(given.items()))
+        if node.target == _RECEIVE:
+            waiting |= dict.fromkeys(names, node)
+        else:
+            found.append(node)
+    return [*found, *waiting.values()]
 
 
 def _check_values(program: ExportedProgram) -> None:

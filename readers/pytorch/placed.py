@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.readers.pytorch.captured import CapturedStep
+from mspc.readers.pytorch.captured import PEER, CapturedStep
 
 _SHARD = re.compile(r"(?:S|Shard)\((?:dim=)?(\d+)\)")
 _STRIDED = re.compile(r"(?:_S|_StridedShard)\((?:dim=)?(\d+), (?:sf=|split_factor=)?\d+\)")
@@ -73,15 +73,29 @@ def _within(mesh: tuple[int, ...], axis: Axis) -> list[int]:
     return [number for number, end in enumerate(ends) if stride <= end < stride * size]
 
 
-def layout(step: CapturedStep, mesh: tuple[int, ...], name: str, own: Sequence[int], whole: Sequence[int]) -> Layout:
-    """Return the layout of a tensor of a step. own: the shape of a rank's slice; whole: that on one device.
+def axes_of_messages(steps: Sequence[CapturedStep], mesh: tuple[int, ...]) -> frozenset[int]:
+    """Return the axes of the mesh along which ranks send messages to each other, as the stages of a pipeline do."""
+    named = {
+        group for step in steps for node in step.program.graph.nodes if node.target in PEER
+        for argument, group in node.arguments if argument == "process_group"
+    }  # fmt: skip
+    groups = [group for step in steps for name, group in step.groups.items() if name in named]
+    return frozenset(number for axis in axes_in([], groups) for number in _within(mesh, axis))
+
+
+def layout(
+    step: CapturedStep, mesh: tuple[int, ...], name: str, own: Sequence[int], whole: Sequence[int],
+    stages: Collection[int] = (),
+) -> Layout:  # fmt: skip
+    """Return the layout of a tensor of a step. own: the shape of a rank's slice; whole: that on one device. stages: the
+    axes of the mesh over which plain tensors are not divided.
 
     Raises:
         MspcError: the placement contradicts the shapes.
     """
     place = step.placements.get(name)
     if place is None or place.mesh is None:
-        return _by_sizes(step, mesh, name, own, whole)
+        return _by_sizes(step, mesh, name, own, whole, stages)
     if place.shape != tuple(whole):
         raise MspcError(f"{step.program.name}: {name} is {place.shape} on all ranks, and {tuple(whole)} on one device")
     dims: list[list[int]] = [[] for _ in whole]
@@ -135,12 +149,15 @@ def layouts_in(steps: Sequence[CapturedStep]) -> dict[str, tuple[Layout, TensorT
     return found
 
 
-def _by_sizes(step: CapturedStep, mesh: tuple[int, ...], name: str, own: Sequence[int], whole: Sequence[int]) -> Layout:
+def _by_sizes(
+    step: CapturedStep, mesh: tuple[int, ...], name: str, own: Sequence[int], whole: Sequence[int],
+    stages: Collection[int],
+) -> Layout:  # fmt: skip
     """Return the layout of a plain tensor: rows are divided over the outermost axes of the mesh that give its size."""
     if len(own) != len(whole) or any(not n or m % n for n, m in zip(own, whole, strict=True)):
         raise MspcError(f"{step.program.name}: {name} has shape {tuple(own)}, which is no slice of {tuple(whole)}")
     dims: list[list[int]] = []
-    free = list(range(len(mesh)))
+    free = [axis for axis in range(len(mesh)) if axis not in stages]
     for n, m in zip(own, whole, strict=True):
         parts, axes = m // n, []
         for axis in list(free):

@@ -24,7 +24,7 @@ _ADDS = {"sum": "adds up", "avg": "averages", "max": "takes the maximum of", "mi
 
 def with_reasons(program: ExportedProgram) -> ExportedProgram:
     """Return the program with a reason at each node that names a group."""
-    nodes, tensors = program.graph.nodes, _tensors(program.graph.nodes)
+    nodes, tensors = program.graph.nodes, tensors_of_views(program.graph.nodes)
     stored = {each.name: (each.qualified,) for each in program.inputs if each.kind in ("parameter", "buffer")}
     parameters = _spread(nodes, tensors, stored, forward=True)
     targets = dict[str, tuple[str, ...]]()
@@ -84,7 +84,7 @@ def _spread(
     return found
 
 
-def _tensors(nodes: Iterable[ExportedNode]) -> dict[str, str]:
+def tensors_of_views(nodes: Iterable[ExportedNode]) -> dict[str, str]:
     """Return the tensor of which each name is a view."""
     found: dict[str, str] = {}
     for node in nodes:

@@ -493,7 +493,7 @@ class SmallProgram:
         slices = Slices(kind)
         for number, (value, array) in enumerate(zip(kind.graph.results, found, strict=True)):
             wanted = self.reference.result(step, number)
-            if wanted is None:
+            if wanted is None or (wanted.size and not array.size):  # a result of other stages
                 continue
             layout = layout_of(value)
             if wanted.shape == array.shape[kind.depth :]:
@@ -508,13 +508,17 @@ class SmallProgram:
         own = {
             rank: array
             for kind, found in zip(self.kinds, results, strict=True)
+            if found[0].size
             for rank, array in zip(kind.ranks, flat(found[0], kind.mesh), strict=True)
         }
-        sums = {rank: sum(own[member] for member in group) for rank, group in enumerate(self.batch)}
+        groups = {rank: self.batch[rank] for rank in own if own.keys() >= {*self.batch[rank]}}
+        sums = {rank: sum(own[member] for member in group) for rank, group in groups.items()}
         ways = {"": own, "sum": sums, "mean": {rank: sums[rank] / len(self.batch[rank]) for rank in sums}}
         fits = [way for way, values in ways.items() if np.allclose([*values.values()], wanted, CLOSE)]
         self.loss = next(iter(fits), "mean") if step == 0 else self.loss
         for kind, found in zip(self.kinds, results, strict=True):
+            if not found[0].size:
+                continue
             joined = np.stack([ways[self.loss][rank] for rank in kind.ranks])
             found[0] = joined.reshape(*kind.mesh, *joined.shape[1:])
 

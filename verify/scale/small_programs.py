@@ -256,7 +256,7 @@ def _wide_lines(op: FusedUpdate | GroupedUpdate) -> Op:
 
 def thinned(array: Any, shape: Sequence[int]) -> Any:
     """As many elements of an array as a small tensor has, evenly spread over it."""
-    steps = [n // small for n, small in zip(np.shape(array), shape, strict=True)]
+    steps = [max(n, 1) // max(small, 1) for n, small in zip(np.shape(array), shape, strict=True)]
     return np.array(np.asarray(array)[tuple(slice(None, None, step) for step in steps)], order="C")
 
 

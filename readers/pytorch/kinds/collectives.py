@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.mindspore_api import ops
-from mspc.mindspore_api.communication.group import get_group_size
+from mspc.mindspore_api.communication.group import get_group_size, get_world_rank_from_group_rank
 from mspc.readers.pytorch.kinds.kind import row
 from mspc.readers.pytorch.kinds.shapes import nothing
 
@@ -102,6 +102,18 @@ def rooted(x: Any, root: Any, group: Any) -> Any:
     return ops.Broadcast(root, group)((x,))[0]
 
 
+def sent(tensors: Any, group: Any, place: Any, tag: Any) -> Any:
+    """Send a tensor to a rank by its place in the group."""
+    ops.Send(tag, get_world_rank_from_group_rank(group, place), group)(tensors[0])
+    return None
+
+
+def received(tensors: Any, group: Any, place: Any, tag: Any) -> Any:
+    """Return the tensor that a rank sends, by its place in the group."""
+    source, (x,) = get_world_rank_from_group_rank(group, place), tensors
+    return ([ops.Receive(tag, source, x.shape, x.dtype, group)()],)
+
+
 def gathered(x: Any, group: Any) -> Any:
     return ops.AllGather(group)(x)
 
@@ -147,6 +159,8 @@ COLLECTIVES = (
         lambda inputs, group, reduce_op: ([reduce_scattered(each, reduce_op, group) for each in inputs],),
         writes="outputs"),
     row("c10d.barrier.default", "-tensor, -process_group, -device_ids, -async_op=True, -timeout=-1", nothing),
+    row("c10d.send.default", "tensors, process_group, dst, tag", sent),
+    row("c10d.recv_.default", "tensors, process_group, src, tag", received, writes="tensors"),
     row("_c10d_functional._wrap_tensor_autograd.default", "input", lambda input: input),
     row("c10d._allgather_base_.default", "output_tensor, input_tensor, process_group, -async_op=True, -timeout=-1",
         gathered_into, writes="output_tensor"),
