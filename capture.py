@@ -48,10 +48,6 @@ class CaptureError(Exception):
     """A step that cannot be recorded, with its line."""
 
 
-def _short(value: Any) -> str:
-    return str(value).rpartition(".")[2]
-
-
 def _frames() -> tuple[tuple[str, int, str], ...]:
     """Return the lines of the script's stack, the innermost first, without those of PyTorch and of this file. Lines
     around the call of `step`, or of the schedule of a pipeline, are given only if there are no others."""
@@ -71,7 +67,7 @@ def _reduction() -> str:
     near = (each for frame, _ in traceback.walk_stack(None) for each in frame.f_locals.values())
     found = (each.reduceOp for each in near if "Options" in type(each).__name__ and hasattr(each, "reduceOp"))
     value = next(found, "sum")
-    name = _short(getattr(value, "op", value)).lower()
+    name = str(getattr(value, "op", value)).rpartition(".")[2].lower()
     return f"sum*{value.factor!r}" if name == "premul_sum" else name
 
 
@@ -99,13 +95,11 @@ class Recorder(TorchDispatchMode):
     def recording(self) -> Iterator[None]:
         """Record operators, with the modules that call them, the losses, and the reductions of c10d's collectives."""
 
-        def enter(module: nn.Module, inputs: Any) -> None:
-            if id(module) in self._modules:
-                self._scopes.append((self._modules[id(module)], type(module).__name__))
-
-        def leave(module: nn.Module, inputs: Any, output: Any) -> None:
-            if id(module) in self._modules:
+        def called(module: nn.Module, inputs: Any, *output: Any) -> None:
+            if id(module) in self._modules and output:
                 del self._scopes[-1:]
+            elif id(module) in self._modules:
+                self._scopes.append((self._modules[id(module)], type(module).__name__))
 
         def backward(tensors: Any, *args: Any, **named: Any) -> Any:
             self.losses += [tensors] if isinstance(tensors, Tensor) else tensors
@@ -116,7 +110,7 @@ class Recorder(TorchDispatchMode):
                 return own_wait(*args)
 
         own_backward, own_wait = torch.autograd.backward, dist.Work.wait
-        with (register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True),
+        with (register_module_forward_pre_hook(called), register_module_forward_hook(called, always_call=True),
               patch("torch.compiler.is_compiling", lambda: True), patch("torch.autograd.backward", backward),
               patch("torch.distributed.Work.wait", wait), self):  # fmt: skip
             yield
@@ -163,7 +157,7 @@ class Recorder(TorchDispatchMode):
         if (owner := self._storages.get(storage._cdata)) is None or owner[0].expired():
             elements = tensor.numel() if tensor.is_contiguous() else -1
             self._storages[storage._cdata] = StorageWeakRef(storage), name, tensor.storage_offset(), elements
-        return [name, _short(tensor.dtype), list(tensor.shape)]
+        return [name, str(tensor.dtype)[6:], list(tensor.shape)]
 
     def _node(self, operator: str, given: Mapping[str, Any], by_name: int, result: Any) -> None:
         tensors = [each for each in pytree.tree_leaves(result) if each is None or isinstance(each, Tensor)]
@@ -191,7 +185,7 @@ class Recorder(TorchDispatchMode):
         kind = value._type().name() if hasattr(value, "_type") else ""
         if kind == "ProcessGroup":
             return dist.ProcessGroup.unbox(value).group_name
-        return _reduction() if kind == "ReduceOp" else {"torch": _short(value)}
+        return _reduction() if kind == "ReduceOp" else {"torch": str(value).rpartition(".")[2]}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator and record it. Subclasses of tensors are asked first: they call operators on local ones."""
@@ -229,27 +223,25 @@ def step(
     Raise CaptureError if a number depends on data.
     """
     args, named = ((), inputs) if isinstance(inputs, dict) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
+    models = model if isinstance(model, (list, tuple)) else (model,)
 
-    def passes() -> Tensor:
-        found = model(*args, **named)
-        value = found if loss is None else loss(found)
-        value.backward()
+    def whole(updates: Optimizer | None) -> Tensor | None:
+        value = run() if run else models[0](*args, **named)
+        if not run:
+            value = value if loss is None else loss(value)
+            value.backward()
+        if updates:
+            updates.step()
         return value
 
-    def whole() -> Tensor | None:
-        value = (run or passes)()
-        if optimizer:
-            optimizer.step()
-        return value
-
-    if run or (optimizer and not optimizer.state):
-        whole()
-        for each in model if isinstance(model, (list, tuple)) else (model,):
+    fresh = None if optimizer and optimizer.state else optimizer
+    if run or fresh:
+        whole(fresh)
+        for each in models:
             each.zero_grad()
-    outside = inspect.getclosurevars(loss) if inspect.isfunction(loss) else None
-    given = (args, named, {**outside.globals, **outside.nonlocals} if outside else {})
-    with _recorded(model, given, optimizer) as recorder:
-        value = whole()
+    outside = inspect.getclosurevars(loss)[:2] if inspect.isfunction(loss) else ()
+    with _recorded(models, (args, named, *outside), optimizer) as recorder:
+        value = whole(optimizer)
         recorder.losses = [] if value is None else [value]
     return value
 
@@ -261,7 +253,7 @@ def backend() -> Callable[..., Any]:
 
     def called(module: nn.Module, inputs: Any) -> None:
         handles.pop().remove()
-        stack.enter_context(_recorded(module, (inputs,), optimizers[0], "user"))
+        stack.enter_context(_recorded((module,), (inputs,), optimizers[0], "user"))
 
     def stepped(optimizer: Optimizer, *_: Any) -> None:
         if optimizers:
@@ -276,16 +268,11 @@ def backend() -> Callable[..., Any]:
     return lambda graph, inputs: graph.forward
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
-    while (wrapped := _WRAPPERS.get(type(model).__name__)) is not None:
-        model = getattr(model, wrapped)
-    return model
-
-
 @contextmanager
-def _recorded(model: Any, inputs: Any, optimizer: Optimizer | None, outside: str = "constant") -> Iterator[Recorder]:
+def _recorded(models: Any, inputs: Any, optimizer: Optimizer | None, outside: str = "constant") -> Iterator[Recorder]:
     """Record a step and write the file of this rank. outside: the kind of tensors that are no parameter or input."""
-    models = [_unwrapped(each) for each in (model if isinstance(model, (list, tuple)) else (model,))]
+    for _ in _WRAPPERS:
+        models = [getattr(each, _WRAPPERS.get(type(each).__name__, ""), each) for each in models]
     parameters = [each for part in models for each in part.named_parameters()]
     named = [("parameter", *each) for each in parameters]
     named += [("buffer", *each) for part in models for each in part.named_buffers()]

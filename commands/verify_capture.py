@@ -81,14 +81,14 @@ def programs_of_captures(folder: Path, single: Path) -> CapturedPrograms:
     mesh = placed.mesh_of([step for _, step, _ in steps])
     graphs = [_program(step, folder)[:2] for _, step, _ in steps]
     stages = placed.axes_of_messages([step for _, step, _ in steps], mesh)
-    names = [{parameter.name for parameter in graph.parameters} for graph, _ in graphs]
-    if stages:  # together they have the tensors and results of the network
-        _check_same({*shapes}, {*results}, set[str]().union(*names), {r for _, each in graphs for r in each}, folder, single)
+    named = [_Named({parameter.name for parameter in graph.parameters}, {*found}, folder) for graph, found in graphs]
+    whole = _Named({*shapes}, {*results}, single)
+    all_names = set[str]().union(*(each.names for each in named))
+    _check_same(whole, _Named(all_names, {result for each in named for result in each.results}, folder))
     batch: Layout | None = None
     kinds: list[RankKind] = []
-    for (ranks, each, members), (graph, found), own in zip(steps, graphs, names, strict=True):
-        wanted = {*results} if not stages else {r for r in results if r[1] in own or r in found}
-        _check_same({*shapes} & own if stages else {*shapes}, wanted, own, {*found}, folder, single)
+    for (ranks, each, members), (graph, found), own in zip(steps, graphs, named, strict=True):
+        _check_same(whole.of_stage(own) if stages else whole, own)
         layouts: dict[str, Layout] = {}
         for parameter in graph.parameters:
             layout = placed.layout(
@@ -210,14 +210,25 @@ def _program(step: CapturedStep, folder: Path) -> tuple[Graph, list[tuple[str, s
     return graph, [(each.kind, each.target) for each in outputs], first_values(call.traced, graph)
 
 
-def _check_same(
-    names: set[str], results: set[tuple[str, str]], own: set[str], found: set[tuple[str, str]], folder: Path, single: Path
-) -> None:  # fmt: skip
-    """Raise MspcError if ranks have other tensors and results than one device, which has `names` and `results`."""
-    for others, where in ((own - names, single), (names - own, folder)):
-        if others:
-            raise MspcError(f"{where} has no parameter, state or input {min(others)!r}: it is another network")
-    for others, where in ((found - results, single), (results - found, folder)):
-        if others:
-            kind, name = min(others)
-            raise MspcError(f"{where} has no {f'gradient of {name!r}' if kind == _GRADIENT else kind}")
+@dataclass(frozen=True)
+class _Named:
+    """The names of tensors and the results of programs in a folder."""
+
+    names: set[str]
+    results: set[tuple[str, str]]
+    folder: Path
+
+    def of_stage(self, stage: _Named) -> _Named:
+        """Return those that a stage of a pipeline should have: gradients of its own parameters, and perhaps the loss."""
+        results = {result for result in self.results if result[1] in stage.names or result in stage.results}
+        return _Named(self.names & stage.names, results, self.folder)
+
+
+def _check_same(one: _Named, ranks: _Named) -> None:
+    """Raise MspcError if ranks have other tensors or results than one device."""
+    for first, other in ((ranks, one), (one, ranks)):
+        if missing := first.names - other.names:
+            raise MspcError(f"{other.folder} has no parameter, state or input {min(missing)!r}: it is another network")
+        if results := first.results - other.results:
+            kind, name = min(results)
+            raise MspcError(f"{other.folder} has no {f'gradient of {name!r}' if kind == _GRADIENT else kind}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,8 @@ class _Prepared:
     steps: int
     layouts: list[Layout | None]
     trains: bool
+    tells: int = 0
+    """The rank that prints losses: the first one that has them."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,9 @@ def run_rank(options: Options, job: Job, program: Program, ahead: ReadAhead | No
     graph = prepared.graph
     agree(job.comm, str(graph.attrs.get("compile_id", "")), str(program.folder))
     agree_on_collectives(job.comm, graph)
+    if not program.outputs and prepared.trains:  # captured stages of a pipeline, of which the last one has the loss
+        own = np.array(job.rank if graph.results else job.size)
+        prepared = replace(prepared, tells=int(job.comm.all_reduce(own, "min", tuple(range(job.size)))))
     executor = _executor(graph, prepared.values, job, program.settings)
     if job.watch is not None:
         job.watch.describe = lambda rank, _, index: _place(program, rank, index)
@@ -190,7 +196,9 @@ def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | No
             batches = load_batches(options.data, inputs, job.rank)
         else:
             batches = synthetic_batches(inputs, job.rank)
-    layouts = program.output_layouts()
+    layouts, trains = program.output_layouts(), bool(updated_parameters(graph))
+    if trains and not layouts:
+        layouts = [None] * len(graph.results)
     if len(layouts) != len(graph.results):
         raise MspcError(
             f"{program.folder} has {len(layouts)} outputs, but the graph of rank {job.rank} {len(graph.results)}"
@@ -202,7 +210,7 @@ def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | No
                 f"{program.folder / PROGRAM} is damaged: output {index} of shape {value.shape} on {job.size} ranks "
                 f"cannot have the layout {layout}", code="E0116"
             )
-    return _Prepared(graph, values, batches, options.steps or batches.count, layouts, bool(updated_parameters(graph)))
+    return _Prepared(graph, values, batches, options.steps or batches.count, layouts, trains)
 
 
 def _stages(program: Program, graph: Graph, ranks: int) -> int:
@@ -231,9 +239,9 @@ def _executor(graph: Graph, values: dict[str, Array], job: Job, settings: Settin
 
 
 def _show(step: int, prepared: _Prepared, results: list[Array], job: Job) -> None:
-    """Let rank 0 print the results: the loss of a training step, a summary of each output otherwise."""
+    """Let one rank print the results: the loss of a training step, a summary of each output otherwise."""
     if prepared.trains and results:
-        if job.rank == 0:
+        if job.rank == prepared.tells:
             print(f"step: {step}, loss is {number(results[0])}", flush=True)
         return
     for index, array in enumerate(_global_outputs(prepared.layouts, results, job)):

@@ -12,6 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.readers.pytorch.captured import PEER, CapturedStep
+from mspc.readers.pytorch.captured_kinds import coordinates
 
 _SHARD = re.compile(r"(?:S|Shard)\((?:dim=)?(\d+)\)")
 _STRIDED = re.compile(r"(?:_S|_StridedShard)\((?:dim=)?(\d+), (?:sf=|split_factor=)?\d+\)")
@@ -75,12 +76,15 @@ def _within(mesh: tuple[int, ...], axis: Axis) -> list[int]:
 
 def axes_of_messages(steps: Sequence[CapturedStep], mesh: tuple[int, ...]) -> frozenset[int]:
     """Return the axes of the mesh along which ranks send messages to each other, as the stages of a pipeline do."""
-    named = {
-        group for step in steps for node in step.program.graph.nodes if node.target in PEER
-        for argument, group in node.arguments if argument == "process_group"
-    }  # fmt: skip
-    groups = [group for step in steps for name, group in step.groups.items() if name in named]
-    return frozenset(number for axis in axes_in([], groups) for number in _within(mesh, axis))
+    found = set[int]()
+    for step in steps:
+        own = coordinates(step.rank, mesh)
+        for node in step.program.graph.nodes:
+            if (name := PEER.get(node.target)) is not None:
+                given: dict[str, Any] = dict(node.arguments)
+                peer = coordinates(step.groups[given["process_group"]][given[name]], mesh)
+                found |= {axis for axis, (a, b) in enumerate(zip(own, peer, strict=True)) if a != b}
+    return frozenset(found)
 
 
 def layout(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ import numpy as np
 
 from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.verify.scale.rank_kinds import RankKind, widened
 
@@ -126,23 +127,19 @@ class Relation:
 
 
 def relation(
-    value: Array, whole: Array, kind: RankKind, is_mean: bool = False, batches: int = 1
+    value: Array, whole: Array, kind: RankKind, is_mean: bool = False, batches: Collection[int] = ()
 ) -> Relation | None:
     """Relate a value with leading dimensions to a whole value; None if unknown. is_mean: its operator takes means, of
-    which parts are parts of a mean. batches: the loss of one device is a mean over so many ranks, so that gradients of
-    their own losses are so many times as large as one device's."""
+    which parts are parts of a mean. batches: the loss of one device is a mean over so many ranks or micro-batches,
+    so that gradients of their own losses may be so many times as large as one device's."""
     pieces = Pieces.of(whole, value.shape[kind.depth :])
     if pieces is None:
         return None
     for axes in axes_along(kind):
         ranks = math.prod(kind.mesh[axis] for axis in axes)
         total = added(value, kind, axes)
-        ways = {"sum": total}
-        if is_mean and axes:
-            ways["mean"] = total / ranks
-        if batches > 1:
-            ways["mean"] = total / batches
-        for how, made in ways.items():
+        ways = [("sum", total), *(("mean", total / n) for n in batches or ((ranks,) if is_mean and axes else ()))]
+        for how, made in ways:
             products = pieces.product(made, kind.depth)
             if pieces.has(products).all() and pieces.are_placed(products):
                 equal = bool(axes) and all(value.shape[axis] == 1 for axis in axes)
@@ -254,34 +251,55 @@ class OfName(NamedTuple):
 @dataclass(frozen=True)
 class ReferenceCandidates:
     """Values of one device that a tensor of ranks may be. number: of the tensor in its node's result. own: the expected
-    one, if ranks and one device run the operators of a place in one order; None if they have more or fewer of them."""
+    one, if ranks and one device run the operators of a place in one order; None if they have more or fewer of them.
+    turns: how many micro-batches run the place one after the other."""
 
     number: int
     wholes: Sequence[Whole] = field(default_factory=list[Whole])
     own: Whole | None = None
+    turns: int = 1
 
 
 class PlacesOfScript:
     """The values of one device by their places in the script."""
 
-    def __init__(self, one: Graph) -> None:
+    def __init__(self, one: Graph, by_line: bool = False) -> None:
+        """by_line: places whose lines are reached otherwise on one device are known by their innermost lines."""
         self._known: dict[Hashable, list[Whole]] = {}
+        self._by_line = by_line
         for key, node, number in keyed(one):
             self._known.setdefault(key, []).append((node, number))
+            if by_line and not isinstance(key, OfName):
+                self._known.setdefault(_line_of(key), []).append((node, number))
             names = (node.op.name, *SCALED) if node.op.name == MEAN else (node.op.name,)
             for name in names:
                 self._known.setdefault(OfName(name, node.phase), []).append((node, number))
 
     def of(self, kind: RankKind) -> Iterator[tuple[Node, ReferenceCandidates]]:
         """Return the candidates of each tensor of a kind that has any."""
-        tensors = [(key, node, number) for key, node, number in keyed(kind.graph) if key in self._known]
+        tensors = [(key, node, number) for key, node, number in self._keyed(kind.graph) if key in self._known]
         counts = Counter(key for key, _, _ in tensors)
         seen: Counter[Hashable] = Counter()
+        turns = self._micro_batches(kind, counts)
         for key, node, number in tensors:
             known = self._known[key]
             own = None if isinstance(key, OfName) or counts[key] != len(known) else known[seen[key]]
             seen[key] += 1
-            yield node, ReferenceCandidates(number, known, own)
+            is_run_again = turns > 1 and counts[key] == turns * len(known)
+            yield node, ReferenceCandidates(number, known, own, turns if is_run_again else 1)
+
+    def _keyed(self, graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
+        for key, node, number in keyed(graph):
+            is_known = key in self._known or not self._by_line or isinstance(key, OfName)
+            yield key if is_known else _line_of(key), node, number
+
+    def _micro_batches(self, kind: RankKind, counts: Mapping[Hashable, int]) -> int:
+        """Return how many times stages run most of the places that they run several times; 1 for no stages."""
+        if not any(isinstance(node.op, SendToStage | ReceiveFromStage) for node in kind.graph.nodes):
+            return 1
+        ratios = [divmod(count, len(self._known[key])) for key, count in counts.items()]
+        times = Counter(ratio for ratio, rest in ratios if not rest and ratio > 1)
+        return max(times, key=lambda n: times[n], default=1)
 
 
 def keyed(graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
@@ -299,6 +317,12 @@ def keyed(graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
 
 def _where(node: Node) -> Hashable:
     return (node.scope, node.op.name, node.phase, tuple(map(str, node.frames)), node.instance)
+
+
+def _line_of(place: Any) -> Hashable:
+    """Return the key of a place without the lines around its innermost one."""
+    scope, name, phase, frames, instance = place
+    return scope, name, phase, frames[0], instance
 
 
 def _named(node: Node) -> Iterator[tuple[int, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -96,7 +96,7 @@ class ValueWatch:
         self.whole = True
         self._candidates: dict[tuple[int, Node], list[ReferenceCandidates]] = {}
         self._families = Families(kinds)
-        places = PlacesOfScript(one)
+        places = PlacesOfScript(one, are_paired)
         for kind in kinds:
             for key, node, number in keyed(kind.graph):
                 self._families.note(kind, key, node, number)
@@ -109,6 +109,9 @@ class ValueWatch:
         """Errors of sums, as sums over other ranks than have parts of them; "" if right."""
         self._taken = SumsTaken()
         self._readers: dict[int, Readers] = {}
+        self._held: dict[Hashable, list[tuple[Together, Array]]] = {}
+        """Values of micro-batches that may be parts of sums, with a value of one device."""
+        self._wrong_sums: list[tuple[Together, Array]] = []
 
     def is_settled(self, node: Node) -> bool:
         """Whether all that a node gives is a slice or a copy of a value of one device."""
@@ -119,9 +122,9 @@ class ValueWatch:
         """Whether another value of a node would be one of one device's at its place, as far as these are known."""
         known = self._candidates.get((id(kind), node), ())
         for candidates in known:
-            part = parts_of(value)[candidates.number]
+            part, means = parts_of(value)[candidates.number], self._means(candidates)
             for of, whole in self._fitting(part.shape[kind.depth :], candidates, ()):
-                if candidates.own in (None, of) and relation(part, whole, kind, batches=self._batches) is not None:
+                if candidates.own in (None, of) and relation(part, whole, kind, False, means) is not None:
                     return True
         return not known
 
@@ -130,6 +133,7 @@ class ValueWatch:
         """Return the first value that differs from all of one device's, and has a reader that differs, too: a rank may
         reach right values in another way than one device. If an operand is a part of a sum still, or in another order,
         return the beginning of that."""
+        self._settle()
         looked = {node for node in self.right | self._wrong.keys() if not _hands_on(node)}
         others = ((node, self._identities.taken_from(node)) for node in self._other)
         bad = self._wrong | {node: replace(self._other[node], equals=said) for node, said in others if said}
@@ -218,8 +222,12 @@ class ValueWatch:
         """Relate a value to those of one device that have pieces of its shape; return whether it is any. candidates: of
         the tensor. operands: its node's."""
         mean = any(_takes_mean(node.op) for _, node in value.nodes)
-        relations = ((of, relation(value.value, whole, value.kind, mean, self._batches)) for of, whole in fitting)
+        means = self._means(candidates)
+        relations = ((of, relation(value.value, whole, value.kind, mean, means)) for of, whole in fitting)
         of, found = next(((of, each) for of, each in relations if each is not None), (None, None))
+        if candidates.turns > 1 and found is None:
+            self._hold(value, fitting, candidates)
+            return True
         wholes = [whole for _, whole in fitting]
         for kind, node in value.nodes:
             if of is not None and found is not None:
@@ -234,10 +242,39 @@ class ValueWatch:
             elif node not in self._wrong and (candidates.own is not None or not self._are_paired):
                 described = self._described(kind, node, value, wholes[0])
                 if len(value.nodes) == 1 and self._can_be_tried(node, value.kind, operands):
-                    described = self._tried(described, value.kind, wholes, candidates.number, operands)
+                    described = self._tried(described, value.kind, wholes, candidates, operands)
                 self._wrong[node] = described
                 self._turns.setdefault(node, len(self._turns))
         return found is not None
+
+    def _means(self, candidates: ReferenceCandidates) -> set[int]:
+        """Return the numbers of ranks and micro-batches over which the loss of one device may be a mean."""
+        return {self._batches, candidates.turns, self._batches * candidates.turns} - {1}
+
+    def _hold(self, value: Together, fitting: Sequence[Fitting], candidates: ReferenceCandidates) -> None:
+        """Hold a value of one micro-batch that is none of one device's until it is known whether it is a part of a sum
+        over all micro-batches."""
+        held = self._held.setdefault((id(value.kind), id(candidates.wholes), value.value.shape), [])
+        held.append((value, fitting[0][1]))
+        for _, node in value.nodes:
+            self._turns.setdefault(node, len(self._turns))
+        if len(held) == candidates.turns:
+            total = sum(part.value for part, _ in held)
+            means = self._means(candidates)
+            if any(relation(total, whole, value.kind, False, means) is not None for _, whole in fitting):
+                self.right.update(node for part, _ in held for _, node in part.nodes)
+            else:
+                self._wrong_sums.append(held[-1])
+            held.clear()
+
+    def _settle(self) -> None:
+        """Tell the held values that are wrong: those of some micro-batches alone, else the last parts of sums."""
+        alone = [each for held in self._held.values() for each in held]
+        for value, whole in alone or self._wrong_sums:
+            for kind, node in value.nodes:
+                self._wrong.setdefault(node, self._described(kind, node, value, whole))
+        self._held.clear()
+        self._wrong_sums.clear()
 
     def _can_be_tried(self, node: Node, kind: RankKind, operands: Sequence[Any]) -> bool:
         """Whether a node can be computed again with other operands."""
@@ -246,8 +283,9 @@ class ValueWatch:
         return all(isinstance(array, np.ndarray) for array in operands)
 
     def _tried(
-        self, wrong: FirstWrong, kind: RankKind, fitting: Sequence[Array], number: int, operands: Sequence[Any]
-    ) -> FirstWrong:
+        self, wrong: FirstWrong, kind: RankKind, fitting: Sequence[Array], candidates: ReferenceCandidates,
+        operands: Sequence[Any],
+    ) -> FirstWrong:  # fmt: skip
         """Describe the change that makes a wrong value right: operands that are parts of sums added up before, or a sum
         among other ranks."""
 
@@ -256,7 +294,8 @@ class ValueWatch:
                 found = run_on_all(wrong.node.op, NumPyBackend(OneRank()), kind.depth, given)
             except (MspcError, ValueError, TypeError):
                 return False
-            relations = (relation(parts_of(found)[number], whole, kind, batches=self._batches) for whole in fitting)
+            value, means = parts_of(found)[candidates.number], self._means(candidates)
+            relations = (relation(value, whole, kind, False, means) for whole in fitting)
             return any(each is not None and (in_parts or not each.summed) for each in relations)
 
         summed = parts_read(wrong.node, self._readers_of(kind), self._told)

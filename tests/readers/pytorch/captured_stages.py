@@ -40,12 +40,6 @@ class Dropped(torch.autograd.Function):
         return torch.zeros_like(gradient)
 
 
-class Stage(PipelineStage):
-    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        swapped = FAULT == "swapped" and fwd_chunk_id < 2
-        return super().get_fwd_recv_ops(1 - fwd_chunk_id if swapped else fwd_chunk_id)
-
-
 class Network(nn.Module):
     """The layers, or those of a stage."""
 
@@ -65,6 +59,31 @@ class Network(nn.Module):
         if FAULT == "dropped" and "1" in self.layers and self.calls % PARTS == 0:
             x = Dropped.apply(x)  # the gradient of one micro-batch
         return x
+
+
+def by_hand(network: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor | None:
+    """Run one of two stages, all micro-batches forward and then backward; return the loss on the second."""
+    peer = (dist.get_rank() + DATA) % (2 * DATA)
+    is_last = peer < dist.get_rank()
+    buffers = [torch.empty_like(part) for part in x.chunk(PARTS)]
+    if is_last:
+        for work in [dist.irecv(buffer, peer) for buffer in buffers]:
+            work.wait()
+        if FAULT == "swapped":
+            buffers[:2] = buffers[1::-1]
+        inputs = [buffer.requires_grad_() for buffer in buffers]
+        losses = [mean_square(network(a), b) / PARTS for a, b in zip(inputs, y.chunk(PARTS), strict=True)]
+        for a, loss in zip(inputs, losses, strict=True):
+            loss.backward()
+            dist.isend(a.grad, peer).wait()
+        return torch.stack(losses).sum()
+    outputs = [network(part) for part in x.chunk(PARTS)]
+    works = [dist.irecv(buffer, peer) for buffer in buffers]  # before the sends: no rank waits here
+    works += [dist.isend(out.detach(), peer) for out in outputs]
+    for out, buffer, work in zip(outputs, buffers, works, strict=False):
+        work.wait()
+        out.backward(buffer)
+    return None
 
 
 def mean_square(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -88,12 +107,15 @@ else:
     part = dist.get_rank() % DATA * (ROWS // DATA)
     x, y = x[part : part + ROWS // DATA], y[part : part + ROWS // DATA]
     parts = [
-        Stage(network, number, STAGES * chunks, torch.device("cpu"), group=group)
+        PipelineStage(network, number, STAGES * chunks, torch.device("cpu"), group=group)
         for network, number in zip(networks, numbers, strict=True)
     ]
-    schedule = SCHEDULES[SCHEDULE](parts if chunks > 1 else parts[0], PARTS, loss_fn=mean_square, scale_grads=FAULT != "scale")
+    kind = SCHEDULES.get(SCHEDULE, ScheduleGPipe)
+    schedule = kind(parts if chunks > 1 else parts[0], PARTS, loss_fn=mean_square, scale_grads=FAULT != "scale")
 
     def passes() -> torch.Tensor | None:
+        if SCHEDULE == "hand":
+            return by_hand(networks[0], x, y)
         losses: list[torch.Tensor] = []
         schedule.step(*([x] if own == 0 else []), target=y, losses=losses)
         return torch.stack(losses).mean() if losses else None
