@@ -219,7 +219,7 @@ class _Named:
     folder: Path
 
     def of_stage(self, stage: _Named) -> _Named:
-        """Return those that a stage of a pipeline should have: gradients of its own parameters, and perhaps the loss."""
+        """Return those that a stage should have: gradients of its own parameters, and perhaps the loss."""
         results = {result for result in self.results if result[1] in stage.names or result in stage.results}
         return _Named(self.names & stage.names, results, self.folder)
 
