@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,16 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.compiled_loops import pays
 from mspc.runtime.faults.finite import Origin, check_finite, search
 from mspc.runtime.faults.record import PLACE_WORDS, NodeFailure
-from mspc.runtime.plan import ExecutionPlan, Instructions, RegionKernels, own, parts_of, plan, prepare
+from mspc.runtime.plan import (
+    ExecutionPlan,
+    Instructions,
+    KernelFailed,
+    RegionKernels,
+    hooked,
+    plan,
+    prepare,
+    run_instructions,
+)
 from mspc.runtime.profile import NodeTimer, NodeTiming
 
 Array = Any
@@ -48,9 +57,7 @@ class Executor:
         self._regions = _regions_of(graph, backend, self.cursor)
         kernels = self._regions.kernels(graph.nodes) if self._regions is not None else RegionKernels()
         self.plan: ExecutionPlan = plan(graph, backend, kernels, compiles=pays(graph, backend))
-        self.plan.copy_varying()
         self.slots: list[Any] = [None] * self.plan.slots
-        self._checked = False
         for parameter in graph.parameters:
             if parameter.kind != "input":
                 self.slots[self.plan.slot_of[parameter]] = _value_of(parameter, values)
@@ -62,7 +69,7 @@ class Executor:
     @property
     def trains(self) -> bool:
         """Whether a run changes parameters."""
-        return bool(self.plan.mutated)
+        return bool(self.plan.updates.numbers)
 
     def go_on(self, steps: int) -> None:
         """Draw random numbers as if `steps` steps had been run before."""
@@ -82,10 +89,10 @@ class Executor:
         """Return the place at which the running step first made a value that is not finite."""
         return search(self, lambda: self.backend.turns)
 
-    @property
-    def regions(self) -> Iterable[Any]:
-        """Regions that nodes run, prepared."""
-        return self._regions.prepared if self._regions is not None else ()
+    def hook_regions(self, call: Callable[..., Any] | None) -> None:
+        """Let `call` run the kernels of all regions, see `Region.hook`."""
+        for region in self._regions.prepared if self._regions is not None else ():
+            region.hook(call)
 
     def parameter(self, name: str) -> Array:
         """Return the array of a parameter, as the next step will read it. Raise KeyError if there is none of this
@@ -118,10 +125,7 @@ class Executor:
             self._run(plan.before_update)
             if plan.losses:
                 check_finite(self, plan.losses)
-            if self._checked:
-                self._run(plan.after_update)
-            else:
-                self._run_first_updates()
+            self._run(plan.after_update)
             if plan.late_losses:
                 check_finite(self, plan.late_losses, updated=True)
         results = [slots[slot] for slot in plan.result_slots]
@@ -135,61 +139,26 @@ class Executor:
 
     def run_timed(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> tuple[list[Array], list[NodeTiming]]:
         """Run a step like `run`, and return the timing of each of its nodes as well; nothing for the first step, which
-        still prepares."""
-        if not self._checked:
+        warms up."""
+        if not self.step:
             return self.run(inputs), []
-        timer, ordinary = NodeTimer(self.graph), self.plan
-        self.plan = replace(
-            ordinary,
-            before_update=[(s[0], timer.kernel(s[0], s[1]), *s[2:]) for s in ordinary.before_update],
-            after_update=[(s[0], timer.kernel(s[0], s[1]), *s[2:]) for s in ordinary.after_update],
-        )
-        for region in self.regions:
-            region.call = timer.call
+        timer, plan = NodeTimer(self.graph), self.plan
+        before, after = (hooked(each, timer.run) for each in (plan.before_update, plan.after_update))
+        self.plan = replace(plan, before_update=before, after_update=after)
+        self.hook_regions(timer.run_inside)
         try:
             return self.run(inputs), timer.times()
         finally:
-            self.plan = ordinary
-            for region in self.regions:
-                region.call = None
+            self.plan = plan
+            self.hook_regions(None)
 
-    def _run(self, steps: Instructions) -> None:
-        slots = self.slots
-        cursor = self.cursor
-        index = -1
+    def _run(self, instructions: Instructions) -> None:
         try:
-            for index, kernel, first, second, operands, out, frees in steps:
-                cursor[0] = index
-                if second >= 0:
-                    slots[out] = kernel(slots[first], slots[second])
-                elif operands is None:
-                    slots[out] = kernel(slots[first])
-                else:
-                    slots[out] = kernel(*[slots[i] for i in operands])
-                if frees is not None:
-                    for i in frees:
-                        slots[i] = None
-        except Exception as error:
-            where = f"rank {self.rank} in step {self.step}"
-            raise NodeFailure.of(self.graph.nodes[index], index, error, where) from error
-
-    def _run_first_updates(self) -> None:
-        """Run the updates of the first step, and find values that share memory with a parameter that is updated before
-        their last use: those are copied from now on, because updates happen in place."""
-        slots = self.slots
-        done = self.plan.boundary
-        start = done
-        for index, parameters, live in self.plan.hazards():
-            self._run(self.plan.after_update[done - start : index - start])
-            done = index
-            arrays = {id(owner(slots[p])) for p in parameters}
-            for slot, producer in live:
-                value = slots[slot]
-                if any(id(owner(part)) in arrays for part in parts_of(value)):
-                    slots[slot] = own(value)
-                    self.plan.copy_result(producer)
-        self._run(self.plan.after_update[done - start :])
-        self._checked = True
+            run_instructions(instructions, self.slots, self.cursor)
+        except KernelFailed as failed:
+            where, index, cause = f"rank {self.rank} in step {self.step}", failed.index, failed.__cause__
+            assert isinstance(cause, Exception)
+            raise NodeFailure.of(self.graph.nodes[index], index, cause, where) from cause
 
     def slot_value(self, value: Value) -> Array:
         """Return the present array of `value`; only for parameters and values that are still alive."""

@@ -124,11 +124,11 @@ class _Walk:
             kernel = self._regions.kernel(node)
             for region in self._regions.prepared:
                 if region.graph in self._with_gradients or (self.kernel_of is not None and self.backend.comm.size > 1):
-                    region.call = self._in_region
+                    region.hook(self._in_region)
             return kernel
         return None if self.kernel_of is None else self.kernel_of(node, self.backend)
 
-    def _in_region(self, graph: Graph, index: int, kernel: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    def _in_region(self, graph: Graph, index: int, kernel: Callable[..., Any], *operands: Any) -> Any:
         """Run a node of a graph that a node runs. Its readers get the total of a gradient."""
         node = graph.nodes[index]
         own = None if self.kernel_of is None or self.backend.comm.size == 1 else self.kernel_of(node, self.backend)

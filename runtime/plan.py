@@ -7,11 +7,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
-from mspc.analysis.aliasing import Updates, aliased_operands, source, updated_parameters
+from mspc.analysis.aliasing import Updates, source, updated_parameters
 from mspc.ir.diagnostics import raise_all
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
@@ -49,51 +50,42 @@ class ExecutionPlan:
     after_update: Instructions
     result_slots: list[int]
     free_at_end: list[int]
-    mutated: dict[int, tuple[Parameter, ...]]
+    updates: Updates
     losses: list[Value] = field(default_factory=list)
     late_losses: list[Value] = field(default_factory=list)
 
-    def hazards(self) -> Iterator[tuple[int, list[int], list[tuple[int, int]]]]:
-        """Yield for every updating node its index, its parameters' slots, and (slot, producer) of all values that are
-        read after it. Only a value that shares memory with the parameter is a true hazard."""
-        nodes = self.graph.nodes
-        live: dict[Node, int] = {}
-        for index, node in enumerate(nodes):
-            if index in self.mutated:
-                # A node that runs graphs may read an operand after it has updated another.
-                read = index - 1 if node.regions else index
-                written = {node.inputs[place] for place in node.op.mutates}  # a stack of parameters is their memory
-                live = {v: made for v, made in live.items() if self.last_use[v] > read and v not in written}
-                parameters = [self.slot_of[p] for p in self.mutated[index]]
-                yield index, parameters, [(self.slot_of[value], made) for value, made in live.items()]
-            if self.last_use.get(node, -1) > index:
-                live[node] = index
 
-    def copy_varying(self) -> None:
-        """Copy values that are read after the update of a parameter, and alias it only in some steps: whether a node
-        that runs graphs returns one of its operands depends on its iterations and conditions."""
-        varying: set[Value] = set()
-        for node in self.graph.nodes if self.mutated else ():
-            if node.regions or not varying.isdisjoint(node.inputs[i] for i in aliased_operands(node)):
-                varying.add(node)
-        if not varying:
-            return
-        updates, copied = Updates(self.graph), set[int]()
-        for index, _, live in self.hazards():
-            for _, producer in live:
-                node = self.graph.nodes[producer]
-                if producer in copied or node not in varying:
-                    continue
-                if not updates.parameters(node).isdisjoint(self.mutated[index]):
-                    copied.add(producer)
-                    self.copy_result(producer)
+class KernelFailed(Exception):
+    """A kernel has raised the cause of this error. index: of its node."""
 
-    def copy_result(self, index: int) -> None:
-        """Let node `index` return a copy of its kernel's result from now on."""
-        for steps in (self.before_update, self.after_update):
-            for place, step in enumerate(steps):
-                if step[0] == index:
-                    steps[place] = (index, _copying(step[1]), *step[2:])
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+def run_instructions(instructions: Instructions, slots: list[Any], cursor: Any) -> None:
+    """Run instructions in their order, with the index of the running one in `cursor[0]`. Raise KernelFailed."""
+    index = -1
+    try:
+        for index, kernel, first, second, operands, out, frees in instructions:
+            cursor[0] = index
+            if second >= 0:
+                slots[out] = kernel(slots[first], slots[second])
+            elif operands is None:
+                slots[out] = kernel(slots[first])
+            else:
+                slots[out] = kernel(*[slots[i] for i in operands])
+            if frees is not None:
+                for i in frees:
+                    slots[i] = None
+    except Exception as error:
+        raise KernelFailed(index) from error
+
+
+def hooked(instructions: Instructions, call: Callable[..., Any]) -> Instructions:
+    """Return the instructions with every kernel run by `call`, given the index of its node, the kernel and the
+    operands."""
+    return [(step[0], partial(call, step[0], step[1]), *step[2:]) for step in instructions]
 
 
 def prepare(graph: Graph, backend: NumPyBackend) -> None:
@@ -140,7 +132,9 @@ def plan(
     bound = {**changes, **bound}
     buffered = buffered_kernels(graph, backend, last_use, bound, {**loops, **regions.into}, handed or {})
     bound = {**loops, **regions.plain, **buffered, **bound}
-    steps = [_instruction(index, node, bound.get(index), backend, slots) for index, node in enumerate(nodes)]
+    updates = Updates(graph)
+    copied = _overwritten(nodes, last_use, updates)
+    steps = [_instruction(i, node, bound.get(i), backend, slots, i in copied) for i, node in enumerate(nodes)]
     return ExecutionPlan(
         graph=graph,
         slots=slots.count,
@@ -152,7 +146,7 @@ def plan(
         after_update=steps[boundary:],
         result_slots=[slot_of[value] for value in graph.results],
         free_at_end=sorted({slot_of[v] for v in [*graph.results, *lives.losses] if isinstance(v, Node)}),
-        mutated=lives.updates,
+        updates=updates,
         losses=lives.losses,
         late_losses=lives.late_losses,
     )
@@ -227,13 +221,30 @@ class _Slots:
         return out, tuple(dying) or None
 
 
+def _overwritten(nodes: Sequence[Node], last_use: Mapping[Value, int], updates: Updates) -> set[int]:
+    """Return the nodes whose results may be views of a parameter that is updated before their last use."""
+    # A stack of parameters is their memory.
+    written = {node.inputs[place] for node in nodes for place in node.op.mutates} if updates.numbers else ()
+    found: set[int] = set()
+    for index, node in enumerate(nodes) if updates.numbers else ():
+        last = last_use.get(node, index)
+        # A node that runs graphs may read an operand after it has updated another.
+        until = last if last < len(nodes) and nodes[last].regions else last - 1
+        if node not in written and updates.between((node,), index, until):
+            found.add(index)
+    return found
+
+
 def _instruction(
-    index: int, node: Node, kernel: Callable[..., Any] | None, backend: NumPyBackend, slots: _Slots
+    index: int, node: Node, kernel: Callable[..., Any] | None, backend: NumPyBackend, slots: _Slots, copies: bool
 ) -> Instruction:
+    """Return the instruction of a node. copies: it returns a copy of its kernel's result."""
     operands = tuple(slots.slot_of[value] for value in node.inputs)
     out, frees = slots.take(index, node)
     if kernel is None:
         kernel = cast(Op, node.op).kernel(backend)
+    if copies:
+        kernel = _copying(kernel)
     if len(operands) == 2:
         return index, kernel, operands[0], operands[1], None, out, frees
     if len(operands) == 1:

@@ -191,23 +191,19 @@ class NodeTimer:
         """Seconds spent inside of the nodes that are running, the outermost first."""
         self._inner: dict[tuple[Graph, int], tuple[float, int]] = {}
 
-    def kernel(self, index: int, kernel: Kernel) -> Kernel:
-        """Return the kernel of a node of the program, timed."""
+    def run(self, index: int, kernel: Kernel, *operands: Any) -> Any:
+        """Return the result of a node of the program, and record its time."""
+        start = time.perf_counter()
+        self._taken.append(0.0)
+        result = kernel(*operands)
+        end = time.perf_counter()
+        inside, begin = self._taken.pop(), 1000 * (start - self._begin)
         stream = stream_of(self._graph.nodes[index])
+        self._times.append(NodeTiming(index, stream, begin, 1000 * (end - start), inside=1000 * inside))
+        self._place_inner(begin)
+        return result
 
-        def run(*operands: Any) -> Any:
-            start = time.perf_counter()
-            self._taken.append(0.0)
-            result = kernel(*operands)
-            end = time.perf_counter()
-            inside, begin = self._taken.pop(), 1000 * (start - self._begin)
-            self._times.append(NodeTiming(index, stream, begin, 1000 * (end - start), inside=1000 * inside))
-            self._place_inner(begin)
-            return result
-
-        return run
-
-    def call(self, graph: Graph, index: int, kernel: Kernel, operands: Sequence[Any]) -> Any:
+    def run_inside(self, graph: Graph, index: int, kernel: Kernel, *operands: Any) -> Any:
         """Return the result of a node inside of a region, and record its time."""
         start = time.perf_counter()
         self._taken.append(0.0)

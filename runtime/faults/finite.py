@@ -7,7 +7,7 @@ one by one, and their results are checked: the parameters are still those at the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.layout import Layout
 from mspc.runtime.comm.interface import collectives_of
 from mspc.runtime.faults.record import NodeFailure, StoppedByOther
-from mspc.runtime.plan import ExecutionPlan
+from mspc.runtime.plan import ExecutionPlan, hooked, run_instructions
 
 NOWHERE = np.iinfo(np.int64).max
 
@@ -67,22 +67,13 @@ class NonFiniteSearch(Protocol):
     def search(self) -> Origin: ...
 
 
-class Called(Protocol):
-    """Part of a region that the search uses, see `runtime.regions.region`."""
-
-    call: Callable[[Graph, int, Callable[..., Any], Sequence[Any]], Any] | None
-
-
 class Stepping(NonFiniteSearch, Protocol):
     """The same part of an executor that has its values in slots and runs node by node."""
 
     plan: ExecutionPlan
     slots: list[Any]
 
-    @property
-    def regions(self) -> Iterable[Called]:
-        """Regions that its nodes run."""
-        ...
+    def hook_regions(self, call: Callable[..., Any] | None) -> None: ...
 
     def slot_value(self, value: Value) -> Any: ...
 
@@ -146,28 +137,25 @@ def search(executor: Stepping, turns: Callable[[], tuple[int, ...]]) -> Origin:
             held = f"{kind} {parameter.name!r} held such a value before the step"
     first, inside = NOWHERE, list[Inside]()
 
-    def call(graph: Graph, index: int, kernel: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    def call_inside(graph: Graph, index: int, kernel: Callable[..., Any], *operands: Any) -> Any:
         value = kernel(*operands)
         if not inside and not _finite(value):
             inside.append(Inside(graph, index, turns()))
         return value
 
-    slots = executor.slots
-    for region in executor.regions:
-        region.call = call
-    for index, kernel, one, two, operands, out, frees in executor.plan.before_update:
-        # Every step runs to the end, so that all ranks meet in the same collectives.
-        if operands is None:
-            operands = (one,) if two < 0 else (one, two)
+    def call(index: int, kernel: Callable[..., Any], *operands: Any) -> Any:
+        nonlocal first
         if first == NOWHERE:
             inside.clear()
-        slots[out] = kernel(*[slots[i] for i in operands])
-        if first == NOWHERE and not _finite(slots[out]):
+        value = kernel(*operands)
+        if first == NOWHERE and not _finite(value):
             first = index
-        for slot in frees or ():
-            slots[slot] = None
-    for region in executor.regions:
-        region.call = None
+        return value
+
+    executor.hook_regions(call_inside)
+    # Every step runs to the end, so that all ranks meet in the same collectives.
+    run_instructions(hooked(executor.plan.before_update, call), executor.slots, [0])
+    executor.hook_regions(None)
     runs = first != NOWHERE and executor.graph.nodes[first].regions
     return Origin(held, int(first), inside[0] if runs and inside else None)
 

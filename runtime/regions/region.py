@@ -8,11 +8,12 @@ supplies the same places again: large results are written to supplied places if 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from mspc.analysis.aliasing import Updates, aliased_operands
+from mspc.analysis.aliasing import aliased_operands
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.control.regions import If, While
@@ -20,12 +21,12 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import RegionResultBuffer
 from mspc.runtime.faults.record import RegionFailure
-from mspc.runtime.plan import Instructions, RegionKernels, plan
+from mspc.runtime.plan import KernelFailed, RegionKernels, hooked, plan, run_instructions
 
 Array = Any
 Kernel = Callable[..., Any]
-Call = Callable[[Graph, int, Kernel, Sequence[Any]], Any]
-"""Function that runs the kernel of a node, given its graph and its position there, on operands."""
+Call = Callable[..., Any]
+"""Function that runs the kernel of a node, given its graph, its position there, the kernel and the operands."""
 
 
 class Region:
@@ -37,7 +38,6 @@ class Region:
     slots: of its values; the first are its parameters', to be filled with the operands before `run`. overwrites: the
     numbers of the results that alias a parameter which the region overwrites. handed: the places to which results are
     written, by their numbers, to be set before `run`. shown: for every result the parameters of which it may be a view.
-    call: if set, runs the kernels of the nodes: called with graph, position, kernel and operands.
     """
 
     def __init__(self, graph: Graph, backend: NumPyBackend, kernels: RegionKernels, compiles: bool) -> None:
@@ -47,22 +47,14 @@ class Region:
         handed = {makers[number]: place for number, place in places.items()}
         made = plan(graph, backend, kernels, handed, compiles)
         self.handed = {number: place for number, place in places.items() if place.used}
-        updates = Updates(graph)
-        self.shown = [updates.parameters(value) for value in graph.results]
-        if updates.numbers:
-            written = {node.inputs[place] for node in graph.nodes for place in node.op.mutates}
-            for index, node in enumerate(graph.nodes):
-                last = made.last_use.get(node, index)
-                # A node that runs graphs may read an operand after it has updated another.
-                behind = last if last < len(graph.nodes) and graph.nodes[last].regions else last - 1
-                if node not in written and updates.between((node,), index, behind):
-                    made.copy_result(index)
-        self.overwrites = [i for i, value in enumerate(graph.results) if updates.changes(value)]
-        self.call: Call | None = None
+        self.shown = [made.updates.parameters(value) for value in graph.results]
+        self.overwrites = [i for i, value in enumerate(graph.results) if made.updates.changes(value)]
         self.slots: list[Any] = [None] * made.slots
         for constant, slot in made.constants:
             self.slots[slot] = constant.value
-        self._steps: Instructions = [*made.before_update, *made.after_update]
+        self._steps = self._plain = [*made.before_update, *made.after_update]
+        self._call: Call | None = None
+        self._running = [-1]
         self._results = made.result_slots
         self._free = made.free_at_end
         self._unset = [None] * len(graph.parameters)
@@ -70,43 +62,23 @@ class Region:
     def run(self) -> list[Array]:
         """Return the results for the operands that are in the first slots. Raise RegionFailure if a kernel fails."""
         slots = self.slots
-        index = -1
         try:
-            if self.call is not None:
-                return self._run_by(self.call)
-            for index, kernel, first, second, operands, out, frees in self._steps:  # noqa: B007  # for the failure
-                if second >= 0:
-                    slots[out] = kernel(slots[first], slots[second])
-                elif operands is None:
-                    slots[out] = kernel(slots[first])
-                else:
-                    slots[out] = kernel(*[slots[i] for i in operands])
-                if frees is not None:
-                    for i in frees:
-                        slots[i] = None
-        except RegionFailure:
-            raise
-        except Exception as error:
-            raise RegionFailure(self.graph, index, error) from error
+            run_instructions(self._steps, slots, self._running)
+        except KernelFailed as failed:
+            cause = failed.__cause__
+            assert isinstance(cause, Exception)
+            inner = isinstance(cause, RegionFailure)
+            raise cause if inner else RegionFailure(self.graph, failed.index, cause) from cause
         results = [slots[slot] for slot in self._results]
         for slot in self._free:
             slots[slot] = None
         return results
 
-    def _run_by(self, call: Call) -> list[Array]:
-        slots = self.slots
-        for index, kernel, first, second, operands, out, frees in self._steps:
-            if operands is None:
-                operands = (first,) if second < 0 else (first, second)
-            try:
-                slots[out] = call(self.graph, index, kernel, [slots[i] for i in operands])
-            except RegionFailure:
-                raise
-            except Exception as error:
-                raise RegionFailure(self.graph, index, error) from error
-            for i in frees or ():
-                slots[i] = None
-        return [slots[slot] for slot in self._results]
+    def hook(self, call: Call | None) -> None:
+        """Let `call` run the kernels of the nodes, or None themselves."""
+        if call != self._call:
+            self._call = call
+            self._steps = self._plain if call is None else hooked(self._plain, partial(call, self.graph))
 
     def room(self, number: int) -> Array:
         """Return a new array for a result."""

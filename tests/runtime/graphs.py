@@ -50,6 +50,8 @@ class TotalOfRanks(Collective, abstract=True):
 class Turned(Op, abstract=True):
     """x transposed, sharing memory with x."""
 
+    may_alias: ClassVar[bool] = True
+
     def run(self, be: Any, x: Any) -> Any:
         return x.T
 

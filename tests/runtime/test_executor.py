@@ -126,7 +126,7 @@ def test_a_view_of_a_parameter_keeps_the_value_of_before_the_update() -> None:
 
 @pytest.mark.parametrize("sliced", [False, True], ids=["an array", "a view of a larger array"])
 def test_what_an_update_returns_is_not_changed_by_the_next(sliced: bool) -> None:
-    """Whole, seen through views, and inside a tuple; in the first step, which finds the hazards, and later."""
+    """Whole, seen through views, and inside a tuple."""
     graph = Graph("net")
     w, x = Parameter("w", TensorType(FLOAT32, (2, 2)), "parameter"), Parameter("x", TensorType(FLOAT32, (2, 2)))
     graph.parameters = [w, x]

@@ -203,7 +203,7 @@ def _values(judge: TorchJudge, graph: Graph, given: dict[str, Array], backend: N
     """Every operator on the operands that it has on one device, also inside of loops and branches."""
     least, regions = coarsest(graph), Regions(graph, backend, [0] * PLACE_WORDS, compiles=False)
 
-    def inside(each: Graph, index: int, kernel: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    def inside(each: Graph, index: int, kernel: Callable[..., Any], *operands: Any) -> Any:
         node = each.nodes[index]
         return kernel(*operands) if node.regions else _judged(judge, node, kernel, operands, least, found)
 
@@ -213,8 +213,8 @@ def _values(judge: TorchJudge, graph: Graph, given: dict[str, Array], backend: N
             op: Any = node.op
             kernel = regions.kernel(node) if node.regions else op.kernel(backend)
             for region in regions.prepared:
-                region.call = inside
-            values[node] = inside(graph, index, kernel, [value_at(values, value) for value in node.inputs])
+                region.hook(inside)
+            values[node] = inside(graph, index, kernel, *(value_at(values, value) for value in node.inputs))
 
 
 def _judged(
