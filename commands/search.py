@@ -298,11 +298,11 @@ def _notes(plan: PlanResult, all_alike: bool) -> list[str]:
         found.append(f"is of the program that runs its {plan.alike} equal layers as one graph")
     if plan.search_gap is not None:
         found.append(
-            f"is within {plan.search_gap:.1%} of the least by what the search adds up: bytes, collectives and memory "
-            "traffic one by one, which is not the step's time"
+            f"is within {plan.search_gap:.1%} of the minimum of the search's sum (bytes, collectives and memory "
+            "traffic, one by one), which is not the step's time"
         )
     elif plan.name == SEARCH:
-        found.append("states no gap by what the search adds up: the plan is not one of those that it compares")
+        found.append("has no gap to the minimum of the search's sum, because the search does not compare this plan")
     if plan.mean_nbytes < plan.nbytes - 0.5:
         sent, mean = size_text(int(plan.nbytes)), size_text(int(plan.mean_nbytes))
         found.append(f"sends {sent} from rank {plan.rank}, {mean} in the mean of all")

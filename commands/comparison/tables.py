@@ -257,8 +257,8 @@ def changes_table(collectives: Sequence[SentDifference]) -> TextTable:
     changes = sorted(merged.items(), key=lambda entry: -len(entry[1]) * abs(entry[0][2][1] - entry[0][2][0]))
     rows = [
         [
-            " -> ".join(operator for operator in dict.fromkeys(operators) if operator)
-            + (f" of the {name}" if name.startswith(GRADIENT_OF) else f" in {inside}" * bool(inside)),
+            (f"{name.removeprefix(GRADIENT_OF)} gradient" if name.startswith(GRADIENT_OF) else inside or OUTSIDE)
+            + ": " + " -> ".join(operator for operator in dict.fromkeys(operators) if operator),
             str(len(those)), sizes_text(len(those) * before, len(those) * after), line or OUTSIDE,
         ]
         for (name, operators, (before, after), line, cell), those in changes

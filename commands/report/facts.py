@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
@@ -314,8 +315,10 @@ def _slice(node: Node) -> SliceRow:
 
 
 def source_line(frames: Frames) -> str:
-    """Return `net.py:45`, the innermost line in the user's own files, else the innermost line; "" without frames."""
-    for frame in frames:
-        if not frame.file.startswith("mspc/"):
-            return f"{frame.file}:{frame.line}"
-    return f"{frames[0].file}:{frames[0].line}" if frames else ""
+    """Return `net.py:45`, the innermost line in the user's own files, else the innermost line; "" without frames. Files
+    below the current folder have no folder in front."""
+    if not frames:
+        return ""
+    own = next((frame for frame in frames if not frame.file.startswith("mspc/")), frames[0])
+    file = own.file.removeprefix(f"{os.getcwd()}/") if os.path.isabs(own.file) else own.file
+    return f"{file}:{own.line}"

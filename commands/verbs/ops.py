@@ -44,7 +44,8 @@ def ops(
         cells = [
             (r["name"], r["rule"] or "-", r["gradient"], ", ".join(r["attributes"]) or "-") for r in rows
         ]
-        print_table(TextTable(f"{len(rows)} operators", ("operator", "rule", "gradient", "attributes"), cells))
+        title = f"{len(rows)} operator{'s' * (len(rows) != 1)}"
+        print_table(TextTable(title, ("operator", "rule", "gradient", "attributes"), cells))
 
 
 def describe(operator: type[Op]) -> dict[str, Any]:

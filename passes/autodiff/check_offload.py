@@ -16,7 +16,7 @@ from mspc.passes.lib.host_memory import cell_of
 
 @dataclass(frozen=True)
 class CheckOffload(Pass):
-    """Look at the marks of forward operators; the graph stays as it is."""
+    """Refuse offload marks without effect; the graph stays as it is."""
 
     regions = WHOLE
 

@@ -40,7 +40,7 @@ class Compiling:
 
 @dataclass(frozen=True)
 class Simplify(Pass):
-    """Tuple forwarding, constant folding, common subexpressions of backward operators, dead code."""
+    """Forward tuples, fold constants, merge equal backward operators, remove dead code."""
 
     regions = WHOLE
 

@@ -17,7 +17,7 @@ LEAST = 64 << 20
 
 @dataclass(frozen=True)
 class ExchangeLargeTables(Pass):
-    """Exchange rows in the place of tables whose bytes are many. least: that are spared by each exchange."""
+    """Exchange rows instead of gathering large tables. least: the bytes that an exchange must save."""
 
     least: int = LEAST
 

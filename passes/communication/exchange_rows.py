@@ -33,7 +33,7 @@ Users = dict[Value, list[Node]]
 
 @dataclass(frozen=True)
 class ExchangeRows(Pass):
-    """Exchange rows in the place of tables."""
+    """Exchange the rows that are read instead of gathering tables."""
 
     regions = OPENED
     needs = (GLOBAL,)

@@ -16,7 +16,7 @@ from mspc.passes.base import GLOBAL, Pass
 
 @dataclass(frozen=True)
 class ShareStatistics(Pass):
-    """Let operators that speak of a batch speak of all ranks' rows."""
+    """Compute statistics of a batch over the rows of all ranks."""
 
     needs = (GLOBAL,)
 

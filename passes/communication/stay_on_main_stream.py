@@ -21,7 +21,7 @@ from mspc.passes.base import Pass
 
 @dataclass(frozen=True)
 class StayOnMainStream(Pass):
-    """Drop the stream of such collectives."""
+    """Move small collectives that the next node waits for back to the main stream."""
 
     def run(self, graph: Graph) -> bool:
         changed = False

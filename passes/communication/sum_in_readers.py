@@ -28,7 +28,7 @@ _TYPES = (FLOAT16, BFLOAT16, FLOAT32)
 
 @dataclass(frozen=True)
 class SumInReaders(Pass):
-    """Mark such reductions, which then have no stream of their own."""
+    """Let the kernel that reads an AllReduce of two ranks add up its parts."""
 
     def run(self, graph: Graph) -> bool:
         users = graph.users()

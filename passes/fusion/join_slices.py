@@ -26,7 +26,7 @@ from mspc.passes.fusion.rewriter import Rewriter
 
 @dataclass(frozen=True)
 class JoinSlices(Pass):
-    """Replace sums of gradients of slices."""
+    """Replace sums of gradients of slices by one concatenation."""
 
     def run(self, graph: Graph) -> bool:
         if not any(isinstance(node.op, StridedSliceGrad) for node in graph.nodes):

@@ -22,7 +22,7 @@ from mspc.passes.fusion.simplify_products import left_of_batch
 
 @dataclass(frozen=True)
 class ProductsOfRows(Pass):
-    """Replace such products, and such sums of products."""
+    """Replace a batch of products with one matrix by one product of all rows."""
 
     def run(self, graph: Graph) -> bool:
         emitter = Emitter(graph)

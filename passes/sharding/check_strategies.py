@@ -34,7 +34,7 @@ STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistrib
 
 @dataclass(frozen=True)
 class CheckStrategies(Pass):
-    """Attach the layouts of configured operators; report every strategy that cannot be."""
+    """Attach the layouts of configured operators; report every invalid strategy."""
 
     needs = (GLOBAL,)
 

@@ -122,7 +122,7 @@ class SearchedNetwork:
         for limit in self._smaller_limits() if self.front is None else ():  # the front has them
             yield f"a search within {limit} bytes of memory", partial(self._near, limit)
         if self.asked.free or not is_configured(self.plain):
-            yield "every rank computing everything", partial(self.network.compiled, REPLICATED)
+            yield "replication on all ranks", partial(self.network.compiled, REPLICATED)
 
     @cached_property
     def plain(self) -> Compiled:

@@ -54,7 +54,7 @@ def test_meshes_side_by_side(run: Run) -> None:
 def test_a_mesh_takes_what_is_quicker_there(run: Run) -> None:
     (plan, *_) = plans(run, "--mesh", "2x2x2")
     assert (plan["name"], plan["mesh"]) == ("search", "2x2x2")
-    assert plan["taken_from"] == "every rank computing everything", "links are slow"
+    assert plan["taken_from"] == "replication on all ranks", "links are slow"
 
 
 def test_a_mesh_of_one_axis_holds_what_is_sharded_one_way(run: Run) -> None:
