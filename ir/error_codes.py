@@ -213,7 +213,15 @@ MISTAKES = (
         "    return x * x"),
     ErrorCode("E0214", "bprop returns the wrong gradients",
         "A `bprop` of a cell returns one gradient for each argument of `construct`, with the argument's shape and "
-        "element type."),
+        "element type.",
+        "class Twice(nn.Cell):\n"
+        "    def construct(self, x):\n"
+        "        return x * 2\n"
+        "\n"
+        "    def bprop(self, x, out, dout):\n"
+        "        return {{dout.sum() -> dout * 2}}\n"
+        "\n"
+        "ms.grad(Twice())(Tensor(np.ones([8, 4], np.float32)))"),
     ErrorCode("E0215", "a loop goes over something without elements",
         "`for` goes over tuples, lists, ranges, dicts and the rows of a tensor. A tensor without dimensions and a "
         "number have no elements; a set has no order.",
@@ -260,7 +268,9 @@ MISTAKES = (
         "def construct(self, x):\n    return ops.reshape(x, ({{7 -> 4}}, -1))"),
     ErrorCode("E0310", "an operator has no gradient",
         "The operator is not differentiable, or its gradient is not implemented. Stop the gradient before it with "
-        "`ops.stop_gradient`, or leave it out of the loss."),
+        "`ops.stop_gradient`, or leave it out of the loss.",
+        "x = Tensor(np.ones([8, 4], np.float32))\n"
+        "ms.grad(lambda x: ops.svd(x, {{True -> False}})[1].sum())(x)"),
     ErrorCode("E0311", "a size is negative",
         "Sizes are 0 or more. A -1 has a meaning in `reshape` alone.",
         "def construct(self, x):\n    return x + ops.zeros(({{-1 -> 8}}, 32), ms.float32)"),
@@ -331,9 +341,21 @@ MISTAKES = (
         "Every stage has the same number of ranks, so the number of stages divides the number of ranks.",
         "ms.set_auto_parallel_context(pipeline_stages={{3 -> 1}})"),
     ErrorCode("E0502", "a cell is of a stage that does not exist",
-        "`pipeline_stage` counts from 0 to `pipeline_stages` minus 1."),
+        "`pipeline_stage` counts from 0 to `pipeline_stages` minus 1.",
+        "first, last = nn.Dense(32, 32), nn.Dense(32, 8)\n"
+        "first.pipeline_stage, last.pipeline_stage = 0, {{2 -> 1}}\n"
+        "net = nn.PipelineCell(nn.WithLossCell(nn.SequentialCell(first, last), nn.MSELoss()), 2)\n"
+        "ms.set_auto_parallel_context(pipeline_stages=2)\n"
+        "x, y = Tensor(np.ones([8, 32], np.float32)), Tensor(np.ones([8, 8], np.float32))\n"
+        "nn.TrainOneStepCell(net, nn.SGD(net.trainable_params()))(x, y)"),
     ErrorCode("E0503", "micro-batches do not divide the batch",
-        "`PipelineCell` divides the first dimension of each input into micro-batches of one size."),
+        "`PipelineCell` divides the first dimension of each input into micro-batches of one size.",
+        "first, last = nn.Dense(32, 32), nn.Dense(32, 8)\n"
+        "first.pipeline_stage, last.pipeline_stage = 0, 1\n"
+        "net = nn.PipelineCell(nn.WithLossCell(nn.SequentialCell(first, last), nn.MSELoss()), {{3 -> 2}})\n"
+        "ms.set_auto_parallel_context(pipeline_stages=2)\n"
+        "x, y = Tensor(np.ones([8, 32], np.float32)), Tensor(np.ones([8, 8], np.float32))\n"
+        "nn.TrainOneStepCell(net, nn.SGD(net.trainable_params()))(x, y)"),
     ErrorCode("E0504", "there is no schedule of this name",
         "A schedule is one of the known names, or a `.csv` file with a table of actions.",
         "ms.set_auto_parallel_context(pipeline_config={'pipeline_scheduler': {{'1f2b' -> '1f1b'}}})"),
@@ -385,7 +407,10 @@ MISTAKES = (
         "micro-batches or offload; `mspc search --memory` finds a plan within a limit."),
     ErrorCode("E0804", "ranks call different collectives",
         "All ranks of a group must call the same collectives in the same order. A branch of the script that depends "
-        "on the rank calls another one."),
+        "on the rank calls another one.",
+        "$ echo 'from mindspore import *; communication.init(); first = {{communication.get_rank() -> 0}} == 0; "
+        "(ops.AllReduce if first else ops.AllGather)()(Tensor([1.0]))' > net.py\n"
+        "$ mspc run net.py --ranks 2 --simulate"),
     ErrorCode("E0805", "ranks feed different values",
         "An input that is replicated must be equal on all ranks that hold it. Seed the data set alike on these ranks, "
         "or shard the input."),
@@ -461,9 +486,17 @@ MISTAKES = (
         "The initializer is not known, or needs another number of dimensions.",
         "from mindspore.common.initializer import initializer\nt = initializer('{{normall -> normal}}', [4, 4])"),
     ErrorCode("E1009", "a group of ranks is wrong",
-        "Groups have unique names and hold each rank at most once, all of them ranks of the job."),
+        "Groups have unique names and hold each rank at most once, all of them ranks of the job.",
+        "from mindspore.communication import create_group, init\n"
+        "\n"
+        "init()\n"
+        "create_group(\"pair\", {{[0, 0] -> [0, 1]}})"),
     ErrorCode("E1010", "a call at the wrong time",
-        "The call needs another call before it, as `init()` before collectives, or may be made only once."),
+        "The call needs another call before it, as `init()` before collectives, or may be made only once.",
+        "from mindspore.communication import get_rank, init\n"
+        "\n"
+        "{{ -> init()}}\n"
+        "get_rank()"),
     # Data sets
     ErrorCode("E1100", "a data set is wrong",
         "An operation, a column or a number of rows does not fit. The message names the operation and the column."),

@@ -14,7 +14,8 @@ def require_init(function: str) -> state.Session:
     """Return the session, for a function that needs communication. Raise RuntimeError before `init()`."""
     session = state.current()
     if not session.initialized:
-        raise ApiRuntimeError(f"{function}() was called before init()", ["call mindspore.communication.init() first"])
+        notes = ["call mindspore.communication.init() first"]
+        raise ApiRuntimeError(f"{function}() was called before init()", notes, code="E1010")
     return session
 
 
