@@ -205,6 +205,24 @@ class AssignSub(Update):
         return be.xp.subtract(variable, value, out=variable)
 
 
+class ApplyGradientDescent(Update):
+    """var -= alpha * delta."""
+
+    use_locking: bool = False
+    operands = ("var", "alpha", "delta")
+    scalars = (1,)
+    mutates = (0,)
+    cuda_update = "var -= alpha * delta;"
+    neutral: ClassVar[Mapping[int, float | None]] = {1: 0.0, 2: -0.0}
+    bprop = _UPDATE
+    samples = _samples("x", "s", "x")
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        var, alpha, delta = inputs
+        var -= alpha * delta
+        return var
+
+
 class ApplyMomentum(Update):
     """accumulation = accumulation * momentum + gradient; variable -= learning_rate * accumulation.
 

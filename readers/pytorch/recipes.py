@@ -58,15 +58,13 @@ class PlainSGD(optim.Optimizer):
 
     def __init__(self, params: Any, lr: Any = 1e-3, weight_decay: float = 0.0, *, maximize: bool = False) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "maximize": maximize})
+        self.descend = ops.ApplyGradientDescent()
 
     def construct(self, gradients: Any) -> Any:
         gradients = self.decay_weight(self.signed(gradients))
         rates = self.rates()
         self.count_step()
-        return tuple([
-            self.assign(parameter, ops.cast(parameter - gradient * rate, parameter.dtype))
-            for parameter, gradient, rate in zip(self.parameters, gradients, rates, strict=True)
-        ])  # fmt: skip
+        return tuple([self.descend(*each) for each in zip(self.parameters, rates, gradients, strict=True)])
 
 
 class Adafactor(optim.Optimizer):

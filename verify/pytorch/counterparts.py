@@ -651,6 +651,7 @@ def update_formulas(torch: Any) -> Mapping[str, Formula]:
         "Assign": lambda op, w, value: (value.to(w.dtype).expand(w.shape),),
         "AssignAdd": lambda op, w, value: (w + value.to(w.dtype),),
         "AssignSub": lambda op, w, value: (w - value.to(w.dtype),),
+        "ApplyGradientDescent": lambda op, w, rate, g: (w - rate * g,),
         "ApplyMomentum": momentum,
         "SGD": sgd,
         "Adam": adam,

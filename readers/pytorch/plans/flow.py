@@ -233,6 +233,7 @@ SAME = frozenset(
 )  # fmt: skip
 """Kinds that take elements one by one."""
 LOSSES = frozenset("cross_entropy_loss nll_loss nll_loss_forward nll_loss_nd".split())
+LOG_SOFTMAX = ("log_softmax", "_log_softmax")
 ATTENTION = "scaled_dot_product_attention"
 
 
@@ -261,14 +262,15 @@ class LayerFlow:
 
     styles: of parameters by their qualified names. tied: of modules that share parameters with others, by their paths.
     parts: the number of slices. placed: parameters with a dimension that placements cut, not styles. cuts: the states
-    of values; missing ones are not known.
+    of values; missing ones are not known. loss_parallel: losses take slices of classes.
     """
 
     def __init__(
         self, program: ExportedProgram, styles: Mapping[str, Style], parts: int, placed: Mapping[str, int],
-        tied: Mapping[str, Style],
+        tied: Mapping[str, Style], loss_parallel: bool = False,
     ) -> None:  # fmt: skip
         self.program = program
+        self.loss_parallel = loss_parallel
         self.styles = styles
         self.parts = parts
         self.placed = placed
@@ -409,8 +411,12 @@ class LayerFlow:
         if kind == ATTENTION:
             return self._attention(node, given)
         if kind in LOSSES and state.dim == 1:
+            if self.loss_parallel:
+                return None
             raise _Wrong(f"the loss reads all classes, but {state.layer} leaves each rank a slice of them: gather "
-                         "them first")  # fmt: skip
+                         "them first, or set loss_parallel = true in the plan")  # fmt: skip
+        if kind in LOG_SOFTMAX and self.loss_parallel:
+            return state
         if kind in REDUCED:
             return self._reduced(node, given, first, state)
         shape = self.shape(first)

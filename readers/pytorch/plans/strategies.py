@@ -407,7 +407,7 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
             raise MspcError(f"{plan.name}: {', '.join(plan.batch_axes)} cut the batch into {parts} parts, and it has "
                             f"{rows} rows")  # fmt: skip
     tensor = {name: dim for name, cuts in placed.items() for dim, axes in cuts.items() if plan.tensor_axis in axes}
-    flow = LayerFlow(program, styles, plan.parts, tensor, tied)
+    flow = LayerFlow(program, styles, plan.parts, tensor, tied, plan.loss_parallel)
     if flow.mistakes:
         first = flow.mistakes[0]
         texts = list(dict.fromkeys(each.text for each in flow.mistakes))

@@ -165,14 +165,16 @@ def placement_of(value: str | ast.expr) -> Placement | None:
 # `layers` has styles by patterns of modules, in which `*` is a number or one part of a name. `parameters` has
 # placements, one for every axis of the mesh. The axis `tp`, or the last one, is the one that styles mean; the batch is
 # cut by all others but `pp`, which comes first and says how many stages of a pipeline there are. Without a mesh all
-# ranks are `tp`. `fully_shard` shares parameters with their states among ranks that would hold the same. A JSON file
+# ranks are `tp`. `fully_shard` shares parameters with their states among ranks that would hold the same, and with
+# `loss_parallel` losses take slices of classes, as in PyTorch's context of this name. A JSON file
 # has the same, or the dictionary of layers alone, or a model's `config.json` with `base_model_tp_plan`,
 # `base_model_ep_plan` and `base_model_pp_plan`, whose modules are on stages in their order.
 
 
 LARGEST = 1 << 24
 """Bytes of a file."""
-KEYS = ("mesh", "layers", "parameters", "fully_shard", "base_model_tp_plan", "base_model_ep_plan", "base_model_pp_plan")
+FLAGS = ("fully_shard", "loss_parallel")
+KEYS = ("mesh", "layers", "parameters", *FLAGS, "base_model_tp_plan", "base_model_ep_plan", "base_model_pp_plan")
 PIPELINE = "pp"
 TENSOR = "tp"
 """The axis of the mesh that styles mean, if it has one called so."""
@@ -180,9 +182,12 @@ TENSOR = "tp"
 
 @dataclass(frozen=True)
 class WrittenPlan:
-    """One plan. name: of its file. mesh: axes of one stage's ranks with their sizes. layers: styles by patterns of
-    modules. parameters: placements by patterns of parameters, one for every axis. fully_shard: parameters are shared
-    among their replicas. stages: how many; in_order: modules that are divided among them, if any are named.
+    """One plan.
+
+    name: of its file. mesh: axes of one stage's ranks with their sizes. layers: styles by patterns of modules.
+    parameters: placements by patterns of parameters, one for every axis. fully_shard: parameters are shared among their
+    replicas. loss_parallel: losses take slices of classes. stages: how many; in_order: modules that are divided among
+    them, if any are named.
     """
 
     name: str
@@ -190,6 +195,7 @@ class WrittenPlan:
     layers: Mapping[str, Style]
     parameters: Mapping[str, tuple[Placement, ...]] = field(default_factory=dict[str, tuple[Placement, ...]])
     fully_shard: bool = False
+    loss_parallel: bool = False
     stages: int = 1
     in_order: tuple[str, ...] = ()
 
@@ -233,16 +239,17 @@ def plan_of(shown: str, found: Mapping[str, Any], ranks: int) -> WrittenPlan:
     layers: dict[str, Any] = {}
     for key in ("base_model_tp_plan", "base_model_ep_plan", "layers"):
         layers |= table_in(shown, found, key, required=False)
-    sharded = found.get("fully_shard", False)
-    if not isinstance(sharded, bool):
-        raise MspcError(f"{shown}: fully_shard is {sharded!r:.60}, not true or false")
+    flags = {key: found.get(key, False) for key in FLAGS}
+    for key, value in flags.items():
+        if not isinstance(value, bool):
+            raise MspcError(f"{shown}: {key} is {value!r:.60}, not true or false")
     parameters = table_in(shown, found, "parameters", required=False)
-    if not layers and not parameters and not sharded and stages == 1:
+    if not layers and not parameters and not flags["fully_shard"] and stages == 1:
         raise MspcError(f"{shown}: there is no table [layers], and no other that says anything")
     styles = {name: _style(shown, name, value) for name, value in layers.items()}
     return WrittenPlan(
-        shown, mesh, styles, {n: _placements(shown, n, v, mesh) for n, v in parameters.items()}, sharded, stages,
-        tuple(table_in(shown, found, "base_model_pp_plan", required=False)),
+        shown, mesh, styles, {n: _placements(shown, n, v, mesh) for n, v in parameters.items()}, **flags, stages=stages,
+        in_order=tuple(table_in(shown, found, "base_model_pp_plan", required=False)),
     )  # fmt: skip
 
 

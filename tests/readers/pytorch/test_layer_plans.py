@@ -211,6 +211,7 @@ MEGATRON_COLLECTIVES = {"AllReduce": 9}
     [
         (MEGATRON, {}, 4), (MEGATRON, {"mesh": {"dp": 2, "tp": 4}}, 8), (SEQUENCE, PLACES, 4),
         (MEGATRON, {"mesh": {"dp": 2, "tp": 2}, "fully_shard": True}, 4),
+        ({"head": "colwise", "words": "embedding_rowwise"}, {"loss_parallel": True}, 4),
         ({"head": "colwise_gather_output", "words": "embedding_rowwise", "norm": "replicate"}, {}, 4),
         ({}, {"mesh": {"dp": 2, "tp": 2},
               "parameters": {"layers.*.up.weight": ["Replicate()", "Shard(0)"],
@@ -229,6 +230,13 @@ def test_megatrons_plan_sends_megatrons_collectives(tmp_path: Path) -> None:
     options = ("--ranks", "4", "--optimizer", "sgd:lr=0.1", "--json", "-", "--quiet")
     found = json.loads(by_plan(MEGATRON, "compile", str(SAMPLE), *options, cwd=tmp_path))
     assert Counter(each["operator"] for each in found["collectives"]) == MEGATRON_COLLECTIVES
+
+
+def test_a_parallel_loss_gathers_no_logits(tmp_path: Path) -> None:
+    options = ("--ranks", "4", "--optimizer", "sgd:lr=0.1", "--json", "-", "--quiet")
+    plan = {"layers": {"head": "colwise"}, "loss_parallel": True}
+    found = json.loads(by_plan(plan, "compile", str(SAMPLE), *options, cwd=tmp_path))["collectives"]
+    assert "the largest element of rows" in "".join(each["reason"] for each in found)
 
 
 def test_tied_weights_have_the_style_of_the_module_that_reads_them() -> None:
