@@ -1,4 +1,4 @@
-"""The interface of `Op.launch` to a GPU, and the C++ that all kernels share.
+"""The interface of `Op.launch` to a GPU, and the C++ types of elements.
 
 Operators import nothing of CUDA: the GPU runtime passes a `Device` with its arrays, and they return a function that
 puts their work on the current stream. Arrays are placed once, so a launch is made once and called at every step.
@@ -119,8 +119,8 @@ class Device(Protocol):
     rejoined: int
 
     def kernel(self, source: str, name: str) -> Kernel:
-        """Return the `extern "C" __global__` function `name` of `PRELUDE + source`, compiled by NVRTC and cached on
-        disk."""
+        """Return the `extern "C" __global__` function `name` of `source`, compiled by NVRTC behind ops/cuda/prelude.cuh
+        and cached on disk."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -227,59 +227,3 @@ def c_type(dtype: DType) -> str:
 def computing_type(dtype: DType) -> str:
     """Return the C++ type in which an element is computed: halves are widened to float."""
     return "float" if dtype.name in ("Float16", "BFloat16") else C_TYPES[dtype.name]
-
-
-PRELUDE = r"""
-typedef unsigned long long u64;
-struct f16 { unsigned short bits; };
-struct bf16 { unsigned short bits; };
-
-__device__ __forceinline__ float wide(f16 v) {
-    float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v.bits)); return r;
-}
-__device__ __forceinline__ float wide(bf16 v) { return __uint_as_float((unsigned int)v.bits << 16); }
-template <class T> __device__ __forceinline__ T wide(T v) { return v; }
-
-template <class T> struct Narrow { template <class V> static __device__ __forceinline__ T of(V v) { return (T)v; } };
-template <> struct Narrow<f16> {
-    static __device__ __forceinline__ f16 of(float v) {
-        f16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(v)); return r;
-    }
-};
-template <> struct Narrow<bf16> {
-    static __device__ __forceinline__ bf16 of(float v) {
-        bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(v)); return r;
-    }
-};
-template <class T, class V> __device__ __forceinline__ T narrow(V v) { return Narrow<T>::of(v); }
-
-// N neighbouring elements that are loaded and stored at once.
-template <class T, int N> struct alignas(sizeof(T) * N) Pack { T at[N]; };
-
-struct Sum { template <class V> static __device__ __forceinline__ V of(V a, V b) { return a + b; } };
-struct Product { template <class V> static __device__ __forceinline__ V of(V a, V b) { return a * b; } };
-struct Largest {  // like NumPy's: a NaN wins
-    template <class V> static __device__ __forceinline__ V of(V a, V b) { return a < b || b != b ? b : a; }
-};
-struct Smallest {
-    template <class V> static __device__ __forceinline__ V of(V a, V b) { return b < a || b != b ? b : a; }
-};
-
-// The value combined over a warp, on all its lanes, in an order that never changes.
-template <class How, class V> __device__ __forceinline__ V over_warp(V v) {
-    for (int offset = 16; offset; offset >>= 1) v = How::of(v, __shfl_xor_sync(0xffffffffu, v, offset));
-    return v;
-}
-// The same over a block of a whole number of warps, on all its threads; `shared` has room for 32 values.
-template <class How, class V> __device__ __forceinline__ V over_block(V v, V* shared, V neutral) {
-    v = over_warp<How>(v);
-    int warps = blockDim.x >> 5;
-    if (warps == 1) return v;
-    __syncthreads();
-    if (!(threadIdx.x & 31)) shared[threadIdx.x >> 5] = v;
-    __syncthreads();
-    v = (threadIdx.x & 31) < warps ? shared[threadIdx.x & 31] : neutral;
-    return over_warp<How>(v);
-}
-"""
-"""C++ before every kernel: Float16 and BFloat16 as bits (no header is needed), packs, reductions in a fixed order."""

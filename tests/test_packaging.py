@@ -62,7 +62,10 @@ def test_wheel_holds_the_data_files_and_no_others(root: Path, wheel_names: set[s
     tables = {f"mspc/mindspore_api/index/{path.name}" for path in (root / "mindspore_api/index").glob("*.txt")}
     assert len(tables) > 10
     demo = {"mspc/commands/demo/README.md", "mspc/commands/demo/net.py.txt"}
-    assert data == {"mspc/ir/text/grammar.lark", "mspc/py.typed"} | page | tables | demo
+    kernels = (path for folder in ("ops", "runtime") for path in (root / folder).rglob("*.*"))
+    sources = {f"mspc/{p.relative_to(root)}" for p in kernels if p.suffix in (".cu", ".cuh", ".cpp", ".h")}
+    assert len(sources) > 90
+    assert data == {"mspc/ir/text/grammar.lark", "mspc/py.typed"} | page | tables | demo | sources
 
 
 def test_wheel_holds_the_stubs(wheel_names: set[str]) -> None:

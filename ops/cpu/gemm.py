@@ -18,13 +18,14 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from mspc.ops.cpu.blocks import thread_count
-from mspc.ops.cpu.gemm_source import FEW_ROWS
 from mspc.ops.cpu.loops.kernel import address
 from mspc.ops.cpu.thread_pool import is_loaded, library
 
 # The OpenBLAS inside NumPy's wheels: its number of threads, and the addresses of its matmuls for C++.
 
 
+FEW_ROWS = 16
+"""The largest number of rows of a matmul of few rows; gemm.h has it, too."""
 _GEMM = {np.dtype(np.float32): "scipy_cblas_sgemm64_", np.dtype(np.float64): "scipy_cblas_dgemm64_"}
 
 Threads = tuple[Callable[[], int], Callable[[int], None]]

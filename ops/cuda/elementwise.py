@@ -19,8 +19,9 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
-from mspc.ops.cuda.text import MATH, RANDOM, accumulating_type, address, neutral, one_word, with_arguments
+from mspc.ops.cuda.text import accumulating_type, address, neutral, one_word, with_arguments
 from mspc.ops.device import Array, Device, Launch, all_of, c_type, computing_type, nothing
+from mspc.ops.source_files import source_text
 
 # Elements that a kernel reads at other places than its own: slices, joins, transposes and their like within a chain.
 #
@@ -210,19 +211,6 @@ class LoopLine:
 
 BLOCK = 256
 """Threads of a block."""
-
-HELPERS = r"""
-// n / d for n below 2^31; m and s stand for d, see `divisor`.
-__device__ __forceinline__ unsigned int quotient(unsigned int n, unsigned int d, unsigned int m, unsigned int s) {
-    return m ? __umulhi(n, m) >> s : n;
-}
-__device__ __forceinline__ u64 quotient(u64 n, u64 d, u64 m, u64 s) { return n / d; }
-// Combined over N neighbouring lanes of a warp.
-template <class How, int N, class V> __device__ __forceinline__ V over_lanes(V v) {
-    for (int offset = N / 2; offset; offset >>= 1) v = How::of(v, __shfl_xor_sync(0xffffffffu, v, offset));
-    return v;
-}
-"""
 
 
 @dataclass(slots=True)
@@ -452,8 +440,7 @@ class CudaLoop:
         """Return the kernel without the text common to all kernels."""
         index = "u64" if self.wide else "unsigned int"
         head = f'extern "C" __global__ void __launch_bounds__({BLOCK}) {name}({", ".join(self.parameters)}) {{'
-        common = [RANDOM] if self.step is not None else []
-        return "\n".join([*common, f"typedef {index} I, Index;", self.chain, head, *_indented(body), "}", ""])
+        return "\n".join([f"typedef {index} I, Index;", self.chain, head, *_indented(body), "}", ""])
 
 
 def _indented(lines: Sequence[str]) -> list[str]:
@@ -509,7 +496,7 @@ def row_loop(loop: CudaLoop, rows: int, lanes: int, parts: int, partial: Sequenc
             f"for (int j = 1; j < {loop.pack}; ++j) total{i} = {total.how}::of(total{i}, r{i}[j]);",
         ]
         if lanes < BLOCK:
-            body.append(f"total{i} = over_lanes<{total.how}, {lanes}>(total{i});")
+            body.append(f"total{i} = over_group<{total.how}, {lanes}>(total{i});")
         else:
             begin = f"({total.type})({neutral(total.how, total.accumulates)})"
             body.append(f"total{i} = over_block<{total.how}>(total{i}, shared{i}, {begin});")
@@ -577,31 +564,6 @@ _EACH = 4
 """Partial totals that a thread adds up at least."""
 _LEAST, _MOST = 256, 1024
 """Threads of a block."""
-_ADDED = r"""
-// A block has `wide` columns of one total; of each a thread takes every slices-th of the partial totals.
-extern "C" __global__ void __launch_bounds__(1024) column_totals(TARGETS, int parts, int columns, int wide) {
-    __shared__ KIND sums[1024];
-    const KIND* partial;
-    RESULT* to;
-    long long count;
-    CHOICE
-    const int slices = blockDim.x / wide, slice = threadIdx.x / wide;
-    const int column = blockIdx.x * wide + threadIdx.x % wide;
-    KIND total = NEUTRAL;
-    #pragma unroll 8
-    for (int part = slice; part < parts; part += slices)
-        if (column < columns) total = HOW::of(total, partial[(size_t)part * columns + column]);
-    sums[threadIdx.x] = total;
-    for (int half = slices / 2; half; half /= 2) {
-        __syncthreads();
-        if (slice < half) sums[threadIdx.x] = HOW::of(sums[threadIdx.x], sums[threadIdx.x + half * wide]);
-    }
-    if (slice || column >= columns) return;
-    total = sums[threadIdx.x];
-    to[column] = narrow<RESULT>(count > 1 ? total / (KIND)count : total);
-}
-"""
-"""Many small blocks keep a GPU at work for the few microseconds that this takes."""
 
 
 class ColumnTotals:
@@ -690,7 +652,7 @@ def _added(
         + f"{{ partial = p{numbers[-1]}; to = t{numbers[-1]}; count = n{numbers[-1]}; }}",
     }  # fmt: skip
     head = "".join(f"#define {name} {text}\n" for name, text in names.items())
-    kernel = device.kernel(head + _ADDED, "column_totals")
+    kernel = device.kernel(head + source_text("ops/cuda/column_totals.cu"), "column_totals")
     slices = min(_MOST // _WIDE, 1 << max(0, -(-parts // _EACH) - 1).bit_length())
     wide = max(_WIDE, _LEAST // slices)
     each = [argument for total, own in totals for argument in (own, total.array, np.int64(total.count))]
@@ -888,7 +850,7 @@ def _flight(loop: CudaLoop, packs_per_thread: float, down: bool = False) -> int:
 
 
 def _bound(device: Device, source: str, name: str, loop: CudaLoop, blocks: int) -> Launch:
-    kernel = device.kernel(MATH + HELPERS + source, name)
+    kernel = device.kernel(source_text("ops/cuda/formulas.cuh") + source, name)
     arguments = tuple(loop.arguments)
 
     return partial(kernel, blocks, BLOCK, arguments)

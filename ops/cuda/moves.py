@@ -16,13 +16,11 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, dtype_of
 from mspc.ops.cuda.text import PACK_BYTES, WORDS, accumulating_type, address, constants, grid_of, index_type, lanes_of
 from mspc.ops.device import Array, Device, Launch, c_type, in_order
+from mspc.ops.source_files import source_text
 
 _BLOCK = 256
 _TOGETHER = 8
 """Moves in one launch at most."""
-MOVE = r"""
-struct alignas(16) Sixteen { u64 low, high; };
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,6 @@ def coordinates(sizes: Sequence[int], rest: str) -> str:
 
 
 def _moved(device: Device, name: str, moves: Sequence[Move], size: int) -> Launch:
-    source = MOVE
     calls: list[str] = []
     offsets: list[np.int64] = []
     most, biggest = 0, 0
@@ -155,7 +152,7 @@ def _moved(device: Device, name: str, moves: Sequence[Move], size: int) -> Launc
     numbers = range(len(moves))
     parameters = ", ".join(f"const void* from{i}, void* to{i}" for i in numbers)
     parameters += "".join(f", const long long read{i}, const long long written{i}" for i in numbers)
-    source += f'extern "C" __global__ void __launch_bounds__({_BLOCK}) {name}({parameters}) {{\n{"".join(calls)}}}\n'
+    source = f'extern "C" __global__ void __launch_bounds__({_BLOCK}) {name}({parameters}) {{\n{"".join(calls)}}}\n'
     kernel = device.kernel(source, name)
     arguments = [*(array for each in moves for array in (each.source, each.target)), *offsets]
     grid = (-(-most // _BLOCK), len(moves), 1)
@@ -208,14 +205,10 @@ def _transposed(device: Device, name: str, move: Move, size: int) -> Launch:
         lines.append(f"const long long o{i} = {rest}{f' % {n}' if i else ''};")
         lines.append(f"const unsigned int rest{i} = {rest} / {n};")
         rest = f"rest{i}"
-    source = MOVE + f"typedef {word} W;\n" + constants(
+    source = f"typedef {word} W;\n" + constants(
         HIGH=high, WIDE=wide, DOWN=down, ACROSS=across, HEIGHT=height, WIDTH=width, PITCH=_pitch(high, size),
     ) + f"constexpr long long OUT = {move.target_strides[along]}ll, IN = {move.source_strides[last]}ll;\n"  # fmt: skip
-    source += _TILES
-    for key, text in {
-        "NAME": name, "OTHERS": " ".join(lines), "SOURCE": base["source"], "TARGET": base["target"],
-    }.items():  # fmt: skip
-        source = source.replace(f"@{key}@", text)
+    source += source_text("ops/cuda/transpose.cu", name=name, others=" ".join(lines), **base)
     kernel = device.kernel(source, name)
     grid = grid_of(batch * down * across)
     return lambda: kernel(grid, _BLOCK, [move.source, move.target])
@@ -226,30 +219,6 @@ def _pitch(length: int, size: int) -> int:
     banks."""
     each = max(1, 4 // size)
     return (-(-length // each) | 1) * each
-
-
-_TILES = r"""
-// a counts along the source's neighbours (HEIGHT of them), b along the target's (WIDTH).
-extern "C" __global__ void __launch_bounds__(256) @NAME@(const void* from, void* to) {
-    __shared__ W tile[WIDE][PITCH];
-    const unsigned int number = blockIdx.x / (DOWN * ACROSS), here = blockIdx.x % (DOWN * ACROSS);
-    const int a0 = here / ACROSS * HIGH, b0 = here % ACROSS * WIDE;
-    @OTHERS@
-    const W* source = (const W*)from + (@SOURCE@);
-    W* target = (W*)to + (@TARGET@);
-    #pragma unroll
-    for (int e = threadIdx.x; e < HIGH * WIDE; e += 256) {
-        const int x = e % HIGH, k = e / HIGH;
-        if (a0 + x < HEIGHT && b0 + k < WIDTH) tile[k][x] = source[a0 + x + (b0 + k) * IN];
-    }
-    __syncthreads();
-    #pragma unroll
-    for (int e = threadIdx.x; e < HIGH * WIDE; e += 256) {
-        const int x = e % WIDE, k = e / WIDE;
-        if (a0 + k < HEIGHT && b0 + x < WIDTH) target[(a0 + k) * OUT + b0 + x] = tile[x][k];
-    }
-}
-"""
 
 
 def put_values(device: Device, name: str, out: Array, text: str, operands: Sequence[tuple[str, Array]] = (),
@@ -268,18 +237,7 @@ def put_values(device: Device, name: str, out: Array, text: str, operands: Seque
     parameters = ", ".join([*(f"const {c_type(dtype_of(a.dtype))}* {n}" for n, a in operands), "R* out"])
     source = common + f"typedef {c_type(dtype)} R;\ntypedef {index_type(count + _BLOCK * lanes)} Index;\n" + (
         constants(SIZE=count, V=lanes)
-    ) + f"""
-extern "C" __global__ void __launch_bounds__({_BLOCK}) {name}({parameters}) {{
-    const Index begin = ((Index)blockIdx.x * {_BLOCK} + threadIdx.x) * V;
-    if (begin >= SIZE) return;
-    {before}
-    Pack<R, V> made;
-    #pragma unroll
-    for (int j = 0; j < V; ++j) {{ const Index at = begin + j; (void)at; if (at < SIZE) made.at[j] = {text}; }}
-    if (begin + V <= SIZE) *(Pack<R, V>*)(out + begin) = made;
-    else for (int j = 0; j < V && begin + j < SIZE; ++j) out[begin + j] = made.at[j];
-}}
-"""
+    ) + source_text("ops/cuda/put_values.cu", name=name, parameters=parameters, before=before, text=text)
     kernel = device.kernel(source, name)
     grid = grid_of(-(-count // (_BLOCK * lanes)))
     arguments = [*(array for _, array in operands), out]
@@ -346,18 +304,7 @@ class RowLookup:
         return f"typedef {c_type(dtype_of(ids.dtype))} I;\ntypedef {index_type(elements)} Index;\n" + constants(
             MIDDLE=self.middle, SIZE=self.size, INNER=self.inner // lanes, COUNT=self.count, OFFSET=self.offset,
             TOTAL=self.total,
-        ) + _PLACE  # fmt: skip
-
-
-_PLACE = r"""
-// The row of this part that an id names, -1 for none.
-__device__ __forceinline__ int place_of(I id) {
-    long long place = (long long)id;
-    if (TOTAL && place < 0) place += TOTAL;
-    place -= OFFSET;
-    return place >= 0 && place < SIZE ? (int)place : -1;
-}
-"""
+        )  # fmt: skip
 
 
 def gather(device: Device, name: str, lookup: RowLookup, table: Array, ids: Array, out: Array) -> Launch | None:
@@ -367,20 +314,8 @@ def gather(device: Device, name: str, lookup: RowLookup, table: Array, ids: Arra
     size = dtype_of(table.dtype).itemsize
     lanes = lanes_of(size, lookup.inner, table, out)
     packs = math.prod(out.shape) // lanes
-    source = MOVE + f"typedef {WORDS[size * lanes]} W;\n" + lookup.head(ids, lanes) + constants(PACKS=packs) + f"""
-__device__ __forceinline__ void clear(Sixteen& v) {{ v.low = v.high = 0; }}
-template <class V> __device__ __forceinline__ void clear(V& v) {{ v = 0; }}
-extern "C" __global__ void __launch_bounds__({_BLOCK}) {name}(const void* table, const I* ids, void* out) {{
-    const Index at = (Index)blockIdx.x * {_BLOCK} + threadIdx.x;
-    if (at >= PACKS) return;
-    const Index i = at % INNER, row = at / INNER;
-    const Index group = row / COUNT;
-    const int place = place_of(ids[group / MIDDLE * COUNT + row % COUNT]);
-    W v;
-    if (place < 0) clear(v); else v = ((const W*)table)[(group * SIZE + place) * INNER + i];
-    ((W*)out)[at] = v;
-}}
-"""
+    source = f"typedef {WORDS[size * lanes]} W;\n" + lookup.head(ids, lanes) + constants(PACKS=packs)
+    source += source_text("ops/cuda/gather.cu", name=name)
     kernel = device.kernel(source, name)
     grid = grid_of(-(-packs // _BLOCK))
     return lambda: kernel(grid, _BLOCK, [table, ids, out])
@@ -396,24 +331,8 @@ def add_along(device: Device, name: str, outer: int, size: int, count: int, inne
     source = f"typedef {c_type(dtype)} T;\ntypedef {accumulating_type(dtype)} A;\n"
     source += f"typedef {c_type(dtype_of(ids.dtype))} I;\n"
     source += f"typedef {index_type(outer * inner * max(size, count))} Index;\n"
-    source += constants(OUTER=outer, SIZE=size, COUNT=count, INNER=inner, BASED=base is not None) + f"""
-extern "C" __global__ void __launch_bounds__({_BLOCK}) {name}(const I* ids, const T* rows, const T* base, T* out) {{
-    const Index at = (Index)blockIdx.x * {_BLOCK} + threadIdx.x;
-    if (at >= (Index)OUTER * INNER) return;
-    const Index o = at / INNER, i = at % INNER;
-    for (Index n = 0; n < SIZE; ++n) {{
-        const Index to = (o * SIZE + n) * INNER + i;
-        if (BASED) out[to] = base[to]; else out[to] = narrow<T>((A)0);
-    }}
-    for (Index p = 0; p < COUNT; ++p) {{
-        long long id = (long long)ids[(o * COUNT + p) * INNER + i];
-        if (id < 0) id += SIZE;
-        if (id < 0 || id >= SIZE) continue;
-        const Index to = (o * SIZE + (Index)id) * INNER + i;
-        out[to] = narrow<T>((A)wide(out[to]) + (A)wide(rows[(o * COUNT + p) * INNER + i]));
-    }}
-}}
-"""
+    source += constants(OUTER=outer, SIZE=size, COUNT=count, INNER=inner, BASED=base is not None)
+    source += source_text("ops/cuda/add_along.cu", name=name)
     kernel = device.kernel(source, name)
     grid = grid_of(-(-outer * inner // _BLOCK))
     return lambda: kernel(grid, _BLOCK, [ids, rows, out if base is None else base, out])

@@ -16,7 +16,6 @@ from itertools import groupby
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, dtype_of
 from mspc.ops.cuda.text import (
-    COMMON,
     Operand,
     accumulating_type,
     address,
@@ -29,6 +28,7 @@ from mspc.ops.cuda.text import (
 )
 from mspc.ops.device import Array, Device, Launch, c_type, in_order
 from mspc.ops.operator_arguments import axes_in
+from mspc.ops.source_files import source_text
 
 _ROW_BLOCK = 128
 _LONG_BLOCK = 512
@@ -123,7 +123,7 @@ class Rows:
             f"{'const ' if name[:2] == 'p_' else ''}{kind}* {self._restrict()}{name}" for name, kind, _ in self.pointers
         )
         kernel = f'extern "C" __global__ void __launch_bounds__(THREADS) {self.name}({parameters}) {{\n{body}}}\n'
-        return COMMON + head + kernel, -(-self.rows // (threads // group)), threads
+        return head + kernel, -(-self.rows // (threads // group)), threads
 
     def _restrict(self) -> str:
         taken = {address(o.array) for o in (*self.full, *self.by_row, *self.by_column)}
@@ -388,78 +388,19 @@ def _along_columns(device: Device, reduction: Reduction, each: _Pass, dtype: DTy
         lanes = min(lanes, max(1, 16 // size))
     kind, made = c_type(dtype_of(out.dtype)), dtype_of(out.dtype).itemsize
     operands = (*full, *others)
-    source = COMMON + f"typedef {accumulating_type(dtype)} A;\n"
+    source = f"typedef {accumulating_type(dtype)} A;\n"
     source += f"typedef {index_type(each.outer * each.count * each.inner)} Index;\ntypedef {kind} R;\n"
     source += constants(COUNT=each.count, INNER=each.inner, PARTS=each.parts, V=lanes, X=across, Y=high,
                         LENGTH=-(-each.count // each.parts), PACKED=lanes_of(made, lanes, out) == lanes)  # fmt: skip
     parameters = [f"const {c_type(o.dtype)}* __restrict__ p_{o.name}" for o in operands]
     loads = [f"const auto packed_{o.name} = pack_at<{c_type(o.dtype)}, V>(p_{o.name} + at0);" for o in full]
     values = [f"const A {o.name} = (A)wide(packed_{o.name}.at[j]);" for o in full]
-    source += _COLUMNS
-    for key, text in {
-        "NAME": reduction.name, "PARAMETERS": ", ".join([*parameters, "R* __restrict__ out"]), "HOW": reduction.how,
-        "NEUTRAL": neutral(reduction.how, dtype), "LOADS": " ".join(loads), "VALUES": " ".join(values),
-        "EACH": reduction.before_each, "ROW": reduction.before_row, "TEXT": reduction.text, "AFTER": reduction.after,
-    }.items():  # fmt: skip
-        source = source.replace(f"@{key}@", text)
+    source += source_text(
+        "ops/cuda/column_reduction.cu", name=reduction.name, parameters=", ".join([*parameters, "R* __restrict__ out"]),
+        how=reduction.how, neutral=neutral(reduction.how, dtype), loads=" ".join(loads), values=" ".join(values),
+        each=reduction.before_each, row=reduction.before_row, text=reduction.text, after=reduction.after,
+    )  # fmt: skip
     kernel = device.kernel(source, reduction.name)
     grid = (-(-each.inner // (across * lanes)) * each.parts * each.outer, 1, 1)
     arguments = [*(o.array for o in operands), out]
     return lambda: kernel(grid, across * high, arguments)
-
-
-_COLUMNS = r"""
-// Sums along the middle of (outer, COUNT, INNER), whose elements are divided into PARTS of LENGTH: X threads side by
-// side with V columns each, Y of them below each other.
-constexpr int TILES = (INNER + X * V - 1) / (X * V);
-extern "C" __global__ void __launch_bounds__(X * Y) @NAME@(@PARAMETERS@) {
-    const int lane = threadIdx.x % X, deep = threadIdx.x / X;
-    const Index part = blockIdx.x / TILES % PARTS, outer = blockIdx.x / TILES / PARTS;
-    const Index column = ((Index)(blockIdx.x % TILES) * X + lane) * V;
-    A totals[V];
-    #pragma unroll
-    for (int j = 0; j < V; ++j) totals[j] = @NEUTRAL@;
-    if (column < INNER) {
-        const Index begin = part * LENGTH;
-        const Index end = begin + LENGTH < COUNT ? begin + LENGTH : COUNT;
-        #pragma unroll 8
-        for (Index r = begin + deep; r < end; r += Y) {
-            const Index at0 = (outer * COUNT + r) * INNER + column;
-            @LOADS@
-            const Index row = outer * COUNT + r; (void)row;
-            @ROW@
-            #pragma unroll
-            for (int j = 0; j < V; ++j) {
-                const Index at = at0 + j; (void)at;
-                @VALUES@
-                @EACH@
-                totals[j] = @HOW@::of(totals[j], (A)(@TEXT@));
-            }
-        }
-    }
-    if (Y == 1) {
-        if (column < INNER) {
-            Pack<R, V> made;
-            #pragma unroll
-            for (int j = 0; j < V; ++j) {
-                const A total = totals[j];
-                made.at[j] = narrow<R>((A)(@AFTER@));
-            }
-            if (PACKED) put_pack<R, V>(out + (outer * PARTS + part) * INNER + column, made);
-            else for (int j = 0; j < V; ++j) out[(outer * PARTS + part) * INNER + column + j] = made.at[j];
-        }
-        return;
-    }
-    __shared__ A all[Y][V][X];
-    #pragma unroll
-    for (int j = 0; j < V; ++j) all[deep][j][lane] = totals[j];
-    __syncthreads();
-    for (int t = threadIdx.x; t < X * V; t += X * Y) {
-        A total = all[0][t % V][t / V];
-        #pragma unroll
-        for (int d = 1; d < Y; ++d) total = @HOW@::of(total, all[d][t % V][t / V]);
-        const Index place = (Index)(blockIdx.x % TILES) * (X * V) + t;
-        if (place < INNER) out[(outer * PARTS + part) * INNER + place] = narrow<R>((A)(@AFTER@));
-    }
-}
-"""

@@ -12,11 +12,8 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
-from mspc.ops.cuda.elementwise import HELPERS, ColumnTotals, KernelOperand, LoopLine, LoopReduction, coordinate
+from mspc.ops.cuda.elementwise import ColumnTotals, KernelOperand, LoopLine, LoopReduction, coordinate
 from mspc.ops.cuda.text import (
-    COMMON,
-    MATH,
-    RANDOM,
     accumulating_type,
     address,
     constants,
@@ -27,6 +24,7 @@ from mspc.ops.cuda.text import (
     with_arguments,
 )
 from mspc.ops.device import Array, Device, Launch, RankSum, all_of, c_type, computing_type
+from mspc.ops.source_files import source_text
 
 
 @dataclass(slots=True)
@@ -184,70 +182,6 @@ def end_of_total(line: LoopLine, group: int, most: LoopLine | None) -> str:
 # same bits, the same as from a separate reduction.
 
 
-FROM_PEER = r"""
-template <class P> __device__ __forceinline__ P from_peer(const P* from) {
-#ifdef __CUDA_ARCH__
-    // The memory of another GPU must not come from a cache of this one.
-    union { unsigned int words[sizeof(P) > 4 ? sizeof(P) / 4 : 1]; unsigned short half; P pack; } v;
-    if constexpr (sizeof(P) == 16)
-        asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-            : "=r"(v.words[0]), "=r"(v.words[1]), "=r"(v.words[2]), "=r"(v.words[3]) : "l"(from) : "memory");
-    else if constexpr (sizeof(P) == 8)
-        asm volatile("ld.relaxed.sys.global.v2.u32 {%0, %1}, [%2];"
-            : "=r"(v.words[0]), "=r"(v.words[1]) : "l"(from) : "memory");
-    else if constexpr (sizeof(P) == 4)
-        asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v.words[0]) : "l"(from) : "memory");
-    else
-        asm volatile("ld.relaxed.sys.global.u16 %0, [%1];" : "=h"(v.half) : "l"(from) : "memory");
-    return v.pack;
-#else
-    return *from;
-#endif
-}
-"""
-"""A load from the memory of another GPU, of 16, 8, 4 or 2 bytes."""
-RANK_SUMS = r"""
-// A pack of the sum: the parts of all ranks, in their order, from element `at` of each on.
-template <class T, int V, class C> __device__ __forceinline__ Pack<T, V> summed_pack(const u64* parts, long long at) {
-    Pack<T, V> found[RANKS];
-    #pragma unroll
-    for (int rank = 0; rank < RANKS; ++rank) {
-        const Pack<T, V>* from = (const Pack<T, V>*)((const T*)parts[rank] + at);
-        found[rank] = rank == OWN ? *from : from_peer(from);
-    }
-    #pragma unroll
-    for (int lane = 0; lane < V; ++lane) {
-        C sum = wide(found[0].at[lane]);
-        #pragma unroll
-        for (int rank = 1; rank < RANKS; ++rank) sum = Sum::of(sum, (C)wide(found[rank].at[lane]));
-        found[0].at[lane] = narrow<T>(sum);
-    }
-    return found[0];
-}
-__device__ __forceinline__ void tell_ranks(const u64* signs, int number, unsigned int call) {
-    __threadfence_system();
-    #pragma unroll
-    for (int rank = 0; rank < RANKS; ++rank)
-        if (rank != OWN) ((volatile unsigned int*)signs[rank])[number * RANKS + OWN] = call;
-}
-// A fence of a thread in every block would take as long as the loads.
-__device__ __forceinline__ unsigned int heard_at(const unsigned int* sign) {
-#ifdef __CUDA_ARCH__
-    unsigned int found;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(found) : "l"(sign) : "memory");
-    return found;
-#else
-    return *(const volatile unsigned int*)sign;
-#endif
-}
-__device__ __forceinline__ void hear_ranks(const u64* signs, int number, unsigned int call) {
-    const unsigned int* heard = (const unsigned int*)signs[OWN] + number * RANKS;
-    #pragma unroll
-    for (int rank = 0; rank < RANKS; ++rank)
-        if (rank != OWN) while ((int)(heard_at(heard + rank) - call) < 0) {}
-}
-"""
-
 _BEGIN = r"""
 const u64 parts[RANKS] = {PARTS}, signs[RANKS] = {SIGNS};
 const unsigned int call = ((volatile unsigned int*)sum_state)[0] + 1;
@@ -280,7 +214,7 @@ PLACE = "volatile long long* sum_place, const long long sum_mark"
 def sum_definitions(summed: RankSum) -> str:
     """Return C++ before the kernel."""
     sizes = constants(RANKS=len(summed.addresses), OWN=summed.own, STEP_SHIFT=summed.shift)
-    return sizes + FROM_PEER + RANK_SUMS
+    return sizes + source_text("ops/cuda/rank_sums.cuh")
 
 
 def sum_parameters(summed: RankSum) -> list[tuple[str, Any]]:
@@ -393,7 +327,7 @@ def launch_rows(device: Device, chain: RowChain) -> Launch | None:
         begin, body = [*sum_begin(summed), *begin], [*body, *sum_end()]
     lines = "".join(f"    {line}\n" for line in [*begin, *body])
     text = f'extern "C" __global__ void __launch_bounds__(THREADS) row_chain({parameters}) {{\n{lines}}}\n'
-    parts = (MATH, HELPERS, COMMON, RANDOM if draws else "", head, sum_definitions(summed) if summed else "",
+    parts = (source_text("ops/cuda/formulas.cuh"), head, sum_definitions(summed) if summed else "",
              _MEMORY if division.shared else "", text)  # fmt: skip
     kernel = device.kernel("".join(parts), "row_chain")
     grid, arguments, shared = grid_of(blocks), [value for _, value in given], division.shared

@@ -17,10 +17,8 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, dtype_of
-from mspc.ops.cuda.moves import MOVE, WORDS, RowLookup, add_along, gather
+from mspc.ops.cuda.moves import WORDS, RowLookup, add_along, gather
 from mspc.ops.cuda.text import (
-    COMMON,
-    MATH,
     accumulating_type,
     address,
     constants,
@@ -31,6 +29,7 @@ from mspc.ops.cuda.text import (
 )
 from mspc.ops.cuda.update import element_function, indented, takes_packs, updated
 from mspc.ops.device import Array, Copy, Device, Launch, c_type, computing_type, in_order, nothing
+from mspc.ops.source_files import source_text
 
 BLOCK = 256
 _CHUNK = 512
@@ -42,121 +41,6 @@ comparisons."""
 ABREAST = 8
 """Chunks in which a thread searches at once."""
 _ALIGNMENT = 256
-
-SORTED = r"""
-// Whether a key is below another one, or `also` equal to it.
-template <typename Key> __device__ __forceinline__ bool comes_before(Key key, Key other, bool also) {
-    return key < other || (also && key == other);
-}
-// How many of `count` sorted keys come before this one.
-template <typename Key> __device__ __forceinline__ int keys_before(const Key* sorted, int count, Key key, bool also) {
-    int low = 0;
-    while (count > 0) {
-        const int half = count / 2;
-        if (comes_before(sorted[low + half], key, also)) { low += half + 1; count -= half + 1; }
-        else count = half;
-    }
-    return low;
-}
-"""
-MERGED = r"""
-// The place in its line of the key at `at`, of COUNT keys in sorted chunks; equal ones of chunks ahead come before it.
-template <typename Key> __device__ __forceinline__ int place_of_key(const Key* keys, int at) {
-    const int own = at / CHUNK * CHUNK;
-    const Key mine = keys[at];
-    int place = at - own;
-    // Searches in chunks that are full go abreast, as each step waits for memory.
-    for (int first = 0; first < COUNT / CHUNK; first += ABREAST) {
-        int low[ABREAST];
-#pragma unroll
-        for (int n = 0; n < ABREAST; ++n) low[n] = 0;
-        for (int step = CHUNK / 2; step; step >>= 1)
-#pragma unroll
-            for (int n = 0; n < ABREAST; ++n)
-                if (first + n < COUNT / CHUNK) {
-                    const int begin = (first + n) * CHUNK;
-                    if (comes_before(keys[begin + low[n] + step - 1], mine, begin < own)) low[n] += step;
-                }
-#pragma unroll
-        for (int n = 0; n < ABREAST; ++n) {
-            const int begin = (first + n) * CHUNK;
-            if (first + n < COUNT / CHUNK && begin != own)
-                place += low[n] + comes_before(keys[begin + low[n]], mine, begin < own);
-        }
-    }
-    const int rest = COUNT / CHUNK * CHUNK;
-    if (rest < COUNT && rest != own) place += keys_before(keys + rest, COUNT - rest, mine, rest < own);
-    return place;
-}
-"""
-NAMES = r"""
-// A row of the table. Places of parts that are laid end to end begin at `begins`, those of blocks at `block`.
-struct Lookup { u64 ids, rows, base, out, size, offset, total, begins, begins_block, block; };
-__device__ __forceinline__ long long size_of(const Lookup& lookup) { return ALIKE ? SIZE : (long long)lookup.size; }
-constexpr int NONE = 0x7ffffffe;
-// The row of this part that an id names, NONE for none.
-__device__ __forceinline__ int place_of(I id, const Lookup& lookup) {
-    const long long total = ALIKE ? TOTAL : (long long)lookup.total;
-    long long place = (long long)id;
-    if (total && place < 0) place += total;
-    place -= ALIKE ? OFFSET : (long long)lookup.offset;
-    return place >= 0 && place < size_of(lookup) ? (int)place : NONE;
-}
-// A name: its place in the upper half, and its row in the lower one.
-__device__ __forceinline__ u64 name_of(int place, int row) { return (u64)place << 32 | row; }
-__device__ __forceinline__ int place_of_name(u64 name) { return (int)(name >> 32); }
-
-// How many of `count` sorted names come before this one.
-__device__ __forceinline__ int names_before(const u64* sorted, int count, u64 name) {
-    return keys_before(sorted, count, name, false);
-}
-// The lookup whose share of the blocks this one is of: the last that begins at it or before.
-template <u64 Lookup::*BEGIN> __device__ __forceinline__ int lookup_of_block(const Lookup* table) {
-    int low = 0;
-    for (int count = LOOKUPS; count > 1;) {
-        const int half = count / 2;
-        if (table[low + half].*BEGIN <= blockIdx.x) { low += half; count -= half; }
-        else count = half;
-    }
-    return low;
-}
-"""
-_SORT = r"""
-extern "C" __global__ void __launch_bounds__(BLOCK) sort_chunks(const Lookup* table, u64* sorted) {
-    __shared__ int places[BLOCK];
-    const int blocks = (COUNT + BLOCK - 1) / BLOCK, block = blockIdx.x % blocks, group = blockIdx.x / blocks;
-    const int begin = block * BLOCK / CHUNK * CHUNK, end = begin + CHUNK < COUNT ? begin + CHUNK : COUNT;
-    const int at = block * BLOCK + threadIdx.x;
-    const Lookup& lookup = table[group / BATCH];
-    const I* const ids = (const I*)lookup.ids + (u64)(group % BATCH) * COUNT;
-    sorted += (u64)group * COUNT;
-    const int mine = at < end ? place_of(ids[at], lookup) : NONE;
-    int ahead = 0;
-    for (int start = begin; start < end; start += BLOCK) {
-        const int other = start + threadIdx.x < end ? place_of(ids[start + threadIdx.x], lookup) : -1;
-        __syncthreads();
-        // What is behind the end comes behind every name.
-        places[threadIdx.x] = other < 0 ? NONE + 1 : other;
-        __syncthreads();
-        if (start == block * BLOCK) {
-            for (int i = 0; i < BLOCK; ++i) ahead += places[i] < mine + (i < (int)threadIdx.x);
-        } else {
-            const int bound = mine + (start < at);
-#pragma unroll 8
-            for (int i = 0; i < BLOCK; ++i) ahead += places[i] < bound;
-        }
-    }
-    if (at < end) sorted[begin + ahead] = name_of(mine, at);
-}
-
-extern "C" __global__ void __launch_bounds__(BLOCK) merge_chunks(const u64* chunks, u64* sorted) {
-    const u64 thread = (u64)blockIdx.x * BLOCK + threadIdx.x;
-    if (thread >= (u64)LOOKUPS * BATCH * COUNT) return;
-    const int at = (int)(thread % COUNT);
-    chunks += thread - at;
-    sorted[thread - at + place_of_key(chunks, at)] = chunks[at];
-}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +71,7 @@ def head(sums: Sequence[NamedRows]) -> str:
     return f"typedef {c_type(dtype_of(sums[0].ids.dtype))} I;\n" + constants(
         LOOKUPS=len(sums), BATCH=first.batch, COUNT=first.count, ALIKE=alike, SIZE=size, OFFSET=offset, TOTAL=total,
         BLOCK=BLOCK,
-    ) + SORTED + NAMES  # fmt: skip
+    ) + source_text("ops/cuda/names.cuh")  # fmt: skip
 
 
 def table_of(
@@ -210,7 +94,7 @@ def sorting(device: Device, sums: Sequence[NamedRows], table: Array, chunks: Arr
     lookup = sums[0].lookup
     chunk = chunk_of(lookup.count)
     groups = len(sums) * lookup.batch
-    source = head(sums) + constants(CHUNK=chunk, ABREAST=ABREAST) + MERGED + _SORT
+    source = head(sums) + constants(CHUNK=chunk, ABREAST=ABREAST) + source_text("ops/cuda/sort_names.cu")
     sort = device.kernel(source, "sort_chunks")
     merge = device.kernel(source, "merge_chunks") if lookup.count > chunk else None
 
@@ -248,98 +132,6 @@ _TILE = 16
 """The least number of sorted rows that are added up early."""
 _ABREAST = 8
 """Packs of a row that neighbouring threads should have."""
-
-_BEGINS = r"""
-extern "C" __global__ void __launch_bounds__(BLOCK) find_begins(const Lookup* table, const u64* sorted, int* begins) {
-    const int number = lookup_of_block<&Lookup::begins_block>(table);
-    const Lookup& lookup = table[number];
-    const long long at = (blockIdx.x - (long long)lookup.begins_block) * BLOCK + threadIdx.x;
-    const long long places = size_of(lookup) + 1;
-    if (at >= BATCH * places) return;
-    sorted += (number * BATCH + at / places) * COUNT;
-    begins[lookup.begins + at] = names_before(sorted, COUNT, name_of((int)(at % places), 0));
-}
-"""
-SUM = r"""
-// The rows are (LOOKUPS, batch, MIDDLE, COUNT, INNER) packs: a group is what has its own sums.
-constexpr int GROUPS = BATCH * MIDDLE;
-__device__ __forceinline__ void add(A (&total)[V], const T* row) {
-    const Pack<T, V> given = pack_at<T, V>(row);
-    for (int j = 0; j < V; ++j) total[j] += (A)wide(given.at[j]);
-}
-
-extern "C" __global__ void __launch_bounds__(BLOCK) add_tiles(const Lookup* table, const u64* sorted, A* sums) {
-    const Index at = (Index)blockIdx.x * BLOCK + threadIdx.x;
-    if (at >= (Index)LOOKUPS * GROUPS * TILES * INNER) return;
-    const Index i = at % INNER, tile = at / INNER % TILES, group = at / INNER / TILES;
-    const u64* mine = sorted + group / MIDDLE * COUNT + tile * TILE;
-    const int place = place_of_name(mine[0]);
-    if (place == NONE || place != place_of_name(mine[TILE - 1])) return;
-    const T* const rows = (const T*)table[group / GROUPS].rows;
-    A total[V];
-    for (int j = 0; j < V; ++j) total[j] = 0;
-#pragma unroll 4
-    for (int n = 0; n < TILE; ++n)
-        add(total, rows + ((group % GROUPS * COUNT + (unsigned int)mine[n]) * INNER + i) * V);
-    for (int j = 0; j < V; ++j) sums[at * V + j] = total[j];
-}
-
-// Adds the sorted rows from `begin` to `end` of a group up: their packs i, i + APART and so on, EACH of them. The lane
-// `share` of SHARE has its part: from the begin to the first tile, the tiles that are full, and what remains.
-__device__ __forceinline__ void add_sorted(A (&total)[EACH][V], const T* rows, const u64* sorted, const A* sums,
-                                           int begin, int end, Index i, int share) {
-    auto add_row = [&](unsigned int row) {
-#pragma unroll
-        for (int e = 0; e < EACH; ++e) add(total[e], rows + ((Index)row * INNER + i + e * APART) * V);
-    };
-    int first = (begin + TILE - 1) / TILE * TILE, last = end / TILE * TILE;
-    if (first >= last) first = last = end;
-#pragma unroll 4
-    for (int n = begin + share; n < first; n += SHARE) add_row((unsigned int)sorted[n]);
-    for (int n = first / TILE + share; n < last / TILE; n += SHARE)
-        for (int e = 0; e < EACH; ++e)
-            for (int j = 0; j < V; ++j) total[e][j] += sums[((Index)n * INNER + i + e * APART) * V + j];
-#pragma unroll 4
-    for (int n = last + share; n < end; n += SHARE) add_row((unsigned int)sorted[n]);
-}
-// What the lanes of one place have, put together.
-__device__ __forceinline__ void join_shares(A (&total)[EACH][V]) {
-    for (int offset = SHARE / 2; offset; offset >>= 1)
-        for (int e = 0; e < EACH; ++e)
-            for (int j = 0; j < V; ++j) total[e][j] += __shfl_xor_sync(0xffffffffu, total[e][j], offset);
-}
-"""
-_PLACES = r"""
-// A thread has EACH packs of a row, every APART-th of them.
-extern "C" __global__ void __launch_bounds__(BLOCK) @NAME@(
-    const Lookup* table, const u64* sorted, const int* begins, const A* sums) {
-    const int number = lookup_of_block<&Lookup::block>(table), share = threadIdx.x % SHARE;
-    const Lookup& lookup = table[number];
-    const Index size = (Index)size_of(lookup);
-    const Index at = ((blockIdx.x - (Index)lookup.block) * BLOCK + threadIdx.x) / SHARE;
-    const bool there = at < GROUPS * size * APART;
-    const Index i = at % APART, place = at / APART % size, group = at / APART / size;
-    A total[EACH][V];
-    for (int e = 0; e < EACH; ++e)
-        for (int j = 0; j < V; ++j) total[e][j] = 0;
-    if (there) {
-        begins += lookup.begins + group / MIDDLE * (size + 1) + place;
-        const Index batch = number * BATCH + group / MIDDLE;
-        add_sorted(total, (const T*)lookup.rows + group * COUNT * INNER * V, sorted + batch * COUNT,
-                   sums + ((Index)number * GROUPS + group) * TILES * INNER * V, begins[0], begins[1], i, share);
-    }
-    join_shares(total);
-    if (!there || share) return;
-#pragma unroll
-    for (int e = 0; e < EACH; ++e) {
-        const Index to = ((group * size + place) * INNER + i + e * APART) * V;
-        Pack<T, V> made;
-        for (int j = 0; j < V; ++j)
-            made.at[j] = narrow<T>((BASED ? (A)wide(((const T*)lookup.base)[to + j]) : (A)0) + total[e][j]);
-        put_pack<T, V>((T*)lookup.out + to, made);
-    }
-}
-"""
 
 
 def add_rows(device: Device, name: str, lookup: RowLookup, rows: Array, ids: Array, out: Array,
@@ -382,17 +174,17 @@ def tile_of(count: int) -> int:
 
 
 def sum_source(sums: Sequence[NamedRows], lanes: int, each: int) -> str:
-    """Return `SUM` and its constants, for rows in packs of `lanes` elements, of which a thread has `each`."""
+    """Return row_sums.cuh and its constants, for rows in packs of `lanes` elements, of which a thread has `each`."""
     lookup, dtype = sums[0].lookup, dtype_of(sums[0].rows.dtype)
     most = max(lookup.count, *(one.lookup.size for one in sums))
     elements = max(len(sums) * lookup.count, most) * lookup.batch * lookup.middle * lookup.inner
     packs, tile = lookup.inner // lanes, tile_of(lookup.count)
-    source = COMMON + f"typedef {c_type(dtype)} T;\ntypedef {accumulating_type(dtype)} A;\n"
+    source = f"typedef {c_type(dtype)} T;\ntypedef {accumulating_type(dtype)} A;\n"
     source += f"typedef {index_type(elements)} Index;\n" + head(sums)
     return source + constants(
         MIDDLE=lookup.middle, INNER=packs, V=lanes, TILE=tile, TILES=max(1, lookup.count // tile),
         SHARE=share_of(lookup), EACH=each, APART=packs // each,
-    ) + SUM  # fmt: skip
+    ) + source_text("ops/cuda/row_sums.cuh")  # fmt: skip
 
 
 def bytes_of_tiles(sums: Sequence[NamedRows]) -> int:
@@ -419,7 +211,7 @@ def _launch(device: Device, name: str, sums: Sequence[NamedRows], held: int) -> 
     lanes = lanes_of(dtype.itemsize, lookup.inner, *arrays)
     packs, groups, share = lookup.inner // lanes, lookup.batch * lookup.middle, share_of(lookup)
     each = max(n for n in (1, 2, 4, 8) if n == 1 or (packs % n == 0 and packs // n >= _ABREAST and share == 1))
-    source = sum_source(sums, lanes, each) + constants(BASED=based) + _PLACES.replace("@NAME@", name)
+    source = sum_source(sums, lanes, each) + constants(BASED=based) + source_text("ops/cuda/add_rows.cu", name=name)
     begins_of = [lookup.batch * (one.lookup.size + 1) for one in sums]
     names = len(sums) * lookup.batch * lookup.count
     parts = (8 * names, 8 * names, 4 * sum(begins_of), bytes_of_tiles(sums))
@@ -429,7 +221,7 @@ def _launch(device: Device, name: str, sums: Sequence[NamedRows], held: int) -> 
     table = table_of(device, sums, begins_blocks, blocks)
     sort = sorting(device, sums, table, chunks, sorted_names)
     # Sorting does not depend on the rows: lookups in tables of one size share its kernels.
-    find = device.kernel(head(sums) + _BEGINS, "find_begins")
+    find = device.kernel(head(sums) + source_text("ops/cuda/find_begins.cu"), "find_begins")
     ahead = adding_tiles(device, source, sums, packs, [table, sorted_names, tiles])
     add = device.kernel(source, name)
 
@@ -491,7 +283,8 @@ def _update(device: Device, op: Any, gradient: int, tables: Sequence[UpdatedRows
         lanes //= 2
     packs, share = lookup.inner // lanes, share_of(lookup)
     each = max(n for n in (1, 2, 4) if n == 1 or (packs % n == 0 and packs // n >= _ABREAST and share == 1))
-    source = MATH + sum_source(sums, lanes, each) + _source(op, dtypes, tensors, gradient, tables[0].copy)
+    source = source_text("ops/cuda/formulas.cuh") + sum_source(sums, lanes, each)
+    source += _source(op, dtypes, tensors, gradient, tables[0].copy)
     names = len(sums) * lookup.count
     chunks, sorted_names, tiles = divided(device, 0, (8 * names, 8 * names, bytes_of_tiles(sums)))
     table = table_of(device, sums, [0] * len(sums), [0] * len(sums))
@@ -535,52 +328,8 @@ def _source(op: Any, dtypes: Sequence[DType], tensors: Sequence[int], gradient: 
         lines += [f"*(Pack<{kind}, V>*)(({kind}*)row[{place}] + to / row[{place + 1}] * row[{place + 2}]"
                   f" + to % row[{place + 1}]) = c;"]  # fmt: skip
     function = "\n".join(element_function(op, one_word(type), op.statements(dtypes)))
-    body = _UPDATE.replace("@WIDTH@", str(width)).replace("@SCALARS@", "\n    ".join(scalars))
-    return function + body.replace("@ROW@", "\n        ".join(lines))
-
-
-_UPDATE = r"""
-// How many sorted names are of one place, which begins at `begin`, and all those ahead of it.
-__device__ __forceinline__ int end_of_place(const u64* sorted, int begin) {
-    const int place = place_of_name(sorted[begin]);
-    int low = begin + 1, step = 1;
-    while (low < COUNT && place_of_name(sorted[low]) == place) { low += step; step *= 2; }
-    const int first = step == 1 ? low : low - step / 2 + 1;
-    const int count = (low < COUNT ? low : COUNT) - first;
-    return first + names_before(sorted + first, count, name_of(place + 1, 0));
-}
-
-// A place is of the threads of its first name, which have EACH packs of the row, every APART-th of them.
-extern "C" __global__ void __launch_bounds__(BLOCK) update_rows(
-    const Lookup* table, const u64* operands, const u64* sorted, const A* sums, const int* stop) {
-    if (stop[0]) return;
-    const u64 at = ((u64)blockIdx.x * BLOCK + threadIdx.x) / SHARE;
-    const int share = threadIdx.x % SHARE;
-    const Index i = at % APART, number = at / APART / COUNT;
-    const int n = (int)(at / APART % COUNT);
-    int place = NONE;
-    if (number < LOOKUPS) {
-        sorted += (u64)number * COUNT;
-        place = place_of_name(sorted[n]);
-        if (n && place == place_of_name(sorted[n - 1])) place = NONE;
-    }
-    A total[EACH][V];
-    for (int e = 0; e < EACH; ++e)
-        for (int j = 0; j < V; ++j) total[e][j] = 0;
-    if (place != NONE)
-        add_sorted(total, (const T*)table[number].rows, sorted, sums + number * TILES * INNER * V, n,
-                   end_of_place(sorted, n), i, share);
-    join_shares(total);
-    if (place == NONE || share) return;
-    const u64* const row = operands + (u64)number * @WIDTH@;
-    @SCALARS@
-#pragma unroll
-    for (int e = 0; e < EACH; ++e) {
-        const u64 to = ((u64)place * INNER + i + e * APART) * V;
-        @ROW@
-    }
-}
-"""
+    parts = {"width": width, "scalars": "\n    ".join(scalars), "row": "\n        ".join(lines)}
+    return function + "\n" + source_text("ops/cuda/update_rows.cu", **parts)
 
 
 # One CUDA kernel looks rows up in many tables, and rounds those that have a narrower result.
@@ -588,21 +337,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK) update_rows(
 
 _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "u64"}
 """The types as which elements are copied, by their bytes."""
-_LOOKUP = r"""
-extern "C" __global__ void __launch_bounds__(BLOCK) look_up(const Lookup* table) {
-    const Index at = (Index)blockIdx.x * BLOCK + threadIdx.x;
-    if (at >= PACKS) return;
-    const Index i = at % INNER, n = at / INNER % COUNT, groups = at / INNER / COUNT, group = groups % (BATCH * MIDDLE);
-    const Lookup& lookup = table[groups / (BATCH * MIDDLE)];
-    const int place = place_of(((const I*)lookup.ids)[group / MIDDLE * COUNT + n], lookup);
-    Pack<T, V> found;
-    if (place == NONE) for (int j = 0; j < V; ++j) found.at[j] = @NOTHING@;
-    else found = *(const Pack<T, V>*)((const T*)lookup.rows + (((u64)group * size_of(lookup) + place) * INNER + i) * V);
-    Pack<O, V> made;
-    for (int j = 0; j < V; ++j) made.at[j] = @ELEMENT@;
-    *(Pack<O, V>*)((O*)lookup.out + (((u64)group * COUNT + n) * INNER + i) * V) = made;
-}
-"""
 
 
 def look_up(device: Device, several: Sequence[NamedRows]) -> Launch | None:
@@ -631,7 +365,8 @@ def _look_up(device: Device, tables: Sequence[NamedRows]) -> Launch:
     text += head(tables)
     text += constants(MIDDLE=lookup.middle, INNER=lookup.inner // lanes, V=lanes, PACKS=packs)
     element = "narrow<O>(wide(found.at[j]))" if rounds else "found.at[j]"
-    kernel = device.kernel(text + _LOOKUP.replace("@ELEMENT@", element).replace("@NOTHING@", nothing), "look_up")
+    text += source_text("ops/cuda/look_up.cu", element=element, nothing=nothing)
+    kernel = device.kernel(text, "look_up")
     table = table_of(device, tables, [0] * len(tables), [0] * len(tables))
     return lambda: kernel(grid_of(-(-packs // BLOCK)), BLOCK, [table])
 
@@ -644,62 +379,6 @@ _MOST_FEW = 64
 """Updates up to which every one looks whether a later one is for its place."""
 _MOST = 1 << 31
 """Places that 32 bits count."""
-
-_SCATTER_PLACES = r"""
-extern "C" __global__ void places_of_rows(const I* ids, int* places) {
-    const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= COUNT) return;
-    long long place = 0;
-    bool inside = true;
-    @NAMED@
-    places[at] = inside ? (int)place : -1;
-}
-"""
-_CLEAR = r"""
-extern "C" __global__ void clear_marks(int* marks) {
-    const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at < PLACES) marks[at] = -1;
-}
-"""
-_MARK = r"""
-extern "C" __global__ void mark_places(const I* ids, int* marks) {
-    const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= UPDATES) return;
-    long long id = (long long)ids[at];
-    if (WRAPS && id < 0) id += SIZE;
-    if (id < 0 || id >= SIZE) return;
-    const long long outer = at / INNER / COUNT;
-    atomicMax(marks + (outer * SIZE + id) * INNER + at % INNER, (int)(at / INNER % COUNT));
-}
-"""
-_WRITE = r"""
-extern "C" __global__ void write_marked(const void* x, const void* updates, const int* marks, void* out) {
-    const Index at = (Index)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= PACKS) return;
-    const int mark = marks[at / ROW];
-    const Index from = (at / ROW / INNER / SIZE * COUNT + (Index)mark) * INNER + at / ROW % INNER;
-    ((W*)out)[at] = mark < 0 ? ((const W*)x)[at] : ((const W*)updates)[from * ROW + at % ROW];
-}
-"""
-_FEW = r"""
-__device__ __forceinline__ long long place_of(const I* ids, int number) {
-    long long place = 0;
-    @NAMED@
-    return place;
-}
-extern "C" __global__ void write_few(const I* ids, const W* updates, W* out) {
-    const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= COUNT * ROW) return;
-    const int number = (int)(at / ROW);
-    bool stays = true;
-    const long long place = place_of(ids, number);
-    for (int later = number + 1; later < COUNT; ++later) stays = stays && place_of(ids, later) != place;
-    if (place < 0 || !stays) return;
-    long long rest = at % ROW, target = place;
-    @TARGET@
-    out[target] = updates[at];
-}
-"""
 
 
 def scatter_few(device: Device, dims: Sequence[int], begins: Sequence[int], sizes: Sequence[int], x: Array,
@@ -723,9 +402,10 @@ def scatter_few(device: Device, dims: Sequence[int], begins: Sequence[int], size
             f"if (id < 0 || id >= {shape[d]}ll) return -1; place += id * {steps[d]}ll; }}"
         )
     target = [f"target += rest % {packs[d]}ll * {steps[d]}ll; rest /= {packs[d]}ll;" for d in reversed(rest)]
-    source = MOVE + f"typedef {c_type(dtype_of(indices.dtype))} I;\ntypedef {WORDS[item * lanes]} W;\n"
+    source = f"typedef {c_type(dtype_of(indices.dtype))} I;\ntypedef {WORDS[item * lanes]} W;\n"
     source += constants(COUNT=count, ROW=row // lanes)
-    source += _FEW.replace("@NAMED@", "\n    ".join(named)).replace("@TARGET@", "\n    ".join(target))
+    places = {"named": "\n    ".join(named), "target": "\n    ".join(target)}
+    source += source_text("ops/cuda/write_few.cu", **places)
     kernel = device.kernel(source, "write_few")
     grid = grid_of(-(-(count * row // lanes) // _BLOCK))
 
@@ -797,7 +477,8 @@ def _scatter_places(device: Device, shape: Sequence[int], begins: Sequence[int],
             f"inside = inside && id >= 0 && id < {shape[d]}ll; place = place * {shape[d]}ll + id; }}"
         )
     source = f"typedef {c_type(dtype_of(indices.dtype))} I;\n" + constants(COUNT=count)
-    kernel = device.kernel(source + _SCATTER_PLACES.replace("@NAMED@", "\n    ".join(lines)), "places_of_rows")
+    source += source_text("ops/cuda/places_of_rows.cu", named="\n    ".join(lines))
+    kernel = device.kernel(source, "places_of_rows")
     grid = grid_of(-(-count // _BLOCK))
     return lambda: kernel(grid, _BLOCK, [indices, places])
 
@@ -811,13 +492,12 @@ def _marked(device: Device, sizes: tuple[int, int, int, int], row: int, x: Array
     item = dtype_of(x.dtype).itemsize
     lanes = lanes_of(item, row, x, updates, out)
     packs = places * row // lanes
-    head = f"typedef {c_type(dtype_of(ids.dtype))} I;\n"
-    head += constants(UPDATES=given, SIZE=size, COUNT=count, INNER=inner, WRAPS=wraps)
-    clear = device.kernel(constants(PLACES=places) + _CLEAR, "clear_marks")
-    mark = device.kernel(head + _MARK, "mark_places")
-    source = MOVE + f"typedef {WORDS[item * lanes]} W;\ntypedef {index_type(max(given, places) * row)} Index;\n"
-    source += constants(PACKS=packs, ROW=row // lanes, SIZE=size, COUNT=count, INNER=inner) + _WRITE
-    write = device.kernel(source, "write_marked")
+    source = f"typedef {c_type(dtype_of(ids.dtype))} I;\ntypedef {WORDS[item * lanes]} W;\n"
+    source += f"typedef {index_type(max(given, places) * row)} Index;\n"
+    source += constants(
+        PLACES=places, UPDATES=given, SIZE=size, COUNT=count, INNER=inner, WRAPS=wraps, PACKS=packs, ROW=row // lanes,
+    ) + source_text("ops/cuda/write_marked.cu")  # fmt: skip
+    clear, mark, write = (device.kernel(source, name) for name in ("clear_marks", "mark_places", "write_marked"))
 
     def launch() -> None:
         clear(grid_of(-(-places // _BLOCK)), _BLOCK, [marks])

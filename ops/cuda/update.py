@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.types import DType, dtype_of
-from mspc.ops.cuda.text import MATH, address, one_word
+from mspc.ops.cuda.text import address, one_word
 from mspc.ops.device import Array, Copy, Device, Launch, all_of, c_type, computing_type
+from mspc.ops.source_files import source_text
 
 _BLOCK = 256
 _LONGEST = 4
@@ -84,7 +85,8 @@ def _launch(
             row += _rows(operands[apart])
         table.append(row)
         blocks += [(number, chunk) for chunk in range(-(-operands[0].size // span))]
-    kernel = device.kernel(MATH + update_source(op, dtypes, pack, flight, copy_type, rows, apart), "update")
+    source = source_text("ops/cuda/formulas.cuh") + update_source(op, dtypes, pack, flight, copy_type, rows, apart)
+    kernel = device.kernel(source, "update")
     arguments = (
         device.xp.asarray(np.array(table, np.uint64)),
         device.xp.asarray(np.array(blocks, np.uint32)),

@@ -10,7 +10,7 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, TensorType
 from mspc.ops.cuda.moves import put_values
-from mspc.ops.cuda.text import RANDOM, seed_name
+from mspc.ops.cuda.text import seed_name
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.fused.body import RankOp
 from mspc.ops.memory_order import MemoryOrder, Reordered
@@ -82,7 +82,7 @@ class DropoutMask(RankOp):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         text = self._device_keeps("at", "key")
         operands = [("step", device.step)]
-        return put_values(device, "dropout_mask", out, text, operands, device_key(self.Seed0, self.Seed1), RANDOM)
+        return put_values(device, "dropout_mask", out, text, operands, device_key(self.Seed0, self.Seed1))
 
     def _device_keeps(self, at: str, key: str) -> str:
         return device_keeps(self.shape, self.begin, self.local, self.keep_prob, self._draw(at), key)

@@ -16,7 +16,7 @@ from mspc.ops.bases import Binary
 from mspc.ops.control.structural import MakeTuple, items
 from mspc.ops.cuda.moves import put_values
 from mspc.ops.cuda.reductions import Reduction, RowPass, Rows, reduce
-from mspc.ops.cuda.text import COMMON, Operand, accumulating_type
+from mspc.ops.cuda.text import Operand, accumulating_type
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.math.arithmetic import Div, Greater, Maximum, Mul, Neg, Select, Sub
 from mspc.ops.math.elementwise import Abs, Exp, Sign, constant, scaled
@@ -105,7 +105,7 @@ class _ElementLoss(Op, abstract=True):
             values = " ".join(f"const A {o.name} = wide(p_{o.name}[at]);" for o in operands)
             each = f"[&] {{ {values} return narrow<R>((A)({text})); }}()"
             return put_values(device, name, out, each, [(f"p_{o.name}", o.array) for o in operands],
-                              common=f"{COMMON}typedef {kind} A;\n")  # fmt: skip
+                              common=f"typedef {kind} A;\n")  # fmt: skip
         x = inputs[0]
         after = after or (f"total / (A){x.size}" if self.reduction == "mean" else "total")
         return reduce(device, Reduction(name, "Sum", text, after), x.shape, range(x.ndim), operands, out)

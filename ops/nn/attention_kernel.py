@@ -15,9 +15,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.cpu.products import share_out
 from mspc.ops.cuda.moves import coordinates
-from mspc.ops.cuda.text import RANDOM
 from mspc.ops.op import RankPlacement
 from mspc.ops.random.words import GROUP, before_step, count_of, keep_rows, key_of, place_of_rows
+from mspc.ops.source_files import source_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,58 +71,22 @@ def draws_source(draws: Draws | None, type: str = "float") -> str:
     """Return C++ of functions and a macro. The weight of a row and a key remains if `stays(word, key)` is true for the
     `word_of_row(row, step, seed)`, seed being `seed_of(draws)`; it counts KEPT_FACTOR then, a number of this type."""
     if draws is None:
-        return _NOTHING_DROPPED
+        return source_text("ops/nn/attention_without_dropout.cuh")
     rows, terms, stride = draws.local[:-1], list[str](), 1
     for d in reversed(range(len(rows))):
         terms.append(f"((u64)i{d} + {draws.begin[d]}ull) * {stride}ull")
         stride *= draws.shape[d]
-    count = count_of(draws.keep_prob)
-    return RANDOM + f"""
-__device__ __forceinline__ u64 place_of_row(long long row) {{
-    typedef long long Index;
-    {coordinates(rows, "row")}
-    return ({" + ".join(terms)}) * {draws.shape[-1]}ull;
-}}
-{_ALIGNED if draws.aligned else _ANYWHERE}
-__device__ __forceinline__ bool stays(Word row, int key) {{ return bits_of(row, key) < {count}u; }}
-#define KEPT_FACTOR (({type}){1 / draws.keep_prob!r})
-"""
+    return source_text(
+        "ops/nn/attention_dropout.cuh", coordinates=coordinates(rows, "row"), terms=" + ".join(terms),
+        columns=draws.shape[-1], aligned=int(draws.aligned), count=count_of(draws.keep_prob), type=type,
+        factor=repr(1 / draws.keep_prob),
+    )  # fmt: skip
 
 
 def seed_of(draws: Draws | None) -> Any:
     """Return the kernels' argument that holds the seeds: networks of many layers then share kernels."""
     return np.uint64(0 if draws is None else before_step(*draws.seeds))
 
-
-_ALIGNED = """
-typedef u64 Word;
-__device__ __forceinline__ Word word_of_row(long long row, const long long* step, u64 seed) {
-    return word_of_place(place_of_row(row)) * GOLDEN + mixed(seed + (u64)*step) + GOLDEN;
-}
-__device__ __forceinline__ Word word_of_key(int key) { return word_of_place(key) * GOLDEN; }
-__device__ __forceinline__ unsigned int bits_of(Word row, int key) {
-    return (unsigned int)(mixed(row + word_of_key(key)) >> (((key & 1) | (key >> 2 & 2)) * 16)) & 0xffff;
-}
-"""
-"""If rows begin with whole groups of elements, a word is a row's part plus a key's, ready to be mixed."""
-_ANYWHERE = """
-struct Word {
-    u64 place, key;
-    __device__ __forceinline__ Word operator+(const Word& word) const { return {place + word.place, key + word.key}; }
-};
-__device__ __forceinline__ Word word_of_row(long long row, const long long* step, u64 seed) {
-    return {place_of_row(row), mixed(seed + (u64)*step)};
-}
-__device__ __forceinline__ Word word_of_key(int key) { return {(u64)key, 0}; }
-__device__ __forceinline__ unsigned int bits_of(const Word& row, int key) { return bits_at(row.place + key, row.key); }
-"""
-"""Elsewhere each weight has a word of its own."""
-_NOTHING_DROPPED = """
-struct Word {};
-__device__ __forceinline__ Word word_of_row(long long, const long long*, u64) { return {}; }
-__device__ __forceinline__ bool stays(Word, int) { return true; }
-#define KEPT_FACTOR 1
-"""
 
 UNLIMITED = 2147483647
 """The value of `pre_tokens` and `next_tokens` if nothing is left out."""

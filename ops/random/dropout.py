@@ -18,7 +18,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.blocks import elementwise
 from mspc.ops.cuda.elementwise import launch_elementwise
 from mspc.ops.cuda.moves import put_values
-from mspc.ops.cuda.text import RANDOM, address, constants, grid_of, index_type, number
+from mspc.ops.cuda.text import address, constants, grid_of, index_type, number
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 from mspc.ops.fused.dropout_mask import DropoutMask
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, require_float, sample
@@ -35,6 +35,7 @@ from mspc.ops.random.words import (
     place_of_rows,
     random_words,
 )
+from mspc.ops.source_files import source_text
 from mspc.ops.tensor.creation import shape_rule
 from mspc.sharding.rules import same_rule
 
@@ -88,7 +89,7 @@ class Drawn(DrawnByPlace, abstract=True):
         word = device_word(self.shape, self.begin or (0,) * len(self.shape), self.local or self.shape)
         each = f"[&] {{ const u64 word = {word}; return {text}; }}()"
         arrays = [("step", device.step), *operands]
-        return put_values(device, "random", out, each, arrays, device_key(*seeds), RANDOM)
+        return put_values(device, "random", out, each, arrays, device_key(*seeds))
 
 
 class DropoutGenMask(Drawn):
@@ -276,27 +277,9 @@ class Dropout(DrawnByPlace):
         random_dims = self.random_dims(x.ndim)
         place = "at" if random_dims == x.ndim else f"(at / {math.prod(x.shape[random_dims:])})"
         keeps = device_keeps(*self.part(x.shape), self.keep_prob, place)
-        source = RANDOM + f"typedef {c_type(dtype)} T;\ntypedef {computing_type(dtype)} A;\n"
-        source += f"typedef {index_type(x.size + 256 * lanes)} Index;\n" + constants(SIZE=x.size, V=lanes) + f"""
-extern "C" __global__ void __launch_bounds__(256) dropout(
-    const T* x, const long long* step, u64 seed, T* y, bool* mask) {{
-    const Index begin = ((Index)blockIdx.x * 256 + threadIdx.x) * V;
-    if (begin >= SIZE) return;
-    const u64 key = mixed(seed + (u64)*step);
-    const A factor = (A)wide(narrow<T>((A){1 / self.keep_prob}));
-    const Pack<T, V> given = *(const Pack<T, V>*)(x + begin);
-    Pack<T, V> made;
-    Pack<bool, V> kept;
-    #pragma unroll
-    for (int j = 0; j < V; ++j) {{
-        const Index at = begin + j;
-        kept.at[j] = {keeps};
-        made.at[j] = narrow<T>((A)wide(given.at[j]) * (kept.at[j] ? 1 : 0) * factor);
-    }}
-    *(Pack<T, V>*)(y + begin) = made;
-    *(Pack<bool, V>*)(mask + begin) = kept;
-}}
-"""
+        source = f"typedef {c_type(dtype)} T;\ntypedef {computing_type(dtype)} A;\n"
+        source += f"typedef {index_type(x.size + 256 * lanes)} Index;\n" + constants(SIZE=x.size, V=lanes)
+        source += source_text("ops/random/dropout.cu", factor=repr(1 / self.keep_prob), keeps=keeps)
         kernel = device.kernel(source, "dropout")
         grid = grid_of(-(-x.size // (256 * lanes)))
         seed = np.uint64(before_step(self.Seed0, self.Seed1))

@@ -16,7 +16,7 @@ import numpy as np
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.cuda.text import RANDOM, address
+from mspc.ops.cuda.text import address
 from mspc.ops.device import Array, Launch
 from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, count_of, like
 from mspc.runtime.gpu.progress import HostQuery, communicates, wait_for
@@ -208,7 +208,7 @@ def _calls_source(calls: Sequence[int]) -> str:
     """See `random.words.number_of_run`."""
     mixes = " ".join(f"key = mixed(key + {-number % 2**64}ull + GOLDEN);" for number in calls)
     return (
-        f'{RANDOM} extern "C" __global__ void number_of_calls(const long long* from, int inside, long long* number) '
+        'extern "C" __global__ void number_of_calls(const long long* from, int inside, long long* number) '
         f"{{ u64 key = inside ? (u64)from[0] : mixed((u64)from[0] + GOLDEN); {mixes} number[0] = (long long)key; }}"
     )
 
@@ -265,7 +265,6 @@ class BoundRegion:
             named = like(launch, _Named(node, launch))
             self.launches.append(around.mark(named) if around.mark is not None and communicates(node) else named)
         self.results = [made.arrays(value)[0] for value in graph.results]
-
 
 
 def _dense(device: Any, held: Held) -> Held:

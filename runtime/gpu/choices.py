@@ -24,8 +24,8 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import cache_folder, make_cache_folder, read_own, write_private
-from mspc.ops.cuda.text import NANOSECONDS
 from mspc.ops.device import Array, Launch
+from mspc.ops.source_files import source_text
 
 # Choices between ways to compute the same, stored on disk for the next start on the same kind of machine.
 #
@@ -115,45 +115,8 @@ _LONGEST_PAUSE = 0.01
 _PACK, _THREADS, _WAVES = 16, 256, 8
 """Constants of the kernel that fills memory with numbers: bytes that a thread writes at once, threads of a block, and
 blocks for every multiprocessor."""
-_PAUSE = NANOSECONDS + r"""
-extern "C" __global__ void pause(const long long length) {
-    const long long begun = nanoseconds();
-    while (nanoseconds() - begun < length) {}
-}
-"""
-_NUMBERS = r"""
-extern "C" __global__ void numbers(Pack<unsigned int, 4>* target, const unsigned long long count) {
-    const unsigned long long step = gridDim.x * (unsigned long long)blockDim.x;
-    for (unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; i < count; i += step) {
-        unsigned int drawn = (unsigned int)i * 2654435761u + (unsigned int)(i >> 32) + 1u;
-        Pack<unsigned int, 4> words;
-        for (int k = 0; k < 4; ++k) {
-            drawn ^= drawn << 13; drawn ^= drawn >> 17; drawn ^= drawn << 5;
-            // Any sign, and exponents with which every type of floating-point numbers is at most 2.
-            words.at[k] = (drawn & 0x83ff83ffu) | 0x3c003c00u;
-        }
-        target[i] = words;
-    }
-}
-"""
 _HOLDING = 1024
 """Threads of a block that occupies a multiprocessor: with them no matmul's block fits beside it."""
-_HOLD = r"""
-extern "C" __global__ void hold(volatile unsigned int* held) {
-    if (threadIdx.x == 0) atomicAdd((unsigned int*)held, 1u);
-    while (!held[1]) {}
-    __syncthreads();
-    if (threadIdx.x == 0) atomicSub((unsigned int*)held, 1u);
-}
-extern "C" __global__ void await_holders(volatile unsigned int* held, const unsigned int count) {
-    while (held[0] < count) {}
-}
-extern "C" __global__ void free_holders(volatile unsigned int* held) {
-    held[1] = 1;
-    while (held[0]) {}
-    held[1] = 0;
-}
-"""
 
 
 class Choices:
@@ -230,7 +193,7 @@ class Choices:
         count = 0 if memory is None else memory.nbytes // _PACK
         if count:
             blocks = min(-(-count // _THREADS), _WAVES * self._device.multiprocessors)
-            self._device.kernel(_NUMBERS, "numbers")(blocks, _THREADS, (memory, np.uint64(count)))
+            self._kernel("numbers")(blocks, _THREADS, (memory, np.uint64(count)))
 
     @contextlib.contextmanager
     def beside(self, blocks: int) -> Generator[None]:
@@ -257,11 +220,14 @@ class Choices:
         enough = min(_MOST, int(_ENOUGH / max(found, 1e-7)))
         return found if enough <= _TIMED else self._seconds_of(launch, enough)
 
+    def _kernel(self, name: str) -> Any:
+        return self._device.kernel(source_text("runtime/gpu/timing.cu"), name)
+
     def _seconds_of(self, launch: Launch, count: int) -> float:
         began = time.perf_counter()
         launch()
         pause = min(2 * count * (time.perf_counter() - began), _LONGEST_PAUSE)
-        self._device.kernel(_PAUSE, "pause")(1, 1, (np.int64(1e9 * pause),))
+        self._kernel("pause")(1, 1, (np.int64(1e9 * pause),))
         begun = self._device.signal(timed=True)
         for _ in range(count):
             launch()
@@ -274,7 +240,7 @@ class Choices:
         device = self._device
         if self._held is None:
             self._held = device.zeros((2,), "uint32")
-        hold, wait, free = (device.kernel(_HOLD, name) for name in ("hold", "await_holders", "free_holders"))
+        hold, wait, free = map(self._kernel, ("hold", "await_holders", "free_holders"))
         device.load_kernels()
         before = device.signal()
         total = 0.0

@@ -16,8 +16,9 @@ import numpy as np
 from mspc.ir.graph import FROM_HOST, TO_HOST
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.device import Array, Kernel, Launch, Sliding
+from mspc.ops.source_files import source_text
 from mspc.runtime.gpu.choices import Choices, KeptChoices, file_of
-from mspc.runtime.gpu.graph_nodes import FILL, Captured, Fills, Writers, conditional_nodes
+from mspc.runtime.gpu.graph_nodes import Captured, Fills, Writers, conditional_nodes
 from mspc.runtime.gpu.kernels import KernelCache
 from mspc.runtime.gpu.launches import Asking
 from mspc.runtime.gpu.matmul import Products, RowProducts, Unsupported
@@ -226,7 +227,7 @@ class GpuDevice:
     @functools.cached_property
     def _fills(self) -> Fills | None:
         with contextlib.suppress(OSError, AttributeError):
-            return Fills(self.kernel(FILL, "fill"))
+            return Fills(self.kernel(source_text("runtime/gpu/fill.cu"), "fill"))
         return None
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:

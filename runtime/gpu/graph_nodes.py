@@ -22,16 +22,6 @@ _MEMSET = 2
 _LARGEST = 1 << 20
 """Bytes up to which a kernel fills: a larger fill takes longer than its neighbours."""
 _THREADS = 256
-FILL = r"""
-extern "C" __global__ void fill(unsigned char* target, const unsigned long long count, const unsigned int value,
-                                const unsigned int size) {
-    const unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
-    if (i >= count) return;
-    if (size == 4) ((unsigned int*)target)[i] = value;
-    else if (size == 2) ((unsigned short*)target)[i] = value;
-    else target[i] = value;
-}
-"""
 
 
 class _Memset(ctypes.Structure):
@@ -54,7 +44,7 @@ class _Launch(ctypes.Structure):
 
 
 class Fills:
-    """Replacement of memsets by kernels. kernel: of `FILL`, loaded.
+    """Replacement of memsets by kernels. kernel: of fill.cu, loaded.
 
     Raises:
         OSError, AttributeError: there is no driver, or it lacks the calls.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from mspc.ops.device import PRELUDE
+from mspc.ops.source_files import source_text
 
 _OPTIONS = ("--std=c++17",)
 _WARP_GROUPS = "-arch=sm_90a"
@@ -47,7 +47,7 @@ class KernelCache:
 
     def _compiled(self, source: str, name: str) -> Any:
         options = _OPTIONS if "wgmma" not in source else (*_OPTIONS, _WARP_GROUPS)
-        module = self._xp.RawModule(code=PRELUDE + source, options=options)
+        module = self._xp.RawModule(code=source_text("ops/cuda/prelude.cuh") + source, options=options)
         module.get_function(name)  # CuPy compiles at the first request for a function
         return module
 

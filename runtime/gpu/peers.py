@@ -25,9 +25,9 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
 from mspc.ops.collective.collectives import COMBINED, WORDS, takes
-from mspc.ops.cuda.row_chains import FROM_PEER
 from mspc.ops.cuda.text import address
 from mspc.ops.device import Array, Launch, RankSum, c_type, computing_type
+from mspc.ops.source_files import source_text
 from mspc.runtime.faults.stopped import STEP_SHIFT
 
 # Memory of other processes that this one has mapped, each allocation once, and as long as its mapping is referenced.
@@ -97,78 +97,6 @@ us), but with 32 of them: a step whose gradients it sums in parts of 38 MB takes
 _PACK = 16
 _TYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 _HOW = {"sum": "Sum", "prod": "Product", "max": "Largest", "min": "Smallest"}
-
-_SOURCE = r"""
-typedef Pack<T, 16 / sizeof(T)> P;
-constexpr int LANES = 16 / sizeof(T);
-// Wait until this block of every rank has come here.
-__device__ __forceinline__ void all_here(const u64* signs, unsigned int call) {
-    __syncthreads();
-    if (threadIdx.x < RANKS && threadIdx.x != OWN) {
-        u64 theirs = 0;
-        #pragma unroll
-        for (int rank = 0; rank < RANKS; ++rank) if (rank == threadIdx.x) theirs = signs[rank];
-        const int row = blockIdx.x * RANKS;
-        __threadfence_system();
-        ((volatile unsigned int*)theirs)[row + OWN] = call;
-        volatile unsigned int* heard = (volatile unsigned int*)signs[OWN] + row + threadIdx.x;
-        while ((int)(*heard - call) < 0) {}
-        __threadfence_system();
-    }
-    __syncthreads();
-}
-extern "C" __global__ void __launch_bounds__(THREADS) between_peers(
-    ADDRESSES, unsigned int* calls, unsigned int* resident, const u64 count, const int tail, volatile long long* place,
-    const long long* step, const long long mark
-) {
-    if (COUNTED && threadIdx.x == 0) atomicAdd(resident, 1u);
-    const u64 sources[SOURCES] = {SOURCE_LIST}, targets[TARGETS] = {TARGET_LIST}, signs[RANKS] = {SIGN_LIST};
-    if (blockIdx.x == 0 && threadIdx.x == 0 && place) *place = mark | step[0] << STEP_SHIFT;
-    const unsigned int call = calls[blockIdx.x];
-    all_here(signs, call + 1);
-    const u64 span = (u64)THREADS * FLIGHT;
-    for (u64 begin = blockIdx.x * span + threadIdx.x; begin < count; begin += gridDim.x * span) {
-        P found[SOURCES][FLIGHT];
-        #pragma unroll
-        for (int s = 0; s < SOURCES; ++s)
-            #pragma unroll
-            for (int u = 0; u < FLIGHT; ++u)
-                if (begin + u * THREADS < count) found[s][u] = from_peer((const P*)sources[s] + begin + u * THREADS);
-        #pragma unroll
-        for (int u = 0; u < FLIGHT; ++u) {
-            if (begin + u * THREADS >= count) continue;
-            P total = found[0][u];
-            if (SOURCES > 1) {
-                #pragma unroll
-                for (int lane = 0; lane < LANES; ++lane) {
-                    C sum = wide(found[0][u].at[lane]);
-                    #pragma unroll
-                    for (int s = 1; s < SOURCES; ++s) sum = HOW::of(sum, (C)wide(found[s][u].at[lane]));
-                    total.at[lane] = narrow<T>(sum);
-                }
-            }
-            #pragma unroll
-            for (int t = 0; t < TARGETS; ++t) ((P*)targets[t])[begin + u * THREADS] = total;
-        }
-    }
-    if (blockIdx.x == 0 && threadIdx.x < tail) {
-        const u64 i = count * LANES + threadIdx.x;
-        C sum = wide(((const T*)sources[0])[i]);
-        for (int s = 1; s < SOURCES; ++s) sum = HOW::of(sum, (C)wide(((const T*)sources[s])[i]));
-        for (int t = 0; t < TARGETS; ++t) ((T*)targets[t])[i] = narrow<T>(sum);
-    }
-    all_here(signs, call + 2);
-    if (threadIdx.x == 0) calls[blockIdx.x] = call + 2;
-}
-"""
-
-_AWAIT = r"""
-extern "C" __global__ void await_blocks(unsigned int* resident, const unsigned int blocks) {
-    volatile unsigned int* found = resident;
-    while (*found < blocks) {}
-    *found = 0;
-}
-"""
 
 
 class Reached(list[list[int]]):
@@ -349,8 +277,9 @@ class Between:
         the matmul's end would wait for this launch."""
         device, blocks = self._device, np.uint32(self.blocks)
         resident = self._resident = device.zeros((1,), "uint32")
-        self._kernel = device.kernel(self._text(True), "between_peers")
-        kernel = device.kernel(_AWAIT, "await_blocks")
+        text = self._text(True)
+        self._kernel = device.kernel(text, "between_peers")
+        kernel = device.kernel(text, "await_blocks")
         return lambda: kernel(1, 1, (resident, blocks))
 
 
@@ -359,17 +288,15 @@ def source_of(sources: int, targets: int, ranks: int, own: int, dtype: str, op: 
     NumPy's type `dtype`. counted: blocks that begin count themselves."""
     kind = dtype_of(dtype) if sources > 1 else None
     names = [[f"{letter}{i}" for i in range(n)] for letter, n in (("s", sources), ("t", targets), ("g", ranks))]
-    lists = dict(zip(("SOURCE_LIST", "TARGET_LIST", "SIGN_LIST"), (", ".join(n) for n in names), strict=True))
-    text = _SOURCE.replace("ADDRESSES", ", ".join(f"const u64 {name}" for one in names for name in one))
-    for word, listed in lists.items():
-        text = text.replace(word, listed)
+    lists = dict(zip(("sources", "targets", "signs"), (", ".join(n) for n in names), strict=True))
+    addresses = ", ".join(f"const u64 {name}" for one in names for name in one)
     known = f"constexpr bool COUNTED = {str(counted).lower()};\n"
     return known + (
         f"typedef {c_type(kind) if kind else 'int'} T;\ntypedef {computing_type(kind) if kind else 'int'} C;\n"
         f"typedef {_HOW.get(op, 'Sum')} HOW;\n"
         f"constexpr int SOURCES = {sources}, TARGETS = {targets}, RANKS = {ranks}, OWN = {own}, THREADS = {_THREADS};\n"
-        f"constexpr int FLIGHT = {flight}, STEP_SHIFT = {STEP_SHIFT};\n{FROM_PEER}{text}"
-    )
+        f"constexpr int FLIGHT = {flight}, STEP_SHIFT = {STEP_SHIFT};\n"
+    ) + source_text("runtime/gpu/between_peers.cu", addresses=addresses, **lists)
 
 
 # Collectives of small arrays run in one kernel: every rank writes to its peers' memory over NVLink and waits for
@@ -384,61 +311,6 @@ def source_of(sources: int, targets: int, ranks: int, own: int, dtype: str, op: 
 
 _MAIL_THREADS = 1024
 
-_MAIL_SOURCE = r"""
-typedef unsigned int word;
-__device__ __forceinline__ word await(volatile u64* place, word call) {
-    u64 found;
-    do { found = *place; } while ((word)(found >> 32) != call);
-    return (word)found;
-}
-__device__ __forceinline__ word combined(word a, word b) {
-    T x = *(T*)&a, y = *(T*)&b, z = HOW;
-    return *(word*)&z;
-}
-__device__ __forceinline__ void send(
-    const word* given, int count, int apart, size_t begin, word call, const u64* boxes
-) {
-    for (int i = threadIdx.x; i < count; i += THREADS)
-        for (int peer = 0; peer < RANKS; ++peer)
-            if (peer != OWN)
-                *((volatile u64*)boxes[peer] + begin + OWN * WORDS + i) = (u64)call << 32 | given[peer * apart + i];
-}
-__device__ __forceinline__ void receive(
-    const word* given, word* out, int count, int apart, size_t begin, word call, const u64* boxes
-) {
-    volatile u64* mine = (volatile u64*)boxes[OWN] + begin;
-    for (int i = threadIdx.x; i < count; i += THREADS) {
-        word total = 0, own = given[OWN * apart + i];
-        for (int peer = 0; peer < RANKS; ++peer) {
-            word part = peer == OWN ? own : await(mine + peer * WORDS + i, call);
-            if (COMBINES) total = peer ? combined(total, part) : part;
-            else out[peer * count + i] = part;
-        }
-        if (COMBINES) out[i] = total;
-    }
-}
-extern "C" __global__ void __launch_bounds__(THREADS) exchange_words(
-    ARRAYS, u64* calls, const u64* boxes, int apart, volatile long long* place, const long long* step, long long mark
-) {
-    const word* const given[] = {GIVEN};
-    word* const out[] = {OUT};
-    const int counts[] = {COUNTS};
-    int words = 0;
-    #pragma unroll
-    for (int k = 0; k < PIECES; ++k) words += counts[k];
-    word call = (word)calls[0] + 1;
-    size_t begin = (size_t)(call & 1) * RANKS * WORDS;
-    if (threadIdx.x == 0 && place) *place = mark | step[0] << STEP_SHIFT;
-    #pragma unroll
-    for (int k = 0, here = begin; k < PIECES; here += counts[k++]) send(given[k], counts[k], apart, here, call, boxes);
-    #pragma unroll
-    for (int k = 0, here = begin; k < PIECES; here += counts[k++])
-        receive(given[k], out[k], counts[k], apart, here, call, boxes);
-    __syncthreads();
-    // Without words nobody is heard: the turns of the sides would say nothing of what peers have read.
-    if (threadIdx.x == 0 && words) calls[0] = call;
-}
-"""
 _MAIL_HOW = {"sum": "x + y", "prod": "x * y", "max": "x < y || y != y ? y : x", "min": "y < x || y != y ? y : x"}
 
 
@@ -480,7 +352,7 @@ class Mailbox:
             f"#define OUT {', '.join(f'out{k}' for k in pieces)}\n"
             f"#define COUNTS {', '.join(f'count{k}' for k in pieces)}\n"
         )
-        kernel = self._device.kernel(source + _MAIL_SOURCE, "exchange_words")
+        kernel = self._device.kernel(source + source_text("runtime/gpu/exchange_words.cu"), "exchange_words")
         place, value = mark
         arrays = [each for x, y, n in zip(given, out, words, strict=True) for each in (x, y, np.int32(n))]
         kernel(1, _MAIL_THREADS, (

@@ -20,8 +20,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType
 from mspc.ops.control.regions import If, Loop, While, spread
 from mspc.ops.control.structural import CALL
-from mspc.ops.cuda.text import NANOSECONDS, RANDOM, WORDS, address
+from mspc.ops.cuda.text import WORDS, address
 from mspc.ops.device import Array, Launch, nothing
+from mspc.ops.source_files import source_text
 from mspc.runtime.comm.interface import collectives_of, same_way
 from mspc.runtime.gpu.bound_regions import BoundRegion, RegionContext, Told, own_copy, taken
 from mspc.runtime.gpu.launches import Held, Several, asks, like, run_each
@@ -32,38 +33,6 @@ from mspc.runtime.regions.region import check_lengths, too_long, went
 # Decisions of the GPU itself within a CUDA graph: the number of iterations of a loop, and the branch of a condition.
 #
 # In a step that runs node by node the host decides instead (`_LoopOnGpu`, `_choice`).
-
-
-_DECIDE = (
-    NANOSECONDS
-    + r"""
-extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);
-__device__ __forceinline__ void go_on(u64 handle, bool goes, long long done, const long long* begun, long long limit,
-                                      long long number, volatile long long* ended, int* stop) {
-    if (goes && !ended[0] && limit && nanoseconds() - begun[0] > limit) { ended[0] = number; ended[1] = done; }
-    if (goes && ended[0]) { stop[0] = 1; goes = false; }
-    cudaGraphSetConditional(handle, goes);
-}
-extern "C" __global__ void choose(u64 handle, const bool* condition) { cudaGraphSetConditional(handle, condition[0]); }
-/* begun: the time, and the number of turns, which `told` has unless it is known. */
-extern "C" __global__ void begin_turns(const long long* told, long long known, int reverse, long long* turn,
-                                       long long* begun) {
-    const long long turns = known >= 0 ? known : told[0] > 0 ? told[0] : 0;
-    begun[0] = nanoseconds();
-    begun[1] = turns;
-    turn[0] = reverse ? turns : -1;
-}
-extern "C" __global__ void go_on_while(u64 handle, const bool* condition, const long long* turn, const long long* begun,
-                                       long long limit, long long number, volatile long long* ended, int* stop) {
-    go_on(handle, condition[0], turn[0], begun, limit, number, ended, stop);
-}
-extern "C" __global__ void go_on_for(u64 handle, int reverse, const long long* turn, const long long* begun,
-                                     long long limit, long long number, volatile long long* ended, int* stop) {
-    const long long done = reverse ? begun[1] - turn[0] : turn[0] + 1;
-    go_on(handle, done < begun[1], done, begun, limit, number, ended, stop);
-}
-"""
-)
 
 
 def decided(device: Any, node: Node, by_host: Launch, by_gpu: Launch) -> HostQuery:
@@ -99,7 +68,7 @@ def choice_by_gpu(
     device = around.device
     if not may_decide(around, node, [launch for way in ways for launch in way]) or not device.conditional.has_choices:
         return None
-    choose = device.kernel(_DECIDE, "choose")
+    choose = device.kernel(source_text("runtime/gpu/decisions.cu"), "choose")
     runs = [Several(way) for way in ways]
     return lambda: device.conditional.choice(lambda handle: choose(1, 1, (handle, condition)), runs)
 
@@ -137,9 +106,9 @@ def loop_by_gpu(around: RegionContext, node: Node, begin: Sequence[Launch], turn
     number = around.ended.number_of(node, has_condition, limited=limit > 0)
     told = nothing if turns.told is None else turns.told
     known = 0 if has_condition else turns.known
-    start = device.kernel(_DECIDE, "begin_turns")
+    start = device.kernel(source_text("runtime/gpu/decisions.cu"), "begin_turns")
     started = partial(start, 1, 1, (told, np.int64(known), np.int32(turns.reverse), turns.turn, begun))
-    go_on = device.kernel(_DECIDE, "go_on_while" if has_condition else "go_on_for")
+    go_on = device.kernel(source_text("runtime/gpu/decisions.cu"), "go_on_while" if has_condition else "go_on_for")
     first = turns.condition if has_condition else np.int32(turns.reverse)
     behind = (turns.turn, begun, np.int64(limit * 1e9), np.int64(number), around.ended.array, device.stop)
     each = Several(turns.each)
@@ -246,25 +215,6 @@ def one_launch(device: Any, launches: Sequence[Launch]) -> Launch:
 MOST_UNROLLED = 2048
 """Launches of all iterations up to which a loop with counted iterations is part of the step's own CUDA graph."""
 _THREADS, _MOST_BLOCKS = 256, 1024
-_TURN = f"""{RANDOM}
-extern "C" __global__ void set_turn(long long* turn, long long value) {{ turn[0] = value; }}
-extern "C" __global__ void next_turn(long long* turn, long long by, const long long* outer, int inside,
-                                     long long* own) {{
-    const long long at = turn[0] + by;
-    turn[0] = at;
-    const u64 key = inside ? (u64)outer[0] : mixed((u64)outer[0] + GOLDEN);
-    own[0] = (long long)mixed(key + (u64)at + GOLDEN);
-}}
-"""
-_ENTRY = """
-struct alignas(16) Sixteen {{ u64 at[2]; }};
-extern "C" __global__ void copy_entry(const {word}* from, {word}* to, const long long* turn, long long count) {{
-    const {word}* source = from + {read} * turn[0] * count;
-    {word}* target = to + {written} * turn[0] * count;
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count;
-         i += (long long)gridDim.x * blockDim.x) target[i] = source[i];
-}}
-"""
 
 
 def loop_launch(
@@ -296,7 +246,7 @@ class _LoopOnGpu:
         self._known = op.known_turns([value.type for value in node.inputs])
         behind = op.first + op.carried + op.scanned
         self._scanned = operands[op.first + op.carried : behind]
-        kernel = device.kernel(_TURN, "next_turn")
+        kernel = device.kernel(source_text("runtime/gpu/turns.cu"), "next_turn")
         by = np.int64(-1 if op.reverse else 1)
         arguments = self._turn, by, around.key, np.int32(around.depth > 0), key
         inside, mixes = around.in_turns(key)
@@ -405,7 +355,7 @@ class _LoopOnGpu:
         if not entry.nbytes:
             return nothing
         size = next(s for s in (16, 8, 4, 2, 1) if not (entry.nbytes | address(source) | address(target)) % s)
-        text = _ENTRY.format(word=WORDS[size], read=int(read), written=int(not read))
+        text = source_text("runtime/gpu/copy_entry.cu", word=WORDS[size], read=int(read), written=int(not read))
         kernel = self._device.kernel(text, "copy_entry")
         many = entry.nbytes // size
         blocks = min(_MOST_BLOCKS, -(-many // _THREADS))
@@ -414,7 +364,7 @@ class _LoopOnGpu:
     # Iterations
 
     def _set(self, array: Array, value: int) -> None:
-        self._device.kernel(_TURN, "set_turn")(1, 1, (array, np.int64(value)))
+        self._device.kernel(source_text("runtime/gpu/turns.cu"), "set_turn")(1, 1, (array, np.int64(value)))
 
     def _start(self, turns: int) -> None:
         """Prepare for the first of `turns` iterations."""

@@ -19,34 +19,10 @@ import numpy as np
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
-from mspc.ops.cuda.text import NANOSECONDS, address
+from mspc.ops.cuda.text import address
 from mspc.ops.device import Array, Launch
+from mspc.ops.source_files import source_text
 from mspc.runtime.gpu.peers import PeerMemory, Reached
-
-_BEGIN = """
-// A step begins: every rank that sends here is told so.
-extern "C" __global__ void begin_messages(unsigned int* steps, const u64* signs, int count) {
-    const unsigned int step = steps[0] + 1;
-    __threadfence_system();
-    for (int i = threadIdx.x; i < count; i += blockDim.x) *(volatile unsigned int*)signs[i] = step;
-    __syncthreads();
-    if (threadIdx.x == 0) steps[0] = step;
-}
-"""
-_SIGNS = NANOSECONDS + """
-extern "C" __global__ void await_sign(volatile unsigned int* sign, const unsigned int* steps, u64* waited) {
-    if ((int)(*sign - steps[0]) < 0) {
-        const long long begun = nanoseconds();
-        while ((int)(*sign - steps[0]) < 0) {}
-        *waited += nanoseconds() - begun;
-    }
-    __threadfence_system();
-}
-extern "C" __global__ void leave_sign(const u64 sign, const unsigned int* steps) {
-    __threadfence_system();
-    *(volatile unsigned int*)sign = steps[0];
-}
-"""
 
 
 @dataclass(frozen=True)
@@ -74,7 +50,7 @@ class StageMessages:
             places = device.empty((max(1, len(free)),), "uint64")
             device.send(np.array(free, np.uint64), places[: len(free)])
         device.synchronize()
-        kernel, count = device.kernel(_BEGIN, "begin_messages"), np.int32(len(free))
+        kernel, count = self._kernel("begin_messages"), np.int32(len(free))
         self._begin: Launch = lambda: kernel(1, 32, (steps, places, count))
 
     def begin(self) -> None:
@@ -124,7 +100,7 @@ class StageMessages:
         """Add a message that may be sent when sign number `free` is there, to the address `place`; its arrival sign is
         at the address `sign`."""
         device, steps = self._device, self._steps
-        ready, left = self._awaited(free, 1), device.kernel(_SIGNS, "leave_sign")
+        ready, left = self._awaited(free, 1), self._kernel("leave_sign")
 
         def send() -> None:
             ready()
@@ -133,8 +109,11 @@ class StageMessages:
 
         self._launches[message.node] = send
 
+    def _kernel(self, name: str) -> Any:
+        return self._device.kernel(source_text("runtime/gpu/stage_messages.cu"), name)
+
     def _awaited(self, sign: int, who: int) -> Launch:
-        kernel = self._device.kernel(_SIGNS, "await_sign")
+        kernel = self._kernel("await_sign")
         arguments = self._signs[sign : sign + 1], self._steps, self._waited[who : who + 1]
         return lambda: kernel(1, 1, arguments)
 

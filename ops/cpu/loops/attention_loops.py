@@ -11,14 +11,39 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.cpu.blocks import scratch
-from mspc.ops.cpu.loops.attention_source import DRAWN_DIMS, GRADIENTS, KEYS, NUMBERS, POINTERS, RESULT, ROWS, source
 from mspc.ops.cpu.loops.kernel import Function, Kernel, address, shared
 from mspc.ops.device import c_type
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp
-from mspc.ops.nn.attention_kernel import Draws, Scores, Shape, four_dimensions
+from mspc.ops.nn.attention_kernel import LARGE, Draws, Scores, Shape, four_dimensions
 from mspc.ops.random.words import count_of, key_of
+from mspc.ops.source_files import source_text
 
+ROWS = 72
+"""Queries of a block at most."""
+KEYS = 64
+"""Keys of a block."""
+DRAWN_DIMS = 8
+"""Dimensions of rows that draws are numbered by, at most."""
+
+STRIDED = ("q", "k", "v", "g", "o", "dq", "dk", "dv")
+"""Operands and results with heads: queries, keys, values, the result's gradient, the result, and three gradients."""
+ADDED = ("shift", "mask", "keep", "total")
+"""Operands with numbers for each query and key, or fewer: the step along a missing dimension is 0."""
+NUMBERS: Mapping[str, int] = {
+    **dict.fromkeys((
+        "pairs", "pieces", "block", "heads", "key_heads", "queries", "keys", "depth", "value_depth", "low", "high",
+        "has_shift", "has_mask", "has_keep", "has_draws", "drawn_dims", "count", "key", "own_batch", "own_heads",
+        "own_queries", "of_shift",
+        *(f"{name}_{side}" for name in STRIDED for side in ("batch", "head", "row")),
+        *(f"{name}_{side}" for name in ADDED for side in ("batch", "head", "row", "key")),
+    ), 1),
+    **dict.fromkeys(("drawn", "begin", "local"), DRAWN_DIMS),
+}  # fmt: skip
+"""Number of Int64 values passed to a function for each name, in their order; `scale` and `factor` follow in Float64."""
+POINTERS = (*STRIDED, *ADDED, "statistics", "shares", "numbers", "odd")
+"""Names of the addresses, in their order. shares: memory for the sums of pieces. odd: an Int64 that is set to 1 if an
+operand is not finite, and results are to be made otherwise."""
 PARTS = 16
 """The least number of parts of the work, if there are as many blocks of queries."""
 _TOGETHER = 6
@@ -137,9 +162,6 @@ def can_be_drawn(dims: int) -> bool:
 
 _FASTER = 16
 """Floating-point operations of a matmul that take the time of one operation of a loop over elements."""
-_TEXTS: Mapping[type[AttentionOp], str] = {
-    FlashAttentionScore: RESULT, FlashAttentionScoreGrad: GRADIENTS, FlashAttentionScoreShiftGrad: GRADIENTS,
-}  # fmt: skip
 
 
 class AttentionSource(NamedTuple):
@@ -166,7 +188,12 @@ def compiled_attention(op: AttentionOp, types: Sequence[TensorType]) -> Attentio
     shape = apart.sizes(given)
     if not can_be_drawn(len(apart.local or shape.weights) - 1):
         return None
-    text = source(c_type(dtype), _TEXTS[type(op)])
+    made = "result" if isinstance(op, FlashAttentionScore) else "gradients"
+    text = source_text(
+        f"ops/cpu/loops/attention_{made}.cpp",
+        element=c_type(dtype), rows=ROWS, keys=KEYS, large=LARGE, pointers=", ".join(f"P_{name}" for name in POINTERS),
+        numbers=", ".join(f"{name}[{count}]" if count > 1 else name for name, count in NUMBERS.items()),
+    )  # fmt: skip
     return AttentionSource(text, apart, op if op.packed else None, shape, int(op.operations(types)))
 
 

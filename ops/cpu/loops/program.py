@@ -19,7 +19,6 @@ from mspc.ops.cpu.loops.chain import chain_of, functions
 from mspc.ops.cpu.loops.convolution import compiled_convolution, convolution_kernel
 from mspc.ops.cpu.loops.kernel import Function, Kernel, chain_kernel, checking
 from mspc.ops.cpu.loops.library import CompilerFailed, compiler, functions_of, warn_once
-from mspc.ops.cpu.loops.source import prelude
 from mspc.ops.cpu.loops.updates import (
     members_of,
     row_sums_function,
@@ -35,6 +34,7 @@ from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_rows import GroupedRowUpdate
 from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.op import Op
+from mspc.ops.source_files import source_text
 from mspc.ops.tensor.embedding import RowSums
 
 # Operators as lines that a compiled loop can have.
@@ -118,7 +118,8 @@ class _Sources:
     def compiled(self) -> dict[str, Function]:
         """Return all functions. Raise CompilerFailed if they cannot be compiled."""
         has_halves = any(_HALF.search(text) for text in self.by_name.values())
-        return functions_of(self.by_name, prelude(has_halves), self.alone)
+        prelude = f"#define HAS_HALVES {int(has_halves)}\n" + source_text("ops/cpu/loops/prelude.h")
+        return functions_of(self.by_name, prelude, self.alone)
 
 
 def kernels(be: Any, calls: Mapping[int, Call]) -> LoopKernels:

@@ -23,6 +23,7 @@ from mspc.ops.fused.grouped_rows import GroupedRowUpdate
 from mspc.ops.fused.updates import GroupedUpdate
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import Update
+from mspc.ops.source_files import source_text
 
 _PARTS = 16
 _COLUMNS = 16
@@ -55,16 +56,10 @@ def _kinds(op: GroupedRowUpdate, types: Sequence[TensorType]) -> list[Kind]:
 
 
 def _function(op: GroupedRowUpdate, kind: Kind, dtypes: Sequence[DType]) -> str:
-    """Return the function that works off parts [first, last).
-
-    a[0] has the addresses of all members' operands; a[1] a member, a first and a last element of its rows and a place
-    in memory for every part; a[2] for every member its rows, their elements, the integers, and `RowLookup`'s offset and
-    total; a[3] is memory for names and their copies.
-    """
+    """Return the function that works off parts [first, last), see row_update.cpp."""
     update, gradient = op.member, op.gradient
     names, computed = update.operands, computing_type(dtypes[0])
     tensors = [i for i in range(len(names)) if i not in update.numbers and i != gradient]
-    rows, ids = c_type(kind[gradient]), c_type(kind[gradient + 1])
     place = [i if i < gradient else i + 1 for i in range(len(names))]
     scalars = [
         f"const {computed} {names[i]} = ({computed})wide(*(const {c_type(dtypes[i])}*)row[{place[i]}]);"
@@ -72,60 +67,13 @@ def _function(op: GroupedRowUpdate, kind: Kind, dtypes: Sequence[DType]) -> str:
     ]
     pointers = [f"{c_type(dtypes[i])}* const p{i} = ({c_type(dtypes[i])}*)row[{place[i]}] + at;" for i in tensors]
     element = updated(update, dtypes, {i: f"p{i}[j]" for i in tensors}, given={gradient: f"({computed})sum[j]"})
-    text = _FUNCTION.replace("@ROWS@", rows).replace("@IDS@", ids).replace("@WIDTH@", str(op.width))
-    text = text.replace("@GRADIENT@", str(gradient)).replace("@SCALARS@", "\n        ".join(scalars))
-    text = text.replace("@POINTERS@", "\n                ".join(pointers))
-    text = text.replace("@ELEMENT@", "\n                    ".join(element))
+    text = source_text(
+        "ops/cpu/loops/row_update.cpp", rows=c_type(kind[gradient]), ids=c_type(kind[gradient + 1]), width=op.width,
+        gradient=gradient, scalars="\n        ".join(scalars), pointers="\n                ".join(pointers),
+        element="\n                    ".join(element),
+    )  # fmt: skip
     head = element_function(update, one_word(computed), update.statements(dtypes))
     return "\n".join(["namespace n_NAME {", *head, "}", text])
-
-
-_FUNCTION = r"""
-extern "C" void NAME(void* const* const a, const i64 first, const i64 last) {
-    using namespace n_NAME;
-    for (i64 number = first; number < last; ++number) {
-        const i64* const part = (const i64*)a[1] + 4 * number;
-        const i64* const sizes = (const i64*)a[2] + 5 * part[0];
-        void* const* const row = (void* const*)a[0] + part[0] * @WIDTH@;
-        const i64 size = sizes[0], inner = sizes[1], count = sizes[2], offset = sizes[3], total = sizes[4];
-        const @ROWS@* const rows = (const @ROWS@*)row[@GRADIENT@];
-        const @IDS@* const ids = (const @IDS@*)row[@GRADIENT@ + 1];
-        u64* names = (u64*)a[3] + part[3];
-        u64* other = names + count;
-        i64 found = 0;
-        for (i64 i = 0; i < count; ++i) {
-            const i64 id = (i64)ids[i], place = (total && id < 0 ? id + total : id) - offset;
-            if (place >= 0 && place < size) names[found++] = (u64)place << 32 | (u64)i;
-        }
-        for (int shift = 32; (u64)(size - 1) >> (shift - 32); shift += 8) {
-            i64 begins[257] = {0};
-            for (i64 n = 0; n < found; ++n) ++begins[(names[n] >> shift & 255) + 1];
-            for (int digit = 0; digit < 256; ++digit) begins[digit + 1] += begins[digit];
-            for (i64 n = 0; n < found; ++n) other[begins[names[n] >> shift & 255]++] = names[n];
-            u64* const sorted = other;
-            other = names, names = sorted;
-        }
-        @SCALARS@
-        for (i64 n = 0, end; n < found; n = end) {
-            const i64 place = (i64)(names[n] >> 32);
-            for (end = n + 1; end < found && (i64)(names[end] >> 32) == place; ++end) {}
-            for (i64 k = part[1]; k < part[2]; k += 64) {
-                const i64 length = part[2] - k < 64 ? part[2] - k : 64, at = place * inner + k;
-                @ROWS@ sum[64];
-                for (i64 j = 0; j < length; ++j) sum[j] = 0;
-                for (i64 m = n; m < end; ++m) {
-                    const @ROWS@* const given = rows + (i64)(unsigned int)names[m] * inner + k;
-                    _Pragma("omp simd") for (i64 j = 0; j < length; ++j) sum[j] += given[j];
-                }
-                @POINTERS@
-                _Pragma("omp simd") for (i64 j = 0; j < length; ++j) {
-                    @ELEMENT@
-                }
-            }
-        }
-    }
-}
-"""
 
 
 def row_update_kernel(
@@ -317,49 +265,24 @@ def _chunks(members: Members, kind: tuple[DType, ...]) -> Any:
 
 
 def row_sums_function(lookup: RowLookup, types: Sequence[TensorType]) -> str | None:
-    """Return C++ of a function, called NAME, that sums rows by ids; None if their type is too narrow to add up in.
-
-    a[0] are the rows, a[1] the ids, a[2] the result, a[3] an Int64 that is set to 1 for an id that names no row at all.
-    """
+    """Return C++ of a function, called NAME, that sums rows by ids; None if their type is too narrow to add up in."""
     rows, ids = types
     if rows.dtype.name not in C_TYPES or c_type(rows.dtype) != computing_type(rows.dtype) or rows.dtype.kind == "b":
         return None
-    kind, place = c_type(rows.dtype), "id"
-    check = ""
+    if not lookup.batch * lookup.middle:
+        return None
+    sizes, split = _sizes(lookup), _split(lookup)
+    bounds = {f"{name}_from": 0 for name in sizes} | {f"{name}_to": size for name, size in sizes.items()}
+    bounds |= {f"{split}_from": "from", f"{split}_to": "to"}
+    check, place = "", "id"
     if lookup.total:
         check = f"if (id < -{lookup.total}ll || id >= {lookup.total}ll) {{ *(i64*)a[3] = 1; continue; }}"
         place = f"(id < 0 ? id + {lookup.total}ll : id)"
-    groups = lookup.batch * lookup.middle
-    split = _split(lookup)
-    shares = {name: ("0", str(size)) for name, size in _sizes(lookup).items()}
-    shares[split] = ("from", "to")
-    (group_0, group_1), (column_0, column_1), (row_0, row_1) = (shares[n] for n in ("groups", "columns", "rows"))
-    return f"""
-extern "C" void NAME(void* const* const a, const i64 first, const i64 last) {{
-    const {kind}* const rows = (const {kind}*)a[0];
-    const {c_type(ids.dtype)}* const ids = (const {c_type(ids.dtype)}*)a[1];
-    {kind}* const out = ({kind}*)a[2];
-    for (i64 part = first; part < last; ++part) {{
-        const i64 from = part * {_sizes(lookup)[split]}ll / {parts_of(lookup)};
-        const i64 to = (part + 1) * {_sizes(lookup)[split]}ll / {parts_of(lookup)};
-        (void)from, (void)to;
-        for (i64 group = {group_0}; group < {group_1}; ++group) {{
-            {kind}* const table = out + group * {lookup.size * lookup.inner};
-            for (i64 row = {row_0}; row < {row_1}; ++row)
-                for (i64 k = {column_0}; k < {column_1}; ++k) table[row * {lookup.inner} + k] = 0;
-            for (i64 i = 0; i < {lookup.count}; ++i) {{
-                const i64 id = (i64)ids[group / {lookup.middle} * {lookup.count} + i];
-                {check}
-                const i64 row = {place} - {lookup.offset};
-                if (row < {row_0} || row >= {row_1}) continue;
-                const {kind}* const given = rows + (group * {lookup.count} + i) * {lookup.inner};
-                {kind}* const total = table + row * {lookup.inner};
-                _Pragma("omp simd") for (i64 k = {column_0}; k < {column_1}; ++k) total[k] += given[k];
-            }}
-        }}
-    }}
-}}
-""" if groups else None
+    return source_text(
+        "ops/cpu/loops/row_sums.cpp", kind=c_type(rows.dtype), ids=c_type(ids.dtype), length=sizes[split],
+        parts=parts_of(lookup), table=lookup.size * lookup.inner, inner=lookup.inner, count=lookup.count,
+        middle=lookup.middle, check=check, place=place, offset=lookup.offset, **bounds,
+    )  # fmt: skip
 
 
 def row_sums_kernel(

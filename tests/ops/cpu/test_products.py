@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mspc.ops.cpu import gemm, products
-from mspc.ops.cpu.gemm_source import FEW_ROWS
+from mspc.ops.cpu.gemm import FEW_ROWS
 
 SHAPES = [
     ((40, 7), (7, 9)),

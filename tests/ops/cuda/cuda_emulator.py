@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.cuda.norms import INSTRUCTIONS
-from mspc.ops.device import PRELUDE
 from mspc.ops.math.matmul import BatchMatMul
+from mspc.ops.source_files import source_text
 from tests.ops.cuda.cuda_stand_ins import without_tensor_cores
 from tests.ops.cuda.product_epilogues import gelu, gelu_slope
 
@@ -314,7 +313,7 @@ QUICKLY = ("-Xcicc", "-O0", "-Xptxas", "-O0")
 
 def compiled_by_nvcc(folder: Path, sources: Iterable[str], *options: str, architecture: str = "90") -> str:
     """Compile kernels for an H200, each in a namespace of its own and without macros of others; nvcc's messages."""
-    parts = [PRELUDE]
+    parts = [source_text("ops/cuda/prelude.cuh")]
     for number, source in enumerate(sources):
         parts += [f"namespace k{number} {{", source.replace('extern "C" __global__', "__global__"), "}"]
         parts += [f"#undef {name}" for name in dict.fromkeys(re.findall(r"#define (\w+)", source))]
@@ -465,7 +464,7 @@ class Emulator:
 
     def build(self, sources: Mapping[tuple[str, str], int]) -> Path:
         """Compile kernels."""
-        text = SHIM + emulated(PRELUDE + self.shared)
+        text = SHIM + emulated(source_text("ops/cuda/prelude.cuh") + self.shared)
         for (source, name), number in sources.items():
             body = emulated(source).replace('extern "C" __global__', "__global__")
             macros = "".join(f"#undef {name}\n" for name in dict.fromkeys(re.findall(r"#define (\w+)", body)))
@@ -504,7 +503,7 @@ def headers() -> str:
 
 def emulated(source: str) -> str:
     """CUDA C++ with its PTX replaced by C++."""
-    source = source.replace(INSTRUCTIONS, _STAND_INS)
+    source = source.replace(source_text("ops/cuda/copy_instructions.cuh"), _STAND_INS)
     source = re.sub(r"extern __shared__ unsigned char memory\[\]", "unsigned char memory[227 << 10]", source)
     source = re.sub(r'asm\("ex2\.[^"]*" : "=f"\((\w+)\) : "f"\((\w+)\)\);', r"\1 = exp2f(\2);", source)
     source = re.sub(r'asm\("rcp\.[^"]*" : "=f"\((\w+)\) : "f"\((\w+)\)\);', r"\1 = 1 / \2;", source)

@@ -1,5 +1,4 @@
-"""Tensor cores and copies without a GPU: C++ in place of the PTX of `mspc.ops.cuda.flash_parts` and
-`mspc.ops.cuda.flash_parts`.
+"""Tensor cores and copies without a GPU: C++ in place of the PTX of ops/cuda/flash*_instructions.cuh.
 
 Fragments are those of the PTX ISA's section on mma.m16n8k8 with .tf32, where groupID is a lane's number / 4 and
 threadID_in_group its rest: A's a0 to a3 lie in row groupID (a0, a2) or groupID + 8 (a1, a3) and in column
@@ -16,7 +15,11 @@ a matrix of halves the elements in rows 2 c and 2 c + 1.
 
 from __future__ import annotations
 
-from mspc.ops.cuda.flash_parts import GROUP_INSTRUCTIONS, HALF_INSTRUCTIONS, INSTRUCTIONS, ROUNDED, TF32_INSTRUCTIONS
+from mspc.ops.source_files import source_text
+
+INSTRUCTIONS, HALF_INSTRUCTIONS, TF32_INSTRUCTIONS, GROUP_INSTRUCTIONS = (
+    source_text(f"ops/cuda/flash_{name}instructions.cuh") for name in ("", "half_", "tf32_", "group_")
+)
 
 _COMMON = r"""
 typedef unsigned int u32;
@@ -173,7 +176,7 @@ def without_tensor_cores(source: str, rounds: bool = False) -> str:
     for text, stand_ins in stand_ins_of.items():
         source = source.replace(text, stand_ins)
     if not rounds:
-        source = source.replace(ROUNDED, ROUNDED.replace("v * 1.000356674194336f", "v"))
+        source = source.replace("(v * 1.000356674194336f)", "(v)")
     assert "asm" not in source
     assert DECLARED in source
     return source.replace(DECLARED, f"alignas(1024) unsigned char memory[SHARED + {4 * GUARD}];")

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.cuda.flash_parts import INSTRUCTIONS
 from tests.ops.cuda.cuda_emulator import Emulator
-from tests.ops.cuda.cuda_stand_ins import GUARD, without_tensor_cores
+from tests.ops.cuda.cuda_stand_ins import GUARD, INSTRUCTIONS, without_tensor_cores
 
 SHARED = 227 << 10
 """Bytes of shared memory of a multiprocessor, for all of its blocks; each takes 1 KB beside its own."""

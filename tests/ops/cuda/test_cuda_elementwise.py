@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 
 from mspc.ops.bases import Elementwise
-from mspc.ops.cuda.elementwise import HELPERS
-from mspc.ops.cuda.text import MATH
-from mspc.ops.device import PRELUDE
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.op import REGISTRY
+from mspc.ops.source_files import source_text
 from tests.ops.cuda.cuda_chains import (
     Case,
     chain,
@@ -34,24 +32,26 @@ from tests.ops.cuda.cuda_emulator import NEEDED, NVCC, Emulator, placed
 from tests.passes.fusion.test_fuse_elementwise import fused
 from tests.passes.fusion.test_fuse_rows import PASSES, random_graph
 
+FORMULAS = source_text("ops/cuda/formulas.cuh")
+
 
 class Device(Emulator):
     """Emulates a GPU; what stands before every kernel is compiled once."""
 
-    shared = MATH + HELPERS
+    shared = FORMULAS
 
     def kernel(self, source: str, name: str) -> Any:
         return super().kernel(without_common(source), name)
 
 
-COMMON_NAMES = set(re.findall(r"__forceinline__ [\w ]+?(\w+)\(", MATH + HELPERS))
+COMMON_NAMES = set(re.findall(r"__forceinline__ [\w ]+?(\w+)\(", FORMULAS))
 
 
 def without_common(source: str) -> str:
     """A kernel without what it must begin with, if it calls a function of that."""
-    own = source.removeprefix(MATH).removeprefix(HELPERS)
+    own = source.removeprefix(FORMULAS)
     called = COMMON_NAMES.intersection(re.findall(r"\w+", own))
-    assert not called or source.startswith(MATH), called
+    assert not called or source.startswith(FORMULAS), called
     return own
 
 
@@ -168,7 +168,7 @@ def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     cases += list(row_cases(64))
     cases += list(update_cases(64))[::7]
     cases += [c for c in sample_cases(("BFloat16",)) if len(c.types[0].shape) == 1][::2]
-    parts = [PRELUDE, MATH, HELPERS]
+    parts = [source_text("ops/cuda/prelude.cuh"), FORMULAS]
     for number, (source, name) in enumerate(sources(cases)):
         own = without_common(source)
         renamed = re.sub(rf"\b{name}\(", f"{name}{number}(", own)

@@ -1,30 +1,75 @@
-"""C++ of matmuls in parts for the thread pool.
+// C++ of matmuls in parts for the thread pool.
+//
+// A part is a run of rows or of columns of one matrix of a batch. If vectors have 512 bits, loops here multiply: BLAS's
+// own are made for large matrices, and reach half their speed if one side is short. They add up the products of an
+// element in an order that does not depend on the parts. Elsewhere a part is a call of BLAS's with one thread, with
+// last bits that may.
+//
+// The loops take blocks of DEPTH products of a sum. Columns of y are packed in pairs of vectors, DEPTH of which stay in
+// the innermost cache; rows of x are packed by tiles, an element of each row beside one another. A tile of the result,
+// as many rows as leave registers for all sums, stays in registers while both are read once.
 
-A part is a run of rows or of columns of one matrix of a batch. If vectors have 512 bits, loops here multiply: BLAS's
-own are made for large matrices, and reach half their speed if one side is short. They add up the products of an element
-in an order that does not depend on the parts. Elsewhere a part is a call of BLAS's with one thread, with last bits that
-may.
+namespace {
 
-The loops take blocks of DEPTH products of a sum. Columns of y are packed in pairs of vectors, DEPTH of which stay in
-the innermost cache; rows of x are packed by tiles, an element of each row beside one another. A tile of the result, as
-many rows as leave registers for all sums, stays in registers while both are read once.
-"""
+// What Python's `Plan` lays out: of a matrix, of how it is split, and of the batch's dimensions. Steps in elements.
+struct Numbers {
+    i64 rows, columns, depth, x_step, y_step, out_step, x_turned, y_turned;
+    i64 loops, by_columns, pieces, unit, dims;
+    i64 sizes[4], x_steps[4], y_steps[4], out_steps[4];
+};
 
-from __future__ import annotations
+// x [rows, depth] times y [depth, columns], each stored the other way round where it is turned, to which `addend`, that
+// lies as the result does, and `bias`, a number for every column, are added; null for none.
+template <class T> struct Part {
+    i64 rows, columns, depth;
+    const T* x;
+    i64 x_step;
+    bool x_turned;
+    const T* y;
+    i64 y_step;
+    bool y_turned;
+    T* out;
+    i64 step;
+    const T *addend, *bias;
+};
 
-# The C++ of matmuls of few rows, as those of one step of a decoder: y, a weight mostly, is read once, which takes all
-# of their time.
-#
-# If y is stored row by row, several of its rows are read together, and multiples of them are added to the sums of all
-# rows of x, which stay in the cache. If it is transposed, an element of the result is a sum along two lines in memory:
-# vectors of partial sums of a tile stay in registers, and are added up in the end. Each element is added up in an order
-# that neither the tile nor the number of rows changes; if y is not transposed it is that of all other loops.
+template <class T> using Gemm = void (*)(
+    int, int, int, i64, i64, i64, T, const T*, i64, const T*, i64, T, T*, i64);
+const int BY_ROWS = 101, AS_IT_IS = 111, TURNED = 112;
 
+template <class T> void by_blas(Gemm<T> gemm, const Part<T>& p) {
+    gemm(BY_ROWS, p.x_turned ? TURNED : AS_IT_IS, p.y_turned ? TURNED : AS_IT_IS, p.rows, p.columns, p.depth,
+         1, p.x, p.x_step, p.y, p.y_step, 0, p.out, p.step);
+    for (i64 i = 0; i < (p.addend || p.bias ? p.rows : 0); ++i) {
+        T* const to = p.out + i * p.step;
+        if (p.addend)
+            for (i64 j = 0; j < p.columns; ++j) to[j] += p.addend[i * p.step + j];
+        if (p.bias)
+            for (i64 j = 0; j < p.columns; ++j) to[j] += p.bias[j];
+    }
+}
 
-FEW_ROWS = 16
-"""The largest number of rows of a matmul of few rows."""
+template <class T> bool by_loops(const Part<T>&, bool) { return false; }
 
-FEW_ROWS_SOURCE = r"""
+#ifdef __AVX512F__
+
+const int W = 16, PAIR = 2 * W, ROWS = 14, TILES = 8;
+const i64 DEPTH = 256, COLUMNS = 512, FEW = 64, PAGE = 1024;
+typedef float V __attribute__((vector_size(64)));
+typedef float Loose __attribute__((vector_size(64), aligned(4), may_alias));
+
+V read(const float* p) { return *(const Loose*)p; }
+void write(float* p, V v) { *(Loose*)p = v; }
+i64 least(i64 a, i64 b) { return a < b ? a : b; }
+
+// The C++ of matmuls of few rows, as those of one step of a decoder: y, a weight mostly, is read once, which takes all
+// of their time.
+//
+// If y is stored row by row, several of its rows are read together, and multiples of them are added to the sums of all
+// rows of x, which stay in the cache. If it is transposed, an element of the result is a sum along two lines in memory:
+// vectors of partial sums of a tile stay in registers, and are added up in the end. Each element is added up in an
+// order that neither the tile nor the number of rows changes; if y is not transposed it is that of all other loops.
+
 const i64 FEW_ROWS = 16, TOGETHER = 8, SUMS = 8192, SPAN = 1024;
 const i64 BESIDE = 48;   // sums of a row that are written together, a multiple of all tiles' columns
 const i64 APART = PAIR;  // elements between lines in a row, which else would lie in the same places of the cache
@@ -183,66 +228,7 @@ void few_by_dots(const Part<float>& p) {
         }
     }
 }
-"""
 
-
-_PARTS = r"""
-namespace {
-
-// What Python's `Plan` lays out: of a matrix, of how it is split, and of the batch's dimensions. Steps in elements.
-struct Numbers {
-    i64 rows, columns, depth, x_step, y_step, out_step, x_turned, y_turned;
-    i64 loops, by_columns, pieces, unit, dims;
-    i64 sizes[4], x_steps[4], y_steps[4], out_steps[4];
-};
-
-// x [rows, depth] times y [depth, columns], each stored the other way round where it is turned, to which `addend`, that
-// lies as the result does, and `bias`, a number for every column, are added; null for none.
-template <class T> struct Part {
-    i64 rows, columns, depth;
-    const T* x;
-    i64 x_step;
-    bool x_turned;
-    const T* y;
-    i64 y_step;
-    bool y_turned;
-    T* out;
-    i64 step;
-    const T *addend, *bias;
-};
-
-template <class T> using Gemm = void (*)(
-    int, int, int, i64, i64, i64, T, const T*, i64, const T*, i64, T, T*, i64);
-const int BY_ROWS = 101, AS_IT_IS = 111, TURNED = 112;
-
-template <class T> void by_blas(Gemm<T> gemm, const Part<T>& p) {
-    gemm(BY_ROWS, p.x_turned ? TURNED : AS_IT_IS, p.y_turned ? TURNED : AS_IT_IS, p.rows, p.columns, p.depth,
-         1, p.x, p.x_step, p.y, p.y_step, 0, p.out, p.step);
-    for (i64 i = 0; i < (p.addend || p.bias ? p.rows : 0); ++i) {
-        T* const to = p.out + i * p.step;
-        if (p.addend)
-            for (i64 j = 0; j < p.columns; ++j) to[j] += p.addend[i * p.step + j];
-        if (p.bias)
-            for (i64 j = 0; j < p.columns; ++j) to[j] += p.bias[j];
-    }
-}
-
-template <class T> bool by_loops(const Part<T>&, bool) { return false; }
-
-#ifdef __AVX512F__
-
-const int W = 16, PAIR = 2 * W, ROWS = 14, TILES = 8;
-const i64 DEPTH = 256, COLUMNS = 512, FEW = 64, PAGE = 1024;
-typedef float V __attribute__((vector_size(64)));
-typedef float Loose __attribute__((vector_size(64), aligned(4), may_alias));
-
-V read(const float* p) { return *(const Loose*)p; }
-void write(float* p, V v) { *(Loose*)p = v; }
-i64 least(i64 a, i64 b) { return a < b ? a : b; }
-
-"""
-
-_LOOPS = r"""
 struct Place {
     float* place;
     i64 width;
@@ -464,6 +450,3 @@ extern "C" void product_float(void* const* a, i64 count, i64 cut, i64 others) { 
 extern "C" void product_double(void* const* a, i64 count, i64 cut, i64 others) {
     product<double>(a, count, cut, others);
 }
-"""
-
-GEMM = _PARTS + FEW_ROWS_SOURCE + _LOOPS

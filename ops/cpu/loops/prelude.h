@@ -1,66 +1,11 @@
-"""C++ common to compiled loops: element types, and functions of Float32 that a compiler vectorises.
+// C++ common to compiled loops: element types, and functions of Float32 that a compiler vectorises.
+//
+// Operators define an element of their result in `cuda`. The same text is compiled for the CPU, with the functions that
+// CUDA has and C++ lacks. Functions of Float32 choose by selections and never by branches, so that loops over them are
+// vectorised; they are right to about two units in the last place, and NaN, infinities and denormal numbers come out as
+// in NumPy. Their polynomials are least maximum fits on the intervals named. Functions of Float64 are those of the C
+// library.
 
-Operators define an element of their result in `cuda`. The same text is compiled for the CPU, with the functions that
-CUDA has and C++ lacks. Functions of Float32 choose by selections and never by branches, so that loops over them are
-vectorised; they are right to about two units in the last place, and NaN, infinities and denormal numbers come out as in
-NumPy. Their polynomials are least maximum fits on the intervals named. Functions of Float64 are those of the C library.
-"""
-
-from __future__ import annotations
-
-from mspc.ops.cuda.text import FORMULAS, RANDOM, TYPES
-
-# The C++ that transposes 16 lines of 16 Float32, with which operands of matmuls are packed.
-
-
-TRANSPOSE = r"""
-namespace {
-
-// to[k * width + j] = from[j * step + k] for j < 16 and k < 16.
-#ifdef __AVX512F__
-
-typedef float Sixteen __attribute__((vector_size(64), aligned(4), may_alias));
-
-#ifdef __clang__
-#define MIXED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-typedef int Places __attribute__((vector_size(64)));
-#define MIXED(a, b, ...) __builtin_shuffle(a, b, Places{__VA_ARGS__})
-#endif
-
-// Lines are mixed with those half of all further on, four times.
-inline void turned(const float* from, long long step, float* to, long long width) {
-    Sixteen a[16], b[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) a[i] = *(const Sixteen*)(from + i * step);
-#pragma GCC unroll 4
-    for (int stage = 0; stage < 4; ++stage) {
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; ++i) {
-            b[2 * i] = MIXED(a[i], a[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-            b[2 * i + 1] = MIXED(a[i], a[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < 16; ++i) a[i] = b[i];
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) *(Sixteen*)(to + i * width) = a[i];
-}
-
-#else
-
-inline void turned(const float* from, long long step, float* to, long long width) {
-    for (int k = 0; k < 16; ++k)
-        for (int j = 0; j < 16; ++j) to[k * width + j] = from[j * step + k];
-}
-
-#endif
-
-}  // namespace
-"""
-
-
-_TYPES = r"""
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
 typedef unsigned long long u64;
@@ -90,36 +35,32 @@ struct Sum { template <class V> static __forceinline__ V of(V a, V b) { return a
 struct Product { template <class V> static __forceinline__ V of(V a, V b) { return a * b; } };
 struct Largest { template <class V> static __forceinline__ V of(V a, V b) { return a < b || b != b ? b : a; } };
 struct Smallest { template <class V> static __forceinline__ V of(V a, V b) { return b < a || b != b ? b : a; } };
-"""
 
-_HALVES = r"""
+#if HAS_HALVES  // older compilers lack them
 inline __attribute__((always_inline)) float wide(f16 v) { return (float)same_bits<_Float16>(v.bits); }
 template <> struct Narrow<f16> {
     static __forceinline__ f16 of(float v) { return {same_bits<unsigned short>((_Float16)v)}; }
 };
-"""
+#endif
 
-_LIBRARY = "".join(
-    f'extern "C" double {name}(double); extern "C" float {name}f(float);\n'
-    + (f"static inline float {name}(float v) {{ return {name}f(v); }}\n" if by_float else "")
-    for name, by_float in (
-        *((name, True) for name in (
-            "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erfc", "sin", "sinh", "tan",
-        )),
-        *((name, False) for name in ("erf", "exp", "expm1", "log", "log1p", "tanh")),
-    )
-) + "".join(
-    f'extern "C" double {name}(double, double); extern "C" float {name}f(float, float);\n'
-    f"static inline float {name}(float a, float b) {{ return {name}f(a, b); }}\n"
-    for name in ("atan2", "fmod", "hypot", "pow")
-) + "".join(
-    f"__forceinline__ float {name}f(float v) {{ return __builtin_{name}f(v); }}\n"
-    f"__forceinline__ float {name}(float v) {{ return __builtin_{name}f(v); }}\n"
-    f"__forceinline__ double {name}(double v) {{ return __builtin_{name}(v); }}\n"
-    for name in ("ceil", "fabs", "floor", "rint", "sqrt", "trunc")
-)  # fmt: skip
+#define ALSO_OF_FLOAT(name) \
+    extern "C" double name(double); extern "C" float name##f(float); \
+    static inline float name(float v) { return name##f(v); }
+ALSO_OF_FLOAT(acos) ALSO_OF_FLOAT(acosh) ALSO_OF_FLOAT(asin) ALSO_OF_FLOAT(asinh) ALSO_OF_FLOAT(atan)
+ALSO_OF_FLOAT(atanh) ALSO_OF_FLOAT(cos) ALSO_OF_FLOAT(cosh) ALSO_OF_FLOAT(erfc) ALSO_OF_FLOAT(sin)
+ALSO_OF_FLOAT(sinh) ALSO_OF_FLOAT(tan)
+#define OF_DOUBLE(name) extern "C" double name(double); extern "C" float name##f(float);
+OF_DOUBLE(erf) OF_DOUBLE(exp) OF_DOUBLE(expm1) OF_DOUBLE(log) OF_DOUBLE(log1p) OF_DOUBLE(tanh)
+#define OF_TWO(name) \
+    extern "C" double name(double, double); extern "C" float name##f(float, float); \
+    static inline float name(float a, float b) { return name##f(a, b); }
+OF_TWO(atan2) OF_TWO(fmod) OF_TWO(hypot) OF_TWO(pow)
+#define BUILT_IN(name) \
+    __forceinline__ float name##f(float v) { return __builtin_##name##f(v); } \
+    __forceinline__ float name(float v) { return __builtin_##name##f(v); } \
+    __forceinline__ double name(double v) { return __builtin_##name(v); }
+BUILT_IN(ceil) BUILT_IN(fabs) BUILT_IN(floor) BUILT_IN(rint) BUILT_IN(sqrt) BUILT_IN(trunc)
 
-_FLOAT32 = r"""
 __forceinline__ float copysign(float a, float b) { return __builtin_copysignf(a, b); }
 __forceinline__ double copysign(double a, double b) { return __builtin_copysign(a, b); }
 __forceinline__ float rsqrt(float v) { return 1.0f / sqrt(v); }
@@ -182,14 +123,14 @@ __forceinline__ float erf(float v) {
     q = q * c - 0.6332199f; q = q * c - 1.1295785f; q = q * c + 0.00018803816f;
     return a < 1.0f ? v * p : v != v ? v : copysign(1.0f - exp(q), v);
 }
-// As `FORMULAS` has them of Float64.
+#define OWN_SIGMOID  // the others are in formulas.cuh
 __forceinline__ float sigmoid(float v) { return 1.0f / (1.0f + exp(-v)); }
 __forceinline__ float gelu_gate(float v) {
     return 1.0f / (1.0f + exp(v * (v * v * -0.07135481f - 1.5957691f)));
 }
-"""
 
-_LOOPS = r"""
+#include "../../cuda/formulas.cuh"
+
 // Lanes combined pair by pair, in an order that never changes.
 template <class How, int W, class V> __forceinline__ V folded(V* lanes) {
     for (int w = W / 2; w; w /= 2)
@@ -208,10 +149,6 @@ static void finished(const V* parts, long long count, long long width, double di
         out[k] = narrow<Out>(divisor == 1 ? total : (V)(total / (V)divisor));
     }
 }
-"""
 
-
-def prelude(has_halves: bool) -> str:
-    """Return the source before functions; Float16 is left out if none has it, as older compilers lack it."""
-    halves = _HALVES if has_halves else ""
-    return _TYPES + halves + TYPES + _LIBRARY + _FLOAT32 + FORMULAS + _LOOPS + TRANSPOSE + RANDOM
+#include "transpose.h"
+#include "../../cuda/random.cuh"
