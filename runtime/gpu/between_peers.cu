@@ -61,8 +61,3 @@ extern "C" __global__ void __launch_bounds__(THREADS) between_peers(
     all_here(signs, call + 2);
     if (threadIdx.x == 0) calls[blockIdx.x] = call + 2;
 }
-extern "C" __global__ void await_blocks(unsigned int* resident, const unsigned int blocks) {
-    volatile unsigned int* found = resident;
-    while (*found < blocks) {}
-    *found = 0;
-}

@@ -240,7 +240,10 @@ class Choices:
         device = self._device
         if self._held is None:
             self._held = device.zeros((2,), "uint32")
-        hold, wait, free = map(self._kernel, ("hold", "await_holders", "free_holders"))
+        hold, wait, free = (
+            device.kernel(source_text("runtime/gpu/holding.cu"), name)
+            for name in ("hold", "await_holders", "free_holders")
+        )
         device.load_kernels()
         before = device.signal()
         total = 0.0

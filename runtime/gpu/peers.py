@@ -277,9 +277,8 @@ class Between:
         the matmul's end would wait for this launch."""
         device, blocks = self._device, np.uint32(self.blocks)
         resident = self._resident = device.zeros((1,), "uint32")
-        text = self._text(True)
-        self._kernel = device.kernel(text, "between_peers")
-        kernel = device.kernel(text, "await_blocks")
+        self._kernel = device.kernel(self._text(True), "between_peers")
+        kernel = device.kernel(source_text("runtime/gpu/await_blocks.cu"), "await_blocks")
         return lambda: kernel(1, 1, (resident, blocks))
 
 

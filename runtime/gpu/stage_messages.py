@@ -50,7 +50,8 @@ class StageMessages:
             places = device.empty((max(1, len(free)),), "uint64")
             device.send(np.array(free, np.uint64), places[: len(free)])
         device.synchronize()
-        kernel, count = self._kernel("begin_messages"), np.int32(len(free))
+        kernel = device.kernel(source_text("runtime/gpu/begin_messages.cu"), "begin_messages")
+        count = np.int32(len(free))
         self._begin: Launch = lambda: kernel(1, 32, (steps, places, count))
 
     def begin(self) -> None:
@@ -110,7 +111,7 @@ class StageMessages:
         self._launches[message.node] = send
 
     def _kernel(self, name: str) -> Any:
-        return self._device.kernel(source_text("runtime/gpu/stage_messages.cu"), name)
+        return self._device.kernel(source_text("runtime/gpu/signs.cu"), name)
 
     def _awaited(self, sign: int, who: int) -> Launch:
         kernel = self._kernel("await_sign")

@@ -1,4 +1,4 @@
-// Kernels that keep a GPU busy while others are timed.
+// Kernels before others are timed.
 extern "C" __global__ void pause(const long long length) {
     const long long begun = nanoseconds();
     while (nanoseconds() - begun < length) {}
@@ -15,18 +15,4 @@ extern "C" __global__ void numbers(Pack<unsigned int, 4>* target, const unsigned
         }
         target[i] = words;
     }
-}
-extern "C" __global__ void hold(volatile unsigned int* held) {
-    if (threadIdx.x == 0) atomicAdd((unsigned int*)held, 1u);
-    while (!held[1]) {}
-    __syncthreads();
-    if (threadIdx.x == 0) atomicSub((unsigned int*)held, 1u);
-}
-extern "C" __global__ void await_holders(volatile unsigned int* held, const unsigned int count) {
-    while (held[0] < count) {}
-}
-extern "C" __global__ void free_holders(volatile unsigned int* held) {
-    held[1] = 1;
-    while (held[0]) {}
-    held[1] = 0;
 }
