@@ -291,9 +291,9 @@ def _recorded(models: Any, inputs: Any, optimizer: Optimizer | None, outside: st
         stack.enter_context(recorder.recording())
         yield recorder
     outputs = [["loss", "", recorder.name_of(loss)] for loss in recorder.losses[:1]]
-    for name, parameter in parameters:
-        if parameter.grad is not None:
-            outputs.append(["gradient_to_parameter", name, recorder.name_of(parameter.grad)])
+    grads = [(name, each.grad) for name, each in parameters if each.grad is not None]
+    outputs += [["gradient_to_parameter", name, recorder.name_of(grad), list(map(str, getattr(grad, "placements", ())))]
+                for name, grad in grads]  # fmt: skip
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     groups = {group.group_name: {"ranks": dist.get_process_group_ranks(group), "about": group.group_desc}
               for group in dist.distributed_c10d._world.pg_map}  # fmt: skip

@@ -101,6 +101,8 @@ def programs_of_captures(folder: Path, single: Path) -> CapturedPrograms:
         graph.results = [made.get(result) or Constant(np.zeros(0, np.float32), FLOAT32) for result in results]
         for (kind, name), value in made.items():
             value.layout = layouts[name] if kind == _GRADIENT else None
+            if isinstance(value.type, TensorType) and f"{name}.grad" in each.placements:
+                value.layout = placed.layout(each, mesh, f"{name}.grad", value.type.shape, shapes[name])
         kinds.append(RankKind(ranks, graph, _own_groups(graph, members)))
     groups: list[tuple[int, ...]] = []
     if batch is not None:

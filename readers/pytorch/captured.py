@@ -50,6 +50,8 @@ PEER = {"c10d.send.default": "dst", _RECEIVE: "src"}
 """Kinds of messages, and the argument with the place of the other rank in the group."""
 _TAGS = 4096
 """Messages of one tag from one rank to another that are told apart."""
+_OUTSIDE = "outside_"
+"""The beginning of the names of tensors that are no parameters, buffers or inputs."""
 _TARGETS = ("loss", "gradient_to_parameter")
 
 
@@ -69,7 +71,7 @@ class CapturedStep:
 
     program: its groups are named by their dimension of a mesh, if known, and their ranks. groups: the ranks of each.
     about: the description that the script or a mesh gave each. placements: of parameters, buffers and inputs, as
-    PyTorch has them, by name.
+    PyTorch has them, by name, and of gradients that are DTensors, by the parameter's name and `.grad`.
     """
 
     program: ExportedProgram
@@ -191,7 +193,7 @@ class _StepReader:
         nodes = [self._node(each, f"node {at}") for at, each in enumerate(list_in(self._entry("nodes"), "its nodes"))]
         nodes = [node for node in nodes if not _NOTHING.match(node.target)]
         nodes = _with_messages(nodes, {self.labels[name]: groups[name] for name in groups})
-        outputs = [self._output(each) for each in list_in(self._entry("outputs"), "its outputs")]
+        outputs = [self._output(each, placements) for each in list_in(self._entry("outputs"), "its outputs")]
         graph = ExportedGraph(
             tuple(nodes), tuple((each.name, each.type) for each in inputs), tuple(each.value for each in outputs)
         )
@@ -200,7 +202,9 @@ class _StepReader:
             self.archive.shown, graph, tuple(inputs), tuple(outputs), weights,
             torch=text_in(self.content.get("torch", ""), "its torch"), is_step=True,
         )  # fmt: skip
-        _check_values(program)
+        named = _named(program)
+        placements |= {new.qualified: placements[old.qualified] for new, old in zip(named, inputs, strict=True)}
+        program = replace(program, inputs=tuple(named))
         used = {self.labels[name]: name for name in groups if name in self.used}
         return CapturedStep(
             program, self.rank, self.ranks, {label: groups[name] for label, name in used.items()},
@@ -232,10 +236,7 @@ class _StepReader:
             depth, level = depth + 1, [inner for each in level for inner in each]
         for rank in level:
             whole_in(rank, f"{where}: mesh", 0, self.ranks - 1)
-        placements = tuple(text_in(each, where) for each in self._list(owner, "placements", where))
-        if len(placements) != depth:
-            raise ValueError(f"{where} has {len(placements)} placements for a mesh of {depth} dimensions")
-        return Placement(shape, mesh, placements)
+        return Placement(shape, mesh, _axes_in(self._list(owner, "placements", where), depth, where))
 
     def _value(self, number: Any, type: ExportedType | None, name: str) -> TensorPieces:
         assert type is not None
@@ -319,10 +320,16 @@ class _StepReader:
             self.dtypes[name] = dtype_of(name)
         return self.dtypes[name]
 
-    def _output(self, value: Any) -> ProgramOutput:
-        kind, target, name = (text_in(each, "an output") for each in _tuple(value, "an output", 3))
+    def _output(self, value: Any, placements: dict[str, Placement]) -> ProgramOutput:
+        """Read an output, and add the placement of a gradient to `placements`."""
+        entries = list_in(value, "an output")
+        kind, target, name = (text_in(each, "an output") for each in _tuple(entries[:3], "an output", 3))
         if kind not in _TARGETS:
             raise ValueError(f"an output is of kind {kind!r:.40}, which mspc does not know")
+        own, whole = list_in(entries[3], f"output {target!r:.80}") if entries[3:] else [], placements.get(target)
+        if own and whole is not None and whole.mesh is not None:
+            texts = _axes_in(own, len(whole.placements), f"the gradient of {target!r:.80}")
+            placements[f"{target}.grad"] = replace(whole, placements=texts)
         return ProgramOutput(kind, self._known(name, f"output {target!r:.80}"), target)
 
 
@@ -349,29 +356,50 @@ def _with_messages(nodes: Sequence[ExportedNode], groups: Mapping[Any, Sequence[
     return [*found, *waiting.values()]
 
 
-def _check_values(program: ExportedProgram) -> None:
-    """Raise MspcError if a node reads a tensor from outside of the step before the step writes it (as FSDP does with
-    its buffers): nobody knows its values."""
+def _axes_in(texts: Sequence[Any], depth: int, where: str) -> tuple[str, ...]:
+    """Return the placements of a tensor on the axes of its mesh. Raise ValueError if they are not as many."""
+    if len(texts) != depth:
+        raise ValueError(f"{where} has {len(texts)} placements for a mesh of {depth} dimensions")
+    return tuple(text_in(each, where) for each in texts)
+
+
+def _named(program: ExportedProgram) -> list[ProgramInput]:
+    """Return the inputs. Tensors that the script makes outside of the step are numbered in the order in which the step
+    reads them; those that it writes first, as FSDP does with its buffers, are constants.
+
+    Raise MspcError if a node reads a constant that has no stored values.
+    """
     known = program.weights.tensors
-    root = {each.name: each for each in program.inputs if each.kind == "constant" and each.qualified not in known}
-    written = set[str]()
+    users = {each.name for each in program.inputs if each.kind == "user" and each.qualified.startswith(_OUTSIDE)}
+    root = {
+        each.name: each for each in program.inputs
+        if each.name in users or (each.kind == "constant" and each.qualified not in known)
+    }  # fmt: skip
+    written, read = set[str](), dict[str, str]()
     for node in program.graph.nodes if root else ():
         kind = kind_of(node.target)
         for argument, value in node.arguments:
             for name in names_in(value):
-                if kind is None or name not in root or root[name].name in written:
+                own = root.get(name)
+                if kind is None or own is None or own.name in written or own.name in read:
                     continue
                 if argument in kind.writes or argument == _BUFFER:
-                    written.add(root[name].name)
+                    written.add(own.name)
                 elif kind.put is not None:
-                    root.update((result, root[name]) for result in node.results)
+                    root.update((result, own) for result in node.results)
+                elif own.name in users:
+                    read[own.name] = f"{_OUTSIDE}input_{len(read)}"
                 else:
-                    found = root[name].type
                     raise MspcError(
-                        f"{node.target} reads a tensor of shape {found.shape if found else ()} that was made before "
-                        "the step and is no parameter, buffer or input", node.user_line,
+                        f"{node.target} reads a tensor of shape {own.type.shape if own.type else ()} that was made "
+                        "before the step and is no parameter, buffer or input", node.user_line,
                         [f"in {program.name}", "make it a buffer of the model, or one of the inputs of the step"],
                     )  # fmt: skip
+    return [
+        replace(each, qualified=read[each.name]) if each.name in read
+        else replace(each, kind="constant", persistent=False) if each.name in users else each
+        for each in program.inputs
+    ]  # fmt: skip
 
 
 _TYPES = frozenset({name.lower() for name in DTYPES} | set(NOT_HERE.values()))

@@ -1,8 +1,6 @@
 """Silent errors of training on several ranks: each is found at its line, and the step without it is proved equal."""
 
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,9 +8,8 @@ import pytest
 from mspc.commands.verify_capture import check_precision, programs_of_captures
 from mspc.ir.diagnostics import ExecutionError, Frames
 from mspc.verify.scale.proof import prove
-from tests.conftest import HANG
-from tests.serving import SERVED
 from tests.shares import is_taken
+from tests.verify.drawn_captures import capture
 
 pytest.importorskip("torch")
 SCRIPT = Path(__file__).parent / "silent_errors.py"
@@ -40,30 +37,17 @@ SAID = {
     "one forgotten": "all_reduce of the mean over ranks 0, 1, and groups alike, is missing after MatMul",
 }
 """The change that the message names. Errors of two places have none."""
-CAPTURING = """
-import os, sys
-from mspc.readers.pytorch import capture_job
-script, folder, *steps = sys.argv[1:]
-for step in steps:
-    name, form, ranks = step.split("/")
-    os.environ["MSPC_CAPTURE"] = os.path.join(folder, name, form + ranks)
-    if capture_job.main([script, ranks, "0", "0", name, form]):
-        raise SystemExit(step)
-"""
 
 
 @pytest.fixture(scope="module")
 def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The steps of the tested names, recorded by processes that share the import of PyTorch."""
+    """The steps of the tested names."""
     folder = tmp_path_factory.mktemp("captures")
-    steps = [
-        f"{name}/{form}/{ranks}"
+    capture(SCRIPT, [
+        (folder / name / f"{form}{ranks}", ranks, (name, form))
         for name in TAKEN
         for form, ranks in (("right", 1), *((form, 2 + 2 * (name in ON_FOUR)) for form in ("right", "wrong")))
-    ]
-    command = [*SERVED, "--torch", "-P", "-c", CAPTURING, str(SCRIPT), str(folder), *steps]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr
+    ])  # fmt: skip
     return folder
 
 

@@ -483,6 +483,7 @@ class SmallProgram:
             results = run_step(states, self.feeds(step), step + 1, seen, runs)
             if self.batch:
                 self._join_losses(results, step)
+            self._join_parts(results)
             for state, found in zip(states, results, strict=True):
                 self._results(state.kind, found, step)
                 self._parameters(state, step)
@@ -505,22 +506,37 @@ class SmallProgram:
         """Replace the losses of the ranks' own rows by their sum or mean, if it is that of one device."""
         assert self.batch is not None
         wanted = self.reference.result(step, 0)
-        own = {
-            rank: array
-            for kind, found in zip(self.kinds, results, strict=True)
-            if found[0].size
-            for rank, array in zip(kind.ranks, flat(found[0], kind.mesh), strict=True)
-        }
+        own = self._by_rank(results, 0)
         groups = {rank: self.batch[rank] for rank in own if own.keys() >= {*self.batch[rank]}}
         sums = {rank: sum(own[member] for member in group) for rank, group in groups.items()}
         ways = {"": own, "sum": sums, "mean": {rank: sums[rank] / len(self.batch[rank]) for rank in sums}}
         fits = [way for way, values in ways.items() if np.allclose([*values.values()], wanted, CLOSE)]
         self.loss = next(iter(fits), "mean") if step == 0 else self.loss
+        self._replace(results, 0, ways[self.loss])
+
+    def _join_parts(self, results: Sequence[list[Array]]) -> None:
+        """Add up gradients whose ranks have parts of a sum, as those of DTensors may be."""
+        for number, values in enumerate(zip(*(kind.graph.results for kind in self.kinds), strict=True)):
+            layout = next((each for each in map(layout_of, values) if each is not None and each.is_partial), None)
+            if layout is not None:
+                own = self._by_rank(results, number)
+                groups = {rank: layout.group(layout.partial, rank) for rank in own}
+                self._replace(results, number, {rank: sum(own[each] for each in groups[rank]) for rank in own})
+
+    def _by_rank(self, results: Sequence[list[Array]], number: int) -> dict[int, Array]:
+        """Return a result of every rank that has it."""
+        return {
+            rank: array
+            for kind, found in zip(self.kinds, results, strict=True)
+            if found[number].size
+            for rank, array in zip(kind.ranks, flat(found[number], kind.mesh), strict=True)
+        }
+
+    def _replace(self, results: Sequence[list[Array]], number: int, by_rank: Mapping[int, Any]) -> None:
         for kind, found in zip(self.kinds, results, strict=True):
-            if not found[0].size:
-                continue
-            joined = np.stack([ways[self.loss][rank] for rank in kind.ranks])
-            found[0] = joined.reshape(*kind.mesh, *joined.shape[1:])
+            if found[number].size:
+                joined = np.stack([by_rank[rank] for rank in kind.ranks])
+                found[number] = joined.reshape(*kind.mesh, *joined.shape[1:])
 
     def _parameters(self, state: KindState, step: int, given: dict[str, Array] | None = None) -> None:
         slices = Slices(state.kind)
