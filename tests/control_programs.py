@@ -7,11 +7,10 @@ plain Python on arrays of NumPy. With `--gradients`, gradients in the arguments 
 which runs the same text. `--gpu` runs it on a GPU, emulated where there is none, several times: from CUDA graphs in the
 end. The emulated one's graphs run on the CPU as well, step by step. `--ranks N` runs it on N ranks in semi-automatic
 mode, with strategies on some operators and the whole batch on every rank. `--depth D` nests blocks so deep (3).
-`--judges` runs no mspc: values of NumPy and of PyTorch must agree, and gradients be slopes.
 
 Prints a line for each program that differs, is refused, fails or hangs, with its seed, and the counts; exits with 1 if
 a program differs, fails or hangs. `--processes K` shares the seeds over K processes, `--only SEED` runs one program,
-`--show` prints its script, `--smaller` the smallest script found with the same outcome.
+`--show` prints its script.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import random
 import re
 import sys
 import tempfile
-from copy import copy
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,13 +28,11 @@ from pathlib import Path
 import numpy as np
 
 from mspc.commands.run import run_script
-from mspc.ops.op import load_operators
 from tests import judged_seeds
 from tests.control.on_gpu import OtherNumbers, run_on_gpu
 from tests.control.plain import Arrays, Plain
 from tests.control.program import STEPS, ControlProgram
-from tests.control.smaller import smaller
-from tests.control.watched import Outcome, limited
+from tests.control.watched import Outcome
 from tests.judged_seeds import EQUAL, FAILS, REFUSED, Different, seeds_parser
 
 TOLERANCE = 1e-10
@@ -45,8 +41,6 @@ MARGIN, CONDITIONS = 1e-3, 2
 MOVED, CONDITION = 1e-15, 1e-12
 """How far the results may move where the arguments are moved: programs that make more of rounding judge nothing."""
 DRAWS = 200
-SECONDS_OF_JUDGES = 2.0
-"""How long the judges of a program may take where it is made smaller."""
 
 
 @dataclass
@@ -90,34 +84,6 @@ def gradients_of(program: ControlProgram, moved: float = 0.0) -> Arrays:
     return judge.gradients(moved)
 
 
-def judges_agree(seed: int, ranks: int, depth: int) -> None:
-    """Raises Different where plain Python and PyTorch have other values, or gradients are no slopes."""
-    from tests.control.differentiated import Differentiated  # late: it needs PyTorch
-
-    found = judged(seed, ranks, gradients=True, depth=depth)
-    values = Differentiated(found.program).values()
-    compare(values, {name: found.expected[name] for name in values}, "PyTorch")
-    slopes(found)
-
-
-def slopes(found: Judged) -> None:
-    """Raises Different where gradients are not the slope of `total` between two points, both as plain Python."""
-    if any(state.kind == "float" for state in found.program.states.values()):
-        return  # no gradient runs through an update, but the slope does
-    step = 1e-5
-    generator = np.random.default_rng(1)
-    directions = [generator.choice((-1.0, 1.0), found.expected[f"gradient in {name}"].shape) for name in "xys"]
-    totals = [Plain(found.program).total([sign * step * d for d in directions]) for sign in (-1.0, 1.0)]
-    if min(margin for _, margin in totals) < MARGIN / 2:
-        return  # a condition may go another way between the two
-    slope = (totals[1][0] - totals[0][0]) / (2 * step)
-    expected = sum(
-        float(np.sum(found.expected[f"gradient in {name}"] * d)) for name, d in zip("xys", directions, strict=True)
-    )
-    if not abs(slope - expected) <= 1e-5 * (1 + abs(expected)):
-        raise Different(f"the slope of total is {slope:.9g}, its gradients make {expected:.9g}")
-
-
 def apart(found: Arrays, expected: Arrays) -> float:
     """The largest difference, relative to numbers above one."""
     pairs = [(found[name], array) for name, array in expected.items() if array.dtype.kind == "f"]
@@ -157,14 +123,9 @@ def run(found: Judged, gradients: bool, folder: Path, gpu: bool = False) -> None
             compare({name: arrays[name] for name in arrays}, found.expected, name)
 
 
-def check(
-    seed: int, ranks: int = 1, gradients: bool = False, judges: bool = False, depth: int = 3, gpu: bool = False
-) -> Outcome:  # fmt: skip
+def check(seed: int, ranks: int = 1, gradients: bool = False, depth: int = 3, gpu: bool = False) -> Outcome:
     """Return the result of the program of a seed."""
     try:
-        if judges:
-            judges_agree(seed, ranks, depth)
-            return Outcome(seed, EQUAL)
         found = judged(seed, ranks, gradients, depth)
     except Exception as error:
         return Outcome(seed, FAILS, f"{type(error).__name__}: {error}")
@@ -185,38 +146,6 @@ def outcome_of(found: Judged, gradients: bool, gpu: bool = False) -> Outcome:
     return judged_seeds.outcome_of(found.program.seed, "", text, compare)
 
 
-def smallest(seed: int, ranks: int, gradients: bool, depth: int, gpu: bool) -> str:
-    """The script of a seed's program, made smaller while what comes of it stays the same."""
-    found = judged(seed, ranks, gradients, depth)
-    wanted = outcome_of(found, gradients, gpu)
-
-    def with_text(text: str) -> ControlProgram:
-        program = copy(found.program)
-        program.text = text
-        return program
-
-    def stays(text: str) -> bool:
-        try:
-            with limited(SECONDS_OF_JUDGES):
-                expected = clear(with_text(text), gradients)
-        except Exception:  # no program any more, or one without an end
-            return False
-        if expected is None:
-            return False
-        now = outcome_of(Judged(with_text(text), expected), gradients, gpu)
-        same = wanted.kind not in (REFUSED, FAILS) or reason(now.message) == reason(wanted.message)
-        return now.kind == wanted.kind and same
-
-    return with_text(smaller(found.program.text, stays)).script(".", gradients, again=gpu)
-
-
-def reason(message: str) -> str:
-    """The line of a message that says what is wrong, without the program's own names and numbers."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    said = next((line for line in lines if re.search(r"\berror\b|Error", line)), lines[0] if lines else "")
-    return re.sub(r"\b\d+\b|'[^']*'", "_", re.sub(r"^\S+\.py:\S*\s*", "", said))[:160]
-
-
 def seeds_of(first: int, count: int) -> list[int]:
     """The seeds of `count` programs."""
     generator = random.Random(first)
@@ -228,24 +157,19 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--gradients", action="store_true", help="compare gradients with PyTorch's")
     parser.add_argument("--gpu", action="store_true", help="run on a GPU, emulated where there is none")
-    parser.add_argument("--judges", action="store_true", help="compare the judges with each other, without mspc")
     parser.add_argument("--depth", type=int, default=3, help="how deep blocks are nested")
-    parser.add_argument("--smaller", action="store_true", help="print the smallest such script of that program")
     given = parser.parse_args()
-    if (given.gradients or given.judges) and find_spec("torch") is None:
+    if given.gradients and find_spec("torch") is None:
         parser.error("gradients need PyTorch: pip install -e '.[oracle]'")
     if given.gpu and given.ranks > 1:
         parser.error("--gpu takes one rank")
-    if given.only is not None and given.smaller:
-        load_operators()
-        print(smallest(given.only, given.ranks, given.gradients, given.depth, given.gpu))
 
     def script(seed: int) -> str:
         program = judged(seed, given.ranks, given.gradients, given.depth).program
         return program.script(".", given.gradients, again=given.gpu)
 
     def work(seed: int) -> Outcome:
-        return check(seed, given.ranks, given.gradients, given.judges, given.depth, given.gpu)
+        return check(seed, given.ranks, given.gradients, given.depth, given.gpu)
 
     return judged_seeds.judged(given, work, script, seeds_of, (EQUAL, REFUSED))
 

@@ -1,15 +1,24 @@
-"""The results of ranks for a drawn network beside those of one device alone."""
+"""The results of ranks for a drawn network beside those of one device alone.
+
+`python -m tests.sharded_beside_one SEED COUNT --drawn sequences` draws COUNT networks from SEED with sharded sequences,
+experts, or `combinations` of both and of pipelines with optimizers, states and activations on the host. All ranks run
+them as `mspc run --simulate` does, in Float64, and so does one device. Prints a line for each network that differs or
+fails, and counts; exits with 1 if there is one. `--processes K` shares the seeds over K processes, `--only SEED` runs
+one network, `--show` prints its script, `--kind KIND` draws networks of one way, form or kind.
+"""
 
 from __future__ import annotations
 
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from tests.control.watched import Outcome
-from tests.judged_seeds import Different, outcome_of
+from tests.judged_seeds import Different, judged, outcome_of, seeds_parser
 from tests.pipelining.random_networks import far, run
 
 
@@ -52,3 +61,28 @@ def beside_one_device(seed: int, drawn: DrawnOnRanks) -> Outcome:
                         raise Different(f"{name} differs on rank {rank} by {away:.2e}")
 
     return outcome_of(seed, drawn.about, drawn.sharded("."), compared)
+
+
+def main() -> int:
+    from tests.context.drawn_network import DrawnNetwork  # late: these networks are for the command line alone
+    from tests.experts.drawn_experts import DrawnExperts
+    from tests.offload.drawn_combinations import Combination
+
+    kinds: dict[str, Callable[..., Any]] = {
+        "sequences": lambda seed, *kind: DrawnNetwork(seed, *([kind] if kind else [])),
+        "experts": lambda seed, *kind: DrawnExperts(seed, *([kind] if kind else [])),
+        "combinations": Combination,
+    }
+    parser = seeds_parser("Random networks on ranks beside one device.")
+    parser.add_argument("--drawn", choices=kinds, required=True)
+    parser.add_argument("--kind")
+    given = parser.parse_args()
+
+    def network(seed: int) -> Any:
+        return kinds[given.drawn](seed, *([given.kind] if given.kind else []))
+
+    return judged(given, lambda seed: beside_one_device(seed, network(seed)), lambda seed: network(seed).sharded("."))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

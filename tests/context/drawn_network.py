@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 LAYERS = (Path(__file__).parent / "layers.py").read_text(encoding="utf-8")
 STEPS = 2
 WAYS = ("flash", "written", "hidden", "searched")
@@ -54,6 +56,8 @@ np.savez({folder!r} + f"/rank_{{get_rank()}}.npz", **values)
 
 class DrawnNetwork:
     """A network that a seed draws. only: what says that sequences are sharded. about: what was drawn."""
+
+    tolerance = 1e-10
 
     def __init__(self, seed: int, only: Sequence[str] = WAYS) -> None:
         self._r = r = random.Random(seed)
@@ -98,6 +102,10 @@ class DrawnNetwork:
     def alone(self, folder: str) -> str:
         """The script for one device."""
         return self._text(folder, "parallel_mode='stand_alone'", [layer[2] for layer in self._layers])
+
+    def on_rank(self, name: str, rank: int, wanted: np.ndarray) -> np.ndarray:
+        """A rank has everything that one device has."""
+        return wanted
 
     def _text(self, folder: str, settings: str, layers: Sequence[str]) -> str:
         return LAYERS + _TEXT.format(

@@ -109,15 +109,6 @@ class Plain:
             arrays |= {f"{name} behind it": net.parameters[name].value.value for name in self.states}
         return arrays
 
-    def total(self, moved: list[np.ndarray]) -> tuple[float, float]:
-        """(`total` behind a first run, where the float arguments are moved by these; how near a tie it came)."""
-        arguments = self.namespace["arguments"]
-        self.namespace["net"](*arguments)
-        fed = [Array(a.value + by, self.margins) for a, by in zip(arguments, moved, strict=False)]
-        self.margins.least = float("inf")
-        total = self.namespace["total"](*fed, *arguments[len(fed) :])
-        return float(total.value), self.margins.least
-
     def _tensor(self, value: Any, kind: str) -> Array:
         return Array(np.asarray(value, kind), self.margins)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
-import signal
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -92,19 +90,3 @@ def _told(worker: _Worker, seconds: float) -> Iterator[Outcome]:
             yield outcome
     except EOFError:  # it has ended
         return
-
-
-@contextlib.contextmanager
-def limited(seconds: float) -> Generator[None]:
-    """Raises TimeoutError inside what takes longer, in the main thread."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)

@@ -1,16 +1,12 @@
-"""Programs whose ranks do not fit together, under mpirun: python tests/runtime/comm/mismatches.py
+"""Programs whose ranks do not fit together, under mpirun.
 
-Each must be refused before or at its first wrong step, with a message, and never hang or go on with other numbers. The
-script runs all of them, the suite a few.
+Each must be refused before or at its first wrong step, with a message, and never hang or go on with other numbers.
 """
 
 from __future__ import annotations
 
 import itertools
 import subprocess
-import sys
-import tempfile
-import time
 from pathlib import Path
 
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
@@ -135,24 +131,3 @@ def refused(status: int, out: str, err: str) -> bool:
     """Whether a mismatch was told and ended the job."""
     told = "do not fit together" in err or "which waits elsewhere" in err or "has ended while" in err
     return status in (1, 2) and told and "went on" not in out and "Traceback" not in err
-
-
-def main() -> int:
-    wrong = 0
-    every = cases()
-    with tempfile.TemporaryDirectory() as folder:
-        for case in every:
-            start = time.monotonic()
-            outcome = run(case, Path(folder))
-            good = refused(*outcome)
-            wrong += not good
-            seconds = time.monotonic() - start
-            print(f"{'refused' if good else 'WRONG'} after {seconds:.1f} s: {' | '.join(case)}", flush=True)
-            if not good:
-                print(*outcome, sep="\n")
-    print(f"{len(every)} mismatched programs, {len(every) - wrong} refused")
-    return int(bool(wrong))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

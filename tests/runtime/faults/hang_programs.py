@@ -1,11 +1,7 @@
-"""Simulated jobs with data, tensor and pipeline parallelism in which one rank does something else, and their records.
-
-    python -m tests.runtime.faults.hang_programs --count 300   # how many culprits and lines are found
-"""
+"""Simulated jobs with data, tensor and pipeline parallelism in which one rank does something else."""
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -231,28 +227,3 @@ def outcome(seed: int, fault: str, with_program: bool = False) -> tuple[str, Job
     line = first.call.place if first.call is not None else ""
     is_line = fault == "slow" or line.endswith(f"{FILE}:{planned.line}")
     return f"{first.fault} by {first.rank} at {line}", job, first.rank == job.rank, is_line
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--show", action="store_true")
-    parser.add_argument("--program", action="store_true", help="with the program of each rank")
-    options = parser.parse_args()
-    totals: Counter[str] = Counter()
-    for seed in range(options.count):
-        fault = FAULTS[seed % len(FAULTS)]
-        said, job, culprit, line = outcome(seed, fault, options.program)
-        totals[fault] += 1
-        totals[fault + " culprit"] += culprit
-        totals[fault + " line"] += line
-        if options.show and not (culprit and line):
-            print(seed, fault, f"rank {job.rank} at {job.at} of {job.dp}x{job.tp}x{job.pp}:", said)
-    for fault in FAULTS:
-        print(f"{fault:12} {totals[fault]:4} {totals[fault + ' culprit']:4} {totals[fault + ' line']:4}")
-    healthy = [outcome(seed, "") for seed in range(options.count // 3)]
-    print("healthy", len(healthy), sum(silent for _, _, silent, _ in healthy))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,12 @@
-"""Pauses ranks of healthy jobs, and stops ranks for good: python tests/runtime/faults/pauses.py --pauses 50 --stops 50
+"""Pauses ranks of healthy jobs, and stops ranks for good.
 
 A paused rank (SIGSTOP, SIGCONT) must end no job; one that stays stopped must be named within 10 s and end its job
 within the limit. Moments, ranks and lengths are drawn with a seed; starting and ending belong to a job's life as steps
-do. The suite runs a few of both.
+do.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import re
@@ -164,36 +163,3 @@ def stop_job(draw: random.Random, timeout: float, limit: float, latest: float = 
         outcome.over = time.monotonic() - stopped
         outcome.named = next((at - stopped for at, line in job.lines if f"rank {rank} has been stopped" in line), -1.0)
         return outcome
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pauses", type=int, default=50)
-    parser.add_argument("--stops", type=int, default=50)
-    parser.add_argument("--most", type=float, default=20.0, help="seconds of the longest pause")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds after which a stopped rank ends its job")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    draw = random.Random(given.seed)
-    paused = ended = 0
-    while paused < given.pauses:
-        done, outcome = pause_job(draw, min(5, given.pauses - paused), given.most, 600)
-        paused += done
-        ended += outcome.status != 0
-        print(f"pauses: {paused}, jobs ended by them: {ended}", flush=True)
-        if outcome.status:
-            print(outcome.said)
-    wrong = 0
-    for number in range(given.stops):
-        outcome = stop_job(draw, given.timeout, given.timeout + 60)
-        good = 0 <= outcome.named <= NAMED_WITHIN and 0 <= outcome.over <= given.timeout + 5 and outcome.status == 1
-        wrong += not good
-        print(f"stop {number}: named after {outcome.named:.1f} s, over after {outcome.over:.1f} s", flush=True)
-        if not good:
-            print(f"status {outcome.status}\n{outcome.said}")
-    print(f"{paused} pauses ended {ended} jobs; {given.stops} stops, {wrong} not named or not over in time")
-    return int(bool(ended or wrong))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Paused ranks end no job; a rank that stays stopped is named and ends it. `pauses.py` runs more of both."""
+"""Paused ranks end no job; a rank that stays stopped is named and ends it."""
 
 from __future__ import annotations
 
