@@ -21,7 +21,6 @@ ALSO = frozenset(
     (
         "engine/ranks/test_launching.py",
         "oracle/test_activations.py",
-        "serving/test_served.py",
         "verify/test_comparison.py",
     )
 )

@@ -19,7 +19,7 @@ CONTENTS = st.recursive(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(CONTENTS)
 def test_the_text_is_that_of_json(content: Any) -> None:
     assert indented(content) == json.dumps(content, indent=1)
