@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import linecache
 import re
 import shlex
 import subprocess
@@ -10,12 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from mspc.cli import app
 from mspc.ir.diagnostics import ErrorGroup, MspcError
 from mspc.ir.error_codes import AREAS, MISTAKES, RETIRED, ErrorCode, area_code
 from mspc.mindspore_api.errors import ApiTypeError
 from tests.conftest import HANG
-from tests.serving import SERVED
 from tests.shares import is_taken
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +47,7 @@ def indented(text: str, by: int) -> str:
 
 
 def status_and_codes(folder: Path, example: str) -> tuple[int, list[str], str]:
-    """Carry out an example in a folder. Return the last exit status, the codes, and the text on stderr."""
+    """Carry out an example in the working folder. Return the last exit status, the codes, and what was printed."""
     init, construct, statements = "", CONSTRUCT, ""
     commands = ["mspc compile net.py --ranks 4"]
     if example.startswith("$"):
@@ -68,20 +70,28 @@ def status_and_codes(folder: Path, example: str) -> tuple[int, list[str], str]:
         if words[0] == "echo":
             (folder / words[-1]).write_text(words[1])
             continue
-        words = [*SERVED, *words[1:]] if words[0] == "mspc" else [sys.executable, *words[1:]]
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=HANG)
-        if done.returncode:
+        if words[0] == "mspc":
+            linecache.clearcache()  # every example has a file of that name
+            done = CliRunner().invoke(app, words[1:])
+            status, said = done.exit_code, done.output
+        else:
+            alone = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, timeout=HANG)
+            status, said = alone.returncode, alone.stderr
+        if status:
             break
-    last = re.search(r"^explain: mspc explain (.*)$", done.stderr, re.M)
-    return done.returncode, last[1].split() if last else [], done.stderr
+    last = re.search(r"^explain: mspc explain (.*)$", said, re.M)
+    return status, last[1].split() if last else [], said
 
 
 @pytest.mark.parametrize("entry", EXAMPLES, ids=lambda entry: entry.code)
-def test_an_example_gives_its_code_and_its_right_form_works(entry: ErrorCode, tmp_path: Path) -> None:
+def test_an_example_gives_its_code_and_its_right_form_works(
+    entry: ErrorCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert entry.wrong != entry.right
     both = (("wrong", entry.wrong), ("right", entry.right))
     for name, example in both[: 1 + is_taken(EXAMPLES.index(entry))]:
         (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
         status, codes, err = status_and_codes(tmp_path / name, example)
         assert (status > 0, codes) == ((True, [entry.code]) if name == "wrong" else (False, [])), err
 
