@@ -14,8 +14,9 @@ from tests.planted_generated import UNSEEN, generated
 from tests.planted_shared import BY_THEMSELVES, IN_PARALLEL, IN_PARTS, IN_PASSES, OF_KINDS, STEPS, THROUGH_MPI
 from tests.shares import is_taken
 
-HIDDEN = ("freed-too-early", "mask-from-step-2", "overflow-on-one-rank", "transposed-all-to-all")
-"""Errors of the first network that only one part of the comparison sees."""
+HIDDEN = "transposed-all-to-all"
+"""An error of the first network that only one part of the comparison sees. `commands/test_verify_planted.py` has others
+of the kind."""
 PASSES = [planted for kind in (IN_PASSES, BY_THEMSELVES) for errors in kind.values() for planted in errors]
 OWN = [planted for errors in OF_KINDS.values() for planted in errors]
 EVERY = [*ERRORS, *STEPS, *THROUGH_MPI, *IN_PARALLEL, *IN_PARTS, *PASSES, *OWN]
@@ -68,7 +69,9 @@ def test_errors_that_are_made_from_networks_are_found(tmp_path: Path) -> None:
 
 def test_errors_are_found(tmp_path: Path) -> None:
     """Every network and every part of the comparison has some errors in the daily run."""
-    daily = {*HIDDEN, NO_ERROR, IN_PARALLEL[1].name, *(planted.name for planted in PASSES)}
+    first = [errors[0].name for errors in IN_PASSES.values()]
+    judged_alone = [planted.name for errors in BY_THEMSELVES.values() for planted in errors]
+    daily = {HIDDEN, NO_ERROR, IN_PARALLEL[1].name, *first, *judged_alone}
     taken = [
         (case, wanted) for case, wanted in cases(tmp_path)
         if is_taken(1) or case.name in (f"parted: {judge}: {IN_PARTS[0].name}" for judge in ("scale", "folder"))

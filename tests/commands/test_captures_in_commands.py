@@ -9,11 +9,11 @@ import pytest
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.reading import target_facts
+from tests.captures import shared
 from tests.conftest import HANG
 from tests.serving import SERVED
 
 pytest.importorskip("torch")
-SCRIPT = Path(__file__).parents[1] / "readers" / "pytorch" / "captured_training.py"
 
 
 def run(*command: object) -> "subprocess.CompletedProcess[str]":
@@ -22,13 +22,7 @@ def run(*command: object) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture(scope="module")
 def captures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """`right`: FSDP over two groups of ranks, tensor parallelism within each. `wrong`: with a sum too many."""
-    found: dict[str, Path] = {}
-    for name, *arguments in (("right", 2, 2), ("wrong", 2, 2, "doubled sum")):
-        found[name] = tmp_path_factory.mktemp("captures") / name
-        done = run("capture", SCRIPT, "--ranks", 4, "--out", found[name], "--", *arguments)
-        assert done.returncode == 0, done.stderr
-    return found
+    return {"right": shared("ranks", tmp_path_factory), "wrong": shared("wrong", tmp_path_factory)}
 
 
 def test_collectives_have_reasons_dimensions_modules_and_lines(captures: dict[str, Path], tmp_path: Path) -> None:

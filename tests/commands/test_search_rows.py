@@ -124,6 +124,8 @@ def test_usual_plans_that_do_not_fit_are_made_to(memory: int, done: str) -> None
     assert plan["memory"] <= memory
     assert f"note: data parallel on 4 ranks fits by {done}; without that it takes 560.0 KiB" in found.stdout
     for name, plan in plans.items():
+        if not plan["made_to_fit"]:
+            continue
         compare = ["search", "net.py", "--ranks", "4", "--json", "b.json", "--compare"]
         again = CliRunner().invoke(app, [*compare, f"plans/{plan['file']}", f"plans/{plan['file']}"])
         assert again.exit_code == 0, again.output

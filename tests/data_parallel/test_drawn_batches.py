@@ -15,7 +15,7 @@ from mspc.commands.verify import verify_target
 from mspc.commands.verify_scale import verify_scale
 from tests.data_parallel.drawn_batches import TRAINING, DrawnBatches, check
 from tests.judged_seeds import EQUAL
-from tests.shares import share_of
+from tests.shares import crossed, share_of
 
 
 @pytest.mark.parametrize("training", TRAINING)
@@ -38,14 +38,15 @@ NO_ALARM = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("seed", "training"), NO_ALARM)
-@pytest.mark.parametrize("judge", [verify_target, verify_scale])
-def test_verify_raises_no_alarm(judge: Any, seed: int, training: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("drawn", "judge", "is_folder"), crossed(NO_ALARM, [verify_target, verify_scale], [False, True])
+)
+def test_verify_raises_no_alarm(drawn: tuple[int, str], judge: Any, is_folder: bool, tmp_path: Path) -> None:
     """Networks that draw inside loops, branches and equal layers (ranks of 1033 and 1038 have one row each),
     gradients that are added over ranks inside a loop or are zero in the first step (1072), stacks of stacks (1066)."""
-    net = DrawnBatches(seed, training)
+    net = DrawnBatches(*drawn)
     script, options = tmp_path / "net.py", CompileOptions(ranks=net.ranks, loudness=Loudness(quiet=True))
     script.write_text(net.sharded(str(tmp_path)))
-    judge(str(script), options, 0)
-    compile_target(str(script), replace(options, out=tmp_path / "out"))
-    judge(str(tmp_path / "out"), options, 0)
+    if is_folder:
+        compile_target(str(script), replace(options, out=tmp_path / "out"))
+    judge(str(tmp_path / "out" if is_folder else script), options, 0)

@@ -10,8 +10,8 @@ import pytest
 
 from mspc.ir.files.tensors import TensorFile
 from mspc.readers.pytorch.captured import read_step
+from tests.captures import captured, shared
 from tests.conftest import HANG
-from tests.readers.pytorch.test_captures import captured
 from tests.serving import SERVED
 
 pytest.importorskip("torch")
@@ -68,8 +68,10 @@ def test_saved_weights_are_whole_or_those_of_every_rank(jobs: Path, tmp_path: Pa
         assert {name, *(f"rank_{rank}.{name}" for rank in (1, 2, 3))} <= set(saved[kind].names)
 
 
-def test_values_of_a_capture_without_other_ranks_are_those_of_one_device(tmp_path: Path) -> None:
-    one = read_step(captured(tmp_path / "one", 1, 1, 1, options=("--values",)) / "rank_0.step").program.weights
+def test_values_of_a_capture_without_other_ranks_are_those_of_one_device(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    one = read_step(shared("single", tmp_path_factory) / "rank_0.step").program.weights
     folder = captured(tmp_path / "ranks", 4, 2, 2, options=("--values",))
     mspc("compile", folder, "--out", tmp_path / "out")
     stored = TensorFile(tmp_path / "out" / "weights.safetensors")

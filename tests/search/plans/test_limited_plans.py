@@ -45,7 +45,7 @@ def test_no_limit_is_refused_that_a_plan_keeps() -> None:
 SEEMING_DEAR = [4012624555, 3781463763, 2087043557]
 
 
-@pytest.mark.parametrize("seed", [seed for place, seed in enumerate(SEEMING_DEAR) if is_taken(place, 2)])
+@pytest.mark.parametrize("seed", [seed for place, seed in enumerate(SEEMING_DEAR) if is_taken(place, 3)])
 def test_within_a_limit_plans_that_seem_to_cost_more_are_compiled(seed: int) -> None:
     case, found = case_of(seed), Found()
     lines = [*hold(case, known_plans(case, 60), found, shares=(0.0, 0.1, 0.5))]
@@ -66,7 +66,10 @@ def test_without_a_limit_plans_that_seem_to_cost_more_are_compiled(monkeypatch: 
     assert found < 0.99 * step()
 
 
-@pytest.mark.parametrize("seed", [2195908194, 2087043557, 1210484339, 3564191072])
+EVERY_LIMIT = [2087043557, 2195908194, 1210484339, 3564191072]
+
+
+@pytest.mark.parametrize("seed", [seed for place, seed in enumerate(EVERY_LIMIT) if is_taken(place, 2)])
 def test_the_fastest_plan_of_every_limit_is_near_the_best_of_all_plans(seed: int) -> None:
     """The limits are the memory of all plans, each of which is compiled."""
     case = case_of(seed)

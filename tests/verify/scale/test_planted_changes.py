@@ -63,7 +63,6 @@ def _with_an_equal_entry(nodes: Sequence[Node]) -> Iterator[tuple[Node, int]]:
 QUIET = Loudness(quiet=True)
 NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
 WORDS = ("1", "32", "4", "48", "64", "2", "2", "2", "16")
-SMALL = ("2", "32", "4", "2", "48", "64", "2", "2", "2", "4", "8")
 SmallChange = Callable[[str], str]
 
 
@@ -199,12 +198,6 @@ def test_messages_without_their_partner_are_told(tmp_path: Path) -> None:
     path.write_text(line("= SendToStage", r"sr_tag: \d+", "sr_tag: 99")(text))
     with pytest.raises(ExecutionError, match=r"ranks wait for each other: .*ReceiveFromStage"):
         verify_scale(str(tmp_path / "out"), CompileOptions(loudness=QUIET), 0)
-
-
-def test_stages_of_many_ranks(capsys: pytest.CaptureFixture[str]) -> None:
-    options = CompileOptions(ranks=8, loudness=QUIET, script_arguments=(*SMALL, "gpipe"))
-    verify_scale(str(NETWORKS / "staged_llama.py"), options, 0)
-    assert "equal: 146 values of 8 ranks of 2 kinds" in capsys.readouterr().out
 
 
 def test_sizes_that_no_machine_has_become_small(capsys: pytest.CaptureFixture[str]) -> None:
