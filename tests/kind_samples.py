@@ -47,6 +47,16 @@ _ATTENTION = (floats(2, 4, 5, 8), floats(2, 4, 6, 8), floats(2, 4, 6, 8))
 _NORM = (IMAGE, floats(4), floats(4), floats(4), floats(4, low=0.5))
 
 _CALLS: tuple[tuple[Any, ...], ...] = (
+    ("scatter.value_reduce", X, 0, integers(2, 4, high=3), 2.0, {"reduce": "multiply"}),
+    ("as_strided_scatter.default", floats(4, 4), floats(2, 3), (2, 3), (1, 4), 1),
+    ("orgqr.default", floats(4, 2), floats(2, low=0.2)),
+    ("count_nonzero.dim_IntList", WHOLE, (0,)), ("gradient.array", X, {"dim": (0, 1)}),
+    ("gradient.scalararray", X, {"spacing": 0.5, "dim": (1,)}),
+    ("gradient.scalarrayint", X, {"spacing": (0.5,), "dim": 1}),
+    ("gradient.tensorarray", X, {"spacing": (exactly([0, 1, 3, 4]),), "dim": (1,)}),
+    ("cumulative_trapezoid.dx", X, {"dx": 0.5}),
+    ("nanmedian.dim", X, 1, True), ("linalg_pinv.atol_rtol_float", X, {"rtol": 1e-3}), ("linalg_pinv.default", X, 1e-3),
+    ("histogram.bins_tensor", X, exactly([-1, 0, 0.5, 1])),
     ("add.Tensor sub.Tensor subtract.Tensor rsub.Tensor", X, ROW, {"alpha": 2}),
     ("add.Scalar sub.Scalar rsub.Scalar", X, 0.5, {"alpha": 2}),
     ("add.Tensor mul.Tensor div.Tensor", WHOLE, floats(4, low=0.5)),
@@ -574,6 +584,7 @@ _STATES = (PAIR, OTHER_PAIR, PAIR, LARGE)
 _STEPS = (exactly(3.0), exactly(3.0))
 
 _WRITTEN: tuple[tuple[Any, ...], ...] = (
+    ("embedding_renorm_.default", X, integers(2, high=3), 0.5, 2.0),
     *((f"_foreach_{name.format('_')}", *args) for name, *args in _LISTED), ("_foreach_zero_.default", PAIR),
     ("_fused_adam_.default _fused_adamw_.default", *_STATES, (), _STEPS, _ADAM),
     ("_fused_adamw_.default", *_STATES, LARGE, _STEPS, _ADAM | {"amsgrad": True, "maximize": True}),

@@ -40,7 +40,7 @@ from mspc.readers.pytorch.exported_program import (
 from mspc.readers.pytorch.kinds.aten_table import kind_of, kinds
 from mspc.readers.pytorch.kinds.creation import overwritten
 from mspc.readers.pytorch.kinds.kind import Function, Kind
-from mspc.readers.pytorch.kinds.shapes import expanded
+from mspc.readers.pytorch.kinds.shapes import expanded, reshaped
 from mspc.readers.pytorch.known_values import LIKE, NOT_READ, KnownTensor, is_known, known_result
 from mspc.readers.pytorch.written_values import (
     APART,
@@ -450,9 +450,27 @@ class _Walk:
         """Return the results of a kind, in the element types of autocast."""
         call, type_of, autocast, name = self.evaluator.call, self.evaluator.type_of, self.autocast, name_of(node.target)
         given = operands if autocast is None else autocast.operands(name, operands, call, type_of)
-        found = call(kind.target, given)
+        is_number = _takes_dimensions(node, kind) and _is_number(given[0], type_of)
+        found = call(kind.target, self._as_vectors(given) if is_number else given)
         values = list(found) if isinstance(found, (tuple, list)) else [found]
+        if is_number:
+            values = self._as_numbers(node, values, given[0])
         return values if autocast is None else autocast.results(name, operands, values, call, type_of)
+
+    def _as_vectors(self, given: Sequence[Any]) -> list[Any]:
+        """Return operands in which numbers are vectors of one element: a number has dimension 0 in PyTorch."""
+        call, type_of = self.evaluator.call, self.evaluator.type_of
+        return [call(reshaped, [each, (1,)]) if _is_number(each, type_of) else each for each in given]
+
+    def _as_numbers(self, node: ExportedNode, values: Sequence[Any], first: Any) -> list[Any]:
+        """Return results, and a new value of the first operand, in the shapes that were exported."""
+        call, type_of = self.evaluator.call, self.evaluator.type_of
+        shapes = [None if type is None else type.shape for type in node.types]
+        shapes += [()] * (len(values) - len(shapes))
+        return [
+            value if shape is None or type_of(value) is None else call(reshaped, [value, shape])
+            for value, shape in zip(values, shapes, strict=True)
+        ]
 
     def _views_of_first(
         self, node: ExportedNode, kind: Kind, operands: list[Any], values: list[Any]
@@ -613,6 +631,24 @@ class _Walk:
 def _alone(value: Any, is_differentiated: bool = True) -> NamedValue:
     """Return a value that shares its elements with no other."""
     return NamedValue(Storage(value, is_differentiated), value)
+
+
+_OF_DIMENSIONS = frozenset(("dim", "dims", "dim1", "start_dim"))
+"""Names of arguments that are dimensions."""
+_OF_NUMBERS = frozenset(("unsqueeze", "stack", "diag_embed", "_chunk_cat", "cat"))
+"""Kinds that take a dimension of their results."""
+
+
+def _takes_dimensions(node: ExportedNode, kind: Kind) -> bool:
+    """Return whether a kind takes dimensions of its first operand, and none of its results."""
+    if kind.put is not None or not kind.arguments or name_of(node.target) in _OF_NUMBERS:
+        return False
+    return any(argument.name in _OF_DIMENSIONS and argument.is_read for argument in kind.arguments)
+
+
+def _is_number(value: Any, type_of: TypeOf) -> bool:
+    type = type_of(value)
+    return type is not None and type.shape == ()
 
 
 def _has_numbers(value: Any) -> bool:

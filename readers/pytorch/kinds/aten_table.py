@@ -14,6 +14,7 @@ from mspc.readers.pytorch.kinds.creation import CREATION, RANDOM
 from mspc.readers.pytorch.kinds.gradients import GRADIENTS
 from mspc.readers.pytorch.kinds.indexing import BAGS, INDEXING
 from mspc.readers.pytorch.kinds.kind import NEEDED, Kind, KindArgument
+from mspc.readers.pytorch.kinds.library import DECOMPOSITIONS, PIECES, SPECIAL, STATISTICS
 from mspc.readers.pytorch.kinds.linear import ATTENTION, EXPERTS, MATRICES, PRODUCTS
 from mspc.readers.pytorch.kinds.lists import LISTS
 from mspc.readers.pytorch.kinds.nn_layers import NORMS, RECURRENT
@@ -25,6 +26,7 @@ from mspc.readers.pytorch.kinds.spatial import IMAGES
 THEMES: tuple[Iterable[list[Kind]], ...] = (
     ELEMENTWISE, SHAPES, CREATION, REDUCTIONS, PRODUCTS, NORMS, ATTENTION, INDEXING, IMAGES, LOSSES, RANDOM,
     GRADIENTS, LISTS, COLLECTIVES, EXPERTS, BAGS, COMPLEX, MATRICES, RECURRENT, BOOKKEEPING,
+    DECOMPOSITIONS, STATISTICS, PIECES, SPECIAL,
 )  # fmt: skip
 
 OVERWRITTEN = "self"
@@ -44,7 +46,8 @@ ALIASES = {
     "special_exp2": "exp2", "special_expm1": "expm1", "special_gammaln": "lgamma", "special_log1p": "log1p",
     "special_logit": "logit", "special_logsumexp": "logsumexp", "special_polygamma": "polygamma",
     "special_sinc": "sinc", "subtract": "sub", "special_multigammaln": "mvlgamma", "_conj_physical": "conj",
-    "conj_physical": "conj",
+    "conj_physical": "conj", "special_gammainc": "igamma",
+    "special_gammaincc": "igammac",
 }  # fmt: skip
 """Operators under other names, with the same arguments."""
 _COPY = "_copy"

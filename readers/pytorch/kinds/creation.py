@@ -19,6 +19,8 @@ def counted(start: Any, end: Any, step: Any, dtype: Any) -> Any:
     """Numbers from start to end, `step` apart."""
     whole = isinstance(start, int) and isinstance(end, int) and isinstance(step, int)
     kind = (INT64 if whole else FLOAT32) if dtype is None else dtype
+    if math.ceil((end - start) / step) <= 0:
+        return ops.zeros((0,), kind)
     return ops.cast(ops.arange(start, end, step), kind)
 
 
@@ -81,15 +83,9 @@ def windows(name: str, *shares: float) -> Any:
 
 CREATION = (
     windows("hann"), windows("hamming", 0.54, 0.46), windows("blackman"), windows("bartlett"),
-    row("logspace.default", f"start, end, steps, base=10.0, {_NEW}",
-        lambda start, end, steps, base, dtype: ops.cast(
-            ops.Pow()(base, ops.linspace(start, end, steps)), FLOAT32 if dtype is None else dtype)),
     row("arange.default", f"end, dtype=None, {_PLACE}", lambda end, dtype: counted(0, end, 1, dtype)),
     row("arange.start", f"start, end, dtype=None, {_PLACE}", lambda start, end, dtype: counted(start, end, 1, dtype)),
     row("arange.start_step", f"start, end, step=1, dtype=None, {_PLACE}", counted),
-    row("linspace.default", f"start, end, steps, dtype=None, {_PLACE}",
-        lambda start, end, steps, dtype: ops.cast(
-            ops.linspace(start, end, steps), FLOAT32 if dtype is None else dtype)),
     row("zeros.default", f"size, {_NEW}", lambda size, dtype: floats(size, 0, dtype)),
     row("ones.default", f"size, {_NEW}", lambda size, dtype: floats(size, 1, dtype)),
     row("empty.memory_format", f"size, {_FORMAT}", lambda size, dtype: floats(size, 0, dtype)),
@@ -136,6 +132,19 @@ def dropped_channels(input: Any, p: Any, train: Any) -> Any:
     return input * dropped(ops.ones(input.shape[:2] + (1,) * (len(input.shape) - 2), input.dtype), p, train)
 
 
+def dropped_to_mean(input: Any, p: Any, train: Any, is_of_channels: Any) -> Any:
+    """Return the elements, or channels, with the least value of SELU in place of some, and mean and variance kept."""
+    if not train or p == 0:
+        return input
+    if p == 1:
+        return input * 0
+    least = -1.7580993408473766
+    scale = 1 / math.sqrt((1 + p * least**2) * (1 - p))
+    shape = input.shape[:2] + (1,) * (len(input.shape) - 2) if is_of_channels else input.shape
+    remains = ops.cast(ops.GreaterEqual()(mint.rand(shape), p), input.dtype)
+    return (input * remains + least * (1 - remains)) * scale - least * p * scale
+
+
 def dropped_with_mask(input: Any, p: Any, train: Any) -> Any:
     """Return (the result of `dropped`, a mask of the remaining elements)."""
     if train is False or p == 0:
@@ -174,6 +183,17 @@ RANDOM = (
     row("randperm.default", f"n, -dtype=None, {_PLACE}", lambda n: mint.randperm(n)),
     row("normal.float_float", f"mean, std, size, -generator=None, {_NEW}",
         lambda mean, std, size, dtype: typed(mint.randn(tuple(size)) * std + mean, dtype, FLOAT32)),
+    row("normal.Tensor_Tensor", "mean, std, -generator=None",
+        lambda mean, std: ops.cast(mint.randn((mean + std).shape) * std + mean, mean.dtype)),
+    row("normal.Tensor_float", "mean, std=1.0, -generator=None",
+        lambda mean, std: ops.cast(mint.randn(mean.shape) * std + mean, mean.dtype)),
+    row("normal.float_Tensor", "mean, std, -generator=None",
+        lambda mean, std: ops.cast(mint.randn(std.shape) * std + mean, std.dtype)),
+    row("alpha_dropout.default", "input, p, train", lambda input, p, train: dropped_to_mean(input, p, train, False)),
+    row("feature_alpha_dropout.default", "input, p, train",
+        lambda input, p, train: dropped_to_mean(input, p, train, True)),
+    row("rrelu.default", "self, lower=0.125, upper=0.3333333333333333, training=False, -generator=None",
+        lambda *given: leaking(*given)[0]),
     row("normal_functional.default", "self, mean=0.0, std=1.0, -generator=None",
         lambda self, mean, std: ops.cast(mint.randn(self.shape) * std + mean, self.dtype)),
     row("multinomial.default", "self, num_samples, replacement=False, -generator=None", mint.multinomial),

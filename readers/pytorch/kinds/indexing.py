@@ -11,6 +11,7 @@ from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
+from mspc.readers.pytorch.kinds.shapes import expanded, spread_out
 
 
 def embedding(weight: Any, indices: Any, padding_idx: Any) -> Any:
@@ -81,6 +82,11 @@ def scattered_apart(self: Any, dim: Any, index: Any, src: Any, reduce: Any, incl
     place = dim % len(self.shape)
     front = tuple([slice(0, size) for size in index.shape])
     part = src[front] if src.shape != index.shape else src
+    for d, size in enumerate(self.shape):  # rows beside the index have nothing to be put
+        if d != place and index.shape[d] < size:
+            rest = (*index.shape[:d], size - index.shape[d], *index.shape[d + 1 :])
+            index = ops.Concat(d)((index, ops.Fill()(index.dtype, rest, -1)))
+            part = ops.Concat(d)((part, ops.Fill()(part.dtype, rest, 0)))
     begin = [0] * len(self.shape)
     row = ops.Reshape()(ops.arange(self.shape[place]), tuple([-1 if d == place else 1 for d in range(len(begin) + 1)]))
     meets = ops.Equal()(ops.ExpandDims()(index, place), ops.cast(row, index.dtype))
@@ -88,14 +94,10 @@ def scattered_apart(self: Any, dim: Any, index: Any, src: Any, reduce: Any, incl
     many = ops.where(meets, ops.ExpandDims()(part, place), ops.cast(empty, src.dtype))
     joined = {"amax": ops.ReduceMax(), "amin": ops.ReduceMin(), "prod": ops.ReduceProd()}[reduce]
     missing = ops.LogicalNot()(ops.ReduceAny()(meets, place + 1))
-    sizes = tuple([size if d == place else index.shape[d] for d, size in enumerate(self.shape)])
-    rest = self[tuple([slice(0, size) for size in sizes])]
+    rest = self
     if include_self:  # one of the candidates: equal ones share the gradient equally
         many = ops.Concat(place + 1)((many, ops.ExpandDims()(rest, place + 1)))
-    found = ops.where(missing, rest, joined(many, place + 1))
-    if sizes == self.shape:
-        return found
-    raise ApiValueError("scatter_reduce: the index has fewer rows than the tensor beside the dimension")
+    return ops.where(missing, rest, joined(many, place + 1))
 
 
 def scattered_with(self: Any, dim: Any, index: Any, src: Any, reduce: Any, include_self: Any) -> Any:
@@ -134,11 +136,27 @@ def put_flat(self: Any, index: Any, source: Any, accumulate: Any) -> Any:
 
 def filled_in_order(self: Any, mask: Any, source: Any) -> Any:
     """Return the tensor with the elements of `source`, one after the other, in the places of the mask."""
+    self, mask = spread_out([self, mask])
     there = ops.BroadcastTo(self.shape)(mask)
     places = ops.CumSum()(ops.cast(ops.Reshape()(there, (-1,)), INT64), 0) - 1
     places = ops.Maximum()(places, ops.zeros_like(places))
     taken = ops.Gather()(ops.Reshape()(source, (-1,)), ops.Minimum()(places, source.size - 1), 0)
     return ops.where(there, ops.Reshape()(taken, self.shape), self)
+
+
+def gathered(self: Any, dim: Any, index: Any) -> Any:
+    """Return the elements at places along a dimension."""
+    return mint.gather(self, dim, index) if index.size else ops.zeros(index.shape, self.dtype)
+
+
+def gathered_along(self: Any, indices: Any, dim: Any) -> Any:
+    """Return the elements at places along a dimension, or of all in a row; other dimensions are broadcast."""
+    if dim is None:
+        return gathered(ops.Reshape()(self, (-1,)), 0, ops.Reshape()(indices, (-1,)))
+    place = dim % len(self.shape)
+    sizes = [1 if d == place else max(n, indices.shape[d]) for d, n in enumerate(self.shape)]
+    whole = [expanded(x, [x.shape[d] if d == place else n for d, n in enumerate(sizes)]) for x in (self, indices)]
+    return gathered(whole[0], place, whole[1])
 
 
 INDEXING = (
@@ -148,7 +166,7 @@ INDEXING = (
     row("index.Tensor", "self, indices", at_places),
     row("index_put.default _unsafe_index_put.default", "self, indices, values, accumulate=False", put),
     row("index_select.default", "self, dim, index", mint.index_select),
-    row("gather.default", "self, dim, index, -sparse_grad=False", mint.gather),
+    row("gather.default", "self, dim, index, -sparse_grad=False", gathered),
     row("scatter.src", "self, dim, index, src", mint.scatter),
     row("scatter.value", "self, dim, index, value", mint.scatter),
     row("scatter_reduce.two", "self, dim, index, src, reduce, include_self=True", scattered_with),
@@ -164,8 +182,12 @@ INDEXING = (
     row("index_add.default", "self, dim, index, source, alpha=1",
         lambda self, dim, index, source, alpha: mint.index_add(self, dim, index, source, alpha=alpha)),
     row("one_hot.default", "self, num_classes=-1", functional.one_hot),
-    row("take_along_dim.default", "self, indices, dim=None",
-        lambda self, indices, dim: mint.gather(self, dim, indices)),
+    row("take_along_dim.default", "self, indices, dim=None", gathered_along),
+    row("scatter.reduce", "self, dim, index, src, reduce", lambda self, dim, index, src, reduce: scattered_with(
+        self, dim, index, src, {"add": "sum", "multiply": "prod"}[reduce], True)),
+    row("scatter.value_reduce", "self, dim, index, value, reduce", lambda self, dim, index, value, reduce:
+        scattered_with(self, dim, index, ops.Fill()(self.dtype, index.shape, value),
+                       {"add": "sum", "multiply": "prod"}[reduce], True)),
     row("searchsorted.Tensor", "sorted_sequence, self, out_int32=False, right=False, side=None, sorter=None",
         lambda sorted_sequence, self, out_int32, right, side, sorter: mint.searchsorted(
             sorted_sequence, self, out_int32=out_int32, right=right, side=side, sorter=sorter)),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.types import BOOL, FLOAT32, HALVES
+import numpy as np
+
+from mspc.ir.types import BOOL, FLOAT32, HALVES, INT32
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
 from mspc.readers.pytorch.kinds.reductions import typed, vector_norm
-from mspc.readers.pytorch.kinds.shapes import nothing
+from mspc.readers.pytorch.kinds.shapes import expanded, nothing
 from mspc.readers.pytorch.known_values import KnownTensor, allows, band_of
 
 
@@ -24,8 +26,15 @@ def scaled_product(self: Any, product: Any, beta: Any, alpha: Any) -> Any:
 
 
 def distances(x1: Any, x2: Any, p: Any) -> Any:
-    """Return the distances of all rows of two matrices."""
-    return ops.Cdist(float(p))(x1, x2)
+    """Return the distances of all rows of two matrices, or of those of two batches, which are broadcast."""
+    front = np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+    shape = (*front, x1.shape[-2], x2.shape[-2])
+    if 0 in shape:
+        return ops.zeros(shape, x1.dtype)
+    if len(front) < 2 and x1.shape[:-2] == x2.shape[:-2]:
+        return ops.Cdist(float(p))(x1, x2)
+    rows = [ops.Reshape()(expanded(x, (*front, *x.shape[-2:])), (math.prod(front), *x.shape[-2:])) for x in (x1, x2)]
+    return ops.Reshape()(ops.Cdist(float(p))(*rows), shape)
 
 
 def of_parts(product: Any, operands: Any) -> Any:
@@ -69,7 +78,24 @@ def matrix_norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> An
 
 def norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
     """Return the norm of vectors, or of matrices."""
+    if order is None and dim is None:
+        found = vector_norm(ops.Reshape()(self, (-1,)), 2, None, False, dtype)
+        return ops.Reshape()(found, (1,) * len(self.shape)) if keepdim else found
+    if not isinstance(order, str) and (len(self.shape) == 1 if dim is None else isinstance(dim, int) or len(dim) == 1):
+        return vector_norm(self, 2 if order is None else order, dim, keepdim, dtype)
     return ops.norm(self, order, dim, keepdim, dtype=dtype)
+
+
+def no_error(matrix: Any) -> Any:
+    """Return the numbers of errors in matrices: none."""
+    return ops.zeros(matrix.shape[:-2], INT32)
+
+
+def solved_each(matrix: Any, right: Any, left: Any) -> Any:
+    """Return `solved`, also of vectors: one for each matrix."""
+    if matrix.shape[:-1] == right.shape or len(right.shape) == 1:
+        return ops.Squeeze(-1)(solved(matrix, ops.ExpandDims()(right, -1), True))
+    return solved(matrix, right, left)
 
 
 def solved(matrix: Any, right: Any, left: Any) -> Any:
@@ -101,7 +127,7 @@ def of_triangle(matrix: Any, right: Any, upper: Any, left: Any, unitriangular: A
 
 def squared(half: Any, upper: Any) -> Any:
     """Return the matrix with this triangle of Cholesky."""
-    part = ops.triu(half) if upper else ops.tril(half)
+    part = half + ops.stop_gradient((ops.triu(half) if upper else ops.tril(half)) - half)  # PyTorch's gradient is whole
     turned = ops.swapaxes(part, -1, -2)
     return ops.matmul(turned, part) if upper else ops.matmul(part, turned)
 
@@ -118,7 +144,6 @@ def trilinear(i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: An
 
 MATRICES = (
     row("linalg_solve_triangular.default", "self, B, upper, left=True, unitriangular=False", of_triangle),
-    row("linalg_qr.default", "A, mode='reduced'", ops.qr),
     row("linalg_slogdet.default", "A", ops.slogdet),
     row("linalg_matrix_power.default matrix_power.default", "self, n", ops.matrix_power),
     row("cross.default", "self, other, dim=None", ops.cross),
@@ -131,11 +156,14 @@ MATRICES = (
     row("dist.default", "self, other, p=2", lambda self, other, p: vector_norm(self - other, p, None, False, None)),
     row("pdist.default", "self, p=2", lambda self, p: ops.pdist(self, float(p))),
     row("renorm.default", "self, p, dim, maxnorm", ops.renorm),
-    row("linalg_inv_ex.default", "A, -check_errors=False", lambda matrix: (ops.MatrixInverse()(matrix), None)),
+    row("linalg_inv_ex.default", "A, -check_errors=False",
+        lambda matrix: (ops.MatrixInverse()(matrix), no_error(matrix))),
     row("linalg_cholesky_ex.default", "self, upper=False, -check_errors=False",
-        lambda self, upper: (ops.cholesky(self, upper), None)),
+        lambda self, upper: (ops.cholesky(self, upper), no_error(self))),
+    row("linalg_solve_ex.default", "A, B, left=True, -check_errors=False",
+        lambda matrix, right, left: (solved_each(matrix, right, left), no_error(matrix))),
     row("_linalg_solve_ex.default", "A, B, left=True, -check_errors=False",
-        lambda *given: (solved(*given), None, None, None)),
+        lambda *given: (solved_each(*given), None, None, None)),
     row("_linalg_det.default", "A", lambda matrix: (ops.MatrixDeterminant()(matrix), None, None)),
     row("_linalg_slogdet.default", "A", lambda matrix: (*ops.slogdet(matrix), None, None)),
     row("_linalg_check_errors.default", "-info, -api_name, -is_matrix", nothing),
@@ -149,7 +177,7 @@ MATRICES = (
     row("inverse.default", "self", lambda self: ops.MatrixInverse()(self)),
     row("linalg_det.default", "A", lambda matrix: ops.MatrixDeterminant()(matrix)),
     row("linalg_cholesky.default", "self, upper=False", ops.cholesky),
-    row("linalg_solve.default", "A, B, left=True", solved),
+    row("linalg_solve.default", "A, B, left=True", solved_each),
     row("linalg_norm.default", "self, ord=None, dim=None, keepdim=False, dtype=None", norm),
     row("linalg_norm.ord_str", "self, ord, dim=None, keepdim=False, dtype=None", norm),
     row("linalg_matrix_norm.default", "self, ord, dim=(-2, -1), keepdim=False, dtype=None", matrix_norm),
@@ -191,6 +219,9 @@ def attention(
 ) -> Any:
     """Return softmax(query @ key^T * scale + mask) @ value. A Bool mask has the visible keys; a pair of numbers, how
     many keys before and after a query's own place."""
+    if not enable_gqa:
+        front = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+        query, key, value = [expanded(x, (*front, *x.shape[-2:])) for x in (query, key, value)]
     heads, batch = query.shape[-3], query.shape[:-3]
     q, k, v = _in_four(query), _in_four(key), _in_four(value)
     if dropout_p > 0:

@@ -109,6 +109,14 @@ def of_floats(operator: Any) -> Any:
     return lambda self: operator()(self if self.dtype.is_float or self.dtype.is_complex else ops.cast(self, FLOAT32))
 
 
+def leaking(self: Any, weight: Any) -> Any:
+    """Return the elements, those below 0 times a weight of their channel."""
+    slopes = weight if weight.shape else ops.Reshape()(weight, (1,))
+    if self.shape:
+        return ops.prelu(self, slopes)
+    return ops.Reshape()(ops.prelu(ops.Reshape()(self, (1,)), slopes), ())
+
+
 def elu(self: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
     """Return scale * x, and scale * alpha * (exp(x * input_scale) - 1) below 0."""
     if input_scale == 1:
@@ -231,7 +239,7 @@ ELEMENTWISE = (
     row("celu.default", "self, alpha=1.0", ops.celu),
     row("softplus.default", "self, beta=1, threshold=20", ops.softplus),
     row("hardtanh.default", "self, min_val=-1, max_val=1", ops.hardtanh),
-    row("prelu.default", "self, weight", ops.prelu),
+    row("prelu.default", "self, weight", leaking),
     row("glu.default", "self, dim=-1", ops.glu),
     row("threshold.default", "self, threshold, value", ops.threshold),
     row("hardshrink.default", "self, lambd=0.5", ops.hardshrink),

@@ -73,6 +73,8 @@ def in_order(self: Any, dim: Any, descending: Any, stable: Any = None) -> Any:
 
 def counts(self: Any, bins: Any, min: Any, max: Any) -> Any:
     """How many elements lie in each of so many equal parts of min to max; of the last part the end belongs to it."""
+    if not self.size:
+        return ops.zeros((bins,), self.dtype)
     if min >= max:
         return ops.cast(ops.histc(self, bins, min, max), self.dtype)
     x = ops.Reshape()(self, (-1, 1))
@@ -108,6 +110,22 @@ def between(self: Any, q: Any, dim: Any, keepdim: Any, interpolation: Any) -> An
     if keepdim:
         return found if dim is not None else ops.Reshape()(found, (1,) * len(self.shape))
     return ops.Squeeze(place)(found)
+
+
+def differences(self: Any, n: Any, dim: Any, prepend: Any, append: Any) -> Any:
+    """Return the differences of neighbours along a dimension, n times."""
+    place = dim % len(self.shape)
+    whole = [x for x in (prepend, self, append) if x is not None and x.shape[place]] if n else [self]
+    found = whole[0] if len(whole) == 1 else ops.Concat(place)(whole) if whole else self
+    size = found.shape[place]
+    if n >= size:
+        return ops.zeros((*found.shape[:place], 0, *found.shape[place + 1 :]), found.dtype) if n else found
+    if found.dtype == BOOL:
+        for step in range(n):
+            rows = size - 1 - step
+            found = ops.NotEqual()(mint.narrow(found, place, 1, rows), mint.narrow(found, place, 0, rows))
+        return found
+    return ops.diff(found, n, place)
 
 
 def of_truths_along(operator: Any) -> Any:
@@ -177,7 +195,7 @@ REDUCTIONS = (
         lambda self, dim, keepdim: ops.logsumexp(self, axes(dim), keepdim)),
     row("cumsum.default", "self, dim, dtype=None", mint.cumsum),
     row("cumprod.default", "self, dim, dtype=None", mint.cumprod),
-    row("diff.default", "self, n=1, dim=-1, prepend=None, append=None", ops.diff),
+    row("diff.default", "self, n=1, dim=-1, prepend=None, append=None", differences),
     row("sort.default", "self, dim=-1, descending=False", in_order),
     row("sort.stable", "self, stable, dim=-1, descending=False",
         lambda self, stable, dim, descending: in_order(self, dim, descending)),

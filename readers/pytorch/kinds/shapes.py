@@ -58,6 +58,11 @@ def exchanged(self: Any, dim0: Any, dim1: Any) -> Any:
     return mint.transpose(self, dim0, dim1)
 
 
+def conjugate_transposed(self: Any) -> Any:
+    """Return the conjugate transposes of matrices."""
+    return exchanged(ops.Conj()(self) if self.dtype.is_complex else self, -2, -1)
+
+
 def transposed(self: Any) -> Any:
     """A matrix with its dimensions exchanged; a vector as it is."""
     return exchanged(self, 0, 1) if len(self.shape) == 2 else self
@@ -295,6 +300,8 @@ def parts_replaced(base: Any, new: Any, found: Any) -> Any:
 
 def windows(self: Any, dimension: Any, size: Any, step: Any) -> Any:
     """Parts of `size` elements of a dimension, `step` apart, which lie along a new last dimension."""
+    if not self.shape:
+        return reshaped(self, (size,)) if size else ops.zeros((0,), self.dtype)
     place = dimension % len(self.shape)
     starts = [n for n in range(0, self.shape[place] - size + 1, step)]
     pieces = [ops.movedim(part(self, place, n, n + size, 1), place, -1) for n in starts]
@@ -309,6 +316,15 @@ def windows_replaced(base: Any, new: Any, dimension: Any, size: Any, step: Any) 
     return ops.Stack(place)([
         parts[n // step][n % step] if n // step < len(parts) and n % step < size else row for n, row in enumerate(rows)
     ])  # fmt: skip
+
+
+def repeated_whole(self: Any, repeats: Any) -> Any:
+    """Return the tensor repeated along each dimension, or not at all."""
+    if 0 not in repeats:
+        return ops.tile(self, repeats)
+    rank = max(len(repeats), len(self.shape))
+    sizes = [(1,) * (rank - len(each)) + tuple(each) for each in (self.shape, repeats)]
+    return ops.zeros(tuple([n * m for n, m in zip(sizes[0], sizes[1], strict=True)]), self.dtype)
 
 
 SHAPES = (
@@ -326,8 +342,9 @@ SHAPES = (
       for names, arguments in (("transpose.int swapdims.default", "self, dim0, dim1"),
                                ("swapaxes.default", "self, axis0, axis1"))),
     row("t.default numpy_T.default", "self", transposed, lambda base, new: transposed(new)),
-    row("mT.default adjoint.default matrix_H.default", "self", lambda self: exchanged(self, -2, -1),
-        lambda base, new: exchanged(new, -2, -1)),
+    row("mT.default", "self", lambda self: exchanged(self, -2, -1), lambda base, new: exchanged(new, -2, -1)),
+    row("mH.default adjoint.default matrix_H.default", "self", conjugate_transposed,
+        lambda base, new: conjugate_transposed(new)),
     row("permute.default", "self, dims", permuted, permuted_back),
     row("movedim.int movedim.intlist moveaxis.int moveaxis.intlist", "self, source, destination", ops.movedim,
         lambda base, new, source, destination: ops.movedim(new, destination, source)),
@@ -366,17 +383,23 @@ SHAPES = (
     row("hsplit.int", "self, sections",
         lambda self, sections: ops.tensor_split(self, sections, 0 if len(self.shape) == 1 else 1)),
     row("dsplit.int", "self, sections", lambda self, sections: ops.tensor_split(self, sections, 2)),
-    row("atleast_1d.default", "self", ops.atleast_1d),
-    row("atleast_2d.default", "self", ops.atleast_2d),
-    row("atleast_3d.default", "self", ops.atleast_3d),
+    *(each for dims, function in ((1, ops.atleast_1d), (2, ops.atleast_2d), (3, ops.atleast_3d))
+      for each in (row(f"atleast_{dims}d.default", "self", function), row(f"atleast_{dims}d.Sequence", "tensors",
+                   lambda tensors, function=function: [function(x) for x in tensors]))),
+    *(row(f"{name}.array", "self, indices", lambda self, indices, dim=dim: ops.tensor_split(
+        self, tuple(indices), 0 if len(self.shape) == 1 else dim))
+      for name, dim in (("hsplit", 1), ("vsplit", 0), ("dsplit", 2))),
+    row("as_strided_scatter.default", "self, src, size, stride, storage_offset=None",
+        lambda self, src, *rest: strided_replaced(self, ops.cast(src, self.dtype), *rest)),
+    row("flipud.default", "self", lambda self: ops.flip(self, (0,))),
     row("column_stack.default", "tensors", ops.column_stack),
     row("diagflat.default", "self, offset=0", ops.diagflat),
     row("diagonal_scatter.default", "self, src, offset=0, dim1=0, dim2=1", ops.diagonal_scatter),
     row("unbind.int", "self, dim=0", lambda self, dim: ops.unstack(self, dim)),
     row("cat.default concat.default", "tensors, dim=0", joined),
     row("stack.default", "tensors, dim=0", lambda tensors, dim: ops.Stack(dim)(tensors)),
-    row("repeat.default", "self, repeats", lambda self, repeats: ops.tile(self, tuple(repeats))),
-    row("tile.default", "self, dims", lambda self, dims: ops.tile(self, tuple(dims))),
+    row("repeat.default", "self, repeats", lambda self, repeats: repeated_whole(self, tuple(repeats))),
+    row("tile.default", "self, dims", lambda self, dims: repeated_whole(self, tuple(dims))),
     row("rot90.default", "self, k=1, dims=(0, 1)", ops.rot90),
     row("repeat_interleave.self_int", "self, repeats, dim=None, -output_size=None", ops.repeat_interleave),
     row("flip.default", "self, dims", lambda self, dims: ops.flip(self, tuple(dims))),
@@ -384,8 +407,10 @@ SHAPES = (
         lambda self, shifts, dims: ops.roll(self, tuple(shifts), tuple(dims) if dims else None)),
     row("tril.default", "self, diagonal=0", ops.tril),
     row("triu.default", "self, diagonal=0", ops.triu),
-    row("diagonal.default", "self, offset=0, dim1=0, dim2=1", ops.diagonal,
-        lambda base, new, *places: ops.diagonal_scatter(base, ops.cast(new, base.dtype), *places)),
+    *(row(names, arguments, ops.diagonal,
+          lambda base, new, *places: ops.diagonal_scatter(base, ops.cast(new, base.dtype), *places))
+      for names, arguments in (("diagonal.default", "self, offset=0, dim1=0, dim2=1"),
+                               ("linalg_diagonal.default", "A, offset=0, dim1=-2, dim2=-1"))),
     row("pad.default", "self, pad, mode='constant', value=None", with_margins),
     row("constant_pad_nd.default", "self, pad, value=0",
         lambda self, pad, value: with_margins(self, pad, "constant", value)),
@@ -429,7 +454,8 @@ def nothing(*given: Any) -> Any:
 _TO = "-non_blocking=False, -copy=False, -memory_format=None"
 
 BOOKKEEPING = (
-    row("alias.default lift.default positive.default", "self", same, same_back),
+    row("alias.default lift.default positive.default resolve_conj.default resolve_neg.default", "self", same,
+        same_back),
     row("contiguous.default", "self, -memory_format=None", same, same_back),
     row("detach.default", "self", lambda self: ops.stop_gradient(self), same_back),
     row("clone.default", "self, -memory_format=None", same),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.mint.nn import functional
-from mspc.readers.pytorch.kinds.kind import row
+from mspc.readers.pytorch.kinds.kind import Kind, row
 
 # PyTorch resizes a line of pixels by a matrix of weights, one for each dimension of an image.
 
@@ -102,6 +104,20 @@ def of_number(value: Any) -> Any:
     return tuple(value) if isinstance(value, (tuple, list)) else value
 
 
+def in_batches(dims: Any, function: Any) -> Any:
+    """Return a function of a batch of images of so many dimensions, or of one without a batch."""
+
+    def of(input: Any, *args: Any) -> Any:
+        if len(input.shape) != dims + 1:
+            return function(input, *args)
+        found = function(ops.ExpandDims()(input, 0), *args)
+        if isinstance(found, (tuple, list)):
+            return tuple([ops.Squeeze(0)(each) for each in found])
+        return ops.Squeeze(0)(found)
+
+    return of
+
+
 def convolution(
     dims: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
 ) -> Any:
@@ -150,7 +166,9 @@ def put_back(self: Any, indices: Any, output_size: Any) -> Any:
     """The elements at their places in images or volumes of a size, among zeros."""
     front = self.shape[: len(self.shape) - len(output_size)]
     zeros = ops.Fill()(self.dtype, (*front, math.prod(output_size)), 0)
-    found = mint.scatter(zeros, -1, ops.Reshape()(indices, (*front, -1)), ops.Reshape()(self, (*front, -1)))
+    places, values = [ops.Reshape()(x, (*front, -1)) for x in (indices, self)]
+    added = mint.scatter_add(zeros, -1, places, values)  # of equal places all have the gradient, as in PyTorch
+    found = ops.stop_gradient(mint.scatter(zeros, -1, places, values) - added) + added
     return ops.Reshape()(found, (*front, *output_size))
 
 
@@ -182,7 +200,7 @@ def any_convolution(
     return convolution(len(weight.shape) - 2, input, weight, bias, stride, padding, dilation, groups)
 
 
-def greatest(
+def greatest_of_batch(
     input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any, with_places: Any = False
 ) -> Any:
     """The greatest element of every window, and its place in the image if that is asked for."""
@@ -190,6 +208,30 @@ def greatest(
     return functional.max_pool2d(
         input, of_number(kernel_size), steps, of_number(padding), of_number(dilation), ceil_mode, with_places
     )
+
+
+greatest = in_batches(2, greatest_of_batch)
+
+
+def greatest_along(
+    self: Any, size: Any, stride: Any, padding: Any, dilation: Any, ceil: Any, with_places: Any = False
+) -> Any:
+    """Return the greatest element of every window of a line, and its place if that is asked for."""
+    found = greatest_of_batch(
+        ops.ExpandDims()(self, -2), (1, _one(size)), (1, _one(stride)) if stride else None, (0, _one(padding)),
+        (1, _one(dilation)), ceil, with_places)
+    if with_places:
+        return ops.Squeeze(-2)(found[0]), ops.Squeeze(-2)(found[1])
+    return ops.Squeeze(-2)(found)
+
+
+def greatest_in_space(
+    self: Any, size: Any, stride: Any, padding: Any, dilation: Any, ceil: Any, with_places: Any = False
+) -> Any:
+    """Return the greatest element of every window of a volume, and its place if that is asked for."""
+    return ops.max_pool3d(
+        self, of_number(size), of_number(stride) if stride else None, of_number(padding), of_number(dilation), ceil,
+        with_places)
 
 
 def averaged(
@@ -272,7 +314,19 @@ WEIGHTS = {
 }  # fmt: skip
 """Matrices of kinds that resize by products."""
 
-IMAGES = (
+_ALONE = re.compile(r"aten\._?(?:conv_transpose|adaptive_max_pool|adaptive_avg_pool|avg_pool)([123])d\.")
+"""Kinds that also take an image without a batch."""
+
+
+def _taken_alone(rows: list[Kind]) -> list[Kind]:
+    """Return rows whose kinds take images without a batch, if PyTorch's do."""
+    found = [(kind, _ALONE.match(kind.name)) for kind in rows]
+    return [
+        kind if match is None else replace(kind, target=in_batches(int(match[1]), kind.target)) for kind, match in found
+    ]
+
+
+IMAGES = tuple(map(_taken_alone, (
     *(row(f"conv{dims}d.{form}", f"input, weight, bias=None, stride=1, padding={padding}, dilation=1, groups=1",
           partial(convolution, dims))
       for dims in (1, 2, 3) for form, padding in (("default", "0"), ("padding", "'valid'"))),
@@ -296,18 +350,15 @@ IMAGES = (
     row("max_pool2d.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False", greatest),
     row("max_pool2d_with_indices.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
         lambda *given: greatest(*given, True)),
-    row("max_pool1d.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
-        lambda self, size, stride, padding, dilation, ceil: ops.Squeeze(-2)(greatest(
-            ops.ExpandDims()(self, -2), (1, _one(size)), (1, _one(stride)) if stride else None, (0, _one(padding)),
-            (1, _one(dilation)), ceil))),
-    row("max_pool3d_with_indices.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
-        lambda self, size, stride, padding, dilation, ceil: ops.max_pool3d(
-            self, of_number(size), of_number(stride) if stride else None, of_number(padding), of_number(dilation),
-            ceil, True)),
-    row("max_pool3d.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
-        lambda self, size, stride, padding, dilation, ceil: ops.max_pool3d(
-            self, of_number(size), of_number(stride) if stride else None, of_number(padding), of_number(dilation),
-            ceil)),
+    *(row(f"max_pool{dims}d{name}.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
+          in_batches(dims, lambda *given, function=function, places=places: function(*given, places)))
+      for dims, function in ((1, greatest_along), (3, greatest_in_space))
+      for name, places in (("", False), ("_with_indices", True))),
+    row("adaptive_max_pool3d.default", "self, output_size", in_batches(3, lambda self, output_size:
+        ops.adaptive_max_pool3d(self, tuple(output_size), True))),
+    row("fractional_max_pool2d.default fractional_max_pool3d.default", "self, kernel_size, output_size, random_samples",
+        lambda self, kernel_size, output_size, random_samples: ops.LibraryFunction("fractional", (
+            tuple(kernel_size), tuple(output_size)))(self, random_samples)),
     row("avg_pool1d.default", "self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True",
         lambda self, size, stride, padding, ceil, counts: functional.avg_pool1d(
             self, _one(size), _one(stride) if stride else None, _one(padding), ceil, counts)),
@@ -350,5 +401,5 @@ IMAGES = (
             input, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding],
             corners)),
     row("im2col.default", "self, kernel_size, dilation, padding, stride", functional.unfold),
-)  # fmt: skip
+)))  # fmt: skip
 """Kinds of images."""

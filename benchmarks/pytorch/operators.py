@@ -1,0 +1,411 @@
+"""PyTorch's own samples of its operators (`op_db`), read as exported programs and compared with PyTorch.
+
+    python -m benchmarks.pytorch.operators --dtype float32 int64 --jobs 2 --table docs/reference/pytorch-operators.md
+
+Each sample is recorded as the graph that `torch.export` gives, read, compiled and run on one rank. Values and gradients
+are compared with PyTorch's. Samples are right, wrong, refused by a message, of unknown kinds, or crash. The exit status
+is 1 if a sample is wrong or crashes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import multiprocessing
+import operator
+import signal
+import sys
+import types
+import unittest
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import mspc
+from mspc import Tensor
+from mspc.checkpoint.files import Files
+from mspc.checkpoint.stored_tensors import Checkpoint
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import dtype_of
+from mspc.readers.pytorch.exported_program import (
+    Argument,
+    ExportedGraph,
+    ExportedNode,
+    ExportedProgram,
+    ExportedType,
+    NodeResult,
+    ProgramInput,
+    ProgramOutput,
+    TensorPlace,
+)
+from mspc.readers.pytorch.network import ImportedNetwork
+
+DTYPES = ("float32", "float64", "int64", "bool", "bfloat16", "complex64")
+TOLERANCES = {"float32": 1e-5, "float64": 1e-8, "bfloat16": 2e-2, "complex64": 1e-5, "complex128": 1e-8,
+              "float16": 2e-3}  # fmt: skip
+"""Allowed differences per type: relative to an element ten times as much, and to the largest one."""
+UNSET = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_",
+         "resize_as_")  # fmt: skip
+"""Operators whose results, in part, are whatever memory has."""
+NEVER = ("to_sparse", "sparse.", "nested.", "jiterator", "item", "equal", "allclose")
+"""Operators whose results are no dense tensors, or that run on GPUs alone."""
+SECONDS = 20
+"""The time limit of a sample."""
+
+
+class Outcome(NamedTuple):
+    """The comparison of one sample: of its values, and of its gradients ("" if there are none), with the reason. kinds:
+    of its nodes."""
+
+    name: str
+    dtype: str
+    values: str
+    gradients: str
+    reason: str
+    kinds: tuple[str, ...] = ()
+
+
+def operators_of_pytorch() -> Sequence[Any]:
+    """Return `op_db`. PyTorch's tests import `expecttest`, of which nothing is used here."""
+    if "expecttest" not in sys.modules:
+        module: Any = types.ModuleType("expecttest")
+        module.TestCase = unittest.TestCase
+        sys.modules["expecttest"] = module
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return [each for each in op_db if not f"{each.name}.".startswith(NEVER)]
+
+
+class NotRecorded(Exception):
+    """PyTorch does not record the sample as a graph of tensors."""
+
+
+class Sample:
+    """One sample of an operator: a function of its tensors. each: the operator. given: its arguments."""
+
+    def __init__(self, each: Any, given: Any) -> None:
+        from torch import Tensor as TorchTensor
+        from torch.utils import _pytree
+
+        self.each, self.given, self.tree = each, given, _pytree
+        self.leaves, self.spec = _pytree.tree_flatten((given.input, given.args, given.kwargs))
+        self.places = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, TorchTensor)]
+        self.tensors = [self.leaves[i].detach() for i in self.places]
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        """Return the tensors in the results."""
+        import torch
+
+        leaves = list(self.leaves)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        first, args, named = self.tree.tree_unflatten(leaves, self.spec)
+        found = self.each(first.clone() if self.each.name.endswith("_") else first, *args, **named)
+        found = self.given.output_process_fn_grad(found)
+        return [each for each in self.tree.tree_leaves(found) if isinstance(each, torch.Tensor)]
+
+    def recorded(self) -> tuple[ExportedProgram, list[Any], bool]:
+        """Return its graph as `torch.export` writes it, its constants, and whether its numbers are drawn. Raise
+        NotRecorded if PyTorch cannot record it."""
+        import torch
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        try:
+            with torch.no_grad():
+                module = make_fx(lambda *given: self(*given), pre_dispatch=True)(*self.tensors)
+            return *_program(module.graph), _is_drawn(module.graph)
+        except MspcError:
+            raise
+        except Exception as error:  # whatever PyTorch raises
+            raise NotRecorded(f"{type(error).__name__}: {error}"[:200]) from None
+
+
+def _program(graph: Any) -> tuple[ExportedProgram, list[Any]]:
+    """Return a recorded graph of PyTorch as a program of mspc, and its constants, which are its last inputs."""
+    import torch
+
+    inputs, nodes, names = list[ProgramInput](), list[ExportedNode](), dict[Any, str]()
+    constants = list[Any]()
+    outputs: tuple[Any, ...] = ()
+
+    def argument(value: Any) -> Argument:
+        if isinstance(value, torch.fx.Node):
+            return NodeResult(names[value])
+        if isinstance(value, list | tuple):
+            return tuple(map(argument, value))
+        if isinstance(value, torch.dtype):
+            return dtype_of(str(value)[6:])
+        if isinstance(value, torch.device | torch.layout | torch.memory_format):
+            return TensorPlace(str(value).removeprefix("torch."))
+        return value
+
+    for node in graph.nodes:
+        value, names[node] = node.meta.get("val"), node.name
+        if node.op == "get_attr":
+            constants.append(getattr(graph.owning_module, node.target))
+            value = constants[-1]
+        if node.op in ("placeholder", "get_attr"):
+            inputs.append(ProgramInput("user", node.name, node.name, _type(value)))
+        elif node.op == "output":
+            outputs = tuple(map(argument, node.args[0]))
+        elif node.target is operator.getitem:
+            names[node] = f"{names[node.args[0]]}_{node.args[1]}"
+        elif isinstance(node.target, torch._ops.OpOverload):
+            schema = [each.name for each in node.target._schema.arguments]
+            given = [*zip(schema, map(argument, node.args), strict=False)]
+            given += [(name, argument(each)) for name, each in node.kwargs.items()]
+            found = _named(node.name, value)
+            results, kinds = tuple(name for name, _ in found), tuple(_type(each) for _, each in found)
+            target = str(node.target)
+            nodes.append(ExportedNode(node.name, target, tuple(given), results, kinds, given_by_name=len(node.kwargs)))
+        else:
+            raise NotRecorded(f"a call of {node.target}")
+    users = tuple(ProgramOutput("user", each, str(i)) for i, each in enumerate(outputs))
+    whole = ExportedGraph(tuple(nodes), tuple((each.name, each.type) for each in inputs), outputs)
+    program = ExportedProgram("sample", whole, tuple(inputs), users, Checkpoint("none", Files([], []), {}))
+    return program, constants
+
+
+def _named(name: str, value: Any) -> list[tuple[str, Any]]:
+    """Return the results of a node with their names, also those in lists of lists."""
+    if not isinstance(value, list | tuple):
+        return [(name, value)]
+    return [each for i, inner in enumerate(value) for each in _named(f"{name}_{i}", inner)]
+
+
+def _type(value: Any) -> ExportedType | None:
+    if not hasattr(value, "dtype"):
+        return None
+    return ExportedType(dtype_of(str(value.dtype)[6:]), tuple(map(int, value.shape)), False)
+
+
+def compared(each: Any, given: Any, dtype: str, with_gradients: bool) -> Outcome | None:
+    """Compare one sample; None if PyTorch does not record it."""
+    import torch
+
+    sample = Sample(each, given)
+    try:
+        torch.manual_seed(0)
+        expected = [result.detach().clone() for result in sample(*[t.clone() for t in sample.tensors])]
+        program, constants, is_drawn = sample.recorded()
+        own = [_array(tensor) for tensor in (*sample.tensors, *constants)]
+    except NotRecorded:
+        return None
+    except Exception as error:  # element types that mspc or NumPy does not have
+        return Outcome(each.name, dtype, "refused", "", f"{type(error).__name__}: {error}"[:200])
+    if not program.outputs:
+        return None
+    kinds = tuple(node.target for node in program.graph.nodes)
+    networks = list[ImportedNetwork]()
+
+    def values() -> str:
+        networks.append(ImportedNetwork(program))
+        found = networks[0](*map(Tensor, own))
+        return _differs(found if isinstance(found, tuple) else (found,), expected, is_drawn)
+
+    verdict, reason = _judged(values)
+    if verdict != "right" or not with_gradients or is_drawn:
+        return Outcome(each.name, dtype, verdict, "", reason, kinds)
+    gradients, reason = _judged(lambda: _gradients_differ(sample, networks[0], own))
+    return Outcome(each.name, dtype, verdict, gradients, reason, kinds)
+
+
+def _judged(differs: Callable[[], str | None]) -> tuple[str, str]:
+    """Return the verdict on a comparison that returns what differs, and the reason."""
+    try:
+        signal.alarm(SECONDS)
+        found = differs()
+        return ("", "") if found is None else ("wrong", found) if found else ("right", "")
+    except MspcError as error:
+        return "unknown" if error.code == "E0702" else "refused", str(error).replace("\n", " ")[:300]
+    except Exception as error:
+        return "crash", f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
+    finally:
+        signal.alarm(0)
+
+
+def _array(tensor: Any) -> np.ndarray:
+    import torch
+
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if tensor._is_zerotensor():
+        tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
+    if tensor.dtype == torch.bfloat16:
+        return tensor.float().numpy().astype(dtype_of("bfloat16").numpy)
+    return tensor.numpy().copy()
+
+
+def _is_drawn(graph: Any) -> bool:
+    """Return whether operators of the graph draw their numbers, or leave them unset."""
+    import torch
+
+    called = [node.target for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+    names = [target._schema.name.removeprefix("aten::") for target in called]
+    is_seeded = any(torch.Tag.nondeterministic_seeded in target.tags for target in called)
+    return is_seeded or not set(UNSET).isdisjoint(names)
+
+
+def _differs(found: Sequence[Any], expected: Sequence[Any], is_drawn: bool) -> str:
+    """Return what differs; "" if nothing does."""
+    for place, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+        if mine is None:
+            return f"result {place} is not computed"
+        value, other = mine.asnumpy(), _array(theirs)
+        if value.shape != other.shape or value.dtype != other.dtype:
+            return f"result {place} is {value.dtype}{value.shape}, PyTorch's {other.dtype}{other.shape}"
+        if not is_drawn and not _close(value, other):
+            return f"result {place} is {_shown(value)}, PyTorch's {_shown(other)}"
+    return ""
+
+
+def _shown(value: np.ndarray) -> str:
+    return " ".join(str(value.ravel()[:6]).split())
+
+
+def _close(value: np.ndarray, other: np.ndarray, factor: float = 1.0) -> bool:
+    tolerance = TOLERANCES.get(other.dtype.name, 0.0) * factor
+    if not tolerance:
+        return np.array_equal(value, other)
+    wide = complex if other.dtype.kind == "c" else float
+    value, other = value.astype(wide), other.astype(wide)
+    largest = float(np.abs(other[np.isfinite(other)]).max(initial=1.0))
+    return np.allclose(value, other, rtol=10 * tolerance, atol=tolerance * largest, equal_nan=True)
+
+
+def _gradients_differ(sample: Sample, network: ImportedNetwork, own: Sequence[np.ndarray]) -> str | None:
+    """Return which gradient differs from autograd's, "" if none does, None if PyTorch has none."""
+    import torch
+
+    given = [tensor.clone() for tensor in sample.tensors]
+    places = [i for i, tensor in enumerate(given) if tensor.is_floating_point() and _trained(sample, i)]
+    for place in places:
+        given[place].requires_grad_()
+    try:
+        results = sample(*given)
+        first = next(i for i, each in enumerate(results) if each.requires_grad and each.is_floating_point())
+        weights = np.cos(np.arange(results[first].numel())).reshape(tuple(results[first].shape))
+        scale = torch.from_numpy(weights).to(results[first].dtype)
+        theirs = torch.autograd.grad((results[first] * scale).sum(), [given[i] for i in places], allow_unused=True)
+    except (StopIteration, RuntimeError, NotImplementedError, TypeError):
+        return None
+    scales = Tensor(_array(scale))
+
+    def total(*inputs: Any) -> Any:
+        values = network(*inputs)
+        return ((values[first] if isinstance(values, tuple) else values) * scales).sum()
+
+    mine = mspc.grad(total, tuple(places))(*map(Tensor, own))
+    for place, a, b in zip(places, mine if isinstance(mine, tuple) else (mine,), theirs, strict=True):
+        other = np.zeros_like(own[place]) if b is None else _array(b)
+        if not _close(a.asnumpy(), other, 10.0):
+            return f"of operand {place} is {_shown(a.asnumpy())}, PyTorch's {_shown(other)}"
+    return ""
+
+
+def _trained(sample: Sample, place: int) -> bool:
+    return bool(sample.leaves[sample.places[place]].requires_grad)
+
+
+def outcomes_of(task: tuple[int, str, int]) -> list[Outcome]:
+    """Compare the samples of one operator and type: every nth one."""
+    import torch
+
+    index, dtype, share = task
+    each = operators_of_pytorch()[index]
+    torch.manual_seed(0)
+    np.random.seed(0)
+    found = list[Outcome]()
+    signal.signal(signal.SIGALRM, _late)
+    silent = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stderr(silent), contextlib.redirect_stdout(silent):
+        warnings.simplefilter("ignore")
+        wanted = dtype in ("float32", "float64")
+        kind = getattr(torch, dtype)
+        grads = wanted and each.supports_autograd
+        for place, given in enumerate(_samples(each, kind, grads)):
+            if place % share == 0:
+                outcome = compared(each, given, dtype, grads)
+                found += [] if outcome is None else [outcome]
+    return found
+
+
+def _samples(each: Any, kind: Any, grads: bool) -> Iterator[Any]:
+    try:
+        yield from each.sample_inputs("cpu", kind, requires_grad=grads)
+    except (RuntimeError, NotImplementedError):  # the operator has no sample of this type here
+        return
+
+
+def _late(*_: Any) -> None:
+    raise TimeoutError(f"more than {SECONDS} s")
+
+
+def all_outcomes(dtypes: Sequence[str], only: Sequence[str], share: int, jobs: int) -> Iterator[Outcome]:
+    """Compare all samples of these types. only: beginnings of names, all if empty."""
+    import torch
+
+    tasks = [
+        (index, dtype, share) for dtype in dtypes for index, each in enumerate(operators_of_pytorch())
+        if getattr(torch, dtype) in each.dtypes and (not only or each.name.startswith(tuple(only)))
+    ]  # fmt: skip
+    torch.set_num_threads(1)
+    if jobs == 1:
+        for task in tasks:
+            yield from outcomes_of(task)
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+        for found in pool.map(outcomes_of, tasks):
+            yield from found
+
+
+TABLE = "<!-- table -->"
+"""The line of a page after which its table is written."""
+VERDICTS = ("right", "wrong", "refused", "unknown", "crash")
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Return the table of samples per type, and the operators of samples that are not right."""
+    lines = ["| type | operators | samples | " + " | ".join(VERDICTS) + " | right | gradients | right |",
+             "|---|" + "---:|" * (len(VERDICTS) + 5)]  # fmt: skip
+    for dtype in DTYPES:
+        own = [each for each in outcomes if each.dtype == dtype]
+        if not own:
+            continue
+        counts, grads = Counter(each.values for each in own), Counter(each.gradients for each in own)
+        known = sum(grads.values()) - grads[""]
+        shares = [f"{100 * counts['right'] / len(own):.1f} %", known, f"{100 * grads['right'] / max(1, known):.1f} %"]
+        cells = [dtype, len({each.name for each in own}), len(own), *[counts[each] for each in VERDICTS], *shares]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the comparison and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--dtype", nargs="+", default=list(DTYPES), choices=DTYPES)
+    parser.add_argument("--only", nargs="+", default=[], help="beginnings of names of operators")
+    parser.add_argument("--share", type=int, default=1, help="every nth sample of an operator")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--details", action="store_true", help="print each sample that is not right")
+    parser.add_argument("--table", type=Path, help="the page whose table is replaced")
+    options = parser.parse_args()
+    outcomes = list[Outcome]()
+    for each in all_outcomes(options.dtype, options.only, options.share, options.jobs):
+        outcomes.append(each)
+        if options.details and (each.values != "right" or each.gradients not in ("", "right")):
+            print(f"{each.dtype} {each.name}: {each.values} {each.gradients}: {each.reason}", flush=True)
+    print(table(outcomes))
+    if options.table is not None:
+        before, _, _ = options.table.read_text().partition(TABLE)
+        options.table.write_text(f"{before}{TABLE}\n{table(outcomes)}\n")
+    return 1 if any(verdict in ("wrong", "crash") for each in outcomes for verdict in each[2:4]) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

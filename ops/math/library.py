@@ -1,0 +1,687 @@
+"""Rare functions of NumPy and SciPy as rows of one table: special functions, decompositions, histograms, pooling.
+
+A row is a NumPy function of the operands and the settings, the types of its results, and a NumPy function for its
+gradients. Elementwise rows are sharded like any elementwise operator; the other rows need whole operands.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import FLOAT32, INT32, INT64, DType, TensorType, TupleType, Type, complex_of, dtype_of, real_of
+from mspc.ops.bases import promoted
+from mspc.ops.control.structural import items
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, Sample, sample
+from mspc.ops.tensor.broadcast import zeros
+from mspc.sharding.rules import broadcast_rule, sized
+
+Array = Any
+ResultTypes = Sequence[tuple[DType, tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class LibraryRow:
+    """One function. run: returns an array or a tuple of arrays, for (operands, settings). types: the types of its
+    results, for (types of operands, settings); None for an elementwise function. gradients: returns the gradient of
+    each operand or None, for (operands, results, gradients of results, settings)."""
+
+    run: Callable[..., Any]
+    types: Callable[..., ResultTypes] | None = None
+    gradients: Callable[..., Sequence[Any]] | None = None
+    samples: tuple[Sample, ...] = ()
+
+
+def scipy_module(name: str) -> Any:
+    """Return a module of SciPy. Raise MspcError if it is not installed."""
+    try:
+        return importlib.import_module(f"scipy.{name}")
+    except ImportError:
+        raise MspcError("this function is computed by SciPy, which is not installed",
+                        notes=["pip install scipy"]) from None  # fmt: skip
+
+
+class LibraryFunction(Op):
+    """A function of the table in `ops/math/library.py`, by its name. Called as `LibraryFunction(name, settings)(x)`."""
+
+    function: str = "logaddexp2"
+    options: tuple[Any, ...] = ()
+    runs_on_host = True
+    takes_complex = True
+
+    @property
+    def row(self) -> LibraryRow:
+        """Return the row. Raise MspcError if there is none."""
+        if self.function not in FUNCTIONS:
+            raise MspcError(f"{self.name}: there is no function {self.function!r:.60}")
+        return FUNCTIONS[self.function]
+
+    def rule(self, *types: TensorType) -> str:
+        if self.row.types is None:
+            return broadcast_rule(tuple(type.shape for type in types))
+        return whole_rule(types, [shape for _, shape in self.row.types(*types, *self.options)])
+
+    def infer(self, *types: TensorType) -> Type:
+        if self.row.types is None:
+            dtype = types[0].dtype
+            for each in types[1:]:
+                dtype = promoted(dtype, each.dtype)
+            return TensorType(dtype, np.broadcast_shapes(*(type.shape for type in types)))
+        found = tuple(TensorType(*each) for each in self.row.types(*types, *self.options))
+        return found[0] if len(found) == 1 else TupleType(found)
+
+    def bprop(self, b: Builder, *given: Any) -> Gradients:
+        *inputs, out, dout = given
+        if not any(math.prod(x.shape) for x in inputs):
+            return [None] * len(inputs)
+        if self.row.gradients is None:
+            raise MspcError(f"{self.name}: {self.function} has no gradient")
+        single = isinstance(out.type, TensorType)
+        outs = [out] if single else list(items(b, out, len(out.type.elements)))
+        douts = [dout] if single else list(dout)
+        douts = [zeros(b, o.tensor_type) if d is None else d for o, d in zip(outs, douts, strict=True)]
+        dtypes = [x.tensor_type.dtype for x in inputs]
+        trained = tuple(i for i, dtype in enumerate(dtypes) if dtype.is_float or dtype.is_complex)
+        op = LibraryGradient(self.function, self.options, len(inputs), trained)
+        found = b.emit(op, *inputs, *outs, *douts)
+        parts = [found] if len(trained) == 1 else list(items(b, found, len(trained)))
+        return [parts[trained.index(i)] if i in trained else None for i in range(len(inputs))]
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        types: Any = self.infer(*(TensorType(dtype_of(x.dtype), x.shape) for x in inputs))
+        made = [types] if isinstance(types, TensorType) else types.elements
+        if not any(math.prod(type.shape) for type in made):
+            found = [np.zeros(type.shape) for type in made]
+            found = found[0] if isinstance(types, TensorType) else found
+        else:
+            found = self._computed(inputs)
+        if isinstance(types, TensorType):
+            return _exact(found, types)
+        return tuple(_exact(each, type) for each, type in zip(found, types.elements, strict=True))
+
+
+    def _computed(self, inputs: Sequence[Array]) -> Any:
+        """Return the results. Raise MspcError if NumPy or SciPy refuses the operands."""
+        try:
+            with np.errstate(all="ignore"):
+                return self.row.run(*inputs, *self.options)
+        except (ValueError, IndexError) as error:
+            raise MspcError(f"{self.name}: {self.function}: {error}", kind=ValueError) from None
+
+
+class LibraryGradient(Op):
+    """The gradients of a `LibraryFunction` in its operands `trained`. Operands: its own, its results, and their
+    gradients."""
+
+    function: str = ""
+    options: tuple[Any, ...] = ()
+    count: int = 1
+    trained: tuple[int, ...] = (0,)
+    runs_on_host = True
+    takes_complex = True
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+
+    def rule(self, *types: TensorType) -> str:
+        return whole_rule(types, [types[i].shape for i in self.trained])
+
+    def infer(self, *types: TensorType) -> Type:
+        found = tuple(types[i] for i in self.trained)
+        return found[0] if len(found) == 1 else TupleType(found)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        results = (len(inputs) - self.count) // 2
+        own, outs, douts = inputs[: self.count], inputs[self.count : self.count + results], inputs[-results:]
+        gradients = FUNCTIONS[self.function].gradients
+        assert gradients is not None, "LibraryFunction has checked it"
+        with np.errstate(all="ignore"):
+            found = gradients(own, outs, douts, *self.options)
+        made = tuple(_fitted(found[i], own[i]) for i in self.trained)
+        return made[0] if len(made) == 1 else made
+
+
+def _fitted(gradient: Array, operand: Array) -> Array:
+    """Return a gradient summed to the shape of its operand; zeros for None."""
+    if gradient is None:
+        return np.zeros_like(operand)
+    gradient = np.asarray(gradient)
+    ahead = gradient.ndim - operand.ndim
+    gradient = gradient.sum(tuple(range(ahead))) if ahead > 0 else gradient
+    alone = tuple(d for d, n in enumerate(operand.shape) if n == 1 and gradient.shape[d] != 1)
+    gradient = gradient.sum(alone, keepdims=True) if alone else gradient
+    return np.ascontiguousarray(gradient, operand.dtype).reshape(operand.shape)
+
+
+def _exact(value: Array, type: TensorType) -> Array:
+    """Return a contiguous array of the result's type. Raise MspcError if it has another shape."""
+    made = np.ascontiguousarray(value, type.dtype.numpy).reshape(np.shape(value))
+    if made.shape != type.shape:
+        raise MspcError(f"the result has shape {made.shape}, not {type.shape}")
+    return made
+
+
+def whole_rule(types: Sequence[TensorType], shapes: Sequence[Sequence[int]]) -> str:
+    """Return the rule of an operator that shards no dimension."""
+    def side(letter: str, number: int, shape: Sequence[int]) -> str:
+        names = [sized(f"{letter}{number}x{d}", n) for d, n in enumerate(shape)]
+        return " ".join(name if name == "1" else f"{name}!" for name in names)
+
+    left = ", ".join(side("a", i, type.shape) for i, type in enumerate(types))
+    return f"{left} -> {', '.join(side('y', i, shape) for i, shape in enumerate(shapes))}"
+
+
+# Types of results.
+
+
+def same_type(x: TensorType, *_: Any) -> ResultTypes:
+    return ((x.dtype, x.shape),)
+
+
+# Special functions.
+
+
+def special(name: str, derivative: Callable[..., Any] | None = None) -> LibraryRow:
+    """Return the row of an elementwise function of `scipy.special`."""
+
+    def run(*operands: Array) -> Array:
+        dtype = np.result_type(*operands)
+        wide = [x.astype(np.float64) for x in operands]
+        return np.asarray(getattr(scipy_module("special"), name)(*wide)).astype(dtype)
+
+    return of_numpy(run, derivative)
+
+
+def of_numpy(function: Callable[..., Any], derivative: Callable[..., Any] | None = None) -> LibraryRow:
+    """Return the row of an elementwise function of arrays."""
+    if derivative is None:
+        return LibraryRow(function)
+    return LibraryRow(function, None, lambda own, outs, douts: derivative(douts[0], *own))
+
+
+def _incomplete(sign: int) -> Callable[..., Any]:
+    """Return the gradients of an incomplete gamma function in x: that in a is not known in closed form."""
+    def gradients(d: Array, a: Array, x: Array) -> Sequence[Any]:
+        gammaln = scipy_module("special").gammaln
+        return None, sign * d * np.exp(-x + (a - 1) * np.log(x) - gammaln(a))
+
+    return gradients
+
+
+def polynomial(first: Callable[[Array], Array], following: Callable[..., Array], shifted: bool = False) -> LibraryRow:
+    """Return the row of orthogonal polynomials of degrees n: `first` is that of degree 1, and `following(k, x, p, q)`
+    the one after q of degree k and p before it. Degrees below 0 give 0."""
+
+    def run(x: Array, n: Array) -> Array:
+        x, n = np.broadcast_arrays(x, n)
+        dtype = np.result_type(x, n)
+        wide, degrees = x.astype(np.float64), np.trunc(n).astype(np.int64)
+        wide = 2 * wide - 1 if shifted else wide
+        before, last = np.ones_like(wide), first(wide)
+        found = np.where(degrees == 0, before, np.where(degrees == 1, last, 0.0))
+        for k in range(1, int(degrees.max(initial=0))):
+            before, last = last, following(k, wide, before, last)
+            found = np.where(degrees == k + 1, last, found)
+        return found.astype(dtype)
+
+    return LibraryRow(run)
+
+
+def _chebyshev(k: int, x: Array, p: Array, q: Array) -> Array:
+    return 2 * x * q - p
+
+
+CHEBYSHEV: dict[str, Callable[[Array], Array]] = {
+    "t": lambda x: x, "u": lambda x: 2 * x, "v": lambda x: 2 * x - 1, "w": lambda x: 2 * x + 1,
+}  # fmt: skip
+"""The polynomials of degree 1."""
+
+SPECIAL = {
+    **{name: special(own) for name, own in (
+        ("bessel_j0", "j0"), ("bessel_j1", "j1"), ("bessel_y0", "y0"), ("bessel_y1", "y1"),
+        ("modified_bessel_i0", "i0"), ("modified_bessel_i1", "i1"), ("modified_bessel_k0", "k0"),
+        ("modified_bessel_k1", "k1"), ("scaled_modified_bessel_k0", "k0e"), ("scaled_modified_bessel_k1", "k1e"))},
+    "spherical_bessel_j0": of_numpy(lambda x: np.where(x == 0, 1, np.sin(x) / np.where(x == 0, 1, x)).astype(x.dtype)),
+    "airy_ai": of_numpy(lambda x: scipy_module("special").airy(x.astype(np.float64))[0].astype(x.dtype)),
+    "erfcx": special("erfcx", lambda d, x: [d * (2 * x * scipy_module("special").erfcx(x) - 2 / math.sqrt(math.pi))]),
+    "log_ndtr": special(
+        "log_ndtr", lambda d, x: [d * math.sqrt(2 / math.pi) / scipy_module("special").erfcx(-x / math.sqrt(2))]),
+    "zeta": special("zeta", lambda d, x, q: (None, -x * d * scipy_module("special").zeta(x + 1, q))),
+    "igamma": special("gammainc", _incomplete(1)),
+    "igammac": special("gammaincc", _incomplete(-1)),
+    "nextafter": of_numpy(np.nextafter, lambda d, x, y: (d, None)),
+    **{f"{shift}chebyshev_polynomial_{kind}": polynomial(first, _chebyshev, bool(shift))
+       for shift in ("", "shifted_") for kind, first in CHEBYSHEV.items()},
+    "hermite_polynomial_h": polynomial(lambda x: 2 * x, lambda k, x, p, q: 2 * x * q - 2 * k * p),
+    "hermite_polynomial_he": polynomial(lambda x: x, lambda k, x, p, q: x * q - k * p),
+    "laguerre_polynomial_l": polynomial(lambda x: 1 - x, lambda k, x, p, q: ((2 * k + 1 - x) * q - k * p) / (k + 1)),
+    "legendre_polynomial_p": polynomial(lambda x: x, lambda k, x, p, q: ((2 * k + 1) * x * q - k * p) / (k + 1)),
+    "frexp": LibraryRow(np.frexp, lambda x: ((x.dtype, x.shape), (INT32, x.shape)),
+                        lambda own, outs, douts: [np.ldexp(douts[0], -outs[1])]),
+}  # fmt: skip
+"""Elementwise functions."""
+
+
+# Linear algebra.
+
+
+def turned(x: Array) -> Array:
+    """Return the conjugate transposes of matrices."""
+    return np.conj(x.swapaxes(-1, -2))
+
+
+def each_matrix(function: Callable[..., Any], count: int, x: Array) -> tuple[Array, ...]:
+    """Return the `count` results of a function of one matrix, for every matrix of a batch."""
+    batch = x.shape[:-2]
+    found = [function(matrix) for matrix in x.reshape(-1, *x.shape[-2:])]
+    found = found or [tuple(each[None][:0] for each in function(np.eye(*x.shape[-2:], dtype=x.dtype)))]
+    stacked = [np.stack([each[i] for each in found]) for i in range(count)]
+    return tuple(each.reshape(*batch, *each.shape[1:]) if 0 not in batch else np.zeros((*batch, *each.shape[2:]),
+                 each.dtype) for each in stacked)  # fmt: skip
+
+
+def eigh(x: Array, lower: bool) -> tuple[Array, ...]:
+    """Return the eigenvalues and eigenvectors of symmetric matrices."""
+    return tuple(np.linalg.eigh(x, "L" if lower else "U"))
+
+
+def eigh_gradients(own: Any, outs: Any, douts: Any, lower: bool) -> Any:
+    (values, vectors), (dvalues, dvectors) = outs, douts
+    inside = turned(vectors) @ dvectors
+    apart = values[..., None, :] - values[..., :, None]
+    inner = np.where(apart == 0, 0, (inside - turned(inside)) / 2 / np.where(apart == 0, 1, apart))
+    inner = inner + dvalues[..., None, :] * np.eye(values.shape[-1], dtype=values.dtype)
+    return [vectors @ inner @ turned(vectors)]
+
+
+def pinv(x: Array, *rest: Any) -> Array:
+    """Return pseudo-inverses, of Hermitian matrices by their lower half. Limits atol and rtol are arrays with one
+    number per matrix."""
+    *limits, hermitian = rest
+    if hermitian:
+        x = np.tril(x) + turned(np.tril(x, -1))
+    if 0 in x.shape:
+        return np.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
+    left, values, right = np.linalg.svd(x, full_matrices=False)
+    seen = values > _least_value(x, values, *limits)[..., None]
+    inverse = np.where(seen, 1 / np.where(seen, values, 1), 0).astype(values.dtype)
+    return turned(right) @ (inverse[..., :, None] * turned(left))
+
+
+def _least_value(x: Array, values: Array, *limits: Array) -> Array:
+    """Return the singular value up to which values count as 0."""
+    atol, rtol = limits or (np.zeros(()), np.asarray(max(x.shape[-2:]) * np.finfo(values.dtype).eps))
+    return np.maximum(atol, rtol * values.max(-1, initial=0)).astype(values.dtype)
+
+
+def pinv_gradients(own: Any, outs: Any, douts: Any, *_: Any) -> Any:
+    x, p, d = own[0], outs[0], douts[0]
+    pt, dt = turned(p), turned(d)
+    first = -pt @ d @ pt
+    second = (dt - x @ (p @ dt)) @ p @ pt
+    third = pt @ p @ (dt - (dt @ p) @ x)
+    return [first + second + third, *[None] * (len(own) - 1)]
+
+
+def matrix_rank(x: Array, *rest: Any) -> Array:
+    """Return the number of singular values above the limits."""
+    *limits, hermitian = rest
+    if 0 in x.shape:
+        return np.zeros(x.shape[:-2], np.int64)
+    values = np.abs(np.linalg.eigvalsh(x)) if hermitian else np.linalg.svd(x, compute_uv=False)
+    return (values > _least_value(x, values, *limits)[..., None]).sum(-1)
+
+
+def matrix_exp(x: Array) -> Array:
+    """Return exp of matrices."""
+    return scipy_module("linalg").expm(x) if x.size else x
+
+
+def matrix_exp_gradients(own: Any, outs: Any, douts: Any) -> Any:
+    (x,), (d,) = own, douts
+    if not x.size:
+        return [d]
+    across = turned(x)
+    block = np.concatenate([np.concatenate([across, d], -1), np.concatenate([np.zeros_like(x), across], -1)], -2)
+    return [scipy_module("linalg").expm(block)[..., : x.shape[-1], x.shape[-1] :]]
+
+
+def lu(x: Array, pivot: bool) -> tuple[Array, Array]:
+    """Return (L and U in one matrix, the row, from 1 on, that each row was exchanged with)."""
+    packed, (m, n) = np.array(x), x.shape[-2:]
+    flat = packed.reshape(-1, m, n)
+    rows, few = np.arange(flat.shape[0]), min(m, n)
+    pivots = np.zeros((flat.shape[0], few), np.int32)
+    for k in range(few):
+        sizes = np.abs(flat[:, k:, k].real) + np.abs(flat[:, k:, k].imag)
+        best = k + (sizes.argmax(-1) if pivot else 0)
+        pivots[:, k] = best + 1
+        if pivot:
+            flat[rows, k], flat[rows, best] = flat[rows, best], flat[rows, k].copy()
+        flat[:, k + 1 :, k] /= flat[:, k, k][:, None]
+        flat[:, k + 1 :, k + 1 :] -= flat[:, k + 1 :, k, None] * flat[:, k, None, k + 1 :]
+    return flat.reshape(x.shape), pivots.reshape(*x.shape[:-2], few)
+
+
+def permutation(pivots: Array, rows: int) -> Array:
+    """Return the matrices P of exchanges of rows, with P @ L @ U the matrix."""
+    flat = pivots.reshape(-1, pivots.shape[-1])
+    order = np.tile(np.arange(rows), (flat.shape[0], 1))
+    every = np.arange(flat.shape[0])
+    for k in range(flat.shape[-1]):
+        other = flat[:, k] - 1
+        order[every, k], order[every, other] = order[every, other], order[every, k].copy()
+    found = np.eye(rows)[order].swapaxes(-1, -2)
+    return found.reshape(*pivots.shape[:-1], rows, rows)
+
+
+def lu_gradients(own: Any, outs: Any, douts: Any, pivot: bool) -> Any:
+    (packed, pivots), d = outs, douts[0]
+    (m, n), few = packed.shape[-2:], min(packed.shape[-2:])
+    one = np.eye(few, dtype=packed.dtype)
+    lower = np.tril(packed[..., :few, :few], -1) + one
+    upper = np.triu(packed[..., :few, :few])
+    dlower, dupper = np.tril(d[..., :few, :few], -1), np.triu(d[..., :few, :few])
+    inside, above = turned(lower) @ dlower, dupper @ turned(upper)
+    if m > n:
+        above = above - turned(packed[..., few:, :]) @ d[..., few:, :]
+    if n > m:
+        inside = inside - d[..., few:] @ turned(packed[..., few:])
+    inner = np.tril(inside, -1) + np.triu(above)
+    left = np.linalg.solve(turned(lower), inner)
+    found = turned(np.linalg.solve(upper, turned(left)))
+    if m > n:
+        found = np.concatenate([found, turned(np.linalg.solve(upper, turned(d[..., few:, :])))], -2)
+    if n > m:
+        found = np.concatenate([found, np.linalg.solve(turned(lower), d[..., few:])], -1)
+    return [permutation(pivots, m).astype(packed.dtype) @ found]
+
+
+def _reflections(x: Array, tau: Array) -> list[tuple[Array, Array]]:
+    """Return the vectors below the diagonal, as columns, with their factors."""
+    rows = np.arange(x.shape[-2])
+    found = []
+    for k in range(tau.shape[-1]):
+        column = np.where(rows > k, x[..., :, k], 0) + (rows == k)
+        found.append((column[..., None].astype(x.dtype), tau[..., k, None, None]))
+    return found
+
+
+def reflected(x: Array, tau: Array, c: Array, forward: bool, adjoint: bool) -> Array:
+    """Return the product of reflections, of the first to the last or back, and c."""
+    each = _reflections(x, tau)
+    for v, t in each if forward else reversed(each):
+        c = c - (np.conj(t) if adjoint else t) * v @ (turned(v) @ c)
+    return c
+
+
+def reflected_gradients(own: Any, outs: Any, douts: Any, forward: bool, adjoint: bool) -> Any:
+    (x, tau, c), d = own, douts[0]
+    each = list(enumerate(_reflections(x, tau)))
+    order, states = each if forward else each[::-1], [c]
+    for _, (v, t) in order:
+        states.append(states[-1] - t * v @ (turned(v) @ states[-1]))
+    dx, dtau = np.zeros(np.broadcast_shapes(x.shape, (*c.shape[:-2], 1, 1)), x.dtype), np.zeros(
+        np.broadcast_shapes(tau.shape, (*c.shape[:-2], 1)), tau.dtype)  # fmt: skip
+    rows = np.arange(x.shape[-2])
+    for (k, (v, t)), state in zip(order[::-1], states[-2::-1], strict=True):
+        across, along = turned(v) @ state, turned(v) @ d
+        dtau[..., k] = -(across * along).sum((-1, -2))
+        dv = -t * (d @ turned(across) + state @ turned(along))
+        dx[..., :, k] = np.where(rows > k, dv[..., 0], 0)
+        d = d - t * v @ along
+    return [dx, dtau, d]
+
+
+def _square(x: TensorType, name: str) -> int:
+    if len(x.shape) < 2 or x.shape[-1] != x.shape[-2]:
+        raise MspcError(f"{name}: the matrices of shape {x.shape} are not square")
+    return x.shape[-1]
+
+
+def _geqrf(x: Array) -> tuple[Array, ...]:
+    return each_matrix(lambda m: scipy_module("linalg").qr(m, mode="raw")[0], 2, x)
+
+
+def _ldl(x: Array, hermitian: bool) -> tuple[Array, ...]:
+    """Return the factors of symmetric matrices as LAPACK packs them, and pivots."""
+    def factor(matrix: Array) -> tuple[Array, Array]:
+        packed, pivots, _ = _lapack(matrix, hermitian, "trf")(np.asfortranarray(matrix), lower=1)
+        return np.tril(packed), pivots.astype(np.int32)
+
+    return each_matrix(factor, 2, x)
+
+
+def _few(x: TensorType) -> tuple[int, ...]:
+    return (*x.shape[:-2], min(x.shape[-2:]))
+
+
+def eig_gradients(own: Any, outs: Any, douts: Any) -> Any:
+    """Return the gradients of eigenvalues and of vectors of length 1, or of the values alone."""
+    values, vectors = outs if len(outs) > 1 else np.linalg.eig(own[0])
+    inner = np.zeros_like(vectors)
+    if len(douts) > 1:
+        inside, one = turned(vectors) @ douts[1], np.eye(values.shape[-1])
+        along = turned(vectors) @ vectors * (inside.real * one).sum(-2, keepdims=True)
+        apart = np.conj(values[..., None, :] - values[..., :, None])
+        inner = np.where(one, 0, (inside - along) / np.where(apart == 0, 1, apart))
+    inner = inner + douts[0][..., None, :] * np.eye(values.shape[-1])
+    found = np.linalg.solve(turned(vectors), inner @ turned(vectors))
+    return [found if own[0].dtype.kind == "c" else found.real]
+
+
+def _ldl_solve(packed: Array, pivots: Array, right: Array, hermitian: bool) -> Array:
+    """Return the solutions for matrices that `_ldl` has factored."""
+    batch = np.broadcast_shapes(packed.shape[:-2], right.shape[:-2])
+    given = [np.broadcast_to(x, (*batch, *x.shape[x.ndim - k :])).reshape(-1, *x.shape[x.ndim - k :])
+             for x, k in ((packed, 2), (pivots, 1), (right, 2))]  # fmt: skip
+    if ((pivots == 0) | (np.abs(pivots) > packed.shape[-1])).any():
+        raise ValueError(f"pivots must be from 1 to {packed.shape[-1]}, or the same below 0")
+    found = [_lapack(m, hermitian, "trs")(m, p, r, lower=1)[0] for m, p, r in zip(*given, strict=True)]
+    return np.stack(found).reshape(*batch, *right.shape[-2:])
+
+
+def _lapack(matrix: Array, hermitian: bool, step: str) -> Any:
+    """Return the function of LAPACK for symmetric, or Hermitian, matrices of this element type."""
+    letter = {("f", 4): "s", ("f", 8): "d", ("c", 8): "c", ("c", 16): "z"}[matrix.dtype.kind, matrix.dtype.itemsize]
+    return getattr(scipy_module("linalg.lapack"), f"{letter}{'he' if hermitian and letter in 'cz' else 'sy'}{step}")
+
+
+LINEAR = {
+    "eigh": LibraryRow(eigh, lambda x, lower: ((real_of(x.dtype), x.shape[:-1]), (x.dtype, x.shape)), eigh_gradients,
+                       (sample((3, 3), function="eigh", options=(True,), gradient=False),)),
+    "eig": LibraryRow(lambda x: tuple(np.linalg.eig(x)),
+                      lambda x: ((complex_of(x.dtype), x.shape[:-1]), (complex_of(x.dtype), x.shape)),
+                      eig_gradients),
+    "eigvals": LibraryRow(np.linalg.eigvals, lambda x: ((complex_of(x.dtype), x.shape[:-1]),), eig_gradients),
+    "svd": LibraryRow(lambda x, full: tuple(np.linalg.svd(x, full)), lambda x, full: (
+        (x.dtype, (*x.shape[:-1], x.shape[-2] if full else min(x.shape[-2:]))), (real_of(x.dtype), _few(x)),
+        (x.dtype, (*x.shape[:-2], x.shape[-1] if full else min(x.shape[-2:]), x.shape[-1])))),
+    "pinv": LibraryRow(pinv, lambda x, *_: ((x.dtype, (*x.shape[:-2], x.shape[-1], x.shape[-2])),), pinv_gradients,
+                       (sample((3, 2), function="pinv", options=(False,)),)),
+    "matrix_rank": LibraryRow(matrix_rank, lambda x, *_: ((INT64, x.shape[:-2]),)),
+    "matrix_exp": LibraryRow(matrix_exp, same_type, matrix_exp_gradients, (sample((3, 3), function="matrix_exp"),)),
+    "lu": LibraryRow(lu, lambda x, pivot: ((x.dtype, x.shape), (INT32, _few(x))), lu_gradients, (
+        sample((3, 3), function="lu", options=(True,)), sample((4, 2), function="lu", options=(True,)),
+        sample((2, 4), function="lu", options=(False,)))),
+    "permutation": LibraryRow(permutation, lambda pivots, rows: ((FLOAT32, (*pivots.shape[:-1], rows, rows)),)),
+    "reflected": LibraryRow(reflected, lambda x, tau, c, *_: ((c.dtype, (
+        *np.broadcast_shapes(x.shape[:-2], c.shape[:-2]), *c.shape[-2:])),), reflected_gradients,
+        (sample((4, 2), (2,), (4, 3), function="reflected", options=(True, False)),)),
+    "geqrf": LibraryRow(_geqrf, lambda x: ((x.dtype, x.shape), (x.dtype, _few(x)))),
+    "ldl_solve": LibraryRow(_ldl_solve, lambda packed, pivots, right, hermitian: ((right.dtype, (
+        *np.broadcast_shapes(packed.shape[:-2], right.shape[:-2]), *right.shape[-2:])),)),
+    "ldl": LibraryRow(_ldl, lambda x, hermitian: ((x.dtype, x.shape), (INT32, x.shape[:-1]))),
+}  # fmt: skip
+"""Functions of matrices."""
+
+
+# Elements chosen by their values.
+
+
+def nanmedian(x: Array, dim: int) -> tuple[Array, Array]:
+    """Return the lower medians along a dimension, without NaN, and their places."""
+    order = np.argsort(x, dim, kind="stable")
+    count = np.maximum((~np.isnan(x)).sum(dim, keepdims=True), 1) if x.dtype.kind == "f" else x.shape[dim]
+    places = np.take_along_axis(order, np.broadcast_to((count - 1) // 2, [1 if d == dim else n for d, n in
+                                enumerate(x.shape)]), dim)  # fmt: skip
+    return np.take_along_axis(x, places, dim), places
+
+
+def mode(x: Array, dim: int) -> tuple[Array, Array]:
+    """Return the least of the most frequent values along a dimension, and the last of their places."""
+    rows = np.moveaxis(x, dim, -1)
+    counts = (rows[..., :, None] == rows[..., None, :]).sum(-1)
+    most = counts == counts.max(-1, keepdims=True)
+    kind = rows.astype(np.float64) if rows.dtype.kind != "i" else rows
+    limit = np.inf if kind.dtype.kind == "f" else np.iinfo(kind.dtype).max
+    least = np.where(most, kind, limit).min(-1, keepdims=True)
+    same = kind == least
+    places = rows.shape[-1] - 1 - same[..., ::-1].argmax(-1)
+    places = np.expand_dims(places, dim)
+    return np.take_along_axis(x, places, dim), places
+
+
+def placed_gradients(own: Any, outs: Any, douts: Any, dim: int) -> Any:
+    """Return the gradient of elements chosen along a dimension."""
+    made = np.zeros_like(own[0])
+    np.put_along_axis(made, outs[1], douts[0], dim)
+    return [made]
+
+
+def chosen_types(x: TensorType, dim: int) -> ResultTypes:
+    shape = tuple(1 if d == dim else n for d, n in enumerate(x.shape))
+    return (x.dtype, shape), (INT64, shape)
+
+
+def fractional(x: Array, samples: Array, kernel: Sequence[int], sizes: Sequence[int]) -> tuple[Array, Array]:
+    """Return the greatest elements of windows at drawn places, and their places in the image."""
+    dims, image = len(kernel), x.shape[-len(kernel) :]
+    order = range(dims) if dims == 3 else (1, 0)  # the samples of images are of width and height
+    flat = x.reshape(-1, *image)
+    channels = flat.shape[0]
+    places = np.arange(math.prod(image)).reshape(image)
+    draws = np.broadcast_to(samples.reshape(-1, dims), (channels, dims))
+    values, found = np.zeros((channels, *sizes), x.dtype), np.zeros((channels, *sizes), np.int64)
+    for c in range(channels):
+        starts = [_starts(draws[c, order[d]], image[d], sizes[d], kernel[d]) for d in range(dims)]
+        for at in np.ndindex(*sizes):
+            window = tuple(slice(starts[d][i], starts[d][i] + kernel[d]) for d, i in enumerate(at))
+            best = flat[c][window].argmax()
+            values[(c, *at)], found[(c, *at)] = flat[c][window].flat[best], places[window].flat[best]
+    shape = (*x.shape[:-dims], *sizes)
+    return values.reshape(shape), found.reshape(shape)
+
+
+def _starts(draw: Any, size: int, count: int, kernel: int) -> list[int]:
+    if count == 1:
+        return [size - kernel]
+    step = draw.dtype.type(size - kernel) / draw.dtype.type(count - 1)
+    return [*(int((i + draw) * step) - int(draw * step) for i in range(count - 1)), size - kernel]
+
+
+def fractional_gradients(own: Any, outs: Any, douts: Any, kernel: Sequence[int], sizes: Sequence[int]) -> Any:
+    x, dims = own[0], len(kernel)
+    made = np.zeros((math.prod(x.shape[:-dims]), math.prod(x.shape[-dims:])), x.dtype)
+    rows = np.arange(made.shape[0])[:, None]
+    np.add.at(made, (rows, outs[1].reshape(made.shape[0], -1)), douts[0].reshape(made.shape[0], -1))
+    return [made.reshape(x.shape), None]
+
+
+def segment_reduce(x: Array, lengths: Array, reduce: str, axis: int, initial: Any, are_offsets: bool) -> Array:
+    """Return the sum, mean, product, maximum or minimum of successive parts of a dimension."""
+    ends = lengths if are_offsets else np.concatenate([np.zeros((*lengths.shape[:-1], 1), np.int64),
+                                                       lengths.cumsum(-1)], -1)  # fmt: skip
+    found = np.zeros((*x.shape[:axis], ends.shape[-1] - 1, *x.shape[axis + 1 :]), x.dtype)
+    for at in np.ndindex(*x.shape[:axis]):
+        for k in range(ends.shape[-1] - 1):
+            found[(*at, k)] = _segment(x[at][ends[(*at, k)] : ends[(*at, k + 1)]], reduce, initial)
+    return found
+
+
+_EMPTY = {"sum": 0.0, "mean": math.nan, "prod": 1.0, "max": -math.inf, "min": math.inf}
+
+
+def _segment(part: Array, reduce: str, initial: Any) -> Array:
+    name = {"max": "amax", "min": "amin"}.get(reduce, reduce)
+    if not len(part):
+        return np.full(part.shape[1:], _EMPTY[reduce] if initial is None else initial, part.dtype)
+    if initial is not None:
+        part = np.concatenate([np.full((1, *part.shape[1:]), initial, part.dtype), part])
+        return part.sum(0) / (len(part) - 1) if reduce == "mean" else getattr(np, name)(part, 0)
+    return getattr(np, name)(part, 0)
+
+
+def segment_gradients(
+    own: Any, outs: Any, douts: Any, reduce: str, axis: int, initial: Any, are_offsets: bool
+) -> Any:  # fmt: skip
+    x, lengths = own
+    ends = lengths if are_offsets else np.concatenate([np.zeros((*lengths.shape[:-1], 1), np.int64),
+                                                       lengths.cumsum(-1)], -1)  # fmt: skip
+    made = np.zeros_like(x)
+    for at in np.ndindex(*x.shape[:axis]):
+        for k in range(ends.shape[-1] - 1):
+            place = slice(ends[(*at, k)], ends[(*at, k + 1)])
+            part, d, y = x[at][place], douts[0][(*at, k)], outs[0][(*at, k)]
+            if not len(part):
+                continue
+            if reduce in ("sum", "mean"):
+                weight = np.broadcast_to(d / (len(part) if reduce == "mean" else 1), part.shape)
+            elif reduce == "prod":
+                start = 1 if initial is None else initial
+                others = np.stack([np.delete(part, i, 0).prod(0) for i in range(len(part))])
+                weight = d * others * start
+            else:
+                same = part == y
+                weight = np.where(same, d / np.maximum(same.sum(0), 1), 0)
+            made[at][place] = weight
+    return [made, None]
+
+
+def histogram(x: Array, *rest: Any) -> tuple[Array, ...]:
+    """Return the counts, or the sums of weights, in bins along each of the last dimension's numbers, and the edges.
+    rest: the edges of all dimensions if they are given, weights or nothing, and the settings."""
+    *tensors, given, bins, limits, density = rest
+    rows = x.reshape(-1, len(bins)).astype(np.float64)
+    edges, weights = list(tensors[:given]), tensors[given:]
+    for d in range(0 if edges else len(bins)):
+        column = rows[:, d] if len(rows) else np.array([0.0, 1.0])
+        low, high = limits[2 * d : 2 * d + 2] if limits else (column.min(), column.max())
+        low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
+        edges.append(np.linspace(low, high, bins[d] + 1).astype(x.dtype))
+    weight = weights[0].reshape(-1).astype(np.float64) if weights else None
+    found, _ = np.histogramdd(rows, [each.astype(np.float64) for each in edges], density=density, weights=weight)
+    return found, *edges
+
+
+def nonzero_static(x: Array, size: int, fill: int) -> Array:
+    """Return the places of the first elements that are not 0, as rows, and rows of `fill` after them."""
+    found = np.argwhere(x)[:size]
+    return np.concatenate([found, np.full((size - len(found), x.ndim), fill, np.int64)])
+
+
+CHOICES = {
+    "nanmedian": LibraryRow(nanmedian, chosen_types, placed_gradients,
+                            (sample((3, 5), function="nanmedian", options=(1,)),)),
+    "mode": LibraryRow(mode, chosen_types, placed_gradients, (sample((3, 5), function="mode", options=(0,)),)),
+    "fractional": LibraryRow(fractional, lambda x, samples, kernel, sizes: (
+        (x.dtype, (*x.shape[: len(x.shape) - len(sizes)], *sizes)),
+        (INT64, (*x.shape[: len(x.shape) - len(sizes)], *sizes))), fractional_gradients),
+    "segment_reduce": LibraryRow(segment_reduce, lambda x, lengths, reduce, axis, initial, are_offsets: (
+        (x.dtype, (*x.shape[:axis], lengths.shape[-1] - are_offsets, *x.shape[axis + 1 :])),), segment_gradients),
+    "histogram": LibraryRow(histogram, lambda x, *rest: (
+        (x.dtype, rest[-3]), *((x.dtype, (n + 1,)) for n in rest[-3])), None,
+        (sample((20, 2), function="histogram", options=(0, (3, 4), (), False), gradient=False),)),
+    "nonzero_static": LibraryRow(nonzero_static, lambda x, size, fill: ((INT64, (size, len(x.shape))),)),
+}  # fmt: skip
+"""Functions that choose, count or reduce elements by other elements."""
+
+FUNCTIONS: dict[str, LibraryRow] = {**SPECIAL, **LINEAR, **CHOICES}
+"""All functions by their names."""
+
+LibraryFunction.samples = tuple(each for row in FUNCTIONS.values() for each in row.samples)
