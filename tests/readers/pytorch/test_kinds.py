@@ -68,7 +68,8 @@ FIRST = {"aten.mkldnn_rnn_layer.default", "aten._embedding_bag.default", "aten.l
 
 
 NO_GRADIENT = {
-    "histogram.bins_tensor": "of any", "scatter.value_reduce": "of a product",
+    "histogram.bins_tensor": "of any", "as_strided_scatter.default": "that leaves replaced elements out",
+    "scatter.value_reduce": "of a product",
     "_native_batch_norm_legit_functional.default": "of its statistics", "copy.default": "of any",
     "_native_batch_norm_legit_no_training.default": "of its statistics", "heaviside.default": "of any",
     "multi_margin_loss.default": "of its weights", "native_channel_shuffle.default": "of any",
