@@ -17,8 +17,6 @@ from typing import Any
 from tests.mutation.changes import put_in
 from tests.mutation.processes import forked
 
-ACTED: list[Any] = []
-"""Changes that generated errors report: numbers that are not 0, or names."""
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -79,8 +77,7 @@ class Case:
     """An error in a network.
 
     plant: changes the code of this process. script: of the network. ranks: how many. judge: "ranks", "torch",
-    "steps" (the training steps of `tests/oracle`), "scale", or "folder" (the same of a folder). notes: the error notes
-    in `ACTED` that it changes something.
+    "steps" (the training steps of `tests/oracle`), "scale", or "folder" (the same of a folder).
     """
 
     name: str
@@ -88,12 +85,10 @@ class Case:
     script: Path
     ranks: int
     judge: str = "ranks"
-    notes: bool = False
 
 
 def outcomes(cases: Sequence[Case], jobs: int = 1) -> Iterator[tuple[Case, str, str]]:
-    """Every case with "equal", "differs", "untouched" if the error of a case that notes it changed nothing, or why it
-    could not be judged, and the last thing that verify says."""
+    """Every case with "equal", "differs" or why it could not be judged, and the last thing that verify says."""
     for name in ("verify", "verify_scale"):  # a process that only lists errors needs none of it
         importlib.import_module(f"mspc.commands.{name}")
     for number, given in forked([lambda case=case: _outcome(case) for case in cases], jobs):
@@ -142,6 +137,4 @@ def _outcome(case: Case) -> tuple[str, str]:
         return f"fails: {error.message}", ""
     except Exception as error:
         return f"fails: {type(error).__name__}: {error}", ""
-    if case.notes and kind == "equal" and not any(ACTED):
-        kind = "untouched"
     return kind, said.getvalue().strip().replace("\n", " ")

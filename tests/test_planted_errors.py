@@ -10,7 +10,6 @@ import pytest
 from tests.mutation.processes import forked
 from tests.planted import PACKAGE, Planted, outcomes, plant
 from tests.planted_errors import ERRORS, FREE, NO_ERROR, SAMPLE, cases
-from tests.planted_generated import UNSEEN, generated
 from tests.planted_shared import BY_THEMSELVES, IN_PARALLEL, IN_PARTS, IN_PASSES, OF_KINDS, STEPS, THROUGH_MPI
 from tests.shares import is_taken
 
@@ -53,18 +52,6 @@ def test_an_error_in_an_update_is_found() -> None:
     wanted = [("second-moment-with-beta1", "nn.Adam"), ("clip-without-rate", "nn.LARS with use_clip")]
     calls = [partial(wrong_step, by_name[planted], name) for planted, name in wanted]
     assert dict(forked(calls, 1)) == {0: True, 1: True}
-
-
-def test_errors_that_are_made_from_networks_are_found(tmp_path: Path) -> None:
-    """A few every day, all of them under `--thorough`."""
-    cases_of_networks = generated(tmp_path, () if is_taken(1) else ("loops",))
-    taken = [case for number, case in enumerate(cases_of_networks) if is_taken(number, 30)]
-    missed = [
-        (case.name, kind, said) for case, kind, said in outcomes(taken)
-        if kind not in ("differs", "untouched") and case.name not in UNSEEN
-    ]  # fmt: skip
-    assert missed == []
-    assert len(taken) >= 2
 
 
 def test_errors_are_found(tmp_path: Path) -> None:

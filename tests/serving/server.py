@@ -28,13 +28,15 @@ import sys
 import traceback
 from collections.abc import Callable
 
-LOADED = ("numpy.random", "numpy.ma", "mspc.cli", "mspc.mindspore_api.dataset")
+LOADED = ("numpy.random", "numpy.ma", "mspc.cli")
 """Modules that commands need, whole packages among them where `ROOMS` has them."""
 ROOMS = (
-    "mindspore_api.common", "mindspore_api.nn", "mindspore_api.ops", "mindspore_api.train", "commands",
-    "compiler", "engine", "passes", "runtime",
+    "mindspore_api.common", "mindspore_api.dataset", "mindspore_api.mint", "mindspore_api.nn", "mindspore_api.ops",
+    "mindspore_api.train", "commands", "compiler", "engine", "passes", "readers.pytorch", "runtime", "search.passes",
 )  # fmt: skip
-NOT_LOADED = ("mspc.commands.pytest_plugin", "mspc.runtime.gpu", "mspc.runtime.comm.mpi")
+NOT_LOADED = (
+    "mspc.commands.pytest_plugin", "mspc.readers.pytorch.capture_job", "mspc.runtime.gpu", "mspc.runtime.comm.mpi",
+)  # fmt: skip
 """Modules that are not for every process."""
 TORCH = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "mspc.capture")
 """Modules that programs of PyTorch need."""
