@@ -38,7 +38,6 @@ from mspc.compiler.frontend.gradient import (
     call_custom,
     call_gradient,
     hook_backward,
-    inserted_gradient,
     own_gradient,
     register_hook,
 )
@@ -73,7 +72,7 @@ from mspc.mindspore_api.errors import is_own
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.optim.optimizer import Optimizer
 from mspc.mindspore_api.ops.multitype import Morph, MultitypeFuncGraph
-from mspc.mindspore_api.ops.own_operators import Attributed, Custom, HookBackward, InsertGradientOf
+from mspc.mindspore_api.ops.own_operators import Custom, HookBackward
 from mspc.mindspore_api.ops.primitive import Primitive
 
 Args = Sequence[Any]
@@ -144,16 +143,8 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
         return _call_tensor_method(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, GradientFunction):
         return call_gradient(tracer, frame, node, fn, args, kwargs)
-    if isinstance(fn, InsertGradientOf) and len(args) == 1 and not kwargs:
-        return inserted_gradient(tracer, fn.f, args[0], _runner(tracer, frame, node))
     if isinstance(fn, HookBackward) and not kwargs:
         return hook_backward(tracer, fn.hook_fn, args, _runner(tracer, frame, node))
-    if isinstance(fn, Attributed):
-        first = len(tracer.builder.nodes)
-        result = call(tracer, frame, node, fn.fn, args, kwargs, held)
-        for made in tracer.builder.nodes[first:]:
-            made.attrs |= fn.attrs
-        return result
     if isinstance(fn, NamedCall):
         count = len(args) - len(fn.names)
         return call(tracer, frame, node, fn.fn, args[:count], dict(zip(fn.names, args[count:], strict=True)), held)

@@ -172,12 +172,6 @@ def anchored(tracer: Tracer, first: int, placeholder: Value, grads: Any) -> Any:
     return tuple(entries) if isinstance(grads, tuple | list) else entries[0]
 
 
-def inserted_gradient(tracer: Tracer, function: Any, arg: Any, run: Run) -> Any:
-    """Return a tensor whose gradient passes through a function."""
-    value = as_it_is(tracer, tracer.value(arg))
-    return own_gradient(tracer, function, [value], value, lambda call, given: run(call, given[-1:]))
-
-
 def _each(like: Any, leaf: Callable[[Any], Any]) -> Any:
     """Return a structure with tuples in place of its lists, and `leaf` of each other value in it."""
     return tuple(_each(item, leaf) for item in like) if isinstance(like, tuple | list) else leaf(like)

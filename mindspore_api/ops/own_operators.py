@@ -6,11 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from mspc.ir.text.values import value_text
 from mspc.ir.types import DType, TensorType
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.ops.eager import run_eagerly
-from mspc.mindspore_api.ops.primitive import Primitive, frozen
+from mspc.mindspore_api.ops.primitive import Primitive
 from mspc.mindspore_api.setting_kind import say_once
 from mspc.ops.control.custom import TENSOR, ScriptFunction
 from mspc.ops.control.custom import Custom as CustomOp
@@ -146,19 +145,6 @@ class Custom(Primitive):
         return run_eagerly(op, tuple(operands))
 
 
-class InsertGradientOf:
-    """x, with the result of `f` as the gradient of x: f takes the gradient. Called as `InsertGradientOf(f)(x)`; f is
-    read like a network. Raise TypeError if f is no function."""
-
-    def __init__(self, f: Any) -> None:
-        if not callable(f):
-            raise ApiTypeError(f"InsertGradientOf: f must be a function, not {describe(f)}")
-        self.f: Callable[..., Any] = f
-
-    def __call__(self, x: Any) -> Any:
-        return x
-
-
 class HookBackward:
     """The inputs, with gradients that `hook_fn(gradients)` may replace: it takes a tuple, and returns a tuple, a
     tensor, or None to change nothing. Called as `HookBackward(hook_fn)(*inputs)`; hook_fn is read like a network.
@@ -175,30 +161,6 @@ class HookBackward:
 
     def __call__(self, *inputs: Any) -> Any:
         return inputs[0] if len(inputs) == 1 else inputs
-
-
-class Attributed:
-    """Calls `fn`; in a network its operators have the attributes `attrs`, as with `add_prim_attr`."""
-
-    def __init__(self, fn: Callable[..., Any], attrs: dict[str, Any]) -> None:
-        self.fn, self.attrs = fn, attrs
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.fn(*args, **kwargs)
-
-
-def add_attr(fn: Any, **attrs: Any) -> Attributed:
-    """Return `fn` with facts attached to its operators in a network, by name; dumps show them. Raise TypeError if fn
-    cannot be called, or dumps cannot show a fact."""
-    if not callable(fn):
-        raise ApiTypeError(f"_add_attr: fn must be a function, not {describe(fn)}")
-    frozen_attrs = {name: frozen(value) for name, value in attrs.items()}
-    for name, value in frozen_attrs.items():
-        try:
-            value_text(value)
-        except TypeError:
-            raise ApiTypeError(f"_add_attr: {name} must be plain values, not {describe(attrs[name])}") from None
-    return Attributed(fn, frozen_attrs)
 
 
 def _get_cache_prim(cls: type[Any]) -> type[Any]:

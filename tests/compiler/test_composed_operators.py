@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import mspc as ms
-from mspc import Tensor, mint, nn, ops
+from mspc import Tensor, nn, ops
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.mindspore_api.common.api import _cell_graph_executor
 from tests.compiler.test_operator_strategies import HEAD
 
 NETWORKS = {
@@ -86,22 +85,6 @@ def test_values_of_one_device() -> None:
     assert ops.tuple_len((1, 2, 3)) == 3
 
 
-def test_a_gradient_goes_through_a_function() -> None:
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.halved = ops.InsertGradientOf(lambda dout: dout / 2)
-
-        def construct(self, x: Tensor) -> Tensor:
-            return self.halved(x * x) + x
-
-    x = Tensor(np.array([1.0, 3.0], np.float32))
-    np.testing.assert_allclose(Net()(x).asnumpy(), [2.0, 12.0])
-    np.testing.assert_allclose(ms.grad(Net())(x).asnumpy(), [2.0, 4.0])
-    with pytest.raises(TypeError, match="f must be a function, not 3"):
-        ops.InsertGradientOf(3)
-
-
 def test_what_gradients_do_not_pass_may_be_missing() -> None:
     class Net(nn.Cell):
         def construct(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -111,26 +94,6 @@ def test_what_gradients_do_not_pass_may_be_missing() -> None:
     x = Tensor(np.array([1.0, 3.0], np.float32))
     np.testing.assert_allclose(ms.grad(Net())(x).asnumpy(), [2.0, 6.0])
     assert ops.stop_gradient(None) is None
-
-
-def test_operators_of_a_function_carry_facts() -> None:
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.product = ops._add_attr(ops._add_attr(mint.matmul, first=123), second=(True, "x"))
-
-        def construct(self, x: Tensor) -> Tensor:
-            return ops.relu(self.product(x, x))
-
-    phase, _ = _cell_graph_executor.compile(Net(), Tensor(np.ones((4, 4), np.float32)))
-    found = _cell_graph_executor.get_parallel_graph_info(phase)["@graph_0"]
-    facts = {name: {k: v for k, v in node["attrs"].items() if k in ("first", "second")} for name, node in found.items()}
-    assert facts["MatMul-0"] == {"first": 123, "second": (True, "x")}
-    assert facts["ReLU-0"] == {}
-    with pytest.raises(TypeError, match="_add_attr: a must be plain values, not ReLU"):
-        ops._add_attr(ops.relu, a=ops.relu)
-    with pytest.raises(TypeError, match="fn must be a function, not 1"):
-        ops._add_attr(1)
 
 
 @pytest.mark.parametrize(("call", "message"), [

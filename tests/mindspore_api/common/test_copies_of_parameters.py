@@ -27,7 +27,7 @@ COPIES = {
     "dropout of nothing": lambda w: ops.dropout(w, p=0.0),
     "Identity": lambda w: nn.Identity()(w),
     "Tensor": lambda w: Tensor(w),
-    "own gradient": lambda w: ops.InsertGradientOf(lambda dout: dout)(w),
+    "own gradient": lambda w: ops.HookBackward(lambda grads: grads)(w),
     "array": lambda w: ms.numpy.array(w),
 }
 

@@ -1,4 +1,4 @@
-"""Devices, streams and events, under the names of `runtime`, of `hal` and of `device_context`."""
+"""Devices, streams and events, under the names of `runtime` and of `hal`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,12 @@ from typing import Any
 import pytest
 
 import mspc.dataset as ds
-from mspc import device_context, hal, runtime
+from mspc import hal, runtime
 from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 
 
 def test_devices() -> None:
     assert [hal.is_available("CPU"), hal.device_count("CPU"), runtime.device_count("CPU")] == [True, 1, 1]
-    assert [device_context.ascend.is_available(), device_context.ascend.device_count()] == [False, 0]
-
-
-def test_settings_of_a_kind_of_device(capsys: pytest.CaptureFixture[str]) -> None:
-    device_context.ascend.op_precision.precision_mode("force_fp32")
-    said = capsys.readouterr().err
-    assert "device_context.ascend.op_precision.precision_mode() changes nothing here: there is no Ascend" in said
 
 
 def test_settings_of_pipelines(capsys: pytest.CaptureFixture[str]) -> None:
