@@ -187,7 +187,7 @@ OPTIMIZERS: Mapping[str, Callable[..., Any]] = {
 """Optimizers with PyTorch's arguments, defaults and formulas."""
 
 
-class Together(Cell):
+class JointOptimizer(Cell):
     """Optimizers of different parameters, as one, and gradients clipped to a global norm first.
 
     max_norm: 0 for no clipping.
@@ -264,7 +264,7 @@ class Recipe:
             kind(_groups(members, decayed), **given)
             for kind, members, given in self._parts(parameters, settings) if members
         ]  # fmt: skip
-        return found[0] if len(found) == 1 and not self.max_norm else Together(found, self.max_norm)
+        return found[0] if len(found) == 1 and not self.max_norm else JointOptimizer(found, self.max_norm)
 
     def _is_spared(self, parameter: Any) -> bool:
         return any(
