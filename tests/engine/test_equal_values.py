@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import pytest
 
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
-from tests.conftest import HANG
-from tests.serving import SERVED
 
 SCRIPT = """
 import numpy as np
@@ -168,15 +165,3 @@ def test_a_sharded_parameter_is_each_ranks_own(tmp_path: Path, capsys: Any) -> N
     assert [row[:2] for row in after["own"]] == [row[:2] for row in first["own"]]
     assert [row[2:] for row in after["own"]] == [row[2:] for row in other["own"]]
     assert after["dense.bias"] == first["dense.bias"]
-
-
-def test_under_mpirun(tmp_path: Path) -> None:
-    script = tmp_path / "broadcast.py"
-    script.write_text(broadcast_text("data_parallel", True))
-    command = [*SERVED, "run", str(script), "--ranks", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
-    assert done.returncode == 0, done.stderr
-    found = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda ends: ends[0]["apart"])
-    (first, after), (second, other) = found
-    assert first["own"] != second["own"]
-    assert after["own"] == other["own"] == first["own"]

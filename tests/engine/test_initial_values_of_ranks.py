@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import pytest
 
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
-from tests.conftest import HANG
-from tests.serving import SERVED
 
 TEXT = """
 import numpy as np
@@ -209,15 +206,3 @@ def test_a_slice_that_two_of_four_ranks_hold(tmp_path: Path, capsys: Any) -> Non
         run_script(tmp_path / "train.py", 4, simulate=True)
     wanted = "parameter 'w' begins with other values on rank 3 than on rank 1, which hold the same part of it: element "
     assert raised.value.message == f"{wanted}[0, 0] is 2.0 there and 1.0 on rank 1"
-
-
-def test_under_mpirun(tmp_path: Path) -> None:
-    text = TEXT
-    for name, value in {**PLAIN, **BOTH["a rate"][0]}.items():
-        text = text.replace(name, value)
-    (tmp_path / "train.py").write_text(text)
-    command = [*SERVED, "run", str(tmp_path / "train.py"), "--ranks", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
-    assert done.returncode == 2
-    assert done.stderr.count(BOTH["a rate"][1]) == 1
-    assert "Traceback" not in done.stderr
