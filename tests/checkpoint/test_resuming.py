@@ -23,6 +23,7 @@ from tests.checkpoint.trained import LOSS, Trained
 from tests.checkpoint.written_sets import unsealed
 from tests.mindspore_api.nn.test_train import Losses, model
 from tests.mindspore_api.nn.test_train import data as batches
+from tests.shares import is_taken
 
 WAYS = {
     "slices": "dict(integrated_save=False)",
@@ -55,7 +56,7 @@ def end_of(run: Trained, losses: list[str], folder: str) -> End:
     return losses, run.out.out.rpartition("numbers")[2], tensors, found.state
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [way for place, way in enumerate(WAYS) if is_taken(place, 2)])
 def test_a_run_goes_on_bit_for_bit(way: str, trained: Trained, ends: dict[str, End]) -> None:
     """In the middle of an epoch: dropout, shuffling, learning rate, Adam's powers, NumPy's own generator."""
     if not ends:
