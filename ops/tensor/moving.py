@@ -327,6 +327,7 @@ class Unstack(Op):
     axis: int = 0
     num: int | None = None
     may_alias = True
+    follows_neighbours = True
     moves = True
     linear_in = (0,)
 

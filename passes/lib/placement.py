@@ -117,8 +117,8 @@ def batch_choice(node: Node, rule: Rule, ranks: int) -> ShardingChoice:
     """Shard the first dimension of the operator's main input into as many slices as ranks allow, and nothing else.
 
     The main input is the first with the most dimensions that is neither parameter nor constant; without one, the
-    operator is replicated. If that would not give slices of the result (of a tensor that is repeated), or the
-    dimension must stay replicated (of a tensor that is unstacked), the result's first dimension is sharded instead.
+    operator is replicated. If that would not give slices of the result (of a tensor that is repeated), the result's
+    first dimension is sharded instead.
     """
     order = sorted(range(len(rule.inputs)), key=lambda i: (_is_state(node.inputs[i]), -len(rule.inputs[i]), i))
     replicated: list[Axes] = [()] * len(rule.names)
@@ -126,7 +126,7 @@ def batch_choice(node: Node, rule: Rule, ranks: int) -> ShardingChoice:
     for dims in (rule.inputs[order[0]], rule.outputs[0]) if batched else ():
         factor = dims[0][0] if dims and dims[0] else -1
         if factor < 0 or factor in rule.frozen:
-            continue
+            break
         choice = _shard_factor(rule, factor, ranks)
         if choice is not None:
             return choice

@@ -18,7 +18,7 @@ from mspc.train import resume_training
 parser = argparse.ArgumentParser()
 parser.add_argument("--tensor", type=int, default=1, help="ranks that share every matrix; the rest share the batch")
 parser.add_argument("--shard-optimizer", action="store_true", help="replicas of a matrix share its update")
-parser.add_argument("--steps", type=int, default=24, help="end behind so many steps in all")
+parser.add_argument("--steps", type=int, default=24, help="number of the last step")
 parser.add_argument("--directory", default="checkpoints")
 asked = parser.parse_args()
 
@@ -49,8 +49,8 @@ class Net(nn.Cell):
         return self.second(self.dropout(self.relu(self.first(x, self.up))), self.down)
 
 
-class StopBehind(Callback):
-    """Ends training behind a step."""
+class StopAfter(Callback):
+    """End training after a step."""
 
     def step_end(self, run_context):
         if run_context.original_args().cur_step_num >= asked.steps:
@@ -69,8 +69,8 @@ model = Model(net, loss, nn.Adam(net.trainable_params(), rates, weight_decay=0.0
 
 resumed = resume_training(model, asked.directory, train_dataset=rows)
 if resumed.file:
-    print(f"resumes behind epoch {resumed.epoch} step {resumed.step}: {resumed.file}")
+    print(f"resumes after epoch {resumed.epoch} step {resumed.step}: {resumed.file}")
 if resumed.total_step < asked.steps and resumed.initial_epoch < EPOCHS:
     config = CheckpointConfig(1, keep_checkpoint_max=2, integrated_save=False, remove_redundancy=True)
-    callbacks = [LossMonitor(), StopBehind(), ModelCheckpoint(directory=asked.directory, config=config)]
+    callbacks = [LossMonitor(), StopAfter(), ModelCheckpoint(directory=asked.directory, config=config)]
     model.train(EPOCHS, rows, callbacks, initial_epoch=resumed.initial_epoch)

@@ -16,5 +16,5 @@ def test_going_on_with_other_ranks(root: Path, tmp_path: Path, commands: dict[st
         check=False, timeout=HANG,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "resumes behind epoch 2 step 3: checkpoints/CKP-2_3" in done.stdout
+    assert "resumes after epoch 2 step 3: checkpoints/CKP-2_3" in done.stdout
     assert "10 tensors, apart by " in done.stdout

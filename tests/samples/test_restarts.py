@@ -37,7 +37,7 @@ def test_a_run_whose_rank_is_killed_ends_as_an_undisturbed_one(
     assert "error: rank 1 ended the job with status " in done.stderr
     assert "note: restart 1 of 1" in done.stderr
     lines = done.stdout.splitlines()
-    resumed = [number for number, line in enumerate(lines) if line.startswith("resumes behind epoch 2 step ")]
+    resumed = [number for number, line in enumerate(lines) if line.startswith("resumes after epoch 2 step ")]
     assert len(resumed) == 1
     undisturbed = subprocess.run(
         [*SERVED, "run", "train.py", "--ranks", "2", "--simulate", "--only-rank", "0", "--", *options[1:],
