@@ -102,6 +102,10 @@ def load() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.startswith(NOT_LOADED):
                 importlib.import_module(module.name)
+    unfinished = importlib.import_module("mspc.ir.late_dataclass")._Unfinished
+    for each in gc.get_objects():
+        if type(each) is unfinished:
+            each.finish()
     gc.collect()
     gc.freeze()  # commands neither look through what is loaded nor copy its pages for that
     gc.set_threshold(YOUNG)

@@ -10,7 +10,7 @@ from tests.verify.scale.networks_that_are_right import EQUAL, drawn, main, outco
 
 load_operators()
 SHARE = {
-    "stages": (0, 1, 2, 3),
+    "stages": (1, 2, 3),
     "halves": (3, 4, 6),
     "rows": (1, 10),
     "public": (0, 8),

@@ -22,7 +22,7 @@ from tests.verify.scale.changes_of_nodes import Change, with_op
 from tests.verify.scale.changes_of_programs import made, rank_of
 from tests.verify.scale.planted_changes import PLANS, Plan, judged, planted
 
-SEEDS = range(share_of(7, 3))
+SEEDS = range(share_of(7, 4))
 """Seeds of the changes in every plan."""
 
 
