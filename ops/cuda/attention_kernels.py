@@ -11,6 +11,7 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
+from mspc.ops.cuda.text import macros
 from mspc.ops.device import Array, Device, Launch, c_type
 from mspc.ops.nn.attention_kernel import LARGE, Scores, Shape, draws_source, seed_of
 from mspc.ops.source_files import source_text
@@ -97,15 +98,12 @@ class AttentionKernels:
         scores = self._attention.scores
         double = self.wide == np.float64
         element, wide = c_type(dtype_of(self.narrow)), "double" if double else "float"
-        text = "".join(
-            f"#define {key} {value}\n"
-            for key, value in {
-                "E": element, "W": wide, "F": c_type(dtype_of(self._shift.dtype)), "M": self._mask_type,
-                "H": c_type(dtype_of(self._key_shift.dtype)), "G": gradient or element,
-                "SHIFTED": (scores.shift is not None) | 4 * (scores.key_shift is not None),
-                "MASKED": int(scores.mask is not None), "EXP": "exp" if double else "expf",
-                "LOG": "log" if double else "logf", "LARGE": LARGE, "INFINITE": "__int_as_float(0x7f800000)",
-            }.items()
+        text = macros(
+            E=element, W=wide, F=c_type(dtype_of(self._shift.dtype)), M=self._mask_type,
+            H=c_type(dtype_of(self._key_shift.dtype)), G=gradient or element,
+            SHIFTED=(scores.shift is not None) | 4 * (scores.key_shift is not None),
+            MASKED=int(scores.mask is not None), EXP="exp" if double else "expf", LOG="log" if double else "logf",
+            LARGE=LARGE, INFINITE="__int_as_float(0x7f800000)",
         )  # fmt: skip
         text += draws_source(scores.draws, wide)
         return self._device.kernel(text + source_text("ops/cuda/attention.cu"), name)
@@ -215,12 +213,10 @@ def launch_join(device: Device, layout: str, inputs: Sequence[Array], out: Seque
     batch, heads, queries, _ = of_one.shape
     double = of_one.dtype == np.float64
     depth = one.size // max(1, of_one.size)
-    defined = {
-        "A": c_type(dtype_of(one.dtype)), "B": c_type(dtype_of(other.dtype)), "W": "double" if double else "float",
-        "EXP": "exp" if double else "expf", "LOG": "log" if double else "logf",
-        "INFINITE": "(W)__int_as_float(0x7f800000)",
-    }  # fmt: skip
-    text = "".join(f"#define {name} {value}\n" for name, value in defined.items())
+    text = macros(
+        A=c_type(dtype_of(one.dtype)), B=c_type(dtype_of(other.dtype)), W="double" if double else "float",
+        EXP="exp" if double else "expf", LOG="log" if double else "logf", INFINITE="(W)__int_as_float(0x7f800000)",
+    )  # fmt: skip
     kernel = device.kernel(text + source_text("ops/cuda/join_attention.cu"), "join_attention")
     row = heads * depth
     steps = {

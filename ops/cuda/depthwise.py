@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from mspc.ir.types import DType, dtype_of
-from mspc.ops.cuda.text import accumulating_type, constants
-from mspc.ops.device import Array, Device, Launch, Sliding, c_type
+from mspc.ops.cuda.text import accumulating_type, definitions
+from mspc.ops.device import Array, Device, Launch, Sliding
 from mspc.ops.source_files import source_text
 
 # The CUDA C++ of convolutions of single channels and of their gradients; `depthwise.py` chooses the sizes.
@@ -203,8 +203,7 @@ class Depthwise(NamedTuple):
 
     def source(self) -> str:
         """Return the beginning of all kernels."""
-        dtype = c_type(self.dtype)
-        found = f"typedef {dtype} T;\ntypedef {accumulating_type(self.dtype)} A;\n"
+        found = definitions(T=self.dtype, A=accumulating_type(self.dtype))
         multiplier = self.channels // self.image.shape[3]
         given: dict[str, int] = {"CHANNELS": self.channels, "MULTIPLIER": multiplier, "LANES": self.lanes}
         given["GROUPS"] = self.groups
@@ -215,7 +214,7 @@ class Depthwise(NamedTuple):
                 f"SIZE{name}": self.weight.shape[1 + dim], f"STRIDE{name}": window.stride,
                 f"DILATION{name}": window.dilation, f"BEFORE{name}": window.before,
             }  # fmt: skip
-        return found + constants(**given)
+        return found + definitions(**given)
 
 
 _TYPES = ("Float16", "BFloat16", "Float32", "Float64")
@@ -268,7 +267,7 @@ def chosen(work: Depthwise) -> list[TileSizes]:
 
 def launch_of(work: Depthwise, sizes: TileSizes) -> Launch:
     """Return the kernels with these sizes."""
-    source = work.source() + constants(**sizes.constants)
+    source = work.source() + definitions(**sizes.constants)
     if work.kind == "weight":
         return _weight_gradient(work, sizes, source)
     if work.kind == "forward":
@@ -282,7 +281,7 @@ def launch_of(work: Depthwise, sizes: TileSizes) -> Launch:
 
 
 def _weight_gradient(work: Depthwise, sizes: TileSizes, source: str) -> Launch:
-    source += constants(COUNT=work.weight.size) + source_text("ops/cuda/depthwise_weight_gradient.cu")
+    source += definitions(COUNT=work.weight.size) + source_text("ops/cuda/depthwise_weight_gradient.cu")
     names = "depthwise_weight_gradient", "depthwise_weight_totals"
     first, second = (work.device.kernel(source, name) for name in names)
     partial: Any = work.device.scratch(sizes.constants["SHARES"] * work.weight.size * 4 * work.words)

@@ -19,7 +19,7 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
-from mspc.ops.cuda.text import accumulating_type, address, neutral, one_word, with_arguments
+from mspc.ops.cuda.text import accumulating_type, address, macros, neutral, one_word, with_arguments
 from mspc.ops.device import Array, Device, Launch, all_of, c_type, computing_type, nothing
 from mspc.ops.source_files import source_text
 
@@ -644,14 +644,13 @@ def _added(
 ) -> Launch:
     type, how, result, start = kind
     numbers = range(len(totals))
-    names = {
-        "KIND": type, "RESULT": result, "HOW": how, "NEUTRAL": f"({type})({start})",
-        "TARGETS": ", ".join(f"const KIND* p{i}, RESULT* t{i}, long long n{i}" for i in numbers),
-        "CHOICE": " else ".join(f"if (blockIdx.y == {i}) {{ partial = p{i}; to = t{i}; count = n{i}; }}"
+    head = macros(
+        KIND=type, RESULT=result, HOW=how, NEUTRAL=f"({type})({start})",
+        TARGETS=", ".join(f"const KIND* p{i}, RESULT* t{i}, long long n{i}" for i in numbers),
+        CHOICE=" else ".join(f"if (blockIdx.y == {i}) {{ partial = p{i}; to = t{i}; count = n{i}; }}"
                                 for i in numbers[:-1]) + " else " * (len(totals) > 1)
         + f"{{ partial = p{numbers[-1]}; to = t{numbers[-1]}; count = n{numbers[-1]}; }}",
-    }  # fmt: skip
-    head = "".join(f"#define {name} {text}\n" for name, text in names.items())
+    )  # fmt: skip
     kernel = device.kernel(head + source_text("ops/cuda/column_totals.cu"), "column_totals")
     slices = min(_MOST // _WIDE, 1 << max(0, -(-parts // _EACH) - 1).bit_length())
     wide = max(_WIDE, _LEAST // slices)

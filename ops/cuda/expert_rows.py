@@ -19,13 +19,13 @@ from mspc.ops.cuda.scans import sort_lines
 from mspc.ops.cuda.text import (
     WORDS,
     accumulating_type,
-    constants,
+    definitions,
     grid_of,
     index_type,
     is_contiguous,
     lanes_of,
 )
-from mspc.ops.device import Array, Device, Launch, c_type
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.source_files import source_text
 
 ROUND_BYTES = 128 << 20
@@ -55,8 +55,8 @@ class Slots:
     def constants(self, rows: int) -> str:
         """Return constants that all kernels use. rows: of the arrays that they reach."""
         most = max(self.all, rows) * self.packs * self.lanes
-        return f"typedef {index_type(most)} Index;\n" + constants(
-            RANKS=self.ranks, SLOTS=self.each, SLICE=self.slice, PACKS=self.packs, V=self.lanes
+        return definitions(
+            Index=index_type(most), RANKS=self.ranks, SLOTS=self.each, SLICE=self.slice, PACKS=self.packs, V=self.lanes
         )
 
 
@@ -81,7 +81,7 @@ class NamedPlaces:
         self._table = table_of(device, named, [0], [0])
         self._sort = sorting(device, named, self._table, chunks, self._names)
         word = WORDS[dtype_of(rows.dtype).itemsize * slots.lanes]
-        source = head(named) + f"typedef {word} W;\n" + slots.constants(max(self._count, slots.slice))
+        source = head(named) + definitions(W=word) + slots.constants(max(self._count, slots.slice))
         source += source_text("ops/cuda/exchanged_rows.cu")
         names = ("find_owners", "name_places", "pack_rows", "put_rows", "clear_rows", "clear_places", "take_rows")
         self._kernels = {name: device.kernel(source, name) for name in names}
@@ -143,10 +143,8 @@ class ArrivedRows:
         named = [NamedRows(lookup, rows, places, out)]
         self._table = table_of(device, named, [0], [0])
         self._sort = sorting(device, named, self._table, chunks, self._names)
-        own = c_type(dtype)
-        source = f"typedef {own} T;\ntypedef {accumulating_type(dtype)} A;\n"
-        source += f"typedef {'float' if self._rounds else own} S;\n" + head(named) + slots.constants(slots.slice)
-        source += source_text("ops/cuda/arrived_rows.cu")
+        source = definitions(T=dtype, A=accumulating_type(dtype), S="float" if self._rounds else dtype)
+        source += head(named) + slots.constants(slots.slice) + source_text("ops/cuda/arrived_rows.cu")
         names = ["clear_table"] + (["set_arrived", "hold_places"] if sets else ["add_arrived"])
         self._kernels = {name: device.kernel(source, name) for name in names + ["round_table"] * self._rounds}
         self._sets = sets
@@ -220,9 +218,8 @@ def place_rows(
         if sort is None:
             return None
     first, groups, begin, count = blocks.own
-    types = zip("ISP", (ends, source, results[0]), strict=True)
-    text = "".join(f"typedef {c_type(dtype_of(array.dtype))} {name};\n" for name, array in types)
-    text += constants(
+    text = definitions(
+        I=dtype_of(ends.dtype), S=dtype_of(source.dtype), P=dtype_of(results[0].dtype),
         ROWS=rows, OUTER=blocks.outer, PARTS=blocks.parts, SIZE=blocks.size, EXPERTS=experts,
         EACH=experts // blocks.parts, FIRST=first, GROUPS=groups, BEGIN=begin, COUNT=count, THREADS=_THREADS,
     ) + source_text("ops/cuda/place_rows.cu")  # fmt: skip
@@ -256,8 +253,9 @@ def route_tokens(
         return None
     if not batch or tokens * choices * count >= 1 << 31 or count * capacity >= 1 << 31:
         return None
-    source = f"typedef {c_type(dtype_of(experts.dtype))} I;\n" + constants(
-        TOKENS=tokens, CHOICES=choices, EXPERTS=count, CAPACITY=capacity, SEGMENTS=segments, TOKENS_FIRST=tokens_first
+    source = definitions(
+        I=dtype_of(experts.dtype), TOKENS=tokens, CHOICES=choices, EXPERTS=count, CAPACITY=capacity, SEGMENTS=segments,
+        TOKENS_FIRST=tokens_first,
     ) + source_text("ops/cuda/route_tokens.cu")  # fmt: skip
     kernel = device.kernel(source, "route_tokens")
     return lambda: kernel(batch, _THREADS, [experts, tables, places])
@@ -289,10 +287,9 @@ class Grouping:
     def source(self, rows: Array, ends: Array, lanes: int) -> str:
         """Return C++ of the element types and these numbers, for rows in packs of this number of elements."""
         dtype = dtype_of(rows.dtype)
-        text = f"typedef {c_type(dtype)} T;\ntypedef {c_type(dtype_of(ends.dtype))} I;\n"
-        text += f"typedef {accumulating_type(dtype)} A;\n"
         packs = rows.shape[-1] // lanes
-        return text + constants(
+        return definitions(
+            T=dtype, I=dtype_of(ends.dtype), A=accumulating_type(dtype),
             LISTS=self.lists, PARTS=self.parts, EACH=self.each, SIZE=self.size, FIRST=self.first, BEGIN=self.begin,
             COUNT=self.count, IN_ORDER=self.in_order, THREADS=_ROW_THREADS, V=lanes, PACKS=packs, TILES=-(-packs // 32),
         ) + source_text("ops/cuda/rows_of_groups.cu")  # fmt: skip

@@ -17,7 +17,7 @@ import numpy as np
 
 from mspc.ir.types import FLOAT32, HALVES, DType, dtype_of
 from mspc.ops.cuda.attention_kernels import Attention, addends
-from mspc.ops.cuda.text import address
+from mspc.ops.cuda.text import address, macros
 from mspc.ops.device import Array, Device, Launch, c_type
 from mspc.ops.nn.attention_kernel import Draws, Shape, draws_source, seed_of
 from mspc.ops.random.words import count_of, merged_slice
@@ -65,10 +65,10 @@ def draws_of(attention: Attention) -> str:
     if draws is None:
         form, known = 0, ""
     elif drawn_before(attention):
-        form, known = 1, f"#define KEPT_FACTOR ((float){1 / draws.keep_prob!r})\n"
+        form, known = 1, macros(KEPT_FACTOR=f"((float){1 / draws.keep_prob!r})")
     else:
         form = 2 if draws.aligned else 3
-        known = draws_source(draws) + f"#define STAYING {count_of(draws.keep_prob)}u\n"
+        known = draws_source(draws) + macros(STAYING=f"{count_of(draws.keep_prob)}u")
     return known + macros(DROPOUT=form) + source_text("ops/cuda/flash_dropout.cuh")
 
 
@@ -77,7 +77,7 @@ def draw(device: Device, attention: Attention, bits: Array) -> Launch:
     draws = attention.scores.draws
     if draws is None or not drawn_before(attention):
         return lambda: None
-    known = f"#define STAYING {count_of(draws.keep_prob)}u\n#define BEGIN {_begin(draws)}ll\n"
+    known = macros(STAYING=f"{count_of(draws.keep_prob)}u", BEGIN=f"{_begin(draws)}ll")
     kernel = device.kernel(draws_source(draws) + known + source_text("ops/cuda/flash_draws.cu"), "flash_draws")
     words = -(-math.prod(attention.shape.weights) // _WORD)
     arguments: list[Any] = [bits, np.int64(words), np.int32(attention.shape.keys), device.step, seed_of(draws)]
@@ -106,10 +106,6 @@ SHORT, MIDDLE, LONG = (n + _ALIGNMENT for n in (128, 256, 512))
 """Bytes in shared memory of a row of 64 halves; of 128 halves or 64 of Float32; of 256 halves or 128 of Float32."""
 UNBOUNDED = 1 << 30
 """The value for no limit of key - query."""
-
-
-def macros(**values: int) -> str:
-    return "".join(f"#define {name} {value}\n" for name, value in values.items())
 
 
 def strides_of(*arrays: Array) -> list[np.int64]:
@@ -180,7 +176,6 @@ def source_of(device: Device, attention: Attention, kernel: str, **sizes: int) -
     names = {"E": c_type(dtype), "F": shift, "M": mask, "H": key_shift}
     if dtype in HALVES:
         names["PTX"] = f'"{c_type(dtype)}"'
-    text = "".join(f"#define {name} {value}\n" for name, value in names.items())
     terms = ((1, scores.shift), (2, scores.mask), (4, scores.key_shift))
     shift_bit, masked, key_bit = (bit * (array is not None) for bit, array in terms)
     shifted = shift_bit | key_bit
@@ -189,11 +184,11 @@ def source_of(device: Device, attention: Attention, kernel: str, **sizes: int) -
     raw = int(not has_terms(attention) and scores.scale > 0)
     sizes.setdefault("GROUPED", 0)
     sizes |= {"D": padded(depth), "DEPTH": depth, "SHIFTED": shifted, "MASKED": masked, "KEYED": keyed, "RAW": raw}
-    known = macros(TF32=int(device.tf32), **sizes)
+    known = macros(**names, TF32=int(device.tf32), **sizes)
     products = "flash_halves.cuh" if dtype in HALVES else "flash_float32.cuh"
     groups = ["flash_groups.cuh"] if sizes["GROUPED"] else []
     files = (source_text(f"ops/cuda/{name}") for name in (products, *groups, kernel))
-    return "".join((text, known, source_text("ops/cuda/flash.cuh"), draws_of(attention), *files))
+    return "".join((known, source_text("ops/cuda/flash.cuh"), draws_of(attention), *files))
 
 
 def terms_of(device: Device, attention: Attention, bits: Array) -> list[Any]:

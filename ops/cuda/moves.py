@@ -1,4 +1,4 @@
-"""CUDA kernels that move elements: transposes, slices, joins, repetition, padding, constants, triangles.
+"""CUDA kernels that move elements: transposes, slices, joins, repetition, padding, definitions, triangles.
 
 Moves read no value: an element is a number of bytes, and neighbours that stay neighbours are moved as one.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, dtype_of
-from mspc.ops.cuda.text import PACK_BYTES, WORDS, accumulating_type, address, constants, grid_of, index_type, lanes_of
+from mspc.ops.cuda.text import PACK_BYTES, WORDS, accumulating_type, address, definitions, grid_of, index_type, lanes_of
 from mspc.ops.device import Array, Device, Launch, c_type, in_order
 from mspc.ops.source_files import source_text
 
@@ -205,8 +205,8 @@ def _transposed(device: Device, name: str, move: Move, size: int) -> Launch:
         lines.append(f"const long long o{i} = {rest}{f' % {n}' if i else ''};")
         lines.append(f"const unsigned int rest{i} = {rest} / {n};")
         rest = f"rest{i}"
-    source = f"typedef {word} W;\n" + constants(
-        HIGH=high, WIDE=wide, DOWN=down, ACROSS=across, HEIGHT=height, WIDTH=width, PITCH=_pitch(high, size),
+    source = definitions(
+        W=word, HIGH=high, WIDE=wide, DOWN=down, ACROSS=across, HEIGHT=height, WIDTH=width, PITCH=_pitch(high, size),
     ) + f"constexpr long long OUT = {move.target_strides[along]}ll, IN = {move.source_strides[last]}ll;\n"  # fmt: skip
     source += source_text("ops/cuda/transpose.cu", name=name, others=" ".join(lines), **base)
     kernel = device.kernel(source, name)
@@ -235,9 +235,8 @@ def put_values(device: Device, name: str, out: Array, text: str, operands: Seque
     while lanes > 1 and (address(out) % (lanes * dtype.itemsize) or count < 4096):
         lanes //= 2
     parameters = ", ".join([*(f"const {c_type(dtype_of(a.dtype))}* {n}" for n, a in operands), "R* out"])
-    source = common + f"typedef {c_type(dtype)} R;\ntypedef {index_type(count + _BLOCK * lanes)} Index;\n" + (
-        constants(SIZE=count, V=lanes)
-    ) + source_text("ops/cuda/put_values.cu", name=name, parameters=parameters, before=before, text=text)
+    source = common + definitions(R=dtype, Index=index_type(count + _BLOCK * lanes), SIZE=count, V=lanes)
+    source += source_text("ops/cuda/put_values.cu", name=name, parameters=parameters, before=before, text=text)
     kernel = device.kernel(source, name)
     grid = grid_of(-(-count // (_BLOCK * lanes)))
     arguments = [*(array for _, array in operands), out]
@@ -298,14 +297,6 @@ class RowLookup:
     offset: int = 0
     total: int = 0
 
-    def head(self, ids: Array, lanes: int) -> str:
-        """Return the constants of the kernels."""
-        elements = self.batch * self.middle * max(self.size, self.count) * self.inner
-        return f"typedef {c_type(dtype_of(ids.dtype))} I;\ntypedef {index_type(elements)} Index;\n" + constants(
-            MIDDLE=self.middle, SIZE=self.size, INNER=self.inner // lanes, COUNT=self.count, OFFSET=self.offset,
-            TOTAL=self.total,
-        )  # fmt: skip
-
 
 def gather(device: Device, name: str, lookup: RowLookup, table: Array, ids: Array, out: Array) -> Launch | None:
     """Return the launch that looks rows up."""
@@ -314,7 +305,11 @@ def gather(device: Device, name: str, lookup: RowLookup, table: Array, ids: Arra
     size = dtype_of(table.dtype).itemsize
     lanes = lanes_of(size, lookup.inner, table, out)
     packs = math.prod(out.shape) // lanes
-    source = f"typedef {WORDS[size * lanes]} W;\n" + lookup.head(ids, lanes) + constants(PACKS=packs)
+    most = lookup.batch * lookup.middle * max(lookup.size, lookup.count) * lookup.inner
+    source = definitions(
+        W=WORDS[size * lanes], I=dtype_of(ids.dtype), Index=index_type(most), MIDDLE=lookup.middle, SIZE=lookup.size,
+        INNER=lookup.inner // lanes, COUNT=lookup.count, OFFSET=lookup.offset, TOTAL=lookup.total, PACKS=packs,
+    )  # fmt: skip
     source += source_text("ops/cuda/gather.cu", name=name)
     kernel = device.kernel(source, name)
     grid = grid_of(-(-packs // _BLOCK))
@@ -328,10 +323,10 @@ def add_along(device: Device, name: str, outer: int, size: int, count: int, inne
     if not math.prod(out.shape):
         return None
     dtype = dtype_of(rows.dtype)
-    source = f"typedef {c_type(dtype)} T;\ntypedef {accumulating_type(dtype)} A;\n"
-    source += f"typedef {c_type(dtype_of(ids.dtype))} I;\n"
-    source += f"typedef {index_type(outer * inner * max(size, count))} Index;\n"
-    source += constants(OUTER=outer, SIZE=size, COUNT=count, INNER=inner, BASED=base is not None)
+    source = definitions(
+        T=dtype, A=accumulating_type(dtype), I=dtype_of(ids.dtype), Index=index_type(outer * inner * max(size, count)),
+        OUTER=outer, SIZE=size, COUNT=count, INNER=inner, BASED=base is not None,
+    )  # fmt: skip
     source += source_text("ops/cuda/add_along.cu", name=name)
     kernel = device.kernel(source, name)
     grid = grid_of(-(-outer * inner // _BLOCK))
@@ -366,7 +361,7 @@ def resample(device: Device, name: str, matrices: Sequence[Any], inner: int, x: 
         index = f"({index} * {length} + f{d} + k{d})"
     share = f"s{len(matrices) - 1}"
     lines += [*loops, f"total += {share} * (A)wide(x[{index} * {inner} + i]);", "}" * len(loops)]
-    common = f"typedef {'double' if wide is np.float64 else 'float'} A;\n"
+    common = definitions(A="double" if wide is np.float64 else "float")
     text = f"[&] {{ {' '.join(lines)} return narrow<R>(total); }}()"
     operands = [("x", x), ("firsts", device.xp.asarray(firsts)), ("weights", device.xp.asarray(weights))]
     return put_values(device, name, out, text, operands, common=common)

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from mspc.ir.types import dtype_of
-from mspc.ops.cuda.text import accumulating_type, constants, index_type, lanes_of
-from mspc.ops.device import Array, Device, Kernel, Launch, c_type
+from mspc.ops.cuda.text import accumulating_type, definitions, index_type, lanes_of, macros
+from mspc.ops.device import Array, Device, Kernel, Launch
 from mspc.ops.source_files import source_text
 
 # These CUDA kernels compute all gradients of LayerNorm at once: dout and x are read once for three results.
@@ -75,15 +75,14 @@ def layer_norm_gradients(device: Device, terms: tuple[Array, Array | None], x: A
     # At the end the sums of the rows abreast use the same memory.
     shared = max(stages * stage, 2 * abreast * columns * size if abreast > 1 else 0)
 
-    source = f"typedef {computing} A;\n"
     types = {"G": dout, "X": x, "M": mean, "S": gamma, "D": dx, "E": dout if other is None else other}
-    source += "".join(f"typedef {c_type(dtype_of(array.dtype))} {name};\n" for name, array in types.items())
-    source += constants(
+    source = definitions(
+        A=computing, **{name: dtype_of(array.dtype) for name, array in types.items()},
         ROWS=rows, COLUMNS=columns, WARPS=warps, W=across, V=lanes, STAGES=stages, BLOCKS=blocks, RESIDENT=resident,
         ADDS=addend is not None, JOINS=other is not None,
         P=lanes_of(dtype_of(gamma.dtype).itemsize, lanes, gamma),
     )  # fmt: skip
-    source += f"#define EPSILON {epsilon!r}\n" + source_text("ops/cuda/layer_norm_gradients.cu")
+    source += macros(EPSILON=repr(epsilon)) + source_text("ops/cuda/layer_norm_gradients.cu")
     first, second = (device.kernel(source, name) for name in ("layer_norm_gradients", "layer_norm_totals"))
     partial: Any = device.scratch(blocks * 2 * columns * size)
     added = (dx if addend is None else addend, dout if other is None else other)
@@ -142,8 +141,6 @@ def launch_statistics(device: Device, x: Array, mean: Array, variance: Array, ch
     inner = math.prod(shape[channel + 1 :])
     count = x.size // channels
     dtype = dtype_of(x.dtype)
-    source = f"typedef {accumulating_type(dtype)} A;\ntypedef {c_type(dtype)} T;\n"
-    source += f"typedef {index_type(x.size)} Index;\ntypedef {c_type(dtype_of(mean.dtype))} R;\n"
     if inner == 1:
         lanes = lanes_of(dtype.itemsize, channels, x)
         across = min(32, 1 << max(0, -(-channels // lanes) - 1).bit_length())
@@ -154,9 +151,11 @@ def launch_statistics(device: Device, x: Array, mean: Array, variance: Array, ch
     parts = max(1, min(_WAVES * device.multiprocessors // tiles, length // (deep * _LEAST)))
     share = -(-length // parts)
     parts = -(-length // share)
-    source += constants(CHANNELS=channels, INNER=inner, LENGTH=length, SHARE=share, PARTS=parts, V=lanes, X=across,
-                        Y=deep, TILES=tiles, ACROSS=_ACROSS, DEEP=_DEEP, COUNT=count,
-                        EACH=1 if inner == 1 else lanes)  # fmt: skip
+    source = definitions(
+        A=accumulating_type(dtype), T=dtype, Index=index_type(x.size), R=dtype_of(mean.dtype), CHANNELS=channels,
+        INNER=inner, LENGTH=length, SHARE=share, PARTS=parts, V=lanes, X=across, Y=deep, TILES=tiles, ACROSS=_ACROSS,
+        DEEP=_DEEP, COUNT=count, EACH=1 if inner == 1 else lanes,
+    )  # fmt: skip
     place = "last" if inner == 1 else "second"
     first = device.kernel(source + source_text(f"ops/cuda/statistics_{place}.cu"), "statistics")
     moves = "" if moving is None else _moving_source(moving, momentum)
@@ -176,7 +175,7 @@ def launch_moving(device: Device, mean: Array, moving: tuple[Array, Array], vari
                   momentum: float) -> Launch:  # fmt: skip
     """Return the launch of moving statistics from those of `count` elements, as in `launch_statistics`; `out` becomes
     the mean."""
-    source = _typed(mean) + _moving_source(moving, momentum) + constants(CHANNELS=mean.size, COUNT=count)
+    source = _typed(mean) + _moving_source(moving, momentum) + definitions(CHANNELS=mean.size, COUNT=count)
     kernel = device.kernel(source + source_text("ops/cuda/moving_statistics.cu"), "moving_statistics")
     return _per_channel(kernel, mean.size, (mean, *moving, variance, out, device.stop))
 
@@ -186,7 +185,7 @@ def launch_joined(device: Device, gathered: Array, moving: tuple[Array, Array], 
     """Return the launch of mean and variance of `count` elements, of which parts of equal size have the gathered ones
     [parts, 2, channels], and moving statistics, as in `launch_statistics`."""
     source = _typed(mean) + _moving_source(moving, momentum)
-    source += constants(CHANNELS=mean.size, COUNT=count, PARTS=gathered.shape[0])
+    source += definitions(CHANNELS=mean.size, COUNT=count, PARTS=gathered.shape[0])
     kernel = device.kernel(source + source_text("ops/cuda/joined_statistics.cu"), "joined_statistics")
     return _per_channel(kernel, mean.size, (gathered, *moving, mean, variance, device.stop))
 
@@ -198,9 +197,9 @@ def _per_channel(kernel: Kernel, channels: int, given: tuple[Array, ...]) -> Lau
 
 def _typed(statistic: Array) -> str:
     dtype = dtype_of(statistic.dtype)
-    return f"typedef {accumulating_type(dtype)} A;\ntypedef {c_type(dtype)} R;\n"
+    return definitions(A=accumulating_type(dtype), R=dtype)
 
 
 def _moving_source(moving: tuple[Array, Array], momentum: float) -> str:
     """Return the type and the momentum of moving statistics, for moved_statistics.cuh."""
-    return f"typedef {c_type(dtype_of(moving[0].dtype))} M;\n#define MOMENTUM ((A){momentum!r})\n"
+    return definitions(M=dtype_of(moving[0].dtype)) + macros(MOMENTUM=f"((A){momentum!r})")

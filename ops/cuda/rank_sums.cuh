@@ -39,3 +39,28 @@ __device__ __forceinline__ void hear_ranks(const u64* signs, int number, unsigne
     for (int rank = 0; rank < RANKS; ++rank)
         if (rank != OWN) while ((int)(heard_at(heard + rank) - call) < 0) {}
 }
+// The first block signals that this rank's part is ready, and every block waits for those of the others.
+__device__ __forceinline__ unsigned int begin_sum(const u64* signs, const unsigned int* state, const long long* step,
+                                                  volatile long long* place, long long mark) {
+    const unsigned int call = ((const volatile unsigned int*)state)[0] + 1;
+    if (threadIdx.x == 0) {
+        if (blockIdx.x == 0) {
+            if (place) *place = mark | step[0] << STEP_SHIFT;
+            tell_ranks(signs, 0, call);
+        }
+        hear_ranks(signs, 0, call);
+    }
+    __syncthreads();
+    return call;
+}
+// The last block to end signals that all is read, and waits until the others have read this rank's part.
+__device__ __forceinline__ void end_sum(const u64* signs, unsigned int* state, unsigned int call) {
+    __syncthreads();
+    if (threadIdx.x == 0 && atomicAdd(state + 1, 1u) == gridDim.x - 1) {
+        tell_ranks(signs, 1, call);
+        hear_ranks(signs, 1, call);
+        state[1] = 0;
+        __threadfence_system();
+        ((volatile unsigned int*)state)[0] = call;
+    }
+}

@@ -19,7 +19,7 @@ from mspc.ops.cuda.text import (
     Operand,
     accumulating_type,
     address,
-    constants,
+    definitions,
     grid_of,
     index_type,
     lanes_of,
@@ -114,7 +114,8 @@ class Rows:
         packs = -(-self.columns // (lanes * group))
         exact = not self.total and packs * lanes * group == self.columns
         elements = self.rows // self.split * (self.total or self.columns)
-        head = f"typedef {accumulating_type(self.dtype)} A;\ntypedef {index_type(elements)} Index;\n" + constants(
+        head = definitions(
+            A=accumulating_type(self.dtype), Index=index_type(elements),
             ROWS=self.rows, COLUMNS=self.columns, INNER=self.inner, GROUP=group, THREADS=threads, V=lanes,
             PACKS=packs, HELD=held, EXACT=exact, TOTAL=self.total or self.columns, SPLIT=self.split,
         )  # fmt: skip
@@ -386,12 +387,13 @@ def _along_columns(device: Device, reduction: Reduction, each: _Pass, dtype: DTy
     across = _BLOCK if high == 1 else 32
     if high == 1:
         lanes = min(lanes, max(1, 16 // size))
-    kind, made = c_type(dtype_of(out.dtype)), dtype_of(out.dtype).itemsize
+    made = dtype_of(out.dtype)
     operands = (*full, *others)
-    source = f"typedef {accumulating_type(dtype)} A;\n"
-    source += f"typedef {index_type(each.outer * each.count * each.inner)} Index;\ntypedef {kind} R;\n"
-    source += constants(COUNT=each.count, INNER=each.inner, PARTS=each.parts, V=lanes, X=across, Y=high,
-                        LENGTH=-(-each.count // each.parts), PACKED=lanes_of(made, lanes, out) == lanes)  # fmt: skip
+    source = definitions(
+        A=accumulating_type(dtype), Index=index_type(each.outer * each.count * each.inner), R=made, COUNT=each.count,
+        INNER=each.inner, PARTS=each.parts, V=lanes, X=across, Y=high, LENGTH=-(-each.count // each.parts),
+        PACKED=lanes_of(made.itemsize, lanes, out) == lanes,
+    )  # fmt: skip
     parameters = [f"const {c_type(o.dtype)}* __restrict__ p_{o.name}" for o in operands]
     loads = [f"const auto packed_{o.name} = pack_at<{c_type(o.dtype)}, V>(p_{o.name} + at0);" for o in full]
     values = [f"const A {o.name} = (A)wide(packed_{o.name}.at[j]);" for o in full]

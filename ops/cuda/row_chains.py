@@ -16,7 +16,7 @@ from mspc.ops.cuda.elementwise import ColumnTotals, KernelOperand, LoopLine, Loo
 from mspc.ops.cuda.text import (
     accumulating_type,
     address,
-    constants,
+    definitions,
     grid_of,
     index_type,
     neutral,
@@ -182,38 +182,13 @@ def end_of_total(line: LoopLine, group: int, most: LoopLine | None) -> str:
 # same bits, the same as from a separate reduction.
 
 
-_BEGIN = r"""
-const u64 parts[RANKS] = {PARTS}, signs[RANKS] = {SIGNS};
-const unsigned int call = ((volatile unsigned int*)sum_state)[0] + 1;
-if (threadIdx.x == 0) {
-    if (blockIdx.x == 0) {
-        if (sum_place) *sum_place = sum_mark | sum_step[0] << STEP_SHIFT;
-        tell_ranks(signs, 0, call);
-    }
-    hear_ranks(signs, 0, call);
-}
-__syncthreads();
-"""
-
-_END = r"""
-__syncthreads();
-if (threadIdx.x == 0 && atomicAdd(sum_state + 1, 1u) == gridDim.x - 1) {
-    tell_ranks(signs, 1, call);
-    hear_ranks(signs, 1, call);
-    sum_state[1] = 0;
-    __threadfence_system();
-    ((volatile unsigned int*)sum_state)[0] = call;
-}
-"""
-
-
 PLACE = "volatile long long* sum_place, const long long sum_mark"
 """The kernel's last parameters."""
 
 
 def sum_definitions(summed: RankSum) -> str:
     """Return C++ before the kernel."""
-    sizes = constants(RANKS=len(summed.addresses), OWN=summed.own, STEP_SHIFT=summed.shift)
+    sizes = definitions(RANKS=len(summed.addresses), OWN=summed.own, STEP_SHIFT=summed.shift)
     return sizes + source_text("ops/cuda/rank_sums.cuh")
 
 
@@ -233,13 +208,11 @@ def sum_place(summed: RankSum) -> list[Any]:
 
 def sum_begin(summed: RankSum) -> list[str]:
     """Return the kernel's first statements."""
-    names = {letter: ", ".join(f"{letter}{i}" for i in range(len(summed.addresses))) for letter in "sg"}
-    return _BEGIN.replace("PARTS", names["s"]).replace("SIGNS", names["g"]).split("\n")[1:-1]
-
-
-def sum_end() -> list[str]:
-    """Return the kernel's last statements."""
-    return list[str](_END.split("\n")[1:-1])
+    parts, signs = (", ".join(f"{letter}{i}" for i in range(len(summed.addresses))) for letter in "sg")
+    return [
+        f"const u64 parts[RANKS] = {{{parts}}}, signs[RANKS] = {{{signs}}};",
+        "const unsigned int call = begin_sum(signs, sum_state, sum_step, sum_place, sum_mark);",
+    ]
 
 
 # A chain along rows (see `row_chain`) is one CUDA kernel.
@@ -316,7 +289,8 @@ def launch_rows(device: Device, chain: RowChain) -> Launch | None:
     if draws:
         given.append(("const long long* running_at", device.step))
     given += [(f"const u64 seed{i}", np.uint64(seed)) for i, seed in enumerate(seeds)]
-    head = f"typedef {index_type(math.prod(chain.dims))} I, Index;\n" + constants(
+    head = definitions(
+        Index=index_type(math.prod(chain.dims)), I="Index",
         ROWS=rows, COLUMNS=chain.length, GROUP=group, THREADS=threads, V=lanes, PACKS=packs, BLOCKS=blocks,
         EXACT=packs * lanes * group == chain.length, RAGGED=chain.length % lanes != 0,
     )  # fmt: skip
@@ -324,7 +298,7 @@ def launch_rows(device: Device, chain: RowChain) -> Launch | None:
     given += sum_parameters(summed) if summed else []
     parameters = ", ".join([*(declaration for declaration, _ in given), *([PLACE] if summed else [])])
     if summed is not None:
-        begin, body = [*sum_begin(summed), *begin], [*body, *sum_end()]
+        begin, body = [*sum_begin(summed), *begin], [*body, "end_sum(signs, sum_state, call);"]
     lines = "".join(f"    {line}\n" for line in [*begin, *body])
     text = f'extern "C" __global__ void __launch_bounds__(THREADS) row_chain({parameters}) {{\n{lines}}}\n'
     parts = (source_text("ops/cuda/formulas.cuh"), head, sum_definitions(summed) if summed else "",

@@ -21,7 +21,7 @@ from mspc.ops.cuda.moves import WORDS, RowLookup, add_along, gather
 from mspc.ops.cuda.text import (
     accumulating_type,
     address,
-    constants,
+    definitions,
     grid_of,
     index_type,
     lanes_of,
@@ -68,9 +68,9 @@ def head(sums: Sequence[NamedRows]) -> str:
     first = sums[0].lookup
     alike = all(_places(one.lookup) == _places(first) for one in sums)
     size, offset, total = _places(first) if alike else (0, 0, 0)
-    return f"typedef {c_type(dtype_of(sums[0].ids.dtype))} I;\n" + constants(
-        LOOKUPS=len(sums), BATCH=first.batch, COUNT=first.count, ALIKE=alike, SIZE=size, OFFSET=offset, TOTAL=total,
-        BLOCK=BLOCK,
+    return definitions(
+        I=dtype_of(sums[0].ids.dtype), LOOKUPS=len(sums), BATCH=first.batch, COUNT=first.count, ALIKE=alike, SIZE=size,
+        OFFSET=offset, TOTAL=total, BLOCK=BLOCK,
     ) + source_text("ops/cuda/names.cuh")  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def sorting(device: Device, sums: Sequence[NamedRows], table: Array, chunks: Arr
     lookup = sums[0].lookup
     chunk = chunk_of(lookup.count)
     groups = len(sums) * lookup.batch
-    source = head(sums) + constants(CHUNK=chunk, ABREAST=ABREAST) + source_text("ops/cuda/sort_names.cu")
+    source = head(sums) + definitions(CHUNK=chunk, ABREAST=ABREAST) + source_text("ops/cuda/sort_names.cu")
     sort = device.kernel(source, "sort_chunks")
     merge = device.kernel(source, "merge_chunks") if lookup.count > chunk else None
 
@@ -174,14 +174,12 @@ def tile_of(count: int) -> int:
 
 
 def sum_source(sums: Sequence[NamedRows], lanes: int, each: int) -> str:
-    """Return row_sums.cuh and its constants, for rows in packs of `lanes` elements, of which a thread has `each`."""
+    """Return row_sums.cuh and its definitions, for rows in packs of `lanes` elements, of which a thread has `each`."""
     lookup, dtype = sums[0].lookup, dtype_of(sums[0].rows.dtype)
     most = max(lookup.count, *(one.lookup.size for one in sums))
     elements = max(len(sums) * lookup.count, most) * lookup.batch * lookup.middle * lookup.inner
     packs, tile = lookup.inner // lanes, tile_of(lookup.count)
-    source = f"typedef {c_type(dtype)} T;\ntypedef {accumulating_type(dtype)} A;\n"
-    source += f"typedef {index_type(elements)} Index;\n" + head(sums)
-    return source + constants(
+    return definitions(T=dtype, A=accumulating_type(dtype), Index=index_type(elements)) + head(sums) + definitions(
         MIDDLE=lookup.middle, INNER=packs, V=lanes, TILE=tile, TILES=max(1, lookup.count // tile),
         SHARE=share_of(lookup), EACH=each, APART=packs // each,
     ) + source_text("ops/cuda/row_sums.cuh")  # fmt: skip
@@ -211,7 +209,7 @@ def _launch(device: Device, name: str, sums: Sequence[NamedRows], held: int) -> 
     lanes = lanes_of(dtype.itemsize, lookup.inner, *arrays)
     packs, groups, share = lookup.inner // lanes, lookup.batch * lookup.middle, share_of(lookup)
     each = max(n for n in (1, 2, 4, 8) if n == 1 or (packs % n == 0 and packs // n >= _ABREAST and share == 1))
-    source = sum_source(sums, lanes, each) + constants(BASED=based) + source_text("ops/cuda/add_rows.cu", name=name)
+    source = sum_source(sums, lanes, each) + definitions(BASED=based) + source_text("ops/cuda/add_rows.cu", name=name)
     begins_of = [lookup.batch * (one.lookup.size + 1) for one in sums]
     names = len(sums) * lookup.batch * lookup.count
     parts = (8 * names, 8 * names, 4 * sum(begins_of), bytes_of_tiles(sums))
@@ -335,8 +333,6 @@ def _source(op: Any, dtypes: Sequence[DType], tensors: Sequence[int], gradient: 
 # One CUDA kernel looks rows up in many tables, and rounds those that have a narrower result.
 
 
-_BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "u64"}
-"""The types as which elements are copied, by their bytes."""
 
 
 def look_up(device: Device, several: Sequence[NamedRows]) -> Launch | None:
@@ -359,11 +355,10 @@ def _look_up(device: Device, tables: Sequence[NamedRows]) -> Launch:
     lanes = lanes_of(max(source.itemsize, target.itemsize), lookup.inner, *arrays)
     packs = len(tables) * lookup.batch * lookup.middle * lookup.count * (lookup.inner // lanes)
     rounds = source != target
-    types = (c_type(source), c_type(target)) if rounds else (_BITS[source.itemsize],) * 2
+    types = (source, target) if rounds else (WORDS[source.itemsize],) * 2
     nothing = "narrow<T>(0.0f)" if rounds else "0"
-    text = f"typedef {types[0]} T;\ntypedef {types[1]} O;\ntypedef {index_type(packs)} Index;\n"
-    text += head(tables)
-    text += constants(MIDDLE=lookup.middle, INNER=lookup.inner // lanes, V=lanes, PACKS=packs)
+    text = definitions(T=types[0], O=types[1], Index=index_type(packs)) + head(tables)
+    text += definitions(MIDDLE=lookup.middle, INNER=lookup.inner // lanes, V=lanes, PACKS=packs)
     element = "narrow<O>(wide(found.at[j]))" if rounds else "found.at[j]"
     text += source_text("ops/cuda/look_up.cu", element=element, nothing=nothing)
     kernel = device.kernel(text, "look_up")
@@ -402,8 +397,7 @@ def scatter_few(device: Device, dims: Sequence[int], begins: Sequence[int], size
             f"if (id < 0 || id >= {shape[d]}ll) return -1; place += id * {steps[d]}ll; }}"
         )
     target = [f"target += rest % {packs[d]}ll * {steps[d]}ll; rest /= {packs[d]}ll;" for d in reversed(rest)]
-    source = f"typedef {c_type(dtype_of(indices.dtype))} I;\ntypedef {WORDS[item * lanes]} W;\n"
-    source += constants(COUNT=count, ROW=row // lanes)
+    source = definitions(I=dtype_of(indices.dtype), W=WORDS[item * lanes], COUNT=count, ROW=row // lanes)
     places = {"named": "\n    ".join(named), "target": "\n    ".join(target)}
     source += source_text("ops/cuda/write_few.cu", **places)
     kernel = device.kernel(source, "write_few")
@@ -476,7 +470,7 @@ def _scatter_places(device: Device, shape: Sequence[int], begins: Sequence[int],
             f"{{ long long id = (long long)ids[at * {named} + {d}]; if (id < 0) id += {size}ll; id -= {begin}ll; "
             f"inside = inside && id >= 0 && id < {shape[d]}ll; place = place * {shape[d]}ll + id; }}"
         )
-    source = f"typedef {c_type(dtype_of(indices.dtype))} I;\n" + constants(COUNT=count)
+    source = definitions(I=dtype_of(indices.dtype), COUNT=count)
     source += source_text("ops/cuda/places_of_rows.cu", named="\n    ".join(lines))
     kernel = device.kernel(source, "places_of_rows")
     grid = grid_of(-(-count // _BLOCK))
@@ -492,10 +486,9 @@ def _marked(device: Device, sizes: tuple[int, int, int, int], row: int, x: Array
     item = dtype_of(x.dtype).itemsize
     lanes = lanes_of(item, row, x, updates, out)
     packs = places * row // lanes
-    source = f"typedef {c_type(dtype_of(ids.dtype))} I;\ntypedef {WORDS[item * lanes]} W;\n"
-    source += f"typedef {index_type(max(given, places) * row)} Index;\n"
-    source += constants(
-        PLACES=places, UPDATES=given, SIZE=size, COUNT=count, INNER=inner, WRAPS=wraps, PACKS=packs, ROW=row // lanes,
+    source = definitions(
+        I=dtype_of(ids.dtype), W=WORDS[item * lanes], Index=index_type(max(given, places) * row), PLACES=places,
+        UPDATES=given, SIZE=size, COUNT=count, INNER=inner, WRAPS=wraps, PACKS=packs, ROW=row // lanes,
     ) + source_text("ops/cuda/write_marked.cu")  # fmt: skip
     clear, mark, write = (device.kernel(source, name) for name in ("clear_marks", "mark_places", "write_marked"))
 

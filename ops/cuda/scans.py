@@ -6,8 +6,8 @@ import math
 
 from mspc.ir.types import DType, dtype_of
 from mspc.ops.cuda.rows_by_number import ABREAST, BLOCK, chunk_of, divided
-from mspc.ops.cuda.text import accumulating_type, constants, grid_of, index_type, is_contiguous
-from mspc.ops.device import C_TYPES, Array, Device, Launch, c_type
+from mspc.ops.cuda.text import accumulating_type, definitions, grid_of, index_type, is_contiguous, macros
+from mspc.ops.device import C_TYPES, Array, Device, Launch
 from mspc.ops.source_files import source_text
 
 _BLOCK = 256
@@ -23,9 +23,10 @@ def running_sum(device: Device, axis: int, exclusive: bool, reverse: bool, x: Ar
     inner, count = math.prod(x.shape[axis + 1 :]), x.shape[axis]
     lines = math.prod(x.shape) // count
     each = lines >= _LINES or count <= 32
-    source = f"typedef {c_type(dtype)} T;\ntypedef {accumulating_type(dtype)} A;\n"
-    source += f"typedef {index_type(math.prod(x.shape) + _BLOCK * inner)} Index;\n"
-    source += constants(LINES=lines, COUNT=count, INNER=inner, EXCLUSIVE=exclusive, REVERSE=reverse, THREADS=_BLOCK)
+    source = definitions(
+        T=dtype, A=accumulating_type(dtype), Index=index_type(math.prod(x.shape) + _BLOCK * inner), LINES=lines,
+        COUNT=count, INNER=inner, EXCLUSIVE=exclusive, REVERSE=reverse, THREADS=_BLOCK,
+    )  # fmt: skip
     source += source_text("ops/cuda/running_sum_of_thread.cu" if each else "ops/cuda/running_sum.cu")
     kernel = device.kernel(source, "running_sum")
     grid = grid_of(-(-lines // _BLOCK) if each else lines)
@@ -41,9 +42,10 @@ def top_elements(device: Device, x: Array, values: Array, places: Array, smalles
         return None
     dtype = dtype_of(x.dtype)
     threads = 32 if count <= 512 else _BLOCK
-    source = f"typedef {c_type(dtype)} T;\ntypedef {accumulating_type(dtype)} A;\n"
-    source += f"typedef {c_type(dtype_of(places.dtype))} Place;\n" + constants(SMALLEST=smallest)
-    source += constants(COUNT=count, K=most, THREADS=threads) + source_text("ops/cuda/top_elements.cu")
+    source = definitions(
+        T=dtype, A=accumulating_type(dtype), Place=dtype_of(places.dtype), SMALLEST=smallest, COUNT=count, K=most,
+        THREADS=threads,
+    ) + source_text("ops/cuda/top_elements.cu")  # fmt: skip
     kernel = device.kernel(source, "top_elements")
     return lambda: kernel(grid_of(rows), threads, [x, values, places])
 
@@ -67,11 +69,10 @@ def sort_lines(
     if not math.prod(x.shape) or count > MOST:
         return None
     lines, chunk = math.prod(x.shape) // count, chunk_of(count)
-    source = _keys(dtype_of(x.dtype), descending)
-    source += f"typedef {c_type(dtype_of(places.dtype))} Place;\n"
-    source += f"typedef {index_type(lines * count + BLOCK * inner)} Index;\n"
-    source += constants(LINES=lines, COUNT=count, INNER=inner, CHUNK=chunk, BLOCK=BLOCK, ABREAST=ABREAST)
-    source += source_text("ops/cuda/sort_lines.cu")
+    source = _keys(dtype_of(x.dtype), descending) + definitions(
+        Place=dtype_of(places.dtype), Index=index_type(lines * count + BLOCK * inner), LINES=lines, COUNT=count,
+        INNER=inner, CHUNK=chunk, BLOCK=BLOCK, ABREAST=ABREAST,
+    ) + source_text("ops/cuda/sort_lines.cu")  # fmt: skip
     wide = 8 if x.dtype.itemsize == 8 else 4
     several = count > chunk
     keys, chunks = divided(device, held, (wide * lines * count, 4 * lines * count) if several else (1, 1))
@@ -89,13 +90,11 @@ def sort_lines(
 
 def _keys(dtype: DType, descending: bool) -> str:
     wide = dtype.itemsize == 8
-    types = f"typedef {c_type(dtype)} T;\ntypedef {'u64' if wide else 'unsigned int'} Key;\n"
-    types += f"constexpr Key TOP = (Key)1 << {63 if wide else 31};\n"
+    types = definitions(T=dtype, Key="u64" if wide else "unsigned int", DESCENDING=descending)
     if dtype.is_float:
-        types += f"typedef {'double' if wide else 'float'} V;\n" + constants(DESCENDING=descending)
-        return types + f"#define BITS {'(Key)__double_as_longlong' if wide else '__float_as_uint'}\n"
-    types += f"typedef {'long long' if wide else 'int'} V;\n"
-    return types + constants(DESCENDING=descending, SIGNED=dtype.kind == "i")
+        bits = macros(BITS="(Key)__double_as_longlong" if wide else "__float_as_uint")
+        return types + definitions(V="double" if wide else "float") + bits
+    return types + definitions(V="long long" if wide else "int", SIGNED=dtype.kind == "i")
 
 
 # This CUDA kernel finds the place of the largest or smallest element along one axis, the first of several.
@@ -114,9 +113,9 @@ def place_of_extremum(device: Device, x: Array, axis: int, out: Array, largest: 
     while threads < min(_MOST_THREADS, shape[axis] // _EACH):
         threads *= 2
     dtype = dtype_of(x.dtype)
-    source = f"typedef {c_type(dtype)} T;\ntypedef {accumulating_type(dtype)} A;\n"
-    source += f"typedef {c_type(dtype_of(out.dtype))} R;\n"
-    source += constants(COLUMNS=shape[axis], INNER=math.prod(shape[axis + 1 :]), LARGEST=largest)
-    source += source_text("ops/cuda/place_of_extremum.cu")
+    source = definitions(
+        T=dtype, A=accumulating_type(dtype), R=dtype_of(out.dtype), COLUMNS=shape[axis],
+        INNER=math.prod(shape[axis + 1 :]), LARGEST=largest,
+    ) + source_text("ops/cuda/place_of_extremum.cu")  # fmt: skip
     kernel = device.kernel(source, "place_of_extremum")
     return lambda: kernel(grid_of(rows), threads, [x, out])

@@ -1,6 +1,7 @@
 #include "sorted_keys.cuh"
 #include "merged_chunks.cuh"
 
+constexpr Key TOP = (Key)1 << (8 * sizeof(Key) - 1);
 #ifdef BITS
 // What is no number comes last, and zeros are equal.
 __device__ __forceinline__ Key key_of(T given) {

@@ -100,13 +100,23 @@ def neutral(how: str, dtype: DType) -> str:
     return f"(-{2 ** (bits - 1) - 1}ll - 1)" if how == "Largest" else f"{2 ** (bits - 1) - 1}ll"
 
 
-def constants(**values: Any) -> str:
-    """Return C++ definitions of integers and flags."""
-    return "".join(
-        f"constexpr {'bool' if isinstance(v, bool) else 'long long' if abs(v) >= 2**31 else 'int'} {name} = "
-        f"{str(v).lower()}{'ll' if abs(v) >= 2**31 else ''};\n"
-        for name, v in values.items()
-    )  # fmt: skip
+def definitions(**values: Any) -> str:
+    """Return C++ definitions of types (a C++ type or an element type), of integers and of flags."""
+    return "".join(_definition(name, value) for name, value in values.items())
+
+
+def _definition(name: str, value: Any) -> str:
+    if isinstance(value, str | DType):
+        return f"typedef {value if isinstance(value, str) else c_type(value)} {name};\n"
+    if isinstance(value, bool):
+        return f"constexpr bool {name} = {str(value).lower()};\n"
+    wide = abs(value) >= 2**31
+    return f"constexpr {'long long' if wide else 'int'} {name} = {value}{'ll' if wide else ''};\n"
+
+
+def macros(**values: object) -> str:
+    """Return C++ definitions of macros."""
+    return "".join(f"#define {name} {value}\n" for name, value in values.items())
 
 
 def index_type(elements: int) -> str:

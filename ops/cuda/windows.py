@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from mspc.ir.types import dtype_of
-from mspc.ops.cuda.text import WORDS, accumulating_type, constants, index_type, lanes_of
-from mspc.ops.device import Array, Device, Launch, c_type, in_order
+from mspc.ops.cuda.text import WORDS, accumulating_type, definitions, index_type, lanes_of, macros
+from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.source_files import source_text
 
 _BLOCK = 256
@@ -97,11 +97,12 @@ def _launch(device: Device, name: str, image: Array, result: Array, along: Seque
             f"BEFORE{d}": own.before if own else 0,
         }
     threads = math.prod(out.shape) // lanes
-    source = f"typedef {c_type(dtype)} T;\ntypedef {accumulating_type(dtype)} A;\n"
-    few = _taps(along) <= _MOST_TAPS
-    source += f"typedef unsigned {'char' if few else 'short'} Tap;\n" + constants(NONE=255 if few else 65535)
-    source += f"typedef {index_type(max(image.size, result.size))} Index;\n" + constants(**sizes, THREADS=threads)
-    source += f"#define LOWEST ({_LOWEST[accumulating_type(dtype)]})\n" + source_text(f"ops/cuda/window_{name}.cu")
+    few, type = _taps(along) <= _MOST_TAPS, accumulating_type(dtype)
+    source = definitions(
+        T=dtype, A=type, Tap=f"unsigned {'char' if few else 'short'}", NONE=255 if few else 65535,
+        Index=index_type(max(image.size, result.size)), **sizes, THREADS=threads,
+    )  # fmt: skip
+    source += macros(LOWEST=f"({_LOWEST[type]})") + source_text(f"ops/cuda/window_{name}.cu")
     kernel = device.kernel(source, name)
     arguments = tuple(_as_stored(array, last) if array.ndim == image.ndim else array for array in (*given, out))
 
@@ -141,7 +142,7 @@ def fold(device: Device, source: Array, target: Array, stride: int, before: tupl
     of the source and after its last channel. Arrays are [n, c, h, w] with channels last in memory."""
     lanes = _PACK // target.itemsize
     threads = target.size // lanes
-    text = _constants(source, target, stride, threads) + constants(V=lanes, B0=before[0], B1=before[1])
+    text = _constants(source, target, stride, threads) + definitions(V=lanes, B0=before[0], B1=before[1])
     text += source_text("ops/cuda/fold.cu")
     kernel = device.kernel(text, "fold")
     arguments = (_stored(source), _stored(target))
@@ -163,5 +164,4 @@ def _stored(array: Array) -> Array:
 def _constants(plain: Array, folded: Array, stride: int, threads: int) -> str:
     sizes: dict[str, Any] = {"C": plain.shape[1], "H": plain.shape[2], "W": plain.shape[3], "S": stride}
     sizes |= {"FC": folded.shape[1], "FH": folded.shape[2], "FW": folded.shape[3], "THREADS": threads}
-    types = f"typedef {WORDS[plain.itemsize]} T;\ntypedef {index_type(max(plain.size, folded.size))} Index;\n"
-    return types + constants(**sizes)
+    return definitions(T=WORDS[plain.itemsize], Index=index_type(max(plain.size, folded.size)), **sizes)

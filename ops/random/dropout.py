@@ -18,8 +18,8 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.blocks import elementwise
 from mspc.ops.cuda.elementwise import launch_elementwise
 from mspc.ops.cuda.moves import put_values
-from mspc.ops.cuda.text import address, constants, grid_of, index_type, number
-from mspc.ops.device import Array, Device, Launch, c_type, computing_type
+from mspc.ops.cuda.text import address, definitions, grid_of, index_type, number
+from mspc.ops.device import Array, Device, Launch, computing_type
 from mspc.ops.fused.dropout_mask import DropoutMask
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, require_float, sample
 from mspc.ops.operator_arguments import shape_of
@@ -277,8 +277,8 @@ class Dropout(DrawnByPlace):
         random_dims = self.random_dims(x.ndim)
         place = "at" if random_dims == x.ndim else f"(at / {math.prod(x.shape[random_dims:])})"
         keeps = device_keeps(*self.part(x.shape), self.keep_prob, place)
-        source = f"typedef {c_type(dtype)} T;\ntypedef {computing_type(dtype)} A;\n"
-        source += f"typedef {index_type(x.size + 256 * lanes)} Index;\n" + constants(SIZE=x.size, V=lanes)
+        index = index_type(x.size + 256 * lanes)
+        source = definitions(T=dtype, A=computing_type(dtype), Index=index, SIZE=x.size, V=lanes)
         source += source_text("ops/random/dropout.cu", factor=repr(1 / self.keep_prob), keeps=keeps)
         kernel = device.kernel(source, "dropout")
         grid = grid_of(-(-x.size // (256 * lanes)))
