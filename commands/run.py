@@ -74,7 +74,7 @@ def run_script(
         from mspc.mindspore_api import alias
 
         alias.install()
-        simulate_script(path, wanted, True, only_rank, script_arguments, wishes, _profilers(profile), strategies)
+        simulate_script(path, wanted, only_rank, script_arguments, wishes, _profilers(profile), strategies)
         return
     if wanted == 1:
         _run_rank(path, True, only_rank, script_arguments, wishes, profile, strategies)

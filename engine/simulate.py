@@ -250,10 +250,8 @@ class SimulatedCalls(RankCalls):
 
     has_own_process: ClassVar[bool] = False
 
-    def __init__(
-        self, job: Job, ranks_given: bool, script_folder: str, shared: SharedCompiles, strategies: Path | None = None
-    ) -> None:
-        super().__init__(job, ranks_given, script_folder, strategies)
+    def __init__(self, job: Job, script_folder: str, shared: SharedCompiles, strategies: Path | None = None) -> None:
+        super().__init__(job, True, script_folder, strategies)
         self._shared = shared
         self._compiles = 0
 
@@ -263,15 +261,14 @@ class SimulatedCalls(RankCalls):
 
 
 def simulate_script(
-    path: Path, ranks: int, ranks_given: bool, only_rank: int | None, arguments: Sequence[str],
-    wishes: Wishes | None = None, profiler: Callable[[], Any] = lambda: None, strategies: Path | None = None,
+    path: Path, ranks: int, only_rank: int | None, arguments: Sequence[str], wishes: Wishes | None = None,
+    profiler: Callable[[], Any] = lambda: None, strategies: Path | None = None,
 ) -> None:  # fmt: skip
     """Run a script on `ranks` simulated ranks. `profiler` makes an object that times the steps of one rank. strategies:
     a file by which operators are sharded.
 
     Raises:
-        RanksWanted: the script asks for another number, and `--ranks` was not given. MspcError: the first failure of a
-            rank, with the rank's number in its message. SystemExit: a rank's own.
+        MspcError: the first failure of a rank, with the rank's number in its message. SystemExit: a rank's own.
     """
     shared = SharedCompiles(ranks)
     users: list[UserState] = []
@@ -283,7 +280,7 @@ def simulate_script(
         users.append(user)
         job = SimulatedJob(comm, user, simulated_hardware(wishes, comm.rank))
         job.profile = profiler()
-        user.handler = SimulatedCalls(job, ranks_given, str(path.resolve().parent), shared, strategies)
+        user.handler = SimulatedCalls(job, str(path.resolve().parent), shared, strategies)
         user.enter()
         try:
             _naming(comm.rank, ranks, lambda: run_script_as("__main__", path, arguments))
