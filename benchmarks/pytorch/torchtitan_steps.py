@@ -20,7 +20,9 @@ ROWS = (
     "llama3 8 dp=8", "llama3 8 dp=4 rep=2", "llama3 8 dp=4 tp=2", "llama3 8 dp=4 tp=2 sequence_parallel=0",
     "llama3 8 dp=4 tp=2 backend=full_dtensor", "llama3 8 dp=1 tp=8", "llama3 16 dp=4 rep=2 tp=2", "llama3 64 dp=8 tp=8",
     "qwen3 8 dp=8", "qwen3 8 dp=4 tp=2", "qwen3 8 dp=2 rep=2 tp=2", "deepseek_v3 8 dp=8", "llama3 8 dp=4 cp=2",
-    "deepseek_v3 8 dp=8 ep=2", "llama3 8 dp=8 backend=spmd_types",
+    "deepseek_v3 8 dp=8 ep=2", "llama3 8 dp=8 backend=spmd_types", "llama3 2 dp=1 pp=2", "llama3 8 dp=4 pp=2",
+    "llama3 8 dp=2 tp=2 pp=2", "llama3 8 dp=2 rep=2 pp=2 schedule=GPipe", "qwen3 8 dp=4 pp=2",
+    "llama3 8 dp=4 pp=2 layers=4 schedule=Interleaved1F1B", "llama3 64 dp=8 tp=4 pp=2", "deepseek_v3 8 dp=4 pp=2",
 )  # fmt: skip
 """Model, ranks and degrees. dp: shards; rep: replicas."""
 
@@ -29,9 +31,10 @@ def prove(row: str, folder: Path) -> str:
     """Return the result of a row."""
     model, ranks, *degrees = row.split()
     mspc = [sys.executable, "-P", "-m", "mspc"]
-    one, many = folder / model, folder / row.replace(" ", "_")
+    common = [each for each in degrees if each.startswith(("layers=", "balance="))]
+    one, many = folder / "_".join((model, *common)), folder / row.replace(" ", "_")
     begin = time.perf_counter()
-    for out, count, given in ((one, "1", []), (many, ranks, degrees)):
+    for out, count, given in ((one, "1", common), (many, ranks, degrees)):
         command = [*mspc, "capture", __file__, "--ranks", count, "--out", str(out), "--", model, *given]
         done = None if out.exists() else subprocess.run(command, capture_output=True, text=True)
         if done is not None and done.returncode:
@@ -72,11 +75,13 @@ def capture(model: str, given: dict[str, str]) -> None:
         data_parallel_replicate_degree=degree.get("rep", 1), data_parallel_shard_degree=degree.get("dp", -1),
         tensor_parallel_degree=degree.get("tp", 1), context_parallel_degree=degree.get("cp", 1),
         expert_parallel_degree=degree.get("ep", 1), enable_sequence_parallel=bool(degree.get("sequence_parallel", 1)),
-        context_parallel_load_balancer=None, spmd_backend=backend,
+        context_parallel_load_balancer=None, spmd_backend=backend, pipeline_parallel_degree=degree.get("pp", 1),
+        pipeline_parallel_schedule=given.get("schedule", "1F1B"), pipeline_parallel_microbatch_size=1,
     )  # fmt: skip
-    training = TrainingConfig(seq_len=SEQUENCE, local_batch_size=BATCH, mixed_precision_param="float32")
+    own_rows = BATCH // (degree.get("rep", 1) * degree.get("dp", 1))
+    training = TrainingConfig(seq_len=SEQUENCE, local_batch_size=own_rows, mixed_precision_param="float32")
     config, compiled = spec.model, CompileConfig(enable=False)
-    config.layers = config.layers[:2]
+    config.layers = config.layers[: degree.get("layers", 2)]
     for layer in config.layers:
         layer.attention.inner_attention = ScaledDotProductAttention.Config()
     debug = SimpleNamespace(moe_force_load_balance=False, batch_invariant=False)
@@ -85,17 +90,26 @@ def capture(model: str, given: dict[str, str]) -> None:
     ranks, dims, place, shards = int(os.environ["WORLD_SIZE"]), None, 0, 1
     with torch.device("cpu" if ranks == 1 else "meta"):
         network = config.build()
+    loss = CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(spec)).build(compile_config=compiled)
+    networks, schedule, ends = [network], None, (True, True)
     if ranks > 1:
         dims = ParallelDims.from_config(parallelism, ranks)
-        network = spec.parallelize_fn(
-            network, parallel_dims=dims, training=training, parallelism=parallelism, compile_config=compiled,
-            ac_config=None, dump_folder="",
-        )  # fmt: skip
-        network.to_empty(device="cpu")
+        common = {"parallel_dims": dims, "training": training, "parallelism": parallelism, "compile_config": compiled,
+                  "ac_config": None, "dump_folder": ""}  # fmt: skip
+        if dims.pp > 1:
+            schedule, networks, *ends = spec.pipelining_fn(
+                network, device=torch.device("cpu"), model_config=config, parallelize_fn=spec.parallelize_fn,
+                loss_fn=loss, **common,
+            )  # fmt: skip
+        else:
+            networks = [spec.parallelize_fn(network, **common)]
         shards = dims.dp_replicate * dims.dp_shard
         place = dims.get_mesh("batch").get_local_rank() if shards > 1 else 0
-    with torch.no_grad():
-        network.init_weights(buffer_device=None)
+    for part in networks:
+        if ranks > 1:
+            part.to_empty(device="cpu")
+        with torch.no_grad():
+            part.init_weights(buffer_device=None)
     torch.manual_seed(0)
     rows = slice(place * BATCH // shards, (place + 1) * BATCH // shards)
     tokens, labels = (torch.randint(0, config.vocab_size, (BATCH, SEQUENCE))[rows] for _ in range(2))
@@ -104,18 +118,24 @@ def capture(model: str, given: dict[str, str]) -> None:
         tokens, labels, more = full_dtensor.parallelize_inputs(dims, tokens, labels, more)
     elif dims is not None and backend == "spmd_types":
         tokens, labels, more = spmd_types.annotate_input_spmd_types(dims, tokens, labels, more)
-    loss = CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(spec)).build(compile_config=compiled)
 
     class Network(torch.nn.Module):
-        def __init__(self) -> None:
+        def __init__(self, network: torch.nn.Module) -> None:
             super().__init__()
             self.network = network
 
         def forward(self, tokens: torch.Tensor, labels: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
             return loss(self.network(tokens, **more), labels, BATCH * SEQUENCE)[0]
 
-    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
-    mspc.capture.step(Network(), {"tokens": tokens, "labels": labels, **more}, optimizer=optimizer)
+    def run() -> torch.Tensor | None:
+        losses: list[torch.Tensor] = []
+        given = [tokens] if ends[0] else []
+        schedule.step(*given, target=labels, losses=losses, loss_kwargs={"global_valid_tokens": BATCH * SEQUENCE})
+        return torch.stack(losses).sum() if losses else None
+
+    optimizer = torch.optim.AdamW([each for part in networks for each in part.parameters()], lr=1e-3)
+    inputs = {"tokens": tokens, "labels": labels, **more}
+    mspc.capture.step(list(map(Network, networks)), inputs, optimizer=optimizer, run=run if schedule else None)
 
 
 def main() -> None:
