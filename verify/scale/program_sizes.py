@@ -169,7 +169,7 @@ class Divisors:
     def join(self, whole: Product, segments: Segments) -> None:
         """Let a dimension be made of segments. If no segment is of several unknowns, or joined, all have one divisor:
         so they may be sliced anywhere."""
-        if all(len(self.resolved(part)) < 2 and not self.segments(part) for part, _ in segments):
+        if len(segments) == 1 or all(len(self.resolved(part)) < 2 and not self.segments(part) for part, _ in segments):
             for part, _ in segments:
                 self.equal(part, whole)
             return
@@ -202,10 +202,20 @@ class Divisors:
         """Let a dimension be the product of others. Segments repeat within it, or are all in the innermost one."""
         segments = self.segments(whole) or self.segments(factors[-1:])
         if segments and len(factors) > 1:
-            fits = sizes[-1] % sum(n for _, n in segments) == 0
-            self.freeze(factors[:-1] if fits else (*whole, *factors))
-            factors = factors[-1:]
+            if sizes[-1] % sum(n for _, n in segments) == 0:
+                self.freeze(factors[:-1])
+                factors = factors[-1:]
+            else:
+                self._unjoin(whole)
+                self._unjoin(factors[-1:])
         self.equal(whole, factors)
+
+    def _unjoin(self, product: Product) -> None:
+        """Let all segments of a joined dimension have one divisor, so that they may be sliced anywhere."""
+        for part, _ in self.segments(product):
+            self._joined.pop(self.resolved(product)[0], None)
+            self._unjoin(part)
+            self.equal(part, product)
 
     def _unjoined(self, product: Product, number: int) -> tuple[Product, int]:
         """A product in resolved unknowns, and the number that it divides; of a joined dimension those of the segment
