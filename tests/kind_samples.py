@@ -369,6 +369,7 @@ _MORE: tuple[tuple[Any, ...], ...] = (
     ("scatter_reduce.two", WHOLE, 1, integers(3, 4), WHOLE, "mean"),
     ("scatter_reduce.two", WHOLE, 1, integers(3, 4), MORE, "mean", {"include_self": False}),
     ("repeat_interleave.self_Tensor", X, integers(1, low=2, high=3), 1, {"output_size": 8}),
+    ("repeat_interleave.Tensor", Drawn("counts", (6,)), {"output_size": 9}),
     ("repeat_interleave.self_Tensor", floats(6, 2), Drawn("counts", (6,)), 0, {"output_size": 9}),
     ("stft.default", floats(2, 40), 16, 4, 12, floats(12), True, False, True),
     ("istft.default", Drawn("complex64", (2, 9, 5)), 16, 4, 12, floats(12, low=0.5), True, True, None, 20),

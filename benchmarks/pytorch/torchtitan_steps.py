@@ -14,17 +14,19 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 SEQUENCE, BATCH = 64, 8
 ROWS = (
     "llama3 8 dp=8", "llama3 8 dp=4 rep=2", "llama3 8 dp=4 tp=2", "llama3 8 dp=4 tp=2 sequence_parallel=0",
     "llama3 8 dp=4 tp=2 backend=full_dtensor", "llama3 8 dp=1 tp=8", "llama3 16 dp=4 rep=2 tp=2", "llama3 64 dp=8 tp=8",
     "qwen3 8 dp=8", "qwen3 8 dp=4 tp=2", "qwen3 8 dp=2 rep=2 tp=2", "deepseek_v3 8 dp=8", "llama3 8 dp=4 cp=2",
-    "deepseek_v3 8 dp=8 ep=2", "llama3 8 dp=8 backend=spmd_types", "llama3 2 dp=1 pp=2", "llama3 8 dp=4 pp=2",
-    "llama3 8 dp=2 tp=2 pp=2", "llama3 8 dp=2 rep=2 pp=2 schedule=GPipe", "qwen3 8 dp=4 pp=2",
-    "llama3 8 dp=4 pp=2 layers=4 schedule=Interleaved1F1B", "llama3 64 dp=8 tp=4 pp=2", "deepseek_v3 8 dp=4 pp=2",
+    "deepseek_v3 8 dp=8 ep=2 balance=1", "deepseek_v3 8 dp=4 pp=2 ep=2 balance=1", "llama3 8 dp=8 backend=spmd_types",
+    "llama3 2 dp=1 pp=2", "llama3 8 dp=4 pp=2", "llama3 8 dp=2 tp=2 pp=2", "llama3 8 dp=2 rep=2 pp=2 schedule=GPipe",
+    "llama3 8 dp=4 pp=2 layers=4 schedule=Interleaved1F1B", "qwen3 8 dp=4 pp=2", "llama3 64 dp=8 tp=4 pp=2",
+    "deepseek_v3 8 dp=4 pp=2",
 )  # fmt: skip
-"""Model, ranks and degrees. dp: shards; rep: replicas."""
+"""Model, ranks and degrees. dp: shards; rep: replicas; balance: tokens go to the experts in turns."""
 
 
 def prove(row: str, folder: Path) -> str:
@@ -54,15 +56,18 @@ def capture(model: str, given: dict[str, str]) -> None:
     from types import SimpleNamespace
 
     import torch
+    import torch.distributed._functional_collectives as functional
     from torchtitan.tools import utils
 
     utils.device_type, utils.device_module = "cpu", torch.cpu  # before modules take them from there
     from torchtitan.components.loss import CrossEntropyLoss
+    from torchtitan.components.optimizer import register_moe_load_balancing_hook
     from torchtitan.config.configs import CompileConfig, ParallelismConfig, TrainingConfig
     from torchtitan.distributed import ParallelDims, full_dtensor, spmd_types
     from torchtitan.distributed import utils as distributed
     from torchtitan.models.common.attention import ScaledDotProductAttention
     from torchtitan.models.common.config_utils import decoder_vocab_size
+    from torchtitan.models.common.token_dispatcher import AllToAllTokenDispatcher
     from torchtitan.protocols.module import Module
 
     import mspc.capture
@@ -84,7 +89,7 @@ def capture(model: str, given: dict[str, str]) -> None:
     config.layers = config.layers[: degree.get("layers", 2)]
     for layer in config.layers:
         layer.attention.inner_attention = ScaledDotProductAttention.Config()
-    debug = SimpleNamespace(moe_force_load_balance=False, batch_invariant=False)
+    debug = SimpleNamespace(moe_force_load_balance="balance" in degree, batch_invariant=False)
     config.update_from_config(config=SimpleNamespace(parallelism=parallelism, training=training, debug=debug))
     distributed.set_spmd_backend(backend)
     ranks, dims, place, shards = int(os.environ["WORLD_SIZE"]), None, 0, 1
@@ -133,7 +138,15 @@ def capture(model: str, given: dict[str, str]) -> None:
         schedule.step(*given, target=labels, losses=losses, loss_kwargs={"global_valid_tokens": BATCH * SEQUENCE})
         return torch.stack(losses).sum() if losses else None
 
+    def even(dispatcher: Any, own: torch.Tensor, received: torch.Tensor, size: int) -> tuple[Any, ...]:
+        counts = [own_rows * SEQUENCE * dispatcher.top_k // size] * size  # as routing in turns gives every rank
+        return functional.wait_tensor(received).reshape(-1), counts, counts
+
+    if "balance" in degree:
+        AllToAllTokenDispatcher._sync_token_count_exchange = even
     optimizer = torch.optim.AdamW([each for part in networks for each in part.parameters()], lr=1e-3)
+    alone = SimpleNamespace(get_optional_mesh=lambda *_: None, ep_enabled=False)
+    register_moe_load_balancing_hook(optimizer, networks, dims or alone)
     inputs = {"tokens": tokens, "labels": labels, **more}
     mspc.capture.step(list(map(Network, networks)), inputs, optimizer=optimizer, run=run if schedule else None)
 

@@ -117,14 +117,18 @@ def scattered_with(self: Any, dim: Any, index: Any, src: Any, reduce: Any, inclu
 
 def repeated(self: Any, repeats: Any, dim: Any, output_size: Any) -> Any:
     """Every slice along a dimension, every element if that is None, as often as a tensor says."""
-    if output_size is None:
-        raise ApiValueError("repeat_interleave: how many elements it gives is only known at run time; say output_size")
     x = ops.Reshape()(self, (-1,)) if dim is None else self
     place = 0 if dim is None else dim
     each = ops.BroadcastTo((x.shape[place],))(repeats)
-    ends = ops.CumSum()(ops.cast(each, INT64), 0)
-    places = mint.searchsorted(ends, ops.cast(ops.arange(output_size), INT64), right=True)
-    return mint.index_select(x, place, places)
+    return mint.index_select(x, place, repeated_places(each, output_size))
+
+
+def repeated_places(repeats: Any, output_size: Any) -> Any:
+    """Return every place of a tensor as often as its element says."""
+    if output_size is None:
+        raise ApiValueError("repeat_interleave: how many elements it gives is only known at run time; say output_size")
+    ends = ops.CumSum()(ops.cast(repeats, INT64), 0)
+    return mint.searchsorted(ends, ops.cast(ops.arange(output_size), INT64), right=True)
 
 
 def put_flat(self: Any, index: Any, source: Any, accumulate: Any) -> Any:
@@ -176,6 +180,7 @@ INDEXING = (
     row("index_copy.default", "self, dim, index, source",
         lambda self, dim, index, source: mint.scatter(self, dim, index_along(source, dim, index), source)),
     row("index_fill.int_Scalar index_fill.int_Tensor", "self, dim, index, value", ops.index_fill),
+    row("repeat_interleave.Tensor", "repeats, output_size=None", repeated_places),
     row("repeat_interleave.self_Tensor", "self, repeats, dim=None, output_size=None", repeated),
     row("take.default", "self, index", lambda self, index: ops.take(ops.Reshape()(self, (-1,)), index)),
     row("scatter_add.default", "self, dim, index, src", mint.scatter_add),

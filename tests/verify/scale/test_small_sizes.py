@@ -274,3 +274,20 @@ def test_memory_that_a_container_has(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert available_bytes() == 3000
     (tmp_path / "memory.max").write_text("max\n")
     assert available_bytes() > 3000
+
+
+def test_segments_that_rows_cross_get_one_divisor() -> None:
+    """Rows of 480 elements of both parts, of which one has 320 and the other 80 x 20."""
+    one, other = (Parameter(name, TensorType(FLOAT32, shape)) for name, shape in (("a", (320,)), ("b", (80, 20))))
+    builder = Builder(Graph("net"))
+    flat = builder.emit(Reshape((1600,)), other)
+    joined = builder.emit(Concat(0), one, flat)
+    rows = builder.emit(Reshape((4, 480)), joined)
+    graph = Graph("net")
+    graph.parameters, graph.nodes, graph.results = [one, other], builder.nodes, [rows]
+    sizing = Sizing()
+    sizing.add(graph)
+    sizing.resolve()
+    found = {sizing.divisor(dims[-1]) for dims in (sizing.dims(value)[0] for value in (one, flat, joined))}
+    assert len(found) == 1
+    assert max(found) > 1

@@ -1,0 +1,91 @@
+"""Experts on ranks of their own, and a sequence in slices, by collectives of the script; one step is captured.
+
+Arguments: "experts" or "context", and a fault.
+"""
+
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import mspc.capture
+
+KIND, FAULT = sys.argv[1], (sys.argv[2:] or [""])[0]
+ROWS, LENGTH, WIDTH, EXPERTS, HEADS = 4, 8, 8, 4, 2
+RANKS, RANK = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+
+
+def exchanged(x: Tensor) -> Tensor:
+    """Send the n-th part of the rows to rank n."""
+    if RANKS == 1:
+        return x
+    parts = [x.shape[0] // RANKS] * RANKS
+    return functional.all_to_all_single_autograd(x.contiguous(), parts, parts, dist.group.WORLD)
+
+
+class Experts(nn.Module):
+    """As many tokens for each expert: each rank has room for so many of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, EXPERTS)
+        own = slice(RANK * EXPERTS // RANKS, (RANK + 1) * EXPERTS // RANKS)
+        self.up = nn.Parameter(torch.randn(EXPERTS, WIDTH, 2 * WIDTH)[own].clone())
+        self.down = nn.Parameter(torch.randn(EXPERTS, 2 * WIDTH, WIDTH)[own].clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(0, 1)
+        weights = self.router(rows).softmax(-1).unflatten(0, (-1, EXPERTS)).diagonal(dim1=1, dim2=2)
+        sent = rows.unflatten(0, (-1, EXPERTS)).transpose(0, 1)  # expert, its tokens
+        come = exchanged(sent).unflatten(0, (RANKS, -1))
+        mine = come.transpose(0, 1).flatten(1, 2)
+        found = torch.relu(mine @ self.up) @ self.down
+        back = found.unflatten(1, (RANKS, -1))
+        if FAULT != "order":
+            back = back.transpose(0, 1)
+        back = back.reshape(sent.shape)
+        return x + (exchanged(back).transpose(0, 1) * weights[..., None]).reshape(x.shape)
+
+
+class Attention(nn.Module):
+    """Causal attention of a slice of the sequence to the keys of all slices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(LENGTH, WIDTH))
+        self.inward, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        begin = 0 if FAULT == "offset" else RANK * x.shape[1]
+        x = x + self.places[begin : begin + x.shape[1]]
+        q, k, v = (each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in self.inward(x).chunk(3, -1))
+        if RANKS > 1:
+            k, v = (functional.all_gather_tensor_autograd(each.contiguous(), 2, dist.group.WORLD) for each in (k, v))
+        scores = q @ k.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5
+        later = torch.arange(LENGTH)[None, :] > torch.arange(begin, begin + x.shape[1])[:, None]
+        found = scores.masked_fill(later, float("-inf")).softmax(-1) @ v
+        return x + self.out(found.transpose(1, 2).flatten(2))
+
+
+torch.manual_seed(0)
+network = Experts() if KIND == "experts" else Attention()
+x, y = torch.randn(ROWS, LENGTH, WIDTH), torch.randn(ROWS, LENGTH, WIDTH)
+x, y = (each.chunk(RANKS, 0 if KIND == "experts" else 1)[RANK] for each in (x, y))
+
+
+def passes() -> Tensor:
+    loss = F.mse_loss(network(x), y)
+    loss.backward()
+    for name, parameter in network.named_parameters() if RANKS > 1 else ():
+        if name in ("up", "down"):
+            parameter.grad /= 1 if FAULT == "scale" else RANKS  # it has the gradients of all ranks
+        else:
+            dist.all_reduce(parameter.grad, dist.ReduceOp.AVG)
+    return loss
+
+
+optimizer = torch.optim.AdamW(network.parameters(), lr=0.01)
+mspc.capture.step(network, {"x": x, "y": y}, optimizer=optimizer, run=passes)
