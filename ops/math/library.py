@@ -267,6 +267,54 @@ SPECIAL = {
 """Elementwise functions."""
 
 
+# Complex numbers.
+
+
+def of_complex(function: Callable[..., Any], derivative: Callable[..., Any]) -> LibraryRow:
+    """Return the row of an analytic function of complex numbers. derivative: of (operand, result)."""
+    return LibraryRow(function, None, lambda own, outs, douts: [douts[0] * np.conj(derivative(*own, *outs))])
+
+
+def power_gradients(own: Any, outs: Any, douts: Any) -> Any:
+    (x, w), y, d = own, outs[0], douts[0]
+    return [d * np.conj(w * np.power(x, w - 1)), d * np.conj(np.where(y == 0, 0, y * np.log(x)))]
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+COMPLEX = {f"complex_{name}": of_complex(function, derivative) for name, function, derivative in (
+    ("exp", np.exp, lambda x, y: y), ("log", np.log, lambda x, y: 1 / x), ("sqrt", np.sqrt, lambda x, y: 0.5 / y),
+    ("sin", np.sin, lambda x, y: np.cos(x)), ("cos", np.cos, lambda x, y: -np.sin(x)),
+    ("tan", np.tan, lambda x, y: 1 + y * y), ("sinh", np.sinh, lambda x, y: np.cosh(x)),
+    ("cosh", np.cosh, lambda x, y: np.sinh(x)), ("tanh", np.tanh, lambda x, y: 1 - y * y),
+    ("asin", np.arcsin, lambda x, y: 1 / np.sqrt(1 - x * x)), ("acos", np.arccos, lambda x, y: -1 / np.sqrt(1 - x * x)),
+    ("atan", np.arctan, lambda x, y: 1 / (1 + x * x)), ("asinh", np.arcsinh, lambda x, y: 1 / np.sqrt(1 + x * x)),
+    ("acosh", np.arccosh, lambda x, y: 1 / (np.sqrt(x - 1) * np.sqrt(x + 1))),
+    ("atanh", np.arctanh, lambda x, y: 1 / (1 - x * x)), ("expm1", np.expm1, lambda x, y: y + 1),
+    ("log1p", np.log1p, lambda x, y: 1 / (1 + x)), ("log2", np.log2, lambda x, y: 1 / (x * math.log(2))),
+    ("log10", np.log10, lambda x, y: 1 / (x * math.log(10))), ("exp2", np.exp2, lambda x, y: y * math.log(2)),
+    ("sigmoid", _sigmoid, lambda x, y: y * (1 - y)), ("reciprocal", np.reciprocal, lambda x, y: -y * y),
+    ("rsqrt", lambda x: 1 / np.sqrt(x), lambda x, y: -0.5 * y / x), ("square", np.square, lambda x, y: 2 * x),
+    ("silu", lambda x: x * _sigmoid(x), lambda x, y: _sigmoid(x) * (1 + x * (1 - _sigmoid(x)))),
+)}  # fmt: skip
+COMPLEX |= {
+    "complex_pow": LibraryRow(np.power, None, power_gradients),
+    "complex_inverse": LibraryRow(np.linalg.inv, same_type, lambda own, outs, douts: [
+        -turned(outs[0]) @ douts[0] @ turned(outs[0])]),
+    "complex_det": LibraryRow(np.linalg.det, lambda x: ((x.dtype, x.shape[:-2]),), lambda own, outs, douts: [
+        (douts[0] * np.conj(outs[0]))[..., None, None] * turned(np.linalg.inv(own[0]))]),
+    "complex_slogdet": LibraryRow(lambda x: tuple(np.linalg.slogdet(x)), lambda x: (
+        (x.dtype, x.shape[:-2]), (real_of(x.dtype), x.shape[:-2]))),
+    "complex_cholesky": LibraryRow(np.linalg.cholesky, same_type),
+    "complex_prod": LibraryRow(lambda x, dim: x.prod(dim, keepdims=True), lambda x, dim: (
+        (x.dtype, tuple(1 if d == dim else n for d, n in enumerate(x.shape))),)),
+    "complex_cumprod": LibraryRow(lambda x, dim: x.cumprod(dim), same_type),
+}  # fmt: skip
+"""Functions of complex numbers."""
+
+
 # Linear algebra.
 
 
@@ -304,7 +352,8 @@ def pinv(x: Array, *rest: Any) -> Array:
     number per matrix."""
     *limits, hermitian = rest
     if hermitian:
-        x = np.tril(x) + turned(np.tril(x, -1))
+        lower = np.tril(x, -1)
+        x = lower + turned(lower) + np.eye(x.shape[-1]).astype(x.dtype) * x.real
     if 0 in x.shape:
         return np.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
     left, values, right = np.linalg.svd(x, full_matrices=False)
@@ -681,7 +730,7 @@ CHOICES = {
 }  # fmt: skip
 """Functions that choose, count or reduce elements by other elements."""
 
-FUNCTIONS: dict[str, LibraryRow] = {**SPECIAL, **LINEAR, **CHOICES}
+FUNCTIONS: dict[str, LibraryRow] = {**SPECIAL, **COMPLEX, **LINEAR, **CHOICES}
 """All functions by their names."""
 
 LibraryFunction.samples = tuple(each for row in FUNCTIONS.values() for each in row.samples)

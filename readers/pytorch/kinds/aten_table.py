@@ -10,6 +10,7 @@ from functools import cache
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.readers.pytorch.exported_program import CONTROL, ExportedNode, ExportedProgram, all_nodes
 from mspc.readers.pytorch.kinds.collectives import COLLECTIVES
+from mspc.readers.pytorch.kinds.complex_numbers import with_complex_numbers
 from mspc.readers.pytorch.kinds.creation import CREATION, RANDOM
 from mspc.readers.pytorch.kinds.gradients import GRADIENTS
 from mspc.readers.pytorch.kinds.indexing import BAGS, INDEXING
@@ -66,7 +67,8 @@ def _plain(library: str, operator: str, overload: str) -> Kind | None:
 @cache
 def kinds() -> dict[str, Kind]:
     """The rows by the names of their kinds."""
-    return {kind.name: kind for theme in THEMES for rows in theme for kind in rows}
+    found = with_complex_numbers(kind for theme in THEMES for rows in theme for kind in rows)
+    return {kind.name: kind for kind in found}
 
 
 def kind_of(name: str) -> Kind | None:

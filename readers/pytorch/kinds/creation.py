@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.types import BOOL, FLOAT32, INT64
+from mspc.ir.types import BOOL, COMPLEX64, FLOAT32, FLOAT64, INT64
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.ops.index_arguments import window
 from mspc.readers.pytorch.kinds.kind import row
@@ -19,13 +19,24 @@ def counted(start: Any, end: Any, step: Any, dtype: Any) -> Any:
     """Numbers from start to end, `step` apart."""
     whole = isinstance(start, int) and isinstance(end, int) and isinstance(step, int)
     kind = (INT64 if whole else FLOAT32) if dtype is None else dtype
+    if kind.is_integer:
+        start, end, step = int(start), int(end), int(step)
     if math.ceil((end - start) / step) <= 0:
         return ops.zeros((0,), kind)
     return ops.cast(ops.arange(start, end, step), kind)
 
 
+def complex_number(number: Any, size: Any, dtype: Any) -> Any:
+    """Return a complex number everywhere."""
+    kind = FLOAT64 if dtype.itemsize == 16 else FLOAT32
+    parts = [ops.Fill()(kind, size, each) for each in (number.real, number.imag)]
+    return ops.cast(ops.Complex()(parts[0], parts[1]), dtype)
+
+
 def all_of(size: Any, number: Any, dtype: Any) -> Any:
     """One number everywhere; the default element type of a whole one is that of integers."""
+    if isinstance(number, complex):
+        return complex_number(number, tuple(size), COMPLEX64 if dtype is None else dtype)
     kind = (INT64 if isinstance(number, int) else FLOAT32) if dtype is None else dtype
     return ops.Fill()(kind, tuple(size), number)
 
@@ -37,11 +48,15 @@ def floats(size: Any, number: Any, dtype: Any) -> Any:
 
 def like(self: Any, number: Any, dtype: Any) -> Any:
     """One number everywhere in the shape of another tensor."""
+    if isinstance(number, complex):
+        return complex_number(number, self.shape, self.dtype if dtype is None else dtype)
     return ops.Fill()(self.dtype if dtype is None else dtype, self.shape, number)
 
 
 def new(self: Any, size: Any, number: Any, dtype: Any) -> Any:
     """One number everywhere in the element type of another tensor."""
+    if isinstance(number, complex):
+        return complex_number(number, tuple(size), self.dtype if dtype is None else dtype)
     return ops.Fill()(self.dtype if dtype is None else dtype, tuple(size), number)
 
 
@@ -64,7 +79,7 @@ def with_gradient_of(old: Any, new: Any) -> Any:
 
 def filled(self: Any, value: Any) -> Any:
     """One number everywhere in the place of a tensor."""
-    if isinstance(value, (int, float, bool)):
+    if isinstance(value, (int, float, bool, complex)):
         return like(self, value, None)
     return overwritten(self, value)
 

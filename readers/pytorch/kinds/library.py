@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.types import BOOL, FLOAT32, INT32, INT64, real_of
+from mspc.ir.types import BOOL, COMPLEX128, FLOAT32, INT32, INT64, real_of
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.errors import ApiValueError
+from mspc.readers.pytorch.kinds.complex_numbers import raised, tril, triu
 from mspc.readers.pytorch.kinds.kind import row
-from mspc.readers.pytorch.kinds.linear import of_parts, of_triangle
+from mspc.readers.pytorch.kinds.linear import inverse, log_determinant, of_parts, of_triangle
 from mspc.readers.pytorch.kinds.shapes import conjugate_transposed as adjoint
 from mspc.readers.pytorch.kinds.shapes import exchanged, expanded, permuted, reshaped
 
@@ -96,8 +97,8 @@ def lu_parts(packed: Any, pivots: Any, unpacks_data: Any = True, unpacks_pivots:
     p = in_order_of_rows(pivots, m, packed.dtype) if unpacks_pivots else none
     if not unpacks_data:
         return p, none, none
-    lower = ops.tril(packed[..., :, :few], -1) + ops.eye(m, few, packed.dtype)
-    return p, lower, ops.triu(packed[..., :few, :])
+    lower = tril(packed[..., :, :few], -1) + ops.eye(m, few, packed.dtype)
+    return p, lower, triu(packed[..., :few, :])
 
 
 def lu_three(matrix: Any, pivot: Any) -> Any:
@@ -142,7 +143,7 @@ def full_qr(matrix: Any, mode: Any) -> Any:
     packed, tau = library("geqrf", matrix)
     few = min(matrix.shape[-2:])
     side = matrix.shape[-2] if mode == "complete" else few
-    upper = ops.triu(packed[..., :side, :])
+    upper = triu(packed[..., :side, :])
     if mode == "r":
         return ops.zeros((0,), matrix.dtype), upper
     ones = ops.eye(matrix.shape[-2], side, matrix.dtype)
@@ -204,7 +205,7 @@ def condition(self: Any, p: Any) -> Any:
     if p in (None, 2, -2):
         values = singular_values(self)
         return values[..., -1] / values[..., 0] if p == -2 else values[..., 0] / values[..., -1]
-    return ops.matrix_norm(self, p) * ops.matrix_norm(ops.MatrixInverse()(self), p)
+    return ops.matrix_norm(self, p) * ops.matrix_norm(inverse(self), p)
 
 
 def tensor_solved(self: Any, other: Any, dims: Any) -> Any:
@@ -214,13 +215,13 @@ def tensor_solved(self: Any, other: Any, dims: Any) -> Any:
         self = permuted(self, (*[d for d in range(len(self.shape)) if d not in places], *places))
     size = math.prod(other.shape)
     shape = self.shape[len(other.shape) :]
-    return reshaped(ops.matmul(ops.MatrixInverse()(reshaped(self, (size, -1))), reshaped(other, (size, 1))), shape)
+    return reshaped(ops.matmul(inverse(reshaped(self, (size, -1))), reshaped(other, (size, 1))), shape)
 
 
 def tensor_inverse(self: Any, ind: Any) -> Any:
     """Return the inverse of a tensor as a matrix whose rows are the first `ind` dimensions."""
     size = math.prod(self.shape[:ind])
-    return reshaped(ops.MatrixInverse()(reshaped(self, (size, -1))), (*self.shape[ind:], *self.shape[:ind]))
+    return reshaped(inverse(reshaped(self, (size, -1))), (*self.shape[ind:], *self.shape[:ind]))
 
 
 def in_a_chain(tensors: Any) -> Any:
@@ -245,6 +246,14 @@ def spread_batch(left: Any, right: Any) -> Any:
     rank = max(len(left), len(right))
     pairs = [((1,) * (rank - len(shape)) + tuple(shape)) for shape in (left, right)]
     return tuple([max(a, b) if 0 not in (a, b) else 0 for a, b in zip(pairs[0], pairs[1], strict=True)])
+
+
+def log_of_determinant(self: Any) -> Any:
+    """Return the logarithms of determinants."""
+    if not self.dtype.is_complex:
+        return ops.logdet(self)
+    sign, size = log_determinant(self)
+    return library("complex_log", sign) + ops.cast(size, sign.dtype)
 
 
 DECOMPOSITIONS = (
@@ -290,7 +299,7 @@ DECOMPOSITIONS = (
         lambda x, y, dim: ops.ReduceSum()((ops.Conj()(x) if x.dtype.is_complex else x) * y, dim)),
     row("linalg_ldl_solve.default", "LD, pivots, B, hermitian=False",
         lambda packed, pivots, right, hermitian: library("ldl_solve", packed, pivots, right, settings=(hermitian,))),
-    row("logdet.default", "self", lambda self: ops.logdet(self)),
+    row("logdet.default", "self", log_of_determinant),
     row("triangular_solve.default", "self, A, upper=True, transpose=False, unitriangular=False", triangle_solved),
 )  # fmt: skip
 """Kinds of decompositions of matrices."""
@@ -310,8 +319,7 @@ def weighted_covariance(self: Any, correction: Any, fweights: Any, aweights: Any
             weights = ops.cast(each, real) if weights is None else weights * ops.cast(each, real)
     count = x.shape[-1]
     if weights is None:
-        average = ops.ReduceMean(True)(x, 1)
-        centred = x - average
+        centred = x - ops.ReduceSum(True)(x, 1) / max(count, 1)
         scale = max(count - correction, 0)
         found = product(centred, adjoint(centred))
         square = found * (1 / scale if scale else math.inf)
@@ -518,14 +526,15 @@ def spread_evenly(start: Any, end: Any, steps: Any, dtype: Any) -> Any:
     kind = FLOAT32 if dtype is None else dtype
     wide = kind if kind.is_float or kind.is_complex else FLOAT32
     first, last = [ops.Reshape()(x, ()) if not isinstance(x, (int, float)) else x for x in (start, end)]
-    first, last = ops.cast(first, wide), ops.cast(last, wide)
+    first, last = ops.cast(ops.cast(first, kind), wide), ops.cast(ops.cast(last, kind), wide)
     if steps == 0:
         return ops.zeros((0,), kind)
     if steps == 1:
         return ops.cast(ops.Reshape()(first, (1,)), kind)
-    part = ops.cast(ops.arange(0, steps, 1), wide)
+    places = ops.arange(0, steps, 1)
+    part = ops.cast(places, wide)
     step = (last - first) / (steps - 1)
-    ahead = ops.Less()(part, steps // 2)
+    ahead = ops.Less()(places, steps // 2)
     found = ops.where(ahead, first + step * part, last - step * ((steps - 1) - part))
     return ops.cast(ops.trunc(found) if kind != wide else found, kind)
 
@@ -534,8 +543,11 @@ def spread_in_powers(start: Any, end: Any, steps: Any, base: Any, dtype: Any) ->
     """Return powers of a base whose exponents are at equal distances."""
     kind = FLOAT32 if dtype is None else dtype
     wide = kind if kind.is_float or kind.is_complex else FLOAT32
+    if not (kind.is_float or kind.is_complex):
+        start, end = [int(x) if isinstance(x, (int, float)) else ops.cast(x, kind) for x in (start, end)]
     found = spread_evenly(start, end, steps, wide)
-    made = ops.Pow()(ops.cast(base, wide), found) if steps else found
+    power = raised(ops.Pow())
+    made = power(ops.cast(base, wide), found) if steps else found
     return ops.cast(made, kind)
 
 
@@ -715,6 +727,13 @@ def near(self: Any, infinity: Any) -> Any:
     return ops.Equal()(self, infinity) if self.dtype.is_float else ops.zeros(self.shape, BOOL)
 
 
+def wide_power(self: Any, exponent: Any) -> Any:
+    """Return the power in double precision."""
+    if not self.dtype.is_complex and not exponent.dtype.is_complex:
+        return ops.float_power(self, exponent)
+    return library("complex_pow", ops.cast(self, COMPLEX128), ops.cast(exponent, COMPLEX128))
+
+
 SPECIAL = (
     *(row(f"special_{name}.default", "self", of_floats(name)) for name in _SPECIAL.split()),
     *(row(f"special_{name}.default", "x", of_floats(name)) for name in _OF_X.split()),
@@ -727,7 +746,7 @@ SPECIAL = (
     row("frexp.Tensor", "self", lambda self: library("frexp", self)),
     row("logaddexp2.default", "self, other", lambda self, other: ops.logaddexp(
         self * math.log(2), other * math.log(2)) / math.log(2)),
-    row("float_power.Tensor_Tensor", "self, exponent", ops.float_power),
+    row("float_power.Tensor_Tensor", "self, exponent", wide_power),
     row("isposinf.default", "self", lambda self: near(self, math.inf)),
     row("isneginf.default", "self", lambda self: near(self, -math.inf)),
     row("isreal.default", "self", lambda self: ops.Equal()(ops.Imag()(self), 0) if self.dtype.is_complex

@@ -11,14 +11,18 @@ from mspc.ir.types import BOOL, FLOAT32, HALVES, INT32
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.mint.nn import functional
+from mspc.readers.pytorch.kinds.complex_numbers import tril, triu
 from mspc.readers.pytorch.kinds.kind import row
 from mspc.readers.pytorch.kinds.reductions import typed, vector_norm
-from mspc.readers.pytorch.kinds.shapes import expanded, nothing
+from mspc.readers.pytorch.kinds.shapes import conjugate_transposed, expanded, nothing
 from mspc.readers.pytorch.known_values import KnownTensor, allows, band_of
 
 
 def scaled_product(self: Any, product: Any, beta: Any, alpha: Any) -> Any:
     """beta * self + alpha * product."""
+    if isinstance(alpha, complex) or isinstance(beta, complex):
+        scales = [ops.Complex()(ops.cast(each.real, FLOAT32), ops.cast(each.imag, FLOAT32)) for each in (alpha, beta)]
+        return product * scales[0] + self * scales[1]
     scaled = product if alpha == 1 else ops.Mul()(product, alpha)
     if beta == 0:
         return scaled
@@ -49,19 +53,29 @@ def of_parts(product: Any, operands: Any) -> Any:
     return product(*operands)
 
 
+def linear(input: Any, weight: Any, bias: Any) -> Any:
+    """Return input @ weight^T + bias."""
+    if not input.dtype.is_complex:
+        return functional.linear(input, weight, bias)
+    found = of_parts(functional.linear, (input, weight))
+    return found if bias is None else found + bias
+
+
 PRODUCTS = (
-    row("linear.default", "input, weight, bias=None", functional.linear),
+    row("linear.default", "input, weight, bias=None", linear),
     row("matmul.default", "self, other", lambda *operands: of_parts(ops.matmul, operands)),
     row("mm.default", "self, mat2", lambda *operands: of_parts(ops.MatMul(), operands)),
     row("bmm.default", "self, mat2", lambda *operands: of_parts(ops.BatchMatMul(), operands)),
     row("mv.default", "self, vec", lambda *operands: of_parts(mint.mv, operands)),
     row("dot.default", "self, tensor", lambda self, tensor: ops.ReduceSum()(ops.Mul()(self, tensor))),
     row("addmm.default", "self, mat1, mat2, beta=1, alpha=1",
-        lambda self, mat1, mat2, beta, alpha: scaled_product(self, ops.MatMul()(mat1, mat2), beta, alpha)),
+        lambda self, mat1, mat2, beta, alpha: scaled_product(self, of_parts(ops.MatMul(), (mat1, mat2)), beta, alpha)),
     row("baddbmm.default", "self, batch1, batch2, beta=1, alpha=1",
-        lambda self, batch1, batch2, beta, alpha: scaled_product(self, ops.BatchMatMul()(batch1, batch2), beta, alpha)),
+        lambda self, batch1, batch2, beta, alpha: scaled_product(
+            self, of_parts(ops.BatchMatMul(), (batch1, batch2)), beta, alpha)),
     row("addmv.default", "self, mat, vec, beta=1, alpha=1",
-        lambda self, mat, vec, beta, alpha: scaled_product(self, mint.mv(mat, vec), beta, alpha)),
+        lambda self, mat, vec, beta, alpha: scaled_product(
+            self, of_parts(mint.mv, (mat, vec)), beta, alpha)),
     row("cdist.default", "x1, x2, p=2.0, -compute_mode=None", distances),
     row("_cdist_forward.default", "x1, x2, p, -compute_mode", distances),
     row("einsum.default", "equation, tensors, -path=None",
@@ -98,11 +112,37 @@ def solved_each(matrix: Any, right: Any, left: Any) -> Any:
     return solved(matrix, right, left)
 
 
+def inverse(matrix: Any) -> Any:
+    """Return the inverses of matrices."""
+    if matrix.dtype.is_complex:
+        return ops.LibraryFunction("complex_inverse", ())(matrix)
+    return ops.MatrixInverse()(matrix)
+
+
+def determinant(matrix: Any) -> Any:
+    """Return the determinants of matrices."""
+    if matrix.dtype.is_complex:
+        return ops.LibraryFunction("complex_det", ())(matrix)
+    return ops.MatrixDeterminant()(matrix)
+
+
+def log_determinant(matrix: Any) -> Any:
+    """Return (signs of the determinants, logarithms of their sizes)."""
+    return ops.LibraryFunction("complex_slogdet", ())(matrix) if matrix.dtype.is_complex else ops.slogdet(matrix)
+
+
+def triangle(matrix: Any, upper: Any) -> Any:
+    """Return the triangle of Cholesky."""
+    if not matrix.dtype.is_complex:
+        return ops.cholesky(matrix, upper)
+    found = ops.LibraryFunction("complex_cholesky", ())(matrix)
+    return conjugate_transposed(found) if upper else found
+
+
 def solved(matrix: Any, right: Any, left: Any) -> Any:
     """x of matrix @ x = right, or of x @ matrix = right."""
-    if left:
-        return ops.matmul(ops.MatrixInverse()(matrix), right)
-    return ops.matmul(right, ops.MatrixInverse()(matrix))
+    pair = (inverse(matrix), right) if left else (right, inverse(matrix))
+    return of_parts(ops.matmul, pair)
 
 
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any) -> Any:
@@ -118,18 +158,18 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any) -> Any:
 
 def of_triangle(matrix: Any, right: Any, upper: Any, left: Any, unitriangular: Any) -> Any:
     """x of matrix @ x = right, or of x @ matrix = right, if one half of the matrix is read."""
-    half = ops.triu(matrix) if upper else ops.tril(matrix)
+    half = triu(matrix) if upper else tril(matrix)
     if unitriangular:
-        ones = ops.eye(matrix.shape[-1], matrix.shape[-1], matrix.dtype)
-        half = (ops.triu(matrix, 1) if upper else ops.tril(matrix, -1)) + ones
+        ones = ops.cast(ops.eye(matrix.shape[-1], matrix.shape[-1]), matrix.dtype)
+        half = (triu(matrix, 1) if upper else tril(matrix, -1)) + ones
     return solved(half, right, left)
 
 
 def squared(half: Any, upper: Any) -> Any:
     """Return the matrix with this triangle of Cholesky."""
-    part = half + ops.stop_gradient((ops.triu(half) if upper else ops.tril(half)) - half)  # PyTorch's gradient is whole
-    turned = ops.swapaxes(part, -1, -2)
-    return ops.matmul(turned, part) if upper else ops.matmul(part, turned)
+    part = half + ops.stop_gradient((triu(half) if upper else tril(half)) - half)  # PyTorch's gradient is whole
+    turned = conjugate_transposed(part)
+    return of_parts(ops.matmul, (turned, part) if upper else (part, turned))
 
 
 def trilinear(i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: Any, sumdim: Any) -> Any:
@@ -142,49 +182,56 @@ def trilinear(i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: An
     return ops.ReduceSum()(found[0] * found[1] * found[2], tuple(sumdim))
 
 
+def crossed(self: Any, other: Any, dim: Any) -> Any:
+    """Return the cross products of vectors."""
+    return of_parts(lambda x, y: ops.cross(x, y, dim), (self, other))
+
+
 MATRICES = (
     row("linalg_solve_triangular.default", "self, B, upper, left=True, unitriangular=False", of_triangle),
-    row("linalg_slogdet.default", "A", ops.slogdet),
+    row("linalg_slogdet.default", "A", log_determinant),
     row("linalg_matrix_power.default matrix_power.default", "self, n", ops.matrix_power),
-    row("cross.default", "self, other, dim=None", ops.cross),
-    row("inner.default", "self, other", ops.inner),
+    row("cross.default", "self, other, dim=None", crossed),
+    row("inner.default", "self, other", lambda *pair: of_parts(ops.inner, pair)),
     row("addr.default", "self, vec1, vec2, beta=1, alpha=1",
         lambda self, vec1, vec2, beta, alpha: scaled_product(self, mint.outer(vec1, vec2), beta, alpha)),
     row("addbmm.default", "self, batch1, batch2, beta=1, alpha=1",
         lambda self, batch1, batch2, beta, alpha: scaled_product(
-            self, ops.ReduceSum()(ops.BatchMatMul()(batch1, batch2), 0), beta, alpha)),
+            self, ops.ReduceSum()(of_parts(ops.BatchMatMul(), (batch1, batch2)), 0), beta, alpha)),
     row("dist.default", "self, other, p=2", lambda self, other, p: vector_norm(self - other, p, None, False, None)),
     row("pdist.default", "self, p=2", lambda self, p: ops.pdist(self, float(p))),
     row("renorm.default", "self, p, dim, maxnorm", ops.renorm),
     row("linalg_inv_ex.default", "A, -check_errors=False",
-        lambda matrix: (ops.MatrixInverse()(matrix), no_error(matrix))),
+        lambda matrix: (inverse(matrix), no_error(matrix))),
     row("linalg_cholesky_ex.default", "self, upper=False, -check_errors=False",
-        lambda self, upper: (ops.cholesky(self, upper), no_error(self))),
+        lambda self, upper: (triangle(self, upper), no_error(self))),
     row("linalg_solve_ex.default", "A, B, left=True, -check_errors=False",
         lambda matrix, right, left: (solved_each(matrix, right, left), no_error(matrix))),
     row("_linalg_solve_ex.default", "A, B, left=True, -check_errors=False",
         lambda *given: (solved_each(*given), None, None, None)),
-    row("_linalg_det.default", "A", lambda matrix: (ops.MatrixDeterminant()(matrix), None, None)),
-    row("_linalg_slogdet.default", "A", lambda matrix: (*ops.slogdet(matrix), None, None)),
+    row("_linalg_det.default", "A", lambda matrix: (determinant(matrix), None, None)),
+    row("_linalg_slogdet.default", "A", lambda matrix: (*log_determinant(matrix), None, None)),
     row("_linalg_check_errors.default", "-info, -api_name, -is_matrix", nothing),
-    row("cholesky.default", "self, upper=False", ops.cholesky),
-    row("cholesky_inverse.default", "self, upper=False", lambda self, upper: ops.MatrixInverse()(squared(self, upper))),
+    row("cholesky.default", "self, upper=False", triangle),
+    row("cholesky_inverse.default", "self, upper=False", lambda self, upper: inverse(squared(self, upper))),
     row("cholesky_solve.default", "self, input2, upper=False",
-        lambda self, input2, upper: ops.matmul(ops.MatrixInverse()(squared(input2, upper)), self)),
+        lambda self, input2, upper: of_parts(
+            ops.matmul, (inverse(squared(input2, upper)), self))),
     row("_pdist_forward.default", "self, p=2", lambda self, p: ops.pdist(self, float(p))),
     row("_trilinear.default", "i1, i2, i3, expand1, expand2, expand3, sumdim, -unroll_dim=1", trilinear),
-    row("linalg_inv.default", "A", lambda matrix: ops.MatrixInverse()(matrix)),
-    row("inverse.default", "self", lambda self: ops.MatrixInverse()(self)),
-    row("linalg_det.default", "A", lambda matrix: ops.MatrixDeterminant()(matrix)),
-    row("linalg_cholesky.default", "self, upper=False", ops.cholesky),
+    row("linalg_inv.default", "A", lambda matrix: inverse(matrix)),
+    row("inverse.default", "self", lambda self: inverse(self)),
+    row("linalg_det.default", "A", lambda matrix: determinant(matrix)),
+    row("linalg_cholesky.default", "self, upper=False", triangle),
     row("linalg_solve.default", "A, B, left=True", solved_each),
     row("linalg_norm.default", "self, ord=None, dim=None, keepdim=False, dtype=None", norm),
     row("linalg_norm.ord_str", "self, ord, dim=None, keepdim=False, dtype=None", norm),
     row("linalg_matrix_norm.default", "self, ord, dim=(-2, -1), keepdim=False, dtype=None", matrix_norm),
     row("linalg_matrix_norm.str_ord", "self, ord='fro', dim=(-2, -1), keepdim=False, dtype=None", matrix_norm),
-    row("linalg_cross.default", "self, other, dim=-1", ops.cross),
+    row("linalg_cross.default", "self, other, dim=-1", crossed),
     row("tensordot.default", "self, other, dims_self, dims_other",
-        lambda self, other, ours, theirs: ops.tensor_dot(self, other, (ours, theirs))),
+        lambda self, other, ours, theirs: of_parts(
+            lambda x, y: ops.tensor_dot(x, y, (ours, theirs)), (self, other))),
     row("kron.default", "self, other", ops.kron),
     row("trace.default", "self", mint.trace),
     row("vdot.default", "self, other", mint.vdot),

@@ -126,8 +126,22 @@ def elu(self: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
     return ops.where(ops.LessEqual()(self, 0), below, self * scale)
 
 
+def sign(self: Any) -> Any:
+    """Return the sign; of a complex number the one of length 1 in its direction, of Bool itself."""
+    if self.dtype == BOOL:
+        return self
+    if not self.dtype.is_complex:
+        return ops.Sign()(self)
+    size = ops.ComplexAbs()(self)
+    none = ops.Equal()(size, 0)
+    return ops.Complex()(*[
+        ops.where(none, ops.zeros_like(size), each(self) / ops.where(none, ops.ones_like(size), size))
+        for each in (ops.Real(), ops.Imag())])  # fmt: skip
+
+
 def entropy(self: Any) -> Any:
     """-x log(x), and no number is as small as that of one below 0."""
+    self = self if self.dtype.is_float else ops.cast(self, FLOAT32)
     return ops.where(ops.Less()(self, 0), ops.full_like(self, float("-inf")), ops.Neg()(ops.xlogy(self, self)))
 
 
@@ -160,13 +174,13 @@ def of_two(operator: Any) -> Any:
 
 
 UNARY = {
-    "neg.default negative.default": ops.Neg, "sign.default sgn.default": ops.Sign, "sqrt.default": ops.Sqrt,
-    "rsqrt.default": ops.Rsqrt, "square.default": ops.Square, "reciprocal.default": ops.Reciprocal,
+    "neg.default negative.default": ops.Neg, "sqrt.default": ops.Sqrt,
+    "rsqrt.default": ops.Rsqrt, "reciprocal.default": ops.Reciprocal,
     "exp.default": ops.Exp, "expm1.default": ops.Expm1, "log.default": ops.Log, "log1p.default": ops.Log1p,
     "sin.default": ops.Sin, "cos.default": ops.Cos, "tan.default": ops.Tan, "asin.default": ops.Asin,
     "acos.default": ops.ACos, "atan.default": ops.Atan, "sinh.default": ops.Sinh, "cosh.default": ops.Cosh,
     "erf.default": ops.Erf, "isnan.default": ops.IsNan, "isinf.default": ops.IsInf, "isfinite.default": ops.IsFinite,
-    "relu.default": ops.ReLU, "relu6.default": ops.ReLU6, "silu.default": ops.SiLU, "acosh.default": ops.Acosh,
+    "relu.default": ops.ReLU, "silu.default": ops.SiLU, "acosh.default": ops.Acosh,
     "asinh.default": ops.Asinh, "atanh.default": ops.Atanh, "erfc.default": ops.Erfc, "erfinv.default": ops.Erfinv,
     "lgamma.default": ops.Lgamma, "digamma.default": ops.Digamma,
 }  # fmt: skip
@@ -227,9 +241,13 @@ ELEMENTWISE = (
     row("clamp_min.default clamp_min.Tensor", "self, min", clamped),
     row("clamp_max.default clamp_max.Tensor", "self, max", lambda self, max: clamped(self, None, max)),
     row("nan_to_num.default", "self, nan=None, posinf=None, neginf=None",
-        lambda self, nan, posinf, neginf: ops.nan_to_num(self, 0.0 if nan is None else nan, posinf, neginf)),
+        lambda self, nan, posinf, neginf: self if not self.dtype.is_float else ops.nan_to_num(
+            self, 0.0 if nan is None else nan, posinf, neginf)),
     row("abs.default absolute.default", "self",
         lambda self: ops.ComplexAbs()(self) if self.dtype.is_complex else ops.Abs()(self)),
+    row("relu6.default", "self", lambda self: ops.ReLU6()(self) if self.dtype.is_float else ops.clamp(self, 0, 6)),
+    row("square.default", "self", lambda self: self if self.dtype == BOOL else ops.Square()(self)),
+    row("sign.default sgn.default", "self", sign),
     row("tanh.default", "self", of_floats(ops.Tanh)),
     row("sigmoid.default special_expit.default", "self", of_floats(ops.Sigmoid)),
     row("log_sigmoid.default", "self", functional.logsigmoid),
@@ -284,8 +302,7 @@ def direction(self: Any) -> Any:
     """The angle in the plane; of a negative real number that is pi, of NaN NaN."""
     if self.dtype.is_complex:
         return direction_of(ops.Imag()(self), ops.Real()(self))
-    if not self.dtype.is_float:
-        return ops.where(ops.Less()(self, 0), ops.full_like(self, 3.141592653589793), ops.zeros_like(self))
+    self = self if self.dtype.is_float else ops.cast(self, FLOAT32)
     angle = ops.where(ops.Less()(self, 0), ops.full_like(self, 3.141592653589793), ops.zeros_like(self))
     return ops.where(ops.IsNan()(self), self, angle)
 

@@ -31,12 +31,18 @@ def total(self: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) -
 
 def mean(self: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Any:
     """The mean."""
+    if self.dtype.is_complex:
+        parts = [mean(each(self), dim, keepdim) for each in (ops.Real(), ops.Imag())]
+        return ops.Complex()(parts[0], parts[1])
     return ops.ReduceMean(keepdim)(typed(self, dtype), axes(dim))
 
 
 def spread(self: Any, dim: Any, correction: Any, keepdim: Any) -> Any:
     """Return the variance: the sum of squared deviations over their number less `correction`, at least 0."""
     along = axes(dim) if dim is not None else ()
+    if self.dtype.is_complex:
+        parts = [spread(each(self), dim, correction, keepdim) for each in (ops.Real(), ops.Imag())]
+        return parts[0] + parts[1]
     less = 1 if correction is None else correction
     dims = (along,) if isinstance(along, int) else along or tuple(range(len(self.shape)))
     count = math.prod([self.shape[d] for d in dims])
@@ -63,6 +69,7 @@ def median_of_all(self: Any) -> Any:
 
 
 def vector_norm(self: Any, ord: Any, dim: Any, keepdim: Any, dtype: Any = None) -> Any:
+    self = ops.ComplexAbs()(self) if self.dtype.is_complex else self
     return ops.vector_norm(typed(self, dtype), ord, None if dim is None else axes(dim), keepdim)
 
 
@@ -112,6 +119,22 @@ def between(self: Any, q: Any, dim: Any, keepdim: Any, interpolation: Any) -> An
     return ops.Squeeze(place)(found)
 
 
+def multiplied(self: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
+    """Return the product along a dimension."""
+    if not self.dtype.is_complex:
+        return ops.prod(self, dim, keepdim, dtype)
+    place = dim % len(self.shape)
+    found = ops.LibraryFunction("complex_prod", (place,))(self)
+    return found if keepdim else ops.Squeeze(place)(found)
+
+
+def running_product(self: Any, dim: Any, dtype: Any) -> Any:
+    """Return the running products along a dimension."""
+    if self.dtype.is_complex:
+        return ops.LibraryFunction("complex_cumprod", (dim % len(self.shape),))(self)
+    return mint.cumprod(self, dim, dtype)
+
+
 def differences(self: Any, n: Any, dim: Any, prepend: Any, append: Any) -> Any:
     """Return the differences of neighbours along a dimension, n times."""
     place = dim % len(self.shape)
@@ -146,8 +169,9 @@ REDUCTIONS = (
     row("sum.dim_IntList", "self, dim, keepdim=False, dtype=None", total),
     row("mean.default", "self, dtype=None", lambda self, dtype: mean(self, None, False, dtype)),
     row("mean.dim", "self, dim, keepdim=False, dtype=None", mean),
-    row("prod.default", "self, dtype=None", lambda self, dtype: ops.prod(self, None, False, dtype)),
-    row("prod.dim_int", "self, dim, keepdim=False, dtype=None", ops.prod),
+    row("prod.default", "self, dtype=None",
+        lambda self, dtype: multiplied(ops.Reshape()(self, (-1,)), 0, False, dtype)),
+    row("prod.dim_int", "self, dim, keepdim=False, dtype=None", multiplied),
     row("var.correction", "self, dim=None, correction=None, keepdim=False", spread),
     row("var.dim", "self, dim, unbiased=True, keepdim=False",
         lambda self, dim, unbiased, keepdim: spread(self, dim, int(unbiased), keepdim)),
@@ -194,7 +218,7 @@ REDUCTIONS = (
     row("logsumexp.default", "self, dim, keepdim=False",
         lambda self, dim, keepdim: ops.logsumexp(self, axes(dim), keepdim)),
     row("cumsum.default", "self, dim, dtype=None", mint.cumsum),
-    row("cumprod.default", "self, dim, dtype=None", mint.cumprod),
+    row("cumprod.default", "self, dim, dtype=None", running_product),
     row("diff.default", "self, n=1, dim=-1, prepend=None, append=None", differences),
     row("sort.default", "self, dim=-1, descending=False", in_order),
     row("sort.stable", "self, stable, dim=-1, descending=False",

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from mspc.ir.types import FLOAT64
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import Kind, row
+from mspc.readers.pytorch.kinds.linear import of_parts
 
 # PyTorch resizes a line of pixels by a matrix of weights, one for each dimension of an image.
 
@@ -108,6 +110,8 @@ def in_batches(dims: Any, function: Any) -> Any:
     """Return a function of a batch of images of so many dimensions, or of one without a batch."""
 
     def of(input: Any, *args: Any) -> Any:
+        if not (input.dtype.is_float or input.dtype.is_complex):
+            input = ops.cast(input, FLOAT64)  # results are in the exported type again
         if len(input.shape) != dims + 1:
             return function(input, *args)
         found = function(ops.ExpandDims()(input, 0), *args)
@@ -129,7 +133,11 @@ def convolution(
         steps, sides, apart = _one(stride), _one(padding), _one(dilation)
     else:
         steps, sides, apart = _several(stride, dims), _several(padding, dims), _several(dilation, dims)
-    out = function(x, weight, bias, steps, sides, apart, groups)
+    if x.dtype.is_complex:
+        out = of_parts(lambda y, kernel: function(y, kernel, None, steps, sides, apart, groups), (x, weight))
+        out = out if bias is None else out + ops.Reshape()(bias, (-1,) + (1,) * dims)
+    else:
+        out = function(x, weight, bias, steps, sides, apart, groups)
     return ops.Squeeze(0)(out) if alone else out
 
 
