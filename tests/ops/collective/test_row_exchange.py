@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World
-from tests.conftest import HANG
 
 Array = np.ndarray
 ROWS = TensorType(FLOAT32, (4, 2))
@@ -63,20 +58,8 @@ def check(comm: Any) -> int:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 def test_on_simulated_ranks(ranks: int) -> None:
+    """Under MPI `test_every.py` runs the same."""
     assert max(World(ranks).run(check)) >= 16
-
-
-def test_under_mpi(tmp_path: Path, root: Path) -> None:
-    program = tmp_path / "exchange.py"
-    program.write_text(
-        "from mspc.runtime.comm.mpi import MpiComm\nfrom mspc.runtime.comm.mpi_library import end_mpi, start_mpi\n"
-        "from tests.ops.collective.test_row_exchange import check\n"
-        "start_mpi()\nassert check(MpiComm()) >= 16\nend_mpi()\n"
-    )
-    command = [find_mpirun(), "-n", "4", "--oversubscribe", "--bind-to", "none", sys.executable, str(program)]
-    environment = mpirun_environment() | {"PYTHONPATH": str(root)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_halves_add_up_in_float32() -> None:
