@@ -12,7 +12,7 @@ import pytest
 
 from tests.control.on_gpu import run_on_gpu
 from tests.ops.cuda.cuda_emulator import NEEDED
-from tests.pipelining.random_networks import run
+from tests.sharded_beside_one import run
 
 STEPS = 3
 WAYS = (

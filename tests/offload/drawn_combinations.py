@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
 
 import numpy as np
 
@@ -35,7 +34,7 @@ class Combination:
         kind = kind or r.choice(KINDS)
         drawn = {"sequences": Sequences, "experts": DrawnExperts, "pipeline": _trained_pipeline}[kind](seed)
         self._drawn, self.ranks = drawn, drawn.ranks
-        self.tolerance = getattr(drawn, "tolerance", 1e-10)
+        self.tolerance = drawn.tolerance
         self._optimizer = r.choice(_OPTIMIZERS)
         self._level = r.choice(_LEVELS) if kind != "pipeline" and r.random() < 0.6 else ""
         self._searched = kind == "sequences" and r.random() < 0.3
@@ -46,9 +45,7 @@ class Combination:
 
     def on_rank(self, name: str, rank: int, value: np.ndarray) -> np.ndarray:
         """A rank's part of a value of one device."""
-        if isinstance(self._drawn, DrawnExperts):
-            return self._drawn.on_rank(name, rank, value)
-        return value
+        return self._drawn.on_rank(name, rank, value)
 
     def alone(self, folder: str) -> str:
         """The script for one device."""
@@ -56,8 +53,7 @@ class Combination:
 
     def sharded(self, folder: str) -> str:
         """The script for all ranks."""
-        made: Callable[[str], str] = getattr(self._drawn, "sharded", None) or self._drawn.pipeline
-        text = self._trained(made(folder))
+        text = self._trained(self._drawn.sharded(folder))
         more: list[str] = []
         if self._level:
             config = {"parallel_optimizer_threshold": 0, "optimizer_level": self._level}

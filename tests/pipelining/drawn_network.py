@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 LAYERS = (Path(__file__).parent / "layers.py").read_text(encoding="utf-8")
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble_h1", "zero_bubble_2p", "zero_bubble_v", "dual_pipe_v")
 THERE_AND_BACK = ("zero_bubble_v", "dual_pipe_v")
@@ -152,7 +154,11 @@ class DrawnNetwork:
             f"{self._feeds}{', shared updates' * self._sharded_updates}{', ' * bool(self._halves)}{self._halves}"
         )
 
-    def pipeline(self, folder: str) -> str:
+    def on_rank(self, name: str, rank: int, wanted: np.ndarray) -> np.ndarray:
+        """A rank has everything that one device has."""
+        return wanted
+
+    def sharded(self, folder: str) -> str:
         """The script for all ranks."""
         n = self._per_stage
         each = 0 if self._feeds == "full_batch" else self._rows // n

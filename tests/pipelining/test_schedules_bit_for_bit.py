@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.pipelining.drawn_network import WAYS, DrawnNetwork
-from tests.pipelining.random_networks import run
+from tests.sharded_beside_one import run
 from tests.shares import share_of
 
 TRAINED = tuple(way for way in WAYS if way != "inference")
@@ -20,7 +20,7 @@ def test_schedules_have_the_same_bits(seed: int, tmp_path: Path) -> None:
         DrawnNetwork(seed, only=TRAINED, schedule=name)
         for name in ("1f1b", "gpipe", "zero_bubble_h1", "zero_bubble_2p")
     ]
-    first, *others = [run(network.pipeline(str(tmp_path)), network.ranks, tmp_path) for network in networks]
+    first, *others = [run(network.sharded(str(tmp_path)), network.ranks, tmp_path) for network in networks]
     for network, other in zip(networks[1:], others, strict=True):
         for rank, (own, known) in enumerate(zip(other, first, strict=True)):
             assert own.keys() == known.keys()

@@ -18,7 +18,7 @@ Script = tuple[str, int]
 
 def _stages(seed: int) -> Script:
     network = DrawnStages(seed)
-    return network.pipeline("."), network.ranks
+    return network.sharded("."), network.ranks
 
 
 def _experts(seed: int) -> Script:
