@@ -1,4 +1,5 @@
 // Copies to shared memory, and roundings, in PTX.
+
 // A place in shared memory.
 typedef unsigned int Shared;
 __device__ __forceinline__ Shared shared_at(const void* memory) {

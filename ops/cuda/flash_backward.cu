@@ -56,12 +56,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
             const H* key_shift = all_key_shifts + n * h_n;
             to.keyed[threadIdx.x] = key < keys ? OF_KEY(key) : 0.0f;
         }
-        commit_copies();
+        close_copies();
     };
     fetch<ROWS>(held, own, a_s, rows - begin);
     fetch<ROWS>(held + OWN, own_slope, c_s, rows - begin);
-    commit_copies();
-    wait_for_copies();
+    close_copies();
+    await_copies<0>();
     settle<ROWS>(held);
     settle<ROWS>(held + OWN);
 #if GROUPED
@@ -268,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
     if constexpr (SHIFTED && !OF_KEYS) pass = __syncthreads_or(large) ? 0 : 1;
     for (; pass < (SUMS != 0 ? 2 : 1); ++pass) {
         if (start < stop) copy(buffers[0], 0, start);
-        wait_for_copies();
+        await_copies<0>();
         SHOW_COPIES;
         __syncthreads();
 #pragma unroll
@@ -288,7 +288,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_backward(
             if (first >= stop) first = start, ++done;
             if (done == count) first = stop;
             if (begun) {
-                wait_for_copies();
+                await_copies<0>();
                 SHOW_COPIES;
                 __syncthreads();  // this tile is there, and nobody reads the other buffer any more
             }

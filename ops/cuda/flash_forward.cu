@@ -36,8 +36,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
     };
     fetch<ROWS>(held, q, q_s, queries - begin);
     if (start < stop) copy(0, start);
-    commit_copies();
-    wait_for_copies();
+    close_copies();
+    await_copies<0>();
     SHOW_COPIES;
     settle<ROWS>(held);
     __syncthreads();
@@ -178,14 +178,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_forward(
     for (int first = start; first < stop; first += KEYS, buffer ^= 1) {
         const E* tile = buffers + buffer * 2 * TILE;
         if (first > start) {
-            wait_for_copies();
+            await_copies<0>();
             SHOW_COPIES;
             __syncthreads();  // this tile is there, and nobody reads the other buffer any more
         }
         const int next = first + KEYS;
         if (next < stop) {
             copy(buffer ^ 1, next);
-            commit_copies();
+            close_copies();
         }
         // The keys of this tile that queries of this warp, or of all that multiply together, meet; a few at a time in
         // a half empty tile.

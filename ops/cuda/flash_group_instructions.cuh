@@ -1,7 +1,7 @@
 typedef u64 Tile;
 // Where a tile begins, its rows in eights of 1,024 bytes; and a place so many bytes behind.
 __device__ __forceinline__ Tile tile_at(const void* rows) {
-    return (Tile)((shared_address(rows) & 0x3ffff) >> 4) | (Tile)1 << 16 | (Tile)64 << 32 | (Tile)1 << 62;
+    return (Tile)((shared_at(rows) & 0x3ffff) >> 4) | (Tile)1 << 16 | (Tile)64 << 32 | (Tile)1 << 62;
 }
 __device__ __forceinline__ Tile ahead(Tile tile, int bytes) { return tile + (bytes >> 4); }
 // Ahead of products: what was copied to shared memory, once the copies were waited for, and registers are seen by them.

@@ -10,7 +10,7 @@ __device__ __forceinline__ void multiply(float (&c)[4], const Part& a, u32 b0, u
 __device__ __forceinline__ Part load_transposed(const void* row) {
     Part to;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-        : "=r"(to.at[0]), "=r"(to.at[1]), "=r"(to.at[2]), "=r"(to.at[3]) : "r"(shared_address(row)));
+        : "=r"(to.at[0]), "=r"(to.at[1]), "=r"(to.at[2]), "=r"(to.at[3]) : "r"(shared_at(row)));
     return to;
 }
 __device__ __forceinline__ u32 pair(float low, float high) {

@@ -10,30 +10,25 @@
 //
 // Either way 32 bytes of a row are a step of a product over the depth, and ldmatrix loads the bytes that a lane needs.
 
+#include "copy_instructions.cuh"
+
 // Everything that is written in PTX, one instruction each.
 typedef unsigned int u32;
 struct Part { u32 at[4]; };
-__device__ __forceinline__ u32 shared_address(const void* at) {
-    u32 found;
-    asm("{ .reg .u64 a; cvta.to.shared.u64 a, %1; cvt.u32.u64 %0, a; }" : "=r"(found) : "l"(at));
-    return found;
-}
 // Four matrices of 8 rows of 16 bytes; lane 8 m + r says where row r of matrix m is, and lane 4 r + c gets bytes from
 // 4 c on of row r of every one.
 __device__ __forceinline__ Part load_matrices(const void* row) {
     Part to;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-        : "=r"(to.at[0]), "=r"(to.at[1]), "=r"(to.at[2]), "=r"(to.at[3]) : "r"(shared_address(row)));
+        : "=r"(to.at[0]), "=r"(to.at[1]), "=r"(to.at[2]), "=r"(to.at[3]) : "r"(shared_at(row)));
     return to;
 }
-// 16 bytes from global to shared memory, or zeros; they are there after commit_copies() and wait_for_copies().
+// 16 bytes from global to shared memory, or zeros; see close_copies() and await_copies().
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool there) {
     const int bytes = there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-        :: "r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+        :: "r"(shared_at(to)), "l"(from), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 __device__ __forceinline__ float power_of_2(float v) {
     float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v)); return r;
 }

@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
             const H* key_shift = all_key_shifts + b * h_b + n * h_n;
             to.keyed[threadIdx.x] = key < keys ? OF_KEY(key) : 0.0f;
         }
-        commit_copies();
+        close_copies();
     };
 
     float sum[TILES][4];
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_shift(
         || here < row + 15 + low;
     for (int member = start; !none && member < count; ++member) {
         const Buffer& tile = buffers[member & 1];
-        wait_for_copies();
+        await_copies<0>();
         SHOW_COPIES;
         __syncthreads();  // this tile is there, and nobody reads the other buffer any more
         if (member + 1 < count) copy(buffers[~member & 1], member + 1);

@@ -47,8 +47,6 @@ static void copy_async(void* to, const void* from, bool there) {
     static const float zeros[4] = {0, 0, 0, 0};
     start_copy<16>((Shared)to, there ? from : zeros);
 }
-static void commit_copies() { close_copies(); }
-static void wait_for_copies() { await_copies<0>(); }
 static float power_of_2(float v) { return exp2f(v); }
 """
 _TF32 = r"""
