@@ -285,7 +285,7 @@ class ToProve:
         if self.program is None:
             return ()
         places = (place_in_dump(self.program, rank, kind.graph, node) for rank, kind, node in told_nodes(found))
-        return tuple(f"it stands in {place}" for place in dict.fromkeys(places) if place)
+        return tuple(f"it is in {place}" for place in dict.fromkeys(places) if place)
 
     def proved(self, seed: int) -> ScaleProof:
         """Return the result of the comparison. Raise Unfit if the program cannot be made smaller."""

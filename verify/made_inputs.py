@@ -83,7 +83,7 @@ def _made(
             array, said = generator.integers(0, 2, type.shape), "True or False"
         elif parameter in direct:
             limit = direct[parameter]
-            array, said = _below(generator, limit, type), f"integers in [0, {limit}), places that it names"
+            array, said = _below(generator, limit, type), f"integers in [0, {limit}), positions of rows"
         elif parameter in truths:
             array, said = generator.integers(0, 2, type.shape), "0 or 1, in every row 1 first"
             array[..., :1] = 1
@@ -106,7 +106,7 @@ def _hide(graph: Graph, made: list[dict[str, tuple[Array, str]]], seed: int) -> 
             if parameter in ignored and array.size > 1:
                 flat, first = array.reshape(-1), np.random.default_rng([seed, step, 1]).integers(0, 4)
                 flat[first::4] = ignored[parameter]
-                arrays[parameter.name] = array, f"{said}, every fourth {ignored[parameter]}, which counts nowhere"
+                arrays[parameter.name] = array, f"{said}, every fourth {ignored[parameter]}, which is ignored"
             elif step == 1 and array.ndim > 1 and (array.dtype == bool or parameter in truths):
                 rows = array.reshape(-1, array.shape[-1])
                 rows[0], rows[1:2] = False, True

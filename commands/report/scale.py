@@ -94,7 +94,7 @@ def _what(found: ScaleProof, wrong: Sequence[Compared]) -> str:
     if not wrong and found.memory is not None:
         kind, misuse = found.memory.misuses[0]
         return f"memory of rank {kind.ranks[0]}: at {misuse.node.label} {misuse.why}"
-    return f"{len(wrong)} of {len(found.rows)} values of {_ranks(found)} are not those of one device"
+    return f"{len(wrong)} of {len(found.rows)} values of {_ranks(found)} differ from one device"
 
 
 def first_wrong(found: ScaleProof) -> list[str]:
@@ -106,7 +106,7 @@ def first_wrong(found: ScaleProof) -> list[str]:
     ranks = ", ".join(map(str, first.ranks[:FEW_RANKS])) + ", ..." * (len(first.ranks) > FEW_RANKS)
     cell = first.node.scope.removeprefix("Default").lstrip("/")
     label = label_of_result(first.node) + f" in {cell}" * bool(cell)
-    said.append(f"the first value that is none of one device's is that of {label} on rank {ranks}")
+    said.append(f"the first wrong value is that of {label} on rank {ranks}")
     return [*said, *[first.equals] * bool(first.equals), *first.reads]
 
 

@@ -262,7 +262,7 @@ def verdict(
     worst = max((r for r in rows if not r.excused), key=lambda r: r.difference, default=None)
     if worst is not None and worst.difference:
         text += f"; the worst is {worst.kind} {worst.name}, by {worst.difference:.1e}"
-    grown = " that the update has grown" if any(r.excused and r.kind == "parameter" for r in rows) else ""
+    grown = " amplified by the update" if any(r.excused and r.kind == "parameter" for r in rows) else ""
     return f"{text}; {excused} more by rounding{grown}" if excused else text
 
 

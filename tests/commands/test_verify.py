@@ -265,8 +265,8 @@ def test_integers_lie_where_the_network_has_places(tmp_path: Path, capsys: pytes
     types = ("int32[2,4]", "int64[8]", "bool[8]", "int32[8]", "int32[8]")
     verify_target(f"{tmp_path}/net.py:Net", CompileOptions(ranks=4, inputs=types), seed=0)
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("input ")] == [
-        "input ids: integers in [0, 16), places that it names",
-        "input labels: integers in [0, 5), places that it names",
+        "input ids: integers in [0, 16), positions of rows",
+        "input labels: integers in [0, 5), positions of rows",
         "input mask: True or False",
         "input shifted: integers in [0, 8)",
         "input other: integers in [0, 8)",

@@ -235,5 +235,5 @@ def test_the_first_wrong_value_of_an_edited_folder_is_named(
     with pytest.raises(ExecutionError) as raised:
         verify(tmp_path / "out")
     said = "\n".join(raised.value.notes)
-    assert (found := re.search(r"it stands in rank_0/\S+\.ir:\d+, (%\d+)", said)) is not None, said
+    assert (found := re.search(r"it is in rank_0/\S+\.ir:\d+, (%\d+)", said)) is not None, said
     assert found[1] in fine

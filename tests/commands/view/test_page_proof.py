@@ -57,7 +57,7 @@ def test_what_is_wrong(wrong: Case) -> None:
     dump = read_dump(wrong[0])
     found = read_proof(wrong[1], dump)
     report = json.loads(wrong[1].read_text())
-    assert found["said"][0] == "10 of 16 values of 8 ranks of 1 kind are not those of one device"
+    assert found["said"][0] == "10 of 16 values of 8 ranks of 1 kind differ from one device"
     number, place = found["node"]
     assert dump.programs[number].nodes[place].label == report["first"]["operator"]
     same = [row[5] for row in found["values"]]

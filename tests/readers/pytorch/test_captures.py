@@ -68,7 +68,7 @@ def test_faults_are_found(fault: str, single: Path, tmp_path_factory: pytest.Tem
     folder = shared("wrong", tmp_path_factory) if doubled else captured(tmp_path / "ranks", 4, 2, 2, fault)
     done = verified(folder, single)
     assert done.returncode == 1, done.stdout
-    assert "values of 4 ranks of 1 kind are not those of one device" in done.stderr
+    assert "values of 4 ranks of 1 kind differ from one device" in done.stderr
     assert "their mean is compared" in done.stdout
     assert re.search(r"captured_training\.py:\d+", done.stderr)
 

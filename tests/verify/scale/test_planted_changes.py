@@ -124,17 +124,17 @@ def test_what_is_compiled_is_right(compiled: dict[str, str], tmp_path: Path) -> 
 def test_a_change_is_found_where_it_is(what: str, compiled: dict[str, str], tmp_path: Path) -> None:
     change, ranks, first = PLANTED[what]
     folder = edited(compiled, tmp_path / "edited", change, ranks)
-    with pytest.raises(ExecutionError, match="values of 4 ranks of 1 kind are not those of one device") as caught:
+    with pytest.raises(ExecutionError, match="values of 4 ranks of 1 kind differ from one device") as caught:
         verify_scale(str(folder), CompileOptions(loudness=QUIET), 0)
     notes = "\n".join(caught.value.notes)
-    assert f"none of one device's is that of {first} " in notes
+    assert f"first wrong value is that of {first} " in notes
     assert ("input 1 is a part of a sum over 2 ranks" in notes) == (what == "a sum left out")
 
 
 def test_what_hardly_moves_an_update_is_found(compiled: dict[str, str], tmp_path: Path) -> None:
     change = line("= Adam", "value=1e-08", "value=1.5e-08")
     folder = edited(compiled, tmp_path / "edited", change, ALL)
-    with pytest.raises(ExecutionError, match=r"2 of \d+ values of 4 ranks of 1 kind are not") as caught:
+    with pytest.raises(ExecutionError, match=r"2 of \d+ values of 4 ranks of 1 kind differ") as caught:
         verify_scale(str(folder), CompileOptions(loudness=QUIET), 0)
     assert "that of Adam 'opt' in optimizer-Adam on rank" in caught.value.notes[0]
 
@@ -168,7 +168,7 @@ def test_sums_over_other_ranks(
     with pytest.raises(ExecutionError) as caught:
         verify_scale(str(folder), CompileOptions(loudness=QUIET), 0)
     assert told in caught.value.notes
-    assert any(re.fullmatch(r"it stands in rank_0/\w+\.ir:\d+, %\d+", note) for note in caught.value.notes)
+    assert any(re.fullmatch(r"it is in rank_0/\w+\.ir:\d+, %\d+", note) for note in caught.value.notes)
 
 
 SUM = "AllReduce{op: sum} among ranks"
