@@ -50,6 +50,8 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     ("scatter.value_reduce", X, 0, integers(2, 4, high=3), 2.0, {"reduce": "multiply"}),
     ("as_strided_scatter.default", floats(4, 4), floats(2, 3), (2, 3), (1, 4), 1),
     ("orgqr.default", floats(4, 2), floats(2, low=0.2)),
+    ("det.default slogdet.default", FIXED), ("isin.Tensor_Scalar", WHOLE, 2, {"invert": True}),
+    ("xlogy.Scalar_Other", POSITIVE, 2.5), ("xlogy.Scalar_Self", 2.5, POSITIVE),
     ("count_nonzero.dim_IntList", WHOLE, (0,)), ("gradient.array", X, {"dim": (0, 1)}),
     ("gradient.scalararray", X, {"spacing": 0.5, "dim": (1,)}),
     ("gradient.scalarrayint", X, {"spacing": (0.5,), "dim": 1}),

@@ -23,6 +23,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.setting_kind import say_once
 from mspc.readers.pytorch.exported_program import ExportedProgram
 from mspc.readers.pytorch.graph_reader import read_program
+from mspc.readers.pytorch.kinds.aten_table import kind_of
 from mspc.readers.pytorch.other_weights import JoinedWeight, with_weights
 
 ASKED = "a module, or (module, inputs), or (module, inputs, inputs by name)"
@@ -165,6 +166,11 @@ def _exported(
         warnings.simplefilter("ignore")
         inputs, named = _each_its_own(torch, (inputs, named))
         program = torch.export.export(module, inputs, named, strict=False)
+        unknown = _unknown_kinds(program)
+        if unknown:
+            rules = torch.export.default_decompositions()
+            simpler = program.run_decompositions({target: rules[target] for target in unknown if target in rules})
+            program = program if _unknown_kinds(simpler) else simpler
         torch.export.save(program, to)
     for place, name in lost.items():
         text = (
@@ -180,6 +186,12 @@ def _exported(
             same[name] = first[id(parameter)]
     plan = {name: str(style) for name, style in (getattr(module, "_tp_plan", None) or {}).items()}
     return Exported(to, same, own_plan=plan)
+
+
+def _unknown_kinds(program: Any) -> list[Any]:
+    """Return the operators of ATen in a program that are not known."""
+    called = dict.fromkeys(node.target for node in program.graph.nodes if node.op == "call_function")
+    return [each for each in called if str(each).startswith("aten.") and kind_of(str(each)) is None]
 
 
 @contextlib.contextmanager

@@ -97,6 +97,7 @@ def kind_of(name: str) -> Kind | None:
     return replace(plain, name=name, arguments=(first, *plain.arguments[1:]), put=None, writes=(OVERWRITTEN,))
 
 
+WAY_OUT = "torch.export.export(module, inputs).run_decompositions({}) writes most other kinds in terms of these"
 _MOST = 20
 """Kinds that are reported each by a line."""
 
@@ -117,6 +118,7 @@ def check_kinds(program: ExportedProgram) -> None:
     one = next(iter(first))
     if len(first) == 1:
         lines += did_you_mean(one, [name for name in kinds() if name.split(".")[0] == one.split(".")[0]])
+    lines.append(WAY_OUT)
     what = "an operator that is" if len(first) == 1 else f"{len(first)} kinds of operators that are"
     location = next((node.user_line for node in first.values() if node.user_line is not None), None)
     raise MspcError(f"{program.name} has {what} not known: {', '.join(first)}", location, lines, code="E0702")

@@ -76,6 +76,15 @@ def index_along(source: Any, dim: Any, index: Any) -> Any:
     return ops.BroadcastTo(source.shape)(column)
 
 
+def farthest(dtype: Any, is_greatest: Any) -> Any:
+    """Return the greatest or the least number of an element type."""
+    if dtype == BOOL:
+        return is_greatest
+    if dtype.is_integer:
+        return int(np.iinfo(dtype.numpy).max if is_greatest else np.iinfo(dtype.numpy).min)
+    return float("inf") if is_greatest else float("-inf")
+
+
 def scattered_apart(self: Any, dim: Any, index: Any, src: Any, reduce: Any, include_self: Any) -> Any:
     """Return the greatest, the least or the product of the values put at each place: every place looks at all of them
     along the dimension."""
@@ -90,7 +99,7 @@ def scattered_apart(self: Any, dim: Any, index: Any, src: Any, reduce: Any, incl
     begin = [0] * len(self.shape)
     row = ops.Reshape()(ops.arange(self.shape[place]), tuple([-1 if d == place else 1 for d in range(len(begin) + 1)]))
     meets = ops.Equal()(ops.ExpandDims()(index, place), ops.cast(row, index.dtype))
-    empty = {"amax": float("-inf"), "amin": float("inf"), "prod": 1.0}[reduce]
+    empty = 1.0 if reduce == "prod" else farthest(src.dtype, reduce == "amin")
     many = ops.where(meets, ops.ExpandDims()(part, place), ops.cast(empty, src.dtype))
     joined = {"amax": ops.ReduceMax(), "amin": ops.ReduceMin(), "prod": ops.ReduceProd()}[reduce]
     missing = ops.LogicalNot()(ops.ReduceAny()(meets, place + 1))

@@ -28,7 +28,19 @@ def power(self: Any, exponent: Any) -> Any:
             return ops.Sqrt()(self)
         if exponent == -0.5:
             return ops.Rsqrt()(self)
+    if not isinstance(exponent, (int, float)) and exponent.dtype.is_integer and (
+        isinstance(self, int) or (not isinstance(self, float) and self.dtype.is_integer)
+    ):  # integers have powers below 0 as fractions rounded towards 0
+        size = ops.Abs()(exponent)
+        found = ops.Pow()(self, size)
+        alone = ops.LogicalOr()(ops.Equal()(found, 1), ops.Equal()(found, -1))
+        return ops.where(ops.LogicalOr()(ops.GreaterEqual()(exponent, 0), alone), found, ops.zeros_like(found))
     return ops.Pow()(self, exponent)
+
+
+def raised(self: Any, exponent: Any) -> Any:
+    """Return a number to the power of a tensor."""
+    return power(self, exponent) if isinstance(self, int) else ops.Pow()(self, exponent)
 
 
 def bits(operator: Any, logical: Any, self: Any, other: Any) -> Any:
@@ -211,7 +223,7 @@ ELEMENTWISE = (
     row("true_divide.Tensor true_divide.Scalar", "self, other", divide),
     row("fmod.Tensor fmod.Scalar", "self, other", ops.fmod),
     row("pow.Tensor_Scalar pow.Tensor_Tensor", "self, exponent", power),
-    row("pow.Scalar", "self, exponent", lambda self, exponent: ops.Pow()(self, exponent)),
+    row("pow.Scalar", "self, exponent", raised),
     row("float_power.Tensor_Scalar", "self, exponent", ops.float_power),
     row("addcmul.default", "self, tensor1, tensor2, value=1", ops.addcmul),
     row("addcdiv.default", "self, tensor1, tensor2, value=1", ops.addcdiv),
@@ -235,6 +247,8 @@ ELEMENTWISE = (
     row("logical_or.default", "self, other", lambda self, other: ops.LogicalOr()(ops.cast(self, BOOL),
                                                                                  ops.cast(other, BOOL))),
     row("isin.Tensor_Tensor", "elements, test_elements, -assume_unique=False, invert=False", among),
+    row("isin.Tensor_Scalar", "elements, test_element, -assume_unique=False, invert=False",
+        lambda elements, one, invert: (ops.NotEqual() if invert else ops.Equal())(elements, one)),
     row("where.self where.ScalarOther where.ScalarSelf where.Scalar", "condition, self, other", ops.where),
     row("masked_fill.Scalar masked_fill.Tensor", "self, mask, value", filled),
     row("clamp.default clamp.Tensor clip.default", "self, min=None, max=None", clamped),
@@ -267,6 +281,10 @@ ELEMENTWISE = (
     row("hypot.default", "self, other", ops.hypot),
     row("logaddexp.default", "self, other", ops.logaddexp),
     row("xlogy.Tensor", "self, other", times_log(ops.Log, 0)),
+    row("xlogy.Scalar_Other", "self, other",
+        lambda self, other: times_log(ops.Log, 0)(self, ops.full_like(self, other))),
+    row("xlogy.Scalar_Self", "self, other",
+        lambda self, other: times_log(ops.Log, 0)(ops.full_like(other, self), other)),
     row("isclose.default", "self, other, rtol=1e-05, atol=1e-08, equal_nan=False", ops.isclose),
     row("logit.default", "self, eps=None", log_odds),
     row("copysign.Tensor copysign.Scalar", "self, other", ops.copysign),

@@ -110,8 +110,9 @@ def in_batches(dims: Any, function: Any) -> Any:
     """Return a function of a batch of images of so many dimensions, or of one without a batch."""
 
     def of(input: Any, *args: Any) -> Any:
-        if not (input.dtype.is_float or input.dtype.is_complex):
-            input = ops.cast(input, FLOAT64)  # results are in the exported type again
+        if not (input.dtype.is_float or input.dtype.is_complex):  # results are in the exported type again
+            input = ops.cast(input, FLOAT64)
+            args = [ops.cast(x, FLOAT64) if hasattr(x, "dtype") else x for x in args]
         if len(input.shape) != dims + 1:
             return function(input, *args)
         found = function(ops.ExpandDims()(input, 0), *args)

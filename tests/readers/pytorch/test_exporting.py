@@ -49,6 +49,18 @@ def exported(module: Any, *inputs: Any, to: Path, **named: Any) -> ExportedProgr
     return read_program(export_made((module, inputs, named), to / "model.pt2", "model.py:make").path)
 
 
+class Rare(nn.Module):
+    """A kind that is not known."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.special.softmax(x, 0)
+
+
+def test_kinds_that_are_not_known_are_decomposed(tmp_path: Path) -> None:
+    program = exported(Rare(), torch.ones(2, 3), to=tmp_path)
+    assert [node.target for node in program.graph.nodes] == ["aten.softmax.int"]
+
+
 def test_what_pytorch_writes(tmp_path: Path) -> None:
     """Every tensor is PyTorch's, and the names are the module's."""
     module = Everything()
