@@ -44,7 +44,7 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
 
 LONG = (
-    "verify/scale/", "test_docs.py", "search/plans/", "offload/", "data_parallel/",
+    "verify/scale/", "test_docs.py", "readers/pytorch/test_capture", "search/plans/", "offload/", "data_parallel/",
     "oracle/test_judges.py", "passes/test_random_networks.py", "test_planted_errors.py", "ops/test_ops.py",
     "test_conformance.py", "samples/", "compiler/test_rank_kinds.py", "compiler/test_vision_networks.py",
     "mindspore_api/common/test_public_modules.py", "runtime/comm/test_mismatches.py", "commands/",
