@@ -49,7 +49,7 @@ LONG = (
     "test_conformance.py", "samples/", "compiler/test_rank_kinds.py", "compiler/test_vision_networks.py",
     "mindspore_api/common/test_public_modules.py", "runtime/comm/test_mismatches.py", "commands/",
     "checkpoint/test_resuming.py",
-    "ops/collective/test_every.py", "engine/", "ops/cuda/", "gpu/", "runtime/", "passes/search/", "search/",
+    "ops/collective/test_every.py", "engine/", "ops/cuda/", "pipelining/", "context/", "gpu/", "runtime/", "search/",
     "test_packaging.py", "test_recipes.py", "test_stubs.py", "test_types.py",
 )  # fmt: skip
 """Files and folders of tests that take long, the longest first: they begin first, so that no core waits for one of them
