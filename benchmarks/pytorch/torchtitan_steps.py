@@ -89,7 +89,9 @@ def capture(model: str, given: dict[str, str]) -> None:
     config.layers = config.layers[: degree.get("layers", 2)]
     for layer in config.layers:
         layer.attention.inner_attention = ScaledDotProductAttention.Config()
-    debug = SimpleNamespace(moe_force_load_balance="balance" in degree, batch_invariant=False)
+        if "balance" in degree and layer.moe is not None:
+            layer.moe.router._debug_force_load_balance = True
+    debug = SimpleNamespace(moe_force_load_balance=False, batch_invariant=False)
     config.update_from_config(config=SimpleNamespace(parallelism=parallelism, training=training, debug=debug))
     distributed.set_spmd_backend(backend)
     ranks, dims, place, shards = int(os.environ["WORLD_SIZE"]), None, 0, 1
