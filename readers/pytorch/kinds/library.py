@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.types import BOOL, COMPLEX128, FLOAT32, INT32, INT64, real_of
+from mspc.ir.types import BOOL, COMPLEX128, FLOAT32, FLOAT64, INT32, INT64, real_of
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.errors import ApiValueError
-from mspc.readers.pytorch.kinds.complex_numbers import raised, tril, triu
+from mspc.readers.pytorch.kinds.complex_numbers import by_parts, raised, tril, triu
+from mspc.readers.pytorch.kinds.creation import complex_number
 from mspc.readers.pytorch.kinds.kind import row
 from mspc.readers.pytorch.kinds.linear import inverse, log_determinant, of_parts, of_triangle
 from mspc.readers.pytorch.kinds.shapes import conjugate_transposed as adjoint
@@ -20,6 +21,17 @@ def library(function: str, *operands: Any, settings: Any = ()) -> Any:
     return ops.LibraryFunction(function, settings)(*operands)
 
 
+def typed(value: Any, dtype: Any) -> Any:
+    """Return a number, or a tensor of one element, without dimensions in an element type."""
+    if isinstance(value, complex):
+        return complex_number(value, (), dtype)
+    if not isinstance(value, (int, float)):
+        return ops.cast(ops.Reshape()(value, ()), dtype)
+    if dtype.is_complex:
+        return complex_number(value * 1.0 + 0j, (), dtype)
+    return ops.Fill()(dtype, (), int(value) if dtype.is_integer else value)
+
+
 def of_floats(function: str) -> Any:
     """Return an elementwise function of tensors or numbers, whose integers and Bool become Float32."""
 
@@ -29,7 +41,8 @@ def of_floats(function: str) -> Any:
             if not isinstance(x, (int, float)) and x.dtype.is_float:
                 dtype = x.dtype if dtype is None or x.dtype.itemsize > dtype.itemsize else dtype
         dtype = FLOAT32 if dtype is None else dtype
-        return library(function, *[ops.cast(x, dtype) for x in operands])
+        return library(function, *[typed(x, dtype) if isinstance(x, (int, float)) else ops.cast(x, dtype)
+                                   for x in operands])  # fmt: skip
 
     return of
 
@@ -524,9 +537,8 @@ def quantiles(self: Any, q: Any, dim: Any, keepdim: Any, interpolation: Any, wit
 def spread_evenly(start: Any, end: Any, steps: Any, dtype: Any) -> Any:
     """Return numbers from start to end, which are numbers or tensors of one, at equal distances."""
     kind = FLOAT32 if dtype is None else dtype
-    wide = kind if kind.is_float or kind.is_complex else FLOAT32
-    first, last = [ops.Reshape()(x, ()) if not isinstance(x, (int, float)) else x for x in (start, end)]
-    first, last = ops.cast(ops.cast(first, kind), wide), ops.cast(ops.cast(last, kind), wide)
+    wide = kind if kind.is_float or kind.is_complex else FLOAT64
+    first, last = [ops.cast(typed(x, kind), wide) for x in (start, end)]
     if steps == 0:
         return ops.zeros((0,), kind)
     if steps == 1:
@@ -535,19 +547,19 @@ def spread_evenly(start: Any, end: Any, steps: Any, dtype: Any) -> Any:
     part = ops.cast(places, wide)
     step = (last - first) / (steps - 1)
     ahead = ops.Less()(places, steps // 2)
-    found = ops.where(ahead, first + step * part, last - step * ((steps - 1) - part))
+    found = by_parts(ops.where, None)(ahead, first + step * part, last - step * ((steps - 1) - part))
     return ops.cast(ops.trunc(found) if kind != wide else found, kind)
 
 
 def spread_in_powers(start: Any, end: Any, steps: Any, base: Any, dtype: Any) -> Any:
     """Return powers of a base whose exponents are at equal distances."""
     kind = FLOAT32 if dtype is None else dtype
-    wide = kind if kind.is_float or kind.is_complex else FLOAT32
+    wide = kind if kind.is_float or kind.is_complex else FLOAT64
     if not (kind.is_float or kind.is_complex):
         start, end = [int(x) if isinstance(x, (int, float)) else ops.cast(x, kind) for x in (start, end)]
     found = spread_evenly(start, end, steps, wide)
     power = raised(ops.Pow())
-    made = power(ops.cast(base, wide), found) if steps else found
+    made = power(typed(base, wide), found) if steps else found
     return ops.cast(made, kind)
 
 

@@ -102,6 +102,8 @@ def log_odds(self: Any, eps: Any) -> Any:
 
 def filled(self: Any, mask: Any, value: Any) -> Any:
     """Return the tensor with `value` in the places of the mask."""
+    if isinstance(value, (int, float)):  # a cast would round it to Float32 first
+        value = ops.Fill()(self.dtype, (), value if self.dtype.is_float else self.dtype.numpy.type(value).item())
     return ops.masked_fill(self, mask, ops.cast(value, self.dtype))
 
 
