@@ -112,7 +112,7 @@ def test_a_rank_that_does_nothing_ends_its_job(tmp_path: Path) -> None:
     script = tmp_path / "net.py"
     stuck = "    if _ == 4 and ms.communication.get_rank() == 1:\n        time.sleep(600)\n"
     script.write_text(SCRIPT.replace("    time.sleep(0.004)\n", stuck))
-    command = [sys.executable, "-m", "mspc", "run", str(script), "--ranks", "2", "--timeout", "3", "--", "9"]
+    command = [sys.executable, "-m", "mspc", "run", str(script), "--ranks", "4", "--timeout", "3", "--", "9"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=HANG, env=mpirun_environment()
     )
