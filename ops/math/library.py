@@ -20,6 +20,7 @@ from mspc.ir.types import FLOAT32, INT32, INT64, DType, TensorType, TupleType, T
 from mspc.ops.bases import promoted
 from mspc.ops.control.structural import items
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, Sample, sample
+from mspc.ops.operator_arguments import require_elements
 from mspc.ops.tensor.broadcast import zeros
 from mspc.sharding.rules import broadcast_rule, sized
 
@@ -604,6 +605,7 @@ def placed_gradients(own: Any, outs: Any, douts: Any, dim: int) -> Any:
 
 
 def chosen_types(x: TensorType, dim: int) -> ResultTypes:
+    require_elements("LibraryFunction", x.shape, (dim,), "element to choose")
     shape = tuple(1 if d == dim else n for d, n in enumerate(x.shape))
     return (x.dtype, shape), (INT64, shape)
 
