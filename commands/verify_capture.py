@@ -24,7 +24,7 @@ from mspc.mindspore_api.state import Session
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.point_to_point import Receive, ReceiveFromStage, Send, SendToStage
 from mspc.output.dumps import first_values
-from mspc.readers.pytorch.exported_program import NodeResult
+from mspc.readers.pytorch.exported_program import names_in
 from mspc.verify.scale.blame import ranks_in_words
 from mspc.verify.scale.precision import rounded_sums
 from mspc.verify.scale.rank_kinds import RankKind, merged
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from mspc.readers.pytorch.captured import CapturedStep
 
 _CLASS = re.compile(r"-[^/]*")
-_WAITS = ("_c10d_functional.wait_tensor.default", "_c10d_functional._wrap_tensor_autograd.default")
+WAITS = ("_c10d_functional.wait_tensor.default", "_c10d_functional._wrap_tensor_autograd.default")
 """The second makes a tensor that waits when it is read first."""
-_VIEWS = frozenset(f"aten.{name}" for name in (
+VIEWS = frozenset(f"aten.{name}" for name in (
     "view.default", "_unsafe_view.default", "reshape.default", "t.default", "transpose.int", "permute.default",
     "slice.Tensor", "select.int", "split.Tensor", "split_with_sizes.default", "chunk.default", "unsqueeze.default",
     "squeeze.dim", "expand.default", "detach.default", "alias.default", "as_strided.default", "unbind.int",
@@ -125,22 +125,21 @@ def check_precision(programs: CapturedPrograms) -> None:
             )
 
 
-def _check_waits(step: CapturedStep) -> None:
+def check_waits(step: CapturedStep) -> None:
     """Raise ExecutionError if an operator reads the result of a collective before `wait_tensor`."""
     origin: dict[str, str] = {}  # of views: the tensor whose memory they have
     waiting: dict[str, str] = {}
     for node in step.program.graph.nodes:
-        names = [value.name for _, value in node.arguments if isinstance(value, NodeResult)]
-        read = [origin.get(name, name) for name in names]
+        read = [origin.get(name, name) for _, value in node.arguments for name in names_in(value)]
         early = next((waiting[name] for name in read if name in waiting), None)
-        if node.target in _WAITS:
+        if node.target in WAITS:
             waiting.pop(read[0], None)
         elif node.target.startswith("_c10d_functional."):
             waiting.update((result, node.target) for result in node.results)
-        elif early is not None and node.target not in _VIEWS:
+        elif early is not None and node.target not in VIEWS:
             message = f"{node.target} on rank {step.rank} reads the result of {early} before wait_tensor"
             raise ExecutionError(message, frames=node.frames)
-        if node.target in (*_WAITS, *_VIEWS):
+        if node.target in (*WAITS, *VIEWS):
             origin.update((result, read[0]) for result in node.results)
 
 
@@ -162,7 +161,7 @@ def _kinds(folder: Path) -> list[tuple[tuple[int, ...], CapturedStep, Members]]:
     found = found or [((rank,), {}) for rank in range(count)]
     steps = [(ranks, read_rank(folder, ranks[0], kinds), members) for ranks, members in found]
     for ranks, step, _ in steps:
-        _check_waits(step)
+        check_waits(step)
         if step.ranks != count:
             raise MspcError(f"{step.program.name} is of rank {ranks[0]} of {step.ranks}, not of {count}")
     return steps

@@ -56,16 +56,16 @@ def differentiated(forward: Callable[[Tensor], Tensor], backward: Callable[[Tens
 
 
 def gathered(x: Tensor) -> Tensor:
-    return functional.wait_tensor(functional.all_gather_tensor(x.contiguous(), 1, GROUPS["context"]))
+    return functional.all_gather_tensor(x.contiguous(), 1, GROUPS["context"])
 
 
 def scattered(x: Tensor) -> Tensor:
-    return functional.wait_tensor(functional.reduce_scatter_tensor(x, "sum", 1, GROUPS["context"]))
+    return functional.reduce_scatter_tensor(x, "sum", 1, GROUPS["context"])
 
 
 def exchanged(x: Tensor) -> Tensor:
     parts = [len(x) // EXPERTS] * EXPERTS
-    return functional.wait_tensor(functional.all_to_all_single(x, parts, parts, GROUPS["data"]))
+    return functional.all_to_all_single(x, parts, parts, GROUPS["data"])
 
 
 over_context = differentiated(gathered, scattered)
@@ -196,7 +196,7 @@ def loss_of(out: Tensor, y: Tensor) -> Tensor:
 
 
 def summed(x: Tensor, axis: str) -> Tensor:
-    return functional.wait_tensor(functional.all_reduce(x, "sum", GROUPS[axis]))
+    return functional.all_reduce(x, "sum", GROUPS[axis])
 
 
 def gradients() -> list[Tensor]:

@@ -2,27 +2,39 @@
 
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from mspc.commands.verify_capture import programs_of_captures
-from tests.captures import shared
+from mspc.readers.pytorch.captured import read_rank
 from tests.shares import share_of
-from tests.verify.planted_in_captures import planted
-from tests.verify.scale.changes_of_nodes import Unusable
+from tests.verify.drawn_captures import captured
+from tests.verify.planted_in_captures import KINDS, one_of, without_wait
 
 pytest.importorskip("torch")
-COUNT = 36
+SEEDS = (1, 3, 4)
+"""FSDP, tensor parallelism and context parallelism."""
+COUNT = 120
 
 
-def test_edits_are_found_where_they_are(tmp_path_factory: pytest.TempPathFactory) -> None:
-    programs = programs_of_captures(*(shared(name, tmp_path_factory) for name in ("ranks", "single")))
-    generator, found = random.Random(1), Counter[str]()
-    while found.total() < share_of(COUNT):
-        try:
-            made = planted(programs, generator)
-        except Unusable:
-            continue
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("captures")
+    captured(SEEDS, made)
+    return made
+
+
+def test_edits_are_found_where_they_are(folder: Path) -> None:
+    found = Counter[str]()
+    for number in range(share_of(COUNT)):
+        made = one_of(folder, SEEDS[number % len(SEEDS)], random.Random(number))
         assert made.found, made.change.label
+        assert made.change.what in (*KINDS, "missing wait")
         found[made.where] += 1
-    assert found["elsewhere"] <= max(1, 0.15 * found.total()), found
+    assert found["elsewhere"] <= max(1, 0.05 * found.total()), found
+
+
+def test_a_wait_that_is_missing_is_found(folder: Path) -> None:
+    made = without_wait(read_rank(folder / "3" / "ranks", 0), random.Random(0))
+    assert (made.found, made.where) == (True, "there")
+    assert "before wait_tensor" in made.told

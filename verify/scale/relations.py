@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -260,16 +260,23 @@ class ReferenceCandidates:
     turns: int = 1
 
 
+def files_of(graphs: Iterable[Graph]) -> set[str]:
+    """Return the source files of the nodes of some programs."""
+    nodes = (node for graph in graphs for each in graph.graphs() for node in each.nodes)
+    return {frame.file for node in nodes for frame in node.frames}
+
+
 class PlacesOfScript:
     """The values of one device by their places in the script."""
 
-    def __init__(self, one: Graph, by_line: bool = False) -> None:
-        """by_line: places whose lines are reached otherwise on one device are known by their innermost lines."""
+    def __init__(self, one: Graph, files: Collection[str] | None = None) -> None:
+        """files: those whose lines are part of a place, all if it is None; operators in other files are paired by
+        module alone, and places whose lines are reached otherwise on one device by their innermost lines."""
         self._known: dict[Hashable, list[Whole]] = {}
-        self._by_line = by_line
-        for key, node, number in keyed(one):
+        self._files, by_line = files, files is not None
+        for key, node, number in keyed(one, files):
             self._known.setdefault(key, []).append((node, number))
-            if by_line and not isinstance(key, OfName):
+            if by_line and not isinstance(key, OfName) and _line_of(key) != key:
                 self._known.setdefault(_line_of(key), []).append((node, number))
             names = (node.op.name, *SCALED) if node.op.name == MEAN else (node.op.name,)
             for name in names:
@@ -289,8 +296,8 @@ class PlacesOfScript:
             yield node, ReferenceCandidates(number, known, own, turns if is_run_again else 1)
 
     def _keyed(self, graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
-        for key, node, number in keyed(graph):
-            is_known = key in self._known or not self._by_line or isinstance(key, OfName)
+        for key, node, number in keyed(graph, self._files):
+            is_known = key in self._known or self._files is None or isinstance(key, OfName)
             yield key if is_known else _line_of(key), node, number
 
     def _micro_batches(self, kind: RankKind, counts: Mapping[Hashable, int]) -> int:
@@ -302,27 +309,28 @@ class PlacesOfScript:
         return max(times, key=lambda n: times[n], default=1)
 
 
-def keyed(graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
+def keyed(graph: Graph, files: Collection[str] | None = None) -> Iterator[tuple[Hashable, Node, int]]:
     """Return every operator of the script in a program, with a key that programs share: (key, node, number of the
     tensor in its result). Several may have one key. A fused node has the place of one of its members, so its key is the
-    operator's name and phase."""
+    operator's name and phase. files: see `PlacesOfScript`."""
     for each in graph.graphs():
         for node in each.nodes:
             for number, name in _named(node):
                 if isinstance(node.op, FusedElementwise):
                     yield OfName(name, node.phase), node, number
                 elif node.frames:
-                    yield _where(node), node, number
+                    yield _where(node, files), node, number
 
 
-def _where(node: Node) -> Hashable:
-    return (node.scope, node.op.name, node.phase, tuple(map(str, node.frames)), node.instance)
+def _where(node: Node, files: Collection[str] | None) -> Hashable:
+    frames = tuple(str(frame) for frame in node.frames if files is None or frame.file in files)
+    return (node.scope, node.op.name, node.phase, frames, node.instance)
 
 
 def _line_of(place: Any) -> Hashable:
     """Return the key of a place without the lines around its innermost one."""
     scope, name, phase, frames, instance = place
-    return scope, name, phase, frames[0], instance
+    return scope, name, phase, frames[:1], instance
 
 
 def _named(node: Node) -> Iterator[tuple[int, str]]:

@@ -39,6 +39,7 @@ from mspc.verify.scale.relations import (
     Relation,
     Whole,
     added,
+    files_of,
     keyed,
     relation,
     scaled,
@@ -96,7 +97,8 @@ class ValueWatch:
         self.whole = True
         self._candidates: dict[tuple[int, Node], list[ReferenceCandidates]] = {}
         self._families = Families(kinds)
-        places = PlacesOfScript(one, are_paired)
+        files = files_of([one]) & files_of(kind.graph for kind in kinds) if are_paired else None
+        places = PlacesOfScript(one, files)
         for kind in kinds:
             for key, node, number in keyed(kind.graph):
                 self._families.note(kind, key, node, number)

@@ -46,9 +46,10 @@ def rank_of(rank: int, graph: Graph) -> Rank:
     return Rank(rank, list(graph.graphs()))
 
 
-def draw(rank: Rank, generator: random.Random) -> Change:
-    """A change, drawn on this rank's graph. Raises Unusable."""
-    what = generator.choice(list(KINDS))
+def draw(rank: Rank, generator: random.Random, kinds: Sequence[str] = ()) -> Change:
+    """A change of one of some kinds, of all that change programs of mspc if none are given, drawn on this rank's graph.
+    Raises Unusable."""
+    what = generator.choice(kinds or [kind for kind in KINDS if kind != STALE])
     collectives = what in OF_COLLECTIVES
     places = [
         (g, n)
@@ -186,6 +187,45 @@ def _behind(graph: Graph, node: Node, op: Any) -> Sequence[Node]:
     return [made, *found]
 
 
+STALE = "stale gradient"
+
+
+def _stale(rank: Rank, place: tuple[int, int], generator: random.Random) -> Drawn:
+    """The readers of a gradient read an earlier form of it, or a state of its type. `place` is not used."""
+    graph = rank.graphs[0]
+    number = generator.randrange(1, len(graph.results)) if len(graph.results) > 1 else 0
+    gradient = graph.results[number]
+    before = [gradient]
+    seen = {gradient}
+    for value in before:
+        new = [each for each in (value.inputs if isinstance(value, Node) else ()) if each not in seen]
+        seen.update(new)
+        before += new
+    states = [each for each in graph.parameters if each.kind != "input"]
+    known = {value: at for at, value in enumerate((*graph.parameters, *graph.nodes))}
+    others = [
+        known[each] for each in (*before, *states)
+        if each is not gradient and each in known and each.type == gradient.type
+    ]  # fmt: skip
+    if not isinstance(gradient, Node) or not others:
+        raise Unusable
+    at = generator.choice(others)
+    label = [*graph.parameters, *graph.nodes][at].name
+
+    def edit(own: Rank) -> Sequence[Node]:
+        graph = own.graphs[0]
+        gradient, value = graph.results[number], [*graph.parameters, *graph.nodes][at]
+        assert isinstance(gradient, Node)
+        first = graph.nodes.index(gradient)
+        found = [node for node in graph.nodes[first:] if gradient in node.inputs]
+        for reader in found:
+            reader.inputs[:] = [value if v is gradient else v for v in reader.inputs]
+        graph.results = [value if v is gradient else v for v in graph.results]
+        return [gradient, *found, *([value] if isinstance(value, Node) else [])]
+
+    return f"gradient {number} is {label!r}", edit
+
+
 # Groups, and the order of collectives
 
 
@@ -251,6 +291,7 @@ KINDS: dict[str, Callable[[Rank, tuple[int, int], random.Random], Drawn]] = {
     "slices exchanged": _exchanged,
     "order": _order,
     "message": other_offset,
+    STALE: _stale,
 }
 OF_COLLECTIVES = {
     "collective left out", "collective doubled", "collective of another kind", "collective along another axis", "group",

@@ -14,7 +14,7 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify_scale import verify_scale
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.diagnostics import ExecutionError, Location
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.collectives import AllReduce
@@ -27,7 +27,7 @@ from mspc.verify.difference import Noise
 from mspc.verify.scale.blame import odd_one
 from mspc.verify.scale.compared import compared
 from mspc.verify.scale.rank_kinds import RankKind
-from mspc.verify.scale.relations import Pieces, keyed
+from mspc.verify.scale.relations import Pieces, PlacesOfScript, files_of, keyed
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Rank, other_offset
 from tests.verify.scale.changes_of_programs import KINDS, made, rank_of
 from tests.verify.scale.planted_changes import Plan, judged
@@ -159,6 +159,21 @@ def test_pieces_of_which_most_numbers_are_rounding_are_told_apart() -> None:
     moved = whole[0, :, None] * (1 + 1e-14) + 1e-17
     assert pieces.has(pieces.product(moved, 1)).all()
     assert pieces.numbers(pieces.product(moved, 1)).tolist() == [0, 1, 2, 3]
+
+
+def in_file(file: str) -> tuple[RankKind, Node]:
+    """A program of one operator of a module, on a line of a file."""
+    found = kind((0,), (0,))
+    (node,) = found.graph.nodes
+    node.scope, node.frames = "layers.0", (Location(file, len(file)), Location(f"run_{file}", 1))
+    return found, node
+
+
+def test_operators_of_scripts_in_other_files_are_paired_by_module() -> None:
+    (one, first), (ranks, other) = in_file("one.py"), in_file("ranks.py")
+    assert not list(PlacesOfScript(one.graph).of(ranks))
+    ((node, candidates),) = PlacesOfScript(one.graph, files_of([one.graph]) & files_of([ranks.graph])).of(ranks)
+    assert (node, candidates.own) == (other, (first, 0))
 
 
 # A change in the programs of a few ranks is told where it is one change, and may be why they wait.
