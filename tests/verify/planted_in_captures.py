@@ -13,7 +13,7 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from mspc.ops.tensor.reshape import Cast
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.readers.pytorch.captured import CapturedStep, read_rank
 from mspc.readers.pytorch.exported_program import ExportedNode, NodeResult, names_in
-from mspc.verify.scale.proof import ScaleProof, prove
+from mspc.verify.scale.proof import ScaleProof, prove, small_program
 from mspc.verify.scale.rank_kinds import Divided, RankKind, divided, merged
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.small_programs import Unfit
@@ -45,7 +45,7 @@ WAIT = "missing wait"
 
 MOVES = (AllGather, Cast, Concat, ReduceScatter, Split, StopGradient, StridedSlice, Transpose, TupleGetItem)
 NO_CHANGES = ("AllReduce of max", "AllReduce: slices", "IsFinite: operand")
-"""A maximum of equal numbers, another order of the terms of a sum, and a question that has one answer for all values."""
+"""A maximum of equal numbers, another order of the terms of a sum, and a question with one answer for all values."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Planted:
     told: str = ""
 
 
-def planted(programs: CapturedPrograms, generator: random.Random) -> Planted:
-    """Plant a change and prove. Raises Unusable."""
+def planted(programs: CapturedPrograms, compared: Collection[object], generator: random.Random) -> Planted:
+    """Plant a change and prove. compared: see `compared_in`. Raises Unusable."""
     for kind in programs.kinds:
         numbered(kind.graph)
     base = generator.choice(programs.kinds)
@@ -74,7 +74,9 @@ def planted(programs: CapturedPrograms, generator: random.Random) -> Planted:
     for kind in kinds:
         _check(kind.graph)
     graph = changed[0].graphs[0]
-    near = {node.attrs[PLACE] for node in nodes if PLACE in node.attrs} | _next(graph, nodes)
+    near = {node.attrs[PLACE] for node in nodes if PLACE in node.attrs} | _next(graph, nodes, compared)
+    if change.what == "collective left out":  # it is missing after the node that makes its operand
+        near |= {value.attrs.get(PLACE) for value in nodes[0].inputs if isinstance(value, Node)}
     together = merged([RankKind(kind.ranks, kind.graph) for kind in kinds])
     try:
         found = prove(programs.one, together, programs.values, 0, None, programs.batch)
@@ -101,9 +103,20 @@ def _check(graph: Graph) -> None:
             parameter.layout = layout
 
 
-def _next(graph: Graph, nodes: Sequence[Node]) -> set[object]:
-    """The numbers of the next readers of changed nodes whose values are compared: buffers of FSDP and other values that
-    only move elements are not."""
+def compared_in(programs: CapturedPrograms) -> set[object]:
+    """Return the numbers of nodes whose values are found among those of one device in the right step."""
+    for kind in programs.kinds:
+        numbered(kind.graph)
+    program = small_program(programs.one, programs.kinds, programs.values, 0, batch=programs.batch)
+    program.compare()
+    watch = program.watched()
+    assert watch is not None
+    return {node.attrs[PLACE] for node in watch.right}
+
+
+def _next(graph: Graph, nodes: Sequence[Node], compared: Collection[object]) -> set[object]:
+    """Return the numbers of the next readers of changed nodes whose values are compared: buffers of FSDP and DDP are
+    not, nor are values that are divided otherwise than those of one device."""
     readers = Readers(graph)
     found: set[object] = set()
     waiting: list[Value] = [*nodes]
@@ -113,7 +126,7 @@ def _next(graph: Graph, nodes: Sequence[Node]) -> set[object]:
             if isinstance(reader, Node) and reader not in seen:
                 seen.add(reader)
                 found.add(reader.attrs.get(PLACE))
-                if isinstance(reader.op, MOVES) or reader.op.reshapes:  # type: ignore[union-attr]  # operators
+                if reader.attrs.get(PLACE) not in compared or isinstance(reader.op, MOVES):
                     waiting.append(reader)
                 elif isinstance(reader.type, TupleType):
                     found |= {each.attrs.get(PLACE) for each in readers.of(reader) if isinstance(each, Node)}
@@ -190,11 +203,12 @@ def main(words: Sequence[str]) -> int:
 def one_of(folder: Path, seed: int, generator: random.Random) -> Planted:
     """Plant an edit in one of the captured steps."""
     given = programs(folder, seed)
+    compared = compared_in(given)
     while True:
         try:
             if generator.random() < 1 / (len(KINDS) + 1):
                 return without_wait(read_rank(folder / str(seed) / "ranks", 0), generator)
-            return planted(given, generator)
+            return planted(given, compared, generator)
         except Unusable:
             continue
 

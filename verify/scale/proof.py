@@ -288,7 +288,7 @@ class SmallProgram:
         return self.repaired(watch, found) if self.batch is not None else found
 
     def _first_of(self, watch: ValueWatch) -> FirstWrong | None:
-        first = watch.first
+        first = watch.first(self._not_right(watch) if self.batch is not None and watch.whole else None)
         if first is not None and (not watch.whole or self._is_of_what_differs(first)):
             return first
         if not watch.whole:
@@ -299,6 +299,22 @@ class SmallProgram:
         told = watch.written_by(written)
         words = next(row.words for row in self.rows if not row.same)
         return replace(told, equals=words) if told.node is written.node and not told.equals else told
+
+    def _not_right(self, watch: ValueWatch) -> set[Value]:
+        """Return the values from which the first wrong ones that ranks hand out or store are computed, not by way of
+        right ones: values may be divided otherwise than those of one device in between, and be right afterwards."""
+        wrong = [row for row in self.rows if not row.same]
+        found: set[Value] = set()
+        for kind in self.kinds:
+            rows = [row for row in wrong if row.kind is kind and row.step == wrong[0].step]
+            readers = Readers(kind.graph)
+            waiting: list[Value] = [*makers(kind.graph, rows)]
+            for value in waiting:
+                if value not in found:
+                    found.add(value)
+                    waiting += (source for source in readers.read_by(value) if source not in watch.right)
+                    found.update(source for source in readers.read_by(value) if source in watch.right)
+        return found
 
     def _is_of_what_differs(self, first: FirstWrong) -> bool:
         """Whether any difference after the first wrong step is computed from a wrong value: if one device has 0, ranks
@@ -665,7 +681,12 @@ def _found(
 
 
 def _found_whole(
-    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None, batch: Groups | None,
+    one: Graph,
+    kinds: Sequence[RankKind],
+    values: Sequence[Any],
+    seed: int,
+    own: OwnRows | None,
+    batch: Groups | None,
     is_told: bool = False,
 ) -> ScaleProof | None:
     """Prove at the programs' own sizes, if these are small; None else. is_told: describe errors."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node
+from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.collective.collectives import AllReduce, ReduceScatter
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import TupleGetItem
@@ -50,6 +50,8 @@ from mspc.verify.scale.relations import (
 Array = Any
 MOST_PARTS = 3
 """Most operands for which combinations to add up are tried."""
+ROUNDING = 1e-13
+"""Values that are no larger on ranks and on one device are the rounding of 0 and are not compared."""
 MOST_WRONG = 64
 """Nodes with wrong values after which no more are looked for."""
 
@@ -63,6 +65,11 @@ def _takes_mean(op: Any) -> bool:
     if isinstance(op, FusedElementwise):
         return any(isinstance(line.op, ReduceMean) for line in steps_of(op))
     return isinstance(op, ReduceMean)
+
+
+def _largest(arrays: Iterable[Array]) -> float:
+    """Return the largest size of an element; infinity for one that is not finite."""
+    return max(float(np.max(np.nan_to_num(np.abs(array), nan=np.inf), initial=0.0)) for array in arrays)
 
 
 Fitting = tuple[Whole, Array]
@@ -130,11 +137,10 @@ class ValueWatch:
                     return True
         return not known
 
-    @property
-    def first(self) -> FirstWrong | None:
+    def first(self, among: Collection[Value] | None = None) -> FirstWrong | None:
         """Return the first value that differs from all of one device's, and has a reader that differs, too: a rank may
         reach right values in another way than one device. If an operand is a part of a sum still, or in another order,
-        return the beginning of that."""
+        return the beginning of that. among: the values that may be wrong; None for all."""
         self._settle()
         looked = {node for node in self.right | self._wrong.keys() if not _hands_on(node)}
         others = ((node, self._identities.taken_from(node)) for node in self._other)
@@ -142,6 +148,8 @@ class ValueWatch:
         for node, wrong in sorted(bad.items(), key=lambda item: self._turns[item[0]]):
             if not set(wrong.ranks) & set(wrong.kind.ranks):
                 continue  # another kind of the family has the error
+            if among is not None and node not in among:
+                continue
             readers = self._readers_of(wrong.kind)
             found = [n for n in readers.next(node, looked) if n in looked]
             if node in self._aside and not any(self._is_of(n, node, readers) for n in found):
@@ -204,7 +212,7 @@ class ValueWatch:
                 continue
             for value in self._families.together(kind, node, number, parts[number], around):
                 fitting = list(self._fitting(value.value.shape[value.kind.depth :], candidates, around))
-                if fitting:
+                if fitting and _largest([value.value, *(whole for _, whole in fitting)]) > ROUNDING:
                     right.append(self._look(value, fitting, candidates, operands))
         if any(right) and not all(right):
             self._aside.add(node)

@@ -99,7 +99,7 @@ class Plan:
         """The numbers of nodes whose values are found among those of one device, on the first rank of any kind."""
         kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(self.graphs())])
         watch = small_program(self.one, kinds, self.values, 0).watched()
-        assert watch.first is None
+        assert watch.first() is None
         return {(node.attrs[PLACE], node.label) for node in watch.right}
 
     def proof(self, graphs: Sequence[Graph]) -> ScaleProof:
