@@ -107,7 +107,9 @@ def compared_in(programs: CapturedPrograms) -> set[object]:
     """Return the numbers of nodes whose values are found among those of one device in the right step."""
     for kind in programs.kinds:
         numbered(kind.graph)
-    program = small_program(programs.one, programs.kinds, programs.values, 0, batch=programs.batch)
+    graphs = [programs.one, *(kind.graph for kind in programs.kinds)]
+    parameters = [value for graph in graphs for value in graph.parameters]  # they keep their sizes
+    program = small_program(programs.one, programs.kinds, programs.values, 0, None, parameters, batch=programs.batch)
     program.compare()
     watch = program.watched()
     assert watch is not None

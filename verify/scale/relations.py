@@ -270,8 +270,9 @@ class PlacesOfScript:
     """The values of one device by their places in the script."""
 
     def __init__(self, one: Graph, files: Collection[str] | None = None) -> None:
-        """files: those whose lines are part of a place, all if it is None; operators in other files are paired by
-        module alone, and places whose lines are reached otherwise on one device by their innermost lines."""
+        """files: those whose lines are part of a place, by their text; operators in other files are paired by module
+        alone, and places whose lines are reached otherwise on one device by their innermost lines. None: all files, by
+        the numbers of lines."""
         self._known: dict[Hashable, list[Whole]] = {}
         self._files, by_line = files, files is not None
         for key, node, number in keyed(one, files):
@@ -323,7 +324,10 @@ def keyed(graph: Graph, files: Collection[str] | None = None) -> Iterator[tuple[
 
 
 def _where(node: Node, files: Collection[str] | None) -> Hashable:
-    frames = tuple(str(frame) for frame in node.frames if files is None or frame.file in files)
+    if files is None:
+        frames = tuple(map(str, node.frames))
+    else:  # the text of a line stays if lines before it are added
+        frames = tuple(frame.text.strip() or str(frame) for frame in node.frames if frame.file in files)
     return (node.scope, node.op.name, node.phase, frames, node.instance)
 
 

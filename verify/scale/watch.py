@@ -53,7 +53,9 @@ MOST_PARTS = 3
 ROUNDING = 1e-13
 """Values that are no larger on ranks and on one device are the rounding of 0 and are not compared."""
 MOST_WRONG = 64
-"""Nodes with wrong values after which no more are looked for."""
+MOST_WRONG_PAIRED = 512
+"""Nodes with wrong values after which no more are looked for; more in captures, whose ranks may reshape what they have
+divided, so that it is no piece of one device's value."""
 
 
 def _hands_on(node: Node) -> bool:
@@ -148,15 +150,34 @@ class ValueWatch:
         for node, wrong in sorted(bad.items(), key=lambda item: self._turns[item[0]]):
             if not set(wrong.ranks) & set(wrong.kind.ranks):
                 continue  # another kind of the family has the error
-            if among is not None and node not in among:
-                continue
             readers = self._readers_of(wrong.kind)
+            if among is not None and (node not in among or self._is_reshaped(node, readers)):
+                continue
             found = [n for n in readers.next(node, looked) if n in looked]
             if node in self._aside and not any(self._is_of(n, node, readers) for n in found):
                 continue
             if not found or any(n in bad for n in found):
                 return self._blamed(wrong)
         return None
+
+    def _is_reshaped(self, node: Node, readers: Readers) -> bool:
+        """Whether a value is right but for its shape: it is made by reshaping a right one, or it is right once it, or
+        another wrong value computed from it, is reshaped."""
+
+        def reshapes(each: Value) -> bool:
+            return isinstance(each, Node) and isinstance(each.op, Op) and each.op.reshapes
+
+        source: Value = node
+        while isinstance(source, Node) and reshapes(source):
+            source = source.inputs[0]
+            if source in self.right or not isinstance(source, Node):
+                return True
+        waiting: list[Value] = [node]
+        for value in waiting:
+            if any(reader in self.right and reshapes(reader) for reader in readers.of(value)):
+                return True
+            waiting += (each for each in readers.of(value) if each in self._wrong and each not in waiting)
+        return False
 
     def _blamed(self, wrong: FirstWrong) -> FirstWrong:
         readers = self._readers_of(wrong.kind)
@@ -200,7 +221,7 @@ class ValueWatch:
     def __call__(
         self, kind: RankKind, node: Node, result: Any, around: tuple[int, ...], operands: Sequence[Any]
     ) -> None:
-        if len(self._wrong) >= MOST_WRONG:
+        if len(self._wrong) >= (MOST_WRONG_PAIRED if self._are_paired else MOST_WRONG):
             return
         parts = parts_of(result)
         if isinstance(node.op, AllReduce | ReduceScatter) and node.op.op == "sum":
