@@ -26,6 +26,7 @@ from mspc.ops.control.regions import Call, If, Loop, MakeStack, RegionOp
 from mspc.ops.control.structural import Depend, MakeTuple, StopGradient, TupleGetItem, TupleGetItems
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate
+from mspc.ops.math.arithmetic import FloorMod
 from mspc.ops.nn.experts import AddRows, TakeRows
 from mspc.ops.op import Op
 from mspc.verify.finite_differences import wide_type
@@ -508,6 +509,9 @@ class Sizing:
             if isinstance(op, FetchRows | SendRows | TakeRows | AddRows) and has_multiples(node.inputs[1]):
                 table = operands if isinstance(op, FetchRows | TakeRows) else self.dims(node)
                 self.divisors.freeze(table[0][0])  # lookups would be past the end of a shorter table
+            if isinstance(op, FloorMod) and not types[0].dtype.is_float:  # places in turns, which others would follow
+                for dim in (dim for dims in operands for dim in dims):
+                    self.divisors.freeze(dim)
             if isinstance(op, NeighborExchange) and kind is not None:
                 for one, other in self._traded.same(ops, operands, self.dims(node), kind):
                     self.same([one], [other])

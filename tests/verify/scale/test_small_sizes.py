@@ -18,7 +18,7 @@ from mspc.ir.types import FLOAT32, FLOAT64, INT64, TensorType
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import StopGradient
-from mspc.ops.math.arithmetic import Add, Neg
+from mspc.ops.math.arithmetic import Add, FloorMod, Neg
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import load_operators
 from mspc.ops.tensor.embedding import GatherGrad, UnsortedSegmentSum
@@ -291,3 +291,10 @@ def test_segments_that_rows_cross_get_one_divisor() -> None:
     found = {sizing.divisor(dims[-1]) for dims in (sizing.dims(value)[0] for value in (one, flat, joined))}
     assert len(found) == 1
     assert max(found) > 1
+
+
+def test_places_in_turns_keep_their_sizes() -> None:
+    places = Parameter("places", TensorType(INT64, (12, 16)))
+    builder = Builder(Graph("net"))
+    turns = builder.emit(FloorMod(), places, builder.constant(8, INT64))
+    assert divisors(places, builder, turns, places, turns) == [[1, 1], [1, 1]]
