@@ -54,7 +54,7 @@ class Updates:
             return False
         for value in values:
             numbers = self._updates_of(value)
-            if numbers and bisect_right(numbers, start) != bisect_right(numbers, stop):
+            if numbers and bisect_right(numbers, start) < bisect_right(numbers, stop):
                 return True
         return False
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mspc.analysis.aliasing import Updates
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Constant, Graph, Parameter
@@ -110,6 +111,13 @@ def test_parameters_are_updated_in_place_and_kept() -> None:
     np.testing.assert_array_equal(array, 1 - 2 * X)
     assert executor.parameter("w") is array
     assert executor.trains
+
+
+def test_an_update_that_nobody_reads_is_not_copied() -> None:
+    make = GraphMaker()
+    update = make.node(Subtract(), make.parameter("w", (2, 3), "parameter"), make.parameter("x", (2, 3)))
+    assert Updates(make.graph).between((update,), -1, 0)
+    assert not Updates(make.graph).between((update,), 0, -1)
 
 
 def test_a_view_of_a_parameter_keeps_the_value_of_before_the_update() -> None:
