@@ -4,8 +4,7 @@
     mspc.capture.step(model, (tokens, labels), optimizer=optimizer)
 
 The step is recorded below autograd and below tensor subclasses (DTensor, FSDP): operators have local tensors, and the
-backward pass, hooks, the optimizer and all collectives are in one program. A file is a zip archive of `capture.json`
-and the bytes of known tensors. `mspc capture` runs a script without other processes; in a job each rank writes one.
+backward pass, hooks, the optimizer and all collectives are in one program, a zip of `capture.json` and known tensors.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type as is_wrapper
 from torch.utils.weak import WeakIdKeyDictionary
 
 VERSION = 2  # of `capture.json`
@@ -40,7 +40,6 @@ FOLDER = "MSPC_CAPTURE"
 """Environment variable with the folder of the files. `mspc capture` sets it and ends scripts after the first step."""
 DEPENDS = "a number of the program depends on data (`.item()`, or a size)"
 _WRAPPERS = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module"}
-_SCHEDULES = os.path.join("pipelining", "schedules.py")
 OUTSIDE = (os.path.dirname(torch.__file__), "<", __file__)  # beginnings of files that are none of the script's
 
 
@@ -54,7 +53,7 @@ def _frames() -> tuple[tuple[str, int, str], ...]:
     lines = list[tuple[str, int]]()
     for frame, line in traceback.walk_stack(None):
         file = frame.f_code.co_filename
-        if lines and (file.endswith(_SCHEDULES) or (file, frame.f_code.co_name) == (__file__, "step")):
+        if lines and (file.endswith("pipelining/schedules.py") or (file, frame.f_code.co_name) == (__file__, "step")):
             break
         if not file.startswith(OUTSIDE):
             lines.append((file, line))
@@ -86,8 +85,7 @@ class Recorder(TorchDispatchMode):
         self._modules = {id(module): name for each in models for name, module in each.named_modules()}
         self.names: Any = WeakIdKeyDictionary()
         self._count = itertools.count()
-        self._storages: dict[int, tuple[StorageWeakRef, str, int, int]] = {}
-        """The first tensor of each storage: its name, its offset, its elements if they follow each other, else -1."""
+        self._storages = dict[int, tuple[StorageWeakRef, str, int, int]]()  # first tensors: name, offset, size or -1
         self._scopes: list[tuple[str, str]] = []
         self._sources: dict[int, int] = {}  # places of forward operators, by the sequence number of their autograd node
 
@@ -145,10 +143,10 @@ class Recorder(TorchDispatchMode):
 
     def _view(self, tensor: Tensor, base: str, shift: int, elements: int) -> None:
         """Add the node that views a known storage as another tensor does (as flat shards of FSDP do)."""
-        kind, given = "view", {"self": {"tensor": base}, "size": list(tensor.shape)}
-        if not tensor.is_contiguous() or tensor.numel() != elements:
-            kind, given = "as_strided", given | {"stride": list(tensor.stride()), "storage_offset": shift}
-        self._node(f"aten.{kind}.default", given, 0, tensor)
+        gaps = not tensor.is_contiguous() or tensor.numel() != elements
+        given = {"stride": list(tensor.stride()), "storage_offset": shift} if gaps else {}
+        given = {"self": {"tensor": base}, "size": list(tensor.shape), **given}
+        self._node(f"aten.{'as_strided' if gaps else 'view'}.default", given, 0, tensor)
 
     def _define(self, tensor: Tensor) -> list[Any]:
         """Name a tensor and return its name, element type and shape."""
@@ -178,8 +176,8 @@ class Recorder(TorchDispatchMode):
             return {"tensor": self.name_of(value)}
         if isinstance(value, (list, tuple)):
             return [self._argument(each) for each in value]
-        if value is None or isinstance(value, (bool, int, str)):
-            return value
+        if value is None or isinstance(value, (bool, int, str, torch.Generator)):
+            return None if isinstance(value, torch.Generator) else value  # draws are mspc's own
         if isinstance(value, float):
             return value if math.isfinite(value) else {"float": str(value)}
         kind = value._type().name() if hasattr(value, "_type") else ""
@@ -190,10 +188,9 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator and record it. Subclasses of tensors are asked first: they call operators on local ones."""
         kwargs = kwargs or {}
-        if is_subclass_call(types):
+        if any(map(is_wrapper, types)):
             return NotImplemented
-        schema = function._schema
-        if schema.name.startswith(("prim::", "profiler::")):
+        if (schema := function._schema).name.startswith(("prim::", "profiler::")):
             return function(*args, **kwargs)
         if schema.name == "aten::_local_scalar_dense":
             raise CaptureError(DEPENDS)
@@ -202,12 +199,6 @@ class Recorder(TorchDispatchMode):
         result = function(*args, **kwargs)
         self._node(f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}", named, len(kwargs), result)
         return result
-
-
-def is_subclass_call(types: Any) -> bool:
-    """Return whether an operator is called with a subclass of Tensor that calls operators on local tensors."""
-    return any(kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
-               and kind.__name__ not in ("FakeTensor", "Tensor", "Parameter") for kind in types)  # fmt: skip
 
 
 def step(
@@ -226,9 +217,8 @@ def step(
     models = model if isinstance(model, (list, tuple)) else (model,)
 
     def whole(updates: Optimizer | None) -> Tensor | None:
-        value = run() if run else models[0](*args, **named)
+        value = run() if run else (loss or nn.Identity())(models[0](*args, **named))
         if not run:
-            value = value if loss is None else loss(value)
             value.backward()
         if updates:
             updates.step()
@@ -291,9 +281,8 @@ def _recorded(models: Any, inputs: Any, optimizer: Optimizer | None, outside: st
         stack.enter_context(recorder.recording())
         yield recorder
     outputs = [["loss", "", recorder.name_of(loss)] for loss in recorder.losses[:1]]
-    grads = [(name, each.grad) for name, each in parameters if each.grad is not None]
     outputs += [["gradient_to_parameter", name, recorder.name_of(grad), list(map(str, getattr(grad, "placements", ())))]
-                for name, grad in grads]  # fmt: skip
+                for name, each in parameters if (grad := each.grad) is not None]  # fmt: skip
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     groups = {group.group_name: {"ranks": dist.get_process_group_ranks(group), "about": group.group_desc}
               for group in dist.distributed_c10d._world.pg_map}  # fmt: skip

@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mspc import capture
-from mspc.capture import DEPENDS, FOLDER, CaptureError, is_subclass_call
+from mspc.capture import DEPENDS, FOLDER, CaptureError, is_wrapper
 from mspc.readers.pytorch.captured_kinds import RANKS, content_of, find_kinds, write_kinds
 from mspc.readers.pytorch.placed import axes_in, mesh_with
 
@@ -48,7 +48,7 @@ class _FakeFloats(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if is_subclass_call(types):
+        if any(map(is_wrapper, types)):
             return NotImplemented
         if function is torch.ops.prim.device.default and isinstance(args[0], self._fake):
             return args[0].fake_device

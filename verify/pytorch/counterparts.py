@@ -294,8 +294,8 @@ def _alike(torch: Any) -> dict[str, Counterpart]:
         "LogicalXor": "logical_xor", "Mod": "fmod", "OnesLike": "ones_like", "Pow": "pow", "RealDiv": "div",
         "RemainderScalarTensor": "remainder", "RemainderTensorScalar": "remainder",
         "RemainderTensorTensor": "remainder", "Rint": "round", "Round": "round", "Select": "where",
-        "Sigmoid": "sigmoid", "Sub": "sub", "Tanh": "tanh", "Trunc": "trunc", "TruncateMod": "fmod",
-        "ZerosLike": "zeros_like",
+        "Sigmoid": "sigmoid", "Sign": "sign", "Square": "square", "Sub": "sub", "Tanh": "tanh", "Trunc": "trunc",
+        "TruncateMod": "fmod", "ZerosLike": "zeros_like",
     }  # fmt: skip
     return found | _named(torch, others)
 
@@ -330,8 +330,8 @@ def _activations(torch: Any) -> dict[str, Counterpart]:
     plain = _named(
         functional,
         {
-            "HSigmoid": "hardsigmoid", "HSwish": "hardswish", "Mish": "mish", "SeLU": "selu", "Softplus": "softplus",
-            "Softsign": "softsign",
+            "HSigmoid": "hardsigmoid", "HSwish": "hardswish", "Mish": "mish", "ReLU6": "relu6", "SeLU": "selu",
+            "Softplus": "softplus", "Softsign": "softsign",
         },
     )  # fmt: skip
     return plain | {

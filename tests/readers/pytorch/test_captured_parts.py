@@ -23,7 +23,8 @@ def test_parts_compute_the_step_of_one_device(single: Path, tmp_path: Path) -> N
 
 
 FAULTS = {
-    "experts": {"order": r"back = back.reshape\(sent.shape\)", "scale": r"parameter.grad /= [\s\S]*2 times too large"},
+    # Rows in another order are right once reshaped: the first value that is wrong in any shape is on the next line.
+    "experts": {"order": r"return x \+ \(exchanged\(back\)", "scale": r"parameter.grad /= [\s\S]*2 times too large"},
     "context": {"offset": r"x = x \+ self.places\[begin : "},
 }
 

@@ -6,8 +6,9 @@ import pytest
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
-from benchmarks.pytorch import operators
+
 from mspc.readers.pytorch.kinds import library
+from mspc.verify.pytorch import operator_database
 
 KINDS = {
     kind.name for theme in (library.DECOMPOSITIONS, library.STATISTICS, library.PIECES, library.SPECIAL)
@@ -33,7 +34,7 @@ ONLY = (
 
 
 def test_samples_of_pytorchs_operators() -> None:
-    outcomes = list(operators.all_outcomes(["float32"], ONLY, 40, 1))
+    outcomes = list(operator_database.all_outcomes(["float32"], ONLY, 40, 1))
     assert len(outcomes) > 100
     called = {kind for each in outcomes for kind in each.kinds}
     called |= {"aten.embedding_renorm_.default", "aten.orgqr.default"}  # tests/kind_samples.py

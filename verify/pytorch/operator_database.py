@@ -1,6 +1,6 @@
 """PyTorch's own samples of its operators (`op_db`), read as exported programs and compared with PyTorch.
 
-    python -m benchmarks.pytorch.operators --dtype float32 int64 --jobs 2 --table docs/reference/pytorch-operators.md
+    python -m mspc.verify.pytorch.operator_database --dtype float32 int64 --jobs 2 --table page.md
 
 Each sample is recorded as the graph that `torch.export` gives, read, compiled and run on one rank. Values and gradients
 are compared with PyTorch's. Samples are right, wrong, refused by a message, of unknown kinds, or crash. The exit status
@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import mspc
-from mspc import Tensor
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import dtype_of
+from mspc.mindspore_api.common.gradient import grad
+from mspc.mindspore_api.common.tensor import Tensor
 from mspc.readers.pytorch.exported_program import (
     Argument,
     ExportedGraph,
@@ -337,7 +337,7 @@ def _gradients_differ(sample: Sample, network: ImportedNetwork, own: Sequence[np
         values = network(*inputs)
         return ((values[first] if isinstance(values, tuple) else values) * scales).sum()
 
-    mine = mspc.grad(total, tuple(places))(*map(Tensor, own))
+    mine = grad(total, tuple(places))(*map(Tensor, own))
     for place, a, b in zip(places, mine if isinstance(mine, tuple) else (mine,), theirs, strict=True):
         other = np.zeros_like(own[place]) if b is None else _array(b)
         if not _close(a.asnumpy(), other, 10.0):
