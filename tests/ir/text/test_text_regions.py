@@ -112,7 +112,8 @@ def test_the_examples_of_the_documentation_read_back_equal() -> None:
     check_graph(graph)
     assert print_graph(graph) == PROGRAM
     text = (ROOT / "docs" / "reference" / "ir-regions.md").read_text("utf-8")
-    shown = [line.strip() for line in text.split("\n") if line.startswith("    ")]
+    blocks = re.findall(r"^```(\w*)\n(.*?)\n```$", text, re.DOTALL | re.MULTILINE)
+    shown = [line.strip() for language, block in blocks if not language for line in block.split("\n")]
     assert len(shown) > 50
     assert [line for line in shown if line not in [told.strip() for told in PROGRAM.split("\n")]] == []
 
