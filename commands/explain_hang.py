@@ -22,6 +22,7 @@ MOST_WAITS = 12
 WORDS = {
     "left out": "left out {expected}",
     "doubled": "issued {call} twice",
+    "doubled or left out": "issued {call} twice, or left out {expected} before it",
     "swapped": "issued {call} before {expected}",
     "another collective": "issued {call} where {expected} belongs",
     "another size": "issued {call} where the size is {expected_sizes}",
@@ -55,7 +56,8 @@ def explain_records(paths: Sequence[Path], ranks: int, program: Path | None, jso
     calls = [len(record.calls) for record in records]
     lost = sum(record.dropped > 0 for record in records)
     cut = f"; {lost} have lost their oldest calls" if lost else ""
-    print_line(f"{len(records)} records of {min(calls)} to {max(calls)} calls{cut}")
+    counts = " to ".join(str(count) for count in sorted({min(calls), max(calls)}))
+    print_line(f"{len(records)} records of {counts} calls{cut}")
     if found.missing:
         print_line(f"no record of {shown_ranks(found.missing)}")
     if not found.explanations:

@@ -17,7 +17,7 @@ class ErrorCode(NamedTuple):
     example: text in which `{{wrong -> right}}` are the differences between a wrong example and its right form. It is
     one of: command lines (`$ mspc ...`, in a folder with a `net.py`), the method `construct` of a network, lines of
     its `__init__` (`self. ...`), a graph (`#IR entry ...`), a plan (`[operators] ...`), or statements of a script.
-    Empty for the codes of areas, and for failures that need several processes or a device.
+    Empty for the codes of areas.
     """
 
     code: str
@@ -140,7 +140,8 @@ MISTAKES = (
         "$ mspc run saved_graph --simulate --synthetic"),
     ErrorCode("E0117", "mpirun started another number of ranks",
         "The script or the option asks for one number of ranks, and the launcher started another one. Start as many "
-        "ranks as the network is sharded for."),
+        "ranks as the network is sharded for.",
+        "$ mpirun --oversubscribe -n 2 mspc run net.py --ranks {{4 -> 2}}"),
     ErrorCode("E0118", "the description of an input cannot be read",
         "An input is written as an element type with a shape: `float32[8,32]`. A scalar has an empty shape: "
         "`int32[]`.",
@@ -307,7 +308,9 @@ MISTAKES = (
         "self.matmul = ops.MatMul().shard((({{0 -> 1}}, 4), (4, 1)))"),
     ErrorCode("E0407", "an operator takes no strategy",
         "The operator has no sharding rule, or takes its layout from its operands. Give the strategy to the operator "
-        "before or after it."),
+        "before or after it.",
+        "self.stop = ops.StopGradient(){{.shard(((4, 1),)) -> }}\n"
+        "def construct(self, x):\n    return self.matmul(self.stop(x), self.w)"),
     ErrorCode("E0408", "an out_strategy does not follow from the in_strategy",
         "The layout of the result is given by the operands' layouts and the operator's rule. An out_strategy may only "
         "choose between a partial sum, a scattered sum and the complete result.",
@@ -388,7 +391,10 @@ MISTAKES = (
         "$ echo hello > model.pt2\n$ mspc compile {{model.pt2 -> net.py}} --ranks 4"),
     ErrorCode("E0702", "an operator of PyTorch is not read",
         "The program calls an ATen operator without an entry in mspc's table. Export with a decomposition, or write "
-        "that part of the module with other functions."),
+        "that part of the module with other functions.",
+        "$ echo 'import torch; net = type(\"Net\", (torch.nn.Module,), {\"forward\": lambda self, x: "
+        "torch.{{poisson -> exp}}(x)}); make = lambda: (net(), (torch.ones(4, 4),))' > model.py\n"
+        "$ mspc verify --torch model.py:make --ranks 2"),
     # Runs
     ErrorCode("E0800", "a run failed",
         "A rank could not go on. The message names the rank, the step and the operator; a note has the remedy."),
@@ -404,7 +410,9 @@ MISTAKES = (
         "$ mspc run saved_graph --simulate --data x.npz"),
     ErrorCode("E0803", "memory is exhausted",
         "The program needs more memory than the machine or the device has. Shard more, recompute activations, use "
-        "micro-batches or offload; `mspc search --memory` finds a plan within a limit."),
+        "micro-batches or offload; `mspc search --memory` finds a plan within a limit.",
+        "$ echo 'from mindspore import *; nn.Dense(1, 1 << {{50 -> 5}})(Tensor([[1.0]]))' > net.py\n"
+        "$ mspc run net.py --ranks 2 --simulate"),
     ErrorCode("E0804", "ranks call different collectives",
         "All ranks of a group must call the same collectives in the same order. A branch of the script that depends "
         "on the rank calls another one.",
@@ -413,17 +421,30 @@ MISTAKES = (
         "$ mspc run net.py --ranks 2 --simulate"),
     ErrorCode("E0805", "ranks feed different values",
         "An input that is replicated must be equal on all ranks that hold it. Seed the data set alike on these ranks, "
-        "or shard the input."),
+        "or shard the input. The inputs of a network without collectives are not compared, because its ranks do not "
+        "wait for each other.",
+        "$ echo 'from mindspore import *; communication.init(); net = nn.Dense(4, 2); "
+        "net.matmul.shard(((1, 2), (1, 2))); set_auto_parallel_context(parallel_mode=\"semi_auto_parallel\", "
+        "full_batch=True); net(Tensor([[1.0 + {{communication.get_rank() -> 0}}] * 4]))' > net.py\n"
+        "$ mspc run net.py --ranks 2 --simulate"),
     ErrorCode("E0806", "a rank ended or does not answer",
         "A process was killed, is stopped, or is in another place of the program than the rank that waits for it. The "
-        "message has both places."),
+        "message has both places.",
+        "$ echo 'from mindspore import *; communication.init(); "
+        "{{communication.get_rank() or  -> }}ops.AllReduce()(Tensor([1.0]))' > net.py\n"
+        "$ mspc run net.py --ranks 2 --simulate"),
     ErrorCode("E0807", "an operator failed while it ran",
-        "The kernel raised an exception, or computed a value that is not finite where this is checked."),
+        "The kernel raised an exception, or computed a value that is not finite where this is checked.",
+        "$ echo 'from mindspore import *; nn.Embedding(4, 2)(Tensor([{{4 -> 3}}]))' > net.py\n"
+        "$ mspc run net.py --ranks 2 --simulate"),
     ErrorCode("E0850", "a GPU cannot be used",
-        "There is no GPU, a library is missing, or a kernel failed. `pip install mspc[gpu]` installs the libraries."),
+        "There is no GPU, a library is missing, or a kernel failed. `pip install mspc[gpu]` installs the libraries. "
+        "There is no example, because a script that is right on one machine fails on another."),
     ErrorCode("E0851", "a GPU is asked for and none can be used",
         "The script or the option wants a GPU on this machine. Run with `--device cpu`, or install the driver and "
-        "`mspc[gpu]`."),
+        "`mspc[gpu]`.",
+        "$ echo 'from mindspore import *; set_context(device_target=\"{{GPU -> CPU}}\", device_id=99); "
+        "nn.ReLU()(Tensor([1.0]))' > net.py\n$ mspc run net.py"),
     # Text graphs and passes
     ErrorCode("E0900", "a graph is not valid",
         "The text of a graph breaks a rule of the format, or a pass got a graph that it does not take. `docs` has the "
@@ -526,7 +547,10 @@ MISTAKES = (
         "The compile lacks the figure or the values that are compared. The message names what is missing."),
     ErrorCode("E1401", "the ranks compute other values than one device",
         "The table marks the first values that differ. If the network draws random numbers or adds in another order, "
-        "see the tolerances of `mspc verify`; otherwise the sharding is wrong, and the first row names the operator."),
+        "see the tolerances of `mspc verify`; otherwise the sharding is wrong, and the first row names the operator. "
+        "The example edits the program of one rank.",
+        "$ mspc compile net.py --ranks 4\n$ sed -i 's/ReLU/{{Abs -> ReLU}}/' saved_graph/rank_0/*_execute_*.ir\n"
+        "$ mspc verify saved_graph"),
     ErrorCode("E1402", "a budget is malformed",
         "A budget is a table `[mspc.budget]` of limits. The message has an example of the entry.",
         "$ mspc check net.py --ranks 4 --max-collectives {{few -> 7}}"),

@@ -4,6 +4,7 @@ Ranks that run one program issue equal calls. Calls are compared in three ways, 
 
 1. A rank's calls beside those of other ranks with the same program, or beside its own earlier steps if too few run the
    program: one call that is left out, doubled, swapped with the next, or has another size, type or group.
+   After the last common call a repeated call can be doubled, or follow one that is left out.
 2. Who waits for whom: a rank that others wait for, and that waits for none itself, has stopped.
 3. Times: a rank that comes late to a collective without having waited for another one is slow.
 """
@@ -265,6 +266,8 @@ def _first_edit(
         "other": _equal(mine, its, at + 1, at + 1),
     }
     fault = max(evidence, key=lambda each: evidence[each])
+    if fault == "doubled" and evidence["doubled"] == 1:  # no later call tells these two apart
+        fault = "doubled or left out"
     index = start - record.dropped + at
     own = record.calls[index] if index < len(record.calls) else None
     expected = model.calls[start - model.dropped + at]

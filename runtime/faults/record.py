@@ -318,7 +318,7 @@ def missed(rank: int, said: str, other: int, where: str, frames: Frames = ()) ->
     """Return the error of a rank that waits for one that is elsewhere. said: the rank's action and place, then one note
     a line. frames: of its node."""
     what, *notes = said.split("\n")
-    return ExecutionError(f"rank {rank} {what}, but rank {other} {where}", notes=notes, frames=frames)
+    return ExecutionError(f"rank {rank} {what}, but rank {other} {where}", notes=notes, frames=frames, code="E0806")
 
 
 def first_line(said: str) -> str:

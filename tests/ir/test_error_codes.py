@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 import re
 import shlex
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
+from mspc.engine.ranks.mpirun import mpirun_environment
 from mspc.ir.diagnostics import ErrorGroup, MspcError
 from mspc.ir.error_codes import AREAS, MISTAKES, RETIRED, ErrorCode, area_code
 from mspc.mindspore_api.errors import ApiTypeError
@@ -75,7 +77,9 @@ def status_and_codes(folder: Path, example: str) -> tuple[int, list[str], str]:
             done = CliRunner().invoke(app, words[1:])
             status, said = done.exit_code, done.output
         else:
-            alone = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, timeout=HANG)
+            path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+            env = mpirun_environment() | {"PATH": path}
+            alone = subprocess.run(command, shell=True, env=env, capture_output=True, text=True, timeout=HANG)
             status, said = alone.returncode, alone.stderr
         if status:
             break
@@ -88,12 +92,19 @@ def test_an_example_gives_its_code_and_its_right_form_works(
     entry: ErrorCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert entry.wrong != entry.right
+    if "import torch" in entry.example:
+        pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
     both = (("wrong", entry.wrong), ("right", entry.right))
     for name, example in both[: 1 + is_taken(EXAMPLES.index(entry))]:
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
         status, codes, err = status_and_codes(tmp_path / name, example)
         assert (status > 0, codes) == ((True, [entry.code]) if name == "wrong" else (False, [])), err
+
+
+def test_every_mistake_has_an_example_or_says_why_not() -> None:
+    without = [entry for entry in MISTAKES if not entry.example and not entry.code.endswith("00")]
+    assert [entry.code for entry in without if "There is no example, because " not in entry.text] == []
 
 
 def test_codes_are_unique_and_in_order() -> None:

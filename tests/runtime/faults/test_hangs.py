@@ -268,3 +268,19 @@ def test_the_command_prints_the_culprit_and_who_waits(tmp_path: Path) -> None:
         "rank 1 stopped before all_reduce (number 3 of group 0, (4, 3) Float) at /job/train.py:7",
     ]
     assert "who waits for whom" in done.stdout
+
+
+def test_two_explanations_of_one_record_are_both_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(3):
+        record = content()
+        del record["entries"][2]
+        if rank != 1:
+            record["entries"][1]["profiling_name"] = "gloo:all_gather"
+        (tmp_path / f"trace_rank_{rank}").write_bytes(pickle.dumps(record, 2))
+    assert explain_records([tmp_path], 3, None, None) == 1
+    place = "(number 2 of group 0, (4, 3) Float) at /job/train.py:7"
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "3 records of 2 calls", f"rank 1 issued all_reduce {place} twice, or left out all_gather {place} before it",
+    ]
