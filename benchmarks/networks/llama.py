@@ -72,14 +72,14 @@ class Attention(nn.Cell):
         self.mask = MASK
 
     def heads(self, x):
-        return self.split_heads(ops.reshape(x, (BATCH, SEQUENCE, HEADS, WIDTH // HEADS)), (0, 2, 1, 3))
+        return self.split_heads(ops.reshape(x, (-1, SEQUENCE, HEADS, WIDTH // HEADS)), (0, 2, 1, 3))
 
     def construct(self, x):
         query, key = self.heads(self.query(x, self.wq)), self.heads(self.key(x, self.wk))
         scores = self.scale(self.scores(query, key), (WIDTH // HEADS) ** -0.5)
         shares = self.softmax(self.hide(scores, self.mask))
         mixed = self.join_heads(self.mix(shares, self.heads(self.value(x, self.wv))), (0, 2, 1, 3))
-        return self.out(ops.reshape(mixed, (ROWS, WIDTH)), self.wo)
+        return self.out(ops.reshape(mixed, (-1, WIDTH)), self.wo)
 
 
 class FeedForward(nn.Cell):

@@ -315,10 +315,14 @@ def _slice(node: Node) -> SliceRow:
 
 
 def source_line(frames: Frames) -> str:
-    """Return `net.py:45`, the innermost line in the user's own files, else the innermost line; "" without frames. Files
-    below the current folder have no folder in front."""
+    """Return `net.py:45`, the innermost line in the user's own files, else the innermost line; "" without frames. The
+    file is as in `shown_file`."""
     if not frames:
         return ""
     own = next((frame for frame in frames if not frame.file.startswith("mspc/")), frames[0])
-    file = own.file.removeprefix(f"{os.getcwd()}/") if os.path.isabs(own.file) else own.file
-    return f"{file}:{own.line}"
+    return f"{shown_file(own.file)}:{own.line}"
+
+
+def shown_file(file: str) -> str:
+    """Return the path of a source file, relative to the current folder if it is below it."""
+    return file.removeprefix(f"{os.getcwd()}/")

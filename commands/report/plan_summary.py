@@ -41,14 +41,9 @@ def _words(row: PlanResult | StageRow) -> str:
         stages, schedule, micro_batches = 1, "", 0
         cells = len(row.offload)
     d = row.degrees
-    found: list[str] = []
-    if d is not None:
-        text = f"CP {d.context}{_context_words(d)}"
-        found.append(f"DP {d.data} x TP {d.tensor} x PP {stages} x {text} x EP {d.expert}")
-        found += [f"{d.replicas} ranks compute the same"] * (d.replicas > 1)
-        found.append(f"ZeRO {d.zero}" if d.zero else "no ZeRO")
-    else:
-        found.append(f"PP {stages}")
+    found = [f"DP {d.data} x TP {d.tensor} x PP {stages} x CP {d.context}{_context_words(d)} x EP {d.expert}"]
+    found += [f"{d.replicas} ranks compute the same"] * (d.replicas > 1)
+    found.append(f"ZeRO {d.zero}" if d.zero else "no ZeRO")
     found += [schedule] * (stages > 1 and bool(schedule))
     found += [f"{micro_batches} micro-batch{'es' * (micro_batches > 1)}"] * bool(micro_batches)
     found.append(f"recompute of {len(row.recompute)} cells" if row.recompute else "no recompute")
@@ -72,9 +67,9 @@ def _context_words(d: Degrees) -> str:
 def _speed(row: PlanResult | StageRow, machine: Machine) -> str:
     found = [f"{time_text(row.step)} a step"]
     d, on_host = row.degrees, row.on_host
-    if d is not None and row.step and d.samples:
+    if row.step and d.samples:
         found.append(f"{d.samples / row.step:,.0f} {d.unit} per second")
-    if d is not None and row.step and d.operations:
+    if row.step and d.operations:
         rate = d.operations / row.step / row.ranks
         rates = machine.under({ROUNDS: d.rounds})
         best = rates.work_rate(PRODUCTS, dtype_of(d.dtype)).best(1.0, d.operations)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from mspc.commands.report.facts import shown_file
 from mspc.ir.diagnostics import Frames, Location
 from mspc.ir.graph import element_types
 from mspc.ir.layout import Layout
@@ -61,7 +62,7 @@ class NodeTables:
 
     def _frame(self, frame: Location) -> int:
         return self._number("frames", frame, lambda: [
-            self.string(frame.file), frame.line, frame.column, frame.end_column, self.string(frame.text)
+            self.string(shown_file(frame.file)), frame.line, frame.column, frame.end_column, self.string(frame.text)
         ])  # fmt: skip
 
     def _number(self, table: str, key: Hashable, made: Any) -> int:

@@ -190,12 +190,13 @@ LESS = 1 / 2
 class CostedUnits:
     """Costs of a network's units on the ranks of one stage, and their layouts, equal in equal units. slices:
     replicated parameters, with layouts that shard them over the ranks with replicas. cut_further: the parameters
-    stored that way."""
+    stored that way. degrees: of a stage's ranks."""
 
     costs: UnitCosts
     layouts: PlanFile
     slices: Mapping[str, Layout] = field(default_factory=dict[str, Layout])
     cut_further: tuple[str, ...] = ()
+    degrees: Degrees = Degrees()
 
     def of(self, way: Way) -> UnitCosts:
         """Return the costs of a way; values stay on the device unless the way moves them to the host."""
@@ -274,7 +275,7 @@ def unit_costs(
     like = [group.model for group in groups for _ in _each(group)]
     layouts = common_plan(compiled.strategies.plan(compiled.config.ranks), units, like)
     slices = {p.name: layout for p, layout in sharded_further(compiled.graph) if layout != p.layout}
-    return CostedUnits(found, layouts, slices)
+    return CostedUnits(found, layouts, slices, degrees=_shared_by(compiled))
 
 
 def costs_of_slices(
@@ -289,7 +290,7 @@ def costs_of_slices(
     plan = _plan_of_parts(groups, units, micro_batches)
     compiled = network.compiled(stages, plan, ZERO_BUBBLE_H1, layouts)
     found = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory), machine)
-    return CostedUnits(found, layouts, cut_further=tuple(known.slices))
+    return CostedUnits(found, layouts, cut_further=tuple(known.slices), degrees=_shared_by(compiled))
 
 
 def costs_of_states(
@@ -309,7 +310,7 @@ def costs_of_states(
             alone = parts[group.parts[1][0]].rest
             each = [*_each(group)][1:]
             found.rest[each] = np.minimum(found.rest[each], max(0.0, parts[pair].rest - alone))
-    return CostedUnits(found, layouts, cut_further=known.cut_further)
+    return CostedUnits(found, layouts, cut_further=known.cut_further, degrees=known.degrees)
 
 
 def costs_of_cells_again(
@@ -338,7 +339,12 @@ def costs_of_cells_again(
     )
     cells = tuple(name for unit, is_less in zip(units, less, strict=True) if is_less for name in unit.cells)
     layouts = replace(known.layouts, recompute=tuple(together(dict.fromkeys(cells, 0))))
-    return CostedUnits(mixed, layouts, cut_further=known.cut_further)
+    return CostedUnits(mixed, layouts, cut_further=known.cut_further, degrees=known.degrees)
+
+
+def _shared_by(compiled: Compiled) -> Degrees:
+    """Return the degrees of stages that are compiled for their costs; the size of a whole step is unknown."""
+    return replace(degrees_of(compiled), operations=0.0, samples=0)
 
 
 def _plan_of_parts(groups: Sequence[_Group], units: Sequence[Unit], micro_batches: int) -> StagePlan:
@@ -509,7 +515,7 @@ class TimedRow:
 class StageRow(TimedRow):
     """Row of the table. mesh: of the ranks of one stage, for which layouts were searched; "" for any. cut_further:
     parameters that are stored in smaller slices than operators read. recompute: cells recomputed for gradients,
-    equal ones in a row as one. degrees: of a stage's ranks, None if it was not compiled. on_host: bytes of the
+    equal ones in a row as one. degrees: of a stage's ranks. on_host: bytes of the
     host's memory, of the rank with the most; 0 if it was not compiled. offload: cells for which values that
     gradients read are on the host, equal ones in a row as one. offload_states: optimizer states are on the host.
     missing_rates: rates that its times take from another element type, () if it was not compiled."""
@@ -517,7 +523,7 @@ class StageRow(TimedRow):
     mesh: str = ""
     cut_further: int = 0
     recompute: tuple[str, ...] = ()
-    degrees: Degrees | None = None
+    degrees: Degrees = Degrees()
     on_host: int = 0
     offload: tuple[str, ...] = ()
     offload_states: bool = False
@@ -607,7 +613,7 @@ def foreseen(
         float(walk.most_sent(costs, row)[0]), int(walk.memory(costs, row)[0]), seconds, 0,
         "is foreseen by its units, of which each kind was compiled as a stage: its program has "
         f"{network.operators(way.is_apart, way.parts)} forward operators{without}",
-        _mesh(network, way), count_of(known.cut_further), layouts.recompute,
+        _mesh(network, way), count_of(known.cut_further), layouts.recompute, known.degrees,
         offload=layouts.offload, offload_states=layouts.offload_states,
     )  # fmt: skip
 

@@ -16,7 +16,9 @@ from mspc.commands.view.facts import page_facts
 from mspc.commands.view.graph_columns import members_of
 from mspc.commands.view.origins import Origins
 from mspc.commands.view.page import html_of
+from mspc.commands.view.page_tables import NodeTables
 from mspc.commands.view.stages import memory_facts
+from mspc.ir.diagnostics import Location
 from mspc.ir.layout import Layout
 from mspc.ir.text.parser import parse
 from mspc.ops.collective.base import Collective
@@ -57,6 +59,16 @@ def dump(quickstart: Path) -> Dump:
 @pytest.fixture(scope="module")
 def facts(dump: Dump) -> dict[str, Any]:
     return read_back(page_facts(dump, H200))
+
+
+def test_sources_below_the_current_folder_have_relative_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tables = NodeTables()
+    for file in (str(tmp_path / "model.py"), "/else/model.py", "net.py"):
+        tables.stack((Location(file, 1, 1, 2, "x"),))
+    assert tables.as_dict()["strings"] == ["model.py", "x", "/else/model.py", "net.py"]
 
 
 @pytest.mark.parametrize("case", CASES)

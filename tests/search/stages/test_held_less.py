@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from mspc.analysis.cost.machine import H200
 from mspc.commands.compile import CompileOptions, find_call
+from mspc.commands.report.plan_summary import summary_lines
 from mspc.ir.diagnostics import MspcError
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import read_plan
@@ -66,6 +68,10 @@ def test_what_is_foreseen_is_compiled(
     assert (row.cut_further, said.cut_further) == ((12, 12) if way.slices else (0, 0))
     assert len(row.recompute) == (6 if again else 0)
     assert bool(file.parameters) == way.slices
+    assert said.degrees == replace(row.degrees, operations=0.0, samples=0)
+    assert said.degrees.data * said.degrees.tensor == RANKS // way.stages
+    (line,) = summary_lines([said], H200)
+    assert f"DP {said.degrees.data} x TP {said.degrees.tensor} x PP 2 x CP 1 x EP 1, " in line
 
 
 def test_each_holds_less(known: tuple[StagedNetwork, dict[str, CostedUnits]]) -> None:

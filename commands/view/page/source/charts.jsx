@@ -272,7 +272,7 @@ export function Memory({ graph, select, title }) {
         </svg>
       </figure>
       <div class="tools">
-        <label>What lives at node <input type="number" min="0" max={graph.count - 1} value={at} onInput={(event) => { const n = Number(event.currentTarget.value); if (n >= 0 && n < graph.count) setAt(n); }} /></label>
+        <label>Live at node <input type="number" min="0" max={graph.count - 1} value={at} onInput={(event) => { const n = Number(event.currentTarget.value); if (n >= 0 && n < graph.count) setAt(n); }} /></label>
         <button onClick={() => setAt(peak)}>peak</button> {bytesText(alive[at] ?? 0)} of the step in {several(living.length, "block")}
       </div>
       <table class="wide living">

@@ -79,13 +79,13 @@ function Ways({ model, about, go }) {
   const { ways } = model.facts;
   const told = about.filter((index) => ways[index]);
   if (!plan || !Object.keys(ways).length) return null;
-  if (!told.length) return <section><h3>The next best layouts</h3><p class="note">None are told here: layouts follow from what is read, or the mesh has more axes than a search looks at.</p></section>;
+  if (!told.length) return <section><h3>The next best layouts</h3><p class="note">There are none: these operators take the layouts of their operands, or the mesh has more axes than a search tries.</p></section>;
   return (
     <section>
       <h3>The next best layouts</h3>
       {told.map((index) => (
         <table class="ways">
-          <caption><NodeLink graph={plan} index={index} go={go} />, of its operands, with all else as it is</caption>
+          <caption><NodeLink graph={plan} index={index} go={go} />: layouts of its operands, if nothing else changes</caption>
           <tbody>
             {ways[index].map(([layouts, seconds], i) => (
               <tr class={i ? "" : "stands"}>
@@ -96,7 +96,7 @@ function Ways({ model, about, go }) {
           </tbody>
         </table>
       ))}
-      <p class="note">By bytes, collectives and memory traffic of a step on {model.facts.machine.name}. What costs less here may cost more elsewhere: <code>mspc search</code> weighs all operators together.</p>
+      <p class="note">The times are those of collectives and memory traffic in a step on {model.facts.machine.name}. A layout that saves time here can cost more elsewhere: <code>mspc search</code> compares all operators together.</p>
     </section>
   );
 }
@@ -217,7 +217,7 @@ function Own({ graph, index }) {
   if (!own) return null;
   return (
     <section>
-      <h3>Not the same on all ranks</h3>
+      <h3>Differs between ranks</h3>
       <table class="own"><tbody>{Object.entries(own).map(([rank, text]) => <tr><th>rank {rank}</th><td><code>{text}</code></td></tr>)}</tbody></table>
     </section>
   );
@@ -241,7 +241,7 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
     <article key={`${graph.number}.${index}`}>
       <h2><Phase phase={graph.phase(index)} /> {graph.label(index)} <span class="number">%{index}</span></h2>
       <p class="where">{graph.phase(index)}{text("scope") && <> in <code>{text("scope")}</code></>}</p>
-      {!graph.isRunBy(rank) && <p class="note elsewhere">Rank {rank} runs another program, which lacks this node: what is told here is of the {graph.title}.</p>}
+      {!graph.isRunBy(rank) && <p class="note elsewhere">Rank {rank} runs another program, which lacks this node: the facts here are of the {graph.title}.</p>}
       {graph.collective(index) && <Collective graph={graph} index={index} rank={rank} go={go} />}
       {!graph.collective(index) && text("reason") && <section><h3>Why it is here</h3><p class="reason">{because(text("op"), text("reason"))}</p></section>}
       <Source model={model} stack={graph.columns.stack[index]} />
@@ -261,7 +261,7 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
       {graph.facts.schedule && <Beside graph={graph} index={index} go={go} />}
       {regions.length > 0 && <section><h3>Runs</h3><ul class="operands">{regions.map((region) => <li><GraphLink graph={region} go={go} /> <span class="type">{several(region.count, "node")}{region.runs && `, ${region.runs}`}</span></li>)}</ul></section>}
       {graph.root !== graph && <section><h3>Inside of</h3><p>@{graph.facts.name}{graph.runs && ` (${graph.runs})`}, which is run by</p><ul class="operands">{graph.runners.slice(0, READERS).map(([there, at]) => <li><NodeLink graph={there} index={at} go={go} /></li>)}</ul>{graph.runners.length > READERS && <p class="note">{graph.runners.length - READERS} more.</p>}</section>}
-      {body && <section><h3>Several operators in one</h3><ol class="body">{body.slice(0, LINES).map((line, i) => {
+      {body && <section><h3>Fused operators</h3><ol class="body">{body.slice(0, LINES).map((line, i) => {
         const member = graph.facts.members?.[index]?.[i];
         return <li><code>{model.string(line)}</code>{member >= 0 && <> <NodeLink graph={graph.plan} index={member} go={go} /></>}</li>;
       })}</ol>{body.length > LINES && <p class="note">{body.length - LINES} more; the network shows all of them.</p>}</section>}
@@ -297,7 +297,7 @@ export function ParameterDetails({ graph, number, rank, setRank, go }) {
     <article key={`p${number}`}>
       <h2>{name}</h2>
       <p class="where">{kind}{trainable && ", trainable"}</p>
-      {!graph.isRunBy(rank) && <p class="note elsewhere">Rank {rank} runs another program, which lacks this parameter: what is told here is of the {graph.title}.</p>}
+      {!graph.isRunBy(rank) && <p class="note elsewhere">Rank {rank} runs another program, which lacks this parameter: the facts here are of the {graph.title}.</p>}
       <section>
         <dl>
           {all && <Term name="global">{all.dtype} {shapeText(all.shape)}, {bytesText(all.bytes)}</Term>}

@@ -45,7 +45,7 @@ export function Proof({ model, select }) {
           </table>
         </details>
       )}
-      <h3>{several(values.length, "value")} by name{wrong > 0 && `, ${wrong} of which differ`}; each where it is most apart</h3>
+      <h3>{several(values.length, "value")} by name{wrong > 0 && `, ${wrong} differ`}; the largest difference of each</h3>
       <LongList count={values.length} height={ROW} row={row} label="values that were compared" />
     </div>
   );

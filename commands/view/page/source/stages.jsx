@@ -107,7 +107,7 @@ export function Stages({ model, chosen, selected, select }) {
           {ticks(0, total, Math.max(2, Math.floor(wide / 140))).map((t) => <g class="tick"><line x1={x(t)} x2={x(t)} y1={below} y2={below + 5} /><text class="quiet" x={x(t)} y={below + 18} text-anchor={t ? "middle" : "start"}>{timeText(t)}</text></g>)}
         </svg>
       </div>
-      <p class="over">{over || "Click a block for the work that it is; its number is the micro-batch. A stage keeps so many micro-batches at most."}</p>
+      <p class="over">{over || "Click a block to see its operators; its number is the micro-batch. “keeps” is the largest number of micro-batches that a stage stores."}</p>
     </figure>
   );
 }

@@ -129,7 +129,7 @@ export function Parameters({ graph, selected, show }) {
 /** Ranks side by side: which have equal programs, what each takes. */
 export function Ranks({ model, rank, setRank, setTab, select }) {
   const { programs, ranks, graphs, stages } = model.facts;
-  if (!programs.length) return <p class="note">One file is shown, not the folder of a compile: nothing says what other ranks run.</p>;
+  if (!programs.length) return <p class="note">This page shows one file, which has no programs of other ranks. Open the folder of a compile to see them.</p>;
   const own = programs.flatMap((program) => Object.entries(program.own).map(([index, values]) => [program, Number(index), values]));
   const facts = programs.map(({ graph }) => graphs[graph]);
   const line = (name, of, text = String) => {
@@ -142,7 +142,7 @@ export function Ranks({ model, rank, setRank, setTab, select }) {
   return (
     <div>
       <div class="scrolls"><table class="wide ranks">
-        <caption>{several(ranks, "rank")}, {several(programs.length, "program", "different programs")}: ranks of a column run the same but for their own groups{own.length > 0 && " and numbers"}</caption>
+        <caption>{several(ranks, "rank")}, {several(programs.length, "program", "different programs")}: ranks of a column run equal programs, except for groups{own.length > 0 && " and the attributes below"}</caption>
         <thead><tr><th />{programs.map(({ graph }) => <th>{several(programs.find((p) => p.graph === graph).count, "rank")}: {model.ranksOf(model.graphs[graph])} <button onClick={() => { setRank(programs.find((p) => p.graph === graph).ranks[0][0]); setTab("network"); }}>show</button></th>)}</tr></thead>
         <tbody>
           {stages && <tr><th>stage</th>{programs.map(({ graph }) => <td class="right">{stages.of[graph]}</td>)}</tr>}
@@ -170,7 +170,7 @@ export function Ranks({ model, rank, setRank, setTab, select }) {
       {programs.length > 1 && <Beside model={model} select={select} />}
       {own.length > 0 && (
         <table class="wide">
-          <caption>Numbers of ranks' own</caption>
+          <caption>Attributes that differ between ranks</caption>
           <tbody>{own.slice(0, 200).map(([program, index, values]) => <tr><th>%{index} {model.graphs[program.graph].label(index)}</th><td>{Object.entries(values).slice(0, 16).map(([r, text]) => <div>rank {r}: <code>{text}</code></div>)}</td></tr>)}</tbody>
         </table>
       )}
