@@ -11,6 +11,7 @@ counts once.
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -60,7 +61,9 @@ class Memory(Thread):
 
 def main() -> None:
     """Print a line for each plan."""
-    for name in sys.argv[1:] or PLANS:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=PLANS, metavar="NAME")
+    for name in parser.parse_args().names or PLANS:
         ranks, script, words = PLANS[name]
         target = [str(NETWORKS / script), "--ranks", str(ranks)]
         command = [sys.executable, "-m", "mspc", "verify", "--scale", *target, "-q", "--"]

@@ -57,13 +57,23 @@ def test_start_up_hands_on_what_is_wrong(root: Path, tmp_path: Path) -> None:
     "arguments",
     [
         ["benchmarks/compile.py", "--help"],
-        ["-m", "benchmarks.estimates", "--help"], ["-m", "benchmarks.pipelines.faults", "--schedules", "20"],
-        ["-m", "benchmarks.gpu.networks.compare", "--help"],
+        ["-m", "benchmarks.pipelines.faults", "--schedules", "20"],
     ],
-)  # fmt: skip
+)
 def test_others_begin(root: Path, arguments: list[str]) -> None:
     done = benchmark(root, *arguments)
     assert done.returncode == 0, done.stderr
+
+
+def test_commands_of_the_page_begin(root: Path) -> None:
+    """Every command of docs/reference/benchmarks.md exists and has a help text."""
+    page = (root / "docs" / "reference" / "benchmarks.md").read_text(encoding="utf-8")
+    programs = re.findall(r"python\s+(?:(-m)\s+)?((?:benchmarks|tests)[\w./]+)", page)
+    verbs = [("-m", "mspc", verb) for verb in re.findall(r"[` ]mspc\s+(\w+) ?(?:-|`|benchmarks|model\.pt2)", page)]
+    found = {tuple(filter(None, words)) for words in [*programs, *verbs]}
+    assert {("benchmarks/search.py",), ("-m", "benchmarks.proofs"), ("-m", "mspc", "compile")} < found
+    done = {words: benchmark(root, *words, "--help") for words in sorted(found)}
+    assert {words: each.stderr for words, each in done.items() if each.returncode or "sage:" not in each.stdout} == {}
 
 
 def test_names_of_saved_plans_have_plain_characters() -> None:

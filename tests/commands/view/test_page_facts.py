@@ -61,9 +61,7 @@ def facts(dump: Dump) -> dict[str, Any]:
     return read_back(page_facts(dump, H200))
 
 
-def test_sources_below_the_current_folder_have_relative_paths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sources_below_the_current_folder_have_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tables = NodeTables()
     for file in (str(tmp_path / "model.py"), "/else/model.py", "net.py"):

@@ -9,6 +9,7 @@ told is the changed one, or the next reader whose value is compared with one dev
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import pickle
@@ -295,4 +296,9 @@ def main(seed: int, count: int, names: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("count", type=int)
+    parser.add_argument("names", nargs="*", metavar="PLAN")
+    given = parser.parse_args()
+    sys.exit(main(given.seed, given.count, given.names))
