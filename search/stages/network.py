@@ -198,7 +198,13 @@ class StagedNetwork:
         config = replace(self.config, ranks=self.config.ranks // stages, pipeline_stages=stages)
         config = config if plan is None else config.in_stages(plan)
         captured = self.captured
-        return trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
+        try:
+            return trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
+        except MspcError as error:
+            if plan is not None and plan.micro_batches:
+                count = plan.micro_batches
+                error.notes += (f"with {count} micro-batches: a shape that states the rows of the batch must use -1",)
+            raise
 
     @cached_property
     def loop(self) -> Node:

@@ -165,6 +165,17 @@ def test_a_network_without_micro_batches_is_searched_as_if_it_had_some(
     )  # fmt: skip
 
 
+def test_a_shape_that_states_the_batch_is_explained_by_the_micro_batches(tmp_path: Path) -> None:
+    script = Path(written(tmp_path, **FREE | {"cell": "cell = net"}))
+    text = script.read_text(encoding="utf-8")
+    assert text.count("self.first(x)") == 1
+    script.write_text(text.replace("self.first(x)", "self.first(ops.reshape(x, (8, 8)))"), encoding="utf-8")
+    with pytest.raises(MspcError) as raised:
+        searched(str(script), tmp_path, stages=(2,), micro_batches=(4,))
+    assert raised.value.location is not None
+    assert raised.value.notes[-1] == "with 4 micro-batches: a shape that states the rows of the batch must use -1"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
