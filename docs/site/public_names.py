@@ -44,6 +44,14 @@ Most missing names have no use in scripts: names within MindSpore's own modules 
 names that hardly any file of the examined public collections uses. For the others mspc gives a reason or a
 replacement:
 
+| instead | names |
+|---|---|
+"""
+MISSING = """
+## Missing names
+
+| module | names |
+|---|---|
 """
 TABLE_HEAD = """\
 # What MindSpore {version}, a build for the CPU, lists in a module: how many names, and those that mspc lacks.
@@ -120,24 +128,23 @@ def document() -> str:
         shown = f"`mindspore.{module}`".replace(".`", "`")
         text += f"| {shown} | {theirs} | {mine} | {round(100 * mine / theirs)} % |\n"
         if lacked:
-            missing += f"\n### {shown}\n\n{_listed(lacked)}\n"
+            missing += f"| {shown} | {_listed(lacked)} |\n"
     text += f"| all | {total} | {there} | {round(100 * there / total)} % |\n"
-    return f"{text}\n## Why not\n{AFTER_TABLE}{_reasons()}\n## Missing names\n{missing}"
+    return f"{text}\n## Why not\n{AFTER_TABLE}{_reasons()}{MISSING}{missing}"
 
 
 def _reasons() -> str:
-    """An item for everything that the index says of names that mspc lacks, with those names."""
+    """Return a row for every reason that the index gives for names that mspc lacks."""
     from mspc.mindspore_api.index.module import absent_names, said_of
 
     why: dict[str, list[str]] = {}
     for name in sorted(absent_names()):
         why.setdefault(said_of(name), []).append(name)
-    items = (f"- {reason}: {', '.join(f'`{name}`' for name in names)}" for reason, names in sorted(why.items()))
-    return "".join(f"{_wrapped(item.split(), 118, '  ')}\n" for item in items)
+    return "".join(f"| {reason} | {_listed(names)} |\n" for reason, names in sorted(why.items()))
 
 
 def _listed(names: Iterable[str]) -> str:
-    return _wrapped(", ".join(f"`{name}`" for name in names).split(), 118)
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _wrapped(words: Iterable[str], width: int = 120, behind: str = "") -> str:

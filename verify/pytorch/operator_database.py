@@ -65,7 +65,7 @@ SECONDS = 20
 """The time limit of a sample."""
 
 
-class Outcome(NamedTuple):
+class SampleOutcome(NamedTuple):
     """The comparison of one sample: of its values, and of its gradients ("" if there are none), with the reason. kinds:
     of its nodes."""
 
@@ -92,7 +92,7 @@ class NotRecorded(Exception):
     """PyTorch does not record the sample as a graph of tensors."""
 
 
-class Sample:
+class OperatorSample:
     """One sample of an operator: a function of its tensors. each: the operator. given: its arguments."""
 
     def __init__(self, each: Any, given: Any) -> None:
@@ -197,11 +197,11 @@ def _type(value: Any) -> ExportedType | None:
     return ExportedType(dtype_of(str(value.dtype)[6:]), tuple(map(int, value.shape)), False)
 
 
-def compared(each: Any, given: Any, dtype: str, with_gradients: bool) -> Outcome | None:
+def compared(each: Any, given: Any, dtype: str, with_gradients: bool) -> SampleOutcome | None:
     """Compare one sample; None if PyTorch does not record it."""
     import torch
 
-    sample = Sample(each, given)
+    sample = OperatorSample(each, given)
     try:
         torch.manual_seed(0)
         expected = [result.detach().clone() for result in sample(*[t.clone() for t in sample.tensors])]
@@ -210,7 +210,7 @@ def compared(each: Any, given: Any, dtype: str, with_gradients: bool) -> Outcome
     except NotRecorded:
         return None
     except Exception as error:  # element types that mspc or NumPy does not have
-        return Outcome(each.name, dtype, "refused", "", f"{type(error).__name__}: {error}"[:200])
+        return SampleOutcome(each.name, dtype, "refused", "", f"{type(error).__name__}: {error}"[:200])
     if not program.outputs:
         return None
     kinds = tuple(node.target for node in program.graph.nodes)
@@ -230,9 +230,9 @@ def compared(each: Any, given: Any, dtype: str, with_gradients: bool) -> Outcome
 
     verdict, reason = _judged(values)
     if verdict != "right" or not with_gradients or is_drawn or each.name in OTHER_GRADIENT:
-        return Outcome(each.name, dtype, verdict, "", reason, kinds)
+        return SampleOutcome(each.name, dtype, verdict, "", reason, kinds)
     gradients, reason = _judged(lambda: _gradients_differ(sample, networks[0], own))
-    return Outcome(each.name, dtype, verdict, gradients, reason, kinds)
+    return SampleOutcome(each.name, dtype, verdict, gradients, reason, kinds)
 
 
 def _judged(differs: Callable[[], str | None]) -> tuple[str, str]:
@@ -315,7 +315,7 @@ def _close(value: np.ndarray, other: np.ndarray, factor: float = 1.0) -> bool:
     return np.allclose(value, other, rtol=10 * tolerance, atol=tolerance * largest, equal_nan=True)
 
 
-def _gradients_differ(sample: Sample, network: ImportedNetwork, own: Sequence[np.ndarray]) -> str | None:
+def _gradients_differ(sample: OperatorSample, network: ImportedNetwork, own: Sequence[np.ndarray]) -> str | None:
     """Return which gradient differs from autograd's, "" if none does, None if PyTorch has none."""
     import torch
 
@@ -345,11 +345,11 @@ def _gradients_differ(sample: Sample, network: ImportedNetwork, own: Sequence[np
     return ""
 
 
-def _trained(sample: Sample, place: int) -> bool:
+def _trained(sample: OperatorSample, place: int) -> bool:
     return bool(sample.leaves[sample.places[place]].requires_grad)
 
 
-def outcomes_of(task: tuple[int, str, int]) -> list[Outcome]:
+def outcomes_of(task: tuple[int, str, int]) -> list[SampleOutcome]:
     """Compare the samples of one operator and type: every nth one."""
     import torch
 
@@ -357,7 +357,7 @@ def outcomes_of(task: tuple[int, str, int]) -> list[Outcome]:
     each = operators_of_pytorch()[index]
     torch.manual_seed(0)
     np.random.seed(0)
-    found = list[Outcome]()
+    found = list[SampleOutcome]()
     signal.signal(signal.SIGALRM, _late)
     silent = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stderr(silent), contextlib.redirect_stdout(silent):
@@ -383,7 +383,7 @@ def _late(*_: Any) -> None:
     raise TimeoutError(f"more than {SECONDS} s")
 
 
-def all_outcomes(dtypes: Sequence[str], only: Sequence[str], share: int, jobs: int) -> Iterator[Outcome]:
+def all_outcomes(dtypes: Sequence[str], only: Sequence[str], share: int, jobs: int) -> Iterator[SampleOutcome]:
     """Compare all samples of these types. only: beginnings of names, all if empty."""
     import torch
 
@@ -406,7 +406,7 @@ TABLE = "<!-- table -->"
 VERDICTS = ("right", "wrong", "refused", "unknown", "crash")
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def table(outcomes: Sequence[SampleOutcome]) -> str:
     """Return the table of samples per type, and the operators of samples that are not right."""
     lines = ["| type | operators | samples | " + " | ".join(VERDICTS) + " | right | gradients | right |",
              "|---|" + "---:|" * (len(VERDICTS) + 5)]  # fmt: skip
@@ -432,7 +432,7 @@ def main() -> int:
     parser.add_argument("--details", action="store_true", help="print each sample that is not right")
     parser.add_argument("--table", type=Path, help="the page whose table is replaced")
     options = parser.parse_args()
-    outcomes = list[Outcome]()
+    outcomes = list[SampleOutcome]()
     for each in all_outcomes(options.dtype, options.only, options.share, options.jobs):
         outcomes.append(each)
         if options.details and (each.values != "right" or each.gradients not in ("", "right")):
