@@ -459,9 +459,12 @@ def compiled_as(program: ExportedProgram, training: Training) -> CompiledStep:
         trained = CompiledStep(InParts(part, training.accumulate, names, counts), types)
     if not training.optimizer:
         return trained
-    recipe = recipe_of(training.optimizer)
     parameters = trained.network.trainable_params()
-    step = training_step(trained.network, recipe.optimizer(parameters, _differentiated(network)), half == FLOAT16)
+    try:
+        optimizer = recipe_of(training.optimizer).optimizer(parameters, _differentiated(network))
+    except MspcError as error:  # checks of layers name a line of the script, which there is none of
+        raise MspcError(f"--optimizer {training.optimizer}: {error.message}", notes=error.notes) from None
+    step = training_step(trained.network, optimizer, half == FLOAT16)
     object.__setattr__(step, "argument_names", trained.network.argument_names)
     return CompiledStep(step, trained.inputs)
 
