@@ -116,14 +116,15 @@ def followers(graph: Graph, rules: Mapping[Node, Rule | None]) -> dict[Node, lis
 def batch_choice(node: Node, rule: Rule, ranks: int) -> ShardingChoice:
     """Shard the first dimension of the operator's main input into as many slices as ranks allow, and nothing else.
 
-    The main input is the first with the most dimensions that is neither parameter nor constant; without one, the
-    operator is replicated. If that would not give slices of the result (of a tensor that is repeated), the result's
-    first dimension is sharded instead.
+    The main input is the first with the most dimensions that is neither parameter nor constant; an operator of
+    parameters alone is replicated. If that would not give slices of the result (of a tensor that is repeated), the
+    result's first dimension is sharded instead.
     """
     order = sorted(range(len(rule.inputs)), key=lambda i: (_is_state(node.inputs[i]), -len(rule.inputs[i]), i))
     replicated: list[Axes] = [()] * len(rule.names)
-    batched = order and not _is_state(node.inputs[order[0]])
-    for dims in (rule.inputs[order[0]], rule.outputs[0]) if batched else ():
+    main = node.inputs[order[0]] if order else None
+    is_weight = main is not None and _is_state(main) and not isinstance(main, Constant)
+    for dims in (rule.inputs[order[0]], rule.outputs[0]) if order and not is_weight else ():
         factor = dims[0][0] if dims and dims[0] else -1
         if factor < 0 or factor in rule.frozen:
             break

@@ -57,7 +57,10 @@ REASONS = {
         ops.GroupedLookups ops.GroupedRowSums ops.GroupedRowUpdate ops.GroupedUpdate ops.JoinMovingStatistics
         ops.MovingStatistics""",
     "the gradient of an operator that has a judge":
-        "ops.LayerNormGammaGrad ops.ReluGrad ops.SoftmaxBackward ops.FlashAttentionScoreShiftGrad",
+        "ops.LayerNormGammaGrad ops.ReluGrad ops.SoftmaxBackward ops.FlashAttentionScoreShiftGrad "
+        "ops.LibraryGradient",
+    "its functions are compared with PyTorch's samples: tests/readers/pytorch/test_operators.py":
+        "ops.LibraryFunction",
     "it overwrites a parameter: tests/oracle/test_updates.py":
         """ops.inplace_index_add ops.scatter_add ops.scatter_div ops.scatter_max ops.scatter_min ops.scatter_mul
         ops.scatter_nd_add ops.scatter_nd_div ops.scatter_nd_max ops.scatter_nd_min ops.scatter_nd_mul
@@ -65,7 +68,8 @@ REASONS = {
         ops.assign_add ops.assign_sub ops.ScatterAdd ops.ScatterDiv ops.ScatterMax ops.ScatterMin ops.ScatterMul
         ops.ScatterSub ops.ScatterUpdate ops.ScatterNdAdd ops.ScatterNdSub ops.ScatterNdUpdate ops.InplaceCopy""",
     "an optimizer's update, judged as the optimizer":
-        "ops.Adam ops.AdamWeightDecay ops.ApplyMomentum ops.SGD ops.AllFinite ops.clip_by_global_norm",
+        "ops.Adam ops.AdamWeightDecay ops.ApplyGradientDescent ops.ApplyMomentum ops.SGD "
+        "ops.AllFinite ops.clip_by_global_norm",
     "random numbers, which no two libraries share: tests of sampling hold their distribution":
         """ops.dropout ops.dropout_ext ops.StandardNormal ops.UniformInt ops.bernoulli ops.rand_like ops.randn_like
         ops.randint ops.randint_like ops.randperm ops.shuffle ops.multinomial ops.random_categorical ops.gumbel_softmax

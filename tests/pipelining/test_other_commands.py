@@ -180,7 +180,7 @@ def test_a_budget_holds_the_step_with_the_waits_of_stages(tmp_path: Path, capsys
         return check_target(str(out), CompileOptions(), limits)
 
     assert (checked(0.99), checked(1.01)) == (1, 0)
-    assert " with the waits of stages for each other, " in capsys.readouterr().out
+    assert " including the waits of stages for each other; " in capsys.readouterr().out
 
 
 def test_a_search_is_for_as_many_stages_and_explains_one(

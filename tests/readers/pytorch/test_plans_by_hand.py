@@ -82,8 +82,8 @@ def test_what_is_wrong_by_hand_is_refused(tmp_path: Path) -> None:
         except MspcError as error:
             found[name] = str(error)
     assert OPERATORS.keys() - found.keys() == right
-    assert "flip takes slices along dimension 1 of what up gives" in found["flip"]
-    assert "up has to give all of it (row-wise, or column-wise with a gather)" in found["flip"]
+    assert "flip reads slices along dimension 1 of the result of up" in found["flip"]
+    assert "make up row-wise, or column-wise with a gather" in found["flip"]
     assert "test_plans_by_hand.py" in found["flip"]
 
 
