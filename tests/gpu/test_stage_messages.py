@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import weakref
-from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -116,7 +115,11 @@ class Between:
 
     def __init__(self) -> None:
         self.barrier, self.given = Barrier(2, timeout=HANG), [None, None]
-        self.messages: dict[tuple[int, int], Queue[Any]] = defaultdict(Queue)
+        self._messages: dict[tuple[int, int], Queue[Any]] = {}
+
+    def messages(self, *key: int) -> Queue[Any]:
+        """Return the queue of a rank and a tag: the same one if both threads ask at once."""
+        return self._messages.setdefault(key, Queue())
 
     def run(self, work: Any) -> list[Any]:
         with ThreadPoolExecutor(2) as pool:
@@ -164,10 +167,10 @@ class ReachingNccl:
 
     def send(self, array: Any, rank: int, tag: int = 0) -> None:
         self.sent += 1
-        self.between.messages[self.rank, tag].put(np.array(array))
+        self.between.messages(self.rank, tag).put(np.array(array))
 
     def receive_into(self, out: Any, rank: int, tag: int = 0) -> None:
-        out[...] = self.between.messages[rank, tag].get(timeout=HANG)
+        out[...] = self.between.messages(rank, tag).get(timeout=HANG)
 
 
 class WaitingGpu(EmulatedGpu):
