@@ -215,7 +215,7 @@ def what_if_an_operator_were_sharded_otherwise(reader: Reader, table: dict[str, 
 def what_if_a_collective_were_spared(reader: Reader, table: dict[str, Any]) -> None:
     reader.node(5)
     assert "The next best layouts" in reader.told
-    assert "Sub, of its operands" in reader.told
+    assert "Sub: layouts of its operands" in reader.told
 
 
 def what_flows_through_a_cell(reader: Reader, table: dict[str, Any]) -> None:
