@@ -6,9 +6,7 @@ extern "C" __global__ void __launch_bounds__(256) greatest_gradient(
     const Index t = (Index)blockIdx.x * 256 + threadIdx.x;
     if (t >= THREADS) return;
     const Spot p = spot_of<IN0, IN1, IN2>(t);
-    A total[V];
-    #pragma unroll
-    for (int v = 0; v < V; ++v) total[v] = 0;
+    A total[V] = {};
     POSITIONS(0, q0, t0) POSITIONS(1, q1, t1) POSITIONS(2, q2, t2) {
         const Index at = at_result(p, q0, q1, q2);
         const auto tap = pack_at<Tap, V>(chosen + at);
@@ -17,8 +15,5 @@ extern "C" __global__ void __launch_bounds__(256) greatest_gradient(
         #pragma unroll
         for (int v = 0; v < V; ++v) if (tap.at[v] == own) total[v] += (A)wide(given.at[v]);
     }
-    Pack<T, V> made;
-    #pragma unroll
-    for (int v = 0; v < V; ++v) made.at[v] = narrow<T>(total[v]);
-    put_pack<T, V>(out + t * V, made);
+    put_sums(out + t * V, total);
 }

@@ -19,6 +19,13 @@ __device__ __forceinline__ Index at_image(const Spot& p, int i, int j, int k) {
 __device__ __forceinline__ Index at_result(const Spot& p, int i, int j, int k) {
     return at<OUT0, OUT1, OUT2>(p.n, p.c, i, j, k);
 }
+// Stores sums in the type of the result.
+__device__ __forceinline__ void put_sums(T* out, const A (&total)[V]) {
+    Pack<T, V> made;
+    #pragma unroll
+    for (int v = 0; v < V; ++v) made.at[v] = narrow<T>(total[v]);
+    put_pack<T, V>(out, made);
+}
 // The first and the last position whose windows may hold a place along one dimension.
 template <int SIZE, int STRIDE, int DILATION, int BEFORE> __device__ __forceinline__ int lowest(int i) {
     const int room = i + BEFORE - (SIZE - 1) * DILATION;
