@@ -66,8 +66,7 @@ class Enter(Op, abstract=True):
         row = _row(x.shape[1:])
         return f"{' '.join(['1' if x.shape[0] == 1 else 'turn!', row]).strip()} -> {row}"
 
-    def infer(self, *types: Any) -> Type:
-        (x,) = types
+    def infer(self, x: Any) -> Type:
         if not self.scanned:
             return x
         return x.entry if isinstance(x, StackType) else TensorType(x.dtype, x.shape[1:])
@@ -185,8 +184,7 @@ class Keep(Op, abstract=True):
         lead = "1" if self.turns == 1 else f"turn={self.turns}!"
         return f"{row} -> {f'{lead} {row}'.strip()}"
 
-    def infer(self, *types: Any) -> Type:
-        (x,) = types
+    def infer(self, x: Any) -> Type:
         return kept_type(x, self.turns)
 
 

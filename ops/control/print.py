@@ -166,8 +166,7 @@ class TensorDump(Op):
                     inside(folder, str(Path(entry.path).relative_to(folder)), self.name)
         return replace(self, file=str(path))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         if not self.file:
             return x
         values = np.asarray(x)

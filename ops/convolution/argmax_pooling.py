@@ -256,8 +256,8 @@ class MaxUnpool2D(Op):
         found = b.emit(GatherD(2), _flat(b, dout), _flat(b, argmax))
         return b.emit(Reshape(x.shape), found), None
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x, argmax) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any, argmax: Any) -> Any:
+        xp = be.xp
         lengths = self.lengths(x.shape)
         if xp is np and argmax.size and not 0 <= argmax.min() <= argmax.max() < math.prod(lengths):
             wrong = argmax.min() if argmax.min() < 0 else argmax.max()

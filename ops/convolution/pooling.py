@@ -251,8 +251,7 @@ class _MaxPool(PoolingForward, abstract=True):
         (x,) = inputs
         return launch_greatest(device, x, out, self.exact(x.shape[2:]))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         return combined(be.xp, x, self.exact(x.shape[2:]), self.counts(x.shape[2:]), -math.inf, be.xp.maximum)
 
 
@@ -275,8 +274,7 @@ class _MaxPoolGrad(PoolingBackward, abstract=True):
         x, found, dout = inputs
         return launch_greatest_gradient(device, x, found, dout, out, self.exact(x.shape[2:]))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, out, dout = inputs
+    def run(self, be: ArrayBackend, x: Any, out: Any, dout: Any) -> Any:
         return greatest_gradient(be.xp, x, out, dout, self.exact(x.shape[2:]))
 
 
@@ -299,8 +297,7 @@ class _AvgPool(PoolingForward, abstract=True):
         shares = divisors(device.xp, self, x.shape[2:], out.dtype)
         return launch_mean(device, x, shares, out, self.exact(x.shape[2:]))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         total = combined(be.xp, x, self.exact(x.shape[2:]), self.counts(x.shape[2:]), 0, be.xp.add)
         return total / divisors(be.xp, self, x.shape[2:], x.dtype)
 
@@ -346,8 +343,7 @@ class _AvgPoolGrad(PoolingBackward, abstract=True):
             device, dout, divisors(device.xp, self, lengths, dout.dtype), out, self.exact(lengths)
         )
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (dout,) = inputs
+    def run(self, be: ArrayBackend, dout: Any) -> Any:
         lengths = self.input_size[2:]
         share = dout / divisors(be.xp, self, lengths, dout.dtype)
         return spread(be.xp, share, lengths, self.exact(lengths))
@@ -507,8 +503,8 @@ class Im2Col(_Columns):
         op = Col2Im(self.ksizes, self.dilations, self.pads, self.strides, x.shape[2:])
         return (b.emit(op, dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,), along = be.xp, inputs, self.along()
+    def run(self, be: ArrayBackend, x: Any) -> Any:
+        xp, along = be.xp, self.along()
         counts = result_lengths(self.name, x.shape[2:], along)
         found = xp.zeros((*x.shape[:2], *(w.size for w in along), *counts), x.dtype)
         for place in taps(along):
@@ -550,8 +546,8 @@ class Col2Im(_Columns):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Im2Col(self.kernel_size, self.stride, self.dilation, self.padding), dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,), lengths, along = inputs, numbers(self.name, "output_size", self.output_size, 2), self.along()
+    def run(self, be: ArrayBackend, x: Any) -> Any:
+        lengths, along = numbers(self.name, "output_size", self.output_size, 2), self.along()
         counts = result_lengths(self.name, lengths, along)
         columns = x.reshape(*x.shape[:2], *(w.size for w in along), *counts)
         found = be.xp.zeros((*x.shape[:2], *lengths), x.dtype)

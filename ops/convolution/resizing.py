@@ -520,8 +520,8 @@ class _Sampled(_GridSampler, abstract=True):
         backward = GridSampler2DGrad if self.dims == 2 else GridSampler3DGrad
         return items(b, b.emit(backward(**self.attributes()), dout, x, grid), 2)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x, grid) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any, grid: Any) -> Any:
+        xp = be.xp
         lengths = x.shape[2:]
         pixels = x.reshape(*x.shape[:2], math.prod(lengths))
         images = xp.arange(x.shape[0])[:, None]
@@ -542,8 +542,8 @@ class _SampledGrad(_GridSampler, abstract=True):
         image, places, result = self.sides()
         return f"{result}, {image}, {places} -> +{image}, +{places}"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (dout, x, grid) = be.xp, inputs
+    def run(self, be: ArrayBackend, dout: Any, x: Any, grid: Any) -> Any:
+        xp = be.xp
         lengths = x.shape[2:]
         pixels = x.reshape(*x.shape[:2], math.prod(lengths))
         images = xp.arange(x.shape[0])[:, None]

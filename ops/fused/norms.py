@@ -216,8 +216,7 @@ class BatchStatistics(_Moving):
 
     axis: int = 1
 
-    def infer(self, *types: Any) -> Any:
-        x, *moving = types
+    def infer(self, x: Any, *moving: Any) -> Any:
         if not 0 < self.axis < x.rank:
             raise MspcError(f"{self.name}: axis {self.axis} is none of the dimensions of {x} after the first")
         kind = TensorType(statistics_dtype(x.dtype), (x.shape[self.axis],))
@@ -233,8 +232,7 @@ class BatchStatistics(_Moving):
         moving = tuple(MemoryOrder.of(type.shape) for type in types[1:])
         return Reordered(replace(self, axis=axis), (orders[0], *moving), (moving[0],) * 2)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, *moving = inputs
+    def run(self, be: ArrayBackend, x: Any, *moving: Any) -> Any:
         axes = tuple(d for d in range(x.ndim) if d != self.axis)
         kind = statistics_dtype_of(x)
         count = math.prod(x.shape[d] for d in axes)
@@ -266,8 +264,7 @@ class MovingStatistics(_Moving):
     def infer(self, *types: Any) -> Any:
         return types[0]
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        mean, moving_mean, moving_variance, variance = inputs
+    def run(self, be: ArrayBackend, mean: Any, moving_mean: Any, moving_variance: Any, variance: Any) -> Any:
         moving_update(moving_mean, mean, self.momentum)
         moving_update(moving_variance, unbiased(variance, self.count), self.momentum)
         return mean + 0
@@ -289,8 +286,7 @@ class JoinMovingStatistics(_Moving):
         one = types[0].with_shape(types[0].shape[2:])
         return TupleType((one, one))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        gathered, moving_mean, moving_variance = inputs
+    def run(self, be: ArrayBackend, gathered: Any, moving_mean: Any, moving_variance: Any) -> Any:
         mean, variance = joined(gathered)
         moving_update(moving_mean, mean, self.momentum)
         moving_update(moving_variance, unbiased(variance, self.count), self.momentum)

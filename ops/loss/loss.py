@@ -41,9 +41,8 @@ class SigmoidCrossEntropyWithLogits(Binary):
         dx = b.emit(Mul(), dout, b.emit(Sub(), b.emit(Sigmoid(), x), label))
         return dx, b.emit(Neg(), b.emit(Mul(), dout, x))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, x: Any, label: Any) -> Any:
         xp = be.xp
-        x, label = inputs
         return xp.maximum(x, 0) - x * label + xp.log1p(xp.exp(-xp.abs(x)))
 
 
@@ -59,8 +58,7 @@ class L2Loss(Op):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), x, dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         return (be.xp.sum(x * x) * 0.5).astype(x.dtype)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
@@ -129,9 +127,8 @@ class SmoothL1Loss(_ElementLoss):
         dx = b.emit(Mul(), slope, self.share(b, d, dout))
         return dx, b.emit(Neg(), dx)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, prediction: Any, target: Any) -> Any:
         xp = be.xp
-        prediction, target = inputs
         d = xp.abs(prediction - target)
         return self.combine(xp, xp.where(d < self.beta, d * d * (0.5 / self.beta), d - 0.5 * self.beta))
 
@@ -170,9 +167,8 @@ class BinaryCrossEntropy(_ElementLoss):
             slope = b.emit(Mul(), slope, weights[0])
         return b.emit(Mul(), slope, self.share(b, x, dout)), None, *[None] * len(weights)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, x: Any, y: Any, *weights: Any) -> Any:
         xp = be.xp
-        x, y, *weights = inputs
         yes, no = _clamped_log(xp, x), _clamped_log(xp, 1 - x)
         losses = -(y * yes + (1 - y) * no)
         return self.combine(xp, losses * weights[0] if weights else losses)
@@ -217,9 +213,8 @@ class KLDivLoss(_ElementLoss):
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(Neg(), b.emit(Mul(), y, self.share(b, x, dout))), None
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, x: Any, y: Any) -> Any:
         xp = be.xp
-        x, y = inputs
         return self.combine(xp, y * (xp.log(xp.where(y == 0, xp.ones_like(y), y)) - x))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
@@ -275,9 +270,8 @@ class SoftmaxCrossEntropyWithLogits(Op):
         _, slope = items(b, out, 2)
         return b.emit(Mul(), slope, b.emit(ExpandDims(-1), dout[0])), None
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, logits: Any, labels: Any) -> Any:
         xp = be.xp
-        logits, labels = inputs
         logs = log_softmax(xp, logits)
         return -xp.sum(labels * logs, axis=-1), xp.exp(logs) - labels
 
@@ -346,9 +340,8 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         return sent_bytes(types[0], layouts[0], (1,), 2)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, logits: Any, labels: Any) -> Any:
         xp = be.xp
-        logits, labels = inputs
         require_classes(xp, labels, logits.shape[1])
         logs = log_softmax(xp, logits)
         places = (xp.arange(labels.shape[0]), labels)

@@ -461,8 +461,7 @@ class Lerp(Elementwise):
             sum_to_shape(b, dweight, weight.shape),
         )
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        start, end, weight = inputs
+    def run(self, be: ArrayBackend, start: Any, end: Any, weight: Any) -> Any:
         return start + weight * (end - start)
 
     samples = (
@@ -515,8 +514,8 @@ class _Shift(_Bitwise, abstract=True):
         if types[0].dtype == BOOL:
             raise MspcError(f"{self.name}: input 0 is Bool, not an integer tensor", kind=TypeError)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x, count) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any, count: Any) -> Any:
+        xp = be.xp
         return (xp.left_shift if self.left else xp.right_shift)(x, count)
 
 
@@ -544,8 +543,7 @@ class TruncateDiv(Binary):
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         return None, None
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, y = inputs
+    def run(self, be: ArrayBackend, x: Any, y: Any) -> Any:
         if x.dtype.kind == "f":
             return be.xp.trunc(be.xp.divide(x, y))
         return (x - be.xp.fmod(x, y)) // y

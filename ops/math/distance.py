@@ -68,8 +68,8 @@ class Cdist(Op):
             steep = b.emit(Select(), b.emit(Equal(), apart, zero), zero, steep)
         return steep, b.emit(Div(), dout, b.emit(Pow(), base, power))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x, y) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any, y: Any) -> Any:
+        xp = be.xp
         apart = xp.abs(x[..., :, None, :] - y[..., None, :, :])
         if self.p == 0:
             return xp.minimum(xp.ceil(apart), 1).sum(-1)  # NaN counts as NaN

@@ -223,8 +223,7 @@ class Sign(_Step):
     cuda = "sign_of({0})"
     samples = (sample((8, 16)), sample((8,), dtypes=("Int32",), gradient=False))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         found = be.xp.sign(x)
         return be.xp.where(x == x, found, be.xp.zeros((), x.dtype)) if x.dtype.kind == "f" else found
 
@@ -416,8 +415,7 @@ class Complex(_Pair):
     def bprop(self, b: Builder, real: Value, imag: Value, out: Value, dout: Value) -> Gradients:
         return gradients(b, real, imag, b.emit(Real(), dout), b.emit(Imag(), dout))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        real, imag = inputs
+    def run(self, be: ArrayBackend, real: Any, imag: Any) -> Any:
         out = be.xp.empty(be.xp.broadcast_shapes(real.shape, imag.shape), complex_dtype(be, real))
         out.real, out.imag = real, imag
         return out
@@ -437,8 +435,7 @@ class Polar(_Pair):
         across = b.emit(Sub(), b.emit(Mul(), imag, cos), b.emit(Mul(), real, sin))
         return gradients(b, abs, angle, along, b.emit(Mul(), across, abs))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        size, angle = inputs
+    def run(self, be: ArrayBackend, size: Any, angle: Any) -> Any:
         return Complex().run(be, size * be.xp.cos(angle), size * be.xp.sin(angle))
 
     samples = (sample((8, 16), (8, 16), gradient=False), sample((8, 1), (16,), gradient=False))

@@ -46,8 +46,7 @@ class FitSizes(Op):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(FitSizes(self.axes, tuple(x.shape[axis] for axis in self.axes)), dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         shape = list(x.shape)
         for axis, size in zip(self.axes, self.sizes, strict=True):
             shape[axis] = size
@@ -111,8 +110,7 @@ class FFTShift(Op):
         back = FFTShift if isinstance(self, IFFTShift) else IFFTShift
         return (b.emit(back(self.dim), dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         axes = axes_in(self.name, self.dim, x.ndim)
         return be.xp.roll(x, tuple(self.steps(x.shape[axis]) for axis in axes), axes) if axes else x.copy()
 
@@ -225,8 +223,7 @@ class Transform(Op, abstract=True):
             dx = b.emit(Real(), dx)
         return (b.emit(FitSizes(axes, tuple(x.shape[axis] for axis in axes)), dx),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         axes, points = self.axes(x.shape), self.points(x.shape)
         xp = be.xp
         if x.dtype.kind != "c":

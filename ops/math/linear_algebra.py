@@ -100,8 +100,8 @@ class SolveTriangular(Op):
         triangle = b.emit(Tril(-shift), product) if self.lower else b.emit(Triu(shift), product)
         return triangle, dy
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (a, b) = be.xp, inputs
+    def run(self, be: ArrayBackend, a: Any, b: Any) -> Any:
+        xp = be.xp
         triangle = xp.tril(a) if self.lower else xp.triu(a)
         if self.unit_diagonal:
             one = xp.eye(a.shape[-1], dtype=a.dtype)
@@ -281,8 +281,8 @@ class QrGrad(Op):
         tall, square = f"{lead} {rows}! {columns}!", f"{lead} z1={r.shape[-2]}! {columns}!"
         return f"{tall}, {square}, {tall}, {square} -> {tall}"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (q, r, dq, dr) = be.xp, inputs
+    def run(self, be: ArrayBackend, q: Any, r: Any, dq: Any, dr: Any) -> Any:
+        xp = be.xp
         inner = xp.matmul(r, dr.swapaxes(-1, -2)) - xp.matmul(dq.swapaxes(-1, -2), q)
         lower = xp.tril(inner, -1)
         both = lower + lower.swapaxes(-1, -2) + inner * xp.eye(inner.shape[-1], dtype=inner.dtype)
@@ -333,8 +333,8 @@ class Svd(Op):
         weighted = b.emit(Mul(), left, b.emit(ExpandDims(len(dout.shape) - 1), dout))
         return b.emit(BatchMatMul(False, True), weighted, right)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
+        xp = be.xp
         if not self.compute_uv:
             none = xp.zeros((1,), x.dtype)
             return decomposed(xp, lambda x: xp.linalg.svd(x, compute_uv=False), x), none, none.copy()
@@ -360,8 +360,8 @@ class SvdGrad(Op):
         right = f"{lead} c1={v.shape[-2]}! {few}!"
         return f"{values}, {left}, {right}, {values}, {left}, {right} -> {lead} {rows}! c1={v.shape[-2]}!"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (s, u, v, ds, du, dv) = be.xp, inputs
+    def run(self, be: ArrayBackend, s: Any, u: Any, v: Any, ds: Any, du: Any, dv: Any) -> Any:
+        xp = be.xp
         squares = s[..., None, :] ** 2 - s[..., :, None] ** 2
         apart = xp.where(squares == 0, 0, 1 / xp.where(squares == 0, 1, squares))
         vt = v.swapaxes(-1, -2)

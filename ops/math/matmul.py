@@ -258,8 +258,7 @@ class BiasAdd(Op):
     additive = True
     one_type = True
 
-    def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
-        x, bias = types
+    def as_broadcast(self, x: TensorType, bias: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
         return Add(), (x.shape, self._along(x.shape, bias.shape))
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
@@ -288,8 +287,7 @@ class BiasAdd(Op):
         others = tuple(d for d in range(len(x.shape)) if d != channel)
         return dout, b.emit(ReduceSum(axis=others), dout)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, bias = inputs
+    def run(self, be: ArrayBackend, x: Any, bias: Any) -> Any:
         return x + bias.reshape(self._along(x.shape, bias.shape))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
@@ -434,8 +432,8 @@ class GroupedProduct(_GroupedRows):
         multiply = device.products_of_rows(x, w, out, transpose_b=self.transpose_b)
         return self.asking(device, multiply, ends, x.shape[0])
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x, w, ends) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any, w: Any, ends: Any) -> Any:
+        xp = be.xp
         matrices = w.swapaxes(1, 2) if self.transpose_b else w
         made = xp.zeros((x.shape[0], matrices.shape[2]), x.dtype)
         for i, mine in self.groups(be, ends, x.shape[0]):
@@ -469,8 +467,8 @@ class GroupedOuter(_GroupedRows):
         x, y, ends = inputs
         return self.asking(device, device.products_of_rows(x, y, out, outer=True), ends, x.shape[0])
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x, y, ends) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any, y: Any, ends: Any) -> Any:
+        xp = be.xp
         made = xp.zeros((self.count or ends.shape[0], x.shape[1], y.shape[1]), x.dtype)
         for i, mine in self.groups(be, ends, x.shape[0]):
             if isinstance(mine, slice):
@@ -500,8 +498,8 @@ class GroupedRows(_GroupedRows):
         like, b, ends = inputs
         return rows_of_groups(device, self.grouping(like.shape[0], ends), b, ends, out)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (like, b, ends) = be.xp, inputs
+    def run(self, be: ArrayBackend, like: Any, b: Any, ends: Any) -> Any:
+        xp = be.xp
         group = groups_of(xp, ends, self.first, like.shape[0]) - self.begin
         count = b.shape[0]
         return xp.concatenate([b, xp.zeros((1, b.shape[1]), b.dtype)])[
@@ -526,8 +524,8 @@ class GroupedSums(_GroupedRows):
         x, ends = inputs
         return sums_of_groups(device, self.grouping(x.shape[0], ends), x, ends, out)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x, ends) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any, ends: Any) -> Any:
+        xp = be.xp
         group = groups_of(xp, ends, self.first, x.shape[0])
         own = self.begin + xp.arange(self.count or ends.shape[0])
         return xp.matmul((group[None, :] == own[:, None]).astype(x.dtype), x)

@@ -56,8 +56,7 @@ class _ScaledBinary(Binary, abstract=True):
     def cuda(self) -> str:  # type: ignore[override]  # depends on alpha
         return f"{{0}} + {{1}} * {_factor(self.sign * self.alpha)}"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, y = inputs
+    def run(self, be: ArrayBackend, x: Any, y: Any) -> Any:
         return (x + y * (self.sign * self.alpha)).astype(x.dtype)
 
 
@@ -95,8 +94,7 @@ class Muls(Unary):
     def cuda(self) -> str:  # type: ignore[override]  # depends on other
         return f"{{0}} * {_factor(self.other)}"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         return (x * self.other).astype(x.dtype)
 
 

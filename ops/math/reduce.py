@@ -142,8 +142,7 @@ class ReduceProd(ReductionOp):
         axes = self.axes(len(x.shape))
         return (b.emit(ReduceProdGrad(axes), x, self.keep(b, x, dout)),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         return be.xp.prod(x, self.numpy_axis(), x.dtype, None, self.keep_dims)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
@@ -170,9 +169,8 @@ class ReduceProdGrad(Op):
         remaining = " ".join("1" if d in self.axis else name for d, name in enumerate(names))
         return f"{full}, {remaining} -> {full}"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, x: Any, dout: Any) -> Any:
         xp = be.xp
-        x, dout = inputs
         zero = x == 0
         zeros = xp.sum(zero, axis=self.axis, keepdims=True)
         filled = xp.where(zero, 1, x).astype(x.dtype)
@@ -228,8 +226,8 @@ class _Running(Op, abstract=True):
         """Return the result for an array that is run through from its beginning."""
         raise NotImplementedError
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
+        xp = be.xp
         total = self.forward(xp, xp.flip(x, self.axis) if self.reverse else x)
         return xp.flip(total, self.axis) if self.reverse else total
 

@@ -77,9 +77,8 @@ class Xlogy(_WithZero):
         dx = b.emit(Select(), some, b.emit(Mul(), dout, b.emit(Log(), safe)), constant(b, 0, x))
         return gradients(b, x, y, dx, b.emit(Div(), b.emit(Mul(), dout, x), safe))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, x: Any, y: Any) -> Any:
         xp = be.xp
-        x, y = inputs
         return x * xp.log(xp.where(x == 0, xp.ones_like(y), y))
 
 
@@ -92,8 +91,8 @@ class Erfinv(ArrayFunction):
         slope = scaled(b, math.sqrt(math.pi) / 2, b.emit(Exp(), b.emit(Square(), out)))
         return (b.emit(Mul(), dout, slope),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
+        xp = be.xp
         wide = x.astype(xp.float64)
         inside = xp.abs(wide) < 1
         size = xp.where(inside, xp.abs(wide), 0)

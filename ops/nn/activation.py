@@ -96,13 +96,11 @@ class PReLU(Elementwise):
         total = sum_to_shape(b, product, slope.shape)
         return dx, total if total.shape == weight.shape else b.emit(Reshape(weight.shape), total)
 
-    def as_reductions(self, b: Builder, *inputs: Value) -> Sequence[Value]:
-        x, weight = inputs
+    def as_reductions(self, b: Builder, x: Value, weight: Value) -> Sequence[Value]:
         scaled = b.emit(Mul(), x, channel_shaped(b, weight, len(x.shape)))
         return (b.emit(Select(), b.emit(Greater(), x, constant(b, 0, x)), x, scaled),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, weight = inputs
+    def run(self, be: ArrayBackend, x: Any, weight: Any) -> Any:
         return be.xp.where(x > 0, x, x * weight.reshape(self._along_channels(x)))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
@@ -141,8 +139,7 @@ class SigmoidGrad(_Gradient):
         slope = b.emit(Sub(), constant(b, 1, y), scaled(b, 2, y))
         return b.emit(Mul(), b.emit(Mul(), dout, dy), slope), b.emit(SigmoidGrad(), y, dout)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        y, dy = inputs
+    def run(self, be: ArrayBackend, y: Any, dy: Any) -> Any:
         return dy * y * (1 - y)
 
 
@@ -163,8 +160,7 @@ class TanhGrad(_Gradient):
         slope = scaled(b, -2, y)
         return b.emit(Mul(), b.emit(Mul(), dout, dy), slope), b.emit(TanhGrad(), y, dout)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        y, dy = inputs
+    def run(self, be: ArrayBackend, y: Any, dy: Any) -> Any:
         return dy * (1 - y * y)
 
 
@@ -261,8 +257,7 @@ class SiLUGrad(_Gradient):
     bprop = NotDifferentiable("it is a gradient, and second derivatives of SiLU are not built")
     samples = (sample((8, 16), (8, 16), gradient=False),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        dy, x = inputs
+    def run(self, be: ArrayBackend, dy: Any, x: Any) -> Any:
         s = sigmoid(be.xp, x)
         return dy * (s * (1 + x * (1 - s)))
 
@@ -340,8 +335,7 @@ class Elu(Activation):
 
         return f"{{0}} > T(0) ? {{0}} : expm1({{0}}) * {number(self.alpha)}"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         return be.xp.where(x > 0, x, be.xp.expm1(be.xp.minimum(x, 0)) * self.alpha)
 
     samples = (*UNARY_SAMPLES, sample((8, 16), alpha=0.5))
@@ -394,8 +388,7 @@ class HShrink(Activation):
 
         return f"{{0}} * T(absolute({{0}}) > {number(self.lambd)})"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         return x * (be.xp.abs(x) > self.lambd)
 
     samples = (sample((8, 16)), sample((8, 16), lambd=1.0))
@@ -416,8 +409,7 @@ class SoftShrink(Activation):
 
         return f"{{0}} - clip({{0}}, {number(-self.lambd)}, {number(self.lambd)})"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         return x - be.xp.clip(x, -self.lambd, self.lambd)
 
     samples = (sample((8, 16)), sample((8, 16), lambd=1.0))

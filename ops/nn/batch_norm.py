@@ -283,8 +283,7 @@ class ChannelStatistics(_Part):
 
     axis: int = 1
 
-    def infer(self, *types: Any) -> Any:
-        (x,) = types
+    def infer(self, x: Any) -> Any:
         return TensorType(statistics_dtype(x.dtype), (1, 2, x.shape[self.axis]))
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
@@ -293,8 +292,7 @@ class ChannelStatistics(_Part):
             return None
         return Reordered(replace(self, axis=axis), (orders[0],), (MemoryOrder.of((1, 2, types[0].shape[self.axis])),))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         wide = x.astype(statistics_dtype(dtype_of(x.dtype)).numpy, copy=False)
         return channel_statistics(be.xp, be.xp.moveaxis(wide, self.axis, 1))
 
@@ -309,8 +307,7 @@ class JoinStatistics(_Part):
     """(mean, variance) of every channel on all ranks, from those of every rank, [ranks, 2, channels]: ranks have as
     many elements (Chan, Golub and LeVeque, 1979)."""
 
-    def infer(self, *types: Any) -> Any:
-        (gathered,) = types
+    def infer(self, gathered: Any) -> Any:
         one = gathered.with_shape(gathered.shape[2:])
         return TupleType((one, one))
 
@@ -321,8 +318,7 @@ class JoinStatistics(_Part):
 class ChannelMean(BatchNormStep):
     """The sum of every channel divided by `count`."""
 
-    def infer(self, *types: Any) -> Any:
-        (x,) = types
+    def infer(self, x: Any) -> Any:
         return TensorType(statistics_dtype(x.dtype), x.shape[1:2])
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -335,8 +331,7 @@ class ChannelVariance(BatchNormStep):
     def infer(self, *types: Any) -> Any:
         return types[1]
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, mean = inputs
+    def run(self, be: ArrayBackend, x: Any, mean: Any) -> Any:
         return channel_variance(be.xp, x, mean, self.count)
 
 
@@ -369,8 +364,7 @@ class BatchNormGradSums(BatchNormStep):
     def infer(self, *types: Any) -> Any:
         return TupleType((types[2], types[2]))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        dout, x, mean, variance = inputs
+    def run(self, be: ArrayBackend, dout: Any, x: Any, mean: Any, variance: Any) -> Any:
         return gradient_sums(be.xp, dout, x, mean, variance, self.epsilon)
 
 
@@ -382,8 +376,7 @@ class BatchNormGradInput(BatchNormStep):
     def infer(self, *types: Any) -> Any:
         return types[0]
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        dout, x, gamma, mean, variance, *sums = inputs
+    def run(self, be: ArrayBackend, dout: Any, x: Any, gamma: Any, mean: Any, variance: Any, *sums: Any) -> Any:
         return gradient_input(be.xp, dout, x, gamma, mean, variance, sums, self.epsilon, self.count)
 
 OVER_ALL_RANKS = "statistics are those of the batch of all ranks"

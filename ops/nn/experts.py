@@ -127,8 +127,8 @@ class ExpertPlaces(Op):
             f"{worst % self.parts} of {self.parts}, and most_rows leaves room for {size}"
         )
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (ends, source) = be.xp, inputs
+    def run(self, be: ArrayBackend, ends: Any, source: Any) -> Any:
+        xp = be.xp
         rows, experts = source.shape[0], ends.shape[0]
         _require_within(ends, rows)
         dtype = xp.int64 if self._blocks_of(rows) >= 2**31 else xp.int32
@@ -264,8 +264,7 @@ class SetRows(Op):
         shown = b.emit(Select(), b.emit(Equal(), stands, numbers), places, none)
         return b.emit(TakeRows(), dout, shown), None
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        rows, places = inputs
+    def run(self, be: ArrayBackend, rows: Any, places: Any) -> Any:
         require_below(be.xp, places, self.limit)
         own = places - self.offset
         inside = (own >= 0) & (own < self.size)
@@ -355,8 +354,8 @@ class ExpertProduct(_BlocksOfRows):
         multiply = device.products_of_rows(x, w, out, transpose_b=self.transpose_b)
         return None if multiply is None else device.asking([ends], lambda at: multiply(_blocks(x.shape[0], at)))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x, w, ends) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any, w: Any, ends: Any) -> Any:
+        xp = be.xp
         matrices = w.swapaxes(1, 2) if self.transpose_b else w
         made = xp.zeros((x.shape[0], matrices.shape[2]), x.dtype)
         for expert, rows in _blocks(x.shape[0], ends):
@@ -391,8 +390,8 @@ class ExpertOuter(_BlocksOfRows):
         multiply = device.products_of_rows(x, y, out, outer=True)
         return None if multiply is None else device.asking([ends], lambda at: multiply(_blocks(x.shape[0], at)))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x, y, ends) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any, y: Any, ends: Any) -> Any:
+        xp = be.xp
         made = xp.zeros((ends.shape[1] * ends.shape[2], x.shape[1], y.shape[1]), x.dtype)
         for expert, rows in _blocks(x.shape[0], ends):
             made[expert] += xp.matmul(x[rows].T, y[rows])
@@ -419,8 +418,8 @@ class ExpertRows(_BlocksOfRows):
         like, b, ends = inputs
         return rows_of_groups(device, _grouping(like.shape[0], ends), b, ends, out)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (like, b, ends) = be.xp, inputs
+    def run(self, be: ArrayBackend, like: Any, b: Any, ends: Any) -> Any:
+        xp = be.xp
         made = xp.zeros((like.shape[0], b.shape[1]), b.dtype)
         for expert, rows in _blocks(like.shape[0], ends):
             made[rows] = b[expert]
@@ -444,8 +443,8 @@ class ExpertSums(_BlocksOfRows):
         x, ends = inputs
         return sums_of_groups(device, _grouping(x.shape[0], ends), x, ends, out)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x, ends) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any, ends: Any) -> Any:
+        xp = be.xp
         made = xp.zeros((ends.shape[1] * ends.shape[2], x.shape[1]), x.dtype)
         for expert, rows in _blocks(x.shape[0], ends):
             made[expert] += x[rows].sum(0)
@@ -501,8 +500,8 @@ class TopKRouter(Op):
         tables, places = out
         return route_tokens(device, inputs[0], tables, places, self.drop_type == 0)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (experts,) = be.xp, inputs
+    def run(self, be: ArrayBackend, experts: Any) -> Any:
+        xp = be.xp
         batch, tokens, k = experts.shape
         if xp.__name__ == "numpy" and experts.max(initial=-1) >= self.expert_num:
             raise IndexError(f"{self.name}: expert {experts.max()} is chosen, there are {self.expert_num}")

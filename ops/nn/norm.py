@@ -163,8 +163,7 @@ class LayerNorm(Norm):
         rank = types[0].rank
         return tuple(range(axis_in(self.name, self.begin_norm_axis, rank), rank))
 
-    def as_rows(self, b: Builder, *inputs: Value) -> Sequence[Value]:
-        x, gamma, beta = inputs
+    def as_rows(self, b: Builder, x: Value, gamma: Value, beta: Value) -> Sequence[Value]:
         kind = statistics_dtype(x.tensor_type.dtype)
         mean_of = ReduceMean(True, self.row_axes(x.tensor_type))
         wide = as_dtype(b, x, kind)
@@ -269,16 +268,14 @@ class LayerNormGammaGrad(Norm):
         out = " ".join(names[axis_in(self.name, self.begin_params_axis, len(names)) :])
         return f"{full}, {full}, {statistics}, {statistics} -> {out}"
 
-    def as_reductions(self, b: Builder, *inputs: Value) -> Sequence[Value]:
-        dout, x, mean, variance = inputs
+    def as_reductions(self, b: Builder, dout: Value, x: Value, mean: Value, variance: Value) -> Sequence[Value]:
         kind = statistics_dtype(x.tensor_type.dtype)
         y, _ = normalised(b, x, mean, variance, self.epsilon, kind)
         axes = tuple(range(axis_in(self.name, self.begin_params_axis, x.tensor_type.rank)))
         total = b.emit(ReduceSum(axis=axes), b.emit(Mul(), as_dtype(b, dout, kind), y))
         return (as_dtype(b, total, dout.tensor_type.dtype),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        dout, x, mean, variance = inputs
+    def run(self, be: ArrayBackend, dout: Any, x: Any, mean: Any, variance: Any) -> Any:
         product = x - mean
         product /= be.xp.sqrt(variance + self.epsilon)
         product *= dout
@@ -467,12 +464,10 @@ class RmsNorm(Norm):
         scaled = emit(Mul(), emit(Mul(), x, root, second=(row,)), gamma, second=(entries[1],))
         return as_dtype(b, scaled, dtype), root
 
-    def row_axes(self, *types: TensorType) -> tuple[int, ...]:
-        x, gamma = types
+    def row_axes(self, x: TensorType, gamma: TensorType) -> tuple[int, ...]:
         return tuple(range(x.rank - gamma.rank, x.rank))
 
-    def as_rows(self, b: Builder, *inputs: Value) -> Sequence[Value]:
-        x, gamma = inputs
+    def as_rows(self, b: Builder, x: Value, gamma: Value) -> Sequence[Value]:
         kind = statistics_dtype(x.tensor_type.dtype)
         wide = as_dtype(b, x, kind)
         axes = self.row_axes(x.tensor_type, gamma.tensor_type)
@@ -481,9 +476,8 @@ class RmsNorm(Norm):
         scaled = b.emit(Mul(), b.emit(Mul(), wide, root), as_dtype(b, gamma, kind))
         return as_dtype(b, scaled, x.tensor_type.dtype), root
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, x: Any, gamma: Any) -> Any:
         xp = be.xp
-        x, gamma = inputs
         axes = tuple(range(x.ndim - gamma.ndim, x.ndim))
         rstd = 1 / xp.sqrt(xp.mean(x * x, axis=axes, keepdims=True) + self.epsilon)
         return x * rstd * gamma, rstd
@@ -555,8 +549,7 @@ class RmsNormGrad(Norm):
         full, statistics = norm_sides(len(x.shape), begin)
         return f"{full}, {full}, {statistics}, {' '.join(full.split()[begin:])} -> {full}"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        dout, x, rstd, gamma = inputs
+    def run(self, be: ArrayBackend, dout: Any, x: Any, rstd: Any, gamma: Any) -> Any:
         axes = tuple(range(x.ndim - gamma.ndim, x.ndim))
         g = dout * gamma
         y = x * rstd
@@ -605,8 +598,8 @@ class L2Normalize(Norm):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(L2NormalizeGrad(self.axis, self.epsilon), x, out, dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
+        xp = be.xp
         total = xp.sum(x * x, axis=self.axis, keepdims=True)
         return x / xp.sqrt(xp.maximum(total, self.epsilon))
 
@@ -632,9 +625,8 @@ class L2NormalizeGrad(Norm):
     def rule(self, x: TensorType, out: TensorType, dout: TensorType) -> str:
         return normalised_rule(self.name, x.shape, self.axis, 3)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, x: Any, out: Any, dout: Any) -> Any:
         xp = be.xp
-        x, out, dout = inputs
         total = xp.sum(x * x, axis=self.axis, keepdims=True)
         along = xp.sum(out * dout, axis=self.axis, keepdims=True) * (total > self.epsilon)
         return (dout - out * along) / xp.sqrt(xp.maximum(total, self.epsilon))

@@ -102,9 +102,8 @@ class ApplyRotaryPosEmb(Op):
         rows = (table[0], 1) if shape[1] == 1 else (1, table[0])
         return (*rows, 1, table[1])
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, query: Any, key: Any, cos: Any, sin: Any, _: Any) -> Any:
         xp = be.xp
-        query, key, cos, sin, _ = inputs
         found: list[Any] = []
         for x in (query, key):
             shape = self._table_shape(x.shape, cos.shape)
@@ -152,8 +151,7 @@ class RotaryPositionEmbedding(Op):
         dcos, dsin = (sum_to_shape(b, b.emit(Mul(), dout, factor), cos.shape) for factor in (x, turned))
         return b.emit(self, dout, cos, back), dcos, dsin
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, cos, sin = inputs
+    def run(self, be: ArrayBackend, x: Any, cos: Any, sin: Any) -> Any:
         half = x.shape[3] // 2
         turned = be.xp.concatenate((-x[..., half:], x[..., :half]), axis=-1)
         return x * cos + turned * sin

@@ -256,10 +256,9 @@ class LogSoftmax(_Normalised):
     def of_slices(self, b: Builder, ranks: Ranks, axes: tuple[int, ...], *inputs: Value) -> Value:
         return log_softmax_of_rows(b, ranks, axes, inputs[0])
 
-    def as_rows(self, b: Builder, *inputs: Value) -> Sequence[Value]:
+    def as_rows(self, b: Builder, x: Value) -> Sequence[Value]:
         """Emit the operator along rows. The gradient needs two numbers of a row, its largest element and the logarithm
         of its sum, in addition to the row's elements."""
-        (x,) = inputs
         wide = as_dtype(b, x, statistics_dtype(x.tensor_type.dtype))
         axes = self.row_axes(x.tensor_type)
         below = b.emit(Sub(), wide, b.emit(ReduceMax(True, axes), wide))

@@ -164,8 +164,7 @@ class Assign(Update):
     def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Gradients:
         return None, dout
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        variable, value = inputs
+    def run(self, be: ArrayBackend, variable: Any, value: Any) -> Any:
         variable[...] = value
         return variable
 
@@ -182,8 +181,7 @@ class AssignAdd(Update):
     def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Gradients:
         return dout, dout
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        variable, value = inputs
+    def run(self, be: ArrayBackend, variable: Any, value: Any) -> Any:
         return be.xp.add(variable, value, out=variable)
 
 
@@ -200,8 +198,7 @@ class AssignSub(Update):
     def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Gradients:
         return dout, b.emit(Neg(), dout)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        variable, value = inputs
+    def run(self, be: ArrayBackend, variable: Any, value: Any) -> Any:
         return be.xp.subtract(variable, value, out=variable)
 
 
@@ -217,8 +214,7 @@ class ApplyGradientDescent(Update):
     bprop = _UPDATE
     samples = _samples("x", "s", "x")
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        var, alpha, delta = inputs
+    def run(self, be: ArrayBackend, var: Any, alpha: Any, delta: Any) -> Any:
         var -= alpha * delta
         return var
 
@@ -254,8 +250,7 @@ class ApplyMomentum(Update):
         *_samples("x", "x", "s", "x", "s", use_nesterov=True, gradient_scale=0.5),
     )
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        variable, accumulation, rate, gradient, momentum = inputs
+    def run(self, be: ArrayBackend, variable: Any, accumulation: Any, rate: Any, gradient: Any, momentum: Any) -> Any:
         if self.gradient_scale != 1.0:
             gradient = gradient * self.gradient_scale
         accumulation *= momentum
@@ -505,7 +500,6 @@ class InplaceCopy(Op):
     def bprop(self, b: Builder, input: Value, src: Value, out: Value, dout: Value) -> Gradients:
         return None, sum_to_shape(b, dout, src.shape)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        variable, value = inputs
+    def run(self, be: ArrayBackend, variable: Any, value: Any) -> Any:
         variable[...] = value
         return variable

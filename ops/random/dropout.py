@@ -158,8 +158,7 @@ class DropoutDoMask(Op):
     def bprop(self, b: Builder, x: Value, mask: Value, keep_prob: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(DropoutDoMask(), dout, mask, keep_prob), None, None
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, mask, keep_prob = inputs
+    def run(self, be: ArrayBackend, x: Any, mask: Any, keep_prob: Any) -> Any:
         return (x * mask / keep_prob).astype(x.dtype)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
@@ -242,8 +241,8 @@ class Dropout(DrawnByPlace):
         """Return the mask of an operand of this shape."""
         return DropoutMask(self.keep_prob, self.Seed0, self.Seed1, shape, *self.part(shape))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
+        xp = be.xp
         part = self.part(x.shape)
         draws = keep_mask(xp, key_of(self.Seed0, self.Seed1, number_of_run(be)), *part, self.keep_prob)
         if not x.size:
@@ -342,6 +341,5 @@ class DropoutGrad(Elementwise):
     def cuda(self) -> str:  # type: ignore[override]  # depends on keep_prob
         return f"{{0}} * T({{1}}) * {number(1 / self.keep_prob)}"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        dout, mask = inputs
+    def run(self, be: ArrayBackend, dout: Any, mask: Any) -> Any:
         return dout * mask * (1 / self.keep_prob)

@@ -184,8 +184,7 @@ class BroadcastTo(Op):
 
         return kernel
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         lead = len(self.shape) - x.ndim
         shape = tuple(x.shape[d - lead] if n == -1 else n for d, n in enumerate(self.shape))
         return be.xp.broadcast_to(x, shape)

@@ -325,8 +325,7 @@ class LinSpaceBetween(_Sequence):
         last = b.emit(ReduceSum(), b.emit(Mul(), dout, share))
         return b.emit(Sub(), b.emit(ReduceSum(), dout), last), last
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        start, stop = inputs
+    def run(self, be: ArrayBackend, start: Any, stop: Any) -> Any:
         count = self.num if self.count < 0 else self.count
         places = be.xp.arange(self.first, self.first + count)
         return (places * ((stop - start) / max(1, self.num - 1)) + start).astype(start.dtype)
@@ -408,8 +407,7 @@ class MaskedFill(Elementwise):
         dvalue = b.emit(Select(), mask, dout, zero)
         return sum_to_shape(b, dx, x.shape), None, sum_to_shape(b, dvalue, value.shape)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, mask, value = inputs
+    def run(self, be: ArrayBackend, x: Any, mask: Any, value: Any) -> Any:
         return be.xp.where(mask, value, x)
 
     samples = (

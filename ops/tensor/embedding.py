@@ -95,9 +95,8 @@ class Gather(RowsByIntegers):
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         return gathered_by_hand(b, self, self.axis, self.offset, asked, inputs)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, params: Any, ids: Any) -> Any:
         xp = be.xp
-        params, ids = inputs
         axis = self.axis % params.ndim
         batch = self.batches(ids.ndim, axis)
         if not self.total and not batch:
@@ -185,9 +184,8 @@ class GatherGrad(RowSums):
     def bprop(self, b: Builder, dy: Value, ids: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(Gather(self.batch_dims, self.axis), dout, ids), None
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, dout: Any, ids: Any) -> Any:
         xp = be.xp
-        dout, ids = inputs
         if self.batch_dims:
             return self.by_batch(xp, dout, ids)
         rows = xp.moveaxis(dout, tuple(range(self.axis, self.axis + ids.ndim)), tuple(range(ids.ndim)))
@@ -266,9 +264,8 @@ class UnsortedSegmentSum(RowSums):
     def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(EmbeddingLookup(self.offset), dout, segment_ids), None
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, x: Any, ids: Any) -> Any:
         xp = be.xp
-        x, ids = inputs
         rest = x.shape[ids.ndim :]
         places = ids.reshape(-1) - self.offset
         inside = (places >= 0) & (places < self.num_segments)
@@ -324,9 +321,8 @@ class EmbeddingLookup(RowsByIntegers):
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         return gathered_by_hand(b, self, 0, self.offset, asked, inputs)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, params: Any, ids: Any) -> Any:
         xp = be.xp
-        params, ids = inputs
         places = ids - self.offset
         inside = (places >= 0) & (places < params.shape[0])
         rows = xp.take(params, xp.where(inside, places, 0), axis=0)

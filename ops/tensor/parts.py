@@ -239,8 +239,7 @@ class PadV3(Op):
         total, inner = b.emit(ReduceSum(), dout), b.emit(ReduceSum(), dx)
         return dx, b.emit(Sub(), total, inner)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, value = inputs
+    def run(self, be: ArrayBackend, x: Any, value: Any) -> Any:
         pairs = self.padding(x.ndim).paddings
         shape = [n + before + after for n, (before, after) in zip(x.shape, pairs, strict=True)]
         out = be.xp.full(shape, value, x.dtype)
@@ -297,8 +296,8 @@ class DepthToSpace(_ChannelBlocks):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(SpaceToDepth(self.block_size), dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,), size = inputs, self.block_size
+    def run(self, be: ArrayBackend, x: Any) -> Any:
+        size = self.block_size
         n, channels, h, w = x.shape
         parts = x.reshape(n, size, size, channels // size**2, h, w).transpose(0, 3, 4, 1, 5, 2)
         return be.xp.array(parts).reshape(n, channels // size**2, h * size, w * size)
@@ -318,8 +317,8 @@ class SpaceToDepth(_ChannelBlocks):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(DepthToSpace(self.block_size), dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,), size = inputs, self.block_size
+    def run(self, be: ArrayBackend, x: Any) -> Any:
+        size = self.block_size
         n, channels, h, w = x.shape
         parts = x.reshape(n, channels, h // size, size, w // size, size).transpose(0, 3, 5, 1, 2, 4)
         return be.xp.array(parts).reshape(n, channels * size**2, h // size, w // size)
@@ -410,8 +409,7 @@ class MirrorPad(_Margins):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(MirrorPadGrad(self.mode, self.paddings), dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         found = be.xp.array(x)
         for d, (pair, size) in enumerate(zip(self.pairs(x.shape), x.shape, strict=True)):
             if any(pair):
@@ -445,8 +443,8 @@ class MirrorPadGrad(_Margins):
     def bprop(self, b: Builder, dout: Value, out: Value, second: Value) -> Gradients:
         return (b.emit(MirrorPad(self.mode, self.paddings), second),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (dout,) = be.xp, inputs
+    def run(self, be: ArrayBackend, dout: Any) -> Any:
+        xp = be.xp
         sizes = self.inner(dout.shape)
         found = xp.array(dout)
         for d, (pair, size) in enumerate(zip(self.pairs(sizes), sizes, strict=True)):

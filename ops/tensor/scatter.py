@@ -143,8 +143,7 @@ class GatherNd(_Indexed):
         x, indices = inputs
         return gather_nd(device, x.shape, self.begins, self.sizes, x, indices, out)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, indices = inputs
+    def run(self, be: ArrayBackend, x: Any, indices: Any) -> Any:
         places, inside = self.located(be.xp, indices, x.shape)
         if inside is None:
             return x[places]
@@ -184,8 +183,7 @@ class ScatterNd(_Indexed):
     def bprop(self, b: Builder, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
         return None, b.emit(GatherNd(), dout, indices)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        indices, updates = inputs
+    def run(self, be: ArrayBackend, indices: Any, updates: Any) -> Any:
         out = be.xp.zeros(self.shape, updates.dtype)
         places, values = self.written(be.xp, indices, updates, self.shape)
         be.xp.add.at(out, places, values)
@@ -290,8 +288,7 @@ class TensorScatterUpdate(_Indexed):
         dupdates = b.emit(Select(), self._last(b, indices, updates, self._first(x.shape)), taken, none)
         return b.emit(TensorScatterUpdate(dims=self.dims), dout, indices, none), None, dupdates
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, indices, updates = inputs
+    def run(self, be: ArrayBackend, x: Any, indices: Any, updates: Any) -> Any:
         return self._written(be, x, indices, updates, be.xp.empty_like(x))
 
     def kernel_into(self, be: ArrayBackend) -> Any:
@@ -395,9 +392,8 @@ class ScatterElements(Op):
         found = b.emit(ScatterElements(axis), zeros(b, TensorType(INT64, shape)), index, numbers)
         return b.emit(Equal(), b.emit(GatherD(axis), found, index), numbers)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, x: Any, index: Any, updates: Any) -> Any:
         xp = be.xp
-        x, index, updates = inputs
         axis, out = self.axis % x.ndim, x.copy()
         require_places(xp, index, x.shape[axis])
         places = tuple(
@@ -483,8 +479,7 @@ class _Scatter(Op, abstract=True):
         side = " ".join(names)
         return f"{side}, {' '.join(places)}, {' '.join((*places, *names[1:]))} -> {side}"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        variable, indices, updates = inputs
+    def run(self, be: ArrayBackend, variable: Any, indices: Any, updates: Any) -> Any:
         places = indices.reshape(-1)
         rows = updates.reshape(indices.size, *variable.shape[1:])
         if self.total:
@@ -529,8 +524,7 @@ class _ScatterNd(TensorScatterUpdate, abstract=True):
     launch, kernel_into, in_place = Op.launch, Op.kernel_into, False
     samples = _PLACES
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        variable, indices, updates = inputs
+    def run(self, be: ArrayBackend, variable: Any, indices: Any, updates: Any) -> Any:
         places, values = self.written(be.xp, indices, updates, variable.shape)
         if self.combine:
             getattr(be.xp, self.combine).at(variable, places, values)
@@ -555,8 +549,7 @@ class _TensorScatter(TensorScatterUpdate, abstract=True):
     bprop = NotDifferentiable("the derivative of repeated products, quotients and extrema is not built")
     samples = _PLACES
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, indices, updates = inputs
+    def run(self, be: ArrayBackend, x: Any, indices: Any, updates: Any) -> Any:
         out = x.copy()
         places, values = self.written(be.xp, indices, updates, x.shape)
         getattr(be.xp, self.combine).at(out, places, values)

@@ -226,8 +226,8 @@ class _ArgExtremumWithValue(Op, abstract=True):
         results = zip(best, element_types(self.infer(x.tensor_type)), strict=True)
         return [reshaped(b, value, result.shape, result.dtype) for value, result in results]
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
+        xp = be.xp
         places = xp.expand_dims(extreme_places(xp, x, self.axis, self.largest), self.axis)
         values = xp.take_along_axis(x, places, axis=self.axis)
         places = places.astype(xp.int32)
@@ -300,8 +300,8 @@ class TopK(_Ordered):
 
         return top_elements(device, inputs[0], *out)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
+        xp = be.xp
         return self.taken(xp, x, descending(xp, x, -1)[..., : self.k])
 
 
@@ -342,8 +342,7 @@ class GatherD(Op):
         part = shard_begin(placement, 0, axis)
         return self if part is None else replace(self, offset=part, total=placement.in_types[0].shape[axis])
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, index = inputs
+    def run(self, be: ArrayBackend, x: Any, index: Any) -> Any:
         if not self.total:
             return be.xp.take_along_axis(x, index, axis=self.dim)
         places, inside = local_places(be.xp, index, self.offset, x.shape[self.dim], self.total)
@@ -393,9 +392,8 @@ class GatherDGrad(Op):
     def bprop(self, b: Builder, index: Value, dy: Value, out: Value, dout: Value) -> Gradients:
         return None, b.emit(GatherD(self.dim), dout, index)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def run(self, be: ArrayBackend, index: Any, dout: Any) -> Any:
         xp = be.xp
-        index, dout = inputs
         axis = self.dim % dout.ndim
         if self.total:
             index, inside = local_places(xp, index, self.offset, self.size, self.total)
@@ -486,8 +484,7 @@ class _Sorted(_Ordered, abstract=True):
         (x,) = inputs
         return sort_lines(device, x, axis_in(self.name, self.line, x.ndim), self.descending, *out)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
         return self.taken(be.xp, x, (descending if self.descending else ascending)(be.xp, x, self.line))
 
 
@@ -520,8 +517,8 @@ class _ExtremumDim(_Ordered, abstract=True):
         require_elements(self.name, x.shape, [axis_in(self.name, self.dim, len(x.shape))], "extremum")
         return self.pair(x, int(self.keepdim))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
+        xp = be.xp
         values, places = self.taken(xp, x, xp.expand_dims(extreme_places(xp, x, self.dim, self.largest), self.dim))
         return (values, places) if self.keepdim else (values.squeeze(self.dim), places.squeeze(self.dim))
 
@@ -582,8 +579,8 @@ class TopkExt(_Ordered):
             return None
         return top_elements(device, x, *out, smallest=not self.largest)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
+    def run(self, be: ArrayBackend, x: Any) -> Any:
+        xp = be.xp
         places = descending(xp, x, self.dim) if self.largest else ascending(xp, x, self.dim)
         return self.taken(xp, x, xp.take(places, xp.arange(self.k), axis=self.dim))
 
