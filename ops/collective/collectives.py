@@ -15,6 +15,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value, element_types, operand_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
+from mspc.ops import gpu
 from mspc.ops.collective.base import (
     Collective,
     Ranks,
@@ -93,9 +94,7 @@ class AllReduce(Collective):
         return partial(comm.all_reduce, op=self.op, ranks=self.ranks)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.gpu_launch import launch_all_reduce  # late: only a GPU needs it
-
-        return launch_all_reduce(device, inputs, out, self.op, self.ranks)
+        return gpu.gpu_launch.launch_all_reduce(device, inputs, out, self.op, self.ranks)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         one = super().kernel(be)
@@ -139,9 +138,7 @@ class AllGather(Collective):
         return partial(comm.all_gather, ranks=self.ranks, axis=self.axis)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.gpu_launch import launch_all_gather  # late: only a GPU needs it
-
-        return launch_all_gather(device, inputs[0], out, self.ranks, self.axis)
+        return gpu.gpu_launch.launch_all_gather(device, inputs[0], out, self.ranks, self.axis)
 
 
 class ReduceScatter(Collective):
@@ -169,9 +166,7 @@ class ReduceScatter(Collective):
         return partial(comm.reduce_scatter, op=self.op, ranks=self.ranks, axis=self.axis)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.gpu_launch import launch_reduce_scatter  # late: only a GPU needs it
-
-        return launch_reduce_scatter(device, inputs[0], out, self.op, self.ranks, self.axis)
+        return gpu.gpu_launch.launch_reduce_scatter(device, inputs[0], out, self.op, self.ranks, self.axis)
 
 
 class AlltoAll(Collective):
@@ -211,9 +206,7 @@ class AlltoAll(Collective):
         return kernel
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.gpu_launch import launch_all_to_all  # late: only a GPU needs it
-
-        return launch_all_to_all(device, inputs[0], out, self.ranks, *self._dims(len(inputs[0].shape)))
+        return gpu.gpu_launch.launch_all_to_all(device, inputs[0], out, self.ranks, *self._dims(len(inputs[0].shape)))
 
 
 class Broadcast(Collective):
@@ -245,9 +238,7 @@ class Broadcast(Collective):
         return lambda *arrays: tuple(comm.broadcast(array, root, ranks) for array in arrays)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.gpu_launch import launch_broadcast  # late: only a GPU needs it
-
-        return launch_broadcast(device, inputs, out, self.root_rank, self.ranks)
+        return gpu.gpu_launch.launch_broadcast(device, inputs, out, self.root_rank, self.ranks)
 
 
 _FIELDS = {
@@ -336,11 +327,9 @@ class NeighborExchange(Collective):
         return lambda *arrays: tuple(comm.exchange(list(zip(ranks, arrays, strict=True)), receives))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.gpu_launch import launch_exchange  # late: only a GPU needs it
-
         sends = list(zip(self.send_rank_ids, inputs, strict=True))
         receives = list(zip(self.recv_rank_ids, out, strict=True))
-        return launch_exchange(device, sends, receives, self.rank_list)
+        return gpu.gpu_launch.launch_exchange(device, sends, receives, self.rank_list)
 
 
 class LayoutChange(Op, abstract=True):
@@ -645,10 +634,8 @@ class AlltoAllV(Collective):
         return kernel
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.gpu_launch import launch_exchange  # late: only a GPU needs it
-
         (x,) = inputs
-        return launch_exchange(
+        return gpu.gpu_launch.launch_exchange(
             device,
             _split(x, self._pieces(self.send_numel_list)),
             _split(out, self._pieces(self.recv_numel_list)),

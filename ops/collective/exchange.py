@@ -14,6 +14,7 @@ from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout, common_mesh, group_of, on_mesh
 from mspc.ir.types import TensorType, Type
+from mspc.ops import gpu
 from mspc.ops.collective.base import Collective, Ranks, check_fields
 from mspc.ops.collective.collectives import NO_GRADIENT, AllGather, AlltoAll, LayoutChange, NeighborExchange
 from mspc.ops.control.structural import TupleGetItem
@@ -137,9 +138,7 @@ class PasteSlices(Op):
         return joined
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.gpu_launch import launch_paste  # late: only a GPU needs it
-
-        return launch_paste(device, inputs, out, self.begins)
+        return gpu.gpu_launch.launch_paste(device, inputs, out, self.begins)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
+from mspc.ops import gpu
 from mspc.ops.collective.base import Collective, Ranks, Rendezvous, message
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable
@@ -83,11 +84,9 @@ class _Sending:
 
     def _copy(self) -> tuple[Array, Launch]:
         """Return memory for the message, and the launch that fills it."""
-        from mspc.ops.collective.gpu_launch import launch_copies  # late: only a GPU needs it
-
         x = self._x
         held = self._device.empty(x.shape, x.dtype)
-        return held, launch_copies(self._device, (x, x), (held, self._out))
+        return held, gpu.gpu_launch.launch_copies(self._device, (x, x), (held, self._out))
 
     def __call__(self) -> None:
         device = self._device
@@ -186,9 +185,7 @@ class Barrier(Collective):
         return barrier
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.gpu_launch import launch_copies  # late: only a GPU needs it
-
-        copy, comm, ranks = launch_copies(device, inputs, out), device.comm, self.ranks
+        copy, comm, ranks = gpu.gpu_launch.launch_copies(device, inputs, out), device.comm, self.ranks
 
         def barrier() -> None:
             if len(ranks) > 1:

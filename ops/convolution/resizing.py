@@ -17,6 +17,7 @@ from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout, spread
 from mspc.ir.types import TensorType
+from mspc.ops import gpu
 from mspc.ops.control.structural import constrained, items
 from mspc.ops.convolution.base import ImageOperator, Shape, last_order
 from mspc.ops.convolution.window import listed
@@ -66,14 +67,12 @@ class Resampling(ImageOperator, abstract=True):
 
     def launched(self, device: Device, x: Array, out: Array, image: Shape, back: bool) -> Launch | None:
         """Return `apply` as a launch on a GPU, for arrays with their channels second or last in memory."""
-        from mspc.ops.cuda.moves import resample  # late: only a GPU needs it
-
         matrices = [_matrix(self, n, count) for n, count in zip(image, self.lengths(image), strict=True)]
         turned = [matrix.T for matrix in matrices] if back else matrices
         if x.flags.c_contiguous and out.flags.c_contiguous:
-            return resample(device, "resample", turned, 1, x, out)
+            return gpu.moves.resample(device, "resample", turned, 1, x, out)
         order = last_order(self.dims + 2)
-        return resample(device, "resample", turned, x.shape[1], x.transpose(order), out.transpose(order))
+        return gpu.moves.resample(device, "resample", turned, x.shape[1], x.transpose(order), out.transpose(order))
 
 
 def _weighted(xp: Any, x: Any, matrix: Any) -> Any:

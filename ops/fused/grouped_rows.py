@@ -9,6 +9,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import DType, TensorType, TupleType, Type
+from mspc.ops import gpu
 from mspc.ops.device import Array, Copy, Device, Launch
 from mspc.ops.fused.body import RankOp, line_of, member_of_line, read_line
 from mspc.ops.fused.updates import FusedUpdate, unchanged_at_zero
@@ -63,10 +64,8 @@ class _GroupedRows(RankOp, abstract=True):
 
     def named_rows(self, inputs: Sequence[Array], out: Any) -> list[Any]:
         """Return the members' rows as kernels take them."""
-        from mspc.ops.cuda.rows_by_number import NamedRows  # late, as all that only a GPU needs
-
         return [
-            NamedRows(op.lookup(rows.shape, ids.shape), rows, ids, made)
+            gpu.rows_by_number.NamedRows(op.lookup(rows.shape, ids.shape), rows, ids, made)
             for (op, (rows, ids)), made in zip(self.members(inputs), out, strict=True)
         ]
 
@@ -91,9 +90,7 @@ class GroupedRowSums(_GroupedRows):
         return sum_of(line)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.rows_by_number import add_rows_of_several  # late, as all that only a GPU needs
-
-        return add_rows_of_several(device, "row_sums", self.named_rows(inputs, out))
+        return gpu.rows_by_number.add_rows_of_several(device, "row_sums", self.named_rows(inputs, out))
 
 
 def sum_of(line: str) -> RowSums:
@@ -141,9 +138,7 @@ class GroupedLookups(_GroupedRows):
         return lambda *inputs: tuple(map(cast, look_up(*inputs)))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.rows_by_number import look_up  # late, as all that only a GPU needs
-
-        return look_up(device, self.named_rows(inputs, out))
+        return gpu.rows_by_number.look_up(device, self.named_rows(inputs, out))
 
 
 # This operator updates the rows of tables that integers name.
@@ -253,13 +248,11 @@ class GroupedRowUpdate(RankOp):
     def launch(
         self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
     ) -> Launch | None:
-        from mspc.ops.cuda.rows_by_number import NamedRows, UpdatedRows, update_rows  # late: only a GPU needs it
-
-        several: list[UpdatedRows] = []
+        several: list[gpu.rows_by_number.UpdatedRows] = []
         for m, (op, operands, (rows, ids)) in enumerate(self.members(inputs)):
-            summed = NamedRows(op.lookup(rows.shape, ids.shape), rows, ids, operands[0])
-            several.append(UpdatedRows(summed, operands, (copies or {}).get(m * self.width)))
-        return update_rows(device, self.member, self.gradient, several)
+            summed = gpu.rows_by_number.NamedRows(op.lookup(rows.shape, ids.shape), rows, ids, operands[0])
+            several.append(gpu.rows_by_number.UpdatedRows(summed, operands, (copies or {}).get(m * self.width)))
+        return gpu.rows_by_number.update_rows(device, self.member, self.gradient, several)
 
 
 @functools.lru_cache(maxsize=1024)

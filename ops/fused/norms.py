@@ -11,6 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type, dtype_of
+from mspc.ops import gpu
 from mspc.ops.device import Array, Device, Launch, c_type
 from mspc.ops.fused.body import RankOp
 from mspc.ops.math.arithmetic import Add, Mul
@@ -80,33 +81,30 @@ class FusedLayerNorm(Op):
         return (*found, total) if self.adds else found
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.reductions import RowPass, Rows  # late: only a GPU needs it
-        from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
-
         x, gamma, beta = inputs[0], inputs[-2], inputs[-1]
         y, mean, variance = out[:3]
         columns = x.shape[-1]
         if not x.size:
             return None
-        full = [Operand("x", x)]
+        full = [gpu.text.Operand("x", x)]
         results = [(y, "x * inverse * gamma + beta")]
         change = ""
         if self.adds:
             # The sum is rounded as it is stored, so that the norm is of the values that others read.
-            full.append(Operand("other", inputs[1]))
+            full.append(gpu.text.Operand("other", inputs[1]))
             results.append((out[3], "other"))
             change = f"other = (A)wide(narrow<{c_type(dtype_of(x.dtype))}>(x + other)); x = other;"
         stages = (
-            RowPass((("mean", "Sum", "x"),), change, "mean /= COLUMNS;"),
-            RowPass(
+            gpu.reductions.RowPass((("mean", "Sum", "x"),), change, "mean /= COLUMNS;"),
+            gpu.reductions.RowPass(
                 (("variance", "Sum", "x * x"),),
                 "x -= mean;",
                 f"variance /= COLUMNS; const A inverse = 1 / sqrt_of(variance + (A){self.epsilon});",
             ),
         )
-        return Rows(
+        return gpu.reductions.Rows(
             "layer_norm", x.size // columns, columns, dtype_of(gamma.dtype), stages, full,
-            by_column=[Operand("gamma", gamma), Operand("beta", beta)],
+            by_column=[gpu.text.Operand("gamma", gamma), gpu.text.Operand("beta", beta)],
             results=results, row_results=[(mean, "mean"), (variance, "variance")],
         ).launch(device)  # fmt: skip
 
@@ -185,16 +183,15 @@ class FusedLayerNormGrad(Op):
         return dx, b.emit(over, b.emit(Mul(), wide, hat)), b.emit(over, wide)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.norms import fits, layer_norm_gradients  # late: only a GPU needs it
-
         dout, x, mean, variance, gamma = inputs[:5]
         if not x.size:
             return None
         addend = inputs[5] if self.adds else None
-        if not fits(gamma.size) or (addend is not None and addend.dtype != out[0].dtype):
+        if not gpu.norms.fits(gamma.size) or (addend is not None and addend.dtype != out[0].dtype):
             return None
         other = inputs[-1] if self.joins else None
-        return layer_norm_gradients(device, (dout, other), x, mean, variance, gamma, addend, out, self.epsilon)
+        pair = (dout, other)
+        return gpu.norms.layer_norm_gradients(device, pair, x, mean, variance, gamma, addend, out, self.epsilon)
 
 
 # These operators remain of BatchNorm on a rank if the rest of it is fused into its elementwise neighbours.
@@ -250,9 +247,7 @@ class BatchStatistics(_Moving):
         if self.axis not in (1, x.ndim - 1):
             return None
         mean, variance = out
-        from mspc.ops.cuda.norms import launch_statistics  # late: only a GPU needs it
-
-        return launch_statistics(device, x, mean, variance, self.axis, (moving[0], moving[1]), self.momentum)
+        return gpu.norms.launch_statistics(device, x, mean, variance, self.axis, (moving[0], moving[1]), self.momentum)
 
 
 class MovingStatistics(_Moving):
@@ -271,9 +266,8 @@ class MovingStatistics(_Moving):
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         mean, moving_mean, moving_variance, variance = inputs
-        from mspc.ops.cuda.norms import launch_moving  # late: only a GPU needs it
-
-        return launch_moving(device, mean, (moving_mean, moving_variance), variance, out, self.count, self.momentum)
+        moving = (moving_mean, moving_variance)
+        return gpu.norms.launch_moving(device, mean, moving, variance, out, self.count, self.momentum)
 
 
 class JoinMovingStatistics(_Moving):
@@ -296,9 +290,7 @@ class JoinMovingStatistics(_Moving):
         gathered, moving_mean, moving_variance = inputs
         mean, variance = out
         moving = moving_mean, moving_variance
-        from mspc.ops.cuda.norms import launch_joined  # late: only a GPU needs it
-
-        return launch_joined(device, gathered, moving, mean, variance, self.count, self.momentum)
+        return gpu.norms.launch_joined(device, gathered, moving, mean, variance, self.count, self.momentum)
 
 
 def statistics_dtype_of(x: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, FLOAT32, HALVES, DType, TensorType, TupleType, Type
+from mspc.ops import gpu
 from mspc.ops.device import Array, Copy, Device, Launch, computing_type
 from mspc.ops.fused.body import BodyLine, RankOp, line_of, member_of_line, operand_count, read_body, types_of_lines
 from mspc.ops.fused.kernel import blocked_kernel, plain_kernel
@@ -247,10 +248,8 @@ class GroupedUpdate(RankOp):
     def launch(
         self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
     ) -> Launch | None:
-        from mspc.ops.cuda.update import launch_updates  # late: only a GPU needs it
-
         found = [copies.get(i * self.width) for i in range(self.count)] if copies else ()
-        return launch_updates(device, self.member, self.members(inputs), found)
+        return gpu.update.launch_updates(device, self.member, self.members(inputs), found)
 
 
 def update_of(line: str) -> Update:

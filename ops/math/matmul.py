@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile, zip_longest
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout, spread
 from mspc.ir.types import INT32, TensorType, TupleType
+from mspc.ops import gpu
 from mspc.ops.control.structural import constrained
 from mspc.ops.device import Array, Device, Launch, RowProducts
 from mspc.ops.math.arithmetic import Add
@@ -35,10 +36,6 @@ from mspc.ops.op import (
 from mspc.ops.operator_arguments import axis_in, ints_of, sequence_of
 from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
-
-if TYPE_CHECKING:
-    from mspc.ops.cuda.expert_rows import Grouping
-
 
 REQUEST = "enable_nd_tp"
 
@@ -384,12 +381,10 @@ class _GroupedRows(Op, abstract=True):
         yield from ((i, (group == self.begin + i)[:, None]) for i in range(count))
 
 
-    def grouping(self, rows: int, ends: Array) -> Grouping:
+    def grouping(self, rows: int, ends: Array) -> gpu.expert_rows.Grouping:
         """Return the groups of this many rows, for kernels."""
-        from mspc.ops.cuda.expert_rows import Grouping  # late: only a GPU needs it
-
         groups = ends.shape[0]
-        return Grouping(1, 1, groups, rows, self.first, self.begin, self.count or groups, False)
+        return gpu.expert_rows.Grouping(1, 1, groups, rows, self.first, self.begin, self.count or groups, False)
 
     def asking(self, device: Device, multiply: RowProducts | None, ends: Array, rows: int) -> Launch | None:
         """Return the launch of the matmuls of all groups; None if there is no `multiply`."""
@@ -493,10 +488,8 @@ class GroupedRows(_GroupedRows):
         return None, b.emit(GroupedSums(), dout, ends), None
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.expert_rows import rows_of_groups  # late: only a GPU needs it
-
         like, b, ends = inputs
-        return rows_of_groups(device, self.grouping(like.shape[0], ends), b, ends, out)
+        return gpu.expert_rows.rows_of_groups(device, self.grouping(like.shape[0], ends), b, ends, out)
 
     def run(self, be: ArrayBackend, like: Any, b: Any, ends: Any) -> Any:
         xp = be.xp
@@ -519,10 +512,8 @@ class GroupedSums(_GroupedRows):
         return f"m n, g! -> e={self.held(ends)} n"
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.expert_rows import sums_of_groups  # late: only a GPU needs it
-
         x, ends = inputs
-        return sums_of_groups(device, self.grouping(x.shape[0], ends), x, ends, out)
+        return gpu.expert_rows.sums_of_groups(device, self.grouping(x.shape[0], ends), x, ends, out)
 
     def run(self, be: ArrayBackend, x: Any, ends: Any) -> Any:
         xp = be.xp

@@ -13,6 +13,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import BOOL, INT64, TensorType, dtype_of
+from mspc.ops import gpu
 from mspc.ops.bases import operator
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.control.structural import TupleGetItem
@@ -271,12 +272,10 @@ class CumSum(_Running):
         return (b.emit(CumSum(self.exclusive, not self.reverse, self.axis), dout),)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.scans import running_sum  # late: only a GPU needs it
-
         (x,) = inputs
         if not x.ndim or dtype_of(x.dtype).is_complex:
             return None
-        return running_sum(device, self.axis % x.ndim, self.exclusive, self.reverse, x, out)
+        return gpu.scans.running_sum(device, self.axis % x.ndim, self.exclusive, self.reverse, x, out)
 
     def forward(self, xp: Any, x: Any) -> Any:
         total = xp.cumsum(x, axis=self.axis, dtype=x.dtype)

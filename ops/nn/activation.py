@@ -10,6 +10,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
+from mspc.ops import gpu
 from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.cpu.blocks import blockwise
 from mspc.ops.device import Array, Device, Launch
@@ -104,10 +105,8 @@ class PReLU(Elementwise):
         return be.xp.where(x > 0, x, x * weight.reshape(self._along_channels(x)))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.elementwise import launch_elementwise  # late: only a GPU needs it
-
         x, weight = inputs
-        return launch_elementwise(device, self, (x, weight.reshape(self._along_channels(x))), out)
+        return gpu.elementwise.launch_elementwise(device, self, (x, weight.reshape(self._along_channels(x))), out)
 
     def _along_channels(self, x: Any) -> tuple[int, ...]:
         return (-1,) + (1,) * max(0, x.ndim - 2)
@@ -331,9 +330,7 @@ class Elu(Activation):
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on alpha
-        from mspc.ops.cuda.text import number  # late: only a GPU needs it
-
-        return f"{{0}} > T(0) ? {{0}} : expm1({{0}}) * {number(self.alpha)}"
+        return f"{{0}} > T(0) ? {{0}} : expm1({{0}}) * {gpu.text.number(self.alpha)}"
 
     def run(self, be: ArrayBackend, x: Any) -> Any:
         return be.xp.where(x > 0, x, be.xp.expm1(be.xp.minimum(x, 0)) * self.alpha)
@@ -384,9 +381,7 @@ class HShrink(Activation):
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on lambd
-        from mspc.ops.cuda.text import number  # late: only a GPU needs it
-
-        return f"{{0}} * T(absolute({{0}}) > {number(self.lambd)})"
+        return f"{{0}} * T(absolute({{0}}) > {gpu.text.number(self.lambd)})"
 
     def run(self, be: ArrayBackend, x: Any) -> Any:
         return x * (be.xp.abs(x) > self.lambd)
@@ -405,9 +400,7 @@ class SoftShrink(Activation):
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on lambd
-        from mspc.ops.cuda.text import number  # late: only a GPU needs it
-
-        return f"{{0}} - clip({{0}}, {number(-self.lambd)}, {number(self.lambd)})"
+        return f"{{0}} - clip({{0}}, {gpu.text.number(-self.lambd)}, {gpu.text.number(self.lambd)})"
 
     def run(self, be: ArrayBackend, x: Any) -> Any:
         return x - be.xp.clip(x, -self.lambd, self.lambd)

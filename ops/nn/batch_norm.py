@@ -15,6 +15,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.types import FLOAT32, TensorType, TupleType, dtype_of
+from mspc.ops import gpu
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, items
@@ -298,9 +299,7 @@ class ChannelStatistics(_Part):
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         (x,) = inputs
-        from mspc.ops.cuda.norms import launch_statistics  # late: only a GPU needs it
-
-        return launch_statistics(device, x, out[0, 0], out[0, 1], self.axis)
+        return gpu.norms.launch_statistics(device, x, out[0, 0], out[0, 1], self.axis)
 
 
 class JoinStatistics(_Part):

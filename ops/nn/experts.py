@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import INT32, INT64, TensorType, TupleType, Type
+from mspc.ops import gpu
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Equal, Select
 from mspc.ops.op import (
@@ -26,9 +27,6 @@ from mspc.ops.op import (
 from mspc.ops.operator_arguments import int_of, size_of, split_call
 from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum
-
-if TYPE_CHECKING:
-    from mspc.ops.cuda.expert_rows import Grouping
 
 
 class ExpertPlaces(Op):
@@ -103,13 +101,11 @@ class ExpertPlaces(Op):
         return self if own == (0, self.outer, 0, self.parts) else replace(self, own=own)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.expert_rows import Blocks, place_rows  # late: only a GPU needs it
-
         ends, source = inputs
         size = self.room or source.shape[0] // self.outer
         counts = device.empty((self.outer * self.parts,), "int32")
-        blocks = Blocks(self.outer, self.parts, size, self._own)
-        places = place_rows(device, blocks, ends, source, tuple(out), counts)
+        blocks = gpu.expert_rows.Blocks(self.outer, self.parts, size, self._own)
+        places = gpu.expert_rows.place_rows(device, blocks, ends, source, tuple(out), counts)
 
         def check(counts: Any, ends: Any) -> None:
             _require_within(ends, source.shape[0])
@@ -314,12 +310,10 @@ def _blocks(rows: int, ends: Any) -> Iterator[tuple[int, slice]]:
             start = end
 
 
-def _grouping(rows: int, ends: Array) -> Grouping:
+def _grouping(rows: int, ends: Array) -> gpu.expert_rows.Grouping:
     """Return the same for kernels."""
-    from mspc.ops.cuda.expert_rows import Grouping  # late: only a GPU needs it
-
     outer, parts, experts = ends.shape
-    return Grouping(outer * parts, parts, experts, rows // (outer * parts), 0, 0, parts * experts, True)
+    return gpu.expert_rows.Grouping(outer * parts, parts, experts, rows // (outer * parts), 0, 0, parts * experts, True)
 
 
 class ExpertProduct(_BlocksOfRows):
@@ -413,10 +407,8 @@ class ExpertRows(_BlocksOfRows):
         return None, b.emit(ExpertSums(), dout, ends), None
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.expert_rows import rows_of_groups  # late: only a GPU needs it
-
         like, b, ends = inputs
-        return rows_of_groups(device, _grouping(like.shape[0], ends), b, ends, out)
+        return gpu.expert_rows.rows_of_groups(device, _grouping(like.shape[0], ends), b, ends, out)
 
     def run(self, be: ArrayBackend, like: Any, b: Any, ends: Any) -> Any:
         xp = be.xp
@@ -438,10 +430,8 @@ class ExpertSums(_BlocksOfRows):
         return f"{rows} n, {groups} -> {experts} n"
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.expert_rows import sums_of_groups  # late: only a GPU needs it
-
         x, ends = inputs
-        return sums_of_groups(device, _grouping(x.shape[0], ends), x, ends, out)
+        return gpu.expert_rows.sums_of_groups(device, _grouping(x.shape[0], ends), x, ends, out)
 
     def run(self, be: ArrayBackend, x: Any, ends: Any) -> Any:
         xp = be.xp
@@ -495,10 +485,8 @@ class TopKRouter(Op):
         return TupleType(tuple(TensorType(types[0].dtype, shape) for shape in shapes))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.expert_rows import route_tokens  # late: only a GPU needs it
-
         tables, places = out
-        return route_tokens(device, inputs[0], tables, places, self.drop_type == 0)
+        return gpu.expert_rows.route_tokens(device, inputs[0], tables, places, self.drop_type == 0)
 
     def run(self, be: ArrayBackend, experts: Any) -> Any:
         xp = be.xp

@@ -12,6 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.layout import NamedLayout
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, dtype_of
+from mspc.ops import gpu
 from mspc.ops.control.structural import constrained, items
 from mspc.ops.cpu.blocks import in_rows
 from mspc.ops.device import Array, Device, Launch
@@ -212,23 +213,20 @@ class LayerNorm(Norm):
         return into
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.reductions import RowPass, Rows  # late: only a GPU needs it
-        from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
-
         x, gamma, beta = inputs
         y, mean, variance = out
         rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
         stages = (
-            RowPass((("mean", "Sum", "x"),), then="mean /= COLUMNS;"),
-            RowPass(
+            gpu.reductions.RowPass((("mean", "Sum", "x"),), then="mean /= COLUMNS;"),
+            gpu.reductions.RowPass(
                 (("variance", "Sum", "x * x"),),
                 "x -= mean;",
                 f"variance /= COLUMNS; const A inverse = 1 / sqrt_of(variance + (A){self.epsilon});",
             ),
         )
-        return Rows(
-            "layer_norm", rows, columns, dtype_of(x.dtype), stages, [Operand("x", x)],
-            by_column=[Operand("gamma", gamma), Operand("beta", beta)],
+        return gpu.reductions.Rows(
+            "layer_norm", rows, columns, dtype_of(x.dtype), stages, [gpu.text.Operand("x", x)],
+            by_column=[gpu.text.Operand("gamma", gamma), gpu.text.Operand("beta", beta)],
             results=[(y, "x * inverse * gamma + beta")], row_results=[(mean, "mean"), (variance, "variance")],
         ).launch(device)  # fmt: skip
 
@@ -283,7 +281,6 @@ class LayerNormGammaGrad(Norm):
         return be.xp.sum(product, axis=axes)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.reductions import Reduction, reduce  # late: only a GPU needs it
         from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
 
         dout, x, mean, variance = inputs
@@ -296,12 +293,12 @@ class LayerNormGammaGrad(Norm):
             f"const A mean = (A)wide(p_mean[{place}]), "
             f"inverse = 1 / sqrt_of((A)wide(p_variance[{place}]) + (A){self.epsilon});"
         )
-        reduction = Reduction(
+        reduction = gpu.reductions.Reduction(
             "layer_norm_gamma_gradient", "Sum", "g * (x - mean) * inverse",
             before_row=statistics if by_row else "", before_each="" if by_row else statistics,
         )  # fmt: skip
         full, others = (Operand("g", dout), Operand("x", x)), (Operand("mean", mean), Operand("variance", variance))
-        return reduce(device, reduction, x.shape, range(parameters), full, out, others)
+        return gpu.reductions.reduce(device, reduction, x.shape, range(parameters), full, out, others)
 
 
 class LayerNormGrad(Norm):
@@ -377,16 +374,15 @@ class LayerNormGrad(Norm):
         return layer_norm_gradient(b, inputs, self.axes(inputs[1].tensor_type.rank), self.epsilon)[:1]
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.reductions import RowPass, Rows  # late: only a GPU needs it
         from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
 
         dout, x, mean, variance, gamma = inputs
         rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
         totals = (("mean_g", "Sum", "g"), ("mean_gx", "Sum", "g * x"))
         change = "x = (x - mean) * inverse; g *= gamma;"
-        return Rows(
+        return gpu.reductions.Rows(
             "layer_norm_gradient", rows, columns, dtype_of(x.dtype),
-            (RowPass(totals, change, "mean_g /= COLUMNS; mean_gx /= COLUMNS;"),),
+            (gpu.reductions.RowPass(totals, change, "mean_g /= COLUMNS; mean_gx /= COLUMNS;"),),
             [Operand("g", dout), Operand("x", x)], [Operand("mean", mean), Operand("variance", variance)],
             [Operand("gamma", gamma)], [(out, "(g - mean_g - x * mean_gx) * inverse")],
             before=f"const A inverse = 1 / sqrt_of((A)variance + (A){self.epsilon});",
@@ -483,16 +479,15 @@ class RmsNorm(Norm):
         return x * rstd * gamma, rstd
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.reductions import RowPass, Rows  # late: only a GPU needs it
         from mspc.ops.cuda.text import Operand
 
         x, gamma = inputs
         rows, columns = matrix(x.shape, x.ndim - gamma.ndim)
-        stage = RowPass(
+        stage = gpu.reductions.RowPass(
             (("squares", "Sum", "x * x"),),
             then=f"const A inverse = 1 / sqrt_of(squares / COLUMNS + (A){self.epsilon});",
         )
-        return Rows(
+        return gpu.reductions.Rows(
             "rms_norm", rows, columns, dtype_of(x.dtype), (stage,), [Operand("x", x)],
             by_column=[Operand("gamma", gamma)], results=[(out[0], "x * inverse * gamma")],
             row_results=[(out[1], "inverse")],
@@ -559,13 +554,12 @@ class RmsNormGrad(Norm):
         return g
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.reductions import RowPass, Rows  # late: only a GPU needs it
         from mspc.ops.cuda.text import Operand
 
         dout, x, rstd, gamma = inputs
         rows, columns = matrix(x.shape, x.ndim - gamma.ndim)
-        stage = RowPass((("mean_gx", "Sum", "g * x"),), "g *= gamma; x *= rstd;", "mean_gx /= COLUMNS;")
-        return Rows(
+        stage = gpu.reductions.RowPass((("mean_gx", "Sum", "g * x"),), "g *= gamma; x *= rstd;", "mean_gx /= COLUMNS;")
+        return gpu.reductions.Rows(
             "rms_norm_gradient", rows, columns, dtype_of(x.dtype), (stage,), [Operand("g", dout), Operand("x", x)],
             [Operand("rstd", rstd)], [Operand("gamma", gamma)], [(out, "(g - x * mean_gx) * rstd")],
         ).launch(device)  # fmt: skip
@@ -604,13 +598,11 @@ class L2Normalize(Norm):
         return x / xp.sqrt(xp.maximum(total, self.epsilon))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.reductions import RowPass, normalise  # late: only a GPU needs it
-        from mspc.ops.cuda.text import Operand
-
         least = f"(A){self.epsilon}"
         root = f"total = 1 / sqrt_of(total < {least} ? {least} : total);"
-        stages = (RowPass((("total", "Sum", "x * x"),), then=root),)
-        return normalise(device, "l2_normalize", self.axis, [Operand("x", inputs[0])], out, stages, "x * total")
+        stages = (gpu.reductions.RowPass((("total", "Sum", "x * x"),), then=root),)
+        full = [gpu.text.Operand("x", inputs[0])]
+        return gpu.reductions.normalise(device, "l2_normalize", self.axis, full, out, stages, "x * total")
 
 
 class L2NormalizeGrad(Norm):
@@ -632,12 +624,11 @@ class L2NormalizeGrad(Norm):
         return (dout - out * along) / xp.sqrt(xp.maximum(total, self.epsilon))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.reductions import RowPass, normalise  # late: only a GPU needs it
         from mspc.ops.cuda.text import Operand
 
         least = f"(A){self.epsilon}"
         then = f"along = total > {least} ? along : 0; total = 1 / sqrt_of(total < {least} ? {least} : total);"
-        stages = (RowPass((("total", "Sum", "x * x"), ("along", "Sum", "y * g")), then=then),)
+        stages = (gpu.reductions.RowPass((("total", "Sum", "x * x"), ("along", "Sum", "y * g")), then=then),)
         operands = [Operand(name, array) for name, array in zip("xyg", inputs, strict=True)]
         result = "(g - y * along) * total"
-        return normalise(device, "l2_normalize_gradient", self.axis, operands, out, stages, result)
+        return gpu.reductions.normalise(device, "l2_normalize_gradient", self.axis, operands, out, stages, result)

@@ -12,6 +12,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, DType, TensorType, TupleType, Type, dtype_of
+from mspc.ops import gpu
 from mspc.ops.cpu.blocks import BLOCK, in_rows
 from mspc.ops.device import Array, Copy, Device, Launch, c_type
 from mspc.ops.math.arithmetic import Neg
@@ -137,9 +138,7 @@ class Update(Op, abstract=True):
     def launch(
         self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
     ) -> Launch | None:
-        from mspc.ops.cuda.update import launch_updates  # late: only a GPU needs it
-
-        return launch_updates(device, self, (inputs,), (copies.get(0),) if copies else ())
+        return gpu.update.launch_updates(device, self, (inputs,), (copies.get(0),) if copies else ())
 
 
 def _samples(*roles: str, **attributes: Any) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self, TypeGuard
 
 import numpy as np
 
+from mspc.ops import gpu
 from mspc.ops.cpu.blocks import shared_out
 from mspc.ops.op import Op
 
@@ -109,8 +110,6 @@ def device_key(*seeds: int) -> str:
 
 def device_word(shape: Sequence[int], begin: Sequence[int], local: Sequence[int], at: str = "at") -> str:
     """Return C++ of the 64 random bits of element `at` of a slice, equal to `random_words`, from `key`."""
-    from mspc.ops.cuda.moves import coordinates  # late: only a GPU needs it
-
     if tuple(shape) == tuple(local):
         return f"mixed((u64){at} * {GOLDEN}ull + key + {GOLDEN}ull)"
     terms: list[str] = []
@@ -118,7 +117,7 @@ def device_word(shape: Sequence[int], begin: Sequence[int], local: Sequence[int]
     for d in reversed(range(len(shape))):
         terms.append(f"((u64)i{d} + {begin[d]}ull) * {stride}ull")
         stride = stride * shape[d] % _WORD
-    places = coordinates(local, at)
+    places = gpu.moves.coordinates(local, at)
     return f"[&] {{ {places} return mixed(({' + '.join(terms)}) * {GOLDEN}ull + key + {GOLDEN}ull); }}()"
 
 Shape = tuple[int, ...]
@@ -254,8 +253,6 @@ def device_keeps(
     key: str = "key",
 ) -> str:  # fmt: skip
     """Return a C++ expression for whether element `at` of a slice remains, equal to `keep_mask`."""
-    from mspc.ops.cuda.moves import coordinates  # late: only a GPU needs it
-
     count = count_of(keep_prob)
     if tuple(shape) == tuple(local):
         return f"keeps({at}, {key}, {count}u)"
@@ -263,4 +260,4 @@ def device_keeps(
     for d in reversed(range(len(shape))):
         terms.append(f"((u64)i{d} + {begin[d]}ull) * {stride}ull")
         stride = stride * shape[d] % 2**64
-    return f"[&] {{ {coordinates(local, at)} return keeps({' + '.join(terms)}, {key}, {count}u); }}()"
+    return f"[&] {{ {gpu.moves.coordinates(local, at)} return keeps({' + '.join(terms)}, {key}, {count}u); }}()"

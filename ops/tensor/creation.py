@@ -13,6 +13,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
 from mspc.ir.types import BOOL, FLOAT32, INT64, DType, TensorType, dtype_of
+from mspc.ops import gpu
 from mspc.ops.bases import Elementwise, Unary, operator
 from mspc.ops.device import Array, Device, Launch, computing_type
 from mspc.ops.math.arithmetic import Mul, Select, Sub
@@ -60,9 +61,7 @@ class Fill(_WithoutOperands):
         return be.xp.full(self.shape, self.value, self.type.numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import literal, put_values  # late: only a GPU needs it
-
-        return put_values(device, "fill", out, literal(self.value, self.type))
+        return gpu.moves.put_values(device, "fill", out, gpu.moves.literal(self.value, self.type))
 
     def localize(self, placement: RankPlacement) -> Op:
         return replace(self, shape=placement.out_layouts[0].local_shape(self.shape))
@@ -77,9 +76,8 @@ class _OneNumber(Op, abstract=True):
         return self.number
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import literal, put_values  # late: only a GPU needs it
-
-        return put_values(device, ("zeros", "ones")[self.number], out, literal(self.number, dtype_of(out.dtype)))
+        value = gpu.moves.literal(self.number, dtype_of(out.dtype))
+        return gpu.moves.put_values(device, ("zeros", "ones")[self.number], out, value)
 
 
 class _Uniform(_OneNumber, _WithoutOperands, abstract=True):
@@ -201,8 +199,6 @@ class Range(_Sequence, _WithoutOperands):
         return (steps * self.delta + self.start).astype(self.dtype.numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import put_values  # late: only a GPU needs it
-
         place = f"((long long)at + {self.first})"
         if isinstance(self.delta, int) and isinstance(self.start, int):
             number = f"{place} * {self.delta}ll + {self.start}ll"
@@ -210,7 +206,7 @@ class Range(_Sequence, _WithoutOperands):
             # Two roundings, as on the CPU.
             number = f"__dadd_rn(__dmul_rn((double){place}, {float(self.delta)}), {float(self.start)})"
         wide = "float" if self.dtype.itemsize == 2 and self.dtype.is_float else "R"
-        return put_values(device, "range", out, f"narrow<R>(({wide})({number}))")
+        return gpu.moves.put_values(device, "range", out, f"narrow<R>(({wide})({number}))")
 
 
 class Eye(_WithoutOperands):
@@ -235,11 +231,9 @@ class Eye(_WithoutOperands):
         return be.xp.eye(self.n, self.m, self.k, self.type.numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import literal, put_values  # late: only a GPU needs it
-
-        one, zero = literal(1, self.type), literal(0, self.type)
+        one, zero = gpu.moves.literal(1, self.type), gpu.moves.literal(0, self.type)
         place = f"(long long)(at % {self.m}) - (long long)(at / {self.m})"
-        return put_values(device, "eye", out, f"{place} == {self.k} ? {one} : {zero}")
+        return gpu.moves.put_values(device, "eye", out, f"{place} == {self.k} ? {one} : {zero}")
 
     def localize(self, placement: RankPlacement) -> Op:
         rows, columns = placement.out_layouts[0].slices_for(placement.rank, (self.n, self.m))
@@ -292,11 +286,10 @@ class LinSpace(_Sequence, _WithoutOperands):
         return (places * step + self.start).astype(self.result_dtype().numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import put_values  # late: only a GPU needs it
-
         step = (self.stop - self.start) / max(1, self.num - 1)
         place = f"(double)((long long)at + {self.first})"
-        return put_values(device, "lin_space", out, f"(R)__dadd_rn(__dmul_rn({place}, {step}), {float(self.start)})")
+        value = f"(R)__dadd_rn(__dmul_rn({place}, {step}), {float(self.start)})"
+        return gpu.moves.put_values(device, "lin_space", out, value)
 
 
 class LinSpaceBetween(_Sequence):
@@ -331,14 +324,12 @@ class LinSpaceBetween(_Sequence):
         return (places * ((stop - start) / max(1, self.num - 1)) + start).astype(start.dtype)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import put_values  # late: only a GPU needs it
-
         start, stop = inputs
         kind = computing_type(dtype_of(out.dtype))
         last = max(1, self.num - 1)
         ends = f"const {kind} from = ({kind})wide(*start), share = (({kind})wide(*stop) - from) / {last};"
         text = f"narrow<R>(({kind})((long long)at + {self.first}) * share + from)"
-        return put_values(device, "lin_space", out, text, [("start", start), ("stop", stop)], ends)
+        return gpu.moves.put_values(device, "lin_space", out, text, [("start", start), ("stop", stop)], ends)
 
 
 class _Triangle(Op, abstract=True):
@@ -368,12 +359,10 @@ class _Triangle(Op, abstract=True):
         return (be.xp.tril if self.lower else be.xp.triu)(inputs[0], self.diagonal)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import put_values  # late: only a GPU needs it
-
         (x,), test = inputs, f"{'<=' if self.lower else '>='} {self.diagonal}"
         rows, columns = x.shape[-2:]
         text = f"(long long)(at % {columns}) - (long long)(at / {columns} % {rows}) {test} ? x[at] : narrow<R>(0)"
-        return put_values(device, "triangle", out, text, [("x", x)])
+        return gpu.moves.put_values(device, "triangle", out, text, [("x", x)])
 
 
 _TRIANGLES = (sample((8, 16)), sample((2, 8, 8), diagonal=-2), sample((8, 8), diagonal=3))

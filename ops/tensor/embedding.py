@@ -13,6 +13,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import DType, TensorType
+from mspc.ops import gpu
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import (
@@ -112,21 +113,17 @@ class Gather(RowsByIntegers):
         lead = (*ids.shape[:batch], *(1,) * (axis - batch), *ids.shape[batch:])
         return only_inside(xp, rows, inside.reshape(lead + (1,) * (params.ndim - axis - 1))) if self.total else rows
 
-    def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
-        from mspc.ops.cuda.moves import RowLookup  # late: only a GPU needs it
-
+    def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> gpu.moves.RowLookup:
         axis = self.axis % len(shape)
         batch, size = self.batches(len(ids), axis), shape[axis]
-        return RowLookup(
+        return gpu.moves.RowLookup(
             math.prod(shape[:batch]), math.prod(shape[batch:axis]), size, math.prod(shape[axis + 1 :]),
             math.prod(ids[batch:]), self.offset, self.total or size,
         )  # fmt: skip
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import gather  # late: only a GPU needs it
-
         params, ids = inputs
-        return gather(device, "gather", self.lookup(params.shape, ids.shape), params, ids, out)
+        return gpu.moves.gather(device, "gather", self.lookup(params.shape, ids.shape), params, ids, out)
 
     def localize(self, placement: RankPlacement) -> Op:
         axis = axis_in(self.name, self.axis, len(placement.in_types[0].shape))
@@ -198,20 +195,17 @@ class GatherGrad(RowSums):
         xp.add.at(out, places, rows)
         return xp.moveaxis(out, 0, self.axis)
 
-    def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
-        from mspc.ops.cuda.moves import RowLookup  # late: only a GPU needs it
-
+    def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> gpu.moves.RowLookup:
         batch, count = self.batch_dims, len(ids) - self.batch_dims
-        return RowLookup(
+        return gpu.moves.RowLookup(
             math.prod(shape[:batch]), math.prod(shape[batch : self.axis]), self.size,
             math.prod(shape[self.axis + count :]), math.prod(ids[batch:]), self.offset, self.total or self.size,
         )  # fmt: skip
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.rows_by_number import add_rows  # late: only a GPU needs it
-
         dout, ids = inputs
-        return add_rows(device, "gather_gradient", self.lookup(dout.shape, ids.shape), dout, ids, out)
+        lookup = self.lookup(dout.shape, ids.shape)
+        return gpu.rows_by_number.add_rows(device, "gather_gradient", lookup, dout, ids, out)
 
     def by_batch(self, xp: Any, dout: Any, ids: Any) -> Any:
         """Return the result if dout and ids share their leading dimensions."""
@@ -273,16 +267,12 @@ class UnsortedSegmentSum(RowSums):
         xp.add.at(out, places[inside], x.reshape(ids.size, *rest)[inside])
         return out
 
-    def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
-        from mspc.ops.cuda.moves import RowLookup  # late: only a GPU needs it
-
-        return RowLookup(1, 1, self.num_segments, math.prod(shape[len(ids) :]), math.prod(ids), self.offset)
+    def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> gpu.moves.RowLookup:
+        return gpu.moves.RowLookup(1, 1, self.num_segments, math.prod(shape[len(ids) :]), math.prod(ids), self.offset)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.rows_by_number import add_rows  # late: only a GPU needs it
-
         x, ids = inputs
-        return add_rows(device, "segment_sum", self.lookup(x.shape, ids.shape), x, ids, out)
+        return gpu.rows_by_number.add_rows(device, "segment_sum", self.lookup(x.shape, ids.shape), x, ids, out)
 
     def localize(self, placement: RankPlacement) -> Op:
         here = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)[0]
@@ -328,16 +318,12 @@ class EmbeddingLookup(RowsByIntegers):
         rows = xp.take(params, xp.where(inside, places, 0), axis=0)
         return only_inside(xp, rows, inside.reshape(inside.shape + (1,) * (params.ndim - 1)))
 
-    def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
-        from mspc.ops.cuda.moves import RowLookup  # late: only a GPU needs it
-
-        return RowLookup(1, 1, shape[0], math.prod(shape[1:]), math.prod(ids), self.offset)
+    def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> gpu.moves.RowLookup:
+        return gpu.moves.RowLookup(1, 1, shape[0], math.prod(shape[1:]), math.prod(ids), self.offset)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import gather  # late: only a GPU needs it
-
         params, ids = inputs
-        return gather(device, "embedding_lookup", self.lookup(params.shape, ids.shape), params, ids, out)
+        return gpu.moves.gather(device, "embedding_lookup", self.lookup(params.shape, ids.shape), params, ids, out)
 
     def localize(self, placement: RankPlacement) -> Op:
         part = shard_begin(placement, 0, 0)
@@ -481,13 +467,11 @@ class OneHot(Op):
             require_classes(np, operands[0], self.classes, self.ignored)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import put_values  # late: only a GPU needs it
-
         indices, on, off = inputs
         inner = math.prod(indices.shape[self.axis % (indices.ndim + 1) :])
         place = f"at / {self.depth * inner} * {inner} + at % {inner}"
         text = f"(long long)ids[{place}] == (long long)(at / {inner} % {self.depth}) + {self.offset} ? *on : *off"
-        return put_values(device, "one_hot", out, text, [("ids", indices), ("on", on), ("off", off)])
+        return gpu.moves.put_values(device, "one_hot", out, text, [("ids", indices), ("on", on), ("off", off)])
 
     def localize(self, placement: RankPlacement) -> Op:
         shape = placement.out_types[0].shape

@@ -10,6 +10,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType
+from mspc.ops import gpu
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexBlock, IndexMap, along, padded
 from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
@@ -250,13 +251,11 @@ class Split(TensorParts):
         return f"{' '.join(operand)} -> {', '.join([' '.join(piece)] * self.output_num)}"
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
-
         (x,) = inputs
-        axis, source = axis_in(self.name, self.axis, x.ndim), strides_of(x.shape)
+        axis, source = axis_in(self.name, self.axis, x.ndim), gpu.moves.strides_of(x.shape)
         size = x.shape[axis] // self.output_num
-        return move(device, "split", [
-            Move(x, part, part.shape, source, strides_of(part.shape), i * size * source[axis])
+        return gpu.moves.move(device, "split", [
+            gpu.moves.Move(x, part, part.shape, source, gpu.moves.strides_of(part.shape), i * size * source[axis])
             for i, part in enumerate(out)
         ])  # fmt: skip
 
@@ -456,13 +455,11 @@ class Tile(Op):
         return be.xp.tile(inputs[0], self.multiples)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
-
         (x,) = inputs
         multiples, shape = self.aligned(x.shape)
         sizes = tuple(n for pair in zip(multiples, shape, strict=True) for n in pair)
-        source = tuple(n for stride in strides_of(shape) for n in (0, stride))
-        return move(device, "tile", [Move(x, out, sizes, source, strides_of(sizes))])
+        source = tuple(n for stride in gpu.moves.strides_of(shape) for n in (0, stride))
+        return gpu.moves.move(device, "tile", [gpu.moves.Move(x, out, sizes, source, gpu.moves.strides_of(sizes))])
 
     def localize(self, placement: RankPlacement) -> Op:
         local = placement.out_layouts[0].local_shape(placement.out_types[0].shape)
@@ -531,11 +528,9 @@ class Pad(Op):
         return be.xp.pad(inputs[0], self.paddings)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import put_inside  # late: only a GPU needs it
-
         (x,) = inputs
         cuts = [(before, 1, n) for (before, _), n in zip(self.paddings, x.shape, strict=True)]
-        return put_inside(device, "pad", x, out, cuts)
+        return gpu.moves.put_inside(device, "pad", x, out, cuts)
 
     samples = (
         sample((8, 16), paddings=((0, 0), (2, 1))),

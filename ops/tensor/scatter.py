@@ -12,6 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.types import INT64, DType, TensorType
+from mspc.ops import gpu
 from mspc.ops.bases import operator
 from mspc.ops.control.structural import constrained
 from mspc.ops.device import Array, Device, Launch
@@ -138,10 +139,8 @@ class GatherNd(_Indexed):
         return b.emit(ScatterNd(x.shape), indices, dout), None
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.rows_by_number import gather_nd  # late: only a GPU needs it
-
         x, indices = inputs
-        return gather_nd(device, x.shape, self.begins, self.sizes, x, indices, out)
+        return gpu.rows_by_number.gather_nd(device, x.shape, self.begins, self.sizes, x, indices, out)
 
     def run(self, be: ArrayBackend, x: Any, indices: Any) -> Any:
         places, inside = self.located(be.xp, indices, x.shape)
@@ -269,15 +268,14 @@ class TensorScatterUpdate(_Indexed):
     adds: ClassVar[bool] = False
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.rows_by_number import scatter_few, scatter_nd  # late: only a GPU needs it
-
         x, indices, updates = inputs
         shape, dims = x.shape, tuple(self.dims) or tuple(range(indices.shape[-1]))
         if not self.adds:
-            few = scatter_few(device, dims, self.begins, self.sizes, x, indices, updates, out)
+            few = gpu.rows_by_number.scatter_few(device, dims, self.begins, self.sizes, x, indices, updates, out)
             if few is not None or self.dims:
                 return few
-        return scatter_nd(device, shape, self.begins, self.sizes, x, indices, updates, out, self.adds)
+        places = (self.begins, self.sizes)
+        return gpu.rows_by_number.scatter_nd(device, shape, *places, x, indices, updates, out, self.adds)
 
     def bprop(self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
         none = zeros(b, updates.tensor_type)
@@ -407,15 +405,13 @@ class ScatterElements(Op):
         return out
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.rows_by_number import scatter_along  # late: only a GPU needs it
-
         x, index, updates = inputs
         axis = self.axis % x.ndim
         if any(n != m for d, (n, m) in enumerate(zip(x.shape, index.shape, strict=True)) if d != axis):
             return None
         inner = math.prod(x.shape[axis + 1 :])
         sizes = (math.prod(x.shape[:axis]), x.shape[axis], index.shape[axis], inner)
-        return scatter_along(device, sizes, x, index, updates, out, self.adds)
+        return gpu.rows_by_number.scatter_along(device, sizes, x, index, updates, out, self.adds)
 
 
 def _first(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:

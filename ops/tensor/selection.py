@@ -12,6 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value, element_types
 from mspc.ir.layout import NamedLayout
 from mspc.ir.types import INT32, INT64, DType, TensorType
+from mspc.ops import gpu
 from mspc.ops.bases import operator
 from mspc.ops.control.structural import TupleGetItem, constrained, items
 from mspc.ops.device import Array, Device, Launch
@@ -162,10 +163,8 @@ class _ArgExtremum(Op, abstract=True):
         return (reshaped(b, places, result.shape, result.dtype),)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.scans import place_of_extremum  # late: only a GPU needs it
-
         (x,) = inputs
-        return place_of_extremum(device, x, axis_in(self.name, self.axis, len(x.shape)), out, self.largest)
+        return gpu.scans.place_of_extremum(device, x, axis_in(self.name, self.axis, len(x.shape)), out, self.largest)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return extreme_places(be.xp, inputs[0], self.axis, self.largest).astype(self.output_type.numpy)
@@ -296,9 +295,7 @@ class TopK(_Ordered):
         return self.pair(x, self.k)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.scans import top_elements  # late: only a GPU needs it
-
-        return top_elements(device, inputs[0], *out)
+        return gpu.scans.top_elements(device, inputs[0], *out)
 
     def run(self, be: ArrayBackend, x: Any) -> Any:
         xp = be.xp
@@ -349,8 +346,6 @@ class GatherD(Op):
         return only_inside(be.xp, be.xp.take_along_axis(x, places, axis=self.dim), inside)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import put_values  # late: only a GPU needs it
-
         x, index = inputs
         axis = self.dim % x.ndim
         if self.total:
@@ -362,7 +357,7 @@ class GatherD(Op):
         )
         if math.prod(x.shape) >= 2**31:
             return None
-        return put_values(device, "gather_along", out, text, [("x", x), ("ids", index)])
+        return gpu.moves.put_values(device, "gather_along", out, text, [("x", x), ("ids", index)])
 
 
 class GatherDGrad(Op):
@@ -407,14 +402,13 @@ class GatherDGrad(Op):
         return out
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import add_along  # late: only a GPU needs it
-
         index, dout = inputs
         axis = self.dim % dout.ndim
         if self.total:
             return None
         outer, inner = math.prod(dout.shape[:axis]), math.prod(dout.shape[axis + 1 :])
-        return add_along(device, "gather_along_gradient", outer, self.size, dout.shape[axis], inner, index, dout, out)
+        sizes = (outer, self.size, dout.shape[axis], inner)
+        return gpu.moves.add_along(device, "gather_along_gradient", *sizes, index, dout, out)
 
     def localize(self, placement: RankPlacement) -> Op:
         axis = axis_in(self.name, self.dim, len(placement.in_types[1].shape))
@@ -459,13 +453,11 @@ class ReverseV2(Op):
         return be.xp.flip(inputs[0], axes) if axes else inputs[0]
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
-
         (x,) = inputs
-        axes, strides = self.axes(x.ndim), strides_of(x.shape)
+        axes, strides = self.axes(x.ndim), gpu.moves.strides_of(x.shape)
         source = tuple(-s if d in axes else s for d, s in enumerate(strides))
         offset = sum((x.shape[d] - 1) * strides[d] for d in axes)
-        return move(device, "reverse", [Move(x, out, x.shape, source, strides, offset)])
+        return gpu.moves.move(device, "reverse", [gpu.moves.Move(x, out, x.shape, source, strides, offset)])
 
 
 class _Sorted(_Ordered, abstract=True):
@@ -479,10 +471,8 @@ class _Sorted(_Ordered, abstract=True):
         return self.pair(x)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.scans import sort_lines  # late: only a GPU needs it
-
         (x,) = inputs
-        return sort_lines(device, x, axis_in(self.name, self.line, x.ndim), self.descending, *out)
+        return gpu.scans.sort_lines(device, x, axis_in(self.name, self.line, x.ndim), self.descending, *out)
 
     def run(self, be: ArrayBackend, x: Any) -> Any:
         return self.taken(be.xp, x, (descending if self.descending else ascending)(be.xp, x, self.line))
@@ -572,12 +562,10 @@ class TopkExt(_Ordered):
         return self.pair(x, self.k)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.scans import top_elements  # late: only a GPU needs it
-
         (x,) = inputs
         if axis_in(self.name, self.dim, x.ndim) != x.ndim - 1:
             return None
-        return top_elements(device, x, *out, smallest=not self.largest)
+        return gpu.scans.top_elements(device, x, *out, smallest=not self.largest)
 
     def run(self, be: ArrayBackend, x: Any) -> Any:
         xp = be.xp

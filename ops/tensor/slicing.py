@@ -12,6 +12,7 @@ from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
+from mspc.ops import gpu
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import Coordinate, IndexBlock, IndexMap, along
 from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
@@ -321,11 +322,9 @@ class StridedSliceGrad(_Strided):
         return grad
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import put_inside  # late: only a GPU needs it
-
         by_dim = {entry.dim: entry for entry in self.cuts(self.shape)}
         cuts = [(entry.start, entry.step, max(1, entry.size)) for entry in (by_dim[d] for d in range(len(self.shape)))]
-        return put_inside(device, "slice_gradient", inputs[0], out, cuts)
+        return gpu.moves.put_inside(device, "slice_gradient", inputs[0], out, cuts)
 
     def localize(self, placement: RankPlacement) -> Op:
         layout = placement.out_layouts[0]
