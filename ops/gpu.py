@@ -1,4 +1,4 @@
-"""Modules with the launches of operators on a GPU, imported when a kernel is first launched: nothing else needs them."""
+"""Modules with the launches of operators on a GPU, imported when a kernel is first launched."""
 
 from __future__ import annotations
 

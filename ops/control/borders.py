@@ -66,7 +66,8 @@ class Enter(Op, abstract=True):
         row = _row(x.shape[1:])
         return f"{' '.join(['1' if x.shape[0] == 1 else 'turn!', row]).strip()} -> {row}"
 
-    def infer(self, x: Any) -> Type:
+    def infer(self, *types: Any) -> Type:
+        (x,) = types
         if not self.scanned:
             return x
         return x.entry if isinstance(x, StackType) else TensorType(x.dtype, x.shape[1:])
@@ -184,7 +185,8 @@ class Keep(Op, abstract=True):
         lead = "1" if self.turns == 1 else f"turn={self.turns}!"
         return f"{row} -> {f'{lead} {row}'.strip()}"
 
-    def infer(self, x: Any) -> Type:
+    def infer(self, *types: Any) -> Type:
+        (x,) = types
         return kept_type(x, self.turns)
 
 

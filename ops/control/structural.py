@@ -43,7 +43,8 @@ class TupleGetItem(Op):
     moves = True
     bprop = NotDifferentiable("differentiation looks through tuples")
 
-    def infer(self, pair: Type) -> Type:
+    def infer(self, *types: Type) -> Type:
+        (pair,) = types
         if not isinstance(pair, TupleType) or not 0 <= self.index < len(pair.elements):
             raise MspcError(f"TupleGetItem: there is no element {self.index} in {pair}")
         return pair.elements[self.index]
@@ -60,7 +61,8 @@ class TupleGetItems(Op):
     is_view = True
     bprop = NotDifferentiable("differentiation looks through tuples")
 
-    def infer(self, whole: Type) -> Type:
+    def infer(self, *types: Type) -> Type:
+        (whole,) = types
         if not isinstance(whole, TupleType) or not all(0 <= i < len(whole.elements) for i in self.indices):
             raise MspcError(f"TupleGetItems: there are no elements {self.indices} in {whole}")
         return TupleType(tuple(whole.elements[i] for i in self.indices))

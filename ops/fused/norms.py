@@ -164,7 +164,7 @@ class FusedLayerNormGrad(Op):
             dx = gradient(*wide, mean, variance, gamma).astype(target, copy=False)
             if self.adds:
                 dx = (dx + added[0]).astype(target, copy=False)
-            dgamma = scales.run(be, *wide, mean, variance)
+            dgamma = scales.run(be, wide[0], wide[1], mean, variance)
             return dx, dgamma, be.xp.sum(wide[0], axis=tuple(range(x.ndim - 1)))
 
         return kernel
@@ -213,7 +213,8 @@ class BatchStatistics(_Moving):
 
     axis: int = 1
 
-    def infer(self, x: Any, *moving: Any) -> Any:
+    def infer(self, *types: Any) -> Any:
+        x, *moving = types
         if not 0 < self.axis < x.rank:
             raise MspcError(f"{self.name}: axis {self.axis} is none of the dimensions of {x} after the first")
         kind = TensorType(statistics_dtype(x.dtype), (x.shape[self.axis],))

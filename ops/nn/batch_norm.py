@@ -284,7 +284,8 @@ class ChannelStatistics(_Part):
 
     axis: int = 1
 
-    def infer(self, x: Any) -> Any:
+    def infer(self, *types: Any) -> Any:
+        (x,) = types
         return TensorType(statistics_dtype(x.dtype), (1, 2, x.shape[self.axis]))
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
@@ -306,7 +307,8 @@ class JoinStatistics(_Part):
     """(mean, variance) of every channel on all ranks, from those of every rank, [ranks, 2, channels]: ranks have as
     many elements (Chan, Golub and LeVeque, 1979)."""
 
-    def infer(self, gathered: Any) -> Any:
+    def infer(self, *types: Any) -> Any:
+        (gathered,) = types
         one = gathered.with_shape(gathered.shape[2:])
         return TupleType((one, one))
 
@@ -317,7 +319,8 @@ class JoinStatistics(_Part):
 class ChannelMean(BatchNormStep):
     """The sum of every channel divided by `count`."""
 
-    def infer(self, x: Any) -> Any:
+    def infer(self, *types: Any) -> Any:
+        (x,) = types
         return TensorType(statistics_dtype(x.dtype), x.shape[1:2])
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
