@@ -43,6 +43,13 @@ def own_fields(cls: type[Any]) -> dict[str, Any]:
     return {name: kind for name, kind in kinds.items() if not str(kind).startswith("ClassVar")}
 
 
+def finish_subclass(cls: type[Any]) -> None:
+    """Make a subclass of a frozen dataclass one, too, for `__init_subclass__`; without own fields it inherits all."""
+    said = own_fields(cls)
+    if said:
+        finish_later(cls, {name: vars(cls)[name] for name in said if name in vars(cls)}, frozen=True)
+
+
 def finish_later(cls: type[Any], said: dict[str, Any], *, frozen: bool, eq: bool = True) -> None:
     """Make the class a dataclass at its first use, or at once if it has no fields.
 

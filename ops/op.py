@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast, dataclass
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.late_dataclass import dataclass, finish_later, own_fields
+from mspc.ir.late_dataclass import dataclass, finish_subclass
 from mspc.ir.layout import Axes, Layout
 from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops.cpu.widening import widening, widening_into
@@ -319,9 +319,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         for method, wrapped in (("kernel", widening), ("kernel_into", widening_into)):
             if method in cls.__dict__:
                 setattr(cls, method, wrapped(cls.__dict__[method]))
-        said = own_fields(cls)
-        if said:  # without fields of its own a class inherits all
-            finish_later(cls, {name: vars(cls)[name] for name in said if name in vars(cls)}, frozen=True)
+        finish_subclass(cls)
         if not abstract:
             REGISTRY.enter(cls.__name__, cls)
 

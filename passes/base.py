@@ -8,13 +8,13 @@ import os
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 from mspc import passes
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError, all_of, did_you_mean
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.late_dataclass import dataclass
+from mspc.ir.late_dataclass import dataclass, finish_subclass
 from mspc.ir.text.facts import fields_of, shown
 from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.base import Collective
@@ -84,9 +84,10 @@ OnPass = Callable[[str, Graph, bool], None]
 """Called after every pass with its name, the graph and whether it changed; the one hook for dumps, checks and times."""
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Pass:
-    """A step of the compiler. Subclasses are frozen dataclasses; their fields are the pass's options.
+    """A step of the compiler. A subclass is a frozen dataclass, too; its fields are the pass's options.
 
     The name is the name of the file. A pass reads everything it needs from the graph (its header attributes, layouts,
     partial axes), so that `mspc opt` can start from any dump.
@@ -101,6 +102,7 @@ class Pass:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        finish_subclass(cls)
         cls.name = cls.__module__.rpartition(".")[2]
 
     def run(self, graph: Graph) -> bool:

@@ -9,12 +9,10 @@ Networks without gradients and cells that are recomputed, which store nothing by
 from __future__ import annotations
 
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.lib.host_memory import cell_of
 
 
-@dataclass(frozen=True)
 class CheckOffload(Pass):
     """Refuse offload marks without effect; the graph stays as it is."""
 

@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import common_name
 from mspc.ir.types import StackType
 from mspc.ops.control.regions import RegionOp, is_stack_of_parameters
@@ -32,7 +31,6 @@ from mspc.passes.lib.gradients import (
 )
 
 
-@dataclass(frozen=True)
 class Grad(Pass):
     """Expand every Gradient node, inner ones first; those of a graph before those of the graphs that run it."""
 

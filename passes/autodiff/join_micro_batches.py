@@ -12,14 +12,12 @@ except through its scanned operands, and two loops that carry only sums. Other l
 from __future__ import annotations
 
 from mspc.ir.graph import STAGES, Graph, Node, Parameter, Value, free_name
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.regions import Scan, body_of, name_apart, with_effects
 from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.lib.stage_chunks import in_order
 
 
-@dataclass(frozen=True)
 class JoinMicroBatches(Pass):
     """Run the gradient of a micro-batch right after it."""
 

@@ -18,12 +18,10 @@ from typing import Any
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import STAGE, Graph, Node, Value, copied_region
 from mspc.ir.iterative import iterative
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.base import WHOLE, Pass
 
 
-@dataclass(frozen=True)
 class Recompute(Pass):
     """Copy marked operators into the backward graph."""
 

@@ -11,7 +11,6 @@ It makes a usual plan fit a limit of memory, if a plan's file would name the cel
 from __future__ import annotations
 
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import WHOLE, Pass
@@ -21,7 +20,6 @@ ASKED = "recompute_cells"
 """The line of the header that asks for it."""
 
 
-@dataclass(frozen=True)
 class RecomputeCells(Pass):
     """Mark the cells that are worth it, and copy their operators."""
 

@@ -31,7 +31,6 @@ from mspc.ir.graph import (
     free_name,
     operand_types,
 )
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.custom import OwnGradient
 from mspc.ops.control.regions import Loop
@@ -47,7 +46,6 @@ SMALL = 2**16
 """Elements up to which something is moved that is made of constants alone."""
 
 
-@dataclass(frozen=True)
 class HoistInvariants(Pass):
     """Move nodes out of the graphs of loops, inner loops first."""
 

@@ -7,12 +7,10 @@ Output: `%1 = Concat(%wq, %wk, %wv)` before `While`, which hands it in
 from __future__ import annotations
 
 from mspc.ir.graph import Graph
-from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.cleanup.hoist_invariants import hoist
 
 
-@dataclass(frozen=True)
 class HoistJoined(Pass):
     """Run `hoist_invariants` on a rank's own graph, after the passes that join operands of matmuls."""
 

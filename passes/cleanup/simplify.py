@@ -38,7 +38,6 @@ class Compiling:
     step: int = 0
 
 
-@dataclass(frozen=True)
 class Simplify(Pass):
     """Forward tuples, fold constants, merge equal backward operators, remove dead code."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 from mspc.analysis.cost.nodes import seconds
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather
 from mspc.passes.base import GLOBAL, LOWERED, WHOLE, Pass
@@ -48,7 +47,6 @@ LONG = 3.0
 _PHASES = {0: (), 1: ("forward",), 2: ("backward",), 3: ("forward", "backward")}
 
 
-@dataclass(frozen=True)
 class ChoosePieces(Pass):
     """Mark collectives with the attribute `pieces`. number: of pieces for all that can have so many; 0 for the best
     number."""

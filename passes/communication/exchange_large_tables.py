@@ -7,7 +7,6 @@ launch them in rounds: that takes time, and splits the step into two CUDA graphs
 from __future__ import annotations
 
 from mspc.ir.graph import Graph
-from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import GLOBAL, OPENED, Pass
 from mspc.passes.communication.exchange_rows import exchange
 
@@ -15,7 +14,6 @@ LEAST = 64 << 20
 """Bytes to save at least: those that a GPU sends in the time of an exchange without rows."""
 
 
-@dataclass(frozen=True)
 class ExchangeLargeTables(Pass):
     """Exchange rows instead of gathering large tables. least: the bytes that an exchange must save."""
 

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
@@ -31,7 +30,6 @@ from mspc.passes.lib.redistribution import cost
 Users = dict[Value, list[Node]]
 
 
-@dataclass(frozen=True)
 class ExchangeRows(Pass):
     """Exchange the rows that are read instead of gathering tables."""
 

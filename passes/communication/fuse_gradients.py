@@ -45,7 +45,6 @@ class _Bucket:
     first_use: int = 1 << 60
 
 
-@dataclass(frozen=True)
 class FuseGradients(Pass):
     """Fuse gradient AllReduces into buckets."""
 

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.borders import MARKS, Border, Enter, Turn
@@ -37,7 +36,6 @@ REDUCTION_WORDS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
 class InsertRedistribution(Pass):
     """Insert Redistribute nodes between disagreeing layouts."""
 

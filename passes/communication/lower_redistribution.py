@@ -13,7 +13,6 @@ from typing import cast
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value, copied_node, element_layouts, element_types, operand_types
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout
 from mspc.ir.types import StackType, TensorType
 from mspc.ops.collective.base import Collective
@@ -29,7 +28,6 @@ from mspc.passes.lib.redistribution import emit_collective, plan
 from mspc.sharding.pieces import missing_elements
 
 
-@dataclass(frozen=True)
 class LowerRedistribution(Pass):
     """Plan every Redistribute and emit its steps."""
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import gradient_names
 from mspc.ir.types import BOOL, TensorType
 from mspc.ops.collective.base import Collective
@@ -31,7 +30,6 @@ Trained = dict[Value, list[Parameter]]
 """The parameters of the program whose gradients nodes are."""
 
 
-@dataclass(frozen=True)
 class ReduceGradients(Pass):
     """Insert the AllReduce of every gradient that an update uses."""
 

@@ -28,7 +28,6 @@ from mspc.analysis.aliasing import SHADOW, most_alive
 from mspc.analysis.cost.machine import H200, Machine
 from mspc.analysis.cost.nodes import seconds
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.varying import ascending
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather
@@ -51,7 +50,6 @@ SLOWED = 2.0
 early holds up all that is after it (measured: a twentieth of a step), one that comes late costs nothing."""
 
 
-@dataclass(frozen=True)
 class ScheduleCommunication(Pass):
     """Put collectives on the stream of communication and order the nodes around them."""
 

@@ -25,7 +25,6 @@ from typing import Any
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import OFFLOAD, Graph, Node, Value
 from mspc.ir.iterative import iterative
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.matmul import BatchMatMul, MatMul
@@ -49,7 +48,6 @@ from mspc.passes.lib.collective_pieces import (
 )
 
 
-@dataclass(frozen=True)
 class SendInPieces(Pass):
     """Take collectives with the attribute `pieces` apart."""
 

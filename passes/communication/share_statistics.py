@@ -9,12 +9,10 @@ So a step on many ranks equals one device's on all rows. An operator that has gr
 from __future__ import annotations
 
 from mspc.ir.graph import Graph
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.op import Op
 from mspc.passes.base import GLOBAL, Pass
 
 
-@dataclass(frozen=True)
 class ShareStatistics(Pass):
     """Compute statistics of a batch over the rows of all ranks."""
 

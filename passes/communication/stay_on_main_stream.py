@@ -14,12 +14,10 @@ from collections.abc import Sequence
 
 from mspc.analysis.aliasing import SHADOW
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.collectives import is_small
 from mspc.passes.base import Pass
 
 
-@dataclass(frozen=True)
 class StayOnMainStream(Pass):
     """Move small collectives that the next node waits for back to the main stream."""
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 
 from mspc.ir.graph import Graph, Node, operand_types
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.base import SUMMED
 from mspc.ops.collective.collectives import AllReduce, is_small
@@ -26,7 +25,6 @@ _RANKS = 2
 _TYPES = (FLOAT16, BFLOAT16, FLOAT32)
 
 
-@dataclass(frozen=True)
 class SumInReaders(Pass):
     """Let the kernel that reads an AllReduce of two ranks add up its parts."""
 

@@ -22,7 +22,6 @@ from mspc.passes.base import Pass
 from mspc.passes.fusion.rewriter import Emitter
 
 
-@dataclass(frozen=True)
 class SumJoined(Pass):
     """Move splits after reductions."""
 

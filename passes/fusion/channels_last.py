@@ -11,7 +11,6 @@ network in which more bytes would be moved than convolutions move themselves sta
 from __future__ import annotations
 
 from mspc.ir.graph import Graph, element_types
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.convolution.base import last_order
 from mspc.ops.memory_order import MemoryOrder
 from mspc.ops.op import Op
@@ -19,7 +18,6 @@ from mspc.passes.base import Pass
 from mspc.passes.fusion.reordering import moved_bytes, reorder
 
 
-@dataclass(frozen=True)
 class ChannelsLast(Pass):
     """Change the order of the dimensions of all images that convolutions make and read."""
 

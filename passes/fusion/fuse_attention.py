@@ -35,7 +35,6 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import LogicalNot
@@ -56,7 +55,6 @@ from mspc.passes.fusion.attention_match import (
 from mspc.passes.fusion.attention_scores import may_be_attention, may_shard_queries
 
 
-@dataclass(frozen=True)
 class FuseAttention(Pass):
     """Replace products around a softmax by FlashAttentionScore."""
 

@@ -16,7 +16,6 @@ from typing import cast
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Constant, Graph, Node, Value, element_types
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import Binary, Elementwise
 from mspc.ops.control.structural import TupleGetItem
@@ -32,7 +31,6 @@ from mspc.passes.fusion.fusion_groups import GroupSlot, LineTable, Member, NodeL
 from mspc.passes.fusion.rewriter import Rewriter, element, gathered, node_like, parts_of
 
 
-@dataclass(frozen=True)
 class FuseElementwise(Pass):
     """Fuse elementwise operators and the reductions that follow them."""
 

@@ -8,7 +8,6 @@ Fewer scores are fused if strategies shard the queries: ranks exchange slices of
 from __future__ import annotations
 
 from mspc.ir.graph import Graph
-from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
 from mspc.passes.fusion.attention_scores import may_be_attention, may_shard_queries
 
@@ -16,7 +15,6 @@ LEAST = 1 << 12
 """Scores of a head from which an attention is fused: those of some 64 queries and keys."""
 
 
-@dataclass(frozen=True)
 class FuseLargeAttention(Pass):
     """Replace products around a softmax of long rows by FlashAttentionScore."""
 

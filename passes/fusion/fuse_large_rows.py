@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from mspc.analysis.aliasing import step_elements
 from mspc.ir.graph import Graph
-from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass
 
 LEAST = 1 << 24
 """Elements of a step, twice as many as those from which loops are compiled: fused, there are fewer."""
 
 
-@dataclass(frozen=True)
 class FuseLargeRows(Pass):
     """Fuse operators along rows with the elementwise ones around them, in all graphs of a large program."""
 

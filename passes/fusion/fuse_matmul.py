@@ -21,7 +21,6 @@ from functools import cached_property
 
 from mspc.analysis.aliasing import first_changes
 from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT32, HALVES, TensorType, Type
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add, AddN
@@ -33,7 +32,6 @@ from mspc.passes.fusion.rewriter import Rewriter, fused, parts_of, successor
 from mspc.passes.per_rank.execute import Execute
 
 
-@dataclass(frozen=True)
 class FuseMatmul(Pass):
     """Replace matmuls and the operators after them by FusedMatMul."""
 

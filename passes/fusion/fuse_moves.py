@@ -43,7 +43,6 @@ WORK = 0.5
 """Bytes that could be moved while a line computes an element."""
 
 
-@dataclass(frozen=True)
 class FuseMoves(Pass):
     """Make operators that move elements lines of the kernels that read them."""
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mspc.ir.graph import Graph, Node, Value, element_types
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import reshapes
@@ -28,7 +27,6 @@ from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.rewriter import Rewriter, fused, node_like, successor
 
 
-@dataclass(frozen=True)
 class FuseNorm(Pass):
     """Replace LayerNorm and its gradients by their fused forms."""
 

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph
-from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.fuse_elementwise import fuse_groups, plain_sources
 
 
-@dataclass(frozen=True)
 class FuseRows(Pass):
     """Fuse operators along rows with the elementwise ones around them."""
 

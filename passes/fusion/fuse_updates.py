@@ -284,7 +284,6 @@ _PARTS = TupleGetItem, Cast, Split, StridedSlice, FusedElementwise
 """Operators that take a gradient from a sum, if they have one operand."""
 
 
-@dataclass(frozen=True)
 class FuseUpdates(Pass):
     """Group the updates of parameters."""
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 
 from mspc.ir.graph import Graph, Node, operand_types
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, HALVES, DType, TensorType, TupleType
 from mspc.ops.fused.grouped_rows import GroupedLookups, GroupedRowSums
 from mspc.ops.op import Op
@@ -25,7 +24,6 @@ from mspc.passes.fusion.fusion_groups import looked_at
 from mspc.passes.fusion.rewriter import Rewriter, groups_of_alike, node_like, parts_of, successor
 
 
-@dataclass(frozen=True)
 class GroupLookups(Pass):
     """Group lookups, and group sums of rows."""
 

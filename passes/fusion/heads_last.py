@@ -12,14 +12,12 @@ as far as they can (`reordering`): rotary positions, norms of heads, slices. It 
 from __future__ import annotations
 
 from mspc.ir.graph import Graph
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.memory_order import MemoryOrder
 from mspc.ops.nn.attention_base import HEADS_BEHIND, AttentionOp
 from mspc.passes.base import Pass
 from mspc.passes.fusion.reordering import moved_bytes, reorder
 
 
-@dataclass(frozen=True)
 class HeadsLast(Pass):
     """Let attention read and write tensors in the order of the sequence."""
 

@@ -21,7 +21,6 @@ import math
 from collections.abc import Sequence
 
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import BiasAdd, MatMul
@@ -35,7 +34,6 @@ from mspc.passes.fusion.rewriter import Emitter
 from mspc.passes.lib.stage_placement import computed_by
 
 
-@dataclass(frozen=True)
 class JoinProducts(Pass):
     """Replace matmuls of one operand by one. stage: a pipeline stage; -1: all."""
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.reshape import Reshape
@@ -24,7 +23,6 @@ from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.rewriter import Rewriter
 
 
-@dataclass(frozen=True)
 class JoinSlices(Pass):
     """Replace sums of gradients of slices by one concatenation."""
 

@@ -30,7 +30,6 @@ from mspc.analysis.cost.nodes import cost_of_fused, instructions
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.iterative import iterative
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import along_rows, by_element, closes
@@ -344,7 +343,6 @@ MOST_ROUNDS = 8
 """Cuts of one graph."""
 
 
-@dataclass(frozen=True)
 class KeepForGradients(Pass):
     """Recompute values that cost more to store for the gradients."""
 

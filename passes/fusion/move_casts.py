@@ -19,7 +19,6 @@ from typing import Any, TypeGuard, cast
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.iterative import iterative
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
@@ -32,7 +31,6 @@ EXACT = {FLOAT16: (FLOAT32, FLOAT64), BFLOAT16: (FLOAT32, FLOAT64), FLOAT32: (FL
 """Element types that hold all numbers of another."""
 
 
-@dataclass(frozen=True)
 class MoveCasts(Pass):
     """Let casts and operators that only move elements trade places."""
 

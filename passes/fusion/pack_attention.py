@@ -224,7 +224,6 @@ def _holds(whole: Node, part: Node, flat: Coordinate, shape: Shape) -> bool:
     return False
 
 
-@dataclass(frozen=True)
 class PackAttention(Pass):
     """Replace the three operands of attentions by one. stage: a pipeline stage; -1: all."""
 

@@ -12,7 +12,6 @@ which follows, knows products of rows. It runs on a rank's graph.
 from __future__ import annotations
 
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
@@ -20,7 +19,6 @@ from mspc.passes.fusion.rewriter import Emitter
 from mspc.passes.fusion.simplify_products import left_of_batch
 
 
-@dataclass(frozen=True)
 class ProductsOfRows(Pass):
     """Replace a batch of products with one matrix by one product of all rows."""
 

@@ -40,7 +40,6 @@ LITTLE = 64
 """A part of a value's bytes that may be stored longer beside what is stored in its place."""
 
 
-@dataclass(frozen=True)
 class RecomputeElementwise(Pass):
     """Let kernels recompute operands."""
 

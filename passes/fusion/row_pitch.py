@@ -16,7 +16,6 @@ import math
 from collections.abc import Iterator
 
 from mspc.ir.graph import Graph, Node, Value, element_types, operand_types
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, expanded_steps
@@ -30,7 +29,6 @@ LEAST = 1024
 """Bytes of a row from which a gap is nothing beside it."""
 
 
-@dataclass(frozen=True)
 class RowPitch(Pass):
     """Record the pitch of rows of results."""
 

@@ -78,7 +78,6 @@ class _Shared:
     factors: dict[Node, _Product]
 
 
-@dataclass(frozen=True)
 class ShareSums(Pass):
     """Let sums that differ by a scale read memory once."""
 

@@ -21,7 +21,6 @@ from typing import Any
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.iterative import iterative
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, HALVES
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import AddN
@@ -37,7 +36,6 @@ from mspc.passes.fusion.rewriter import NodeWalk
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class SimplifyProducts(Pass):
     """Put transposes and sums into the products next to them."""
 

@@ -104,7 +104,6 @@ MOST_TERMS = 64
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class SplitAddends(Pass):
     """Replace sums that attention adds to its scores by their parts."""
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value, element_types
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
 from mspc.ops.control.structural import TupleGetItem, items
 from mspc.ops.fused.norms import BatchStatistics, JoinMovingStatistics, MovingStatistics
@@ -40,7 +39,6 @@ from mspc.passes.base import Pass
 from mspc.passes.fusion.rewriter import split
 
 
-@dataclass(frozen=True)
 class SplitBatchNorm(Pass):
     """Replace BatchNorm, its gradient and their parts."""
 

@@ -10,13 +10,11 @@ The bits are those of Dropout on any number of ranks.
 from __future__ import annotations
 
 from mspc.ir.graph import Graph
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.random.dropout import Dropout
 from mspc.passes.base import Pass
 from mspc.passes.fusion.rewriter import split
 
 
-@dataclass(frozen=True)
 class SplitDropout(Pass):
     """Replace Dropout of single elements by its mask and a product."""
 

@@ -18,7 +18,6 @@ from typing import cast
 from mspc.analysis.aliasing import Updates
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.fused.kernel import row_of
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
@@ -26,7 +25,6 @@ from mspc.passes.fusion.fusion_groups import enough_rows
 from mspc.passes.fusion.rewriter import node_like, split
 
 
-@dataclass(frozen=True)
 class SplitNorm(Pass):
     """Replace operators along rows by several."""
 

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import cast
 
 from mspc.ir.graph import Graph, Node, Value, operand_types
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.op import Op
@@ -25,7 +24,6 @@ from mspc.passes.base import Pass
 from mspc.passes.fusion.rewriter import Rewriter, node_like
 
 
-@dataclass(frozen=True)
 class SumInKernels(Pass):
     """Let operators sum their results."""
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph, Node, Value, element_types
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Unstack
@@ -27,7 +26,6 @@ HELD = 16 << 20
 """Bytes of slices, which are all made with the first of them."""
 
 
-@dataclass(frozen=True)
 class UnstackSlices(Pass):
     """Make slices of one tensor together."""
 

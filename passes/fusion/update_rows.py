@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph, Node, Value, element_types, operand_types
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.grouped_rows import GroupedRowSums, GroupedRowUpdate
@@ -27,7 +26,6 @@ from mspc.passes.fusion.fusion_groups import looked_at
 from mspc.passes.fusion.rewriter import Rewriter, element, node_like
 
 
-@dataclass(frozen=True)
 class UpdateRows(Pass):
     """Update rows in place of tables."""
 

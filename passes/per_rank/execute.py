@@ -7,12 +7,10 @@ are gone, those of parameters stay, since a run slices weights and inputs by the
 from __future__ import annotations
 
 from mspc.ir.graph import Graph
-from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.cleanup.simplify import Simplify
 
 
-@dataclass(frozen=True)
 class Execute(Pass):
     """Simplify once more and drop the compiler's own annotations."""
 

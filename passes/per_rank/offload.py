@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.ir.graph import OFFLOAD, WORK, Graph
-from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.communication.schedule_communication import ONE_HOST
 from mspc.passes.lib.host_memory import (
@@ -29,7 +28,6 @@ from mspc.passes.lib.host_memory import (
 )
 
 
-@dataclass(frozen=True)
 class Offload(Pass):
     """Let states and activations live on the host."""
 

@@ -11,14 +11,12 @@ from the backward part into the forward part.
 from __future__ import annotations
 
 from mspc.ir.graph import Graph, Node, Value, element_types
-from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
 
 SMALL = 1 << 20
 """Bytes of results up to which a node moves: they live longer then."""
 
 
-@dataclass(frozen=True)
 class ReadEarly(Pass):
     """Put the nodes that make values for the host right after their operands."""
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGE, STAGES, Constant, Graph, Node, Value, copied_parameter
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.borders import Joined
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.passes.base import GLOBAL, LOWERED, WHOLE, Pass
@@ -23,7 +22,6 @@ Shared = dict[tuple[Value, object], Node]
 """Nodes that operators became and share, by the value and the question that they answer."""
 
 
-@dataclass(frozen=True)
 class SliceToRank(Pass):
     """Specialise the graph for `rank`."""
 

@@ -21,7 +21,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import STAGE, STAGES, Graph, Node, Parameter, Value, mark_stages
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.regions import Loop, Scan, body_of
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.op import Op
@@ -53,7 +52,6 @@ EVERYWHERE: frozenset[int] = frozenset()
 """The stages of values that every stage has, or can compute."""
 
 
-@dataclass(frozen=True)
 class AssignStages(Pass):
     """Give operators their stages."""
 

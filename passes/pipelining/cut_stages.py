@@ -24,7 +24,6 @@ from mspc.passes.lib.stage_placement import micro_batch_loop, placement_of
 from mspc.passes.lib.stage_programs import Messages, StageProgram
 
 
-@dataclass(frozen=True)
 class CutStages(Pass):
     """Keep the work of `stage`."""
 

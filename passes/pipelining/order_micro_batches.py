@@ -14,13 +14,11 @@ known, among the work (`sent_when_known`).
 from __future__ import annotations
 
 from mspc.ir.graph import STAGE, STAGES, Graph, Node
-from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.lib.stage_placement import micro_batch_loop
 from mspc.passes.lib.stage_programs import OrderedWork, sent_when_known
 
 
-@dataclass(frozen=True)
 class OrderMicroBatches(Pass):
     """Replace the loop over micro-batches by the stage's actions."""
 

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Constant, Graph, Node, Parameter, operand_types
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import INTERLEAVED, Axes, Layout, NamedLayout, spread
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
@@ -32,7 +31,6 @@ from mspc.sharding.rules import Dim, Rule
 STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistribute, RegionOp, MakeStack, TurnCount)
 
 
-@dataclass(frozen=True)
 class CheckStrategies(Pass):
     """Attach the layouts of configured operators; report every invalid strategy."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from mspc.ir.diagnostics import raise_all
 from mspc.ir.graph import Graph
-from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
 from mspc.passes.lib.strategies import decompose_nodes
 from mspc.passes.sharding.check_strategies import strategy_mistakes
@@ -18,7 +17,6 @@ from mspc.passes.sharding.check_strategies import strategy_mistakes
 SHARDED_MODES = ("semi_auto_parallel", "auto_parallel")
 
 
-@dataclass(frozen=True)
 class Decompose(Pass):
     """Put several operators in the place of one if its strategy asks for it."""
 

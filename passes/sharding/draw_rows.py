@@ -13,7 +13,6 @@ graphs and out of them again.
 from __future__ import annotations
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.random.words import draws_by_place
 from mspc.passes.base import GLOBAL, WHOLE, Pass
@@ -22,7 +21,6 @@ from mspc.passes.lib.gradients import number_calls
 from mspc.passes.lib.opened_graphs import opened
 
 
-@dataclass(frozen=True)
 class DrawRows(Pass):
     """Let operators that draw numbers draw those of the global batch."""
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 from functools import partial
 
 from mspc.ir.graph import Graph, Node
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.borders import Border
 from mspc.passes.base import DIFFERENTIATED, GLOBAL, KNOWN, OPENED, SEARCHED, Pass
 from mspc.passes.lib.choices import multiplies, release_constraints
@@ -33,7 +32,6 @@ from mspc.passes.lib.propagation import (
 )
 
 
-@dataclass(frozen=True)
 class PropagateSharding(Pass):
     """Decide the layouts of all nodes and parameters."""
 

@@ -15,12 +15,10 @@ of blocks.
 from __future__ import annotations
 
 from mspc.ir.graph import Graph
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.math.matmul import GroupedProduct
 from mspc.passes.base import Pass
 
 
-@dataclass(frozen=True)
 class RouteExperts(Pass):
     """Compute grouped products whose experts are sharded on rows in blocks."""
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 
 from mspc.ir.graph import Graph
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.tensor.embedding import Gather
 from mspc.passes.base import Pass
 
@@ -23,7 +22,6 @@ SCATTERS = "mspc.ops.tensor.scatter"
 """The module of scatters: a graph has none if nothing has loaded it, as few programs do."""
 
 
-@dataclass(frozen=True)
 class RouteSlots(Pass):
     """Look rows up in tables without a spare row."""
 

@@ -17,7 +17,6 @@ from dataclasses import replace
 
 from mspc.ir.diagnostics import MspcError, did_you_mean, raise_all
 from mspc.ir.graph import Graph, Node, Value, element_layouts
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ops.control.borders import Back, Enter, Joined, Keep
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
@@ -31,7 +30,6 @@ from mspc.sharding.rules import Rule
 MOST_LISTED = 5
 
 
-@dataclass(frozen=True)
 class ShardByPlan(Pass):
     """Recompute cells, keep values on the host, store parameters and shard operators as the plan in the header says."""
 

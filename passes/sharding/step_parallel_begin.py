@@ -7,12 +7,10 @@ Input: the graph after propagation. Output: a new graph of the forward operators
 from __future__ import annotations
 
 from mspc.ir.graph import Graph, Node, Parameter, Value, copied_region
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import Depend
 from mspc.passes.base import WHOLE, Pass
 
 
-@dataclass(frozen=True)
 class StepParallelBegin(Pass):
     """Copy the forward part with its strategies."""
 

@@ -9,12 +9,10 @@ Output: all nodes and parameters with layouts; in the header the plan's cost and
 from __future__ import annotations
 
 from mspc.ir.graph import Graph
-from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import DIFFERENTIATED, GLOBAL, KNOWN, OPENED, Pass
 from mspc.passes.lib.plan_header import wants_search
 
 
-@dataclass(frozen=True)
 class SearchSharding(Pass):
     """Decide the layouts of all nodes and parameters together."""
 
