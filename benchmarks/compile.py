@@ -133,46 +133,46 @@ LARGE = (
 def quick_start(script: Path, tries: range) -> None:
     """Print the times of a small script's compile."""
     seconds, passes = min(in_process(script) for _ in tries)
-    print(f"launch -> execute graphs of {RANKS} ranks in memory {1e3 * seconds:8.1f} ms   (at most 60)")
+    print(f"launch -> execute graphs of {RANKS} ranks in memory {1e3 * seconds:8.1f} ms   (limit 60)")
     for name, part in passes.items():
         print(f"    {name:44} {1e3 * part:8.1f} ms")
     dumps = min(command(script, "--ranks", str(RANKS), "--save-graphs") for _ in tries)
-    print(f"mspc compile with all dumps of {RANKS} ranks          {dumps.seconds:6.2f} s   (at most 1.3)")
+    print(f"mspc compile with all dumps of {RANKS} ranks          {dumps.seconds:6.2f} s   (limit 1.3)")
     few, many = (min(command(script, "--ranks", str(n), "--rank", "0") for _ in tries) for n in (RANKS, 4096))
     print(f"--rank 0 of {RANKS} and 4096 ranks {few.seconds:6.2f} s {many.seconds:6.2f} s "
-          f"{many.seconds / few.seconds:5.2f} x (at most 1.3)")  # fmt: skip
+          f"{many.seconds / few.seconds:5.2f} x (limit 1.3)")  # fmt: skip
     spent = sorted(imports(script).items(), key=lambda item: -item[1])
     largest = ", ".join(f"{name} {part:.2f}" for name, part in spent[:6])
-    print(f"   of a compile imports {sum(part for _, part in spent):.2f} s: {largest}")
+    print(f"   imports of one compile {sum(part for _, part in spent):.2f} s: {largest}")
 
 
 def layers_and_ranks(tries: range) -> None:
     """Print how a compile grows."""
     runs = {layers: min(in_process(SCRIPT, str(layers)) for _ in tries) for layers in (12, 24)}
     twelve, twice = runs[12][0], runs[24][0]
-    print(f"12 layers, captured to all {RANKS} ranks' graphs in memory  {twelve:6.2f} s   (at most 1.0)")
-    print(f"24 layers {' ' * 42} {twice:6.2f} s   {twice / twelve:.2f} x 12 (at most 2.2)")
+    print(f"12 layers, captured to all {RANKS} ranks' graphs in memory  {twelve:6.2f} s   (limit 1.0)")
+    print(f"24 layers {' ' * 42} {twice:6.2f} s   {twice / twelve:.2f} x 12 (limit 2.2)")
     print("   " + ", ".join(f"{name} {seconds * 1e3:.0f} ms" for name, seconds in runs[24][1].items()))
     few, many = (min(ranks_in_memory(n) for _ in tries) for n in (RANKS, MANY))
     print(
         f"12 layers, graphs of {RANKS} and {MANY} ranks in memory       {few[0]:6.2f} s {many[0]:6.2f} s "
-        f"{many[0] / few[0]:5.2f} x {RANKS} ranks (at most 3)"
+        f"{many[0] / few[0]:5.2f} x {RANKS} ranks (limit 3)"
     )
     print(
-        f"   with each rank's kind found ({few[2]} and {many[2]} kinds)       {few[1]:6.2f} s {many[1]:6.2f} s "
+        f"   with kinds of ranks ({few[2]} and {many[2]} kinds)       {few[1]:6.2f} s {many[1]:6.2f} s "
         f"{many[1] / few[1]:5.2f} x {RANKS} ranks"
     )
     dumps = min(command(SCRIPT, "--ranks", str(RANKS), "--save-graphs", arguments=("24",)) for _ in tries)
-    print(f"24 layers, mspc compile with all dumps of {RANKS} ranks    {dumps.seconds:6.2f} s   (at most 3)")
+    print(f"24 layers, mspc compile with all dumps of {RANKS} ranks    {dumps.seconds:6.2f} s   (limit 3)")
     one, of_many = (
         min(command(SCRIPT, "--ranks", str(n), "--rank", "0", arguments=("24",)) for _ in tries) for n in (RANKS, MANY)
     )
-    grown = f"{of_many.seconds / one.seconds:.2f} x {RANKS} ranks (at most 1.3)"
+    grown = f"{of_many.seconds / one.seconds:.2f} x {RANKS} ranks (limit 1.3)"
     print(f"24 layers, {MANY} ranks, --rank 0 {' ' * 20} {of_many.seconds:6.2f} s   {grown}")
     flags = ("--ranks", str(MOST), "--rank", "0", "--level", "1")
     deep = min(command(SCRIPT, *flags, arguments=("126",)) for _ in tries)
-    print(f"126 layers, {MOST} ranks, --rank 0, dumps of level 1    {deep.seconds:6.2f} s   (at most 10)")
-    print(f"   memory at most {' ' * 34} {deep.memory:6.0f} MB (at most 300)")
+    print(f"126 layers, {MOST} ranks, --rank 0, dumps of level 1    {deep.seconds:6.2f} s   (limit 10)")
+    print(f"   peak memory {' ' * 37} {deep.memory:6.0f} MB (limit 300)")
 
 
 def main() -> None:
@@ -191,9 +191,9 @@ def main() -> None:
         cost = min(command(SCRIPT.with_name(large.script), *flags, arguments=large.sizes.split()) for _ in tries)
         print(
             f"{large.name:22} {large.ranks:5} ranks, {f'--rank {large.rank}' if large.rank else 'all':8}:  "
-            f"{cost.seconds:6.2f} s (at most {large.seconds:g}; processor {cost.processor:.2f} s)  "
-            f"{cost.memory:5.0f} MB (at most {large.memory:g})  "
-            f"{cost.written:5.1f} MB written (at most {large.written:g})"
+            f"{cost.seconds:6.2f} s (limit {large.seconds:g}; processor {cost.processor:.2f} s)  "
+            f"{cost.memory:5.0f} MB (limit {large.memory:g})  "
+            f"{cost.written:5.1f} MB written (limit {large.written:g})"
         )
 
 

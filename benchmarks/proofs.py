@@ -79,7 +79,7 @@ def main() -> None:
         most = max(memory.most, used.ru_maxrss << 10)  # of what is over within two looks one process tells
         spent = used.ru_utime + used.ru_stime
         print(
-            f"{name:6} {ranks:5} ranks: {seconds:6.1f} s, {spent:6.1f} s of the processor, "
+            f"{name:6} {ranks:5} ranks: {seconds:6.1f} s, {spent:6.1f} s of CPU, "
             f"{most / 1e9:4.1f} GB, status {os.waitstatus_to_exitcode(status)}: {said[-1] if said else ''}",
             flush=True,
         )

@@ -2,11 +2,11 @@
 
     python benchmarks/search.py [--largest] [--memory 80GB] [--only 8B] [--stages]
 
-Prints for every network the seconds until the plan stands (the script is read and differentiated before), of them those
-of the search itself, what the plan costs, and how far from the best of its kind it is proved to be. Nothing is computed
-and no weight is made. Within a limit of memory collectives, copies and what is computed again cost what they do on
-H200s. With `--stages` the same networks, their layers one graph, are searched in stages, from the built network to the
-complete table: seconds on the clock and of processor, and what was chosen.
+Prints for every network the seconds of tracing and differentiation, of the plan and of the solver, the bytes that the
+plan sends, and its gap to the solver's lower bound. Nothing is computed and no weight is allocated. With a memory
+limit, collectives, copies and recomputation have the rates of an H200. With `--stages` the same networks, with
+their layers as one graph, are divided into stages: wall and CPU seconds from the built network to the complete table,
+and the plans.
 """
 
 from __future__ import annotations
@@ -172,9 +172,9 @@ def measure(name: str, size: Size, memory: int = 0) -> None:
     gap = 1 - found.proven / found.cost
     held = graph.attrs.get("search_held")
     print(
-        f"{name}: read {ready - begin:.2f} s, plan {placed - ready:.2f} s, of it search {noted['search']:.2f} s; "
-        f"{found.cost / 1e9:.3f} GB sent by a rank, at most {gap:.2%} too many, mesh {noted['found'].mesh}"
-        + (f", {held / 1e9:.1f} GB held" if held else "")
+        f"{name}: tracing {ready - begin:.2f} s, plan {placed - ready:.2f} s (solver {noted['search']:.2f} s); "
+        f"{found.cost / 1e9:.3f} GB sent per rank, gap {gap:.2%}, mesh {noted['found'].mesh}"
+        + (f", {held / 1e9:.1f} GB of memory" if held else "")
     )
 
 
@@ -195,7 +195,7 @@ def measure_stages(name: str, size: Size, memory: int = 0) -> None:
     for row in plans.plans:
         told = f"{row.schedule} in {row.stages} stages, a step of {row.step:.3f} s, {row.memory / 1e9:.1f} GB"
         print(f"    {row.name}: {told}")
-    print(f"{name}: {took:.2f} s, {own:.2f} s of processor, at most {plans.gap:.1%} too slow by the times of units")
+    print(f"{name}: {took:.2f} s, {own:.2f} s of CPU, gap {plans.gap:.1%}")
 
 
 def _processor() -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import benchmarks.records.__main__ as records
 from benchmarks import estimates
 from mspc.analysis.cost.machine import H200
 from mspc.search.calibration.machine_file import write_machine
@@ -34,9 +35,7 @@ Net()(Tensor(np.ones((4, 8)), ms.float32))
 def benchmark(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": "/usr/bin:/bin", "CI": "true"}
     command = [sys.executable, *arguments]
-    return subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=HANG
-    )
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=HANG)
 
 
 def test_start_up(root: Path, tmp_path: Path) -> None:
@@ -63,6 +62,26 @@ def test_start_up_hands_on_what_is_wrong(root: Path, tmp_path: Path) -> None:
 def test_others_begin(root: Path, arguments: list[str]) -> None:
     done = benchmark(root, *arguments)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_page_has_the_records(root: Path) -> None:
+    assert records.PAGE.read_text(encoding="utf-8") == records.page(), "run `python -m benchmarks.records`"
+    assert all(
+        set(records.FIELDS) <= record.keys() and {"text", "output"} & record.keys()
+        for record in records.records().values()
+    )
+
+
+def test_a_record_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    file = tmp_path / "10-version.toml"
+    file.write_text('title = "Version"\ncommand = "python --version"\nmachine = "old"\ndate = "2020-01-01"\n')
+    records.renew("version", 'a machine named "new"')
+    assert '| [Version](#version) | `python --version` | a machine named "new" |' in records.page()
+    assert f"```text\nPython {sys.version.split()[0]}\n```" in records.page()
+    file.write_text(file.read_text().replace("--version", "--no-such-option"))
+    with pytest.raises(SystemExit, match="ended with status 2; the record is unchanged"):
+        records.renew("version", "other")
 
 
 def test_commands_of_the_page_begin(root: Path) -> None:

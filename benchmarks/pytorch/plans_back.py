@@ -1,6 +1,6 @@
 """Collectives of plans that are written back: those that mspc says, and those that PyTorch sends for the same plan.
 
-    python -m benchmarks.pytorch.plans_back [--only NAME]... [--write docs/reference/benchmarks.md]
+    python -m benchmarks.pytorch.plans_back [--only NAME]...
 
 Small models of transformers are compiled for four ranks with `--out-torch`, and run as that file says on four CPU
 processes of PyTorch (gloo). Needs torch and transformers.
@@ -23,7 +23,6 @@ from benchmarks.pytorch.small_models import export
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = Path(__file__).with_name("torch_processes.py")
 RANKS, STEPS = 4, 3
-BEGIN, END = "<!-- collectives -->\n", "<!-- end of collectives -->\n"
 ATTENTION = {
     **{f"model.layers.*.self_attn.{name}_proj": "colwise" for name in "qkv"},
     "model.layers.*.self_attn.o_proj": "rowwise", "lm_head": "colwise_gather_output",
@@ -111,17 +110,11 @@ def _cells(sent: Mapping[str, list[int]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", choices=list(PLANS))
-    parser.add_argument("--write", type=Path)
     asked = parser.parse_args()
-    lines = ["| plan | | mspc | bytes | PyTorch | bytes |", "|---|---|---|--:|---|--:|"]
+    print("| plan | | mspc | bytes | PyTorch | bytes |\n|---|---|---|--:|---|--:|")
     for name in asked.only or PLANS:
         with tempfile.TemporaryDirectory() as folder:
-            lines += rows(name, compared(name, Path(folder)))
-        print("\n".join(lines[-2:]), flush=True)
-    if asked.write:
-        before, begin, rest = asked.write.read_text().partition(BEGIN)
-        _, end, after = rest.partition(END)
-        asked.write.write_text(before + begin + "\n".join(lines) + "\n" + end + after)
+            print("\n".join(rows(name, compared(name, Path(folder)))), flush=True)
 
 
 if __name__ == "__main__":

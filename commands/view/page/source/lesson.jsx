@@ -53,7 +53,7 @@ export function Lesson({ graph, select, setTab }) {
   const overhead = Math.max(0, 1 - Math.max(step.compute, step.memory, step.network) / schedule.total);
   return (
     <article class="lesson">
-      <h2>What bounds a step</h2>
+      <h2>Limits of a step</h2>
       <p>A step of the {graph.title} takes {timeText(schedule.total)} on {machine.name}, as predicted. A machine has three limits: how fast it multiplies, how fast it reads and writes memory, and how fast ranks send to each other. No plan with this work is faster than the slowest of the three.</p>
       <ul>
         <li><b>Arithmetic:</b> matmuls and convolutions have {countText(step.operations)}FLOP, which take at least {timeText(step.compute)}.</li>
