@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import subprocess
@@ -73,6 +74,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[THOROUGH] = "1"  # files count their cases when they are loaded
     config.option.loadscopereorder = False  # xdist's own order is by the number of tests in a file
     gc.disable()  # until all is collected, of which nothing goes
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        stack = contextlib.ExitStack()
+        stack.enter_context(server_of_commands())  # one for all processes of xdist, which inherit its address
+        config.add_cleanup(stack.close)
     if hasattr(config, "workerinput") and config.option.verbose <= 0:
         from tests.distribution import send_less  # there is xdist
 
@@ -145,7 +150,14 @@ def _own_launcher() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _served() -> Iterator[None]:
-    """A process that runs commands of mspc for `tests.serving.SERVED`."""
+    """A server of commands, unless the process that started this one has one."""
+    with contextlib.nullcontext() if SERVER in os.environ else server_of_commands():
+        yield
+
+
+@contextlib.contextmanager
+def server_of_commands() -> Iterator[None]:
+    """Start a process that runs commands of mspc for `tests.serving.SERVED`, and end it."""
     with tempfile.TemporaryDirectory() as folder:  # its name is short, as that of a socket must be
         path = f"{folder}/socket"
         command, alone = [sys.executable, str(FOLDER / "server.py"), path], {"OPENBLAS_NUM_THREADS": "1"}
