@@ -86,29 +86,23 @@ class FunctionSource:
     offset: difference between the file's line numbers and the tree's.
     """
 
-    __slots__ = ("_assigned", "_locations", "_read_early", "file", "offset", "tree")
+    __slots__ = ("_locations", "file", "offset", "tree")
 
     def __init__(self, file: SourceFile, tree: FunctionTree, offset: int) -> None:
         self.file = file
         self.tree = tree
         self.offset = offset
         self._locations: dict[ast.AST, Location] = {}
-        self._assigned: frozenset[str] | None = None
-        self._read_early: dict[str, ast.Name] | None = None
 
     @property
     def assigned(self) -> frozenset[str]:
         """Names that are local to the function."""
-        if self._assigned is None:
-            self._assigned = assigned_names(self.tree)
-        return self._assigned
+        return assigned_names(self.tree)
 
     @property
     def read_early(self) -> dict[str, ast.Name]:
         """Local names that the text reads before it binds them, with the places."""
-        if self._read_early is None:
-            self._read_early = _read_early(self.tree, self.assigned) if self.assigned else {}
-        return self._read_early
+        return _read_early(self.tree)
 
     def location(self, node: ast.AST) -> Location:
         """Return the span of `node`, an expression or a statement; up to the end of the first line if it spans several
@@ -288,9 +282,13 @@ _OF_THEIR_OWN = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.Genera
 """Nodes with a scope of their own, or that read names later."""
 
 
-def _read_early(tree: ast.AST, assigned: frozenset[str]) -> dict[str, ast.Name]:
-    """Return the names in `assigned` that a function's body reads before it binds them, in the order of the text."""
+@lru_cache(maxsize=1024)
+def _read_early(tree: ast.AST) -> dict[str, ast.Name]:
+    """Return the local names that a function's body reads before it binds them, in the order of the text."""
     found: dict[str, ast.Name] = {}
+    assigned = assigned_names(tree)
+    if not assigned:
+        return found
     arguments = (argument.arg for argument in ast.walk(tree) if isinstance(argument, ast.arg))
     bound = set(arguments)
     todo: list[ast.AST] = list(reversed(tree.body)) if isinstance(tree, ast.FunctionDef) else []
