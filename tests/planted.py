@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.mutation.changes import put_in
+from tests.mutation.changes import put_in, remembered
 from tests.mutation.processes import forked
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -91,9 +91,10 @@ def outcomes(cases: Sequence[Case], jobs: int = 1) -> Iterator[tuple[Case, str, 
     """Every case with "equal", "differs" or why it could not be judged, and the last thing that verify says."""
     for name in ("verify", "verify_scale"):  # a process that only lists errors needs none of it
         importlib.import_module(f"mspc.commands.{name}")
-    for number, given in forked([lambda case=case: _outcome(case) for case in cases], jobs):
-        kind, said = given if isinstance(given, list) else (f"ended with status {given}", "")
-        yield cases[number], kind, said
+    with remembered():
+        for number, given in forked([lambda case=case: _outcome(case) for case in cases], jobs):
+            kind, said = given if isinstance(given, list) else (f"ended with status {given}", "")
+            yield cases[number], kind, said
 
 
 def _judged_steps() -> tuple[str, str]:

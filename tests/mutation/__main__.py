@@ -33,7 +33,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from tests.mutation.changes import changes, compiled, listed, places, put_in, shown
+from tests.mutation.changes import changes, compiled, listed, places, put_in, remembered, shown
 from tests.mutation.processes import forked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +63,12 @@ class Mutation:
             item.fixturenames[:] = [name for name in item.fixturenames if name != "_served"]  # type: ignore[attr-defined]
             self.items[item.nodeid] = item
         gc.collect()
-        gc.freeze()
+        with remembered():
+            self.try_changes()
+        return True
+
+    def try_changes(self) -> None:
+        """Try changes, and write what becomes of each."""
         reached = self.reached()
         tried = self.survived() if self.options.again else self.drawn()
         totals = collections.Counter[str]()
@@ -82,7 +87,6 @@ class Mutation:
                 results.write(json.dumps(record) + "\n")
                 results.flush()
         print(dict(totals), flush=True)
-        return True
 
     def reached(self) -> dict[int, list[tuple[float, str]]]:
         """By the number of a statement the tests that reach it and pass, with their seconds."""

@@ -6,7 +6,9 @@ Changes keep lines and names, so that a function's new code is found by the name
 from __future__ import annotations
 
 import ast
+import contextlib
 import gc
+import itertools
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,12 +121,37 @@ def compiled(path: Path, tree: ast.Module) -> dict[tuple[str, int], types.CodeTy
     return found
 
 
-def put_in(codes: dict[str, dict[tuple[str, int], types.CodeType]]) -> None:
-    """Give the functions of files, by the files' paths, other code."""
+_loaded: dict[str, list[types.FunctionType]] = {}
+"""The functions of files by their paths, while `remembered` lasts."""
+
+
+@contextlib.contextmanager
+def remembered() -> Iterator[None]:
+    """Find the loaded functions once for all processes that are forked meanwhile: it takes half a second, and in a
+    forked process copies the memory of all objects."""
+    _loaded.update(_functions())
+    try:
+        yield
+    finally:
+        _loaded.clear()
+
+
+def _functions() -> dict[str, list[types.FunctionType]]:
+    """Return the functions of all files by their paths, as the garbage collector knows them."""
+    found: dict[str, list[types.FunctionType]] = {}
     gc.unfreeze()
     for function in gc.get_objects():
-        if isinstance(function, types.FunctionType) and function.__code__.co_filename in codes:
-            old = function.__code__
-            new = codes[old.co_filename].get((old.co_name, old.co_firstlineno), old)
-            if new.co_freevars == old.co_freevars:
-                function.__code__ = new
+        if isinstance(function, types.FunctionType):
+            found.setdefault(function.__code__.co_filename, []).append(function)
+    gc.freeze()
+    return found
+
+
+def put_in(codes: dict[str, dict[tuple[str, int], types.CodeType]]) -> None:
+    """Give the functions of files, by the files' paths, other code."""
+    functions = _loaded if codes.keys() <= _loaded.keys() else _functions()
+    for function in itertools.chain(*(functions.get(file, ()) for file in codes)):
+        old = function.__code__
+        new = codes[old.co_filename].get((old.co_name, old.co_firstlineno), old)
+        if new.co_freevars == old.co_freevars:
+            function.__code__ = new
