@@ -141,7 +141,8 @@ def capture(model: str, given: dict[str, str]) -> None:
         return torch.stack(losses).sum() if losses else None
 
     def even(dispatcher: Any, own: torch.Tensor, received: torch.Tensor, size: int) -> tuple[Any, ...]:
-        counts = [own_rows * SEQUENCE * dispatcher.top_k // size] * size  # as routing in turns gives every rank
+        rows = own_rows if schedule is None else parallelism.pipeline_parallel_microbatch_size
+        counts = [rows * SEQUENCE * dispatcher.top_k // size] * size  # as routing in turns gives every rank
         return functional.wait_tensor(received).reshape(-1), counts, counts
 
     if "balance" in degree:

@@ -32,7 +32,7 @@ from mspc.ops.op import Op
 from mspc.verify.finite_differences import wide_type
 from mspc.verify.scale.operator_sizes import Dim, Row, row_of
 from mspc.verify.scale.rank_kinds import RankKind, told_apart
-from mspc.verify.scale.readers import Readers, choices, has_multiples, named_by
+from mspc.verify.scale.readers import Readers, choices, counted_for, has_multiples, named_by
 
 Product = tuple[int, ...]
 """Unknowns by their numbers; the product of none is 1."""
@@ -512,6 +512,8 @@ class Sizing:
             if isinstance(op, FloorMod) and not types[0].dtype.is_float:  # places in turns, which others would follow
                 for dim in (dim for dims in operands for dim in dims):
                     self.divisors.freeze(dim)
+            for dim in (dim for value in counted_for(node) for dims in self.dims(value) for dim in dims):
+                self.divisors.freeze(dim)
             if isinstance(op, NeighborExchange) and kind is not None:
                 for one, other in self._traded.same(ops, operands, self.dims(node), kind):
                     self.same([one], [other])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.types import TensorType
 from mspc.ops.bases import Elementwise
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
@@ -15,8 +16,9 @@ from mspc.ops.control.regions import Loop, MakeStack
 from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.matmul import FusedMatMul
-from mspc.ops.math.arithmetic import Add, AddN, Mul
+from mspc.ops.math.arithmetic import Add, AddN, Less, LessEqual, Mul
 from mspc.ops.math.matmul import BatchMatMul, MatMul
+from mspc.ops.math.reduce import CumSum
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo, ReductionOp
 from mspc.ops.tensor.embedding import OneHot
@@ -335,3 +337,29 @@ def _factors(node: Node) -> Iterator[Value]:
 
 def _is_large(value: Value) -> bool:
     return isinstance(value, Constant) and value.value.size == 1 and bool(np.abs(value.value).max() > 1)
+
+
+def counted_for(node: Node) -> list[Value]:
+    """Return the whole numbers that are compared if places are compared with running totals, as `repeat_interleave`
+    and a search in sorted ends do, and all whole numbers that the totals are computed from; else an empty list.
+
+    The number of places is the last total, which no rule of an operator says.
+    """
+    ops = [step.op for step in steps_of(node.op)] if isinstance(node.op, FusedElementwise) else [node.op]
+    if not any(isinstance(op, Less | LessEqual) for op in ops):
+        return []
+    found = {value: None for value in node.inputs if _is_whole(value)}
+    waiting = [*found]
+    are_totals = False
+    while waiting:
+        value = waiting.pop()
+        are_totals |= isinstance(value, Node) and isinstance(value.op, CumSum)
+        for source in value.inputs if isinstance(value, Node) else ():
+            if source not in found and _is_whole(source):
+                found[source] = None
+                waiting.append(source)
+    return [*found] if are_totals else []
+
+
+def _is_whole(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and not value.type.dtype.is_float

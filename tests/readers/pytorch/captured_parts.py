@@ -1,6 +1,7 @@
 """Experts on ranks of their own, and a sequence in slices, by collectives of the script; one step is captured.
 
-Arguments: "experts" or "context", and a fault.
+Arguments: "experts", "counted" or "context", and a fault. "counted" sorts the rows of experts by their numbers, which
+ranks exchange.
 """
 
 import sys
@@ -26,6 +27,16 @@ def exchanged(x: Tensor) -> Tensor:
     return functional.all_to_all_single_autograd(x.contiguous(), parts, parts, dist.group.WORLD)
 
 
+def by_expert(counts: Tensor, total: int) -> Tensor:
+    """Return the places of rows in the order of experts. counts: of the rows that lie there, for each rank and expert.
+    """
+    counts = exchanged(counts).view(RANKS, -1)
+    begins = (counts.flatten().cumsum(0) - counts.flatten()).view_as(counts).t().reshape(-1)
+    counts = counts.t().reshape(-1)
+    part = torch.arange(len(counts)).repeat_interleave(counts, output_size=total)
+    return begins[part] + torch.arange(total) - (counts.cumsum(0) - counts)[part]
+
+
 class Experts(nn.Module):
     """As many tokens for each expert: each rank has room for so many of them."""
 
@@ -41,11 +52,19 @@ class Experts(nn.Module):
         weights = self.router(rows).softmax(-1).unflatten(0, (-1, EXPERTS)).diagonal(dim1=1, dim2=2)
         sent = rows.unflatten(0, (-1, EXPERTS)).transpose(0, 1)  # expert, its tokens
         come = exchanged(sent).unflatten(0, (RANKS, -1))
-        mine = come.transpose(0, 1).flatten(1, 2)
+        if KIND == "counted":
+            counts = torch.ones(sent.shape[:2], dtype=torch.int64).sum(1)
+            places = by_expert(counts, len(rows))
+            mine = come.flatten(0, 2)[places].view(len(self.up), -1, WIDTH)
+        else:
+            mine = come.transpose(0, 1).flatten(1, 2)
         found = torch.relu(mine @ self.up) @ self.down
         back = found.unflatten(1, (RANKS, -1))
         if FAULT != "order":
             back = back.transpose(0, 1)
+        if KIND == "counted" and FAULT != "order":
+            back = torch.empty_like(rows)
+            back[places] = found.flatten(0, 1)
         back = back.reshape(sent.shape)
         return x + (exchanged(back).transpose(0, 1) * weights[..., None]).reshape(x.shape)
 
@@ -71,9 +90,9 @@ class Attention(nn.Module):
 
 
 torch.manual_seed(0)
-network = Experts() if KIND == "experts" else Attention()
+network = Attention() if KIND == "context" else Experts()
 x, y = torch.randn(ROWS, LENGTH, WIDTH), torch.randn(ROWS, LENGTH, WIDTH)
-x, y = (each.chunk(RANKS, 0 if KIND == "experts" else 1)[RANK] for each in (x, y))
+x, y = (each.chunk(RANKS, int(KIND == "context"))[RANK] for each in (x, y))
 
 
 def passes() -> Tensor:

@@ -18,13 +18,15 @@ from mspc.ir.types import FLOAT32, FLOAT64, INT64, TensorType
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import StopGradient
-from mspc.ops.math.arithmetic import Add, FloorMod, Neg
+from mspc.ops.math.arithmetic import Add, FloorMod, Less, LessEqual, Neg
+from mspc.ops.math.reduce import CumSum, ReduceSum
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import load_operators
+from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import GatherGrad, UnsortedSegmentSum
 from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.parts import PadV3
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime import available_memory
 from mspc.runtime.available_memory import available_bytes
@@ -298,3 +300,16 @@ def test_places_in_turns_keep_their_sizes() -> None:
     builder = Builder(Graph("net"))
     turns = builder.emit(FloorMod(), places, builder.constant(8, INT64))
     assert divisors(places, builder, turns, places, turns) == [[1, 1], [1, 1]]
+
+
+def test_places_up_to_counted_totals_keep_their_sizes() -> None:
+    """Each row chooses some of 4 ways; 24 places are looked up in the ends of the ways."""
+    rows = Parameter("rows", TensorType(FLOAT32, (64, 4)))
+    builder = Builder(Graph("net"))
+    zero = builder.constant(0.0, FLOAT32)
+    chosen = builder.emit(Cast(INT64), builder.emit(Less(), zero, rows))
+    counts = builder.emit(ReduceSum(axis=(0,)), chosen)
+    assert divisors(rows, builder, counts, rows) == [[16, 1]]
+    places = builder.emit(Reshape((24, 1)), builder.emit(Range(limit=24)))
+    before = builder.emit(LessEqual(), builder.emit(CumSum(), counts), places)
+    assert divisors(rows, builder, before, rows, places, before) == [[1, 1], [1, 1], [1, 1]]
