@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import mspc.capture
 
-RANKS, STEPS, ROWS, LENGTH, WIDTH, HEADS, WORDS = 4, 10, 2, 6, 16, 4, 30
+RANKS, STEPS, ROWS, LENGTH, WIDTH, HEADS, WORDS = 4, 5, 2, 6, 16, 4, 30
 
 
 class RMSNorm(nn.Module):
