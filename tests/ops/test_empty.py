@@ -23,7 +23,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import element_types
 from mspc.ops.op import NotDifferentiable, Sample, load_operators
 from mspc.sharding.rules import reshape_rule
-from tests.grouped import grouped
+from tests.grouped import MANY, grouped
 
 load_operators()
 pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty slice")
@@ -35,7 +35,7 @@ def emptied(spec: Sample) -> Iterator[Sample]:
         yield replace(spec, shapes=tuple(tuple(0 if n == size else n for n in shape) for shape in spec.shapes))
 
 
-@grouped(list(samples_of(ELSEWHERE)))
+@grouped(list(samples_of(ELSEWHERE)), MANY)
 def test_tensors_without_elements(name: str, index: int) -> None:
     op, spec = operator_of(name, index)
     for empty in emptied(spec):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from mspc.output.programs import config_of
 from mspc.output.stage_times import stage_times
 from mspc.passes.lib.schedules import FORWARD, Action, Schedule, named_schedule
 from mspc.passes.lib.timeline import ScheduleTimeline, Task, TaskCopies, copies_of, equal_durations, leaving, timeline
+from tests.grouped import grouped
 
 # Copies to the host and back pace a schedule: nodes that wait for them do so in order, everything else hides.
 
@@ -184,10 +186,7 @@ def test_idle_time_of_whole_stages(name: str, stages: int, times: tuple[int, int
         assert idle(made) == {(stages - 1) * sum(times)}
 
 
-@pytest.mark.parametrize("times", TIMES)
-@pytest.mark.parametrize("chunks", [1, 2, 3, 4])
-@pytest.mark.parametrize("stages", STAGE_COUNTS)
-@pytest.mark.parametrize("name", ["gpipe", "interleaved"])
+@grouped([*itertools.product(("gpipe", "interleaved"), STAGE_COUNTS, (1, 2, 3, 4), TIMES)])
 def test_idle_time_of_several_chunks(name: str, stages: int, chunks: int, times: tuple[int, int, int]) -> None:
     """(p - 1) (F + B) / v, where F and B are of all chunks of a stage: here they are of one. For numbers of
     micro-batches that the stages do not divide, too."""

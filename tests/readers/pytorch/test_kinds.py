@@ -28,6 +28,7 @@ from mspc.readers.pytorch.kinds.aten_table import ALIASES, kind_of, kinds
 from mspc.readers.pytorch.kinds.kind import NEEDED
 from mspc.readers.pytorch.network import ImportedNetwork
 from tests.drawn import Drawn, exactly
+from tests.grouped import MANY, each, grouped
 from tests.kind_samples import Call, calls, writing_calls
 from tests.readers.pytorch.test_operators import KINDS as TABLE
 
@@ -96,8 +97,11 @@ def test_other_names_have_the_same_arguments() -> None:
                 assert kind.target is plain.target, other
 
 
-@pytest.mark.parametrize("name", [name for name in kinds() if not name.startswith(("transformers.", "torchtitan."))])
-def test_the_arguments_are_those_of_the_schema(name: str) -> None:
+def test_the_arguments_are_those_of_the_schema() -> None:
+    each(compare_arguments, [(name,) for name in kinds() if not name.startswith(("transformers.", "torchtitan."))])
+
+
+def compare_arguments(name: str) -> None:
     row, schema = kinds()[name], schema_of(name)
     assert [a.name for a in row.arguments] == [a.name for a in schema.arguments]
     for argument, said in zip(row.arguments, schema.arguments, strict=True):
@@ -120,21 +124,19 @@ def test_every_kind_is_called() -> None:
     assert [n for n in kinds() if n not in called and not any(part in n for part in OTHERWISE)] == []
 
 
-def by_kind(found: Iterable[Call]) -> list[list[Call]]:
-    return [list(group) for _, group in groupby(sorted(found, key=lambda call: call.kind), key=lambda call: call.kind)]
+def by_kind(found: Iterable[Call]) -> list[tuple[str, int, Call]]:
+    """The calls of every kind, numbered: a call draws its operands from its number."""
+    groups = groupby(sorted(found, key=lambda call: call.kind), key=lambda call: call.kind)
+    return [(kind, number, call) for kind, group in groups for number, call in enumerate(group)]
 
 
-CALLS, WRITING = by_kind(calls()), by_kind(writing_calls())
+CALLS = by_kind(calls())
 
 
-@pytest.mark.parametrize("group", WRITING, ids=lambda group: group[0].kind)
-def test_a_kind_writes_what_pytorch_does(group: list[Call]) -> None:
-    for number, call in enumerate(group):
-        compare_written(call, np.random.default_rng(number))
-
-
-def compare_written(call: Call, rng: np.random.Generator) -> None:
+@grouped(by_kind(writing_calls()), MANY)
+def test_a_kind_writes_what_pytorch_does(kind: str, number: int, call: Call) -> None:
     """All operands after the call."""
+    rng = np.random.default_rng(number)
     tensors, drawn = list[Any](), list[np.ndarray]()
 
     def of_torch(value: Any) -> Any:
@@ -154,13 +156,9 @@ def compare_written(call: Call, rng: np.random.Generator) -> None:
         np.testing.assert_allclose(result.asnumpy(), tensor.numpy(), rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("group", CALLS, ids=lambda group: group[0].kind)
-def test_a_kind_computes_what_pytorch_does(group: list[Call]) -> None:
-    for number, call in enumerate(group):
-        compare(call, np.random.default_rng(number))
-
-
-def compare(call: Call, rng: np.random.Generator) -> None:
+@grouped(CALLS, MANY)
+def test_a_kind_computes_what_pytorch_does(kind: str, number: int, call: Call) -> None:
+    rng = np.random.default_rng(number)
     drawn: list[np.ndarray] = []
 
     def of_torch(value: Any) -> Any:
@@ -185,20 +183,17 @@ def compare(call: Call, rng: np.random.Generator) -> None:
         np.testing.assert_allclose(value, array, rtol=1e-5, atol=2e-6)
 
 
-DIFFERENTIATED = [each for each in CALLS if "_backward" not in each[0].kind and "_foreach" not in each[0].kind]
+DIFFERENTIATED = [
+    case for case in CALLS
+    if "_backward" not in case[0] and "_foreach" not in case[0] and case[0].removeprefix("aten.") not in NO_GRADIENT
+]  # fmt: skip
 """A recorded step, whose gradients are nodes of its own, is never differentiated."""
 
 
-@pytest.mark.parametrize("group", DIFFERENTIATED, ids=lambda group: group[0].kind)
-def test_a_kind_has_pytorchs_gradients(group: list[Call]) -> None:
-    if group[0].kind.removeprefix("aten.") in NO_GRADIENT:
-        pytest.skip(f"PyTorch has none {NO_GRADIENT[group[0].kind.removeprefix('aten.')]}")
-    for number, call in enumerate(group):
-        compare_gradients(call, np.random.default_rng(number))
-
-
-def compare_gradients(call: Call, rng: np.random.Generator) -> None:
+@grouped(DIFFERENTIATED, MANY)
+def test_a_kind_has_pytorchs_gradients(kind: str, number: int, call: Call) -> None:
     """The gradients of the sum of the first result that has any, each element times another number."""
+    rng = np.random.default_rng(number)
     drawn: list[Any] = []
 
     def of_torch(value: Any) -> Any:

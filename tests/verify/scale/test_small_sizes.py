@@ -37,6 +37,7 @@ from mspc.verify.scale.rank_kernels import run_on_all, slices_on_each
 from mspc.verify.scale.rank_kinds import RankKind, parts_of, widened
 from mspc.verify.scale.room import check_fits
 from mspc.verify.scale.small_programs import Resized
+from tests.grouped import MANY, grouped
 from tests.ops.backend import BACKEND
 from tests.ops.simulate import arrays_of, operator_of, samples_of, types_of
 from tests.shares import is_taken
@@ -180,11 +181,11 @@ def given_to_ranks(arrays: list[np.ndarray], wide: tuple[int, ...], random: np.r
     return found
 
 
-@pytest.mark.parametrize(("name", "index"), CASES)
+@grouped(CASES, MANY)
 def test_all_ranks_at_once(name: str, index: int) -> None:
     op, sample = operator_of(name, index)
     if op.draws:
-        pytest.skip("it draws other numbers on other ranks")
+        return  # other numbers on other ranks
     arrays = arrays_of(name, sample, types_of(sample))
     random = np.random.default_rng(0)
     for wide in {tuple(range(len(arrays))), *((i,) for i in range(len(arrays)))}:
