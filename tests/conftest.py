@@ -45,13 +45,14 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
 
 LONG = (
-    "verify/scale/", "test_docs.py", "readers/pytorch/test_capture", "search/plans/", "offload/", "data_parallel/",
-    "oracle/test_judges.py", "passes/test_random_networks.py", "test_planted_errors.py", "ops/test_ops.py",
+    "verify/scale/", "test_docs.py", "readers/pytorch/test_operators.py", "readers/pytorch/test_capture", "verify/",
+    "search/plans/", "offload/", "data_parallel/", "oracle/test_judges.py", "passes/test_random_networks.py",
+    "test_planted_errors.py", "ops/test_ops.py",
     "test_conformance.py", "samples/", "compiler/test_rank_kinds.py", "compiler/test_vision_networks.py",
-    "mindspore_api/common/test_public_modules.py", "runtime/comm/test_mismatches.py", "commands/",
+    "mindspore_api/common/test_public_modules.py", "runtime/comm/test_mismatches.py", "readers/", "commands/",
     "checkpoint/test_resuming.py",
     "ops/collective/test_every.py", "engine/", "ops/cuda/", "pipelining/", "context/", "gpu/", "runtime/", "search/",
-    "test_packaging.py", "test_recipes.py", "test_stubs.py", "test_types.py",
+    "test_packaging.py", "test_recipes.py", "test_stubs.py", "test_types.py", "test_benchmarks.py",
 )  # fmt: skip
 """Files and folders of tests that take long, the longest first: they begin first, so that no core waits for one of them
 at the end."""
