@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mspc.ops.collective import gpu_launch
     from mspc.ops.cuda import (
-        chain,
         elementwise,
         expert_rows,
         moves,
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "chain", "elementwise", "expert_rows", "gpu_launch", "moves", "norms", "reductions", "rows_by_number",
+    "elementwise", "expert_rows", "gpu_launch", "moves", "norms", "reductions", "rows_by_number",
     "scans", "text", "update",
 ]  # fmt: skip
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
-from mspc.ir.types import BOOL, DType, TensorType
+from mspc.ir.types import BOOL, TensorType
 from mspc.ops.bases import axes_of
 from mspc.ops.cuda.elementwise import (
     KernelOperand,
@@ -22,6 +22,8 @@ from mspc.ops.cuda.elementwise import (
 )
 from mspc.ops.cuda.row_chains import RowChain, launch_rows, takes_totals
 from mspc.ops.device import Array, Device, Launch, RankSum, all_of, in_order
+from mspc.ops.fused.body import BodyLine, Moved
+from mspc.ops.fused.kernel import Space
 
 _HOW = {
     "sum": "Sum", "mean": "Sum", "max": "Largest", "min": "Smallest", "prod": "Product", "all": "Smallest",
@@ -30,55 +32,10 @@ _HOW = {
 _HOW_BOOL = {"Sum": "Largest", "Product": "Smallest"}
 
 
-class ChainLine(Protocol):
-    """A line of a chain: an operator, and per operand ("x", operand of the chain) or ("t", earlier line).
-
-    reduces: it is a reduction. reshapes: it has the elements of its operand in their order.
-    """
-
-    @property
-    def op(self) -> Any: ...
-    @property
-    def operands(self) -> tuple[tuple[str, int], ...]: ...
-    @property
-    def reduces(self) -> bool: ...
-    @property
-    def reshapes(self) -> bool: ...
-
-
-class ChainSpace(Protocol):
-    """The space that all lines share: see `ops/fused/kernel.py`."""
-
-    @property
-    def dims(self) -> tuple[int, ...]: ...
-    @property
-    def columns(self) -> int: ...
-    @property
-    def shapes(self) -> tuple[tuple[tuple[int, ...], ...], ...]: ...
-    @property
-    def by_row(self) -> frozenset[int]: ...
-
-
-class ChainMoved(Protocol):
-    """Reads of lines at other positions than their own: see `ops/fused/body.py`."""
-
-    @property
-    def operand(self) -> int: ...
-    @property
-    def dtype(self) -> DType: ...
-    @property
-    def type(self) -> TensorType: ...
-    @property
-    def at(self) -> Any: ...
-    @property
-    def where(self) -> Sequence[tuple[Any, int, int]]: ...
-    def steps(self, place: Any, dims: tuple[int, ...]) -> tuple[int, ...]: ...
-
-
 class ChainOperands:
     """The arrays that a chain reads, followed by its reads of these at other positions."""
 
-    def __init__(self, arrays: Sequence[Array], moved: Sequence[ChainMoved], space: ChainSpace) -> None:
+    def __init__(self, arrays: Sequence[Array], moved: Sequence[Moved], space: Space) -> None:
         self.arrays, self.moved, self.dims = arrays, moved, space.dims
         self.types = [type_of(array) for array in arrays] + [each.type for each in moved]
 
@@ -93,12 +50,12 @@ class ChainOperands:
         moved = MovedRead(each.dtype, array, self._offset(each, each.at), where, "long long" if large else "int")
         return KernelOperand(name, array, shape, moved)
 
-    def _offset(self, each: ChainMoved, place: Any) -> Offset:
+    def _offset(self, each: Moved, place: Any) -> Offset:
         return Offset(place.offset, each.steps(place, self.dims))
 
 
-def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace,
-                 returns: Sequence[int], inputs: Sequence[Array], out: Any, moved: Sequence[ChainMoved] = (),
+def launch_chain(device: Device, lines: Sequence[BodyLine], types: Sequence[TensorType], space: Space,
+                 returns: Sequence[int], inputs: Sequence[Array], out: Any, moved: Sequence[Moved] = (),
                  summed: tuple[int, RankSum] | None = None) -> Launch | None:  # fmt: skip
     """Return the launch of a chain; None if a line has no `cuda` expression or the loop cannot be generated.
 
@@ -139,7 +96,7 @@ class Operands:
     """The operands of lines: their names in expressions, each in the shapes in which it is broadcast."""
 
     def __init__(
-        self, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace, given: Sequence[TensorType]
+        self, lines: Sequence[BodyLine], types: Sequence[TensorType], space: Space, given: Sequence[TensorType]
     ) -> None:
         self._lines, self._types, self._shapes, self._own = lines, types, space.shapes, given
         self._names: dict[tuple[int, tuple[int, ...]], str] = {}
@@ -175,7 +132,7 @@ class LoweredLines(NamedTuple):
 
 
 def loop_lines(
-    lines: Sequence[ChainLine], types: Sequence[TensorType], given: Operands, by_row: Collection[int],
+    lines: Sequence[BodyLine], types: Sequence[TensorType], given: Operands, by_row: Collection[int],
     round_in_store: bool = False,
 ) -> LoweredLines | None:  # fmt: skip
     """Return the lines as C++ for a CPU or a GPU, or None if one has no `cuda` expression.
@@ -205,8 +162,8 @@ def loop_lines(
     return lowered
 
 
-def _axes(line: ChainLine, type: TensorType, space: ChainSpace) -> tuple[int, ...]:
-    return axes_of(space.dims, type.shape, line.op.axes(type.rank))
+def _axes(line: BodyLine, type: TensorType, space: Space) -> tuple[int, ...]:
+    return axes_of(space.dims, type.shape, cast(Any, line.op).axes(type.rank))
 
 
 def _stored(returns: Sequence[int], out: Any) -> dict[int, Array]:
@@ -214,7 +171,7 @@ def _stored(returns: Sequence[int], out: Any) -> dict[int, Array]:
     return dict(zip(returns, arrays, strict=True))
 
 
-def element_of(line: ChainLine, types: Sequence[TensorType]) -> Any:
+def element_of(line: BodyLine, types: Sequence[TensorType]) -> Any:
     """Return the operator that computes an element of a line's result."""
     form = line.op.as_broadcast(*types)
     return line.op if form is None else form[0]
@@ -228,7 +185,7 @@ def reduction_of(op: Any, type: TensorType) -> tuple[str, int]:
     return _HOW_BOOL.get(how, how) if type.dtype == BOOL else how, count
 
 
-def _launch_rows(device: Device, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace,
+def _launch_rows(device: Device, lines: Sequence[BodyLine], types: Sequence[TensorType], space: Space,
                  returns: Sequence[int], operands: ChainOperands, out: Any,
                  summed: tuple[int, RankSum] | None) -> Launch | None:  # fmt: skip
     """Do the same if lines read reductions of a row. Other reductions take a pass each, before, except totals of

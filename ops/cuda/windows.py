@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from mspc.ir.types import dtype_of
+from mspc.ops.convolution.window import Window
 from mspc.ops.cuda.text import WORDS, accumulating_type, definitions, index_type, lanes_of, macros
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.source_files import source_text
@@ -25,26 +26,13 @@ _MOST_TAPS = 255
 _DIMS = 3
 
 
-class Along(Protocol):
-    """A window along one dimension, see `mspc.ops.convolution.window.Window`."""
-
-    @property
-    def size(self) -> int: ...
-    @property
-    def stride(self) -> int: ...
-    @property
-    def dilation(self) -> int: ...
-    @property
-    def before(self) -> int: ...
-
-
-def launch_greatest(device: Device, x: Array, out: Array, along: Sequence[Along]) -> Launch | None:
+def launch_greatest(device: Device, x: Array, out: Array, along: Sequence[Window]) -> Launch | None:
     """Return the launch of the greatest value of every window; NaN if it contains one."""
     return _launch(device, "greatest", x, out, along, (x,), out)
 
 
 def launch_greatest_gradient(
-    device: Device, x: Array, found: Array, dout: Array, out: Array, along: Sequence[Along]
+    device: Device, x: Array, found: Array, dout: Array, out: Array, along: Sequence[Window]
 ) -> Launch | None:
     """Return the launch in which the gradient of a position goes to the first place of its window that holds the
     greatest value."""
@@ -60,19 +48,19 @@ def launch_greatest_gradient(
     return in_order(first, _launch(device, "greatest_gradient", out, found, along, (chosen, dout), out))
 
 
-def launch_mean(device: Device, x: Array, shares: Array, out: Array, along: Sequence[Along]) -> Launch | None:
+def launch_mean(device: Device, x: Array, shares: Array, out: Array, along: Sequence[Window]) -> Launch | None:
     """Return the launch of sums of windows over `shares`, one number or one for each position."""
     return _launch(device, "mean", x, out, along, (x, shares), out, single=shares.size == 1)
 
 
 def launch_mean_gradient(
-    device: Device, dout: Array, shares: Array, out: Array, along: Sequence[Along]
+    device: Device, dout: Array, shares: Array, out: Array, along: Sequence[Window]
 ) -> Launch | None:
     """Return the launch of the gradients of all windows that contain a place, each over its share."""
     return _launch(device, "mean_gradient", out, dout, along, (dout, shares), out, single=shares.size == 1)
 
 
-def _launch(device: Device, name: str, image: Array, result: Array, along: Sequence[Along], given: Sequence[Array],
+def _launch(device: Device, name: str, image: Array, result: Array, along: Sequence[Window], given: Sequence[Array],
             out: Array, single: bool = False) -> Launch | None:  # fmt: skip
     """Return the kernel `name` over the positions of `out`, which is the image or the result."""
     arrays = [array for array in (*given, out) if array.ndim == image.ndim]
@@ -120,7 +108,7 @@ def _as_stored(array: Array, last: bool) -> Array:
     return array.transpose(0, *range(2, array.ndim), 1) if last else array
 
 
-def _taps(along: Sequence[Along]) -> int:
+def _taps(along: Sequence[Window]) -> int:
     return math.prod(window.size for window in along)
 
 

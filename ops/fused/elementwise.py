@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type, dtype_of
-from mspc.ops import gpu
 from mspc.ops.device import Array, Device, Launch, RankSum
 from mspc.ops.fused.body import (
     BodyLine,
@@ -75,9 +74,11 @@ class FusedElementwise(RankOp):
     ) -> Launch | None:  # fmt: skip
         """See `Op.launch`. summed: the number of an operand of which every rank holds a part, and the addresses of
         these."""
+        from mspc.ops.cuda.chain import launch_chain  # late: only a GPU needs it
+
         given = tuple(TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs)
         steps, returns, types, space, moved = expanded_steps(self, given)
-        return gpu.chain.launch_chain(device, steps, types, space, returns, inputs, out, moved, summed)
+        return launch_chain(device, steps, types, space, returns, inputs, out, moved, summed)
 
 
 def steps_of(op: FusedElementwise) -> tuple[BodyLine, ...]:
