@@ -83,7 +83,7 @@ class Elementwise(Op, abstract=True):
             return functools.partial(apply, function)
         return super().kernel_into(be)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         from mspc.ops.cuda.elementwise import launch_elementwise  # late, as all of ops/cuda: only a GPU needs it
 
         return launch_elementwise(device, self, inputs, out)

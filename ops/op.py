@@ -424,7 +424,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         """Whether the result depends on the number of the step."""
         return bool(self.seeds)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         """Return the launch of the operator on GPU arrays that do not move; None: run it through `run` with CuPy.
 
         `out` is an array, or a tuple of them. An operand that `mutates` names is written in place. Only an operator

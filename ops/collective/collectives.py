@@ -93,7 +93,7 @@ class AllReduce(Collective):
     def bind(self, comm: Any) -> Callable[..., Any]:
         return partial(comm.all_reduce, op=self.op, ranks=self.ranks)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return gpu.gpu_launch.launch_all_reduce(device, inputs, out, self.op, self.ranks)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -137,7 +137,7 @@ class AllGather(Collective):
     def bind(self, comm: Any) -> Callable[..., Any]:
         return partial(comm.all_gather, ranks=self.ranks, axis=self.axis)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return gpu.gpu_launch.launch_all_gather(device, inputs[0], out, self.ranks, self.axis)
 
 
@@ -165,7 +165,7 @@ class ReduceScatter(Collective):
     def bind(self, comm: Any) -> Callable[..., Any]:
         return partial(comm.reduce_scatter, op=self.op, ranks=self.ranks, axis=self.axis)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return gpu.gpu_launch.launch_reduce_scatter(device, inputs[0], out, self.op, self.ranks, self.axis)
 
 
@@ -205,7 +205,7 @@ class AlltoAll(Collective):
 
         return kernel
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return gpu.gpu_launch.launch_all_to_all(device, inputs[0], out, self.ranks, *self._dims(len(inputs[0].shape)))
 
 
@@ -237,7 +237,7 @@ class Broadcast(Collective):
         comm, root, ranks = be.comm, self.root_rank, self.ranks
         return lambda *arrays: tuple(comm.broadcast(array, root, ranks) for array in arrays)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return gpu.gpu_launch.launch_broadcast(device, inputs, out, self.root_rank, self.ranks)
 
 
@@ -326,7 +326,7 @@ class NeighborExchange(Collective):
         receives = [(r, tuple(s), dtype) for r, s in zip(self.recv_rank_ids, self.recv_shapes, strict=True)]
         return lambda *arrays: tuple(comm.exchange(list(zip(ranks, arrays, strict=True)), receives))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         sends = list(zip(self.send_rank_ids, inputs, strict=True))
         receives = list(zip(self.recv_rank_ids, out, strict=True))
         return gpu.gpu_launch.launch_exchange(device, sends, receives, self.rank_list)
@@ -633,8 +633,7 @@ class AlltoAllV(Collective):
 
         return kernel
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        (x,) = inputs
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         return gpu.gpu_launch.launch_exchange(
             device,
             _split(x, self._pieces(self.send_numel_list)),

@@ -137,7 +137,7 @@ class PasteSlices(Op):
             joined[tuple(slice(b, b + n) for b, n in zip(begin, piece.shape, strict=True))] = piece
         return joined
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return gpu.gpu_launch.launch_paste(device, inputs, out, self.begins)
 
 

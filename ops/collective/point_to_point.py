@@ -65,7 +65,7 @@ class Send(Collective):
 
         return send
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         """Return a launch that sends a copy, beside the step's work, which continues: two ranks that both send before
         they receive would wait for each other."""
         rank, tag, comm = self.dest_rank, self.sr_tag, device.comm
@@ -154,7 +154,7 @@ class Receive(Collective):
         )
         return lambda *_: comm.receive(rank, tag, shape, dtype)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         comm = device.comm
         return lambda: comm.receive_into(out, self.src_rank, self.sr_tag)
 
@@ -184,7 +184,7 @@ class Barrier(Collective):
 
         return barrier
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         copy, comm, ranks = gpu.gpu_launch.launch_copies(device, inputs, out), device.comm, self.ranks
 
         def barrier() -> None:
@@ -225,8 +225,8 @@ class _ToStage(Collective, abstract=True):
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         return self.on(be.comm.rank).kernel(be)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return self.on(device.comm.rank).launch(device, inputs, out)
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
+        return self.on(device.comm.rank).launch(device, out, *inputs)
 
 
 class SendToStage(_ToStage):

@@ -95,10 +95,9 @@ class FetchRows(_ByPlaces):
 
         return kernel
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, table: Array, places: Array) -> Launch | None:
         from mspc.ops.collective.row_exchange_launch import launch_fetch  # late: only a GPU needs it
 
-        table, places = inputs
         return launch_fetch(device, self.ranks, table, places, out, self.limit)
 
     def _global(self, table: Any, places: Any) -> Any:
@@ -160,10 +159,9 @@ class SendRows(_ByPlaces):
 
         return kernel
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, rows: Array, places: Array) -> Launch | None:
         from mspc.ops.collective.row_exchange_launch import launch_send  # late: only a GPU needs it
 
-        rows, places = inputs
         return launch_send(device, self.ranks, rows, places, out, self.limit, self.sets)
 
     def _global(self, rows: Any, places: Any) -> Any:

@@ -129,14 +129,14 @@ class ImageOperator(Op, abstract=True):
         """See `Op.kernel`: of arrays whose channels come second."""
         return super().kernel(be)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         if not self.channels_last:
-            return self.launch_on(device, list(inputs), out)
+            return self.launch_on(device, out, *inputs)
         order = first_order(self.dims + 2)
         plain = self.with_channels_second()
-        return plain.launch_on(device, [array.transpose(order) for array in inputs], out.transpose(order))
+        return plain.launch_on(device, out.transpose(order), *(array.transpose(order) for array in inputs))
 
-    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
+    def launch_on(self, device: Device, out: Array, *inputs: Array) -> Launch | None:
         """See `Op.launch`: arrays whose channels come second in their shape, if not in memory; None: there is none."""
         return None
 

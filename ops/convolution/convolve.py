@@ -310,8 +310,7 @@ class _ConvolutionForward(Convolution, abstract=True):
     def shapes(self, operands: Sequence[Shape]) -> tuple[Shape, Shape]:
         return operands[0], operands[1]
 
-    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
-        x, weight = inputs
+    def launch_on(self, device: Device, out: Array, x: Array, weight: Array) -> Launch | None:
         return self.convolved(device, "forward", x, weight, out)
 
     def kernel_on(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -398,8 +397,7 @@ class InputGradient(_Backward, abstract=True):
             return 0.0
         return border_bytes(types[0], layouts[0], self.positions(self.input_size[2:], layouts[0]))
 
-    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
-        dout, weight = inputs
+    def launch_on(self, device: Device, out: Array, dout: Array, weight: Array) -> Launch | None:
         return self.convolved(device, "image", out, weight, dout)
 
     def kernel_on(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -457,8 +455,7 @@ class WeightGradient(_Backward, abstract=True):
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         return self.bytes_of_borders(types[1], layouts[1])
 
-    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
-        dout, x = inputs
+    def launch_on(self, device: Device, out: Array, dout: Array, x: Array) -> Launch | None:
         return self.convolved(device, "weight", x, out, dout)
 
     def kernel_on(self, be: ArrayBackend) -> Callable[..., Any]:

@@ -247,8 +247,7 @@ class _MaxPool(PoolingForward, abstract=True):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(like(self, f"{self.name}Grad"), x, out, dout),)
 
-    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
-        (x,) = inputs
+    def launch_on(self, device: Device, out: Array, x: Array) -> Launch | None:
         return launch_greatest(device, x, out, self.exact(x.shape[2:]))
 
     def run(self, be: ArrayBackend, x: Any) -> Any:
@@ -270,8 +269,7 @@ class _MaxPoolGrad(PoolingBackward, abstract=True):
             return None
         return self.on_slice(b, placement, inputs, placement.in_types[0].shape, 1)
 
-    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
-        x, found, dout = inputs
+    def launch_on(self, device: Device, out: Array, x: Array, found: Array, dout: Array) -> Launch | None:
         return launch_greatest_gradient(device, x, found, dout, out, self.exact(x.shape[2:]))
 
     def run(self, be: ArrayBackend, x: Any, out: Any, dout: Any) -> Any:
@@ -292,8 +290,7 @@ class _AvgPool(PoolingForward, abstract=True):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(like(self, f"{self.name}Grad", input_size=x.shape), dout),)
 
-    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
-        (x,) = inputs
+    def launch_on(self, device: Device, out: Array, x: Array) -> Launch | None:
         shares = divisors(device.xp, self, x.shape[2:], out.dtype)
         return launch_mean(device, x, shares, out, self.exact(x.shape[2:]))
 
@@ -336,8 +333,7 @@ class _AvgPoolGrad(PoolingBackward, abstract=True):
         size = placement.out_layouts[0].local_shape(self.input_size)
         return replace(self, input_size=size)
 
-    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
-        (dout,) = inputs
+    def launch_on(self, device: Device, out: Array, dout: Array) -> Launch | None:
         lengths = self.input_size[2:]
         return launch_mean_gradient(
             device, dout, divisors(device.xp, self, lengths, dout.dtype), out, self.exact(lengths)

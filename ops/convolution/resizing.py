@@ -108,7 +108,7 @@ class Forward(Resampling, abstract=True):
     def kernel_on(self, be: ArrayBackend) -> Callable[..., Any]:
         return lambda x: self.apply(be.xp, x, x.shape[2:], back=False)
 
-    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
+    def launch_on(self, device: Device, out: Array, *inputs: Array) -> Launch | None:
         return self.launched(device, inputs[0], out, inputs[0].shape[2:], back=False)
 
 
@@ -143,7 +143,7 @@ class Backward(Resampling, abstract=True):
     def kernel_on(self, be: ArrayBackend) -> Callable[..., Any]:
         return lambda x: self.apply(be.xp, x, self.input_size[2:], back=True)
 
-    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
+    def launch_on(self, device: Device, out: Array, *inputs: Array) -> Launch | None:
         return self.launched(device, inputs[0], out, self.input_size[2:], back=True)
 
 

@@ -79,7 +79,7 @@ class DropoutMask(RankOp):
     def draws(self) -> bool:
         return True
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         text = self._device_keeps("at", "key")
         operands = [("step", device.step)]
         return put_values(device, "dropout_mask", out, text, operands, device_key(self.Seed0, self.Seed1))

@@ -70,7 +70,7 @@ class FusedElementwise(RankOp):
         return blocked_kernel(be, steps_of(self), self.returns)
 
     def launch(
-        self, device: Device, inputs: Sequence[Array], out: Any, summed: tuple[int, RankSum] | None = None
+        self, device: Device, out: Any, *inputs: Array, summed: tuple[int, RankSum] | None = None
     ) -> Launch | None:  # fmt: skip
         """See `Op.launch`. summed: the number of an operand of which every rank holds a part, and the addresses of
         these."""

@@ -89,7 +89,7 @@ class GroupedRowSums(_GroupedRows):
     def member(line: str) -> Any:
         return sum_of(line)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return gpu.rows_by_number.add_rows_of_several(device, "row_sums", self.named_rows(inputs, out))
 
 
@@ -137,7 +137,7 @@ class GroupedLookups(_GroupedRows):
         cast = Cast(self.dst_type).kernel(be)
         return lambda *inputs: tuple(map(cast, look_up(*inputs)))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return gpu.rows_by_number.look_up(device, self.named_rows(inputs, out))
 
 
@@ -246,7 +246,7 @@ class GroupedRowUpdate(RankOp):
         return kernel
 
     def launch(
-        self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
+        self, device: Device, out: Any, *inputs: Array, copies: Mapping[int, Copy] | None = None
     ) -> Launch | None:
         several: list[gpu.rows_by_number.UpdatedRows] = []
         for m, (op, operands, (rows, ids)) in enumerate(self.members(inputs)):

@@ -139,7 +139,7 @@ class FusedMatMul(Op):
         """Return True if cuBLASLt's activation is exact enough for these elements."""
         return dtype in HALVES or (dtype == FLOAT32 and device.tf32)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         """Return one matmul with its epilogue; or, if that is faster, the activation as a kernel of its own.
 
         In Float64 it always is, as cuBLASLt's GeLU takes 0.79788456 for sqrt(2 / pi), off by 1e-9 (an H100's errors are
@@ -161,9 +161,9 @@ class FusedMatMul(Op):
         bare = saved if self.keeps_before else target
         product = device.matmul(x, y, bare, *transposes, addend=addend, bias=bias)
         if self.activation == "gelu":
-            after = GeLU().launch(device, [bare], target)
+            after = GeLU().launch(device, target, bare)
         else:
-            after = GeLUGrad().launch(device, [bare, before, before], target)
+            after = GeLUGrad().launch(device, target, bare, before, before)
         apart = in_order(product, after)
         if apart is None or fused is None:
             return fused or apart

@@ -80,7 +80,7 @@ class FusedLayerNorm(Op):
         found = (as_dtype(b, y, self.dst_type), mean, variance)
         return (*found, total) if self.adds else found
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         x, gamma, beta = inputs[0], inputs[-2], inputs[-1]
         y, mean, variance = out[:3]
         columns = x.shape[-1]
@@ -182,7 +182,7 @@ class FusedLayerNormGrad(Op):
         over = ReduceSum(False, tuple(range(rank - 1)))
         return dx, b.emit(over, b.emit(Mul(), wide, hat)), b.emit(over, wide)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         dout, x, mean, variance, gamma = inputs[:5]
         if not x.size:
             return None
@@ -243,8 +243,7 @@ class BatchStatistics(_Moving):
         moving_update(moving[1], squares / be.xp.asarray(max(count - 1, 1), kind), self.momentum)
         return mean, squares / divisor
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, *moving = inputs
+    def launch(self, device: Device, out: Any, x: Array, *moving: Array) -> Launch | None:
         if self.axis not in (1, x.ndim - 1):
             return None
         mean, variance = out
@@ -265,7 +264,7 @@ class MovingStatistics(_Moving):
         moving_update(moving_variance, unbiased(variance, self.count), self.momentum)
         return mean + 0
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         mean, moving_mean, moving_variance, variance = inputs
         moving = (moving_mean, moving_variance)
         return gpu.norms.launch_moving(device, mean, moving, variance, out, self.count, self.momentum)
@@ -287,7 +286,7 @@ class JoinMovingStatistics(_Moving):
         moving_update(moving_variance, unbiased(variance, self.count), self.momentum)
         return mean, variance
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         gathered, moving_mean, moving_variance = inputs
         mean, variance = out
         moving = moving_mean, moving_variance

@@ -246,7 +246,7 @@ class GroupedUpdate(RankOp):
         return kernel
 
     def launch(
-        self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
+        self, device: Device, out: Any, *inputs: Array, copies: Mapping[int, Copy] | None = None
     ) -> Launch | None:
         found = [copies.get(i * self.width) for i in range(self.count)] if copies else ()
         return gpu.update.launch_updates(device, self.member, self.members(inputs), found)

@@ -61,8 +61,7 @@ class L2Loss(Op):
     def run(self, be: ArrayBackend, x: Any) -> Any:
         return (be.xp.sum(x * x) * 0.5).astype(x.dtype)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        (x,) = inputs
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         half = Reduction("l2_loss", "Sum", "x * x", "total * (A)0.5")
         return reduce(device, half, x.shape, range(x.ndim), [Operand("x", x)], out)
 
@@ -132,7 +131,7 @@ class SmoothL1Loss(_ElementLoss):
         d = xp.abs(prediction - target)
         return self.combine(xp, xp.where(d < self.beta, d * d * (0.5 / self.beta), d - 0.5 * self.beta))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         d = "magnitude(x - y)"
         beta = f"(A){self.beta}"
         text = f"{d} < {beta} ? {d} * {d} * ((A)0.5 / {beta}) : {d} - (A)0.5 * {beta}"
@@ -173,7 +172,7 @@ class BinaryCrossEntropy(_ElementLoss):
         losses = -(y * yes + (1 - y) * no)
         return self.combine(xp, losses * weights[0] if weights else losses)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         yes, no = (f"Largest::of(log_of({p}), (A)-100)" for p in ("x", "1 - x"))
         weight = " * w" if len(inputs) > 2 else ""
         return self.losses(device, f"-(y * {yes} + (1 - y) * {no}){weight}", inputs, out)
@@ -217,7 +216,7 @@ class KLDivLoss(_ElementLoss):
         xp = be.xp
         return self.combine(xp, y * (xp.log(xp.where(y == 0, xp.ones_like(y), y)) - x))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         after = f"total / (A){inputs[0].shape[0]}" if self.reduction == "batchmean" else ""
         return self.losses(device, "y * (log_of(y == 0 ? (A)1 : y) - x)", inputs, out, after)
 
@@ -275,8 +274,7 @@ class SoftmaxCrossEntropyWithLogits(Op):
         logs = log_softmax(xp, logits)
         return -xp.sum(labels * logs, axis=-1), xp.exp(logs) - labels
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        logits, labels = inputs
+    def launch(self, device: Device, out: Any, logits: Array, labels: Array) -> Launch | None:
         loss, slope = out
         rows, columns = logits.shape
         stages = (*_LOG_SOFTMAX, RowPass((("loss", "Sum", "y * x"),), "x = x - total;"))
@@ -352,8 +350,7 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
         grad /= self.batch or labels.shape[0]
         return grad
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        logits, labels = inputs
+    def launch(self, device: Device, out: Any, logits: Array, labels: Array) -> Launch | None:
         rows, columns = logits.shape
         if not rows * columns:
             return None

@@ -146,8 +146,7 @@ class _Product(Op, abstract=True):
         batch = math.prod(map(max, zip_longest(reversed(x[:-2]), reversed(y[:-2]), fillvalue=1)))
         return 2.0 * batch * rows * summed * columns
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, y = inputs
+    def launch(self, device: Device, out: Any, x: Array, y: Array) -> Launch | None:
         return device.matmul(x, y, out, self.transpose_a, self.transpose_b)
 
 
@@ -287,9 +286,8 @@ class BiasAdd(Op):
     def run(self, be: ArrayBackend, x: Any, bias: Any) -> Any:
         return x + bias.reshape(self._along(x.shape, bias.shape))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, bias = inputs
-        return Add().launch(device, (x, bias.reshape(self._along(x.shape, bias.shape))), out)
+    def launch(self, device: Device, out: Any, x: Array, bias: Array) -> Launch | None:
+        return Add().launch(device, out, x, bias.reshape(self._along(x.shape, bias.shape)))
 
     samples = (
         sample((8, 16), (16,)),
@@ -422,8 +420,7 @@ class GroupedProduct(_GroupedRows):
         x, w, ends = types
         return 2.0 * self.own_rows(x, ends) * w.shape[1] * w.shape[2]
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, w, ends = inputs
+    def launch(self, device: Device, out: Any, x: Array, w: Array, ends: Array) -> Launch | None:
         multiply = device.products_of_rows(x, w, out, transpose_b=self.transpose_b)
         return self.asking(device, multiply, ends, x.shape[0])
 
@@ -458,8 +455,7 @@ class GroupedOuter(_GroupedRows):
         x, y, ends = types
         return 2.0 * self.own_rows(x, ends) * x.shape[1] * y.shape[1]
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, y, ends = inputs
+    def launch(self, device: Device, out: Any, x: Array, y: Array, ends: Array) -> Launch | None:
         return self.asking(device, device.products_of_rows(x, y, out, outer=True), ends, x.shape[0])
 
     def run(self, be: ArrayBackend, x: Any, y: Any, ends: Any) -> Any:
@@ -487,8 +483,7 @@ class GroupedRows(_GroupedRows):
     def bprop(self, b: Builder, like: Value, rows: Value, ends: Value, out: Value, dout: Value) -> Gradients:
         return None, b.emit(GroupedSums(), dout, ends), None
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        like, b, ends = inputs
+    def launch(self, device: Device, out: Any, like: Array, b: Array, ends: Array) -> Launch | None:
         return gpu.expert_rows.rows_of_groups(device, self.grouping(like.shape[0], ends), b, ends, out)
 
     def run(self, be: ArrayBackend, like: Any, b: Any, ends: Any) -> Any:
@@ -511,8 +506,7 @@ class GroupedSums(_GroupedRows):
     def rule(self, x: TensorType, ends: TensorType) -> str:
         return f"m n, g! -> e={self.held(ends)} n"
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, ends = inputs
+    def launch(self, device: Device, out: Any, x: Array, ends: Array) -> Launch | None:
         return gpu.expert_rows.sums_of_groups(device, self.grouping(x.shape[0], ends), x, ends, out)
 
     def run(self, be: ArrayBackend, x: Any, ends: Any) -> Any:

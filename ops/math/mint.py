@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -296,10 +295,9 @@ class RepeatInterleaveInt(Op):
         source = tuple(along(d + (d > axis)) for d in range(len(shape)))
         return IndexMap((*shape[: axis + 1], self.repeats, *shape[axis + 1 :]), (IndexBlock(0, source),))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
-        (x,) = inputs
         axis = x.ndim - 1 if self.dim is None else axis_in(self.name, self.dim, x.ndim)
         count, inner = math.prod(x.shape[: axis + 1]), math.prod(x.shape[axis + 1 :])
         sizes = (count, self.repeats, inner)

@@ -88,7 +88,7 @@ class ReduceMean(ReductionOp):
 
         return kernel
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         if inputs[0].dtype.kind in "iu":
             return None
         count = math.prod(inputs[0].shape[d] for d in self.axes(inputs[0].ndim))
@@ -118,7 +118,7 @@ class _ReduceExtremum(ReductionOp, abstract=True):
 
         return kernel
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return self.reduction_of(device, {"max": "Largest", "min": "Smallest"}[self.reduction], inputs[0], out)
 
 
@@ -146,7 +146,7 @@ class ReduceProd(ReductionOp):
     def run(self, be: ArrayBackend, x: Any) -> Any:
         return be.xp.prod(x, self.numpy_axis(), x.dtype, None, self.keep_dims)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         # A product of Bool is Bool: whether all are true.
         return self.reduction_of(device, "Smallest" if inputs[0].dtype == bool else "Product", inputs[0], out)
 
@@ -191,7 +191,7 @@ class _ReduceLogical(ReductionOp, abstract=True):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return getattr(be.xp, self.reduction)(inputs[0], axis=self.numpy_axis(), keepdims=self.keep_dims)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return self.reduction_of(device, {"all": "Smallest", "any": "Largest"}[self.reduction], inputs[0], out)
 
 
@@ -271,8 +271,7 @@ class CumSum(_Running):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(CumSum(self.exclusive, not self.reverse, self.axis), dout),)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        (x,) = inputs
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         if not x.ndim or dtype_of(x.dtype).is_complex:
             return None
         return gpu.scans.running_sum(device, self.axis % x.ndim, self.exclusive, self.reverse, x, out)

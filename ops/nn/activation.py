@@ -104,8 +104,7 @@ class PReLU(Elementwise):
     def run(self, be: ArrayBackend, x: Any, weight: Any) -> Any:
         return be.xp.where(x > 0, x, x * weight.reshape(self._along_channels(x)))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, weight = inputs
+    def launch(self, device: Device, out: Any, x: Array, weight: Array) -> Launch | None:
         return gpu.elementwise.launch_elementwise(device, self, (x, weight.reshape(self._along_channels(x))), out)
 
     def _along_channels(self, x: Any) -> tuple[int, ...]:

@@ -529,11 +529,11 @@ class FlashAttentionScore(AttentionForms):
         none[...] = 0
         return out
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         if self.by_arrays:
             return None
         if self.packed:
-            return self.apart.launch(device, self.separated(inputs), out)
+            return self.apart.launch(device, out, *self.separated(inputs))
         shape = self.shape_of(inputs)
         n, m = shape.heads, shape.key_heads
         top, total, none, result = out
@@ -603,11 +603,11 @@ class FlashAttentionScoreGrad(AttentionForms):
         backward(be.xp, shape, self.scores(shape, inputs, be), views, inputs[-2], self.views(shape, out, (n, m, m)))
         return out
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         if self.by_arrays:
             return None
         if self.packed:
-            return self.apart.launch(device, self.separated(inputs), self.parts(out))
+            return self.apart.launch(device, self.parts(out), *self.separated(inputs))
         shape = self.shape_of(inputs)
         n, m = shape.heads, shape.key_heads
         attention = self.attention(inputs, inputs[-2], (n, m, m, n))
@@ -681,11 +681,11 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
         out[...] = total.reshape(out.shape)
         return out
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         if self.by_arrays:
             return None
         if self.packed:
-            return self.apart.launch(device, self.separated(inputs), out)
+            return self.apart.launch(device, out, *self.separated(inputs))
         shape = self.shape_of(inputs)
         n, m = shape.heads, shape.key_heads
         result = by_head(inputs[-1], self.input_layout, n)

@@ -298,8 +298,7 @@ class ChannelStatistics(_Part):
         wide = x.astype(statistics_dtype(dtype_of(x.dtype)).numpy, copy=False)
         return channel_statistics(be.xp, be.xp.moveaxis(wide, self.axis, 1))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        (x,) = inputs
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         return gpu.norms.launch_statistics(device, x, out[0, 0], out[0, 1], self.axis)
 
 

@@ -74,7 +74,7 @@ class JoinAttention(Op):
             c[...] = a * (left / safe) + b * (right / safe)
         return joined, xp.where(some, top + xp.log(safe), -xp.inf).astype(of_one.dtype)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return launch_join(device, self.input_layout, inputs, out)
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:

@@ -100,8 +100,7 @@ class ExpertPlaces(Op):
         own = (groups.start, groups.stop - groups.start, parts.start, parts.stop - parts.start)
         return self if own == (0, self.outer, 0, self.parts) else replace(self, own=own)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        ends, source = inputs
+    def launch(self, device: Device, out: Any, ends: Array, source: Array) -> Launch | None:
         size = self.room or source.shape[0] // self.outer
         counts = device.empty((self.outer * self.parts,), "int32")
         blocks = gpu.expert_rows.Blocks(self.outer, self.parts, size, self._own)
@@ -343,8 +342,7 @@ class ExpertProduct(_BlocksOfRows):
         _, w, ends = types
         return 2.0 * self.rows_of_experts(types[0], ends, self.filled) * w.shape[1] * w.shape[2]
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, w, ends = inputs
+    def launch(self, device: Device, out: Any, x: Array, w: Array, ends: Array) -> Launch | None:
         multiply = device.products_of_rows(x, w, out, transpose_b=self.transpose_b)
         return None if multiply is None else device.asking([ends], lambda at: multiply(_blocks(x.shape[0], at)))
 
@@ -379,8 +377,7 @@ class ExpertOuter(_BlocksOfRows):
         x, y, ends = types
         return 2.0 * self.rows_of_experts(x, ends, self.filled) * x.shape[1] * y.shape[1]
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, y, ends = inputs
+    def launch(self, device: Device, out: Any, x: Array, y: Array, ends: Array) -> Launch | None:
         multiply = device.products_of_rows(x, y, out, outer=True)
         return None if multiply is None else device.asking([ends], lambda at: multiply(_blocks(x.shape[0], at)))
 
@@ -406,8 +403,7 @@ class ExpertRows(_BlocksOfRows):
     def bprop(self, b: Builder, like: Value, rows: Value, ends: Value, out: Value, dout: Value) -> Gradients:
         return None, b.emit(ExpertSums(), dout, ends), None
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        like, b, ends = inputs
+    def launch(self, device: Device, out: Any, like: Array, b: Array, ends: Array) -> Launch | None:
         return gpu.expert_rows.rows_of_groups(device, _grouping(like.shape[0], ends), b, ends, out)
 
     def run(self, be: ArrayBackend, like: Any, b: Any, ends: Any) -> Any:
@@ -429,8 +425,7 @@ class ExpertSums(_BlocksOfRows):
         rows, experts, groups = self.names(ends)
         return f"{rows} n, {groups} -> {experts} n"
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, ends = inputs
+    def launch(self, device: Device, out: Any, x: Array, ends: Array) -> Launch | None:
         return gpu.expert_rows.sums_of_groups(device, _grouping(x.shape[0], ends), x, ends, out)
 
     def run(self, be: ArrayBackend, x: Any, ends: Any) -> Any:
@@ -484,7 +479,7 @@ class TopKRouter(Op):
         shapes = self.parsed_rule(*types).output_shapes()
         return TupleType(tuple(TensorType(types[0].dtype, shape) for shape in shapes))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         tables, places = out
         return gpu.expert_rows.route_tokens(device, inputs[0], tables, places, self.drop_type == 0)
 

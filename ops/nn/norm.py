@@ -212,8 +212,7 @@ class LayerNorm(Norm):
 
         return into
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, gamma, beta = inputs
+    def launch(self, device: Device, out: Any, x: Array, gamma: Array, beta: Array) -> Launch | None:
         y, mean, variance = out
         rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
         stages = (
@@ -280,10 +279,9 @@ class LayerNormGammaGrad(Norm):
         axes = tuple(range(axis_in(self.name, self.begin_params_axis, x.ndim)))
         return be.xp.sum(product, axis=axes)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, dout: Array, x: Array, mean: Array, variance: Array) -> Launch | None:
         from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
 
-        dout, x, mean, variance = inputs
         rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
         parameters = axis_in(self.name, self.begin_params_axis, x.ndim)
         # If nothing is added up every element is a row of its own.
@@ -373,7 +371,7 @@ class LayerNormGrad(Norm):
     def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value]:
         return layer_norm_gradient(b, inputs, self.axes(inputs[1].tensor_type.rank), self.epsilon)[:1]
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
 
         dout, x, mean, variance, gamma = inputs
@@ -478,10 +476,9 @@ class RmsNorm(Norm):
         rstd = 1 / xp.sqrt(xp.mean(x * x, axis=axes, keepdims=True) + self.epsilon)
         return x * rstd * gamma, rstd
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, x: Array, gamma: Array) -> Launch | None:
         from mspc.ops.cuda.text import Operand
 
-        x, gamma = inputs
         rows, columns = matrix(x.shape, x.ndim - gamma.ndim)
         stage = gpu.reductions.RowPass(
             (("squares", "Sum", "x * x"),),
@@ -553,10 +550,9 @@ class RmsNormGrad(Norm):
         g *= rstd
         return g
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, dout: Array, x: Array, rstd: Array, gamma: Array) -> Launch | None:
         from mspc.ops.cuda.text import Operand
 
-        dout, x, rstd, gamma = inputs
         rows, columns = matrix(x.shape, x.ndim - gamma.ndim)
         stage = gpu.reductions.RowPass((("mean_gx", "Sum", "g * x"),), "g *= gamma; x *= rstd;", "mean_gx /= COLUMNS;")
         return gpu.reductions.Rows(
@@ -597,7 +593,7 @@ class L2Normalize(Norm):
         total = xp.sum(x * x, axis=self.axis, keepdims=True)
         return x / xp.sqrt(xp.maximum(total, self.epsilon))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         least = f"(A){self.epsilon}"
         root = f"total = 1 / sqrt_of(total < {least} ? {least} : total);"
         stages = (gpu.reductions.RowPass((("total", "Sum", "x * x"),), then=root),)
@@ -623,7 +619,7 @@ class L2NormalizeGrad(Norm):
         along = xp.sum(out * dout, axis=self.axis, keepdims=True) * (total > self.epsilon)
         return (dout - out * along) / xp.sqrt(xp.maximum(total, self.epsilon))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         from mspc.ops.cuda.text import Operand
 
         least = f"(A){self.epsilon}"

@@ -189,7 +189,7 @@ class Softmax(_Normalised):
 
         return along(self.axis, rowwise(xp, work, 1))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         stages = (
             RowPass((("most", "Largest", "x"),)),
             RowPass((("total", "Sum", "x"),), "x = exp_of(x - most);", "total = 1 / total;"),
@@ -237,7 +237,7 @@ class SoftmaxBackward(_Normalised):
 
         return along(self.dim, rowwise(xp, work, 2))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         stages = (RowPass((("total", "Sum", "g"),), "g = g * y;"),)
         operands = [Operand("g", inputs[0]), Operand("y", inputs[1])]
         return normalise(device, "softmax_gradient", self.dim, operands, out, stages, "g - y * total")
@@ -281,7 +281,7 @@ class LogSoftmax(_Normalised):
 
         return along(self.axis, rowwise(xp, work, 2))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         stages = (
             RowPass((("most", "Largest", "x"),)),
             RowPass((("total", "Sum", "exp_of(x)"),), "x = x - most;", "total = log_of(total);"),
@@ -322,7 +322,7 @@ class LogSoftmaxGrad(_Normalised):
 
         return along(self.axis, rowwise(xp, work, 2))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         stages = (RowPass((("total", "Sum", "g"),)),)
         operands = [Operand("y", inputs[0]), Operand("g", inputs[1])]
         return normalise(device, "log_softmax_gradient", self.axis, operands, out, stages, "g - exp_of(y) * total")

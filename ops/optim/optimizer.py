@@ -136,7 +136,7 @@ class Update(Op, abstract=True):
         return kernel
 
     def launch(
-        self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
+        self, device: Device, out: Any, *inputs: Array, copies: Mapping[int, Copy] | None = None
     ) -> Launch | None:
         return gpu.update.launch_updates(device, self, (inputs,), (copies.get(0),) if copies else ())
 
@@ -432,7 +432,7 @@ class AllFinite(Op):
             found = xp.logical_and(found, xp.isfinite(x).all())
         return found
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         parts = [inputs[start : start + AT_ONCE] for start in range(0, len(inputs), AT_ONCE)]
         clear = device.kernel('extern "C" __global__ void set_true(bool* out) { *out = true; }', "set_true")
         calls: list[tuple[Any, int, list[Any]]] = []

@@ -122,7 +122,7 @@ class DropoutGenMask(Drawn):
         words = self.words(be, self.Seed0, self.Seed1, number_of_run(be))
         return words < (inputs[0].astype(be.xp.float64) * 2.0**64)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         text = "(double)word < (double)wide(*keep) * 18446744073709551616.0"
         return self.filling(device, text, (self.Seed0, self.Seed1), out, ("keep", inputs[0]))
 
@@ -161,7 +161,7 @@ class DropoutDoMask(Op):
     def run(self, be: ArrayBackend, x: Any, mask: Any, keep_prob: Any) -> Any:
         return (x * mask / keep_prob).astype(x.dtype)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return launch_elementwise(device, self, inputs, out)
 
 
@@ -185,7 +185,7 @@ class UniformReal(Drawn):
         words = self.words(be, self.seed, self.seed2, number_of_run(be))
         return (words >> xp.uint64(40)).astype(xp.float32) * xp.float32(2.0**-24)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         text = "(float)(word >> 40) * 5.9604644775390625e-08f"
         return self.filling(device, text, (self.seed, self.seed2), out)
 
@@ -264,8 +264,7 @@ class Dropout(DrawnByPlace):
         mask = b.emit(self.mask(shape))
         return b.emit(DropoutGrad(self.keep_prob), inputs[0], mask), mask
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        (x,) = inputs
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         y, mask = out
         if not x.size:
             return None

@@ -112,7 +112,7 @@ class ReduceSum(ReductionOp):
 
         return kernel
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         # A sum of Bool is Bool: whether any is true.
         return self.reduction_of(device, "Largest" if inputs[0].dtype == bool else "Sum", inputs[0], out)
 
@@ -189,10 +189,9 @@ class BroadcastTo(Op):
         shape = tuple(x.shape[d - lead] if n == -1 else n for d, n in enumerate(self.shape))
         return be.xp.broadcast_to(x, shape)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
-        (x,) = inputs
         lead = out.ndim - x.ndim
         own = (0 if n == 1 else s for n, s in zip(x.shape, strides_of(x.shape), strict=True))
         strides = (*(0,) * lead, *own)

@@ -60,7 +60,7 @@ class Fill(_WithoutOperands):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.full(self.shape, self.value, self.type.numpy)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return gpu.moves.put_values(device, "fill", out, gpu.moves.literal(self.value, self.type))
 
     def localize(self, placement: RankPlacement) -> Op:
@@ -75,7 +75,7 @@ class _OneNumber(Op, abstract=True):
     def uniform(self) -> int | float | None:
         return self.number
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         value = gpu.moves.literal(self.number, dtype_of(out.dtype))
         return gpu.moves.put_values(device, ("zeros", "ones")[self.number], out, value)
 
@@ -198,7 +198,7 @@ class Range(_Sequence, _WithoutOperands):
         steps = be.xp.arange(self.first, self.first + count)
         return (steps * self.delta + self.start).astype(self.dtype.numpy)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         place = f"((long long)at + {self.first})"
         if isinstance(self.delta, int) and isinstance(self.start, int):
             number = f"{place} * {self.delta}ll + {self.start}ll"
@@ -230,7 +230,7 @@ class Eye(_WithoutOperands):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.eye(self.n, self.m, self.k, self.type.numpy)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         one, zero = gpu.moves.literal(1, self.type), gpu.moves.literal(0, self.type)
         place = f"(long long)(at % {self.m}) - (long long)(at / {self.m})"
         return gpu.moves.put_values(device, "eye", out, f"{place} == {self.k} ? {one} : {zero}")
@@ -285,7 +285,7 @@ class LinSpace(_Sequence, _WithoutOperands):
         step = (self.stop - self.start) / max(1, self.num - 1)
         return (places * step + self.start).astype(self.result_dtype().numpy)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         step = (self.stop - self.start) / max(1, self.num - 1)
         place = f"(double)((long long)at + {self.first})"
         value = f"(R)__dadd_rn(__dmul_rn({place}, {step}), {float(self.start)})"
@@ -323,8 +323,7 @@ class LinSpaceBetween(_Sequence):
         places = be.xp.arange(self.first, self.first + count)
         return (places * ((stop - start) / max(1, self.num - 1)) + start).astype(start.dtype)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        start, stop = inputs
+    def launch(self, device: Device, out: Any, start: Array, stop: Array) -> Launch | None:
         kind = computing_type(dtype_of(out.dtype))
         last = max(1, self.num - 1)
         ends = f"const {kind} from = ({kind})wide(*start), share = (({kind})wide(*stop) - from) / {last};"
@@ -358,8 +357,8 @@ class _Triangle(Op, abstract=True):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return (be.xp.tril if self.lower else be.xp.triu)(inputs[0], self.diagonal)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        (x,), test = inputs, f"{'<=' if self.lower else '>='} {self.diagonal}"
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
+        test = f"{'<=' if self.lower else '>='} {self.diagonal}"
         rows, columns = x.shape[-2:]
         text = f"(long long)(at % {columns}) - (long long)(at / {columns} % {rows}) {test} ? x[at] : narrow<R>(0)"
         return gpu.moves.put_values(device, "triangle", out, text, [("x", x)])

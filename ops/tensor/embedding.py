@@ -121,8 +121,7 @@ class Gather(RowsByIntegers):
             math.prod(ids[batch:]), self.offset, self.total or size,
         )  # fmt: skip
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        params, ids = inputs
+    def launch(self, device: Device, out: Any, params: Array, ids: Array) -> Launch | None:
         return gpu.moves.gather(device, "gather", self.lookup(params.shape, ids.shape), params, ids, out)
 
     def localize(self, placement: RankPlacement) -> Op:
@@ -202,8 +201,7 @@ class GatherGrad(RowSums):
             math.prod(shape[self.axis + count :]), math.prod(ids[batch:]), self.offset, self.total or self.size,
         )  # fmt: skip
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        dout, ids = inputs
+    def launch(self, device: Device, out: Any, dout: Array, ids: Array) -> Launch | None:
         lookup = self.lookup(dout.shape, ids.shape)
         return gpu.rows_by_number.add_rows(device, "gather_gradient", lookup, dout, ids, out)
 
@@ -270,8 +268,7 @@ class UnsortedSegmentSum(RowSums):
     def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> gpu.moves.RowLookup:
         return gpu.moves.RowLookup(1, 1, self.num_segments, math.prod(shape[len(ids) :]), math.prod(ids), self.offset)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, ids = inputs
+    def launch(self, device: Device, out: Any, x: Array, ids: Array) -> Launch | None:
         return gpu.rows_by_number.add_rows(device, "segment_sum", self.lookup(x.shape, ids.shape), x, ids, out)
 
     def localize(self, placement: RankPlacement) -> Op:
@@ -321,8 +318,7 @@ class EmbeddingLookup(RowsByIntegers):
     def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> gpu.moves.RowLookup:
         return gpu.moves.RowLookup(1, 1, shape[0], math.prod(shape[1:]), math.prod(ids), self.offset)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        params, ids = inputs
+    def launch(self, device: Device, out: Any, params: Array, ids: Array) -> Launch | None:
         return gpu.moves.gather(device, "embedding_lookup", self.lookup(params.shape, ids.shape), params, ids, out)
 
     def localize(self, placement: RankPlacement) -> Op:
@@ -466,8 +462,7 @@ class OneHot(Op):
         if self.classes:
             require_classes(np, operands[0], self.classes, self.ignored)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        indices, on, off = inputs
+    def launch(self, device: Device, out: Any, indices: Array, on: Array, off: Array) -> Launch | None:
         inner = math.prod(indices.shape[self.axis % (indices.ndim + 1) :])
         place = f"at / {self.depth * inner} * {inner} + at % {inner}"
         text = f"(long long)ids[{place}] == (long long)(at / {inner} % {self.depth}) + {self.offset} ? *on : *off"

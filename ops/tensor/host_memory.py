@@ -49,16 +49,14 @@ class HostCopy(Op, abstract=True):
 class ToHost(HostCopy):
     """The value in the host's memory."""
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        (source,) = inputs
+    def launch(self, device: Device, out: Any, source: Array) -> Launch | None:
         return lambda: device.receive(source, out)
 
 
 class FromHost(HostCopy):
     """A value of the host's memory on the device."""
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        (source,) = inputs
+    def launch(self, device: Device, out: Any, source: Array) -> Launch | None:
         return lambda: device.send(source, out)
 
 
@@ -78,7 +76,7 @@ class AwaitHost(HostCopy):
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         return None
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return _nothing
 
 
@@ -95,7 +93,7 @@ class AssignOnHost(Assign):
         return types[0].nbytes
 
     def launch(
-        self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
+        self, device: Device, out: Any, *inputs: Array, copies: Mapping[int, Copy] | None = None
     ) -> Launch | None:
         target, source = inputs
         return lambda: device.receive(source, target)

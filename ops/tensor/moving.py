@@ -70,10 +70,9 @@ class Transpose(Op):
 
         return kernel
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
-        (x,) = inputs
         order, strides = self.order(x.ndim), strides_of(x.shape)
         source = tuple(strides[p] for p in order)
         return move(device, "transpose", [Move(x, out, out.shape, source, strides_of(out.shape))])
@@ -164,7 +163,7 @@ class Concat(_Joined):
 
         return kernel
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
         axis = axis_in(self.name, self.axis, out.ndim)
@@ -250,8 +249,7 @@ class Split(TensorParts):
         piece = [*names[:axis], part, *names[axis + 1 : -1]]
         return f"{' '.join(operand)} -> {', '.join([' '.join(piece)] * self.output_num)}"
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        (x,) = inputs
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         axis, source = axis_in(self.name, self.axis, x.ndim), gpu.moves.strides_of(x.shape)
         size = x.shape[axis] // self.output_num
         return gpu.moves.move(device, "split", [
@@ -303,7 +301,7 @@ class Stack(_Joined):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.stack(inputs, axis=self.axis)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
         axis, target = axis_in(self.name, self.axis, out.ndim), strides_of(out.shape)
@@ -363,10 +361,9 @@ class Unstack(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return tuple(be.xp.moveaxis(inputs[0], self.axis, 0))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
-        (x,) = inputs
         axis, source = axis_in(self.name, self.axis, x.ndim), strides_of(x.shape)
         strides = (*source[:axis], *source[axis + 1 :])
         return move(device, "unstack", [
@@ -454,8 +451,7 @@ class Tile(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.tile(inputs[0], self.multiples)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        (x,) = inputs
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         multiples, shape = self.aligned(x.shape)
         sizes = tuple(n for pair in zip(multiples, shape, strict=True) for n in pair)
         source = tuple(n for stride in gpu.moves.strides_of(shape) for n in (0, stride))
@@ -527,8 +523,7 @@ class Pad(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.pad(inputs[0], self.paddings)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        (x,) = inputs
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         cuts = [(before, 1, n) for (before, _), n in zip(self.paddings, x.shape, strict=True)]
         return gpu.moves.put_inside(device, "pad", x, out, cuts)
 

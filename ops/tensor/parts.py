@@ -66,8 +66,8 @@ class Slice(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.strided(inputs[0].shape).run(be, *inputs)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return self.strided(inputs[0].shape).launch(device, inputs, out)
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
+        return self.strided(inputs[0].shape).launch(device, out, *inputs)
 
     def localize(self, placement: RankPlacement) -> Op:
         return self.strided(placement.in_types[0].shape).localize(placement)
@@ -171,14 +171,14 @@ class Swiglu(Op):
         dgate = b.emit(Mul(), b.emit(Mul(), dout, value), b.emit(Mul(), steep, inner))
         return (b.emit(Concat(axis), dgate, b.emit(Mul(), dout, b.emit(SiLU(), gate))),)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         from mspc.ops.fused.elementwise import FusedElementwise  # late: only a GPU needs it
 
         (x,) = inputs
         axis = axis_in(self.name, self.dim, x.ndim)
         half = x.shape[axis] // 2
         gate, value = (_slice_line(x.shape, axis, begin, begin + half) for begin in (0, half))
-        return FusedElementwise((gate, value, "SiLU(t0)", "Mul(t2, t1)"), (3,)).launch(device, inputs, out)
+        return FusedElementwise((gate, value, "SiLU(t0)", "Mul(t2, t1)"), (3,)).launch(device, out, *inputs)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         gate, value = be.xp.split(inputs[0], 2, axis=self.dim)

@@ -138,8 +138,7 @@ class GatherNd(_Indexed):
     def bprop(self, b: Builder, x: Value, indices: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(ScatterNd(x.shape), indices, dout), None
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, indices = inputs
+    def launch(self, device: Device, out: Any, x: Array, indices: Array) -> Launch | None:
         return gpu.rows_by_number.gather_nd(device, x.shape, self.begins, self.sizes, x, indices, out)
 
     def run(self, be: ArrayBackend, x: Any, indices: Any) -> Any:
@@ -267,8 +266,7 @@ class TensorScatterUpdate(_Indexed):
 
     adds: ClassVar[bool] = False
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, indices, updates = inputs
+    def launch(self, device: Device, out: Any, x: Array, indices: Array, updates: Array) -> Launch | None:
         shape, dims = x.shape, tuple(self.dims) or tuple(range(indices.shape[-1]))
         if not self.adds:
             few = gpu.rows_by_number.scatter_few(device, dims, self.begins, self.sizes, x, indices, updates, out)
@@ -404,8 +402,7 @@ class ScatterElements(Op):
             out[places] = updates
         return out
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, index, updates = inputs
+    def launch(self, device: Device, out: Any, x: Array, index: Array, updates: Array) -> Launch | None:
         axis = self.axis % x.ndim
         if any(n != m for d, (n, m) in enumerate(zip(x.shape, index.shape, strict=True)) if d != axis):
             return None

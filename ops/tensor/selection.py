@@ -162,8 +162,7 @@ class _ArgExtremum(Op, abstract=True):
         (result,) = element_types(self.infer(x.tensor_type))
         return (reshaped(b, places, result.shape, result.dtype),)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        (x,) = inputs
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         return gpu.scans.place_of_extremum(device, x, axis_in(self.name, self.axis, len(x.shape)), out, self.largest)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -294,7 +293,7 @@ class TopK(_Ordered):
             raise MspcError(f"TopK: k is {self.k}, not 1 to {x.shape[-1]}, the last dimension of input 0")
         return self.pair(x, self.k)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return gpu.scans.top_elements(device, inputs[0], *out)
 
     def run(self, be: ArrayBackend, x: Any) -> Any:
@@ -345,8 +344,7 @@ class GatherD(Op):
         places, inside = local_places(be.xp, index, self.offset, x.shape[self.dim], self.total)
         return only_inside(be.xp, be.xp.take_along_axis(x, places, axis=self.dim), inside)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        x, index = inputs
+    def launch(self, device: Device, out: Any, x: Array, index: Array) -> Launch | None:
         axis = self.dim % x.ndim
         if self.total:
             return None
@@ -401,8 +399,7 @@ class GatherDGrad(Op):
         xp.add.at(out, tuple(grid), dout)
         return out
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        index, dout = inputs
+    def launch(self, device: Device, out: Any, index: Array, dout: Array) -> Launch | None:
         axis = self.dim % dout.ndim
         if self.total:
             return None
@@ -452,8 +449,7 @@ class ReverseV2(Op):
         axes = self.axes(inputs[0].ndim)
         return be.xp.flip(inputs[0], axes) if axes else inputs[0]
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        (x,) = inputs
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         axes, strides = self.axes(x.ndim), gpu.moves.strides_of(x.shape)
         source = tuple(-s if d in axes else s for d, s in enumerate(strides))
         offset = sum((x.shape[d] - 1) * strides[d] for d in axes)
@@ -470,8 +466,7 @@ class _Sorted(_Ordered, abstract=True):
     def rule(self, x: TensorType) -> str:
         return self.pair(x)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        (x,) = inputs
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         return gpu.scans.sort_lines(device, x, axis_in(self.name, self.line, x.ndim), self.descending, *out)
 
     def run(self, be: ArrayBackend, x: Any) -> Any:
@@ -561,8 +556,7 @@ class TopkExt(_Ordered):
             raise MspcError(f"TopkExt: k is {self.k}, not 1 to {x.shape[axis]}, dimension {axis} of input 0")
         return self.pair(x, self.k)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        (x,) = inputs
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         if axis_in(self.name, self.dim, x.ndim) != x.ndim - 1:
             return None
         return gpu.scans.top_elements(device, x, *out, smallest=not self.largest)

@@ -247,10 +247,9 @@ class StridedSlice(_Strided):
 
         return kernel
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
-        (x,) = inputs
         cuts, strides = self.cuts(x.shape), strides_of(x.shape)
         offset = sum(entry.start * strides[entry.dim] for entry in cuts if entry.dim >= 0)
         source = tuple(0 if entry.dim < 0 else entry.step * strides[entry.dim] for entry in cuts if entry.size >= 0)
@@ -321,7 +320,7 @@ class StridedSliceGrad(_Strided):
         grad[self.index()] = dy
         return grad
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         by_dim = {entry.dim: entry for entry in self.cuts(self.shape)}
         cuts = [(entry.start, entry.step, max(1, entry.size)) for entry in (by_dim[d] for d in range(len(self.shape)))]
         return gpu.moves.put_inside(device, "slice_gradient", inputs[0], out, cuts)

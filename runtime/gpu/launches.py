@@ -322,12 +322,12 @@ class Launches:
         ranks = made[0].op.ranks
         summed = comm.partial_sums(inputs[left[0]], ranks) if len(left) == 1 else None
         if summed is not None:
-            launch = op.launch(self._device, inputs, out, (left[0], summed))
+            launch = op.launch(self._device, out, *inputs, summed=(left[0], summed))
             if comm.all_can(launch is not None, ranks) and launch is not None:
                 return self._marked(made[0], launch, joined=True)
         launches = [(each, self._made(each, self.arrays(each), None)[0]) for each in made]
         ahead = [self._marked(each, own, isinstance(own, Between)) for each, own in launches]
-        own = op.launch(self._device, inputs, out)
+        own = op.launch(self._device, out, *inputs)
         return in_order(*ahead, own or self._plain(op, inputs, out if isinstance(out, tuple) else (out,)))
 
     def _marked(self, node: Node, launch: Launch, joined: bool) -> Launch:
@@ -349,11 +349,12 @@ class Launches:
                 merged = self._device.view(self._arena, bucket.offset, (bucket.nbytes // dtype.itemsize,), dtype)
                 inputs, out = [merged], (merged,)
             single = bucket is not None or not isinstance(node.type, TupleType)
-            given = (self._device, inputs, out[0] if single else out)
+            result = out[0] if single else out
             if not self._left.keys().isdisjoint(node.inputs):
-                launch = self._summing(node, *given[1:])
+                launch = self._summing(node, inputs, result)
             else:
-                launch = op.launch(*given, copies) if copies else op.launch(*given)
+                more: Any = {"copies": copies} if copies else {}
+                launch = op.launch(self._device, result, *inputs, **more)
             if isinstance(launch, Asking):
                 launch.share(self._shared(node, inputs, launch.arrays))
             if launch is not None:

@@ -68,7 +68,7 @@ def launched(device: Any, op: Op, arrays: Sequence[Any]) -> tuple[Callable[[], N
     types = (inferred,) if isinstance(inferred, TensorType) else inferred.elements
     out = tuple(put(device, np.full(t.shape, np.nan, t.dtype.numpy)) for t in types)
     with device.stream("compute"):
-        launch = op.launch(device, arrays, out[0] if len(out) == 1 else out)
+        launch = op.launch(device, out[0] if len(out) == 1 else out, *arrays)
     assert launch is not None
     return launch, out
 

@@ -114,7 +114,7 @@ def check_one(bench: Bench, op: Op, arrays: list[Any], again: list[Any], counts:
     single = not isinstance(op, Broadcast | NeighborExchange | Barrier) and len(wanted) == 1
     outs = tuple(bench.put(np.zeros(array.shape, array.dtype)) for array in wanted)
     with device.stream("communication"):
-        launch = op.launch(device, inputs, outs[0] if single else outs)
+        launch = op.launch(device, outs[0] if single else outs, *inputs)
         if launch is None:
             counts["plain"] += 1
             return
@@ -195,7 +195,7 @@ def messages(bench: Bench) -> None:
     outs = [bench.put(np.zeros((2, 3), np.float32)) for _ in range(2)]
     ops: list[Op] = [Send(sr_tag=tag, dest_rank=1) if rank == 0 else Receive(sr_tag=tag, src_rank=0) for tag in (1, 2)]
     with device.stream("communication"):
-        launches = [op.launch(device, [x] if rank == 0 else [], out) for op, out in zip(ops, outs, strict=True)]
+        launches = [op.launch(device, out, *([x] if rank == 0 else [])) for op, out in zip(ops, outs, strict=True)]
         for launch in launches:
             launch()
         device.rejoin()  # what is sent leaves from memory of its launch
@@ -211,7 +211,7 @@ def in_place(bench: Bench) -> None:
     for dtype in (np.float32, ml_dtypes.bfloat16):
         x = bench.put(rng.standard_normal(100_003).astype(dtype))
         with device.stream("communication"):
-            AllReduce(rank_list=everyone).launch(device, [x], x)()
+            AllReduce(rank_list=everyone).launch(device, x, x)()
         found = bench.get(x).view(np.uint8)
         assert (job.comm.all_gather(found[None], everyone, 0) == found).all(), "ranks have different bits"
 
@@ -237,7 +237,7 @@ def large(bench: Bench) -> int:
             for name in ("communication", "reduction"):
                 x, out = bench.put(given[0]), bench.put(np.zeros(np.shape(wanted[0]), dtype))
                 with device.stream(name):
-                    launch: Any = op.launch(device, [x], out)
+                    launch: Any = op.launch(device, out, x)
                     direct += bool(isinstance(launch, Between))
                     launch()
                 same(op, f"launch on {name}", [bench.get(out)], (wanted[0],))
@@ -298,7 +298,7 @@ def bandwidth(bench: Bench) -> None:
     for size in (1 << 18, 1 << 20, 8 << 20, 16 << 20, 64 << 20, 256 << 20):
         x = device.zeros((size // 4,), "float32")
         with device.stream("communication"):
-            direct: Any = AllReduce(rank_list=everyone).launch(device, [x], x)
+            direct: Any = AllReduce(rank_list=everyone).launch(device, x, x)
             plain = functools.partial(bench.comm.all_reduce_into, (x,), (x,), "sum", everyone)
             found: list[str] = []
             for name, launch in (
@@ -333,7 +333,7 @@ def lose(bench: Bench, how: str, size: int) -> None:
     bench.comm.prepare([(everyone, -1)], together=True)
     x = bench.put(np.ones(size, np.float32))
     with device.stream("compute"):
-        launch: Any = node.op.launch(device, [x], x)  # type: ignore[attr-defined]  # operators have launches
+        launch: Any = node.op.launch(device, x, x)  # type: ignore[attr-defined]  # operators have launches
         launch = device.progress.before(0, launch, isinstance(launch, Between))
         end = device.progress.mark()
         launch()

@@ -61,7 +61,7 @@ def _check_one(bench: Bench, group: tuple[int, ...], table: Any, places: Any, dt
         for stream in ("compute", "communication"):
             given, named, out = bench.put(x), bench.put(places), bench.put(np.zeros(shape, dtype))
             with device.stream(stream):
-                launch = op.launch(device, [given, named], out)
+                launch = op.launch(device, out, given, named)
                 launch()
                 launch()
             np.testing.assert_array_equal(bench.get(out), wanted, f"{op} on {stream}")
@@ -102,7 +102,7 @@ def times(bench: Bench) -> None:
         for name, (op, inputs, out) in ops.items():
             with device.stream("compute"):
                 bench.comm.prepare([op.channel(job.rank)], together=True)
-                launch = op.launch(device, inputs, out)
+                launch = op.launch(device, out, *inputs)
                 seconds = [_timed(device, launch) for _ in range(12)][4:]
             if job.rank == 0:
                 print(f"{named} rows of {2 * width} bytes: {name} {1e6 * float(np.median(seconds)):.0f} us", flush=True)

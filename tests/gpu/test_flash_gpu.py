@@ -29,7 +29,7 @@ def test_kernels_equal_numpy(device: Any, name: str, monkeypatch: pytest.MonkeyP
     grads = [put(device, x) for x in empty(backward, known.operands)]
     names = kernels_named(device, monkeypatch)
     with device.stream("compute"):
-        launches = [known.op.launch(device, inputs, out), backward.launch(device, operands, grads)]
+        launches = [known.op.launch(device, out, *inputs), backward.launch(device, grads, *operands)]
         for launch in launches:
             launch()
     assert names == ["attention_constants", "flash_forward", "flash_backward", "flash_backward"]
@@ -52,8 +52,8 @@ def test_gradients_follow_this_forward_pass_and_repeat(device: Any) -> None:
     grads = [put(device, x) for x in empty(backward, known.operands)]
     seen: list[list[bytes]] = []
     with device.stream("compute"):
-        forward = known.op.launch(device, inputs, out)
-        gradient = backward.launch(device, [*inputs, dout, out[0], out[3]], grads)
+        forward = known.op.launch(device, out, *inputs)
+        gradient = backward.launch(device, grads, *inputs, dout, out[0], out[3])
 
         def both() -> None:
             forward()

@@ -35,10 +35,10 @@ def test_kernels_equal_numpy(device: Any, name: str, monkeypatch: pytest.MonkeyP
     out, grads = ([put(device, x) for x in arrays] for arrays in (out, grads))
     names = kernels_named(device, monkeypatch)
     with device.stream("compute"):
-        launches = [known.op.launch(device, inputs, out), backward.launch(device, operands, grads)]
+        launches = [known.op.launch(device, out, *inputs), backward.launch(device, grads, *operands)]
         if known.shift is not None:
             grads.append(put(device, results_of(known.shift, known.operands)[0]))
-            launches.append(known.shift.launch(device, operands, grads[-1]))
+            launches.append(known.shift.launch(device, grads[-1], *operands))
         for launch in launches:
             launch()
     shifted = ["flash_backward", "flash_shift"] * bool(case.shift)
@@ -66,7 +66,7 @@ def test_float32_as_it_is(device: Any, name: str, monkeypatch: pytest.MonkeyPatc
     out, grads = results_of(known.op, known.inputs), results_of(backward, known.operands)
     out, grads = ([put(device, x) for x in arrays] for arrays in (out, grads))
     with device.stream("compute"):
-        for launch in (known.op.launch(device, inputs, out), backward.launch(device, operands, grads)):
+        for launch in (known.op.launch(device, out, *inputs), backward.launch(device, grads, *operands)):
             assert launch is not None
             launch()
     for found, wanted in zip((out[0], out[3], *grads), (*known.out, *known.grads), strict=False):

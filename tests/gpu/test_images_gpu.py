@@ -46,7 +46,7 @@ def test_convolutions_equal_numpys(precise: tuple[Any, str]) -> None:
         out = put(device, np.full(wanted.shape, np.nan, arrays[0].dtype))
         operands = [put(device, array) for array in arrays]
         with device.stream("compute"):
-            launch = op.launch(device, operands, out)
+            launch = op.launch(device, out, *operands)
             if launch is None:  # cuDNN does not take it
                 out[...] = op.kernel(device)(*operands)
             else:

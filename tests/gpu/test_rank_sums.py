@@ -49,7 +49,7 @@ def rank_body(rank: int, ranks: tuple[int, ...], shared: mmap.mmap, folder: Path
         out = device.empty(shape, dtype), device.empty(shape, BF16)
         summed = collectives.partial_sums(part, ranks, ranks.index(rank))
         assert summed is not None
-        launch = op.launch(device, [part, beside], out, (0, summed))
+        launch = op.launch(device, out, part, beside, summed=(0, summed))
         assert launch is not None
         made.append((part, beside, out, launch))
     plain = op.kernel(NumPyBackend(OneRank()))

@@ -232,7 +232,7 @@ def test_trained_norms_equal_numpys(tmp_path: Path) -> None:
 def launched(op: Any, device: EmulatedGpu, shape: tuple[int, ...], *operands: Any) -> Any:
     """The content of an array of a dtype and a shape after a launch."""
     out = device.empty(shape, operands[0].dtype)
-    launch = op.launch(device, operands, out)
+    launch = op.launch(device, out, *operands)
     launch()
     first = out.copy()
     launch()  # whatever was left in memory by the time before

@@ -38,7 +38,7 @@ def test_kernel_equals_numpy(device: Any, name: str) -> None:
     made = [put(device, x, case.shift * x.itemsize) for x in sevens]
     if case.alias >= 0:
         made[0] = operands[case.alias]
-    launch = case.op.launch(device, operands, case.outs(made))
+    launch = case.op.launch(device, case.outs(made), *operands)
     assert launch is not None
     launch()
     cupy.cuda.runtime.deviceSynchronize()
@@ -118,7 +118,7 @@ def test_bandwidth_of_large_tensors(device: Any, floats: str) -> None:
             operands[1] = put(device, draw.astype(np.int32))
         results = element_types(op.infer(*types))
         made = [put(device, np.zeros(t.shape, t.dtype.numpy)) for t in results]
-        launch = op.launch(device, operands, Case(name, op, types).outs(made))
+        launch = op.launch(device, Case(name, op, types).outs(made), *operands)
         assert launch is not None
         moved = sum(t.nbytes for t in results) + sum(t.nbytes for t in types)
         if name == "Gather":

@@ -36,7 +36,7 @@ def test_kernel_equals_numpy(tmp_path: Path) -> None:
     for bad in BAD:
         for inputs in (arrays(bad), arrays(bad) * AT_ONCE):
             out = np.zeros((), bool)
-            cases.append((AllFinite().launch(device, inputs, out), out, bad is None))
+            cases.append((AllFinite().launch(device, out, *inputs), out, bad is None))
             assert bool(AllFinite().run(type("B", (), {"xp": np}), *inputs)) == (bad is None)
     for launch, out, expected in cases:
         launch()

@@ -40,7 +40,7 @@ def test_a_loop_sends_on_before_its_messages_have_left(monkeypatch: pytest.Monke
     sent: list[list[float]] = []
     device = Late(SimpleNamespace(send=lambda array, rank, tag: sent.append(array.tolist())))
     x, out = fake(np.zeros(2)), fake(np.zeros(2))
-    launch = Send(sr_tag=4, dest_rank=1).launch(device, [x], out)  # type: ignore[arg-type]  # for moves alone
+    launch = Send(sr_tag=4, dest_rank=1).launch(device, out, x)  # type: ignore[arg-type]  # for moves alone
     assert launch is not None
     for step in range(3):
         for turn in range(4):

@@ -64,7 +64,7 @@ def prepared(device: Any, case: Case) -> tuple[list[Any], list[Any], Any]:
         made = [placed(np.zeros(t.shape, t.dtype.numpy), case.shift) for t in case.results()]
     if case.alias >= 0:
         made[0] = inputs[case.alias]
-    launch = case.op.launch(device, inputs, made[0] if len(made) == 1 else tuple(made))
+    launch = case.op.launch(device, made[0] if len(made) == 1 else tuple(made), *inputs)
     assert launch is not None, str(case)
     return inputs, made, launch
 

@@ -26,7 +26,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
 def prepared(device: Emulator, name: str, x: Any, axis: int) -> tuple[Any, Any, Any]:
     """(launch, its result, NumPy's). Kernels of one device are compiled together at the first launch."""
     out = np.full(np.delete(np.array(x.shape), axis), -7, np.int32)
-    launch: Any = REGISTRY[name](axis=axis).launch(device, [placed(x)], out)
+    launch: Any = REGISTRY[name](axis=axis).launch(device, out, placed(x))
     return launch, out, getattr(np, name.lower())(x, axis=axis)
 
 
@@ -55,4 +55,4 @@ def test_the_first_of_those_that_are_no_number_wins(device: Emulator) -> None:
 
 
 def test_what_has_no_rows_is_left_to_others(tmp_path: Path) -> None:
-    assert Argmax(axis=1).launch(Emulator(tmp_path), [np.zeros((0, 4), np.float32)], np.zeros(0, np.int32)) is None
+    assert Argmax(axis=1).launch(Emulator(tmp_path), np.zeros(0, np.int32), np.zeros((0, 4), np.float32)) is None

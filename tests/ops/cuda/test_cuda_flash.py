@@ -45,7 +45,7 @@ def prepared_case(device: TensorCores, case: Case) -> Prepared:
     known = expected(case)
     op, backward = known.op, gradient_of(known.op)
     out, grads = empty(op, known.inputs), empty(backward, known.operands)
-    launches = [op.launch(device, known.inputs, out), backward.launch(device, known.operands, grads)]  # type: ignore[arg-type]
+    launches = [op.launch(device, out, *known.inputs), backward.launch(device, grads, *known.operands)]  # type: ignore[arg-type]
     return Prepared(device, launches, [out[0], out[3], *grads], [*known.out, *known.grads])
 
 
@@ -171,8 +171,8 @@ def sources(folder: Path, together: bool) -> list[str]:
     for case, device.tf32 in (*((case, True) for case in (*terms, deep)), as_it_is):
         known = term_expected(case)
         backward = gradient_of(known.op)
-        known.op.launch(device, known.inputs, results_of(known.op, known.inputs))  # type: ignore[arg-type]
-        backward.launch(device, known.operands, results_of(backward, known.operands))  # type: ignore[arg-type]
+        known.op.launch(device, results_of(known.op, known.inputs), *known.inputs)  # type: ignore[arg-type]
+        backward.launch(device, results_of(backward, known.operands), *known.operands)  # type: ignore[arg-type]
     return [
         source for source, name in device.texts.items() if name.startswith("flash") and ("wgmma" in source) is together
     ]
@@ -211,7 +211,7 @@ def test_gradients_of_kernels_are_those_of_results_as_they_are_stored(tmp_path: 
         stored: Any = backward.run(Wide(), *given)  # type: ignore[arg-type]
     found = [np.full(x.shape, np.nan, x.dtype) for x in (query, key, value)]
     operands = [query, key, value, dout, statistics.astype(np.float32), result]
-    launch: Any = backward.launch(TensorCores(tmp_path), operands, found)  # type: ignore[arg-type]
+    launch: Any = backward.launch(TensorCores(tmp_path), found, *operands)  # type: ignore[arg-type]
     launch()
     for place, name in enumerate(("query", "key", "value")):
         kernel = found[place].astype(np.float64)

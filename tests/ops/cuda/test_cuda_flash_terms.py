@@ -43,10 +43,10 @@ def prepared(device: TensorCores) -> dict[str, Prepared]:
         known = term_expected(case)
         backward = gradient_of(known.op)
         out, grads = results_of(known.op, known.inputs), results_of(backward, known.operands)
-        launches = [known.op.launch(device, known.inputs, out), backward.launch(device, known.operands, grads)]  # type: ignore[arg-type]
+        launches = [known.op.launch(device, out, *known.inputs), backward.launch(device, grads, *known.operands)]  # type: ignore[arg-type]
         if known.shift is not None:
             (total,) = results_of(known.shift, known.operands)
-            launches.append(known.shift.launch(device, known.operands, total))  # type: ignore[arg-type]
+            launches.append(known.shift.launch(device, total, *known.operands))  # type: ignore[arg-type]
             grads.append(total)
         found[name] = launches, [out[0], out[3], *grads], [*known.out, *known.grads]
     return found

@@ -57,7 +57,7 @@ def test_pooling_equals_numpys(tmp_path: Path, dtype: DType, most: int) -> None:
             inputs = [placed(device, array.astype(dtype.numpy)) for array in arrays]
             wanted = op.kernel(NUMPY)(*[array.astype(np.float64) for array in inputs])
             out = device.empty(wanted.shape, dtype.numpy)
-            launch = op.launch(device, inputs, out)
+            launch = op.launch(device, out, *inputs)
             assert launch is not None, op
             work.append((launch, out, wanted))
     assert len(work) == most * len(POOLING) >= 8 * most
@@ -71,9 +71,9 @@ def test_a_nan_is_the_greatest(tmp_path: Path) -> None:
     x = placed(device, np.array([1, np.nan, 3, np.nan, -np.inf, -np.inf, 2, 2], np.float32).reshape(1, 1, 2, 4))
     op = pooling.MaxPool(kernel_size=2, strides=2)
     found = device.empty((1, 1, 1, 2), np.float32)
-    forward = op.launch(device, [x], found)
+    forward = op.launch(device, found, x)
     given, spread = placed(device, np.ones((1, 1, 1, 2), np.float32)), device.empty(x.shape, np.float32)
-    gradient = pooling.MaxPoolGrad(kernel_size=2, strides=2).launch(device, [x, found, given], spread)
+    gradient = pooling.MaxPoolGrad(kernel_size=2, strides=2).launch(device, spread, x, found, given)
     assert forward is not None
     assert gradient is not None
     forward()
@@ -99,13 +99,13 @@ def test_statistics_equal_numpys(tmp_path: Path, dtype: DType) -> None:
             op = BatchStatistics(0.25, axis)
             given = [placed(device, array) for array in (x, *moving)]
             out = tuple(device.empty((shape[axis],), kind.numpy) for _ in range(2))
-            launch = op.launch(device, given, out)
+            launch = op.launch(device, out, *given)
             wide = [x.astype(np.float64), *(array.astype(np.float64) for array in moving)]
             wanted = [*op.run(NUMPY, *wide), *wide[1:]]
             work.append((launch, [*out, *given[1:]], wanted))
             own = device.empty((1, 2, shape[axis]), kind.numpy)
             alone = ChannelStatistics(axis)
-            work.append((alone.launch(device, given[:1], own), [own], [alone.run(NUMPY, wide[0])]))
+            work.append((alone.launch(device, own, *given[:1]), [own], [alone.run(NUMPY, wide[0])]))
     for launch, found, wanted in work:
         launch()
         for got, array in zip(found, wanted, strict=True):
@@ -118,7 +118,7 @@ def test_a_stopped_step_moves_no_statistics(tmp_path: Path) -> None:
     device.stop[...] = 1
     given = [placed(device, np.arange(12, dtype=np.float32).reshape(4, 3)), *(np.ones(3, np.float32) for _ in "ab")]
     out = tuple(device.empty((3,), np.float32) for _ in range(2))
-    launch = BatchStatistics(0.5).launch(device, given, out)
+    launch = BatchStatistics(0.5).launch(device, out, *given)
     assert launch is not None
     launch()
     assert out[0].tolist() == [4.5, 5.5, 6.5]
@@ -135,7 +135,7 @@ def test_statistics_of_all_ranks(tmp_path: Path, stop: bool) -> None:
     moving = [np.full(300, value, np.float32) for value in (0.5, 2)]
     given = [placed(device, array) for array in (gathered, *moving)]
     out = tuple(device.empty((300,), np.float32) for _ in "ab")
-    launch = JoinMovingStatistics(0.25, 30).launch(device, given, out)
+    launch = JoinMovingStatistics(0.25, 30).launch(device, out, *given)
     assert launch is not None
     launch()
     wide = x.astype(np.float64)
@@ -154,7 +154,7 @@ def test_moving_statistics_of_all_ranks(tmp_path: Path, stop: bool) -> None:
     before = [array.copy() for array in given]
     out = device.empty((2,), np.float32)
     op = MovingStatistics(0.25, 5)
-    launch = op.launch(device, given, out)
+    launch = op.launch(device, out, *given)
     assert launch is not None
     launch()
     assert out.tolist() == [1, 2]

@@ -49,7 +49,7 @@ def test_numbers_are_the_same_wherever_rows_wait(tmp_path: Path) -> None:
         launches: list[Any] = []
         for device.block_memory in MEMORY:
             outs.append(x.copy())
-            launches.append(op.launch(device, [outs[-1], added], outs[-1]))  # in the operand's place
+            launches.append(op.launch(device, outs[-1], outs[-1], added))  # in the operand's place
         texts = device.texts[-len(MEMORY) :]
         assert [len(set(re.findall(r"memory \+ \d+", text))) for text in texts] == WAITING[length]
         made.append((op.run(NUMPY, x, added), outs, launches))
@@ -79,7 +79,7 @@ def test_the_largest_and_the_sum_below_it_are_one_pass(tmp_path: Path) -> None:
     with np.errstate(all="ignore"):
         wanted = op.run(NUMPY, x.astype(np.float64))
     outs = [np.zeros(array.shape, np.float32) for array in wanted]
-    launch: Any = op.launch(device, [x], outs)
+    launch: Any = op.launch(device, outs, x)
     assert len(re.findall("for \\(int k = 0; k < PACKS", device.texts[0])) == 2  # the other for the mean and the result
     assert "Largest::of" in device.texts[0]
     launch()

@@ -61,7 +61,7 @@ def prepared(
         types: Any = (node.type,) if single else node.type.elements  # type: ignore[union-attr]  # a tuple
         made = tuple(placed(np.full(t.shape, 7).astype(t.dtype.numpy)) for t in types)
         values[node] = made[0] if single else made
-        launch = op.launch(device, inputs, values[node])
+        launch = op.launch(device, values[node], *inputs)
         if launch is None:
             assert single
             launch = by_numpy(op, inputs, made[0])

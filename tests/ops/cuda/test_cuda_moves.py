@@ -177,7 +177,7 @@ def test_what_does_not_fit_is_told(ends: list[int], message: str, tmp_path: Path
     given = np.array(ends, np.int64), np.arange(24, dtype=np.int32)
     types = [TensorType(dtype_of(array.dtype), array.shape) for array in given]
     results = [np.empty(t.shape, t.dtype.numpy) for t in element_types(op.infer(*types))]
-    launch = op.launch(Emulator(tmp_path), given, results)  # type: ignore[arg-type]  # it plays a device
+    launch = op.launch(Emulator(tmp_path), results, *given)  # type: ignore[arg-type]  # it plays a device
     assert launch is not None
     for run in (launch, lambda: op.run(NumPy(), *given)):  # type: ignore[arg-type]  # no communicator is needed
         with pytest.raises(IndexError, match=message):

@@ -55,7 +55,7 @@ class Work:
 
     def add(self, op: Any, inputs: list[Any], types: list[tuple[tuple[int, ...], DType]], wanted: Any = None) -> None:
         out = tuple(self.device.empty(shape, dtype.numpy) for shape, dtype in types)
-        launch = op.launch(self.device, inputs, out)
+        launch = op.launch(self.device, out, *inputs)
         assert launch is not None
         self.launches.append((launch, out, wanted or op.run(NUMPY, *inputs)))
 
@@ -117,7 +117,7 @@ def test_gradients_that_no_kernel_takes(tmp_path: Path, columns: int, target: DT
     inputs = gradients(device, 5, columns, FLOAT32, source, True)
     out = tuple(device.empty(shape, dtype.numpy) for shape, dtype in
                 [((5, columns), target), ((columns,), FLOAT32), ((columns,), FLOAT32)])  # fmt: skip
-    assert FusedLayerNormGrad(EPSILON, target, True).launch(device, inputs, out) is None
+    assert FusedLayerNormGrad(EPSILON, target, True).launch(device, out, *inputs) is None
 
 
 def test_only_rows_of_whole_warps_fit() -> None:
@@ -138,6 +138,6 @@ def test_norms_of_halves_with_parameters_of_float32(tmp_path: Path) -> None:
     work.add(root, [x, gamma], [(full, FLOAT16), statistic], root.run(NUMPY, wide, gamma))
     for op, operands in ((LayerNormGrad(-1, EPSILON), [mean, variance, gamma]), (RmsNormGrad(), [variance, gamma])):
         out = device.empty(full, FLOAT16.numpy)
-        launch = op.launch(device, [dout, x, *operands], out)
+        launch = op.launch(device, out, dout, x, *operands)
         work.launches.append((launch, (out,), (op.run(NUMPY, dout.astype(np.float32), wide, *operands),)))
     work.check()

@@ -47,7 +47,7 @@ def test_kernels_equal_those_of_contiguous_rows(kind: DType, tmp_path: Path) -> 
             bias = np.random.default_rng(3).standard_normal(columns).astype(np.float32)
             scale = np.random.default_rng(4).standard_normal((ROWS, 1)).astype(np.float32)
             wanted = op.run(NUMPY, np.ascontiguousarray(x), bias, scale)
-            launch = op.launch(device, [x, bias, scale], x if in_place else out)
+            launch = op.launch(device, x if in_place else out, x, bias, scale)
             assert launch is not None
             launches.append((launch, x if in_place else out, wanted))
     tolerance = 1e-6 if kind == FLOAT32 else 1e-2

@@ -20,7 +20,7 @@ def launched(device: Emulator, tables: Tables, copies: Any = None) -> tuple[list
     """(operands, launch)."""
     operands = [placed(x) for x in tables.operands]
     out = tuple(operands[i] for i in tables.op.mutates)
-    return operands, tables.op.launch(device, operands, out, copies)
+    return operands, tables.op.launch(device, out, *operands, copies=copies)
 
 
 def dense(device: Emulator, tables: Tables) -> tuple[list[Any], list[Any]]:
@@ -32,7 +32,7 @@ def dense(device: Emulator, tables: Tables) -> tuple[list[Any], list[Any]]:
         made = placed(np.zeros((len(own[0]), *rows.shape[1:]), rows.dtype))
         own[tables.op.gradient] = made
         sums.append(made)
-        launches += op.launch(device, [rows, ids], made), tables.op.member.launch(device, own, own[0])
+        launches += op.launch(device, made, rows, ids), tables.op.member.launch(device, own[0], *own)
     assert None not in launches
     return [*operands, *sums], launches  # a launch knows addresses alone
 

@@ -39,7 +39,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
         made = [placed(x, case.shift * x.itemsize) for x in sevens]
         if case.alias >= 0:
             made[0] = inputs[case.alias]
-        found[name] = inputs, made, case.op.launch(device, inputs, case.outs(made))
+        found[name] = inputs, made, case.op.launch(device, case.outs(made), *inputs)
     return found
 
 
@@ -63,7 +63,7 @@ def test_random_numbers_follow_the_step(tmp_path: Path) -> None:
     device = Emulator(tmp_path, step=1)
     case = next(case for name, case in CASES.items() if name.startswith("UniformReal"))
     (made,) = [np.zeros(t.shape, t.dtype.numpy) for t in case.results()]
-    launch: Any = case.op.launch(device, [], made)
+    launch: Any = case.op.launch(device, made)
     drawn: list[Any] = []
     for step in (1, 2, 1):
         device.step[0] = step
@@ -84,7 +84,7 @@ def test_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
         if " sample " in name and not name.endswith("sample 0 Float32"):
             continue
         made = [np.zeros(t.shape, t.dtype.numpy) for t in case.results()]
-        case.op.launch(device, case.inputs(), case.outs(made))
+        case.op.launch(device, case.outs(made), *case.inputs())
     # If samples differ in numbers alone, the one whose are the largest is taken: shared memory must do for it.
     sources = {re.sub(r"\d+", "0", source): source for source, _ in sorted(device.sources, key=numbers_of)}
     compiled_by_nvcc(tmp_path, sources.values(), "-w", *QUICKLY)
@@ -152,7 +152,7 @@ def test_totals_of_columns_come_with_the_rows(tmp_path: Path) -> None:
         scale = random.standard_normal(shape[2:]).astype(FLOAT32.numpy)
         wanted = op.run(NUMPY, dout, x.copy(), rows, scale)
         outs = (x, *(np.zeros_like(array) for array in wanted[1:]))  # the first lies where an operand does
-        made.append((wanted, outs, op.launch(device, [dout, x, rows, scale], outs)))
+        made.append((wanted, outs, op.launch(device, outs, dout, x, rows, scale)))
     assert device.names == ["row_chain", *["column_totals"] * 2] * len(SHAPES)  # sums and a mean; a maximum
     for wanted, outs, launch in made:
         launch()

@@ -41,7 +41,7 @@ def check(device: Any, dtype: DType, members: list[tuple[Any, Copy | None]], lau
     casts = []
     for variable, copy in members:
         wanted = placed(np.zeros(variable.shape, dtype.numpy), 0)
-        casts.append((wanted, Cast(dtype).launch(device, [variable], wanted) if copy is not None else None))
+        casts.append((wanted, Cast(dtype).launch(device, wanted, variable) if copy is not None else None))
     with np.errstate(all="ignore"):
         launch()
         for (variable, copy), (wanted, cast) in zip(members, casts, strict=True):
@@ -74,7 +74,7 @@ def test_copies_are_what_cast_makes(dtype: DType, tmp_path: Path) -> None:
         gradient.reshape(-1)[len(EDGES) :] = 0.125
         inputs += [variable, placed(np.zeros(variable.shape, np.float32), 0), rate, placed(gradient, 0), momentum]
     copies = {5 * i: copy for i, (_, copy) in enumerate(members) if copy is not None}
-    launch = op.launch(device, inputs, None, copies)
+    launch = op.launch(device, None, *inputs, copies=copies)
     before = np.array(members[3][0])
     check(device, dtype, members, launch)
     assert (joined[:, :8] == 7).all()
@@ -87,7 +87,7 @@ def test_rows_that_no_packs_divide(tmp_path: Path) -> None:
     joined = placed(np.zeros((31, 15), np.float32), 0)
     variable = placed(values(31 * 7).reshape(31, 7), 0)
     copy = Copy(joined.reshape(-1)[3:], 7, 15)
-    launch = AssignAdd().launch(device, [variable, placed(np.ones((31, 7), np.float32), 0)], None, {0: copy})
+    launch = AssignAdd().launch(device, None, variable, placed(np.ones((31, 7), np.float32), 0), copies={0: copy})
     check(device, FLOAT32, [(variable, copy)], launch)
     assert (joined[:, 10:] == 0).all()
 
@@ -103,7 +103,7 @@ def test_copies_of_several_element_types(tmp_path: Path) -> None:
         moments = [placed(np.zeros(300, np.float32), 0) for _ in range(2)]
         inputs += [variable, *moments, *scalars, placed(np.ones(300, np.float32), 0)]
     op = GroupedUpdate.of(Adam(), 3)
-    launch = op.launch(device, inputs, None, {10 * i: copy for i, (_, _, copy) in enumerate(made)})
+    launch = op.launch(device, None, *inputs, copies={10 * i: copy for i, (_, _, copy) in enumerate(made)})
     assert launch is not None
     launch()
     for dtype, variable, copy in made:
@@ -115,7 +115,7 @@ def test_nothing_is_copied_after_a_stop(tmp_path: Path) -> None:
     device = Emulator(tmp_path)
     device.stop[0] = 1
     variable, copy = placed(values(64), 0), Copy(placed(np.full(64, 7, np.float16), 0), 64, 64)
-    launch = AssignAdd().launch(device, [variable, placed(values(64), 0)], None, {0: copy})
+    launch = AssignAdd().launch(device, None, variable, placed(values(64), 0), copies={0: copy})
     assert launch is not None
     launch()
     assert (copy.array == 7).all()
@@ -124,7 +124,7 @@ def test_nothing_is_copied_after_a_stop(tmp_path: Path) -> None:
 def test_updates_without_copies_have_the_kernel_that_they_had(tmp_path: Path) -> None:
     device = Emulator(tmp_path)
     inputs = [placed(values(64), 0), placed(values(64), 0)]
-    AssignAdd().launch(device, inputs, None)
-    AssignAdd().launch(device, inputs, None, {})
+    AssignAdd().launch(device, None, *inputs)
+    AssignAdd().launch(device, None, *inputs, copies={})
     ((source, _),) = device.sources
     assert "const copy" not in source

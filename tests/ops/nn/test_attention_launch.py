@@ -91,7 +91,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
         out = empty(op, inputs)
         expected = op.run(NumPy(), *inputs)  # type: ignore[arg-type]  # the tests' backend
         single = len(out) == 1
-        launch = op.launch(device, inputs, out[0] if single else out)  # type: ignore[arg-type]  # the emulator
+        launch = op.launch(device, out[0] if single else out, *inputs)  # type: ignore[arg-type]  # the emulator
         found[case] = (expected,) if single else expected, out, launch
     return found
 
@@ -111,7 +111,7 @@ def launched(tmp_path: Path, op: FlashAttentionScore, *inputs: np.ndarray) -> tu
         pytest.skip("needs g++")
     device = Fusing(tmp_path, fuses=True)
     out = empty(op, list(inputs))
-    launch = op.launch(device, inputs, out)  # type: ignore[arg-type]  # the emulator
+    launch = op.launch(device, out, *inputs)  # type: ignore[arg-type]  # the emulator
     assert launch is not None
     launch()
     return device, out
@@ -120,7 +120,7 @@ def launched(tmp_path: Path, op: FlashAttentionScore, *inputs: np.ndarray) -> tu
 def test_no_kernel_drops_weights(tmp_path: Path) -> None:
     x, kept = np.zeros((2, 6, 4, 8), np.float32), np.ones((6, 6), np.bool_)
     op = FlashAttentionScore(4, keep_prob=0.5, input_layout="BSND", optional=("drop_mask",))
-    assert op.launch(Fusing(tmp_path), (x, x, x, kept), empty(op, [x, x, x, kept])) is None  # type: ignore[arg-type]
+    assert op.launch(Fusing(tmp_path), empty(op, [x, x, x, kept]), x, x, x, kept) is None  # type: ignore[arg-type]
 
 
 def test_halves_go_to_the_fused_kernel_in_their_own_layout(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_bands_and_float32_do_without_the_fused_kernel(tmp_path: Path) -> None:
     x = np.zeros((2, 4, 6, 8), np.float16)
     device = Fusing(tmp_path, fuses=True)
     band = FlashAttentionScore(4, input_layout="BNSD", sparse_mode=4, pre_tokens=2)
-    assert band.launch(device, (x, x, x), empty(band, [x, x, x])) is not None  # type: ignore[arg-type]  # the emulator
+    assert band.launch(device, empty(band, [x, x, x]), x, x, x) is not None  # type: ignore[arg-type]  # the emulator
     assert device.fused == []
     assert "flash_forward" in [name for _, name in device.sources]
     device, _ = launched(tmp_path, FlashAttentionScore(4, input_layout="BNSD"), *[x.astype(np.float32)] * 3)
@@ -173,7 +173,7 @@ def test_kernels_compile_for_h200(tmp_path: Path) -> None:
         for dtype in TOLERANCE:
             op, inputs = REGISTRY[name](**sample.fields), arrays_for(name, sample, dtype)
             out = empty(op, inputs)
-            op.launch(device, inputs, out[0] if len(out) == 1 else out)  # type: ignore[arg-type]  # the emulator
+            op.launch(device, out[0] if len(out) == 1 else out, *inputs)  # type: ignore[arg-type]  # the emulator
     texts = sorted({source for source, _ in device.sources})
     assert len(texts) >= len(TOLERANCE)
     compiled_by_nvcc(tmp_path, texts[::2])

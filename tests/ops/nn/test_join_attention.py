@@ -67,7 +67,7 @@ def test_the_kernel_does_as_numpy(layout: str, first: Any, second: Any, bound: f
     given = [one.astype(first), of_one.astype(wide), other.astype(second), of_other.astype(wide)]
     wanted: Any = JoinAttention(layout).run(BACKEND, *(x.astype(np.float64) for x in given))
     out = [np.full(x.shape, np.nan, wide) for x in wanted]
-    launch = JoinAttention(layout).launch(Emulator(tmp_path), given, out)  # type: ignore[arg-type]  # the emulator
+    launch = JoinAttention(layout).launch(Emulator(tmp_path), out, *given)  # type: ignore[arg-type]  # the emulator
     assert launch is not None
     launch()
     for got, expected in zip(out, wanted, strict=True):

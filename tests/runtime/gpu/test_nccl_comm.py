@@ -199,7 +199,7 @@ def test_a_call_that_nccl_refuses_names_the_group() -> None:
 
 
 def launched(op: Op, device: FakeDevice, inputs: Any, out: Any) -> Any:
-    launch = op.launch(device, inputs, out)  # type: ignore[arg-type]  # a device for moves alone
+    launch = op.launch(device, out, *inputs)  # type: ignore[arg-type]  # a device for moves alone
     assert launch is not None
     launch()
     launch()  # a replay finds what it needs
@@ -236,7 +236,7 @@ def test_launches_of_collectives_give_what_the_kernels_give(dtype: str, monkeypa
             array = (10 * rng.standard_normal(shape)).astype(kind)
             wanted = np.asarray(op.kernel(plain)(array))
             out = fake(np.zeros(wanted.shape, kind))
-            if op.launch(device, [fake(array)], out) is None:  # type: ignore[arg-type]
+            if op.launch(device, out, fake(array)) is None:  # type: ignore[arg-type]
                 assert dtype == "int16"
                 continue
             launched(op, device, [fake(array)], out)
