@@ -89,22 +89,14 @@ def places_of_slices(
     along: Sequence[Window], lengths: Sequence[int], counts: Sequence[int], slice_counts: Sequence[int]
 ) -> Needed:
     """Return which places of an image of these lengths the owner of a slice of the result reads."""
-
-    def needed(d: int, part: int) -> Span:
-        return clipped(along[d].places(own_span(counts[d], slice_counts[d], part)), lengths[d])
-
-    return needed
+    return lambda d, part: clipped(along[d].places(own_span(counts[d], slice_counts[d], part)), lengths[d])
 
 
 def positions_of_slices(
     along: Sequence[Window], lengths: Sequence[int], counts: Sequence[int], slice_counts: Sequence[int]
 ) -> Needed:
     """Return which positions of the result read a slice of the image."""
-
-    def needed(d: int, part: int) -> Span:
-        return along[d].positions(own_span(lengths[d], slice_counts[d], part), counts[d])
-
-    return needed
+    return lambda d, part: along[d].positions(own_span(lengths[d], slice_counts[d], part), counts[d])
 
 
 @lru_cache(maxsize=4096)

@@ -352,11 +352,7 @@ class SquaredDifference(Binary):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         subtract, square = be.xp.subtract, be.xp.square
-
-        def kernel(x: Any, y: Any) -> Any:
-            return square(subtract(x, y))
-
-        return kernel
+        return lambda x, y: square(subtract(x, y))
 
     samples = BINARY_SAMPLES
 

@@ -124,11 +124,7 @@ class Rsqrt(Smooth):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         sqrt, reciprocal = be.xp.sqrt, be.xp.reciprocal
-
-        def kernel(x: Any) -> Any:
-            return reciprocal(sqrt(x))
-
-        return kernel
+        return lambda x: reciprocal(sqrt(x))
 
     samples = POSITIVE_INPUT
 

@@ -128,11 +128,7 @@ class _Product(Op, abstract=True):
         matmul, ta, tb = multiplied if be.xp is np else be.xp.matmul, self.transpose_a, self.transpose_b
         if not ta and not tb:
             return matmul
-
-        def transposed(x: Any, y: Any) -> Any:
-            return matmul(x.swapaxes(-1, -2) if ta else x, y.swapaxes(-1, -2) if tb else y)
-
-        return transposed
+        return lambda x, y: matmul(x.swapaxes(-1, -2) if ta else x, y.swapaxes(-1, -2) if tb else y)
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         from mspc.ops.cpu.products import product_kernel

@@ -112,11 +112,7 @@ class _ReduceExtremum(ReductionOp, abstract=True):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         extremum, axis, keep = getattr(be.xp, self.reduction), self.numpy_axis(), self.keep_dims
-
-        def kernel(x: Any) -> Any:
-            return extremum(x, axis, None, keepdims=keep)
-
-        return kernel
+        return lambda x: extremum(x, axis, None, keepdims=keep)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return self.reduction_of(device, {"max": "Largest", "min": "Smallest"}[self.reduction], inputs[0], out)

@@ -49,11 +49,7 @@ class ReLU(Unary):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         maximum = be.xp.maximum
-
-        def kernel(x: Any, out: Any = None) -> Any:
-            return maximum(x, x.dtype.type(0), out=out)
-
-        return kernel
+        return lambda x, out=None: maximum(x, x.dtype.type(0), out=out)
 
     samples = (*UNARY_SAMPLES, sample((8,), dtypes=("Int32",), gradient=False))
 
@@ -225,11 +221,7 @@ class GeLUGrad(Elementwise):
             xp.multiply(slope, dy, out=out)
 
         without_y = blockwise(xp, work, 3)
-
-        def kernel(dy: Any, x: Any, y: Any, out: Any = None) -> Any:
-            return without_y(dy, x, out=out)
-
-        return kernel
+        return lambda dy, x, y, out=None: without_y(dy, x, out=out)
 
 
 def _gelu_tanh(xp: Any, x: Any, out: Any) -> None:
@@ -308,11 +300,7 @@ class ReLU6(Activation):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         clip = be.xp.clip
-
-        def kernel(x: Any) -> Any:
-            return clip(x, 0, 6)
-
-        return kernel
+        return lambda x: clip(x, 0, 6)
 
     samples = (sample((8, 16), low=-8, high=8),)
 

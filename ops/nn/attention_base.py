@@ -46,16 +46,10 @@ class FilledOp(Op, abstract=True):
         return tuple(be.xp.empty(t.shape, t.dtype.numpy) for t in inferred.elements)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        def kernel(*inputs: Any) -> Any:
-            return self.fill(be, inputs, self.allocated(be, inputs))
-
-        return kernel
+        return lambda *inputs: self.fill(be, inputs, self.allocated(be, inputs))
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        def into(*inputs: Any, out: Any) -> Any:
-            return self.fill(be, inputs, out)
-
-        return into
+        return lambda *inputs, out: self.fill(be, inputs, out)
 
     def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
         """Compute the results into `out` and return it."""

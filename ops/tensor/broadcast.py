@@ -106,11 +106,7 @@ class ReduceSum(ReductionOp):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         total, axis, keep = be.xp.sum, self.numpy_axis(), self.keep_dims
-
-        def kernel(x: Any) -> Any:
-            return total(x, axis, x.dtype, None, keep)
-
-        return kernel
+        return lambda x: total(x, axis, x.dtype, None, keep)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         # A sum of Bool is Bool: whether any is true.
@@ -178,11 +174,7 @@ class BroadcastTo(Op):
         broadcast, shape = be.xp.broadcast_to, self.shape
         if -1 in shape:
             return super().kernel(be)
-
-        def kernel(x: Any) -> Any:
-            return broadcast(x, shape)
-
-        return kernel
+        return lambda x: broadcast(x, shape)
 
     def run(self, be: ArrayBackend, x: Any) -> Any:
         lead = len(self.shape) - x.ndim

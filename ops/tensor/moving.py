@@ -64,11 +64,7 @@ class Transpose(Op):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         perm = self.perm
-
-        def kernel(x: Any) -> Any:
-            return x.transpose(perm)
-
-        return kernel
+        return lambda x: x.transpose(perm)
 
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
@@ -157,11 +153,7 @@ class Concat(_Joined):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         concatenate, axis = be.xp.concatenate, self.axis
-
-        def kernel(*inputs: Any) -> Any:
-            return concatenate(inputs, axis)
-
-        return kernel
+        return lambda *inputs: concatenate(inputs, axis)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it

@@ -211,11 +211,7 @@ class Cast(Unary):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         dtype = self.dst_type.numpy
-
-        def kernel(x: Any) -> Any:
-            return (x.real if x.dtype.kind == "c" and dtype.kind != "c" else x).astype(dtype)
-
-        return kernel
+        return lambda x: (x.real if x.dtype.kind == "c" and dtype.kind != "c" else x).astype(dtype)
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on dst_type

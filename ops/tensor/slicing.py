@@ -241,11 +241,7 @@ class StridedSlice(_Strided):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         index = self.index()
-
-        def kernel(x: Any) -> Any:
-            return x[index]
-
-        return kernel
+        return lambda x: x[index]
 
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it

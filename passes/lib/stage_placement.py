@@ -88,11 +88,7 @@ def computed_by(attrs: Mapping[str, Any], stage: int) -> Callable[[Node], bool]:
     """Return whether a stage computes a node of the loop over micro-batches, for the header of its graph; any stage for
     -1."""
     placement = placement_of(attrs) if stage >= 0 else None
-
-    def mine(node: Node) -> bool:
-        return placement is None or STAGE not in node.attrs or placement.stage(int(node.attrs[STAGE])) == stage
-
-    return mine
+    return lambda node: placement is None or STAGE not in node.attrs or placement.stage(int(node.attrs[STAGE])) == stage
 
 
 def table_of(attrs: Mapping[str, Any], micro_batches: int | None = None) -> ScheduleTable | None:
