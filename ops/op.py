@@ -95,7 +95,7 @@ class MemoryEffects:
         is_view: the result is the memory of operand 0, its elements in their order, at most in another shape: nothing
             has to run. For a tuple it is the memory of its elements.
         reshapes: a view whose result is a tensor of operand 0's elements in any other shape.
-        may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
+        may_alias: `compute` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
             All other results, except those of updates, are arrays that share memory with no operand.
         moves: every element of a result is an element of an operand, for any element type: a cast may come before or
             after.
@@ -397,18 +397,22 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         """Return the number that all elements of the result are, for any operands; None if they differ."""
         return None
 
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        """Return the result of arrays of the module `xp`, NumPy or CuPy: an array, or a tuple of arrays. Never write to
+        inputs, except to those named in `mutates`. An operator has this, `run` or `kernel`."""
+        raise NotImplementedError(f"{self.name} has no kernel")
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        """Run the kernel on arrays of `be.xp`; return an array, or a tuple of arrays. Never write to inputs, except to
-        those named in `mutates`. An operator has this or `kernel`."""
-        if type(self).kernel is Op.kernel:
-            raise NotImplementedError(f"{self.name} has no kernel")
-        return self.kernel(be)(*inputs)
+        """Do `compute`; override it for an operator that asks for the rank or the step."""
+        if type(self).compute is Op.compute and type(self).kernel is not Op.kernel:
+            return self.kernel(be)(*inputs)
+        return self.compute(be.xp, *inputs)
 
     @widening
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         """Return the kernel bound to a backend; override it to return a bare array function without a call in
         between."""
-        return functools.partial(self.run, be)
+        return functools.partial(self.compute, be.xp) if type(self).run is Op.run else functools.partial(self.run, be)
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         """Return a kernel `function(*inputs, out=out)` that writes its result to `out` and returns it; None if there is
@@ -425,7 +429,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return bool(self.seeds)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        """Return the launch of the operator on GPU arrays that do not move; None: run it through `run` with CuPy.
+        """Return the launch of the operator on GPU arrays that do not move; None: run it through `compute` with CuPy.
 
         `out` is an array, or a tuple of them. An operand that `mutates` names is written in place. Only an operator
         that works `in_place` is given an operand as `out`.
@@ -433,7 +437,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return None
 
     def check_operands(self, *operands: Array) -> None:
-        """Raise MspcError if the operands' values, NumPy arrays, are not valid for the operator. `run` calls it on
+        """Raise MspcError if the operands' values, NumPy arrays, are not valid for the operator. `compute` calls it on
         CPUs, and so does compiled code that replaces the operator."""
 
     def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]] | None:
@@ -653,6 +657,12 @@ def require_integer(name: str, index: int, operand: TensorType) -> None:
         raise MspcError(
             f"{name}: input {index} is {operand.dtype}, not an integer tensor", kind=TypeError, code="E0304"
         )
+
+
+def has_kernel(op: Op | type[Op]) -> bool:
+    """Whether an operator computes something by itself; the others are replaced before they run."""
+    kind = op if isinstance(op, type) else type(op)
+    return any(getattr(kind, hook) is not getattr(Op, hook) for hook in ("compute", "run", "kernel"))
 
 
 def has_gpu_kernel(op: Op | type[Op]) -> bool:

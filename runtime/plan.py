@@ -17,7 +17,7 @@ from mspc.ir.diagnostics import raise_all
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
-from mspc.ops.op import Op
+from mspc.ops.op import Op, has_kernel
 from mspc.ops.optim.optimizer import AllFinite
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import RegionResultBuffer, buffered_kernels
@@ -267,8 +267,7 @@ def loss_values(graph: Graph) -> list[Value]:
 
 
 def _has_kernel(op: object) -> bool:
-    kind = type(op)
-    return isinstance(op, Op) and (kind.run is not Op.run or kind.kernel is not Op.kernel)
+    return isinstance(op, Op) and has_kernel(op)
 
 
 def _copying(kernel: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from mspc.ops.collective.base import Collective, Ranks, check_fields
 from mspc.ops.collective.collectives import NO_GRADIENT, AllGather, AlltoAll, LayoutChange, NeighborExchange
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Op, RankPlacement, RequestedSharding
+from mspc.ops.op import Op, RankPlacement, RequestedSharding
 from mspc.ops.tensor.creation import Fill
 from mspc.ops.tensor.moving import Concat, Transpose
 from mspc.ops.tensor.reshape import Reshape
@@ -131,8 +131,8 @@ class PasteSlices(Op):
             raise MspcError(f"PasteSlices: the operands do not make up shape {self.shape}")
         return tensors[0].with_shape(self.shape)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        joined = be.xp.empty(self.shape, inputs[0].dtype)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        joined = xp.empty(self.shape, inputs[0].dtype)
         for begin, piece in zip(self.begins, inputs, strict=True):
             joined[tuple(slice(b, b + n) for b, n in zip(begin, piece.shape, strict=True))] = piece
         return joined

@@ -12,7 +12,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement
+from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement
 from mspc.sharding.rules import Rule
 
 TENSOR = "tensor"
@@ -76,7 +76,7 @@ class Custom(Op):
         types = zip(placement.out_types, placement.out_layouts, strict=True)
         return replace(self, results=tuple(TensorType(t.dtype, layout.local_shape(t.shape)) for t, layout in types))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         call = getattr(self.called, "call", None)
         if call is None:
             raise ExecutionError(f"Custom: {self.called} is a function of the script; run the script, not its files")

@@ -64,7 +64,7 @@ class Print(Op):
         *inputs, _, dout = values
         return (dout, *[None] * (len(inputs) - 1))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         arrays = iter(inputs)
         text = [_filled(line, arrays) + "\n" for line in self.lines]
         sys.stdout.write("".join(text))  # one write, so that the lines of ranks do not mix
@@ -207,5 +207,5 @@ class DumpGradient(Op):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(TensorDump(self.mode, self.file), dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         return inputs[0]

@@ -11,7 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, free_name
 from mspc.ir.types import BOOL, INT64, StackType, TensorType, TupleType, Type
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
+from mspc.ops.op import NotDifferentiable, Op
 
 
 class RegionOp(Op, abstract=True):
@@ -63,7 +63,7 @@ class RegionOp(Op, abstract=True):
         """See `Op`; `mspc.analysis.aliasing` knows it more closely, from the regions."""
         return range(count)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         raise NotImplementedError(f"{self.name} runs with the regions of its node")
 
 
@@ -470,7 +470,7 @@ class MakeStack(Op):
             raise MspcError(f"MakeStack: its entries are {first} and {other}; they must be of one type")
         return StackType.of(first)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         return list(inputs)
 
     def aliased_operands(self, count: int) -> Sequence[int]:
@@ -488,7 +488,7 @@ class TurnCount(Op):
             raise MspcError(f"TurnCount: it takes a stack, not {', '.join(map(str, types)) or 'nothing'}")
         return COUNT
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         return np.asarray(len(inputs[0]), np.int64)
 
 

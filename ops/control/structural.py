@@ -30,7 +30,7 @@ class MakeTuple(Op):
     def infer(self, *types: Type) -> Type:
         return TupleType(tuple(t for t in types if isinstance(t, TensorType)))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         return inputs
 
 
@@ -49,7 +49,7 @@ class TupleGetItem(Op):
             raise MspcError(f"TupleGetItem: there is no element {self.index} in {pair}")
         return pair.elements[self.index]
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         return inputs[0][self.index]
 
 
@@ -67,7 +67,7 @@ class TupleGetItems(Op):
             raise MspcError(f"TupleGetItems: there are no elements {self.indices} in {whole}")
         return TupleType(tuple(whole.elements[i] for i in self.indices))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         return tuple(inputs[0][i] for i in self.indices)
 
 
@@ -118,7 +118,7 @@ class StopGradient(Op):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (None,)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         return inputs[0]
 
 
@@ -222,7 +222,7 @@ class GetNext(Op):
     def bprop(self, b: Builder, *out_and_gradient: Any) -> Gradients:
         return ()
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         raise ExecutionError(
             "GetNext: there is no queue of data here",
             notes=["call the network with its data, or train it with Model.train, which hands them in"],

@@ -21,7 +21,7 @@ from mspc.ops.convolution.base import Shape
 from mspc.ops.convolution.pooling import MaxPool, MaxPool3D, Pooling, greatest_places
 from mspc.ops.convolution.resizing import adaptive_lengths
 from mspc.ops.convolution.window import numbers, paddings
-from mspc.ops.op import ArrayBackend, Gradients, Op, require_float, sample
+from mspc.ops.op import Gradients, Op, require_float, sample
 from mspc.ops.operator_arguments import constant_of
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
@@ -70,12 +70,12 @@ class _WithPlaces(Op, abstract=True):
         found = b.emit(GatherDGrad(2, math.prod(x.shape[2:])), places, _flat(b, dout[0]))
         return (b.emit(Reshape(x.shape), found),)
 
-    def values_and_places(self, be: ArrayBackend, x: Any) -> tuple[Any, Any]:
+    def values_and_places(self, xp: Any, x: Any) -> tuple[Any, Any]:
         """Return the greatest values of the windows, and the places of the first of them, or of the last NaN."""
         raise NotImplementedError
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        values, places = self.values_and_places(be, *inputs)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        values, places = self.values_and_places(xp, *inputs)
         return values, places.astype(self.places_type().numpy)
 
 
@@ -97,9 +97,9 @@ class _Pooled(_WithPlaces, abstract=True):
             raise MspcError(error.message.replace(f"{pool.name}:", f"{self.name}:", 1), notes=error.notes) from None
         return pool.counts(image)
 
-    def values_and_places(self, be: ArrayBackend, x: Any) -> tuple[Any, Any]:
+    def values_and_places(self, xp: Any, x: Any) -> tuple[Any, Any]:
         pool = self.pool()
-        return greatest_places(be.xp, x, pool.exact(x.shape[2:]), pool.counts(x.shape[2:]))
+        return greatest_places(xp, x, pool.exact(x.shape[2:]), pool.counts(x.shape[2:]))
 
 
 class MaxPoolWithArgmaxV2(_Pooled):
@@ -159,8 +159,8 @@ class _AdaptiveMax(_WithPlaces, abstract=True):
     def counts(self, image: Shape) -> Shape:
         return adaptive_lengths(self.name, self.output_size, image)
 
-    def values_and_places(self, be: ArrayBackend, x: Any) -> tuple[Any, Any]:
-        xp, lengths = be.xp, x.shape[2:]
+    def values_and_places(self, xp: Any, x: Any) -> tuple[Any, Any]:
+        lengths = x.shape[2:]
         counts = self.counts(lengths)
         values = xp.empty((*x.shape[:2], *counts), x.dtype)
         places = xp.empty(values.shape, xp.int64)
@@ -256,8 +256,7 @@ class MaxUnpool2D(Op):
         found = b.emit(GatherD(2), _flat(b, dout), _flat(b, argmax))
         return b.emit(Reshape(x.shape), found), None
 
-    def run(self, be: ArrayBackend, x: Any, argmax: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, argmax: Any) -> Any:
         lengths = self.lengths(x.shape)
         if xp is np and argmax.size and not 0 <= argmax.min() <= argmax.max() < math.prod(lengths):
             wrong = argmax.min() if argmax.min() < 0 else argmax.max()

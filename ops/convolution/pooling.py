@@ -30,7 +30,7 @@ from mspc.ops.convolution.window import (
 from mspc.ops.cpu.blocks import in_rows
 from mspc.ops.cuda.windows import launch_greatest, launch_greatest_gradient, launch_mean, launch_mean_gradient
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, sample
+from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import constant_of, shape_of
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.borders import Span, border_exchange, is_sharded, own_span, place_of
@@ -250,8 +250,8 @@ class _MaxPool(PoolingForward, abstract=True):
     def launch_on(self, device: Device, out: Array, x: Array) -> Launch | None:
         return launch_greatest(device, x, out, self.exact(x.shape[2:]))
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        return combined(be.xp, x, self.exact(x.shape[2:]), self.counts(x.shape[2:]), -math.inf, be.xp.maximum)
+    def compute(self, xp: Any, x: Any) -> Any:
+        return combined(xp, x, self.exact(x.shape[2:]), self.counts(x.shape[2:]), -math.inf, xp.maximum)
 
 
 class _MaxPoolGrad(PoolingBackward, abstract=True):
@@ -272,8 +272,8 @@ class _MaxPoolGrad(PoolingBackward, abstract=True):
     def launch_on(self, device: Device, out: Array, x: Array, found: Array, dout: Array) -> Launch | None:
         return launch_greatest_gradient(device, x, found, dout, out, self.exact(x.shape[2:]))
 
-    def run(self, be: ArrayBackend, x: Any, out: Any, dout: Any) -> Any:
-        return greatest_gradient(be.xp, x, out, dout, self.exact(x.shape[2:]))
+    def compute(self, xp: Any, x: Any, out: Any, dout: Any) -> Any:
+        return greatest_gradient(xp, x, out, dout, self.exact(x.shape[2:]))
 
 
 class _AvgPool(PoolingForward, abstract=True):
@@ -294,9 +294,9 @@ class _AvgPool(PoolingForward, abstract=True):
         shares = divisors(device.xp, self, x.shape[2:], out.dtype)
         return launch_mean(device, x, shares, out, self.exact(x.shape[2:]))
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        total = combined(be.xp, x, self.exact(x.shape[2:]), self.counts(x.shape[2:]), 0, be.xp.add)
-        return total / divisors(be.xp, self, x.shape[2:], x.dtype)
+    def compute(self, xp: Any, x: Any) -> Any:
+        total = combined(xp, x, self.exact(x.shape[2:]), self.counts(x.shape[2:]), 0, xp.add)
+        return total / divisors(xp, self, x.shape[2:], x.dtype)
 
 
 class _AvgPoolGrad(PoolingBackward, abstract=True):
@@ -339,10 +339,10 @@ class _AvgPoolGrad(PoolingBackward, abstract=True):
             device, dout, divisors(device.xp, self, lengths, dout.dtype), out, self.exact(lengths)
         )
 
-    def run(self, be: ArrayBackend, dout: Any) -> Any:
+    def compute(self, xp: Any, dout: Any) -> Any:
         lengths = self.input_size[2:]
-        share = dout / divisors(be.xp, self, lengths, dout.dtype)
-        return spread(be.xp, share, lengths, self.exact(lengths))
+        share = dout / divisors(xp, self, lengths, dout.dtype)
+        return spread(xp, share, lengths, self.exact(lengths))
 
 
 Mean = _AvgPool | _AvgPoolGrad
@@ -499,8 +499,8 @@ class Im2Col(_Columns):
         op = Col2Im(self.ksizes, self.dilations, self.pads, self.strides, x.shape[2:])
         return (b.emit(op, dout),)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        xp, along = be.xp, self.along()
+    def compute(self, xp: Any, x: Any) -> Any:
+        along = self.along()
         counts = result_lengths(self.name, x.shape[2:], along)
         found = xp.zeros((*x.shape[:2], *(w.size for w in along), *counts), x.dtype)
         for place in taps(along):
@@ -542,11 +542,11 @@ class Col2Im(_Columns):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Im2Col(self.kernel_size, self.stride, self.dilation, self.padding), dout),)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
+    def compute(self, xp: Any, x: Any) -> Any:
         lengths, along = numbers(self.name, "output_size", self.output_size, 2), self.along()
         counts = result_lengths(self.name, lengths, along)
         columns = x.reshape(*x.shape[:2], *(w.size for w in along), *counts)
-        found = be.xp.zeros((*x.shape[:2], *lengths), x.dtype)
+        found = xp.zeros((*x.shape[:2], *lengths), x.dtype)
         for place in taps(along):
             inside, looked = met(along, place, lengths, counts)
             found[(slice(None), slice(None), *looked)] += columns[(slice(None), slice(None), *place, *inside)]

@@ -519,8 +519,7 @@ class _Sampled(_GridSampler, abstract=True):
         backward = GridSampler2DGrad if self.dims == 2 else GridSampler3DGrad
         return items(b, b.emit(backward(**self.attributes()), dout, x, grid), 2)
 
-    def run(self, be: ArrayBackend, x: Any, grid: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, grid: Any) -> Any:
         lengths = x.shape[2:]
         pixels = x.reshape(*x.shape[:2], math.prod(lengths))
         images = xp.arange(x.shape[0])[:, None]
@@ -541,8 +540,7 @@ class _SampledGrad(_GridSampler, abstract=True):
         image, places, result = self.sides()
         return f"{result}, {image}, {places} -> +{image}, +{places}"
 
-    def run(self, be: ArrayBackend, dout: Any, x: Any, grid: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, dout: Any, x: Any, grid: Any) -> Any:
         lengths = x.shape[2:]
         pixels = x.reshape(*x.shape[:2], math.prod(lengths))
         images = xp.arange(x.shape[0])[:, None]

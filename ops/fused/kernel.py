@@ -541,7 +541,7 @@ def _writing(be: ArrayBackend, op: Op) -> Kernel | None:
     kind = type(op)
     if kind.kernel_into is not Elementwise.kernel_into:
         return op.kernel_into(be)
-    bare = kind.kernel is Elementwise.kernel and kind.run is Elementwise.run
+    bare = kind.kernel is Elementwise.kernel and kind.run is Op.run and kind.compute is Op.compute
     function = getattr(np, cast(Elementwise, op).array_function, None) if bare else None
     return function if isinstance(function, np.ufunc) else None
 

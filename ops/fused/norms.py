@@ -230,17 +230,17 @@ class BatchStatistics(_Moving):
         moving = tuple(MemoryOrder.of(type.shape) for type in types[1:])
         return Reordered(replace(self, axis=axis), (orders[0], *moving), (moving[0],) * 2)
 
-    def run(self, be: ArrayBackend, x: Any, *moving: Any) -> Any:
+    def compute(self, xp: Any, x: Any, *moving: Any) -> Any:
         axes = tuple(d for d in range(x.ndim) if d != self.axis)
         kind = statistics_dtype_of(x)
         count = math.prod(x.shape[d] for d in axes)
         wide = x.astype(kind, copy=False)
-        divisor = be.xp.asarray(max(count, 1), kind)
+        divisor = xp.asarray(max(count, 1), kind)
         mean = wide.sum(axes) / divisor
         apart = wide - mean.reshape([-1 if d == self.axis else 1 for d in range(x.ndim)])
         squares = (apart * apart).sum(axes)
         moving_update(moving[0], mean, self.momentum)
-        moving_update(moving[1], squares / be.xp.asarray(max(count - 1, 1), kind), self.momentum)
+        moving_update(moving[1], squares / xp.asarray(max(count - 1, 1), kind), self.momentum)
         return mean, squares / divisor
 
     def launch(self, device: Device, out: Any, x: Array, *moving: Array) -> Launch | None:
@@ -259,7 +259,7 @@ class MovingStatistics(_Moving):
     def infer(self, *types: Any) -> Any:
         return types[0]
 
-    def run(self, be: ArrayBackend, mean: Any, moving_mean: Any, moving_variance: Any, variance: Any) -> Any:
+    def compute(self, xp: Any, mean: Any, moving_mean: Any, moving_variance: Any, variance: Any) -> Any:
         moving_update(moving_mean, mean, self.momentum)
         moving_update(moving_variance, unbiased(variance, self.count), self.momentum)
         return mean + 0
@@ -280,7 +280,7 @@ class JoinMovingStatistics(_Moving):
         one = types[0].with_shape(types[0].shape[2:])
         return TupleType((one, one))
 
-    def run(self, be: ArrayBackend, gathered: Any, moving_mean: Any, moving_variance: Any) -> Any:
+    def compute(self, xp: Any, gathered: Any, moving_mean: Any, moving_variance: Any) -> Any:
         mean, variance = joined(gathered)
         moving_update(moving_mean, mean, self.momentum)
         moving_update(moving_variance, unbiased(variance, self.count), self.momentum)

@@ -22,7 +22,7 @@ from mspc.ops.math.arithmetic import Div, Greater, Maximum, Mul, Neg, Select, Su
 from mspc.ops.math.elementwise import Abs, Exp, Sign, constant, scaled
 from mspc.ops.nn.activation import Sigmoid
 from mspc.ops.nn.softmax import log_softmax_of_rows, ranks_of_rows, sent_bytes
-from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import Gradients, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import require_elements
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.embedding import OneHot, require_classes
@@ -41,8 +41,7 @@ class SigmoidCrossEntropyWithLogits(Binary):
         dx = b.emit(Mul(), dout, b.emit(Sub(), b.emit(Sigmoid(), x), label))
         return dx, b.emit(Neg(), b.emit(Mul(), dout, x))
 
-    def run(self, be: ArrayBackend, x: Any, label: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, label: Any) -> Any:
         return xp.maximum(x, 0) - x * label + xp.log1p(xp.exp(-xp.abs(x)))
 
 
@@ -58,8 +57,8 @@ class L2Loss(Op):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), x, dout),)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        return (be.xp.sum(x * x) * 0.5).astype(x.dtype)
+    def compute(self, xp: Any, x: Any) -> Any:
+        return (xp.sum(x * x) * 0.5).astype(x.dtype)
 
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         half = Reduction("l2_loss", "Sum", "x * x", "total * (A)0.5")
@@ -126,8 +125,7 @@ class SmoothL1Loss(_ElementLoss):
         dx = b.emit(Mul(), slope, self.share(b, d, dout))
         return dx, b.emit(Neg(), dx)
 
-    def run(self, be: ArrayBackend, prediction: Any, target: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, prediction: Any, target: Any) -> Any:
         d = xp.abs(prediction - target)
         return self.combine(xp, xp.where(d < self.beta, d * d * (0.5 / self.beta), d - 0.5 * self.beta))
 
@@ -166,8 +164,7 @@ class BinaryCrossEntropy(_ElementLoss):
             slope = b.emit(Mul(), slope, weights[0])
         return b.emit(Mul(), slope, self.share(b, x, dout)), None, *[None] * len(weights)
 
-    def run(self, be: ArrayBackend, x: Any, y: Any, *weights: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, y: Any, *weights: Any) -> Any:
         yes, no = _clamped_log(xp, x), _clamped_log(xp, 1 - x)
         losses = -(y * yes + (1 - y) * no)
         return self.combine(xp, losses * weights[0] if weights else losses)
@@ -212,8 +209,7 @@ class KLDivLoss(_ElementLoss):
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(Neg(), b.emit(Mul(), y, self.share(b, x, dout))), None
 
-    def run(self, be: ArrayBackend, x: Any, y: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, y: Any) -> Any:
         return self.combine(xp, y * (xp.log(xp.where(y == 0, xp.ones_like(y), y)) - x))
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
@@ -269,8 +265,7 @@ class SoftmaxCrossEntropyWithLogits(Op):
         _, slope = items(b, out, 2)
         return b.emit(Mul(), slope, b.emit(ExpandDims(-1), dout[0])), None
 
-    def run(self, be: ArrayBackend, logits: Any, labels: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, logits: Any, labels: Any) -> Any:
         logs = log_softmax(xp, logits)
         return -xp.sum(labels * logs, axis=-1), xp.exp(logs) - labels
 
@@ -338,8 +333,7 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         return sent_bytes(types[0], layouts[0], (1,), 2)
 
-    def run(self, be: ArrayBackend, logits: Any, labels: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, logits: Any, labels: Any) -> Any:
         require_classes(xp, labels, logits.shape[1])
         logs = log_softmax(xp, logits)
         places = (xp.arange(labels.shape[0]), labels)

@@ -457,7 +457,7 @@ class Lerp(Elementwise):
             sum_to_shape(b, dweight, weight.shape),
         )
 
-    def run(self, be: ArrayBackend, start: Any, end: Any, weight: Any) -> Any:
+    def compute(self, xp: Any, start: Any, end: Any, weight: Any) -> Any:
         return start + weight * (end - start)
 
     samples = (
@@ -510,8 +510,7 @@ class _Shift(_Bitwise, abstract=True):
         if types[0].dtype == BOOL:
             raise MspcError(f"{self.name}: input 0 is Bool, not an integer tensor", kind=TypeError)
 
-    def run(self, be: ArrayBackend, x: Any, count: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, count: Any) -> Any:
         return (xp.left_shift if self.left else xp.right_shift)(x, count)
 
 
@@ -539,10 +538,10 @@ class TruncateDiv(Binary):
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         return None, None
 
-    def run(self, be: ArrayBackend, x: Any, y: Any) -> Any:
+    def compute(self, xp: Any, x: Any, y: Any) -> Any:
         if x.dtype.kind == "f":
-            return be.xp.trunc(be.xp.divide(x, y))
-        return (x - be.xp.fmod(x, y)) // y
+            return xp.trunc(xp.divide(x, y))
+        return (x - xp.fmod(x, y)) // y
 
     samples = (
         sample((8, 16), (16,), low=0.5),

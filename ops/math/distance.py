@@ -12,7 +12,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.bases import Binary, Unary
 from mspc.ops.math.arithmetic import Div, Equal, Mul, Select, Sub, gradients
 from mspc.ops.math.elementwise import Abs, Pow, Sign, constant, scaled
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
+from mspc.ops.op import Gradients, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import ExpandDims
 from mspc.sharding.rules import factor_names
@@ -68,8 +68,7 @@ class Cdist(Op):
             steep = b.emit(Select(), b.emit(Equal(), apart, zero), zero, steep)
         return steep, b.emit(Div(), dout, b.emit(Pow(), base, power))
 
-    def run(self, be: ArrayBackend, x: Any, y: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, y: Any) -> Any:
         apart = xp.abs(x[..., :, None, :] - y[..., None, :, :])
         if self.p == 0:
             return xp.minimum(xp.ceil(apart), 1).sum(-1)  # NaN counts as NaN

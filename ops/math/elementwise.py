@@ -85,11 +85,11 @@ def unary(
     def bprop(self: Op, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (gradient(Term(b, x), Term(b, out), Term(b, dout)).value,)
 
-    def kernel(self: Op, be: ArrayBackend, *inputs: Any) -> Any:
+    def kernel(self: Op, xp: Any, *inputs: Any) -> Any:
         assert run is not None
-        return run(be.xp, *inputs)
+        return run(xp, *inputs)
 
-    return operator(name, text, base, bprop=bprop, **({} if run is None else {"run": kernel}), **declared)
+    return operator(name, text, base, bprop=bprop, **({} if run is None else {"compute": kernel}), **declared)
 
 
 class Smooth(Unary, abstract=True):
@@ -219,9 +219,9 @@ class Sign(_Step):
     cuda = "sign_of({0})"
     samples = (sample((8, 16)), sample((8,), dtypes=("Int32",), gradient=False))
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        found = be.xp.sign(x)
-        return be.xp.where(x == x, found, be.xp.zeros((), x.dtype)) if x.dtype.kind == "f" else found
+    def compute(self, xp: Any, x: Any) -> Any:
+        found = xp.sign(x)
+        return xp.where(x == x, found, xp.zeros((), x.dtype)) if x.dtype.kind == "f" else found
 
 
 class _Rounding(_Step, abstract=True):
@@ -247,7 +247,7 @@ class Identity(Unary):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (dout,)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         return inputs[0]
 
     samples = UNARY_SAMPLES
@@ -347,8 +347,8 @@ class Real(_ComplexPart):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (_as_operand(b, x, dout, b.emit(ZerosLike(), dout)),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.array(inputs[0].real)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.array(inputs[0].real)
 
     samples = (sample((8, 16)), sample((4,), dtypes=("Complex128",), gradient=False))
 
@@ -361,8 +361,8 @@ class Imag(_ComplexPart):
         none = b.emit(ZerosLike(), dout)
         return (_as_operand(b, x, none, dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.array(inputs[0].imag)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.array(inputs[0].imag)
 
     samples = (sample((8, 16), gradient=False), sample((4,), dtypes=("Complex128",), gradient=False))
 
@@ -377,8 +377,8 @@ class ComplexAbs(_ComplexPart):
         real, imag = (b.emit(Mul(), share, b.emit(part(), x)) for part in (Real, Imag))
         return (_as_operand(b, x, real, imag),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.abs(inputs[0])
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.abs(inputs[0])
 
     samples = (sample((8, 16), low=0.5), sample((4,), dtypes=("Complex128",), gradient=False))
 
@@ -411,8 +411,8 @@ class Complex(_Pair):
     def bprop(self, b: Builder, real: Value, imag: Value, out: Value, dout: Value) -> Gradients:
         return gradients(b, real, imag, b.emit(Real(), dout), b.emit(Imag(), dout))
 
-    def run(self, be: ArrayBackend, real: Any, imag: Any) -> Any:
-        out = be.xp.empty(be.xp.broadcast_shapes(real.shape, imag.shape), complex_dtype(be, real))
+    def compute(self, xp: Any, real: Any, imag: Any) -> Any:
+        out = xp.empty(xp.broadcast_shapes(real.shape, imag.shape), complex_dtype(xp, real))
         out.real, out.imag = real, imag
         return out
 
@@ -431,12 +431,12 @@ class Polar(_Pair):
         across = b.emit(Sub(), b.emit(Mul(), imag, cos), b.emit(Mul(), real, sin))
         return gradients(b, abs, angle, along, b.emit(Mul(), across, abs))
 
-    def run(self, be: ArrayBackend, size: Any, angle: Any) -> Any:
-        return Complex().run(be, size * be.xp.cos(angle), size * be.xp.sin(angle))
+    def compute(self, xp: Any, size: Any, angle: Any) -> Any:
+        return Complex().compute(xp, size * xp.cos(angle), size * xp.sin(angle))
 
     samples = (sample((8, 16), (8, 16), gradient=False), sample((8, 1), (16,), gradient=False))
 
 
-def complex_dtype(be: ArrayBackend, array: Any) -> Any:
-    """Return the complex type of an array's numbers for the backend."""
-    return be.xp.complex128 if array.dtype.itemsize >= 8 and array.dtype.kind == "f" else be.xp.complex64
+def complex_dtype(xp: Any, array: Any) -> Any:
+    """Return the complex type of an array's numbers in an array module."""
+    return xp.complex128 if array.dtype.itemsize >= 8 and array.dtype.kind == "f" else xp.complex64

@@ -12,7 +12,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import DType, TensorType, complex_of, dtype_of, real_of
 from mspc.ops.bases import operator
 from mspc.ops.math.elementwise import Real
-from mspc.ops.op import ArrayBackend, Gradients, Op, Sample, sample
+from mspc.ops.op import Gradients, Op, Sample, sample
 from mspc.ops.operator_arguments import axes_in, axis_in, describe, ints_of, plain, require_elements, split_call
 from mspc.sharding.rules import factor_names, sized
 
@@ -46,12 +46,12 @@ class FitSizes(Op):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(FitSizes(self.axes, tuple(x.shape[axis] for axis in self.axes)), dout),)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
+    def compute(self, xp: Any, x: Any) -> Any:
         shape = list(x.shape)
         for axis, size in zip(self.axes, self.sizes, strict=True):
             shape[axis] = size
         common = tuple(slice(0, min(n, m)) for n, m in zip(x.shape, shape, strict=True))
-        made = be.xp.zeros(shape, x.dtype)
+        made = xp.zeros(shape, x.dtype)
         made[common] = x[common]
         return made
 
@@ -77,8 +77,8 @@ class DoubledFrequencies(Op):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(self, dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        made = be.xp.array(inputs[0])
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        made = xp.array(inputs[0])
         twice = (*[slice(None)] * self.axis, slice(1, (self.points + 1) // 2))
         made[twice] *= 2
         return made
@@ -110,9 +110,9 @@ class FFTShift(Op):
         back = FFTShift if isinstance(self, IFFTShift) else IFFTShift
         return (b.emit(back(self.dim), dout),)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
+    def compute(self, xp: Any, x: Any) -> Any:
         axes = axes_in(self.name, self.dim, x.ndim)
-        return be.xp.roll(x, tuple(self.steps(x.shape[axis]) for axis in axes), axes) if axes else x.copy()
+        return xp.roll(x, tuple(self.steps(x.shape[axis]) for axis in axes), axes) if axes else x.copy()
 
     samples = (sample((4, 5), dim=(1,)), sample((3, 2, 4)), sample((5, 4), dim=(-2,)))
 
@@ -223,9 +223,8 @@ class Transform(Op, abstract=True):
             dx = b.emit(Real(), dx)
         return (b.emit(FitSizes(axes, tuple(x.shape[axis] for axis in axes)), dx),)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
+    def compute(self, xp: Any, x: Any) -> Any:
         axes, points = self.axes(x.shape), self.points(x.shape)
-        xp = be.xp
         if x.dtype.kind != "c":
             x = x.astype(real_of(complex_of(dtype_of(x.dtype))).numpy, copy=False)
         if self.gives_real:

@@ -19,7 +19,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, INT32, INT64, DType, TensorType, TupleType, Type, complex_of, dtype_of, real_of
 from mspc.ops.bases import promoted
 from mspc.ops.control.structural import items
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, Sample, sample
+from mspc.ops.op import Gradients, NotDifferentiable, Op, Sample, sample
 from mspc.ops.operator_arguments import require_elements
 from mspc.ops.tensor.broadcast import zeros
 from mspc.sharding.rules import broadcast_rule, sized
@@ -95,7 +95,7 @@ class LibraryFunction(Op):
         parts = [found] if len(trained) == 1 else list(items(b, found, len(trained)))
         return [parts[trained.index(i)] if i in trained else None for i in range(len(inputs))]
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         types: Any = self.infer(*(TensorType(dtype_of(x.dtype), x.shape) for x in inputs))
         made = [types] if isinstance(types, TensorType) else types.elements
         if not any(math.prod(type.shape) for type in made):
@@ -137,7 +137,7 @@ class LibraryGradient(Op):
         found = tuple(types[i] for i in self.trained)
         return found[0] if len(found) == 1 else TupleType(found)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         results = (len(inputs) - self.count) // 2
         own, outs, douts = inputs[: self.count], inputs[self.count : self.count + results], inputs[-results:]
         gradients = FUNCTIONS[self.function].gradients

@@ -15,7 +15,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Mul, Neg
 from mspc.ops.math.matmul import BatchMatMul
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, require_float, sample
+from mspc.ops.op import Gradients, NotDifferentiable, Op, require_float, sample
 from mspc.ops.operator_arguments import describe, plain, split_call
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.creation import Tril, Triu
@@ -100,8 +100,7 @@ class SolveTriangular(Op):
         triangle = b.emit(Tril(-shift), product) if self.lower else b.emit(Triu(shift), product)
         return triangle, dy
 
-    def run(self, be: ArrayBackend, a: Any, b: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, a: Any, b: Any) -> Any:
         triangle = xp.tril(a) if self.lower else xp.triu(a)
         if self.unit_diagonal:
             one = xp.eye(a.shape[-1], dtype=a.dtype)
@@ -136,9 +135,9 @@ class Cholesky(_Square):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(CholeskyGrad(self.upper), out, dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        lower = be.xp.linalg.cholesky(inputs[0])
-        return be.xp.ascontiguousarray(lower.swapaxes(-1, -2)) if self.upper else lower
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        lower = xp.linalg.cholesky(inputs[0])
+        return xp.ascontiguousarray(lower.swapaxes(-1, -2)) if self.upper else lower
 
 
 class CholeskyGrad(Op):
@@ -154,8 +153,7 @@ class CholeskyGrad(Op):
         matrix, _, _ = Cholesky().rule(out).partition(" ->")
         return f"{matrix}, {matrix} -> {matrix}"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         lower, dlower = (x.swapaxes(-1, -2) for x in inputs) if self.upper else inputs
         half = xp.tril(xp.ones(lower.shape[-2:], lower.dtype)) - xp.eye(lower.shape[-1], dtype=lower.dtype) / 2
         inner = xp.matmul(lower.swapaxes(-1, -2), dlower) * half
@@ -182,9 +180,9 @@ class MatrixInverse(_Square):
         left = b.emit(BatchMatMul(not self.adjoint, self.adjoint), out, dout)
         return (b.emit(Neg(), b.emit(BatchMatMul(False, not self.adjoint), left, out)),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        found = regular(self.name, be.xp.linalg.inv, inputs[0])
-        return be.xp.ascontiguousarray(found.swapaxes(-1, -2)) if self.adjoint else found
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        found = regular(self.name, xp.linalg.inv, inputs[0])
+        return xp.ascontiguousarray(found.swapaxes(-1, -2)) if self.adjoint else found
 
 
 class MatrixDeterminant(_Square):
@@ -199,8 +197,8 @@ class MatrixDeterminant(_Square):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Mul(), _spread(b, b.emit(Mul(), out, dout)), b.emit(MatrixInverse(True), x)),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.asarray(be.xp.linalg.det(inputs[0]), inputs[0].dtype)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.asarray(xp.linalg.det(inputs[0]), inputs[0].dtype)
 
 
 class LogMatrixDeterminant(_Square):
@@ -217,9 +215,9 @@ class LogMatrixDeterminant(_Square):
             return (None,)
         return (b.emit(Mul(), _spread(b, dout[1]), b.emit(MatrixInverse(True), x)),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        sign, size = be.xp.linalg.slogdet(inputs[0])
-        return be.xp.asarray(sign, inputs[0].dtype), be.xp.asarray(size, inputs[0].dtype)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        sign, size = xp.linalg.slogdet(inputs[0])
+        return xp.asarray(sign, inputs[0].dtype), xp.asarray(size, inputs[0].dtype)
 
 
 def _spread(b: Builder, value: Value) -> Value:
@@ -263,8 +261,8 @@ class Qr(Op):
         dq, dr = (zeros(b, value.tensor_type) if d is None else d for value, d in ((q, dout[0]), (r, dout[1])))
         return (b.emit(QrGrad(), q, r, dq, dr),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return tuple(be.xp.linalg.qr(inputs[0], mode="complete" if self.full_matrices else "reduced"))
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return tuple(xp.linalg.qr(inputs[0], mode="complete" if self.full_matrices else "reduced"))
 
 
 class QrGrad(Op):
@@ -281,8 +279,7 @@ class QrGrad(Op):
         tall, square = f"{lead} {rows}! {columns}!", f"{lead} z1={r.shape[-2]}! {columns}!"
         return f"{tall}, {square}, {tall}, {square} -> {tall}"
 
-    def run(self, be: ArrayBackend, q: Any, r: Any, dq: Any, dr: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, q: Any, r: Any, dq: Any, dr: Any) -> Any:
         inner = xp.matmul(r, dr.swapaxes(-1, -2)) - xp.matmul(dq.swapaxes(-1, -2), q)
         lower = xp.tril(inner, -1)
         both = lower + lower.swapaxes(-1, -2) + inner * xp.eye(inner.shape[-1], dtype=inner.dtype)
@@ -333,8 +330,7 @@ class Svd(Op):
         weighted = b.emit(Mul(), left, b.emit(ExpandDims(len(dout.shape) - 1), dout))
         return b.emit(BatchMatMul(False, True), weighted, right)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any) -> Any:
         if not self.compute_uv:
             none = xp.zeros((1,), x.dtype)
             return decomposed(xp, lambda x: xp.linalg.svd(x, compute_uv=False), x), none, none.copy()
@@ -360,8 +356,7 @@ class SvdGrad(Op):
         right = f"{lead} c1={v.shape[-2]}! {few}!"
         return f"{values}, {left}, {right}, {values}, {left}, {right} -> {lead} {rows}! c1={v.shape[-2]}!"
 
-    def run(self, be: ArrayBackend, s: Any, u: Any, v: Any, ds: Any, du: Any, dv: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, s: Any, u: Any, v: Any, ds: Any, du: Any, dv: Any) -> Any:
         squares = s[..., None, :] ** 2 - s[..., :, None] ** 2
         apart = xp.where(squares == 0, 0, 1 / xp.where(squares == 0, 1, squares))
         vt = v.swapaxes(-1, -2)

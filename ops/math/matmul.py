@@ -279,7 +279,7 @@ class BiasAdd(Op):
         others = tuple(d for d in range(len(x.shape)) if d != channel)
         return dout, b.emit(ReduceSum(axis=others), dout)
 
-    def run(self, be: ArrayBackend, x: Any, bias: Any) -> Any:
+    def compute(self, xp: Any, x: Any, bias: Any) -> Any:
         return x + bias.reshape(self._along(x.shape, bias.shape))
 
     def launch(self, device: Device, out: Any, x: Array, bias: Array) -> Launch | None:
@@ -364,14 +364,14 @@ class _GroupedRows(Op, abstract=True):
         if matrices.shape[0] != self.held(ends):
             raise MspcError(f"{self.name}: {matrices.shape[0]} groups have {ends.shape[0]} ends")
 
-    def groups(self, be: ArrayBackend, ends: Any, rows: int) -> Iterator[tuple[int, Any]]:
+    def groups(self, xp: Any, ends: Any, rows: int) -> Iterator[tuple[int, Any]]:
         """Yield (number of an own group, its rows): slices on the CPU, and masks on a GPU, for which the host does not
         wait."""
         count = self.count or ends.shape[0]
-        if be.xp.__name__ == "numpy":
+        if xp.__name__ == "numpy":
             yield from enumerate(group_slices(ends, self.first, rows, self.begin, count))
             return
-        group = groups_of(be.xp, ends, self.first, rows)
+        group = groups_of(xp, ends, self.first, rows)
         yield from ((i, (group == self.begin + i)[:, None]) for i in range(count))
 
 
@@ -420,11 +420,10 @@ class GroupedProduct(_GroupedRows):
         multiply = device.products_of_rows(x, w, out, transpose_b=self.transpose_b)
         return self.asking(device, multiply, ends, x.shape[0])
 
-    def run(self, be: ArrayBackend, x: Any, w: Any, ends: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, w: Any, ends: Any) -> Any:
         matrices = w.swapaxes(1, 2) if self.transpose_b else w
         made = xp.zeros((x.shape[0], matrices.shape[2]), x.dtype)
-        for i, mine in self.groups(be, ends, x.shape[0]):
+        for i, mine in self.groups(xp, ends, x.shape[0]):
             if isinstance(mine, slice):
                 xp.matmul(x[mine], matrices[i], out=made[mine])
             else:
@@ -454,10 +453,9 @@ class GroupedOuter(_GroupedRows):
     def launch(self, device: Device, out: Any, x: Array, y: Array, ends: Array) -> Launch | None:
         return self.asking(device, device.products_of_rows(x, y, out, outer=True), ends, x.shape[0])
 
-    def run(self, be: ArrayBackend, x: Any, y: Any, ends: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, y: Any, ends: Any) -> Any:
         made = xp.zeros((self.count or ends.shape[0], x.shape[1], y.shape[1]), x.dtype)
-        for i, mine in self.groups(be, ends, x.shape[0]):
+        for i, mine in self.groups(xp, ends, x.shape[0]):
             if isinstance(mine, slice):
                 xp.matmul(x[mine].T, y[mine], out=made[i])
             else:
@@ -482,8 +480,7 @@ class GroupedRows(_GroupedRows):
     def launch(self, device: Device, out: Any, like: Array, b: Array, ends: Array) -> Launch | None:
         return gpu.expert_rows.rows_of_groups(device, self.grouping(like.shape[0], ends), b, ends, out)
 
-    def run(self, be: ArrayBackend, like: Any, b: Any, ends: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, like: Any, b: Any, ends: Any) -> Any:
         group = groups_of(xp, ends, self.first, like.shape[0]) - self.begin
         count = b.shape[0]
         return xp.concatenate([b, xp.zeros((1, b.shape[1]), b.dtype)])[
@@ -505,8 +502,7 @@ class GroupedSums(_GroupedRows):
     def launch(self, device: Device, out: Any, x: Array, ends: Array) -> Launch | None:
         return gpu.expert_rows.sums_of_groups(device, self.grouping(x.shape[0], ends), x, ends, out)
 
-    def run(self, be: ArrayBackend, x: Any, ends: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, ends: Any) -> Any:
         group = groups_of(xp, ends, self.first, x.shape[0])
         own = self.begin + xp.arange(self.count or ends.shape[0])
         return xp.matmul((group[None, :] == own[:, None]).astype(x.dtype), x)

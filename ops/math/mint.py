@@ -18,7 +18,7 @@ from mspc.ops.math.arithmetic import FloorMod, IsFinite, Mul, TruncateMod
 from mspc.ops.math.elementwise import UNARY_SAMPLES, scaled
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.reduce import CumSum, ReduceMax, ReduceMean, ReduceMin
-from mspc.ops.op import ArrayBackend, Gradients, Op, sample
+from mspc.ops.op import Gradients, Op, sample
 from mspc.ops.operator_arguments import (
     axis_in,
     dtype_arg,
@@ -55,7 +55,7 @@ class _ScaledBinary(Binary, abstract=True):
     def cuda(self) -> str:  # type: ignore[override]  # depends on alpha
         return f"{{0}} + {{1}} * {_factor(self.sign * self.alpha)}"
 
-    def run(self, be: ArrayBackend, x: Any, y: Any) -> Any:
+    def compute(self, xp: Any, x: Any, y: Any) -> Any:
         return (x + y * (self.sign * self.alpha)).astype(x.dtype)
 
 
@@ -93,7 +93,7 @@ class Muls(Unary):
     def cuda(self) -> str:  # type: ignore[override]  # depends on other
         return f"{{0}} * {_factor(self.other)}"
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
+    def compute(self, xp: Any, x: Any) -> Any:
         return (x * self.other).astype(x.dtype)
 
 
@@ -125,8 +125,8 @@ class NanToNum(Unary):
             f"{'real<T>(-greatest<E>())' if self.neginf is None else number(self.neginf)}"
         )
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.nan_to_num(inputs[0], nan=self.nan or 0.0, posinf=self.posinf, neginf=self.neginf)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.nan_to_num(inputs[0], nan=self.nan or 0.0, posinf=self.posinf, neginf=self.neginf)
 
 
 class OneHotExt(OneHot):
@@ -308,8 +308,8 @@ class RepeatInterleaveInt(Op):
         split = (*x.shape[: axis + 1], self.repeats, *x.shape[axis + 1 :])
         return (b.emit(ReduceSum(axis=(axis + 1,)), b.emit(Reshape(split), dout)),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.repeat(inputs[0], self.repeats, axis=self.dim)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.repeat(inputs[0], self.repeats, axis=self.dim)
 
 
 RemainderTensorTensor = operator(

@@ -139,8 +139,8 @@ class ReduceProd(ReductionOp):
         axes = self.axes(len(x.shape))
         return (b.emit(ReduceProdGrad(axes), x, self.keep(b, x, dout)),)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        return be.xp.prod(x, self.numpy_axis(), x.dtype, None, self.keep_dims)
+    def compute(self, xp: Any, x: Any) -> Any:
+        return xp.prod(x, self.numpy_axis(), x.dtype, None, self.keep_dims)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         # A product of Bool is Bool: whether all are true.
@@ -166,8 +166,7 @@ class ReduceProdGrad(Op):
         remaining = " ".join("1" if d in self.axis else name for d, name in enumerate(names))
         return f"{full}, {remaining} -> {full}"
 
-    def run(self, be: ArrayBackend, x: Any, dout: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, dout: Any) -> Any:
         zero = x == 0
         zeros = xp.sum(zero, axis=self.axis, keepdims=True)
         filled = xp.where(zero, 1, x).astype(x.dtype)
@@ -184,8 +183,8 @@ class _ReduceLogical(ReductionOp, abstract=True):
         if types[0].dtype != BOOL:
             raise MspcError(f"{self.name}: input 0 is {types[0].dtype}, not Bool", kind=TypeError, code="E0304")
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return getattr(be.xp, self.reduction)(inputs[0], axis=self.numpy_axis(), keepdims=self.keep_dims)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return getattr(xp, self.reduction)(inputs[0], axis=self.numpy_axis(), keepdims=self.keep_dims)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return self.reduction_of(device, {"all": "Smallest", "any": "Largest"}[self.reduction], inputs[0], out)
@@ -223,8 +222,7 @@ class _Running(Op, abstract=True):
         """Return the result for an array that is run through from its beginning."""
         raise NotImplementedError
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any) -> Any:
         total = self.forward(xp, xp.flip(x, self.axis) if self.reverse else x)
         return xp.flip(total, self.axis) if self.reverse else total
 
@@ -312,8 +310,7 @@ class CumProdGrad(Op):
         names = " ".join(along(self.name, len(x.shape), self.axis)[0])
         return f"{names}, {names} -> {names}"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         x, dout = (xp.moveaxis(array, self.axis, 0) for array in inputs)
         if self.reverse:
             x, dout = x[::-1], dout[::-1]
@@ -348,8 +345,7 @@ class _Extreme(Op, abstract=True):
         axis = axis_in(self.name, self.axis, len(x.shape))
         return (b.emit(GatherDGrad(axis, x.shape[axis]), b.emit(TupleGetItem(1), out), dout[0]),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         x = xp.moveaxis(inputs[0], self.axis, 0)
         values, places = xp.array(x), xp.zeros(x.shape, xp.int64)
         for i in range(1, len(x)):

@@ -25,7 +25,7 @@ from mspc.ops.math.elementwise import (
     select,
     unary,
 )
-from mspc.ops.op import ArrayBackend, Gradients, Op, sample
+from mspc.ops.op import Gradients, Op, sample
 from mspc.sharding.rules import broadcast_rule
 
 
@@ -77,8 +77,7 @@ class Xlogy(_WithZero):
         dx = b.emit(Select(), some, b.emit(Mul(), dout, b.emit(Log(), safe)), constant(b, 0, x))
         return gradients(b, x, y, dx, b.emit(Div(), b.emit(Mul(), dout, x), safe))
 
-    def run(self, be: ArrayBackend, x: Any, y: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, y: Any) -> Any:
         return x * xp.log(xp.where(x == 0, xp.ones_like(y), y))
 
 
@@ -91,8 +90,7 @@ class Erfinv(ArrayFunction):
         slope = scaled(b, math.sqrt(math.pi) / 2, b.emit(Exp(), b.emit(Square(), out)))
         return (b.emit(Mul(), dout, slope),)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any) -> Any:
         wide = x.astype(xp.float64)
         inside = xp.abs(wide) < 1
         size = xp.where(inside, xp.abs(wide), 0)
@@ -259,8 +257,8 @@ class _Numbers(Op, abstract=True):
     float_only = True
     one_type = True
 
-    def wide(self, be: ArrayBackend, inputs: Sequence[Any]) -> list[Any]:
-        return [x.astype(be.xp.float64) for x in inputs]
+    def wide(self, xp: Any, inputs: Sequence[Any]) -> list[Any]:
+        return [x.astype(xp.float64) for x in inputs]
 
 
 class Zeta(_Numbers):
@@ -279,5 +277,5 @@ class Zeta(_Numbers):
         slope = b.emit(Neg(), b.emit(Mul(), x, more))
         return None, gradients(b, x, q, dout, b.emit(Mul(), dout, slope))[1]
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return zeta(be.xp, *self.wide(be, inputs)).astype(inputs[0].dtype)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return zeta(xp, *self.wide(xp, inputs)).astype(inputs[0].dtype)

@@ -97,8 +97,8 @@ class PReLU(Elementwise):
         scaled = b.emit(Mul(), x, channel_shaped(b, weight, len(x.shape)))
         return (b.emit(Select(), b.emit(Greater(), x, constant(b, 0, x)), x, scaled),)
 
-    def run(self, be: ArrayBackend, x: Any, weight: Any) -> Any:
-        return be.xp.where(x > 0, x, x * weight.reshape(self._along_channels(x)))
+    def compute(self, xp: Any, x: Any, weight: Any) -> Any:
+        return xp.where(x > 0, x, x * weight.reshape(self._along_channels(x)))
 
     def launch(self, device: Device, out: Any, x: Array, weight: Array) -> Launch | None:
         return gpu.elementwise.launch_elementwise(device, self, (x, weight.reshape(self._along_channels(x))), out)
@@ -133,7 +133,7 @@ class SigmoidGrad(_Gradient):
         slope = b.emit(Sub(), constant(b, 1, y), scaled(b, 2, y))
         return b.emit(Mul(), b.emit(Mul(), dout, dy), slope), b.emit(SigmoidGrad(), y, dout)
 
-    def run(self, be: ArrayBackend, y: Any, dy: Any) -> Any:
+    def compute(self, xp: Any, y: Any, dy: Any) -> Any:
         return dy * y * (1 - y)
 
 
@@ -154,7 +154,7 @@ class TanhGrad(_Gradient):
         slope = scaled(b, -2, y)
         return b.emit(Mul(), b.emit(Mul(), dout, dy), slope), b.emit(TanhGrad(), y, dout)
 
-    def run(self, be: ArrayBackend, y: Any, dy: Any) -> Any:
+    def compute(self, xp: Any, y: Any, dy: Any) -> Any:
         return dy * (1 - y * y)
 
 
@@ -247,8 +247,8 @@ class SiLUGrad(_Gradient):
     bprop = NotDifferentiable("it is a gradient, and second derivatives of SiLU are not built")
     samples = (sample((8, 16), (8, 16), gradient=False),)
 
-    def run(self, be: ArrayBackend, dy: Any, x: Any) -> Any:
-        s = sigmoid(be.xp, x)
+    def compute(self, xp: Any, dy: Any, x: Any) -> Any:
+        s = sigmoid(xp, x)
         return dy * (s * (1 + x * (1 - s)))
 
 
@@ -319,8 +319,8 @@ class Elu(Activation):
     def cuda(self) -> str:  # type: ignore[override]  # depends on alpha
         return f"{{0}} > T(0) ? {{0}} : expm1({{0}}) * {gpu.text.number(self.alpha)}"
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        return be.xp.where(x > 0, x, be.xp.expm1(be.xp.minimum(x, 0)) * self.alpha)
+    def compute(self, xp: Any, x: Any) -> Any:
+        return xp.where(x > 0, x, xp.expm1(xp.minimum(x, 0)) * self.alpha)
 
     samples = (*UNARY_SAMPLES, sample((8, 16), alpha=0.5))
 
@@ -370,8 +370,8 @@ class HShrink(Activation):
     def cuda(self) -> str:  # type: ignore[override]  # depends on lambd
         return f"{{0}} * T(absolute({{0}}) > {gpu.text.number(self.lambd)})"
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        return x * (be.xp.abs(x) > self.lambd)
+    def compute(self, xp: Any, x: Any) -> Any:
+        return x * (xp.abs(x) > self.lambd)
 
     samples = (sample((8, 16)), sample((8, 16), lambd=1.0))
 
@@ -389,8 +389,8 @@ class SoftShrink(Activation):
     def cuda(self) -> str:  # type: ignore[override]  # depends on lambd
         return f"{{0}} - clip({{0}}, {gpu.text.number(-self.lambd)}, {gpu.text.number(self.lambd)})"
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        return x - be.xp.clip(x, -self.lambd, self.lambd)
+    def compute(self, xp: Any, x: Any) -> Any:
+        return x - xp.clip(x, -self.lambd, self.lambd)
 
     samples = (sample((8, 16)), sample((8, 16), lambd=1.0))
 

@@ -297,8 +297,8 @@ class FlashAttentionVarlen(_Packed):
         grads = b.emit(FlashAttentionVarlenGrad(**self.attributes()), query, key, value, dout[3], qends, kends, top)
         return [*[b.emit(TupleGetItem(i), grads) for i in range(3)], None, None]
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (query, key, value, *_) = be.xp, inputs
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        (query, key, value, *_) = inputs
         shape = self.shape_of(inputs)
         kind = xp.float64 if query.dtype.itemsize == 8 else xp.float32
         top = xp.full((*query.shape[:2], 1), -xp.inf, kind)
@@ -332,8 +332,8 @@ class FlashAttentionVarlenGrad(_Packed):
         ins = ", ".join(texts[name] for name in ("query", "key", "value", "out", "ends", "statistics"))
         return f"{ins} -> {texts['query']}, +{texts['key']}, +{texts['value']}"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (query, key, value, dy, _, _, top) = be.xp, inputs
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        (query, key, value, dy, _, _, top) = inputs
         shape = self.shape_of(inputs)
         grads = tuple(xp.zeros_like(x) for x in (query, key, value))
         for queries, keys, scores in self.sequences(shape, inputs):

@@ -294,9 +294,9 @@ class ChannelStatistics(_Part):
             return None
         return Reordered(replace(self, axis=axis), (orders[0],), (MemoryOrder.of((1, 2, types[0].shape[self.axis])),))
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
+    def compute(self, xp: Any, x: Any) -> Any:
         wide = x.astype(statistics_dtype(dtype_of(x.dtype)).numpy, copy=False)
-        return channel_statistics(be.xp, be.xp.moveaxis(wide, self.axis, 1))
+        return channel_statistics(xp, xp.moveaxis(wide, self.axis, 1))
 
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         return gpu.norms.launch_statistics(device, x, out[0, 0], out[0, 1], self.axis)
@@ -311,7 +311,7 @@ class JoinStatistics(_Part):
         one = gathered.with_shape(gathered.shape[2:])
         return TupleType((one, one))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         return joined(inputs[0])
 
 
@@ -322,8 +322,8 @@ class ChannelMean(BatchNormStep):
         (x,) = types
         return TensorType(statistics_dtype(x.dtype), x.shape[1:2])
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return channel_mean(be.xp, inputs[0], self.count)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return channel_mean(xp, inputs[0], self.count)
 
 
 class ChannelVariance(BatchNormStep):
@@ -332,8 +332,8 @@ class ChannelVariance(BatchNormStep):
     def infer(self, *types: Any) -> Any:
         return types[1]
 
-    def run(self, be: ArrayBackend, x: Any, mean: Any) -> Any:
-        return channel_variance(be.xp, x, mean, self.count)
+    def compute(self, xp: Any, x: Any, mean: Any) -> Any:
+        return channel_variance(xp, x, mean, self.count)
 
 
 class BatchNormApply(BatchNormStep):
@@ -348,9 +348,9 @@ class BatchNormApply(BatchNormStep):
     def infer(self, *types: Any) -> Any:
         return TupleType((types[0], *types[5:], *types[5:]))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         x, gamma, beta, moving_mean, moving_variance, mean, variance = inputs
-        y = normalised(be.xp, x, mean, variance, self.epsilon, gamma, beta)
+        y = normalised(xp, x, mean, variance, self.epsilon, gamma, beta)
         moving_update(moving_mean, mean, self.momentum)
         moving_update(moving_variance, unbiased(variance, self.count), self.momentum)
         return y, mean, variance, mean + 0, variance + 0
@@ -365,8 +365,8 @@ class BatchNormGradSums(BatchNormStep):
     def infer(self, *types: Any) -> Any:
         return TupleType((types[2], types[2]))
 
-    def run(self, be: ArrayBackend, dout: Any, x: Any, mean: Any, variance: Any) -> Any:
-        return gradient_sums(be.xp, dout, x, mean, variance, self.epsilon)
+    def compute(self, xp: Any, dout: Any, x: Any, mean: Any, variance: Any) -> Any:
+        return gradient_sums(xp, dout, x, mean, variance, self.epsilon)
 
 
 class BatchNormGradInput(BatchNormStep):
@@ -377,8 +377,8 @@ class BatchNormGradInput(BatchNormStep):
     def infer(self, *types: Any) -> Any:
         return types[0]
 
-    def run(self, be: ArrayBackend, dout: Any, x: Any, gamma: Any, mean: Any, variance: Any, *sums: Any) -> Any:
-        return gradient_input(be.xp, dout, x, gamma, mean, variance, sums, self.epsilon, self.count)
+    def compute(self, xp: Any, dout: Any, x: Any, gamma: Any, mean: Any, variance: Any, *sums: Any) -> Any:
+        return gradient_input(xp, dout, x, gamma, mean, variance, sums, self.epsilon, self.count)
 
 OVER_ALL_RANKS = "statistics are those of the batch of all ranks"
 Ranks = tuple[int, ...]

@@ -60,8 +60,7 @@ class JoinAttention(Op):
         assert isinstance(inferred, TupleType)
         return TupleType(tuple(TensorType(types[1].dtype, t.shape) for t in inferred.elements))
 
-    def run(self, be: ArrayBackend, one: Any, of_one: Any, other: Any, of_other: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, one: Any, of_one: Any, other: Any, of_other: Any) -> Any:
         top = xp.maximum(of_one, of_other)
         top = xp.where(top == -xp.inf, 0, top)  # neither has a key
         left, right = xp.exp(of_one - top), xp.exp(of_other - top)

@@ -14,7 +14,6 @@ from mspc.ops import gpu
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Equal, Select
 from mspc.ops.op import (
-    ArrayBackend,
     Gradients,
     NotDifferentiable,
     Op,
@@ -122,8 +121,7 @@ class ExpertPlaces(Op):
             f"{worst % self.parts} of {self.parts}, and most_rows leaves room for {size}"
         )
 
-    def run(self, be: ArrayBackend, ends: Any, source: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, ends: Any, source: Any) -> Any:
         rows, experts = source.shape[0], ends.shape[0]
         _require_within(ends, rows)
         dtype = xp.int64 if self._blocks_of(rows) >= 2**31 else xp.int32
@@ -186,9 +184,9 @@ class TakeRows(EmbeddingLookup):
     def exchanged_bytes(self, held: float, made: float) -> float:
         return made * self.share
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        require_below(be.xp, inputs[1], self.limit)
-        return super().run(be, *inputs)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        require_below(xp, inputs[1], self.limit)
+        return super().compute(xp, *inputs)
 
     def bprop(self, b: Builder, params: Value, ids: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(AddRows(params.shape[0], share=self.share), dout, ids), None
@@ -259,11 +257,11 @@ class SetRows(Op):
         shown = b.emit(Select(), b.emit(Equal(), stands, numbers), places, none)
         return b.emit(TakeRows(), dout, shown), None
 
-    def run(self, be: ArrayBackend, rows: Any, places: Any) -> Any:
-        require_below(be.xp, places, self.limit)
+    def compute(self, xp: Any, rows: Any, places: Any) -> Any:
+        require_below(xp, places, self.limit)
         own = places - self.offset
         inside = (own >= 0) & (own < self.size)
-        made = be.xp.zeros((self.size, *rows.shape[1:]), rows.dtype)
+        made = xp.zeros((self.size, *rows.shape[1:]), rows.dtype)
         made[own[inside]] = rows[inside]
         return made
 
@@ -346,8 +344,7 @@ class ExpertProduct(_BlocksOfRows):
         multiply = device.products_of_rows(x, w, out, transpose_b=self.transpose_b)
         return None if multiply is None else device.asking([ends], lambda at: multiply(_blocks(x.shape[0], at)))
 
-    def run(self, be: ArrayBackend, x: Any, w: Any, ends: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, w: Any, ends: Any) -> Any:
         matrices = w.swapaxes(1, 2) if self.transpose_b else w
         made = xp.zeros((x.shape[0], matrices.shape[2]), x.dtype)
         for expert, rows in _blocks(x.shape[0], ends):
@@ -381,8 +378,7 @@ class ExpertOuter(_BlocksOfRows):
         multiply = device.products_of_rows(x, y, out, outer=True)
         return None if multiply is None else device.asking([ends], lambda at: multiply(_blocks(x.shape[0], at)))
 
-    def run(self, be: ArrayBackend, x: Any, y: Any, ends: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, y: Any, ends: Any) -> Any:
         made = xp.zeros((ends.shape[1] * ends.shape[2], x.shape[1], y.shape[1]), x.dtype)
         for expert, rows in _blocks(x.shape[0], ends):
             made[expert] += xp.matmul(x[rows].T, y[rows])
@@ -406,8 +402,7 @@ class ExpertRows(_BlocksOfRows):
     def launch(self, device: Device, out: Any, like: Array, b: Array, ends: Array) -> Launch | None:
         return gpu.expert_rows.rows_of_groups(device, _grouping(like.shape[0], ends), b, ends, out)
 
-    def run(self, be: ArrayBackend, like: Any, b: Any, ends: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, like: Any, b: Any, ends: Any) -> Any:
         made = xp.zeros((like.shape[0], b.shape[1]), b.dtype)
         for expert, rows in _blocks(like.shape[0], ends):
             made[rows] = b[expert]
@@ -428,8 +423,7 @@ class ExpertSums(_BlocksOfRows):
     def launch(self, device: Device, out: Any, x: Array, ends: Array) -> Launch | None:
         return gpu.expert_rows.sums_of_groups(device, _grouping(x.shape[0], ends), x, ends, out)
 
-    def run(self, be: ArrayBackend, x: Any, ends: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, ends: Any) -> Any:
         made = xp.zeros((ends.shape[1] * ends.shape[2], x.shape[1]), x.dtype)
         for expert, rows in _blocks(x.shape[0], ends):
             made[expert] += x[rows].sum(0)
@@ -483,8 +477,7 @@ class TopKRouter(Op):
         tables, places = out
         return gpu.expert_rows.route_tokens(device, inputs[0], tables, places, self.drop_type == 0)
 
-    def run(self, be: ArrayBackend, experts: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, experts: Any) -> Any:
         batch, tokens, k = experts.shape
         if xp.__name__ == "numpy" and experts.max(initial=-1) >= self.expert_num:
             raise IndexError(f"{self.name}: expert {experts.max()} is chosen, there are {self.expert_num}")

@@ -272,12 +272,12 @@ class LayerNormGammaGrad(Norm):
         total = b.emit(ReduceSum(axis=axes), b.emit(Mul(), as_dtype(b, dout, kind), y))
         return (as_dtype(b, total, dout.tensor_type.dtype),)
 
-    def run(self, be: ArrayBackend, dout: Any, x: Any, mean: Any, variance: Any) -> Any:
+    def compute(self, xp: Any, dout: Any, x: Any, mean: Any, variance: Any) -> Any:
         product = x - mean
-        product /= be.xp.sqrt(variance + self.epsilon)
+        product /= xp.sqrt(variance + self.epsilon)
         product *= dout
         axes = tuple(range(axis_in(self.name, self.begin_params_axis, x.ndim)))
-        return be.xp.sum(product, axis=axes)
+        return xp.sum(product, axis=axes)
 
     def launch(self, device: Device, out: Any, dout: Array, x: Array, mean: Array, variance: Array) -> Launch | None:
         from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
@@ -470,8 +470,7 @@ class RmsNorm(Norm):
         scaled = b.emit(Mul(), b.emit(Mul(), wide, root), as_dtype(b, gamma, kind))
         return as_dtype(b, scaled, x.tensor_type.dtype), root
 
-    def run(self, be: ArrayBackend, x: Any, gamma: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, gamma: Any) -> Any:
         axes = tuple(range(x.ndim - gamma.ndim, x.ndim))
         rstd = 1 / xp.sqrt(xp.mean(x * x, axis=axes, keepdims=True) + self.epsilon)
         return x * rstd * gamma, rstd
@@ -541,11 +540,11 @@ class RmsNormGrad(Norm):
         full, statistics = norm_sides(len(x.shape), begin)
         return f"{full}, {full}, {statistics}, {' '.join(full.split()[begin:])} -> {full}"
 
-    def run(self, be: ArrayBackend, dout: Any, x: Any, rstd: Any, gamma: Any) -> Any:
+    def compute(self, xp: Any, dout: Any, x: Any, rstd: Any, gamma: Any) -> Any:
         axes = tuple(range(x.ndim - gamma.ndim, x.ndim))
         g = dout * gamma
         y = x * rstd
-        y *= be.xp.mean(g * y, axis=axes, keepdims=True)
+        y *= xp.mean(g * y, axis=axes, keepdims=True)
         g -= y
         g *= rstd
         return g
@@ -588,8 +587,7 @@ class L2Normalize(Norm):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(L2NormalizeGrad(self.axis, self.epsilon), x, out, dout),)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any) -> Any:
         total = xp.sum(x * x, axis=self.axis, keepdims=True)
         return x / xp.sqrt(xp.maximum(total, self.epsilon))
 
@@ -613,8 +611,7 @@ class L2NormalizeGrad(Norm):
     def rule(self, x: TensorType, out: TensorType, dout: TensorType) -> str:
         return normalised_rule(self.name, x.shape, self.axis, 3)
 
-    def run(self, be: ArrayBackend, x: Any, out: Any, dout: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, out: Any, dout: Any) -> Any:
         total = xp.sum(x * x, axis=self.axis, keepdims=True)
         along = xp.sum(out * dout, axis=self.axis, keepdims=True) * (total > self.epsilon)
         return (dout - out * along) / xp.sqrt(xp.maximum(total, self.epsilon))

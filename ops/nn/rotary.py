@@ -11,7 +11,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import items
 from mspc.ops.math.arithmetic import Add, Mul, Neg
-from mspc.ops.op import ArrayBackend, Gradients, Op, require_float, require_same, sample
+from mspc.ops.op import Gradients, Op, require_float, require_same, sample
 from mspc.ops.operator_arguments import int_of
 from mspc.ops.tensor.broadcast import sum_to_shape, zeros
 from mspc.ops.tensor.creation import OnesLike
@@ -102,8 +102,7 @@ class ApplyRotaryPosEmb(Op):
         rows = (table[0], 1) if shape[1] == 1 else (1, table[0])
         return (*rows, 1, table[1])
 
-    def run(self, be: ArrayBackend, query: Any, key: Any, cos: Any, sin: Any, _: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, query: Any, key: Any, cos: Any, sin: Any, _: Any) -> Any:
         found: list[Any] = []
         for x in (query, key):
             shape = self._table_shape(x.shape, cos.shape)
@@ -151,7 +150,7 @@ class RotaryPositionEmbedding(Op):
         dcos, dsin = (sum_to_shape(b, b.emit(Mul(), dout, factor), cos.shape) for factor in (x, turned))
         return b.emit(self, dout, cos, back), dcos, dsin
 
-    def run(self, be: ArrayBackend, x: Any, cos: Any, sin: Any) -> Any:
+    def compute(self, xp: Any, x: Any, cos: Any, sin: Any) -> Any:
         half = x.shape[3] // 2
-        turned = be.xp.concatenate((-x[..., half:], x[..., :half]), axis=-1)
+        turned = xp.concatenate((-x[..., half:], x[..., :half]), axis=-1)
         return x * cos + turned * sin

@@ -109,8 +109,8 @@ class Update(Op, abstract=True):
         return None
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        """Return `run`; on a CPU block by block, if `cuda_update` shows that every element is changed by itself."""
-        run = functools.partial(self.run, be)
+        """Return `compute`; on a CPU block by block, if `cuda_update` shows that every element is changed by itself."""
+        run = functools.partial(self.compute, be.xp)
         if be.xp is not np or not self.cuda_update:
             return run
         tensors = tuple(i for i in range(len(self.operands)) if i not in self.scalars)
@@ -163,7 +163,7 @@ class Assign(Update):
     def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Gradients:
         return None, dout
 
-    def run(self, be: ArrayBackend, variable: Any, value: Any) -> Any:
+    def compute(self, xp: Any, variable: Any, value: Any) -> Any:
         variable[...] = value
         return variable
 
@@ -180,8 +180,8 @@ class AssignAdd(Update):
     def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Gradients:
         return dout, dout
 
-    def run(self, be: ArrayBackend, variable: Any, value: Any) -> Any:
-        return be.xp.add(variable, value, out=variable)
+    def compute(self, xp: Any, variable: Any, value: Any) -> Any:
+        return xp.add(variable, value, out=variable)
 
 
 class AssignSub(Update):
@@ -197,8 +197,8 @@ class AssignSub(Update):
     def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Gradients:
         return dout, b.emit(Neg(), dout)
 
-    def run(self, be: ArrayBackend, variable: Any, value: Any) -> Any:
-        return be.xp.subtract(variable, value, out=variable)
+    def compute(self, xp: Any, variable: Any, value: Any) -> Any:
+        return xp.subtract(variable, value, out=variable)
 
 
 class ApplyGradientDescent(Update):
@@ -213,7 +213,7 @@ class ApplyGradientDescent(Update):
     bprop = _UPDATE
     samples = _samples("x", "s", "x")
 
-    def run(self, be: ArrayBackend, var: Any, alpha: Any, delta: Any) -> Any:
+    def compute(self, xp: Any, var: Any, alpha: Any, delta: Any) -> Any:
         var -= alpha * delta
         return var
 
@@ -249,7 +249,7 @@ class ApplyMomentum(Update):
         *_samples("x", "x", "s", "x", "s", use_nesterov=True, gradient_scale=0.5),
     )
 
-    def run(self, be: ArrayBackend, variable: Any, accumulation: Any, rate: Any, gradient: Any, momentum: Any) -> Any:
+    def compute(self, xp: Any, variable: Any, accumulation: Any, rate: Any, gradient: Any, momentum: Any) -> Any:
         if self.gradient_scale != 1.0:
             gradient = gradient * self.gradient_scale
         accumulation *= momentum
@@ -298,8 +298,7 @@ class SGD(Update):
         momentum = None if self.weight_decay else number(4)
         return None if momentum is None or momentum > 0 else StatelessBody((0, 1, 2), ("Mul(x1, x2)", "Sub(x0, t0)"))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         parameter, gradient, rate, accum, momentum, stat = inputs
         if self.weight_decay:
             gradient = gradient + parameter * self.weight_decay
@@ -345,8 +344,7 @@ class Adam(Update):
         *_samples("x", "x", "x", "s", "s", "s", "s", "s", "s", "x", use_nesterov=True),
     )
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         var, m, v, power1, power2, lr, beta1, beta2, epsilon, gradient = inputs
         rate = lr * xp.sqrt(1 - power2) / (1 - power1)
         _moments(m, v, beta1, beta2, gradient)
@@ -378,8 +376,7 @@ class AdamWeightDecay(Update):
     bprop = _UPDATE
     samples = _samples("x", "x", "x", "s", "s", "s", "s", "s", "x")
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         var, m, v, lr, beta1, beta2, epsilon, decay, gradient = inputs
         _moments(m, v, beta1, beta2, gradient)
         var -= lr * (m / (xp.sqrt(v) + epsilon) + decay * var)
@@ -423,8 +420,7 @@ class AllFinite(Op):
         names = iter(factor_names(sum(t.rank for t in types)))
         return f"{', '.join(' '.join(next(names) for _ in t.shape) for t in types)} ->"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         if xp is np:
             return np.asarray(all(map(_finite, inputs)))
         found = xp.isfinite(inputs[0]).all()
@@ -499,6 +495,6 @@ class InplaceCopy(Op):
     def bprop(self, b: Builder, input: Value, src: Value, out: Value, dout: Value) -> Gradients:
         return None, sum_to_shape(b, dout, src.shape)
 
-    def run(self, be: ArrayBackend, variable: Any, value: Any) -> Any:
+    def compute(self, xp: Any, variable: Any, value: Any) -> Any:
         variable[...] = value
         return variable

@@ -158,7 +158,7 @@ class DropoutDoMask(Op):
     def bprop(self, b: Builder, x: Value, mask: Value, keep_prob: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(DropoutDoMask(), dout, mask, keep_prob), None, None
 
-    def run(self, be: ArrayBackend, x: Any, mask: Any, keep_prob: Any) -> Any:
+    def compute(self, xp: Any, x: Any, mask: Any, keep_prob: Any) -> Any:
         return (x * mask / keep_prob).astype(x.dtype)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
@@ -340,5 +340,5 @@ class DropoutGrad(Elementwise):
     def cuda(self) -> str:  # type: ignore[override]  # depends on keep_prob
         return f"{{0}} * T({{1}}) * {number(1 / self.keep_prob)}"
 
-    def run(self, be: ArrayBackend, dout: Any, mask: Any) -> Any:
+    def compute(self, xp: Any, dout: Any, mask: Any) -> Any:
         return dout * mask * (1 / self.keep_prob)

@@ -176,10 +176,10 @@ class BroadcastTo(Op):
             return super().kernel(be)
         return lambda x: broadcast(x, shape)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
+    def compute(self, xp: Any, x: Any) -> Any:
         lead = len(self.shape) - x.ndim
         shape = tuple(x.shape[d - lead] if n == -1 else n for d, n in enumerate(self.shape))
-        return be.xp.broadcast_to(x, shape)
+        return xp.broadcast_to(x, shape)
 
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it

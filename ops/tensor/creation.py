@@ -17,7 +17,7 @@ from mspc.ops import gpu
 from mspc.ops.bases import Elementwise, Unary, operator
 from mspc.ops.device import Array, Device, Launch, computing_type
 from mspc.ops.math.arithmetic import Mul, Select, Sub
-from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
+from mspc.ops.op import Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import dtype_arg, int_of, number_of, shape_of, size_of, split_call
 from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names, sized
@@ -57,8 +57,8 @@ class Fill(_WithoutOperands):
     def uniform(self) -> int | float | None:
         return self.value
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.full(self.shape, self.value, self.type.numpy)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.full(self.shape, self.value, self.type.numpy)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return gpu.moves.put_values(device, "fill", out, gpu.moves.literal(self.value, self.type))
@@ -105,8 +105,8 @@ class _Uniform(_OneNumber, _WithoutOperands, abstract=True):
     def localize(self, placement: RankPlacement) -> Op:
         return replace(self, shape=placement.out_layouts[0].local_shape(self.shape))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.full(self.shape, self.number, self.dtype.numpy)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.full(self.shape, self.number, self.dtype.numpy)
 
 
 _NUMBERS = (sample(shape=(8, 16)), sample(shape=(16,), dtype=INT64))
@@ -193,9 +193,9 @@ class Range(_Sequence, _WithoutOperands):
     def result_dtype(self, *types: TensorType) -> DType:
         return self.dtype
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         count = self.length() if self.count < 0 else self.count
-        steps = be.xp.arange(self.first, self.first + count)
+        steps = xp.arange(self.first, self.first + count)
         return (steps * self.delta + self.start).astype(self.dtype.numpy)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
@@ -227,8 +227,8 @@ class Eye(_WithoutOperands):
     def result_dtype(self, *types: TensorType) -> DType:
         return self.type
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.eye(self.n, self.m, self.k, self.type.numpy)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.eye(self.n, self.m, self.k, self.type.numpy)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         one, zero = gpu.moves.literal(1, self.type), gpu.moves.literal(0, self.type)
@@ -279,9 +279,9 @@ class LinSpace(_Sequence, _WithoutOperands):
     def result_dtype(self, *types: TensorType) -> DType:
         return FLOAT32
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         count = self.num if self.count < 0 else self.count
-        places = be.xp.arange(self.first, self.first + count)
+        places = xp.arange(self.first, self.first + count)
         step = (self.stop - self.start) / max(1, self.num - 1)
         return (places * step + self.start).astype(self.result_dtype().numpy)
 
@@ -318,9 +318,9 @@ class LinSpaceBetween(_Sequence):
         last = b.emit(ReduceSum(), b.emit(Mul(), dout, share))
         return b.emit(Sub(), b.emit(ReduceSum(), dout), last), last
 
-    def run(self, be: ArrayBackend, start: Any, stop: Any) -> Any:
+    def compute(self, xp: Any, start: Any, stop: Any) -> Any:
         count = self.num if self.count < 0 else self.count
-        places = be.xp.arange(self.first, self.first + count)
+        places = xp.arange(self.first, self.first + count)
         return (places * ((stop - start) / max(1, self.num - 1)) + start).astype(start.dtype)
 
     def launch(self, device: Device, out: Any, start: Array, stop: Array) -> Launch | None:
@@ -354,8 +354,8 @@ class _Triangle(Op, abstract=True):
         rows, columns = placement.in_layouts[0].slices_for(placement.rank, placement.in_types[0].shape)[-2:]
         return replace(self, diagonal=self.diagonal + rows.start - columns.start)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return (be.xp.tril if self.lower else be.xp.triu)(inputs[0], self.diagonal)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return (xp.tril if self.lower else xp.triu)(inputs[0], self.diagonal)
 
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         test = f"{'<=' if self.lower else '>='} {self.diagonal}"
@@ -395,8 +395,8 @@ class MaskedFill(Elementwise):
         dvalue = b.emit(Select(), mask, dout, zero)
         return sum_to_shape(b, dx, x.shape), None, sum_to_shape(b, dvalue, value.shape)
 
-    def run(self, be: ArrayBackend, x: Any, mask: Any, value: Any) -> Any:
-        return be.xp.where(mask, value, x)
+    def compute(self, xp: Any, x: Any, mask: Any, value: Any) -> Any:
+        return xp.where(mask, value, x)
 
     samples = (
         sample((8, 16), (8, 16), (), dtypes=("Float64", "Bool", "Float64")),

@@ -17,7 +17,6 @@ from mspc.ops import gpu
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import (
-    ArrayBackend,
     Gradients,
     NotDifferentiable,
     Op,
@@ -96,8 +95,7 @@ class Gather(RowsByIntegers):
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         return gathered_by_hand(b, self, self.axis, self.offset, asked, inputs)
 
-    def run(self, be: ArrayBackend, params: Any, ids: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, params: Any, ids: Any) -> Any:
         axis = self.axis % params.ndim
         batch = self.batches(ids.ndim, axis)
         if not self.total and not batch:
@@ -180,8 +178,7 @@ class GatherGrad(RowSums):
     def bprop(self, b: Builder, dy: Value, ids: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(Gather(self.batch_dims, self.axis), dout, ids), None
 
-    def run(self, be: ArrayBackend, dout: Any, ids: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, dout: Any, ids: Any) -> Any:
         if self.batch_dims:
             return self.by_batch(xp, dout, ids)
         rows = xp.moveaxis(dout, tuple(range(self.axis, self.axis + ids.ndim)), tuple(range(ids.ndim)))
@@ -256,8 +253,7 @@ class UnsortedSegmentSum(RowSums):
     def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(EmbeddingLookup(self.offset), dout, segment_ids), None
 
-    def run(self, be: ArrayBackend, x: Any, ids: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, ids: Any) -> Any:
         rest = x.shape[ids.ndim :]
         places = ids.reshape(-1) - self.offset
         inside = (places >= 0) & (places < self.num_segments)
@@ -308,8 +304,7 @@ class EmbeddingLookup(RowsByIntegers):
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         return gathered_by_hand(b, self, 0, self.offset, asked, inputs)
 
-    def run(self, be: ArrayBackend, params: Any, ids: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, params: Any, ids: Any) -> Any:
         places = ids - self.offset
         inside = (places >= 0) & (places < params.shape[0])
         rows = xp.take(params, xp.where(inside, places, 0), axis=0)
@@ -448,8 +443,7 @@ class OneHot(Op):
         new = sized(names.pop(), self.depth)
         return f"{' '.join(names)}, ,  -> {' '.join((*names[:axis], new, *names[axis:]))}"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         indices, on, off = inputs
         if xp is np:  # reading numbers of a GPU would hold it up
             self.check_operands(*inputs)

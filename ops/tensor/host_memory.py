@@ -35,8 +35,8 @@ class HostCopy(Op, abstract=True):
     def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
         return types[0].nbytes
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.array(inputs[0])
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.array(inputs[0])
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         def kernel(source: Any, out: Any) -> Any:
@@ -70,7 +70,7 @@ class AwaitHost(HostCopy):
     def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
         return 0
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         return inputs[0]
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:

@@ -202,10 +202,10 @@ class TensorParts(Op, abstract=True):
             found.append(zeros(b, TensorType(x.tensor_type.dtype, shape)) if grad is None else grad)
         return (b.emit(Concat(axis), *found),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         axis, sizes = self.pieces(inputs[0].shape)
         ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
-        return tuple(be.xp.split(inputs[0], ends, axis=axis))
+        return tuple(xp.split(inputs[0], ends, axis=axis))
 
 
 class Split(TensorParts):
@@ -290,8 +290,8 @@ class Stack(_Joined):
             b.emit(Reshape(value.shape), take_part(b, dout, axis, i, i + 1)) for i, value in enumerate(inputs)
         ]
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.stack(inputs, axis=self.axis)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.stack(inputs, axis=self.axis)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
@@ -350,8 +350,8 @@ class Unstack(Op):
         part = TensorType(x.tensor_type.dtype, shape)
         return (b.emit(Stack(axis), *[zeros(b, part) if value is None else value for value in dout]),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return tuple(be.xp.moveaxis(inputs[0], self.axis, 0))
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return tuple(xp.moveaxis(inputs[0], self.axis, 0))
 
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
@@ -440,8 +440,8 @@ class Tile(Op):
             grad = b.emit(ReduceSum(axis=axes), b.emit(Reshape(pairs), dout))
         return (grad if grad.shape == x.shape else b.emit(Reshape(x.shape), grad),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.tile(inputs[0], self.multiples)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.tile(inputs[0], self.multiples)
 
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         multiples, shape = self.aligned(x.shape)
@@ -512,8 +512,8 @@ class Pad(Op):
             grad = take_part(b, grad, axis, before, before + x.shape[axis])
         return (grad,)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.pad(inputs[0], self.paddings)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.pad(inputs[0], self.paddings)
 
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         cuts = [(before, 1, n) for (before, _), n in zip(self.paddings, x.shape, strict=True)]

@@ -180,9 +180,9 @@ class Swiglu(Op):
         gate, value = (_slice_line(x.shape, axis, begin, begin + half) for begin in (0, half))
         return FusedElementwise((gate, value, "SiLU(t0)", "Mul(t2, t1)"), (3,)).launch(device, out, *inputs)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        gate, value = be.xp.split(inputs[0], 2, axis=self.dim)
-        return gate / (1 + be.xp.exp(-gate)) * value
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        gate, value = xp.split(inputs[0], 2, axis=self.dim)
+        return gate / (1 + xp.exp(-gate)) * value
 
 
 class PadV3(Op):
@@ -239,10 +239,10 @@ class PadV3(Op):
         total, inner = b.emit(ReduceSum(), dout), b.emit(ReduceSum(), dx)
         return dx, b.emit(Sub(), total, inner)
 
-    def run(self, be: ArrayBackend, x: Any, value: Any) -> Any:
+    def compute(self, xp: Any, x: Any, value: Any) -> Any:
         pairs = self.padding(x.ndim).paddings
         shape = [n + before + after for n, (before, after) in zip(x.shape, pairs, strict=True)]
-        out = be.xp.full(shape, value, x.dtype)
+        out = xp.full(shape, value, x.dtype)
         out[tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, pairs, strict=True))] = x
         return out
 
@@ -296,11 +296,11 @@ class DepthToSpace(_ChannelBlocks):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(SpaceToDepth(self.block_size), dout),)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
+    def compute(self, xp: Any, x: Any) -> Any:
         size = self.block_size
         n, channels, h, w = x.shape
         parts = x.reshape(n, size, size, channels // size**2, h, w).transpose(0, 3, 4, 1, 5, 2)
-        return be.xp.array(parts).reshape(n, channels // size**2, h * size, w * size)
+        return xp.array(parts).reshape(n, channels // size**2, h * size, w * size)
 
 
 class SpaceToDepth(_ChannelBlocks):
@@ -317,11 +317,11 @@ class SpaceToDepth(_ChannelBlocks):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(DepthToSpace(self.block_size), dout),)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
+    def compute(self, xp: Any, x: Any) -> Any:
         size = self.block_size
         n, channels, h, w = x.shape
         parts = x.reshape(n, channels, h // size, size, w // size, size).transpose(0, 3, 5, 1, 2, 4)
-        return be.xp.array(parts).reshape(n, channels * size**2, h // size, w // size)
+        return xp.array(parts).reshape(n, channels * size**2, h // size, w // size)
 
 MODES = ("reflect", "symmetric", "edge", "circular")
 
@@ -409,11 +409,11 @@ class MirrorPad(_Margins):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(MirrorPadGrad(self.mode, self.paddings), dout),)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        found = be.xp.array(x)
+    def compute(self, xp: Any, x: Any) -> Any:
+        found = xp.array(x)
         for d, (pair, size) in enumerate(zip(self.pairs(x.shape), x.shape, strict=True)):
             if any(pair):
-                found = found.take(be.xp.asarray(source_places(self.kind, size, pair)), axis=d)
+                found = found.take(xp.asarray(source_places(self.kind, size, pair)), axis=d)
         return found
 
 
@@ -443,8 +443,7 @@ class MirrorPadGrad(_Margins):
     def bprop(self, b: Builder, dout: Value, out: Value, second: Value) -> Gradients:
         return (b.emit(MirrorPad(self.mode, self.paddings), second),)
 
-    def run(self, be: ArrayBackend, dout: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, dout: Any) -> Any:
         sizes = self.inner(dout.shape)
         found = xp.array(dout)
         for d, (pair, size) in enumerate(zip(self.pairs(sizes), sizes, strict=True)):

@@ -66,7 +66,7 @@ class Reshape(Op):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Reshape(x.shape), dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         return inputs[0].reshape(self.shape)
 
     def localize(self, placement: RankPlacement) -> Op:
@@ -107,7 +107,7 @@ class Flatten(Op):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Reshape(x.shape), dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         x = inputs[0]
         return x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
@@ -132,8 +132,8 @@ class ExpandDims(Op):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Reshape(x.shape), dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.expand_dims(inputs[0], self.axis)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.expand_dims(inputs[0], self.axis)
 
     samples = (sample((8, 16), axis=0), sample((8, 16), axis=1), sample((8, 16), axis=-1))
 
@@ -162,8 +162,8 @@ class Squeeze(Op):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Reshape(x.shape), dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.squeeze(inputs[0], self.axis if self.axis != () else None)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.squeeze(inputs[0], self.axis if self.axis != () else None)
 
     def localize(self, placement: RankPlacement) -> Op:
         # A slice may have size 1 while the global tensor has not: name the dimensions.

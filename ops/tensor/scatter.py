@@ -141,12 +141,12 @@ class GatherNd(_Indexed):
     def launch(self, device: Device, out: Any, x: Array, indices: Array) -> Launch | None:
         return gpu.rows_by_number.gather_nd(device, x.shape, self.begins, self.sizes, x, indices, out)
 
-    def run(self, be: ArrayBackend, x: Any, indices: Any) -> Any:
-        places, inside = self.located(be.xp, indices, x.shape)
+    def compute(self, xp: Any, x: Any, indices: Any) -> Any:
+        places, inside = self.located(xp, indices, x.shape)
         if inside is None:
             return x[places]
-        found = x[tuple(be.xp.where(inside, place, 0) for place in places)]
-        return be.xp.where(inside.reshape(inside.shape + (1,) * (found.ndim - inside.ndim)), found, x.dtype.type(0))
+        found = x[tuple(xp.where(inside, place, 0) for place in places)]
+        return xp.where(inside.reshape(inside.shape + (1,) * (found.ndim - inside.ndim)), found, x.dtype.type(0))
 
     def localize(self, placement: RankPlacement) -> Op:
         shape, count = placement.in_types[0].shape, placement.in_types[1].shape[-1]
@@ -181,10 +181,10 @@ class ScatterNd(_Indexed):
     def bprop(self, b: Builder, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
         return None, b.emit(GatherNd(), dout, indices)
 
-    def run(self, be: ArrayBackend, indices: Any, updates: Any) -> Any:
-        out = be.xp.zeros(self.shape, updates.dtype)
-        places, values = self.written(be.xp, indices, updates, self.shape)
-        be.xp.add.at(out, places, values)
+    def compute(self, xp: Any, indices: Any, updates: Any) -> Any:
+        out = xp.zeros(self.shape, updates.dtype)
+        places, values = self.written(xp, indices, updates, self.shape)
+        xp.add.at(out, places, values)
         return out
 
     def localize(self, placement: RankPlacement) -> Op:
@@ -284,20 +284,20 @@ class TensorScatterUpdate(_Indexed):
         dupdates = b.emit(Select(), self._last(b, indices, updates, self._first(x.shape)), taken, none)
         return b.emit(TensorScatterUpdate(dims=self.dims), dout, indices, none), None, dupdates
 
-    def run(self, be: ArrayBackend, x: Any, indices: Any, updates: Any) -> Any:
-        return self._written(be, x, indices, updates, be.xp.empty_like(x))
+    def compute(self, xp: Any, x: Any, indices: Any, updates: Any) -> Any:
+        return self._written(xp, x, indices, updates, xp.empty_like(x))
 
     def kernel_into(self, be: ArrayBackend) -> Any:
-        return lambda x, indices, updates, out: self._written(be, x, indices, updates, out)
+        return lambda x, indices, updates, out: self._written(be.xp, x, indices, updates, out)
 
-    def _written(self, be: ArrayBackend, x: Any, indices: Any, updates: Any, out: Any) -> Any:
+    def _written(self, xp: Any, x: Any, indices: Any, updates: Any, out: Any) -> Any:
         """Return the result in `out`, which may be x."""
         if out is not x:
             out[...] = x
-        seen = be.xp.transpose(out, self.order(x.ndim)) if self.dims else out
-        places, values = self.written(be.xp, indices, updates, seen.shape)
+        seen = xp.transpose(out, self.order(x.ndim)) if self.dims else out
+        places, values = self.written(xp, indices, updates, seen.shape)
         if self.adds:
-            be.xp.add.at(seen, places, values)
+            xp.add.at(seen, places, values)
         else:
             seen[places] = values
         return out
@@ -388,8 +388,7 @@ class ScatterElements(Op):
         found = b.emit(ScatterElements(axis), zeros(b, TensorType(INT64, shape)), index, numbers)
         return b.emit(Equal(), b.emit(GatherD(axis), found, index), numbers)
 
-    def run(self, be: ArrayBackend, x: Any, index: Any, updates: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any, index: Any, updates: Any) -> Any:
         axis, out = self.axis % x.ndim, x.copy()
         require_places(xp, index, x.shape[axis])
         places = tuple(
@@ -472,14 +471,14 @@ class _Scatter(Op, abstract=True):
         side = " ".join(names)
         return f"{side}, {' '.join(places)}, {' '.join((*places, *names[1:]))} -> {side}"
 
-    def run(self, be: ArrayBackend, variable: Any, indices: Any, updates: Any) -> Any:
+    def compute(self, xp: Any, variable: Any, indices: Any, updates: Any) -> Any:
         places = indices.reshape(-1)
         rows = updates.reshape(indices.size, *variable.shape[1:])
         if self.total:
-            places, inside = local_places(be.xp, places, self.offset, variable.shape[0], self.total)
+            places, inside = local_places(xp, places, self.offset, variable.shape[0], self.total)
             places, rows = places[inside], rows[inside]
         if self.combine:
-            getattr(be.xp, self.combine).at(variable, places, rows)
+            getattr(xp, self.combine).at(variable, places, rows)
         else:
             variable[places] = rows
         return variable
@@ -517,10 +516,10 @@ class _ScatterNd(TensorScatterUpdate, abstract=True):
     launch, kernel_into, in_place = Op.launch, Op.kernel_into, False
     samples = _PLACES
 
-    def run(self, be: ArrayBackend, variable: Any, indices: Any, updates: Any) -> Any:
-        places, values = self.written(be.xp, indices, updates, variable.shape)
+    def compute(self, xp: Any, variable: Any, indices: Any, updates: Any) -> Any:
+        places, values = self.written(xp, indices, updates, variable.shape)
         if self.combine:
-            getattr(be.xp, self.combine).at(variable, places, values)
+            getattr(xp, self.combine).at(variable, places, values)
         else:
             variable[places] = values
         return variable
@@ -542,10 +541,10 @@ class _TensorScatter(TensorScatterUpdate, abstract=True):
     bprop = NotDifferentiable("the derivative of repeated products, quotients and extrema is not built")
     samples = _PLACES
 
-    def run(self, be: ArrayBackend, x: Any, indices: Any, updates: Any) -> Any:
+    def compute(self, xp: Any, x: Any, indices: Any, updates: Any) -> Any:
         out = x.copy()
-        places, values = self.written(be.xp, indices, updates, x.shape)
-        getattr(be.xp, self.combine).at(out, places, values)
+        places, values = self.written(xp, indices, updates, x.shape)
+        getattr(xp, self.combine).at(out, places, values)
         return out
 
 

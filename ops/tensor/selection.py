@@ -19,7 +19,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexMap, turned_round
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axes_in, axis_in, int_of, ints_of, require_elements, split_call
 from mspc.ops.tensor.broadcast import reduced_shape
 from mspc.ops.tensor.embedding import GatherGrad, local_places, only_inside, shard_begin
@@ -165,8 +165,8 @@ class _ArgExtremum(Op, abstract=True):
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         return gpu.scans.place_of_extremum(device, x, axis_in(self.name, self.axis, len(x.shape)), out, self.largest)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return extreme_places(be.xp, inputs[0], self.axis, self.largest).astype(self.output_type.numpy)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return extreme_places(xp, inputs[0], self.axis, self.largest).astype(self.output_type.numpy)
 
 
 Argmax = operator(
@@ -224,8 +224,7 @@ class _ArgExtremumWithValue(Op, abstract=True):
         results = zip(best, element_types(self.infer(x.tensor_type)), strict=True)
         return [reshaped(b, value, result.shape, result.dtype) for value, result in results]
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any) -> Any:
         places = xp.expand_dims(extreme_places(xp, x, self.axis, self.largest), self.axis)
         values = xp.take_along_axis(x, places, axis=self.axis)
         places = places.astype(xp.int32)
@@ -296,8 +295,7 @@ class TopK(_Ordered):
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         return gpu.scans.top_elements(device, inputs[0], *out)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any) -> Any:
         return self.taken(xp, x, descending(xp, x, -1)[..., : self.k])
 
 
@@ -338,11 +336,11 @@ class GatherD(Op):
         part = shard_begin(placement, 0, axis)
         return self if part is None else replace(self, offset=part, total=placement.in_types[0].shape[axis])
 
-    def run(self, be: ArrayBackend, x: Any, index: Any) -> Any:
+    def compute(self, xp: Any, x: Any, index: Any) -> Any:
         if not self.total:
-            return be.xp.take_along_axis(x, index, axis=self.dim)
-        places, inside = local_places(be.xp, index, self.offset, x.shape[self.dim], self.total)
-        return only_inside(be.xp, be.xp.take_along_axis(x, places, axis=self.dim), inside)
+            return xp.take_along_axis(x, index, axis=self.dim)
+        places, inside = local_places(xp, index, self.offset, x.shape[self.dim], self.total)
+        return only_inside(xp, xp.take_along_axis(x, places, axis=self.dim), inside)
 
     def launch(self, device: Device, out: Any, x: Array, index: Array) -> Launch | None:
         axis = self.dim % x.ndim
@@ -385,8 +383,7 @@ class GatherDGrad(Op):
     def bprop(self, b: Builder, index: Value, dy: Value, out: Value, dout: Value) -> Gradients:
         return None, b.emit(GatherD(self.dim), dout, index)
 
-    def run(self, be: ArrayBackend, index: Any, dout: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, index: Any, dout: Any) -> Any:
         axis = self.dim % dout.ndim
         if self.total:
             index, inside = local_places(xp, index, self.offset, self.size, self.total)
@@ -445,9 +442,9 @@ class ReverseV2(Op):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(ReverseV2(self.axis), dout),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+    def compute(self, xp: Any, *inputs: Any) -> Any:
         axes = self.axes(inputs[0].ndim)
-        return be.xp.flip(inputs[0], axes) if axes else inputs[0]
+        return xp.flip(inputs[0], axes) if axes else inputs[0]
 
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         axes, strides = self.axes(x.ndim), gpu.moves.strides_of(x.shape)
@@ -469,8 +466,8 @@ class _Sorted(_Ordered, abstract=True):
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         return gpu.scans.sort_lines(device, x, axis_in(self.name, self.line, x.ndim), self.descending, *out)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        return self.taken(be.xp, x, (descending if self.descending else ascending)(be.xp, x, self.line))
+    def compute(self, xp: Any, x: Any) -> Any:
+        return self.taken(xp, x, (descending if self.descending else ascending)(xp, x, self.line))
 
 
 class Sort(_Sorted):
@@ -502,8 +499,7 @@ class _ExtremumDim(_Ordered, abstract=True):
         require_elements(self.name, x.shape, [axis_in(self.name, self.dim, len(x.shape))], "extremum")
         return self.pair(x, int(self.keepdim))
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any) -> Any:
         values, places = self.taken(xp, x, xp.expand_dims(extreme_places(xp, x, self.dim, self.largest), self.dim))
         return (values, places) if self.keepdim else (values.squeeze(self.dim), places.squeeze(self.dim))
 
@@ -561,8 +557,7 @@ class TopkExt(_Ordered):
             return None
         return gpu.scans.top_elements(device, x, *out, smallest=not self.largest)
 
-    def run(self, be: ArrayBackend, x: Any) -> Any:
-        xp = be.xp
+    def compute(self, xp: Any, x: Any) -> Any:
         places = descending(xp, x, self.dim) if self.largest else ascending(xp, x, self.dim)
         return self.taken(xp, x, xp.take(places, xp.arange(self.k), axis=self.dim))
 
@@ -616,8 +611,8 @@ class RepeatInterleaveTensor(Op):
         grad = b.emit(GatherGrad(len(self.repeats), axis), dout, b.constant(rows, INT64))
         return (grad if self.dim is not None else b.emit(Reshape(x.shape), grad),)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.repeat(inputs[0], list(self.repeats), axis=self.dim)
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        return xp.repeat(inputs[0], list(self.repeats), axis=self.dim)
 
 
 def along_text(names: Sequence[str], axis: int, token: str) -> str:

@@ -311,8 +311,8 @@ class StridedSliceGrad(_Strided):
                 source.append(Coordinate() if entry.dim < 0 else along(entry.dim, sign, -sign * entry.start))
         return IndexMap(self.shape, (IndexBlock(0, tuple(source), tuple(where)),), covers=not where)
 
-    def run(self, be: ArrayBackend, dy: Any) -> Any:
-        grad = be.xp.zeros(self.shape, dy.dtype)
+    def compute(self, xp: Any, dy: Any) -> Any:
+        grad = xp.zeros(self.shape, dy.dtype)
         grad[self.index()] = dy
         return grad
 
