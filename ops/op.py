@@ -95,8 +95,8 @@ class MemoryEffects:
         is_view: the result is the memory of operand 0, its elements in their order, at most in another shape: nothing
             has to run. For a tuple it is the memory of its elements.
         reshapes: a view whose result is a tensor of operand 0's elements in any other shape.
-        may_alias: `compute` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
-            All other results, except those of updates, are arrays that share memory with no operand.
+        may_alias: `compute` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it,
+            too. All other results, except those of updates, are arrays that share memory with no operand.
         moves: every element of a result is an element of an operand, for any element type: a cast may come before or
             after.
         selects: it reads only those elements of operand 0 that its result holds, as a lookup of rows does.
