@@ -43,11 +43,12 @@ from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueErr
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.setting_kind import say_once
 from mspc.mindspore_api.train.callback import Callback, CallbackParam, RunContext
-from mspc.mindspore_api.train.model import Model, restore
+from mspc.mindspore_api.train.model import Model, restore, state_of, state_of_rank
 from mspc.mindspore_api.train.serialization import (
     CKPT,
     MOST_LISTED,
     SUFFIX,
+    background,
     load_param_into_net,
     say_what_is_unchecked,
     spread,
@@ -149,9 +150,6 @@ class ModelCheckpoint(Callback):
         return self._savers[folder, prefix]
 
     def _save(self, param: CallbackParam) -> None:
-        from mspc.mindspore_api.train.model import state_of, state_of_rank
-        from mspc.mindspore_api.train.serialization import background
-
         self._go_on(wait=True)
         prefix = _check_prefix(self._prefix(param)) if callable(self._prefix) else self._prefix
         given = self._directory(param) if callable(self._directory) else self._directory

@@ -22,6 +22,7 @@ from mspc.ops.collective.base import (
     Rendezvous,
     check_fields,
     check_reduction,
+    is_all_zero,
     message,
     one_tensor,
     same,
@@ -70,8 +71,6 @@ class AllReduce(Collective):
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         """Return the operands if they are zeros, read as global or as every rank's own: there is nothing to combine."""
-        from mspc.ops.collective.base import is_all_zero  # late: few scripts call collectives in global modes
-
         return list(inputs) if all(map(is_all_zero, inputs)) else None
 
     def infer(self, *types: Type) -> Type:

@@ -18,7 +18,7 @@ from mspc.ir.types import StackType, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.collective.exchange import Exchange, Regroup
-from mspc.ops.control.regions import COUNT, For, TurnCount, emit_regions
+from mspc.ops.control.regions import COUNT, For, TurnCount, emit_regions, times_of
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.op import Op
@@ -55,8 +55,6 @@ class LowerRedistribution(Pass):
 def _say_sent(graph: Graph, nodes: Mapping[Graph, Sequence[Node]]) -> None:
     """Write into the header the bytes that the program sends, loops times their iterations: exact bytes, whereas the
     search adds small terms for messages. nodes: of every graph those that run."""
-    from mspc.ops.control.regions import times_of  # late: most compiles search for nothing
-
     times = times_of(graph)
     reckoned, nbytes = graph.attrs["search_cost"], round(sum(times[g].count * mean_bytes(n) for g, n in nodes.items()))
     graph.attrs["search_cost"] = nbytes

@@ -25,7 +25,7 @@ from mspc.ops.op import Op
 from mspc.passes.base import GLOBAL, Pass
 from mspc.passes.lib.choices import composite_conflict, make_choice, rule_of
 from mspc.passes.lib.placement import sources_of
-from mspc.passes.lib.strategies import decompose_nodes, differing_readers, insert_out_layouts, out_layout
+from mspc.passes.lib.strategies import decompose_nodes, differing_readers, insert_out_layouts, out_layout, ranks_error
 from mspc.sharding.rules import Dim, Rule
 
 STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistribute, RegionOp, MakeStack, TurnCount)
@@ -198,8 +198,6 @@ def _from_tuples(
 
 
 def _ranks_error(node: Node, used: int, message: str, note: str) -> MspcError:
-    from mspc.passes.lib.strategies import ranks_error  # late, as above
-
     return ranks_error(node, used, message, note)
 
 

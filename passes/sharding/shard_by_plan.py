@@ -24,7 +24,7 @@ from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import GLOBAL, OPENED, Pass
 from mspc.passes.lib.choices import make_choice, merge, options_of, rule_of
 from mspc.passes.lib.plan_header import PLAN, NotedPlan, forget_plan, made_places, noted_plan
-from mspc.passes.lib.recomputation import mark_cells
+from mspc.passes.lib.recomputation import mark_cells, mark_offloaded, mark_states
 from mspc.sharding.rules import Rule
 
 MOST_LISTED = 5
@@ -74,8 +74,6 @@ def _offload(graph: Graph, plan: NotedPlan) -> None:
     there are no states."""
     if not plan.offload and not plan.offload_states:
         return
-    from mspc.passes.lib.recomputation import mark_offloaded, mark_states  # late: few plans ask for it
-
     missing = mark_offloaded(graph, plan.offload)
     if missing:
         raise _no_such_cells(graph, missing, f"the plan {plan.file} keeps values of {listed(missing)} on the host")
