@@ -20,16 +20,11 @@ from mspc.ops.cuda.elementwise import (
     launch_loop,
     type_of,
 )
+from mspc.ops.cuda.reductions import how_of
 from mspc.ops.cuda.row_chains import RowChain, launch_rows, takes_totals
 from mspc.ops.device import Array, Device, Launch, RankSum, all_of, in_order
 from mspc.ops.fused.body import BodyLine, Moved
 from mspc.ops.fused.kernel import Space
-
-_HOW = {
-    "sum": "Sum", "mean": "Sum", "max": "Largest", "min": "Smallest", "prod": "Product", "all": "Smallest",
-    "any": "Largest",
-}  # fmt: skip
-_HOW_BOOL = {"Sum": "Largest", "Product": "Smallest"}
 
 
 class ChainOperands:
@@ -179,10 +174,9 @@ def element_of(line: BodyLine, types: Sequence[TensorType]) -> Any:
 
 def reduction_of(op: Any, type: TensorType) -> tuple[str, int]:
     """Return (how a reduction combines the elements of an operand of this type, its divisor)."""
-    how = _HOW[op.reduction]
     axes: tuple[int, ...] = op.axes(type.rank) or tuple(range(type.rank))
     count = math.prod(type.shape[d] for d in axes) if op.reduction == "mean" else 1
-    return _HOW_BOOL.get(how, how) if type.dtype == BOOL else how, count
+    return how_of(op.reduction, type.dtype == BOOL), count
 
 
 def _launch_rows(device: Device, lines: Sequence[BodyLine], types: Sequence[TensorType], space: Space,

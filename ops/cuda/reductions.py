@@ -257,6 +257,19 @@ _BLOCK = 256
 _ALIGNMENT = 256
 
 
+_HOW = {
+    "sum": "Sum", "mean": "Sum", "max": "Largest", "min": "Smallest", "prod": "Product", "all": "Smallest",
+    "any": "Largest",
+}  # fmt: skip
+_HOW_BOOL = {"Sum": "Largest", "Product": "Smallest"}
+
+
+def how_of(reduction: str, is_bool: bool) -> str:
+    """Return how a reduction of this name combines elements. A sum of Bool is Bool: whether any element is true."""
+    how = _HOW[reduction]
+    return _HOW_BOOL.get(how, how) if is_bool else how
+
+
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """totals of `text` along axes, combined by `how`: Sum, Product, Largest or Smallest.

@@ -88,11 +88,8 @@ class ReduceMean(ReductionOp):
 
         return kernel
 
-    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        if inputs[0].dtype.kind in "iu":
-            return None
-        count = math.prod(inputs[0].shape[d] for d in self.axes(inputs[0].ndim))
-        return self.reduction_of(device, "Sum", inputs[0], out, f"total / (A){count}")
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
+        return None if x.dtype.kind in "iu" else super().launch(device, out, x)
 
     samples = REDUCE_SAMPLES
 
@@ -113,9 +110,6 @@ class _ReduceExtremum(ReductionOp, abstract=True):
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         extremum, axis, keep = getattr(be.xp, self.reduction), self.numpy_axis(), self.keep_dims
         return lambda x: extremum(x, axis, None, keepdims=keep)
-
-    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        return self.reduction_of(device, {"max": "Largest", "min": "Smallest"}[self.reduction], inputs[0], out)
 
 
 _EXTREMUM_SAMPLES = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
@@ -141,10 +135,6 @@ class ReduceProd(ReductionOp):
 
     def compute(self, xp: Any, x: Any) -> Any:
         return xp.prod(x, self.numpy_axis(), x.dtype, None, self.keep_dims)
-
-    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        # A product of Bool is Bool: whether all are true.
-        return self.reduction_of(device, "Smallest" if inputs[0].dtype == bool else "Product", inputs[0], out)
 
 
 class ReduceProdGrad(Op):
@@ -185,9 +175,6 @@ class _ReduceLogical(ReductionOp, abstract=True):
 
     def compute(self, xp: Any, *inputs: Any) -> Any:
         return getattr(xp, self.reduction)(inputs[0], axis=self.numpy_axis(), keepdims=self.keep_dims)
-
-    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        return self.reduction_of(device, {"all": "Smallest", "any": "Largest"}[self.reduction], inputs[0], out)
 
 
 _BOOL_SAMPLES = tuple(sample(*s.shapes, dtypes=("Bool",), gradient=False, **s.fields) for s in REDUCE_SAMPLES)

@@ -11,6 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.types import TensorType
+from mspc.ops import gpu
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
@@ -76,13 +77,11 @@ class ReductionOp(Op, abstract=True):
         shape = reduced_shape(x.shape, self.axes(len(x.shape)))
         return value if value.shape == shape else b.emit(Reshape(shape), value)
 
-    def reduction_of(self, device: Device, how: str, x: Array, out: Array, after: str = "total") -> Launch | None:
-        """Return the launch that combines by `how`: Sum, Product, Largest or Smallest; `after` is the C++ of the end
-        result."""
-        from mspc.ops.cuda.reductions import Reduction, reduce  # late: only a GPU needs it
-        from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
-
-        return reduce(device, Reduction("reduce", how, "x", after), x.shape, self.axes(x.ndim), [Operand("x", x)], out)
+    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
+        how, axes = gpu.reductions.how_of(self.reduction, x.dtype == bool), self.axes(x.ndim)
+        after = f"total / (A){math.prod(x.shape[d] for d in axes)}" if self.reduction == "mean" else "total"
+        reduction = gpu.reductions.Reduction("reduce", how, "x", after)
+        return gpu.reductions.reduce(device, reduction, x.shape, axes, [gpu.text.Operand("x", x)], out)
 
 
 REDUCE_SAMPLES = (
@@ -107,10 +106,6 @@ class ReduceSum(ReductionOp):
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         total, axis, keep = be.xp.sum, self.numpy_axis(), self.keep_dims
         return lambda x: total(x, axis, x.dtype, None, keep)
-
-    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        # A sum of Bool is Bool: whether any is true.
-        return self.reduction_of(device, "Largest" if inputs[0].dtype == bool else "Sum", inputs[0], out)
 
     samples = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
 
