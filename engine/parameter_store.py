@@ -21,7 +21,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.cpu.blocks import thread_count
 from mspc.runtime.available_memory import room_for
-from mspc.runtime.data import full_type, gather, slice_parameter, slices_of
+from mspc.runtime.data import full_type, gather, padded_slice, slice_parameter, slices_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -274,7 +274,14 @@ class ParameterStore:
         if initial is None:
             return self._mine(graph_parameter, parameter.array, not self._job.hardware.memory.copies)
         drawn = None if self._ahead is None else self._ahead.take(parameter)
-        return initial.fill(slices_of(graph_parameter, self._job.rank)) if drawn is None else drawn
+        return padded_slice(graph_parameter, self._drawn(graph_parameter, initial) if drawn is None else drawn)
+
+    def _drawn(self, graph_parameter: GraphParameter, initial: Any) -> Array:
+        """The first values in this rank's slice, without padding."""
+        slices, type = slices_of(graph_parameter, self._job.rank), graph_parameter.tensor_type
+        if slices is not None and any(s.start == s.stop for s in slices) and type.size:
+            return np.zeros([s.stop - s.start for s in slices], type.dtype.numpy)  # nothing but padding
+        return initial.fill(slices)
 
     def _place(self, graph_parameter: GraphParameter, full: Array) -> Array:
         memory = self._job.hardware.memory
@@ -349,7 +356,8 @@ class ParameterStore:
         of_graph = stored.slices[stored.newest].graph_parameter
         layout, staged = of_graph.layout, bool(stages_of(of_graph.attrs))
         if not staged and (self._job.size == 1 or layout is None or getattr(layout, "is_replicated", False)):
-            return np.array(self._job.hardware.memory.fetch(stored.slices[stored.newest].array))
+            full = self._job.hardware.memory.fetch(stored.slices[stored.newest].array)
+            return np.array(full[tuple(map(slice, full_type(of_graph).shape))])
         what = f"reads the sharded parameter '{parameter.name}'"
         with joint_call(self._job, what, "", TOGETHER), self._job.outside_user_code():
             full = self._full(stored)
@@ -361,8 +369,8 @@ class ParameterStore:
             parameter.released(OtherStage(self._job, graph_parameter))
 
     def part(self, parameter: Any) -> tuple[Layout | None, Array]:
-        """Return how the newest values are sharded (None: not at all), and this rank's slice of them. The layout says
-        so if only a stage holds them."""
+        """Return how the newest values are sharded (None: not at all), and this rank's slice of them, with its padding.
+        The layout says so if only a stage holds them."""
         stored = self._stored[id(parameter)]
         newest = stored.slices[stored.newest]
         layout = newest.graph_parameter.layout
@@ -375,7 +383,7 @@ class ParameterStore:
         stored = self._stored[id(parameter)]
         stored.changed()
         for mine in stored.slices:
-            array = initial.fill(slices_of(mine.graph_parameter, self._job.rank))
+            array = padded_slice(mine.graph_parameter, self._drawn(mine.graph_parameter, initial))
             self._job.hardware.memory.store(mine.array, array)
 
     def write(self, parameter: Any, array: Array) -> None:
@@ -388,4 +396,4 @@ class ParameterStore:
 
 def _lies_alike(one: GraphParameter, other: GraphParameter) -> bool:
     """Whether two graphs read a parameter in equal slices of one memory."""
-    return one.layout == other.layout and (OFFLOAD in one.attrs) == (OFFLOAD in other.attrs)
+    return one.layout == other.layout and one.type == other.type and (OFFLOAD in one.attrs) == (OFFLOAD in other.attrs)

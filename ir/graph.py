@@ -36,6 +36,10 @@ OFFLOAD_INSIDE = "offload_inside"
 """Flag of cells inside a cell that asks for offloading."""
 TO_HOST, FROM_HOST = "to_host", "from_host"
 """Values of the attribute `stream` of copies to and from the host's memory: each direction has full bandwidth."""
+PADDING = "padding"
+"""Attribute of a parameter that is stored with zeros at the end of dimensions: the reason. Its global type is without
+them; an optimizer leaves them zero, and checkpoints do not hold them. Flag of a node that pads a dimension, masks
+padding, or removes it."""
 STAGE, STAGES = "stage", "pipeline_stages"
 """Attributes: the pipeline stage of a node or graph; in the header, the number of stages."""
 WORK, MICRO_BATCH = "work", "micro_batch"

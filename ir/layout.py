@@ -120,6 +120,17 @@ class Layout:
         local = self.local_shape(shape)
         return tuple(slice(i * n, (i + 1) * n) for i, n in zip(self.slice_index(rank), local, strict=True))
 
+    def holds(self, shape: Sequence[int], local: Sequence[int], padded: bool = False) -> bool:
+        """Return whether `local` is the shape of a slice of a global tensor of `shape`. padded: it may be of more."""
+        held = tuple(n * shards for n, shards in zip(local, self.strategy, strict=True))
+        return held == tuple(shape) or (padded and all(n <= m for n, m in zip(shape, held, strict=True)))
+
+    def held_slices(self, rank: int, shape: Sequence[int], local: Sequence[int]) -> tuple[slice, ...]:
+        """Return the rank's part of a global array of `shape` if every rank holds slices of the shape `local`, which
+        may be padded at the end of the global array."""
+        index = self.slice_index(rank)
+        return tuple(slice(min(i * n, m), min((i + 1) * n, m)) for i, n, m in zip(index, local, shape, strict=True))
+
     def chunk_for(self, rank: int, shape: Sequence[int]) -> tuple[slice, ...]:
         """Return the rank's slice as PyTorch cuts it: one axis after the other cuts a size into pieces of the size
         rounded up, of which the last ones are shorter or empty if it does not divide the size."""

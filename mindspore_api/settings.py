@@ -252,6 +252,8 @@ PARALLEL = table(
     Setting("computation_communication_fusion_level", 3, one_of(0, 1, 2, 3), "overlap of collectives in pieces "
             "with matmuls: never, forward, backward, or both", modes=SHARDED, elsewhere=_gpu_programs,
             attribute="computation_communication_fusion_level"),
+    Setting("pad_uneven", False, boolean, "dimensions that the slices of a strategy do not divide are padded",
+            modes=SHARDED, attribute="pad_uneven"),
     Setting("pipeline_stages", 1, integer(1), "stages of the network, each on ranks of its own", modes=SHARDED,
             attribute="pipeline_stages"),
     Setting("auto_pipeline", False, boolean, refused="give pipeline_stages, and the cells their stages"),

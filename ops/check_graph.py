@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import STAGE, STAGES, Graph, Layouts, Node, Parameter, element_layouts, element_types
+from mspc.ir.graph import PADDING, STAGE, STAGES, Graph, Layouts, Node, Parameter, element_layouts, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, Type
 from mspc.ops.op import Op
@@ -51,11 +51,13 @@ def _check_parameter(parameter: Parameter, ranks: int) -> None:
     declared = parameter.global_type if parameter.global_type is not None else own
     if not isinstance(declared, TensorType) or not isinstance(layout, Layout):
         return
-    wrong = _misfit(layout, declared.shape, ranks)
+    padded = PADDING in parameter.attrs
+    wrong = _misfit(layout, declared.shape, ranks, padded)
     label = f"{parameter.kind} {parameter.name!r}"
     if parameter.global_type is None and wrong:
         raise MspcError(f"{label}: the layout {layout} {wrong}")
-    if parameter.global_type is not None and (wrong or own != declared.with_shape(layout.local_shape(declared.shape))):
+    fits = isinstance(own, TensorType) and own.dtype == declared.dtype and len(own.shape) == len(declared.shape)
+    if parameter.global_type is not None and (wrong or not fits or not layout.holds(declared.shape, own.shape, padded)):
         notes = [f"the layout {wrong}"] if wrong else []
         raise MspcError(f"{label}: {own} at {layout} is no slice of {declared}", notes=notes)
 
@@ -89,12 +91,13 @@ def _check_layouts(node: Node, layouts: Layouts, type: Type, ranks: int) -> None
             raise MspcError(f"{node.label}: the layout {layout} {wrong}", frames=node.frames)
 
 
-def _misfit(layout: Layout, shape: tuple[int, ...], ranks: int) -> str:
-    """Return why a tensor of this shape cannot have this layout on this number of ranks, or "" if it can."""
+def _misfit(layout: Layout, shape: tuple[int, ...], ranks: int, padded: bool = False) -> str:
+    """Return why a tensor of this shape cannot have this layout on this number of ranks, or "" if it can. padded: its
+    slices are padded."""
     if layout.ranks != ranks:
         return f"is of {layout.ranks} ranks; the header says {ranks}"
     if len(layout.dims) != len(shape):
         return f"has {len(layout.dims)} dimensions, the tensor {len(shape)}"
-    if not layout.divides(shape):
+    if not padded and not layout.divides(shape):
         return f"shards a tensor of shape {shape} into slices that are not equal"
     return ""

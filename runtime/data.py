@@ -11,7 +11,7 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of
 from mspc.ir.files.regular import check_regular
-from mspc.ir.graph import Layouts, Parameter
+from mspc.ir.graph import PADDING, Layouts, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import BFLOAT16, TensorType
 from mspc.runtime.comm.interface import Communicator
@@ -45,7 +45,7 @@ def full_type(parameter: Parameter) -> TensorType:
         )
     if parameter.global_type is not None and isinstance(layout, Layout):
         fits = len(layout.dims) == len(type.shape) and type.dtype == own.dtype
-        if not fits or layout.local_shape(type.shape) != own.shape:
+        if not fits or not layout.holds(type.shape, own.shape, PADDING in parameter.attrs):
             raise MspcError(f"{parameter.kind} {parameter.name!r}: {own} at {layout} is no slice of {type}")
     return type
 
@@ -55,7 +55,13 @@ def slices_of(parameter: Parameter, rank: int) -> tuple[slice, ...] | None:
     layout = parameter.layout
     if not isinstance(layout, Layout) or layout.is_replicated:
         return None
-    return layout.slices_for(rank, full_type(parameter).shape)
+    return layout.held_slices(rank, full_type(parameter).shape, parameter.tensor_type.shape)
+
+
+def padded_slice(parameter: Parameter, array: Array) -> Array:
+    """Return a slice of a parameter with zeros for the padding that the rank holds after it."""
+    missing = [(0, n - m) for n, m in zip(parameter.tensor_type.shape, array.shape, strict=True)]
+    return np.pad(array, missing) if any(after for _, after in missing) else array
 
 
 def slice_parameter(parameter: Parameter, array: Array, rank: int, what: str, copied: bool = True) -> Array:
@@ -71,6 +77,9 @@ def slice_parameter(parameter: Parameter, array: Array, rank: int, what: str, co
             f"{what} {parameter.name!r} has shape {tuple(array.shape)}; the program takes {type.shape}", code="E0802"
         )
     _check_kind(parameter, array, what)
+    if PADDING in parameter.attrs:
+        places = slices_of(parameter, rank)
+        return padded_slice(parameter, array if places is None else array[places]).astype(type.dtype.numpy, copy=False)
     part = local_slice if copied else _part
     return part(array, parameter.layout, rank).astype(type.dtype.numpy, copy=False)
 
@@ -95,13 +104,14 @@ def gather(local: Array, layout: Layouts, shape: tuple[int, ...], comm: Communic
     Only the ranks that differ along axes that shard the tensor exchange slices, so no slice travels twice.
     """
     if comm.size == 1 or not isinstance(layout, Layout) or layout.is_replicated:
-        return np.array(local)
+        return np.array(local[tuple(map(slice, shape))])
     axes = tuple(axis for dim in layout.dims for axis in dim)
     members = layout.group(axes, comm.rank)
     stacked = comm.all_gather(np.asarray(local)[None], members, 0)
     global_array = np.empty(shape, stacked.dtype)
     for member, piece in zip(members, stacked, strict=True):
-        global_array[layout.slices_for(member, shape)] = piece
+        places = layout.held_slices(member, shape, piece.shape)
+        global_array[places] = piece[tuple(slice(s.stop - s.start) for s in places)]
     return global_array
 
 

@@ -28,7 +28,7 @@ from mspc.ir.text.fragments import read_layouts
 from mspc.ir.text.limits import MOST_RANKS
 from mspc.ir.text.source_text import Malformed
 from mspc.ir.types import dtype_of
-from mspc.runtime.data import full_type, slice_parameter, slices_of, typed_as
+from mspc.runtime.data import full_type, padded_slice, slice_parameter, slices_of, typed_as
 
 FORMAT = 1
 PROGRAM = "program.json"
@@ -323,7 +323,7 @@ def _slice_of(file: TensorFile, parameter: Parameter, rank: int, path: Path) -> 
     try:
         if where is None or file.type(parameter.name).shape != full_type(parameter).shape:
             return slice_parameter(parameter, file.read(parameter.name), rank, f"{path}:")
-        return typed_as(parameter, file.read(parameter.name, where), f"{path}:")
+        return padded_slice(parameter, typed_as(parameter, file.read(parameter.name, where), f"{path}:"))
     except (ValueError, OSError) as error:
         raise MspcError(f"{path} is damaged: {error}", code="E0116") from None
 
@@ -340,7 +340,8 @@ def _make_slice(program: Program, described: dict[str, Any], parameter: Paramete
         raise MspcError(f"{place}: how its initial value is made is damaged: {error}", code="E0116") from None
     if shape != full_type(parameter).shape:
         raise MspcError(f"{place} has shape {shape}; the program takes {full_type(parameter).shape}", code="E0802")
-    return typed_as(parameter, initial.fill(slices_of(parameter, rank)), f"{program.folder / PROGRAM}:")
+    made = typed_as(parameter, initial.fill(slices_of(parameter, rank)), f"{program.folder / PROGRAM}:")
+    return padded_slice(parameter, made)
 
 
 def _objects(content: dict[str, Any], key: str) -> list[dict[str, Any]]:

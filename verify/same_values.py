@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import PADDING, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.text.families import gradient_names
@@ -58,9 +58,14 @@ class FirstOperator(NamedTuple):
 
 
 def number_operators(graph: Graph, mark: str) -> None:
-    """Number the operators, those that work on micro-batches too."""
-    for number, node in enumerate(_all_nodes(graph)):
+    """Number the operators, those that work on micro-batches too, but not those that pad dimensions or mask padding:
+    one device has none of these."""
+    for number, node in enumerate(node for node in _all_nodes(graph) if not _is_of_padding(node)):
         node.attrs[mark] = number
+
+
+def _is_of_padding(node: Node) -> bool:
+    return PADDING in node.attrs or (node.forward is not None and PADDING in node.forward.attrs)
 
 
 def matched(one: Graph, many: Graph, mark: str) -> Iterator[Matched]:
@@ -277,16 +282,24 @@ class Comparison:
             return []
         except ValueError:
             return [_Pair(0, wanted, None, stage)]
-        pairs = [_Pair(0, wanted, joined, stage)]
-        if layout.is_partial or joined.shape != wanted.shape:
+        inside = tuple(map(slice, wanted.shape)) if self._is_padded(value, wanted, joined) else ()
+        if isinstance(value, Parameter) and np.count_nonzero(joined) != np.count_nonzero(joined[inside]):
+            return [_Pair(0, wanted, None, stage)]  # padding that updates left not zero
+        pairs = [_Pair(0, wanted, joined[inside], stage)]
+        if layout.is_partial or joined[inside].shape != wanted.shape:
             return pairs
         for rank, values in enumerate(found):
-            slices = layout.slices_for(rank, wanted.shape)
+            slices = layout.slices_for(rank, joined.shape)
             if key in values and not np.array_equal(values[key], joined[slices], equal_nan=joined.dtype.kind == "f"):
                 other = np.array(joined)
                 other[slices] = values[key]
-                pairs.append(_Pair(0, wanted, other, stage))
+                pairs.append(_Pair(0, wanted, other[inside], stage))
         return pairs
+
+    def _is_padded(self, value: Value, wanted: Array, joined: Array) -> bool:
+        """Return whether the ranks hold a value with padding at its end, which one device does not have."""
+        pads = self.many.attrs.get("pad_uneven") and joined.ndim == wanted.ndim
+        return bool(pads) and all(n >= m for n, m in zip(joined.shape, wanted.shape, strict=True))
 
 
 # The attribute that numbers operators before they are sharded, so that values of programs can be matched.

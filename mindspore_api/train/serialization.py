@@ -13,7 +13,7 @@ import numpy as np
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.sets import as_it_lies, open_checkpoint
 from mspc.checkpoint.sliced import STRATEGY
-from mspc.checkpoint.stored_tensors import Checkpoint, box_at, extent
+from mspc.checkpoint.stored_tensors import Checkpoint, box_of, extent
 from mspc.checkpoint.writing import TensorSlice, write_slices_to
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import make_folder, write_atomically
@@ -37,7 +37,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class SavedValue:
-    """Value to save, copied when it was taken. layout: its sharding over the ranks, None for a global tensor."""
+    """Value to save, copied when it was taken. layout: its sharding over the ranks, None for a global tensor. array: may
+    have padding at the end of the global tensor."""
 
     name: str
     global_type: TensorType
@@ -45,9 +46,12 @@ class SavedValue:
     layout: Layout | None = None
 
     def slice_of(self, rank: int) -> TensorSlice:
-        box = box_at(self.layout, rank, self.global_type.shape)
+        shape = self.global_type.shape
+        places = None if self.layout is None else self.layout.held_slices(rank, shape, self.array.shape)
+        box = box_of(places, shape)
+        own = np.ascontiguousarray(self.array[tuple(map(slice, extent(box)))])
         layout = "" if self.layout is None else str(self.layout)
-        return TensorSlice(self.name, self.global_type, box.begin, extent(box), layout, lambda: self.array)
+        return TensorSlice(self.name, self.global_type, box.begin, extent(box), layout, lambda: own)
 
     def entry(self) -> Entry:
         """Return the value for MindSpore's format."""

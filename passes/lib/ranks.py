@@ -9,7 +9,18 @@ from operator import attrgetter
 from typing import Any
 
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value, element_layouts, element_types, operand_types
+from mspc.ir.graph import (
+    PADDING,
+    Constant,
+    Graph,
+    Node,
+    OpLike,
+    Parameter,
+    Value,
+    element_layouts,
+    element_types,
+    operand_types,
+)
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, TupleType, Type
@@ -370,7 +381,7 @@ def _in_layouts(node: Node, index: int, ranks: int) -> tuple[Layout, ...]:
 def is_own(value: Value) -> bool:
     """Return whether a value's type is one rank's already: the graph of all ranks is then each rank's own, and the
     layout says of which global tensor the rank feeds a slice."""
-    return isinstance(value, Parameter) and value.global_type is not None
+    return isinstance(value, Parameter) and value.global_type is not None and PADDING not in value.attrs
 
 
 def _layouts(value: Value, ranks: int) -> tuple[Layout, ...]:
