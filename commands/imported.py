@@ -79,6 +79,8 @@ def capture_imported(
         if options.optimizer or options.accumulate != 1:
             _check_micro_batches(plans[0], options.accumulate)
         context = replace(context, pipeline_stages=plans[0].plan.stages)
+    if plans[0].pads:
+        context = replace(context, pad_uneven=True)
     if plans[0].plan.fully_shard:
         context = replace(context, enable_parallel_optimizer=True)
     return replace(captured, context=context)

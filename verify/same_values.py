@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.text.families import gradient_names
 from mspc.ops.control.regions import Scan, body_of
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.math.arithmetic import AddN
+from mspc.ops.math.arithmetic import AddN, Select
 from mspc.runtime.observe import join
 from mspc.verify.difference import ComparedValue, Noise, coarsest, compare
 from mspc.verify.many_ranks import GATHERED
@@ -60,12 +60,21 @@ class FirstOperator(NamedTuple):
 def number_operators(graph: Graph, mark: str) -> None:
     """Number the operators, those that work on micro-batches too, but not those that pad dimensions or mask padding:
     one device has none of these."""
-    for number, node in enumerate(node for node in _all_nodes(graph) if not _is_of_padding(node)):
+    nodes = list(_all_nodes(graph))
+    summed = {node.forward for node in nodes if isinstance(node.op, AddN)}
+    for number, node in enumerate(node for node in nodes if not _is_of_padding(node, summed)):
         node.attrs[mark] = number
 
 
-def _is_of_padding(node: Node) -> bool:
-    return PADDING in node.attrs or (node.forward is not None and PADDING in node.forward.attrs)
+def _is_of_padding(node: Node, summed: Collection[Node | None]) -> bool:
+    """Return whether one device has no such operator. Gradients of the readers of a padded copy are added up as those
+    of the value itself, unless that has further readers."""
+    forward = node.forward
+    if PADDING in node.attrs or forward is None or PADDING not in forward.attrs:
+        return PADDING in node.attrs
+    while isinstance(forward, Node) and PADDING in forward.attrs:
+        forward = cast(Any, forward.inputs[isinstance(forward.op, Select)])
+    return not isinstance(node.op, AddN) or forward in summed
 
 
 def matched(one: Graph, many: Graph, mark: str) -> Iterator[Matched]:
@@ -283,8 +292,9 @@ class Comparison:
         except ValueError:
             return [_Pair(0, wanted, None, stage)]
         inside = tuple(map(slice, wanted.shape)) if self._is_padded(value, wanted, joined) else ()
-        if isinstance(value, Parameter) and np.count_nonzero(joined) != np.count_nonzero(joined[inside]):
-            return [_Pair(0, wanted, None, stage)]  # padding that updates left not zero
+        if inside and isinstance(value, Parameter) and np.isfinite(wanted).all():
+            if np.count_nonzero(joined) != np.count_nonzero(joined[inside]):
+                return [_Pair(0, wanted, None, stage)]  # an update changed padding
         pairs = [_Pair(0, wanted, joined[inside], stage)]
         if layout.is_partial or joined[inside].shape != wanted.shape:
             return pairs

@@ -109,9 +109,11 @@ def _requests(graph: Graph) -> Iterator[_Request]:
 
 @dataclass
 class _Plan:
-    """sizes: padded sizes of the dimensions of elements. roles: of nodes, by factor. reasons: by element."""
+    """sizes: padded sizes of the dimensions of elements, as some readers take them. made: those of them that elements
+    have from the start; others are copies. roles: of nodes, by factor. reasons: by element."""
 
     sizes: dict[Element, Sizes] = field(default_factory=dict[Element, Sizes])
+    made: dict[Element, Sizes] = field(default_factory=dict[Element, Sizes])
     roles: dict[Node, tuple[Rule, dict[int, str]]] = field(default_factory=dict[Node, tuple[Rule, dict[int, str]]])
     reasons: dict[Element, str] = field(default_factory=dict[Element, str])
 
@@ -177,7 +179,26 @@ def _plan(graph: Graph, requests: Sequence[_Request]) -> _Plan:
             plan.sizes.setdefault((value, i), {})[d] = padded
             first = next(iter(asked.values()))
             plan.reasons[value, i] = f"dimension {d} from {size} to {padded}: {first.node.label} shards it into {count}"
+            if _is_made_padded(value, i, d, plan):
+                plan.made.setdefault((value, i), {})[d] = padded
     return plan
+
+
+def _is_made_padded(value: Value, i: int, dim: int, plan: _Plan) -> bool:
+    """Return whether the value itself is padded in a dimension, not a copy of it."""
+    if isinstance(value, Parameter):
+        return value.kind == "parameter"
+    if not isinstance(value, Node):
+        return False
+    if value not in plan.roles:  # structural: it makes a tensor of its operand's version, and takes tuples as they are
+        source = next((one for one, other in _passed(value) if other == (value, i)), (None, 0))[0]
+        if source is None or not isinstance(source.type, TupleType):
+            return source is not None
+        index = value.op.index if isinstance(value.op, TupleGetItem) else i
+        return _is_made_padded(source, index, dim, plan)
+    rule, roles = plan.roles[value]
+    factors = rule.outputs[i][dim]
+    return len(factors) == 1 and factors[0] in roles
 
 
 def _refusal(request: _Request) -> MspcError:
@@ -243,13 +264,8 @@ def _passed(node: Node) -> Iterator[tuple[Element, Element]]:
     elif isinstance(op, Gradient):
         for i in range(len(element_types(node.type))):
             value = node.inputs[op.outputs + i]
-            if _is_stored(value):
+            if isinstance(value, Parameter) and value.kind == "parameter":
                 yield (value, 0), (node, i)
-
-
-def _is_stored(value: Value) -> bool:
-    """Return whether a value itself is padded, not a copy of it."""
-    return not isinstance(value, Constant) and (not isinstance(value, Parameter) or value.kind == "parameter")
 
 
 class _Rewriting:
@@ -270,7 +286,7 @@ class _Rewriting:
     def run(self) -> None:
         for (value, i), sizes in self.plan.sizes.items():
             self.given[value, i] = element_types(value.type)[i].shape
-            if isinstance(value, Parameter) and _is_stored(value):
+            if isinstance(value, Parameter) and (value, i) in self.plan.made:
                 value.global_type, value.type = value.type, _resized(value.tensor_type, sizes)
                 value.attrs[PADDING] = self.plan.reasons[value, i]
                 self.zeros.update((value, i, d) for d in sizes)
@@ -299,7 +315,7 @@ class _Rewriting:
         taken = [{d: roles[dim[0]] for d, dim in enumerate(dims) if len(dim) == 1 and dim[0] in roles
                   and d in self.plan.sizes.get(element, {})}
                  for dims, element in zip(rule.inputs, read, strict=True)]  # fmt: skip
-        made = {d for i in range(len(rule.outputs)) for d in self.plan.sizes.get((node, i), {})}
+        made = {d for i in range(len(rule.outputs)) for d in self.plan.made.get((node, i), {})}
         if not any(taken) and not made:
             operands = [self._plain(value) for value in node.inputs]
             self._refuse_copies(node, operands)
@@ -318,7 +334,7 @@ class _Rewriting:
         for factor, role in roles.items():
             places = [(value, i, d) for dims, (value, i) in zip(rule.inputs, read, strict=True)
                       for d, dim in enumerate(dims) if dim == (factor,)]  # fmt: skip
-            if role == ZERO and (len(places) > 1 or self.is_update) and self.zeros.issuperset(places):
+            if role == ZERO and len(places) > 1 and self.zeros.issuperset(places):
                 found.add(factor)
         return found
 
@@ -333,9 +349,9 @@ class _Rewriting:
         for d, role in sorted(roles.items()):
             zero[d] = (value, i, d) in self.zeros
             fill = self._fill(op, index, role, held.tensor_type)
-            if fill is None or (fill == 0 and zero[d] and (role != ZERO or rule.inputs[index][d][0] in zero_factors)):
+            if fill is None or index in op.mutates:
                 continue
-            if index in op.mutates:
+            if fill == 0 and zero[d] and (self.is_update or role == EACH or rule.inputs[index][d][0] in zero_factors):
                 continue
             size = self.given[value, i][d]
             held = self._masked(held, d, size, fill, f"{op.name} reads no padding")
@@ -379,7 +395,7 @@ class _Rewriting:
             operands.append(self.builder.emit(MakeTuple(), *own) if is_tuple else own[0])
         before = element_types(node.type)
         types = [
-            _resized(type, self.plan.sizes.get((node, i), {})) for i, type in enumerate(before)
+            _resized(type, self.plan.made.get((node, i), {})) for i, type in enumerate(before)
         ]
         op = adapted(cast(Op, node.op), [value.type for value in operands], types)
         assert op is not None, f"{node.label} cannot be padded to {types}"
@@ -388,7 +404,7 @@ class _Rewriting:
         node.type = TupleType(tuple(types)) if isinstance(node.type, TupleType) else types[0]
         self.builder.nodes.append(node)
         for i, dims in enumerate(rule.outputs):
-            for d in self.plan.sizes.get((node, i), {}):
+            for d in self.plan.made.get((node, i), {}):
                 factor = dims[d][0]
                 each = [
                     next((zero.get(d, False) for d, dim in enumerate(own) if dim == (factor,)), None)
@@ -410,7 +426,7 @@ class _Rewriting:
         b = self.builder
         found = b.emit(Mul(), node, b.constant(scale, node.tensor_type.dtype))
         found.attrs["reason"] = "a mean over padding, which is zero, is a mean of fewer elements"
-        self.versions[node, 0, tuple(sorted(self.plan.sizes.get((node, 0), {})))] = found
+        self.versions[node, 0, tuple(sorted(self.plan.made.get((node, 0), {})))] = found
 
     def _refuse_copies(self, node: Node, operands: Sequence[Value]) -> None:
         """Raise MspcError if the node would change a slice of a padded parameter."""
@@ -420,36 +436,42 @@ class _Rewriting:
                                  notes=["shard it into a number of slices that divides it"], code="E0401")  # fmt: skip
 
     def _rewrite_structural(self, node: Node) -> None:
-        operands = list(node.inputs)
-        passed = {one: other for one, other in _passed(node)}
+        passed, operands = dict(_passed(node)), list[Value]()
         for index, value in enumerate(node.inputs):
             own = [(value, i) for i in range(len(element_types(value.type)))]
-            ordered = isinstance(node.op, Depend) and index > 0
-            if ordered or any(element in passed for element in own):
-                if isinstance(node.op, Gradient) and index < node.op.outputs:
-                    operands[index] = self._plain(value)
-                elif isinstance(value.type, TensorType):
-                    sizes = self.plan.sizes.get((value, 0), {})
-                    operands[index] = self._version(value, 0, () if ordered and not _is_stored(value)
-                                                    else tuple(sorted(sizes)))  # fmt: skip
+            if isinstance(node.op, Depend) and index > 0:
+                operands.append(value)  # whose elements it does not read
+            elif not any(element in passed for element in own):
+                self._check_gradient(node, index)
+                operands.append(self._plain(value))
+            elif isinstance(value.type, TupleType):
+                operands.append(value)  # made by a node that gives its elements padded, as they are read here
             else:
-                operands[index] = self._plain(value)
-        if isinstance(node.op, Op):
-            self._refuse_copies(node, operands)
+                operands.append(self._version(value, 0, tuple(sorted(self.plan.sizes.get((value, 0), {})))))
+        self._refuse_copies(node, operands)
         node.inputs = operands
-        made = [_resized(type, self.plan.sizes.get((node, i), {})) for i, type in enumerate(element_types(node.type))]
+        made = [_resized(type, self.plan.made.get((node, i), {})) for i, type in enumerate(element_types(node.type))]
         if made:
             node.type = TupleType(tuple(made)) if isinstance(node.type, TupleType) else made[0]
         self.builder.nodes.append(node)
         for one, other in passed.items():
-            for d in self.plan.sizes.get(other, {}):
+            for d in self.plan.made.get(other, {}):
                 if (*one, d) in self.zeros or isinstance(node.op, Gradient):
                     self.zeros.add((*other, d))
+
+    def _check_gradient(self, node: Node, index: int) -> None:
+        """Raise MspcError if a gradient is taken with respect to a padded value that is not stored."""
+        op, value = node.op, node.inputs[index]
+        if isinstance(op, Gradient) and index >= op.outputs and self.plan.made.get((value, 0)):
+            raise node.error(
+                f"the gradient of a value is asked for that is padded: {self.plan.reasons[value, 0]}",
+                notes=["shard it into a number of slices that divides it"], code="E0401",
+            )
 
     def _plain(self, value: Value) -> Value:
         """Return a value without padding."""
         count = len(element_types(value.type))
-        if not any(self.plan.sizes.get((value, i)) for i in range(count)):
+        if not any(self.plan.made.get((value, i)) for i in range(count)):
             return self.versions.get((value, 0, ()), value)
         if not isinstance(value.type, TupleType):
             return self._version(value, 0, ())
@@ -461,22 +483,22 @@ class _Rewriting:
         if known is not None:
             return known
         sizes, given = self.plan.sizes.get((value, i), {}), self.given.get((value, i), ())
-        has = tuple(sorted(sizes)) if _is_stored(value) else ()
-        source = self.versions.get((value, i, has), value)
+        has = tuple(sorted(self.plan.made.get((value, i), {})))
+        found = self.versions.get((value, i, has), value)
         if isinstance(value.type, TupleType):
-            source = self.builder.emit(TupleGetItem(i), value)
+            found = self.builder.emit(TupleGetItem(i), value)
         if has == dims:
-            return source
-        b, d = self.builder, next(iter(sizes))
-        if _is_stored(value):
-            size = tuple(n if d in dims else m for d, (n, m) in enumerate(zip(source.shape, given, strict=True)))
-            found = b.emit(Slice((0,) * len(size), size), source)
-            found.attrs["reason"] = f"without the padding of {self.plan.reasons[value, i]}"
-        else:
-            pairs = tuple((0, sizes[d] - n if d in dims else 0) for d, n in enumerate(given))
-            found = b.emit(Pad(pairs), source)
-            found.attrs["reason"] = f"pads {self.plan.reasons[value, i]}"
-            self.zeros.update((value, i, d) for d in dims)
+            return found
+        b, first = self.builder, len(self.builder.nodes)
+        if not {*has} <= {*dims}:
+            kept = tuple(n if d in dims else m for d, (n, m) in enumerate(zip(found.shape, given, strict=True)))
+            found = b.emit(Slice((0,) * len(kept), kept), found)
+        if not {*dims} <= {*has}:
+            pairs = tuple((0, sizes[d] - n if d in dims else 0) for d, n in enumerate(found.shape))
+            found = b.emit(Pad(pairs), found)
+            self.zeros.update((value, i, d) for d in dims if d not in has)
+        for made in b.nodes[first:]:
+            made.attrs["reason"] = f"{made.op.name} of padding: {self.plan.reasons[value, i]}"
         if not isinstance(value, Parameter) or value.kind != "parameter":  # which may change between two readers
             self.versions[value, i, dims] = found
         return found

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import STAGES, Graph, Node, Value
+from mspc.ir.graph import PADDING, STAGES, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.point_to_point import SendToStage
@@ -461,7 +461,8 @@ class SmallProgram:
             state = KindState(kind)
             for parameter in kind.graph.parameters:
                 if parameter.kind != "input":
-                    state.held[parameter.name] = slices.of(self.weights[parameter.name], layout_of(parameter))
+                    weight, padded = self.weights[parameter.name], padded_shape(parameter)
+                    state.held[parameter.name] = slices.of(weight, layout_of(parameter), padded)
             found.append(state)
         return found
 
@@ -559,7 +560,7 @@ class SmallProgram:
         for parameter in state.kind.graph.parameters:
             if parameter.kind == "parameter":
                 stored = given[parameter.name] if given else self.reference.stored(step, parameter.name)
-                wanted = self.reference.of_ranks(slices, stored, layout_of(parameter))
+                wanted = self.reference.of_ranks(slices, stored, layout_of(parameter), padded_shape(parameter))
                 held = state.held[parameter.name]
                 change = largest_change(self.weights[parameter.name], stored)
                 self._row("parameter", parameter.name, parameter.name, step, state.kind, wanted, held, change)
@@ -590,6 +591,11 @@ def _in_turns(graph: Graph, stages: int) -> Graph:
 def layout_of(value: Value) -> Layout | None:
     """The layout of a value that is one tensor."""
     return value.layout if isinstance(value.layout, Layout) else None
+
+
+def padded_shape(parameter: Parameter) -> tuple[int, ...]:
+    """Return the shape of a rank's slice if it may be padded, or ()."""
+    return parameter.shape if PADDING in parameter.attrs else ()
 
 
 # The proof

@@ -545,9 +545,13 @@ class Slices:
         self.kind = kind
         self._places: dict[Layout, tuple[Array, list[int]]] = {}
 
-    def of(self, array: Array, layout: Layout | None) -> Array:
-        """Return the slices, with leading dimensions of size 1 if they are the same."""
+    def of(self, array: Array, layout: Layout | None, padded: Sequence[int] = ()) -> Array:
+        """Return the slices, with leading dimensions of size 1 if they are the same. padded: the shape of a slice that
+        ends in zeros where the array ends."""
         depth = self.kind.depth
+        if padded:
+            whole = padded if layout is None else [n * m for n, m in zip(padded, layout.strategy, strict=True)]
+            array = np.pad(array, [(0, n - m) for n, m in zip(whole, array.shape, strict=True)])
         if layout is None or not any(layout.dims):
             return np.array(array).reshape((1,) * depth + np.shape(array))
         which, ranks = self._found(layout)

@@ -96,9 +96,9 @@ class OneDeviceReference:
     def stored(self, step: int, name: str) -> Array:
         return self._expected[step][0][name]
 
-    def of_ranks(self, slices: Slices, array: Array, layout: Layout | None) -> Array:
-        """Return the slices of such a value on the ranks of a kind, with leading dimensions."""
-        return slices.of(array, layout)
+    def of_ranks(self, slices: Slices, array: Array, layout: Layout | None, padded: Sequence[int] = ()) -> Array:
+        """Return the slices of such a value on the ranks of a kind, with leading dimensions. padded: see `Slices.of`."""
+        return slices.of(array, layout, padded)
 
     def noise(self, step: int, key: Any) -> Noise:
         """Return how far rounding moves a value: ("result", number), or a parameter's name."""
@@ -249,10 +249,10 @@ class OwnRowsReference:
     def stored(self, step: int, name: str) -> Array:
         return self._expected[step][name]
 
-    def of_ranks(self, slices: Slices, array: Array, layout: Layout | None) -> Array:
+    def of_ranks(self, slices: Slices, array: Array, layout: Layout | None, padded: Sequence[int] = ()) -> Array:
         kind = slices.kind
         if len(array) == 1:
-            return slices.of(array[0], layout)
+            return slices.of(array[0], layout, padded)
         return narrowed(array[list(kind.ranks)].reshape(*kind.mesh, *array.shape[1:]), kind.depth)
 
     def noise(self, step: int, key: Any) -> Noise:

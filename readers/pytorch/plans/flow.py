@@ -262,7 +262,8 @@ class LayerFlow:
 
     styles: of parameters by their qualified names. tied: of modules that share parameters with others, by their paths.
     parts: the number of slices. placed: parameters with a dimension that placements cut, not styles. cuts: the states
-    of values; missing ones are not known. loss_parallel: losses take slices of classes.
+    of values; missing ones are not known. loss_parallel: losses take slices of classes. pads: whether `parts` does not
+    divide a dimension that a style shards.
     """
 
     def __init__(
@@ -273,6 +274,7 @@ class LayerFlow:
         self.loss_parallel = loss_parallel
         self.styles = styles
         self.parts = parts
+        self.pads = False
         self.placed = placed
         self.tied = tied
         self.mistakes: list[Mistake] = []
@@ -354,9 +356,7 @@ class LayerFlow:
             raise _Wrong(f"{layer} has the style {style.name}, which is for tables of an embedding")
         gives, takes = (sizes[-2], sizes[-1]) if out_first else (sizes[-1], sizes[-2])
         size = gives if style.weight == OUT else takes
-        if size % self.parts:
-            what = "gives" if style.weight == OUT else "takes"
-            raise _Wrong(f"{layer} is {style.name}, and {self.parts} ranks do not divide the {size} that it {what}")
+        self.pads |= size % self.parts != 0
         self._check_input(layer, style, cut, last)
         return _result_state(style, last, layer)
 
@@ -393,9 +393,7 @@ class LayerFlow:
             return state
         sizes, layer = self.shape(name), weight.rpartition(".")[0]
         size = sizes[0] if style.weight in (ROWS, IN) else sizes[1]
-        if size % self.parts:
-            what = "rows" if style.weight in (ROWS, IN) else "columns"
-            raise _Wrong(f"{layer} is {style.name}, and {self.parts} ranks do not divide its {size} {what}")
+        self.pads |= size % self.parts != 0
         return _result_state(style, len(self._result(node)) - 1, layer)
 
     def _other(self, node: ExportedNode, kind: str, given: Mapping[str, Argument]) -> State | list[State]:
@@ -463,7 +461,7 @@ class LayerFlow:
         found = merged(shape, result, state.dim)
         if found is None:
             return self._on_slices(node, kind, states)
-        if result[found] % self.parts:
+        if result[found] % self.parts and result[found] != shape[state.dim]:
             raise _Wrong(
                 f"the result of {state.layer} is viewed as {result}, and {self.parts} ranks do not divide the "
                 f"{result[found]} of dimension {found}: choose ranks that divide it, or a layer each for query, key "

@@ -200,7 +200,8 @@ class LayerPlan:
     batch: the rows of the program's inputs, which axes beside the styles' one cut. cuts: dimensions of values that are
     slices, by the names of values in the program. tied: styles of modules that share parameters with others, by their
     scopes. program: that one, perhaps with parts of parameters as parameters of their own. whole: values that every
-    rank holds completely, sums of partial ones. stages: of a pipeline, by the front end's names of scopes.
+    rank holds completely, sums of partial ones. stages: of a pipeline, by the front end's names of scopes. pads: whether
+    it shards dimensions that ranks do not divide.
     """
 
     program: ExportedProgram
@@ -212,6 +213,7 @@ class LayerPlan:
     tied: Mapping[str, Style] = field(default_factory=dict[str, Style])
     whole: frozenset[str] = frozenset()
     stages: Mapping[str, int] = field(default_factory=dict[str, int])
+    pads: bool = False
 
     def inputs(self, types: Sequence[TensorType]) -> str | tuple[NamedLayout, ...]:
         """How the program's inputs are sharded, as `dataset_strategy` says it."""
@@ -321,7 +323,8 @@ class LayerPlan:
             factors = rule.inputs[number][place]
             parts = math.prod(self.plan.mesh[each] for each in names)
             size = node.inputs[number].shape[place]
-            if not factors or rule.sizes[factors[0]] % parts or factors[0] in rule.frozen:
+            uneven = bool(factors) and rule.sizes[factors[0]] % parts != 0  # a whole dimension is padded
+            if not factors or factors[0] in rule.frozen or (uneven and len(factors) > 1):
                 what = f"{parts} ranks do not divide dimension {place} of {parameter_of(node.inputs[number])}, {size}"
                 raise node.error(f"{self.plan.name}: {what}")
             axes[factors[0]] = names
@@ -421,6 +424,7 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
     return LayerPlan(
         program, plan, styles, placed, rows if isinstance(rows, int) else 0, cuts, scopes,
         _given_by(program, summed), stages_of(plan.name, program, plan.stages, plan.in_order),
+        flow.pads or _is_uneven(program, plan, placed),
     )  # fmt: skip
 
 
@@ -445,6 +449,15 @@ def _placements(program: ExportedProgram, plan: WrittenPlan) -> dict[str, Cuts]:
                 cuts[placement % rank] = (*cuts.get(placement % rank, ()), axis)
         placed[program.same.get(name, name)] = cuts
     return placed
+
+
+def _is_uneven(program: ExportedProgram, plan: WrittenPlan, placed: Mapping[str, Cuts]) -> bool:
+    """Return whether placements shard a dimension into a number of slices that does not divide it."""
+    shapes = {each.qualified: each.type.shape for each in program.inputs if each.type is not None}
+    return any(
+        isinstance(size := shapes[name][dim], int) and size % math.prod(plan.mesh[axis] for axis in axes)
+        for name, cuts in placed.items() for dim, axes in cuts.items()
+    )  # fmt: skip
 
 
 def _prepare(styles: dict[str, Style], prepared: Mapping[str, Style]) -> None:

@@ -91,7 +91,7 @@ MISTAKES: dict[str, tuple[Mapping[str, str | None], int, str, str]] = {
         "scaled_dot_product_attention",
     ),
     "heads": (dict.fromkeys(()), 16, "attention.query is viewed as .* 16 ranks do not divide the 8 of", "self.query"),
-    "features": ({f"{FEED}.up": "colwise"}, 3, "3 ranks do not divide the 32 that it gives", "self.query"),
+    "features": ({f"{FEED}.up": "colwise"}, 3, "viewed as .* 3 ranks do not divide the 8 of", "self.query"),
     "gathered twice": (
         {f"{FEED}.up": "ColwiseParallel(input_layouts=Shard(-1))"}, 4,
         "layers.0.up gathers an input that every rank already holds", "self.up(",
@@ -110,7 +110,6 @@ MISTAKES: dict[str, tuple[Mapping[str, str | None], int, str, str]] = {
         "layers.0.attention_norm is sequence_parallel, but its input is not sharded", "attention_norm",
     ),
     "a style of tables": ({f"{FEED}.up": "embedding_rowwise"}, 4, "for tables of an embedding", "self.up("),
-    "rows of a table": ({"words": "embedding_rowwise"}, 7, "7 ranks do not divide its 64 rows", "self.words"),
 }  # fmt: skip
 """Changes of a right plan, ranks, what is told, and the line of the model that it is told at."""
 

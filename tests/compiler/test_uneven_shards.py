@@ -1,0 +1,96 @@
+"""Dimensions that ranks do not divide: padded networks equal one device, and padding is nowhere seen."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mspc.commands.compile import CompileOptions
+from mspc.commands.verify import verify_target
+from mspc.engine.capture import capture
+from mspc.ir.diagnostics import MspcError
+from tests.compiler.test_operator_strategies import HEAD, compiled
+from tests.shares import share_of
+
+PADS = HEAD.replace("device_num=8, full_batch=True", "device_num={ranks}, full_batch=True, pad_uneven=True")
+NETWORK = """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.table = Parameter(tensor({classes}, {hidden}), "table")
+        self.up_weight, self.up_bias = Parameter(tensor({hidden}, {inner}), "up"), Parameter(tensor({inner}), "bias")
+        self.down_weight = Parameter(tensor({inner}, {hidden}), "down")
+        self.gather = P.Gather(){table}
+        self.up, self.down = P.MatMul(){up}, P.MatMul(){down}
+        self.head = P.MatMul(transpose_b=True){head}
+        self.norm = nn.LayerNorm(({inner},))
+        self.sparse, self.dense = nn.SoftmaxCrossEntropyWithLogits(True, "mean"), nn.SoftmaxCrossEntropyWithLogits()
+    def construct(self, ids, labels):
+        x = self.gather(self.table, ids, 0)
+        h = self.up(x, self.up_weight) + self.up_bias
+        h = {first}
+        h = {second}
+        x = x + self.down(h, self.down_weight)
+        logits = self.head(x, self.table)
+        return {loss}
+ids, labels = (Tensor(random.integers(0, {classes}, {rows}), ms.int32) for _ in range(2))
+net = Net()
+nn.TrainOneStepCell(net, {optimizer})(ids, labels)
+"""
+STEPS = (
+    "ops.relu(h)", "ops.gelu(h)", "ops.exp(-h)", "h", "h * 0.5 + 1.0", "ops.sqrt(ops.abs(h) + 0.5)",
+    "h / (1.0 + h * h)", "ops.softmax(h)", "ops.log_softmax(h)", "h - h.mean(-1, keep_dims=True)",
+    "h / (h * h).sum(-1, keepdims=True)", "h - ops.ReduceMax(True)(h, -1)", "self.norm(h)", "h / h.sum()",
+    "ops.log(ops.abs(h))", "ops.transpose(ops.transpose(h, (1, 0)), (1, 0))", "h + ops.ReduceMin(True)(h, 0)",
+    "ops.reshape(ops.reshape(h, (-1, 1, {inner})), (-1, {inner}))", "ops.cumsum(h, 1)", "ops.pow(ops.abs(h), 1.5)",
+    "ops.concat((h, ops.tanh(h)), 0)[:{rows}]", "ops.select(h > 1.0, h, h * 0.1)", "h / h", "ops.sort(h)[0]",
+)  # fmt: skip
+LOSSES = (
+    "self.sparse(logits, labels)", "ops.cross_entropy(logits, labels, label_smoothing=0.1)",
+    "self.dense(logits, ops.one_hot(labels, {classes}, 1.0, 0.0)).mean()", "(logits * logits).mean() * 0.01",
+    "(ops.softmax(logits) * ops.exp(self.table.sum(1))).sum()", "ops.log(ops.softmax(logits) + 0.1).mean()",
+    "ops.cross_entropy(logits, ops.select(labels > 3, labels, -100))", "ops.logsumexp(logits, 1).sum()",
+)  # fmt: skip
+OPTIMIZERS = (
+    "nn.Momentum(net.trainable_params(), 0.01, 0.9)", "nn.Adam(net.trainable_params(), 0.01)",
+    "nn.AdamWeightDecay(net.trainable_params(), 0.01)", "nn.SGD(net.trainable_params(), 0.01, momentum=0.5)",
+    "nn.Adagrad(net.trainable_params(), learning_rate=0.01)", "nn.RMSProp(net.trainable_params(), 0.01)",
+    "nn.Lamb(net.trainable_params(), 0.01)", "nn.FTRL(net.trainable_params())",
+)  # fmt: skip
+COUNT = share_of(240, 40)
+
+
+def drawn(seed: int) -> tuple[str, int]:
+    """Return a network of primes with strategies on some of its operators, and the number of ranks."""
+    draw = random.Random(seed)
+    ranks = draw.choice((2, 3, 4))
+    sizes = {name: draw.choice((3, 5, 7, 11, 13)) for name in ("classes", "hidden", "inner", "rows")}
+
+    def shard(*strategies: str) -> str:
+        strategy = draw.choice(("", *strategies))
+        return f".shard({strategy})" if strategy else ""
+
+    n = ranks
+    given = {
+        "table": shard(f"(({n}, 1), (1,))", f"((1, {n}), (1,))", f"((1, 1), ({n},))"),
+        "up": shard(f"((1, 1), (1, {n}))", f"((1, {n}), ({n}, 1))", f"(({n}, 1), (1, 1))"),
+        "down": shard(f"((1, {n}), ({n}, 1))", f"((1, 1), (1, {n}))"),
+    }
+    rows = given["table"].startswith(".shard(((1")
+    given["head"] = shard(f"((1, {n}), (1, {n}))") if rows and n != 1 else shard(f"((1, 1), ({n}, 1))")
+    if given["table"].endswith(f"({n},)))"):
+        given["head"] = ""
+    given["first"], given["second"] = draw.choice(STEPS).format(**sizes), draw.choice(STEPS).format(**sizes)
+    given["loss"], given["optimizer"] = draw.choice(LOSSES).format(**sizes), draw.choice(OPTIMIZERS)
+    return PADS.format(ranks=ranks) + NETWORK.format(**sizes, **given), ranks
+
+
+@pytest.mark.parametrize("seed", range(COUNT))
+def test_networks_of_primes_equal_one_device(seed: int, tmp_path: Path) -> None:
+    text, ranks = drawn(seed)
+    script = tmp_path / "net.py"
+    script.write_text(text)
+    verify_target(str(script), CompileOptions(ranks=ranks), seed=seed)
