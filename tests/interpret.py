@@ -24,6 +24,7 @@ from mspc.passes.base import Pass
 from mspc.passes.fusion.attention_masks import CAUSAL_MASK
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.data import full_type, padded_slice
 from mspc.runtime.executor import Executor
 from tests.interpreted_regions import region_results
 
@@ -61,7 +62,7 @@ def steps_global(graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]]) -> lis
     if any(isinstance(node.op, Gradient) for each in graph.graphs() for node in each.nodes):
         Grad().run(graph)
     backend = SimpleNamespace(xp=np, comm=None, step=0)
-    held = {p: feeds[0][p.name].copy() for p in graph.parameters if p.kind != "input"}
+    held = {p: padded_slice(p, feeds[0][p.name]).copy() for p in graph.parameters if p.kind != "input"}
     inputs = [p for p in graph.parameters if p.kind == "input"]
     found: list[list[np.ndarray]] = []
     for feed in feeds:
@@ -69,8 +70,12 @@ def steps_global(graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]]) -> lis
         values: dict[Value, Any] = {**held, **{p: feed[p.name].copy() for p in inputs}}
         _compute(graph, backend, values)
         results = [v.value if isinstance(v, Constant) else values[v] for v in graph.results]
-        found.append([*flatten(results), *(values[p].copy() for p in by_name(graph))])
+        found.append([*flatten(results), *(_unpadded(p, values[p]) for p in by_name(graph))])
     return found
+
+
+def _unpadded(parameter: Parameter, array: np.ndarray) -> np.ndarray:
+    return array[tuple(map(slice, full_type(parameter).shape))].copy() if parameter.global_type else array.copy()
 
 
 def _compute(graph: Graph, backend: Any, values: dict[Value, Any]) -> None:

@@ -498,7 +498,8 @@ class _Rewriting:
             found = b.emit(Pad(pairs), found)
             self.zeros.update((value, i, d) for d in dims if d not in has)
         for made in b.nodes[first:]:
-            made.attrs["reason"] = f"{made.op.name} of padding: {self.plan.reasons[value, i]}"
+            does = "pads" if isinstance(made.op, Pad) else "removes the padding of"
+            made.attrs["reason"] = f"{does} {self.plan.reasons[value, i]}"
         if not isinstance(value, Parameter) or value.kind != "parameter":  # which may change between two readers
             self.versions[value, i, dims] = found
         return found

@@ -76,6 +76,19 @@ def test_a_run_goes_on_with_other_ranks_and_strategies(trained: Trained) -> None
     assert [float(loss) for loss in found] == pytest.approx([float(loss) for loss in undisturbed], rel=2e-5)
 
 
+def test_a_run_goes_on_with_ranks_that_do_not_divide_a_dimension(trained: Trained) -> None:
+    """48 columns in slices of 10 and 5, padded; the files hold no padding, also where the last ranks have no more."""
+    undisturbed = trained.run(1, 1, where='"one"', config="dict()")
+    pads, found = "dict(pad_uneven=True)", list[str]()
+    for ranks, further, last, config in (
+        (5, 1, 2, "dict(integrated_save=False)"), (11, 0, 4, "dict(remove_redundancy=True)"), (1, 0, 8, "dict()"),
+    ):  # fmt: skip
+        found += trained.run(1, ranks, further, last, config, parallel=pads)
+        stored = open_checkpoint(find_sets(Path("sets"), "CKP")[-1].path)
+        assert {stored.read(name).shape for name in ("w", "v")} == {(24, 48), (48, 8)}
+    assert [float(loss) for loss in found] == pytest.approx([float(loss) for loss in undisturbed], rel=2e-5)
+
+
 LOOP = """
 import sys
 import numpy as np
