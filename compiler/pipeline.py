@@ -42,6 +42,7 @@ class Step:
 
 
 STEPS = (
+    Step("mask_bounds", optional=True),
     Step("pad_uneven", (SHARDED,), optional=True),
     Step("decompose", optional=True),
     Step("route_experts", optional=True),

@@ -38,7 +38,7 @@ from mspc.verify.random_numbers import wrong_random_numbers
 from mspc.verify.same_values import MARK, Comparison, FirstOperator
 
 Array = Any
-PASSES = ("decompose", "grad")
+PASSES = ("mask_bounds", "decompose", "grad")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ def plain_network(graph: Graph) -> tuple[Graph, Doubled]:
         for node in each.nodes:
             node.in_strategy = node.out_strategy = None
     manager = PassManager()
-    decompose, grad = map(find_pass, PASSES)
+    mask_bounds, decompose, grad = map(find_pass, PASSES)
+    graph, _ = manager.apply(mask_bounds, graph)
     graph, _ = manager.apply(decompose, graph)
     name_by_script(graph)
     asked = requests(graph)

@@ -154,6 +154,32 @@ def label_of_result(node: Node) -> str:
     return node.label
 
 
+class Bounded(Op):
+    """The first operand; its elements from the number `count`, operand 1, on along `axis` are padding, as the size of the
+    dimension depends on data and is at most that of x. The pass `mask_bounds` replaces it."""
+
+    takes_complex = True
+    axis: int = 0
+    integers = (1,)
+    linear_in = (0,)
+    is_view = True
+    widens = False
+    samples = (sample((8, 16), (), dtypes=("Float64", "Int64"), low=1, high=8),)
+
+    def rule(self, x: TensorType, count: TensorType) -> str:
+        names = " ".join(factor_names(len(x.shape)))
+        return f"{names},  -> {names}"
+
+    def bprop(self, b: Builder, x: Value, count: Value, out: Value, dout: Value) -> Gradients:
+        return dout, None
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        return _first
+
+    def aliased_operands(self, count: int) -> Sequence[int]:
+        return (0,)
+
+
 class ShardingConstraint(Unary):
     """x itself, sharded as the operator's strategy says: `ShardingConstraint().shard(((2, 4),))(x)`.
 

@@ -717,6 +717,37 @@ def nonzero_static(x: Array, size: int, fill: int) -> Array:
     return np.concatenate([found, np.full((size - len(found), x.ndim), fill, np.int64)])
 
 
+def _within(found: Array, size: int) -> tuple[Array, Array]:
+    """Return the rows with zeros after them up to `size`, and their number. Raise ValueError if there are more."""
+    if len(found) > size:
+        raise ValueError(f"there are {len(found)} elements, more than the bound {size}: give a larger --size")
+    rest = np.zeros((size - len(found), *found.shape[1:]), found.dtype)
+    return np.concatenate([found, rest]), np.array(len(found))
+
+
+def bounded_places(x: Array, size: int) -> tuple[Array, Array]:
+    """Return the places of the elements that are not 0, as rows."""
+    return _within(np.argwhere(x), size)
+
+
+def bounded_repeats(repeats: Array, size: int) -> tuple[Array, Array]:
+    """Return every place as often as its element says."""
+    return _within(np.repeat(np.arange(len(repeats)), repeats), size)
+
+
+def bounded_unique(x: Array, size: int) -> tuple[Array, ...]:
+    """Return the elements in order, each once, how often each occurs, the place of every element of x in them, and
+    their number."""
+    found, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    values, number = _within(found, size)
+    return values, _within(counts, size)[0], inverse.reshape(x.shape), number
+
+
+def bounded_counts(x: Array, size: int, least: int) -> tuple[Array, Array]:
+    """Return how often each integer occurs, and their number."""
+    return _within(np.bincount(x.reshape(-1), minlength=least), size)
+
+
 CHOICES = {
     "nanmedian": LibraryRow(nanmedian, chosen_types, placed_gradients,
                             (sample((3, 5), function="nanmedian", options=(1,)),)),
@@ -730,6 +761,11 @@ CHOICES = {
         (x.dtype, rest[-3]), *((x.dtype, (n + 1,)) for n in rest[-3])), None,
         (sample((20, 2), function="histogram", options=(0, (3, 4), (), False), gradient=False),)),
     "nonzero_static": LibraryRow(nonzero_static, lambda x, size, fill: ((INT64, (size, len(x.shape))),)),
+    "bounded_places": LibraryRow(bounded_places, lambda x, size: ((INT64, (size, len(x.shape))), (INT64, ()))),
+    "bounded_repeats": LibraryRow(bounded_repeats, lambda x, size: ((INT64, (size,)), (INT64, ()))),
+    "bounded_unique": LibraryRow(bounded_unique, lambda x, size: (
+        (x.dtype, (size,)), (INT64, (size,)), (INT64, x.shape), (INT64, ()))),
+    "bounded_counts": LibraryRow(bounded_counts, lambda x, size, least: ((INT64, (size,)), (INT64, ()))),
 }  # fmt: skip
 """Functions that choose, count or reduce elements by other elements."""
 

@@ -35,14 +35,14 @@ _PLACES = {
     "LogSoftmax": LOWEST,
 }  # fmt: skip
 _CROSS_ENTROPIES = ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
-_GATHERS = ("Gather", "SparseGatherV2")
+GATHERS = ("Gather", "IndexSelect", "SparseGatherV2")
 _POINTWISE = frozenset((
     "Adam", "AdamWeightDecay", "ApplyGradientDescent", "ApplyMomentum", "ArgMaxWithValue", "ArgMinWithValue", "Argmax",
-    "Argmin", "Assign", "AssignAdd", "AssignSub", "BatchMatMul", "BatchMatMulExt", "BiasAdd", "BroadcastTo", "Concat",
-    "ExpandDims", "Fill", "Gather", "LayerNorm", "LogSoftmax", "MatMul", "MatMulExt", "OneHot", "Ones", "ReduceAll",
+    "Argmin", "Assign", "AssignAdd", "AssignSub", "BatchMatMul", "BatchMatMulExt", "BiasAdd", "Bounded", "BroadcastTo", "Concat",
+    "ExpandDims", "Fill", "Gather", "IndexSelect", "LayerNorm", "LogSoftmax", "MatMul", "MatMulExt", "OneHot", "Ones", "ReduceAll",
     "ReduceAny", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "RmsNorm", "SGD",
     "Slice", "Softmax", "SoftmaxCrossEntropyWithLogits", "SparseGatherV2", "SparseSoftmaxCrossEntropyWithLogits",
-    "Split", "Squeeze", "Stack", "StackExt", "Transpose", "Zeros",
+    "Split", "Squeeze", "Stack", "StackExt", "StridedSlice", "Transpose", "Zeros",
 ))  # fmt: skip
 """Operators other than elementwise ones whose result at an index of a dimension that they do not combine depends on
 nothing but the operands at that index."""
@@ -77,7 +77,7 @@ def role_of(op: Op, rule: Rule, factor: int) -> str | None:
         return _PLACES[op.name]
     if op.name in _CROSS_ENTROPIES and rule.inputs[0][1] == (factor,):
         return LOWEST
-    if op.name in _GATHERS and rule.inputs[0][cast(Any, op).axis] == (factor,) and not made:
+    if op.name in GATHERS and rule.inputs[0][cast(Any, op).axis] == (factor,) and not made:
         return LOOKUP
     if op.name == "OneHot" and not read:
         return CLASSES
@@ -145,6 +145,6 @@ def leaves_zero(op: Op, zeros: Sequence[bool | None]) -> bool:
         return zeros[0] is True
     if op.name in _ZERO_AT_ZERO:
         return len(padded) == len(zeros) and all(padded)
-    if op.name in _GATHERS:
+    if op.name in GATHERS:
         return zeros[0] is True
     return bool(padded) and all(padded) and (op.moves or 0 in op.linear_in)

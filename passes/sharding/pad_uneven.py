@@ -14,51 +14,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import field
-from typing import Any, cast
+from typing import cast
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError, raise_all
-from mspc.ir.graph import PADDING, STAGE, Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout, spread
-from mspc.ir.types import INT32, TensorType, TupleType
-from mspc.ops.control.structural import (
-    Depend,
-    Gradient,
-    MakeTuple,
-    StopGradient,
-    TupleGetItem,
-)
-from mspc.ops.math.arithmetic import Less, Mul, Select
 from mspc.ops.op import Op
-from mspc.ops.tensor.creation import Range
-from mspc.ops.tensor.moving import Pad
-from mspc.ops.tensor.parts import Slice
-from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.lib.choices import rule_of
-from mspc.passes.lib.padding_roles import (
-    CLASSES,
-    EACH,
-    LOOKUP,
-    MEAN,
-    ZERO,
-    adapted,
-    fill_of,
-    leaves_zero,
-    role_of,
-    singular_fill,
-)
+from mspc.passes.lib.padding import PaddedGraph, PaddingPlan, Place, elements_of, grouped, is_made_padded, places_of
 from mspc.passes.lib.strategies import uneven_error
 from mspc.sharding.rules import Rule
-
-Element = tuple[Value, int]
-"""One tensor of a value: the value, and the index in its tuple, 0 for a tensor."""
-Place = tuple[Value, int, int]
-"""A dimension of an element."""
-Sizes = dict[int, int]
-"""Padded sizes by dimension."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +39,7 @@ class PadUneven(Pass):
         if not requests:
             return False
         plan = _plan(graph, requests)
-        _Rewriting(graph, plan).run()
+        PaddedGraph(graph, plan).rewrite()
         return True
 
 
@@ -107,60 +74,9 @@ def _requests(graph: Graph) -> Iterator[_Request]:
                     yield _Request(node, rule, factors[0], shards, f"dimension {d} of input {i}")
 
 
-@dataclass
-class _Plan:
-    """sizes: padded sizes of the dimensions of elements, as some readers take them. made: those of them that elements
-    have from the start; others are copies. roles: of nodes, by factor. reasons: by element."""
-
-    sizes: dict[Element, Sizes] = field(default_factory=dict[Element, Sizes])
-    made: dict[Element, Sizes] = field(default_factory=dict[Element, Sizes])
-    roles: dict[Node, tuple[Rule, dict[int, str]]] = field(default_factory=dict[Node, tuple[Rule, dict[int, str]]])
-    reasons: dict[Element, str] = field(default_factory=dict[Element, str])
-
-
-class _Groups:
-    """Dimensions that are padded together, or not at all."""
-
-    def __init__(self) -> None:
-        self._parents: dict[Place, Place] = {}
-
-    def of(self, place: Place) -> Place:
-        while (parent := self._parents.get(place, place)) != place:
-            self._parents[place] = self._parents.get(parent, parent)
-            place = parent
-        return place
-
-    def join(self, places: Sequence[Place]) -> None:
-        for other in places[1:]:
-            one, two = self.of(places[0]), self.of(other)
-            if one != two:
-                self._parents[two] = one
-
-
-def elements_of(node: Node) -> list[Element]:
-    """Return the tensors that a node reads, with tuples flattened."""
-    return [(value, i) for value in node.inputs for i in range(len(element_types(value.type)))]
-
-
-def _places_of(rule: Rule, factor: int, read: Sequence[Element], node: Node) -> list[Place]:
-    """Return the dimensions of a node's operands and results that are a factor."""
-    made = [(node, i) for i in range(len(rule.outputs))]
-    sides = ((rule.inputs, read), (rule.outputs, made))
-    return [
-        (value, i, d) for tensors, elements in sides for dims, (value, i) in zip(tensors, elements, strict=True)
-        for d, dim in enumerate(dims) if dim == (factor,)
-    ]  # fmt: skip
-
-
-def _plan(graph: Graph, requests: Sequence[_Request]) -> _Plan:
+def _plan(graph: Graph, requests: Sequence[_Request]) -> PaddingPlan:
     """Decide which dimensions are padded, and to which sizes. Raise MspcError if a requested one must not be."""
-    plan, groups = _Plan(), _Groups()
-    wanted = {request.rule.sizes[request.factor] for request in requests}
-    places: dict[Place, None] = {}
-    for node in graph.nodes:
-        for together in _joined(node, wanted, plan):
-            groups.join(together)
-            places.update(dict.fromkeys(together))
+    plan, groups, places = grouped(graph, {request.rule.sizes[request.factor] for request in requests})
     shards: dict[Place, dict[int, _Request]] = {}
     mistakes: list[MspcError] = []
     for request in requests:
@@ -168,7 +84,7 @@ def _plan(graph: Graph, requests: Sequence[_Request]) -> _Plan:
         if factor not in plan.roles.get(node, (None, {}))[1]:
             mistakes.append(_refusal(request))
             continue
-        place = _places_of(request.rule, factor, elements_of(node), node)[0]
+        place = places_of(request.rule, factor, elements_of(node), node)[0]
         shards.setdefault(groups.of(place), {}).setdefault(request.shards, request)
     raise_all(mistakes)
     for value, i, d in places:
@@ -179,26 +95,9 @@ def _plan(graph: Graph, requests: Sequence[_Request]) -> _Plan:
             plan.sizes.setdefault((value, i), {})[d] = padded
             first = next(iter(asked.values()))
             plan.reasons[value, i] = f"dimension {d} from {size} to {padded}: {first.node.label} shards it into {count}"
-            if _is_made_padded(value, i, d, plan):
+            if is_made_padded(value, i, d, plan):
                 plan.made.setdefault((value, i), {})[d] = padded
     return plan
-
-
-def _is_made_padded(value: Value, i: int, dim: int, plan: _Plan) -> bool:
-    """Return whether the value itself is padded in a dimension, not a copy of it."""
-    if isinstance(value, Parameter):
-        return value.kind == "parameter"
-    if not isinstance(value, Node):
-        return False
-    if value not in plan.roles:  # structural: it makes a tensor of its operand's version, and takes tuples as they are
-        source = next((one for one, other in _passed(value) if other == (value, i)), (None, 0))[0]
-        if source is None or not isinstance(source.type, TupleType):
-            return source is not None
-        index = value.op.index if isinstance(value.op, TupleGetItem) else i
-        return _is_made_padded(source, index, dim, plan)
-    rule, roles = plan.roles[value]
-    factors = rule.outputs[i][dim]
-    return len(factors) == 1 and factors[0] in roles
 
 
 def _refusal(request: _Request) -> MspcError:
@@ -206,304 +105,3 @@ def _refusal(request: _Request) -> MspcError:
     error = uneven_error(node, request.where, size, request.shards)
     error.notes = (*error.notes, f"it cannot be padded either: {node.op.name} would read the padding")
     return error
-
-
-def _joined(node: Node, wanted: set[int], plan: _Plan) -> Iterator[list[Place]]:
-    """Yield dimensions of a node that can only be padded together; enter the roles of a node with a rule."""
-    for one, other in _passed(node):
-        type = element_types(one[0].type)[one[1]]
-        yield from ([(*one, d), (*other, d)] for d, size in enumerate(type.shape) if size in wanted)
-    rule = rule_of(node)
-    if rule is None:
-        return
-    read, roles = elements_of(node), dict[int, str]()
-    for factor, size in enumerate(rule.sizes):
-        role = role_of(cast(Op, node.op), rule, factor) if size in wanted else None
-        if role is not None:
-            places = _places_of(rule, factor, read, node)
-            if places and (role in (LOOKUP, CLASSES) or _is_adaptable(node, rule, factor)):
-                roles[factor] = role
-                yield places
-    plan.roles[node] = rule, roles
-
-
-def _is_adaptable(node: Node, rule: Rule, factor: int) -> bool:
-    """Return whether the operator works on one more index of a factor."""
-    def longer(types: Sequence[TensorType], tensors: Sequence[Any]) -> list[TensorType]:
-        return [
-            type.with_shape(tuple(n + (dim == (factor,)) for n, dim in zip(type.shape, dims, strict=True)))
-            for type, dims in zip(types, tensors, strict=True)
-        ]
-
-    inputs = [element_types(value.type)[i] for value, i in elements_of(node)]
-    types = _as_operands(node.inputs, longer(inputs, rule.inputs))
-    return adapted(cast(Op, node.op), types, longer(element_types(node.type), rule.outputs)) is not None
-
-
-def _as_operands(values: Sequence[Value], types: Sequence[TensorType]) -> list[Any]:
-    """Return the types of operands whose elements have these types."""
-    found: list[Any] = []
-    rest = list(types)
-    for value in values:
-        count = len(element_types(value.type))
-        own, rest = rest[:count], rest[count:]
-        found.append(TupleType(tuple(own)) if isinstance(value.type, TupleType) else own[0])
-    return found
-
-
-def _passed(node: Node) -> Iterator[tuple[Element, Element]]:
-    """Yield operands and results of structural operators that are one tensor, or a tensor and its gradient."""
-    op = node.op
-    if isinstance(op, TupleGetItem):
-        yield (node.inputs[0], op.index), (node, 0)
-    elif isinstance(op, MakeTuple):
-        yield from (((value, 0), (node, i)) for i, value in enumerate(node.inputs))
-    elif isinstance(op, Depend | StopGradient):
-        value = node.inputs[0]
-        yield from (((value, i), (node, i)) for i in range(len(element_types(value.type))))
-    elif isinstance(op, Gradient):
-        for i in range(len(element_types(node.type))):
-            value = node.inputs[op.outputs + i]
-            if isinstance(value, Parameter) and value.kind == "parameter":
-                yield (value, 0), (node, i)
-
-
-class _Rewriting:
-    """Rewrites a graph by a plan, node by node."""
-
-    def __init__(self, graph: Graph, plan: _Plan) -> None:
-        self.graph, self.plan = graph, plan
-        self.builder = Builder(graph, [])
-        self.given: dict[Element, tuple[int, ...]] = {}
-        """Shapes before padding."""
-        self.zeros: set[Place] = set()
-        self.versions: dict[tuple[Value, int, tuple[int, ...]], Value] = {}
-        gradients = [i for i, node in enumerate(graph.nodes) if isinstance(node.op, Gradient)]
-        self.last_gradient = gradients[-1] if gradients else len(graph.nodes)
-        self.is_update = False
-        """Whether no gradient is taken of the node that is rewritten."""
-
-    def run(self) -> None:
-        for (value, i), sizes in self.plan.sizes.items():
-            self.given[value, i] = element_types(value.type)[i].shape
-            if isinstance(value, Parameter) and (value, i) in self.plan.made:
-                value.global_type, value.type = value.type, _resized(value.tensor_type, sizes)
-                value.attrs[PADDING] = self.plan.reasons[value, i]
-                self.zeros.update((value, i, d) for d in sizes)
-        for number, node in enumerate(self.graph.nodes):
-            self.is_update = number > self.last_gradient
-            self.builder.like(node).phase = node.phase
-            first = len(self.builder.nodes)
-            self._rewrite(node)
-            for made in self.builder.nodes[first:]:
-                if made is not node and STAGE in node.attrs:
-                    made.attrs[STAGE] = node.attrs[STAGE]
-        self.builder.phase = "forward"
-        self.graph.results = [self._plain(value) for value in self.graph.results]
-        old = set(self.graph.nodes)
-        for node in self.builder.nodes:
-            if node not in old:
-                node.attrs[PADDING] = True
-        self.graph.nodes = self.builder.nodes
-
-    def _rewrite(self, node: Node) -> None:
-        rule, roles = self.plan.roles.get(node, (None, {}))
-        if rule is None:
-            self._rewrite_structural(node)
-            return
-        read, inputs, zeros = elements_of(node), list[Value](), list[dict[int, bool]]()
-        taken = [{d: roles[dim[0]] for d, dim in enumerate(dims) if len(dim) == 1 and dim[0] in roles
-                  and d in self.plan.sizes.get(element, {})}
-                 for dims, element in zip(rule.inputs, read, strict=True)]  # fmt: skip
-        made = {d for i in range(len(rule.outputs)) for d in self.plan.made.get((node, i), {})}
-        if not any(taken) and not made:
-            operands = [self._plain(value) for value in node.inputs]
-            self._refuse_copies(node, operands)
-            node.inputs = operands
-            self.builder.nodes.append(node)
-            return
-        for index, ((value, i), dims) in enumerate(zip(read, taken, strict=True)):
-            held, zero = self._operand(node, index, (value, i), dims, self._all_zero(read, rule, roles))
-            inputs.append(held)
-            zeros.append(zero)
-        self._apply(node, rule, roles, inputs, zeros)
-
-    def _all_zero(self, read: Sequence[Element], rule: Rule, roles: dict[int, str]) -> set[int]:
-        """Return the factors to sum over of which several operands are zero in the padding."""
-        found: set[int] = set()
-        for factor, role in roles.items():
-            places = [(value, i, d) for dims, (value, i) in zip(rule.inputs, read, strict=True)
-                      for d, dim in enumerate(dims) if dim == (factor,)]  # fmt: skip
-            if role == ZERO and len(places) > 1 and self.zeros.issuperset(places):
-                found.add(factor)
-        return found
-
-    def _operand(
-        self, node: Node, index: int, element: Element, roles: dict[int, str], zero_factors: set[int]
-    ) -> tuple[Value, dict[int, bool]]:
-        """Return an operand with padding as a node reads it, and which padded dimensions of it are zero there."""
-        value, i = element
-        op, zero = cast(Op, node.op), dict[int, bool]()
-        held = self._version(value, i, tuple(sorted(roles)))
-        rule = self.plan.roles[node][0]
-        for d, role in sorted(roles.items()):
-            zero[d] = (value, i, d) in self.zeros
-            fill = self._fill(op, index, role, held.tensor_type)
-            if fill is None or index in op.mutates:
-                continue
-            if fill == 0 and zero[d] and (self.is_update or role == EACH or rule.inputs[index][d][0] in zero_factors):
-                continue
-            size = self.given[value, i][d]
-            held = self._masked(held, d, size, fill, f"{op.name} reads no padding")
-            zero[d] = fill == 0
-        return held, zero
-
-    def _fill(self, op: Op, index: int, role: str, type: TensorType) -> Any:
-        """Return the value that padding of an operand must have, or None for any."""
-        if role == EACH:
-            if op.mutates or (op.name == "Gather" and index == 1):
-                return fill_of(ZERO, type.dtype)
-            return singular_fill(op, index)
-        if role in (LOOKUP, CLASSES):
-            return None
-        if op.name == "SoftmaxCrossEntropyWithLogits" and index == 1:
-            return fill_of(ZERO, type.dtype)
-        return fill_of(ZERO if role == MEAN else role, type.dtype)
-
-    def _masked(self, value: Value, dim: int, size: int, fill: Any, reason: str) -> Value:
-        """Return the value with `fill` from index `size` of a dimension on."""
-        b, shape, type = self.builder, value.shape, value.tensor_type
-        first = len(b.nodes)
-        places = b.emit(Range(limit=shape[dim], maxlen=max(shape[dim], 1000000), dtype=INT32))
-        inside: Value = b.emit(Less(), places, b.constant(size, INT32))
-        if len(shape) - dim > 1:
-            inside = b.emit(Reshape((shape[dim], *(1,) * (len(shape) - dim - 1))), inside)
-        found = b.emit(Select(), inside, value, b.constant(fill, type.dtype))
-        for made in b.nodes[first:]:
-            made.attrs["reason"] = f"{reason}: dimension {dim} has {size} elements, padded to {shape[dim]}"
-        return found
-
-    def _apply(
-        self, node: Node, rule: Rule, roles: dict[int, str], inputs: Sequence[Value], zeros: Sequence[dict[int, bool]]
-    ) -> None:
-        """Append a node with padded operands and results."""
-        rest, operands = list(inputs), list[Value]()
-        for value in node.inputs:
-            count = len(element_types(value.type))
-            own, rest = rest[:count], rest[count:]
-            is_tuple = isinstance(value.type, TupleType)
-            operands.append(self.builder.emit(MakeTuple(), *own) if is_tuple else own[0])
-        before = element_types(node.type)
-        types = [
-            _resized(type, self.plan.made.get((node, i), {})) for i, type in enumerate(before)
-        ]
-        op = adapted(cast(Op, node.op), [value.type for value in operands], types)
-        assert op is not None, f"{node.label} cannot be padded to {types}"
-        self._refuse_copies(node, operands)
-        node.op, node.inputs = op, operands
-        node.type = TupleType(tuple(types)) if isinstance(node.type, TupleType) else types[0]
-        self.builder.nodes.append(node)
-        for i, dims in enumerate(rule.outputs):
-            for d in self.plan.made.get((node, i), {}):
-                factor = dims[d][0]
-                each = [
-                    next((zero.get(d, False) for d, dim in enumerate(own) if dim == (factor,)), None)
-                    for own, zero in zip(rule.inputs, zeros, strict=True)
-                ]
-                if leaves_zero(op, each):
-                    self.zeros.add((node, i, d))
-        scale = 1.0
-        for factor, role in roles.items():
-            for dims, value in zip(rule.inputs, inputs, strict=True):
-                for d, dim in enumerate(dims):
-                    if role == MEAN and dim == (factor,):
-                        scale *= value.shape[d] / rule.sizes[factor]
-        if scale != 1:
-            self._scale(node, scale)
-
-    def _scale(self, node: Node, scale: float) -> None:
-        """Let readers of a mean read it multiplied by the padded number of elements over the given one."""
-        b = self.builder
-        found = b.emit(Mul(), node, b.constant(scale, node.tensor_type.dtype))
-        found.attrs["reason"] = "a mean over padding, which is zero, is a mean of fewer elements"
-        self.versions[node, 0, tuple(sorted(self.plan.made.get((node, 0), {})))] = found
-
-    def _refuse_copies(self, node: Node, operands: Sequence[Value]) -> None:
-        """Raise MspcError if the node would change a slice of a padded parameter."""
-        for index in cast(Op, node.op).mutates:
-            if operands[index] is not node.inputs[index]:
-                raise node.error(f"{node.label} changes {node.inputs[index].name}, which is padded, and cannot",
-                                 notes=["shard it into a number of slices that divides it"], code="E0401")  # fmt: skip
-
-    def _rewrite_structural(self, node: Node) -> None:
-        passed, operands = dict(_passed(node)), list[Value]()
-        for index, value in enumerate(node.inputs):
-            own = [(value, i) for i in range(len(element_types(value.type)))]
-            if isinstance(node.op, Depend) and index > 0:
-                operands.append(value)  # whose elements it does not read
-            elif not any(element in passed for element in own):
-                self._check_gradient(node, index)
-                operands.append(self._plain(value))
-            elif isinstance(value.type, TupleType):
-                operands.append(value)  # made by a node that gives its elements padded, as they are read here
-            else:
-                operands.append(self._version(value, 0, tuple(sorted(self.plan.sizes.get((value, 0), {})))))
-        self._refuse_copies(node, operands)
-        node.inputs = operands
-        made = [_resized(type, self.plan.made.get((node, i), {})) for i, type in enumerate(element_types(node.type))]
-        if made:
-            node.type = TupleType(tuple(made)) if isinstance(node.type, TupleType) else made[0]
-        self.builder.nodes.append(node)
-        for one, other in passed.items():
-            for d in self.plan.made.get(other, {}):
-                if (*one, d) in self.zeros or isinstance(node.op, Gradient):
-                    self.zeros.add((*other, d))
-
-    def _check_gradient(self, node: Node, index: int) -> None:
-        """Raise MspcError if a gradient is taken with respect to a padded value that is not stored."""
-        op, value = node.op, node.inputs[index]
-        if isinstance(op, Gradient) and index >= op.outputs and self.plan.made.get((value, 0)):
-            raise node.error(
-                f"the gradient of a value is asked for that is padded: {self.plan.reasons[value, 0]}",
-                notes=["shard it into a number of slices that divides it"], code="E0401",
-            )
-
-    def _plain(self, value: Value) -> Value:
-        """Return a value without padding."""
-        count = len(element_types(value.type))
-        if not any(self.plan.made.get((value, i)) for i in range(count)):
-            return self.versions.get((value, 0, ()), value)
-        if not isinstance(value.type, TupleType):
-            return self._version(value, 0, ())
-        return self.builder.emit(MakeTuple(), *(self._version(value, i, ()) for i in range(count)))
-
-    def _version(self, value: Value, i: int, dims: tuple[int, ...]) -> Value:
-        """Return an element of a value, padded in these dimensions."""
-        known = self.versions.get((value, i, dims))
-        if known is not None:
-            return known
-        sizes, given = self.plan.sizes.get((value, i), {}), self.given.get((value, i), ())
-        has = tuple(sorted(self.plan.made.get((value, i), {})))
-        found = self.versions.get((value, i, has), value)
-        if isinstance(value.type, TupleType):
-            found = self.builder.emit(TupleGetItem(i), value)
-        if has == dims:
-            return found
-        b, first = self.builder, len(self.builder.nodes)
-        if not {*has} <= {*dims}:
-            kept = tuple(n if d in dims else m for d, (n, m) in enumerate(zip(found.shape, given, strict=True)))
-            found = b.emit(Slice((0,) * len(kept), kept), found)
-        if not {*dims} <= {*has}:
-            pairs = tuple((0, sizes[d] - n if d in dims else 0) for d, n in enumerate(found.shape))
-            found = b.emit(Pad(pairs), found)
-            self.zeros.update((value, i, d) for d in dims if d not in has)
-        for made in b.nodes[first:]:
-            does = "pads" if isinstance(made.op, Pad) else "removes the padding of"
-            made.attrs["reason"] = f"{does} {self.plan.reasons[value, i]}"
-        if not isinstance(value, Parameter) or value.kind != "parameter":  # which may change between two readers
-            self.versions[value, i, dims] = found
-        return found
-
-
-def _resized(type: TensorType, sizes: Sizes) -> TensorType:
-    return type.with_shape(tuple(sizes.get(d, n) for d, n in enumerate(type.shape)))

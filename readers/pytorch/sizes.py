@@ -26,6 +26,13 @@ from mspc.readers.pytorch.exported_program import (
 ASSERTION = "aten._assert_scalar.default"
 CHECKS = ("aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default")
 """Kinds that only restrict sizes, as `ranges` does."""
+BOUNDED = frozenset((
+    "aten.nonzero.default", "aten.masked_select.default", "aten._unique2.default", "aten.bincount.default",
+    "aten.repeat_interleave.Tensor", "aten.repeat_interleave.self_Tensor",
+))  # fmt: skip
+"""Kinds with a result whose size depends on data, which may have a bound."""
+OF_SHAPES = frozenset(("view", "reshape", "_unsafe_view", "expand", "sym_size", "_assert_scalar"))
+"""Kinds that take such a size only as that of an operand."""
 MESSAGE = 200
 """Most characters of an assertion's text."""
 
@@ -40,9 +47,12 @@ def with_sizes(program: ExportedProgram, given: Mapping[str, int]) -> ExportedPr
     or is known only when the program runs, or an assertion of the program does not hold for them.
     """
     open_sizes = _symbols_of_inputs(program)
-    sizes = _values(program, given, open_sizes)
-    _check_data_dependent(program, {*open_sizes, *sizes})
-    filled = _Filled(program.name, sizes)
+    sources = _data_dependent(program, open_sizes)
+    bounded = {symbol: [] for symbol, node in sources.items() if node.target in BOUNDED and symbol in given}
+    sizes = _values(program, given, open_sizes | bounded)
+    _check_data_dependent(program, {each: node for each, node in sources.items() if each not in bounded})
+    _check_uses(program, bounded)
+    filled = _Filled(program.name, sizes, {id(sources[symbol]): sizes[symbol] for symbol in bounded})
     return replace(
         program,
         graph=filled.graph(program.graph),
@@ -138,22 +148,42 @@ def _solved_symbol(program: ExportedProgram, name: str, size: Expression, value:
     )
 
 
-def _check_data_dependent(program: ExportedProgram, known: set[str]) -> None:
-    """Raise MspcError if the sizes of some values depend on the numbers in others."""
+def _data_dependent(program: ExportedProgram, known: Mapping[str, object]) -> dict[str, ExportedNode]:
+    """Return the nodes that make sizes that depend on the numbers in tensors, by symbol."""
     found: dict[str, ExportedNode] = {}
     for node in all_nodes(program.graph):
         shapes = [type.shape for type in node.types if type is not None]
         for symbol in _symbols_of((*shapes, *(value for _, value in node.arguments))):
             if symbol not in known:
                 found.setdefault(symbol, node)
+    return found
+
+
+def _check_data_dependent(program: ExportedProgram, found: Mapping[str, ExportedNode]) -> None:
+    """Raise MspcError if sizes depend on data and have no bound."""
     if not found:
         return
-    notes = [f"{symbol}: {_called(node)}" for symbol, node in found.items()]
+    notes = [f"{symbol}: {_called(node)}" for symbol, node in found.items()][:8]
+    bounds = " ".join(f"--size {symbol}=N" for symbol, node in found.items() if node.target in BOUNDED)
+    if bounds:
+        notes.append(f"give the most elements there may be, {bounds}: values are padded to it, and the padding is masked")
     raise MspcError(
         f"{program.name}: sizes depend on the numbers in tensors, and are known only when it runs: {', '.join(found)}",
         next(iter(found.values())).user_line,
-        notes[:8],
+        notes,
     )
+
+
+def _check_uses(program: ExportedProgram, bounded: Mapping[str, object]) -> None:
+    """Raise MspcError if a node computes with a size that has only a bound, or makes a tensor of it."""
+    for node in all_nodes(program.graph):
+        kind = node.target.removeprefix("aten.").partition(".")[0]
+        for symbol in _symbols_of(value for _, value in node.arguments) if any(node.types) else ():
+            if symbol in bounded and kind not in OF_SHAPES:
+                raise MspcError(
+                    f"{program.name}: {node.target} reads the size {symbol}, of which only the bound is known",
+                    node.user_line, ["means and sums over the dimension are read without it"],
+                )  # fmt: skip
 
 
 def _called(node: ExportedNode) -> str:
@@ -170,11 +200,13 @@ def _symbols_of(values: Iterable[Argument]) -> Iterator[str]:
 
 
 class _Filled:
-    """Puts values in the places of symbols."""
+    """Puts values in the places of symbols. bounds: of sizes that depend on data, by the id of the node that makes
+    them."""
 
-    def __init__(self, name: str, sizes: Mapping[str, int]) -> None:
+    def __init__(self, name: str, sizes: Mapping[str, int], bounds: Mapping[int, int]) -> None:
         self.name = name
         self.sizes = sizes
+        self.bounds = bounds
 
     def graph(self, graph: ExportedGraph) -> ExportedGraph:
         nodes = [made for node in graph.nodes if (made := self._node(node)) is not None]
@@ -191,6 +223,8 @@ class _Filled:
         if node.target == ASSERTION and arguments and isinstance(arguments[0][1], bool | int):
             self._check(node, arguments)
             return None
+        if id(node) in self.bounds:
+            arguments = (*arguments, ("bound", self.bounds[id(node)]))
         return replace(node, arguments=arguments, types=tuple(map(self.type, node.types)))
 
     def _check(self, node: ExportedNode, arguments: tuple[tuple[str, Argument], ...]) -> None:

@@ -124,16 +124,55 @@ def scattered_with(self: Any, dim: Any, index: Any, src: Any, reduce: Any, inclu
     return mint.scatter_add(base, dim, index, src)
 
 
-def repeated(self: Any, repeats: Any, dim: Any, output_size: Any) -> Any:
+# Sizes that depend on data have a bound (`--size u0=N`), which `readers/pytorch/sizes.py` adds to the arguments.
+
+
+def repeated(self: Any, repeats: Any, dim: Any, output_size: Any, bound: Any) -> Any:
     """Every slice along a dimension, every element if that is None, as often as a tensor says."""
     x = ops.Reshape()(self, (-1,)) if dim is None else self
     place = 0 if dim is None else dim
     each = ops.BroadcastTo((x.shape[place],))(repeats)
-    return mint.index_select(x, place, repeated_places(each, output_size))
+    return mint.index_select(x, place, repeated_places(each, output_size, bound))
 
 
-def repeated_places(repeats: Any, output_size: Any) -> Any:
+def nonzero(self: Any, bound: Any) -> Any:
+    """Return the places of the elements that are not 0, as rows."""
+    places, count = ops.LibraryFunction("bounded_places", (bound,))(self)
+    return ops.Bounded(0)(places, count)
+
+
+def selected(self: Any, mask: Any, bound: Any) -> Any:
+    """Return the elements in the places of a mask."""
+    self, mask = spread_out([self, mask])
+    places = ops.Reshape()(nonzero(ops.Reshape()(mask, (-1,)), bound), (-1,))
+    return ops.Gather()(ops.Reshape()(self, (-1,)), places, 0)
+
+
+def counts_of_integers(self: Any, weights: Any, minlength: Any, bound: Any) -> Any:
+    """Return how often each integer occurs."""
+    if bound is None:
+        return mint.bincount(self, weights, minlength)
+    if weights is not None:
+        raise ApiValueError("bincount: with a bound of its size it takes no weights")
+    found, count = ops.LibraryFunction("bounded_counts", (bound, minlength))(self)
+    return ops.Bounded(0)(found, count)
+
+
+def unique(self: Any, return_inverse: Any, return_counts: Any, bound: Any) -> Any:
+    """Return the elements in order, each once, the place of every element in them, and how often each occurs."""
+    values, counts, inverse, count = ops.LibraryFunction("bounded_unique", (bound,))(self)
+    nothing = ops.zeros((0,), INT64)
+    return (
+        ops.Bounded(0)(values, count), inverse if return_inverse else nothing,
+        ops.Bounded(0)(counts, count) if return_counts else nothing,
+    )  # fmt: skip
+
+
+def repeated_places(repeats: Any, output_size: Any, bound: Any = None) -> Any:
     """Return every place of a tensor as often as its element says."""
+    if bound is not None and output_size is None:
+        places, count = ops.LibraryFunction("bounded_repeats", (bound,))(repeats)
+        return ops.Bounded(0)(places, count)
     if output_size is None:
         raise ApiValueError("repeat_interleave: how many elements it gives is only known at run time; say output_size")
     ends = ops.CumSum()(ops.cast(repeats, INT64), 0)
@@ -189,8 +228,11 @@ INDEXING = (
     row("index_copy.default", "self, dim, index, source",
         lambda self, dim, index, source: mint.scatter(self, dim, index_along(source, dim, index), source)),
     row("index_fill.int_Scalar index_fill.int_Tensor", "self, dim, index, value", ops.index_fill),
-    row("repeat_interleave.Tensor", "repeats, output_size=None", repeated_places),
-    row("repeat_interleave.self_Tensor", "self, repeats, dim=None, output_size=None", repeated),
+    row("repeat_interleave.Tensor", "repeats, output_size=None, bound=None", repeated_places),
+    row("repeat_interleave.self_Tensor", "self, repeats, dim=None, output_size=None, bound=None", repeated),
+    row("nonzero.default", "self, bound", nonzero),
+    row("masked_select.default", "self, mask, bound", selected),
+    row("_unique2.default", "self, -sorted=True, return_inverse=False, return_counts=False, bound", unique),
     row("take.default", "self, index", lambda self, index: ops.take(ops.Reshape()(self, (-1,)), index)),
     row("scatter_add.default", "self, dim, index, src", mint.scatter_add),
     row("index_add.default", "self, dim, index, source, alpha=1",

@@ -9,6 +9,7 @@ from mspc.ir.types import BOOL, INT64
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.creation import with_gradient_of
+from mspc.readers.pytorch.kinds.indexing import counts_of_integers
 from mspc.readers.pytorch.kinds.kind import row
 
 
@@ -229,7 +230,7 @@ REDUCTIONS = (
         lambda self, stable, dim, descending: in_order(self, dim, descending)[1]),
     row("topk.default", "self, k, dim=-1, largest=True, sorted=True", mint.topk),
     row("histc.default", "self, bins=100, min=0, max=0", counts),
-    row("bincount.default", "self, weights=None, minlength=0", mint.bincount),
+    row("bincount.default", "self, weights=None, minlength=0, bound=None", counts_of_integers),
     row("count_nonzero.default", "self, dim=None", mint.count_nonzero),
 )  # fmt: skip
 """Kinds of sums, extrema and orders."""
