@@ -284,8 +284,8 @@ MISTAKES = (
         "The message names the operator and the dimension."),
     ErrorCode("E0401", "slices do not divide a dimension",
         "All slices of a dimension have one size, so the number of slices must divide the size of the dimension. The "
-        "note lists the numbers that do. With `set_auto_parallel_context(pad_uneven=True)` dimensions are padded if all "
-        "their operators can read padding.",
+        "note lists the numbers that do. `set_auto_parallel_context(pad_uneven=True)` pads it if the operator can read "
+        "padding.",
         "self.matmul = ops.MatMul().shard((({{3 -> 2}}, 1), (1, 1)))"),
     ErrorCode("E0402", "a strategy needs another number of ranks",
         "The product of the slices of an operator must divide the number of ranks. Ranks that remain hold the same "

@@ -56,8 +56,9 @@ def _check_parameter(parameter: Parameter, ranks: int) -> None:
     label = f"{parameter.kind} {parameter.name!r}"
     if parameter.global_type is None and wrong:
         raise MspcError(f"{label}: the layout {layout} {wrong}")
-    fits = isinstance(own, TensorType) and own.dtype == declared.dtype and len(own.shape) == len(declared.shape)
-    if parameter.global_type is not None and (wrong or not fits or not layout.holds(declared.shape, own.shape, padded)):
+    held = own.shape if isinstance(own, TensorType) and own.dtype == declared.dtype else None
+    fits = held is not None and len(held) == len(declared.shape) and layout.holds(declared.shape, held, padded)
+    if parameter.global_type is not None and (wrong or not fits):
         notes = [f"the layout {wrong}"] if wrong else []
         raise MspcError(f"{label}: {own} at {layout} is no slice of {declared}", notes=notes)
 

@@ -37,8 +37,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class SavedValue:
-    """Value to save, copied when it was taken. layout: its sharding over the ranks, None for a global tensor. array: may
-    have padding at the end of the global tensor."""
+    """Value to save, copied when it was taken. layout: its sharding over the ranks, None for a global tensor. array:
+    with the padding at the end of the global tensor, if there is any."""
 
     name: str
     global_type: TensorType

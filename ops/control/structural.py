@@ -155,8 +155,8 @@ def label_of_result(node: Node) -> str:
 
 
 class Bounded(Op):
-    """The first operand; its elements from the number `count`, operand 1, on along `axis` are padding, as the size of the
-    dimension depends on data and is at most that of x. The pass `mask_bounds` replaces it."""
+    """The first operand. Its elements from the number `count`, operand 1, on along `axis` are padding, as the size of
+    the dimension depends on data and is at most that of x. The pass `mask_bounds` replaces it."""
 
     takes_complex = True
     axis: int = 0

@@ -12,7 +12,6 @@ from dataclasses import field
 from typing import Any, cast
 
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import PADDING, STAGE, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import INT32, TensorType, TupleType
@@ -222,7 +221,7 @@ class PaddedGraph:
         self.graph.nodes = self.builder.nodes
 
     def _rewrite(self, node: Node) -> None:
-        rule, roles = self.plan.roles.get(node, (None, {}))
+        rule, roles = self.plan.roles.get(node, (None, dict[int, str]()))
         if rule is None:
             self._rewrite_structural(node)
             return
@@ -317,7 +316,7 @@ class PaddedGraph:
         types = [
             _resized(type, self.plan.made.get((node, i), {})) for i, type in enumerate(before)
         ]
-        op = adapted(cast(Op, node.op), [value.type for value in operands], types)
+        op = adapted(cast(Op, node.op), cast(Any, [value.type for value in operands]), types)
         assert op is not None, f"{node.label} cannot be padded to {types}"
         self._refuse_copies(node, operands)
         node.op, node.inputs = op, operands

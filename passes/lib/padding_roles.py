@@ -38,11 +38,12 @@ _CROSS_ENTROPIES = ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyW
 GATHERS = ("Gather", "IndexSelect", "SparseGatherV2")
 _POINTWISE = frozenset((
     "Adam", "AdamWeightDecay", "ApplyGradientDescent", "ApplyMomentum", "ArgMaxWithValue", "ArgMinWithValue", "Argmax",
-    "Argmin", "Assign", "AssignAdd", "AssignSub", "BatchMatMul", "BatchMatMulExt", "BiasAdd", "Bounded", "BroadcastTo", "Concat",
-    "ExpandDims", "Fill", "Gather", "IndexSelect", "LayerNorm", "LogSoftmax", "MatMul", "MatMulExt", "OneHot", "Ones", "ReduceAll",
-    "ReduceAny", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "RmsNorm", "SGD",
-    "Slice", "Softmax", "SoftmaxCrossEntropyWithLogits", "SparseGatherV2", "SparseSoftmaxCrossEntropyWithLogits",
-    "Split", "Squeeze", "Stack", "StackExt", "StridedSlice", "Transpose", "Zeros",
+    "Argmin", "Assign", "AssignAdd", "AssignSub", "BatchMatMul", "BatchMatMulExt", "BiasAdd", "Bounded", "BroadcastTo",
+    "Concat", "ExpandDims", "Fill", "Gather", "IndexSelect", "LayerNorm", "LogSoftmax", "MatMul", "MatMulExt",
+    "OneHot", "Ones", "ReduceAll", "ReduceAny", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+    "Reshape", "RmsNorm", "SGD", "Slice", "Softmax", "SoftmaxCrossEntropyWithLogits", "SparseGatherV2",
+    "SparseSoftmaxCrossEntropyWithLogits", "Split", "Squeeze", "Stack", "StackExt", "StridedSlice", "Transpose",
+    "Zeros",
 ))  # fmt: skip
 """Operators other than elementwise ones whose result at an index of a dimension that they do not combine depends on
 nothing but the operands at that index."""
@@ -53,8 +54,10 @@ _SINGULAR = {
     "Sqrt": 1.0, "Pow": 1.0, "Xlogy": 1.0, "Atan2": 1.0, "Hypot": 1.0, "DivNoNan": 1.0,
 }  # fmt: skip
 """Elementwise operators that have no finite result or gradient at 0, with an operand for which they have both."""
-_DIVISIONS = frozenset(("Div", "RealDiv", "FloorDiv", "FloorMod", "Mod", "TruncateDiv", "TruncateMod", "FmodTensor",
-                        "FmodScalar", "RemainderTensorTensor", "RemainderTensorScalar", "DivNoNan", "Xlogy"))  # fmt: skip
+_DIVISIONS = frozenset((
+    "Div", "RealDiv", "FloorDiv", "FloorMod", "Mod", "TruncateDiv", "TruncateMod", "FmodTensor", "FmodScalar",
+    "RemainderTensorTensor", "RemainderTensorScalar", "DivNoNan", "Xlogy",
+))  # fmt: skip
 _ZERO_AT_ZERO = frozenset((
     "Abs", "Add", "AddExt", "AddN", "Asin", "Asinh", "Atan", "Atanh", "Cast", "Ceil", "Concat", "Elu", "Erf", "Expm1",
     "FastGeLU", "Floor", "GeLU", "HSwish", "Identity", "Log1p", "Maximum", "Minimum", "Mish", "Muls", "Neg", "ReLU",
@@ -123,7 +126,7 @@ def fill_of(role: str, dtype: DType) -> Any:
             extreme = float(np.finfo(np.float16 if dtype == FLOAT16 else np.float32).max)
             return (-extreme if role == LOWEST else extreme) / 2
         limits = np.iinfo(dtype.numpy) if np.dtype(dtype.numpy).kind in "iu" else None
-        return bool(role == HIGHEST) if limits is None else int(limits.min if role == LOWEST else limits.max)
+        return role == HIGHEST if limits is None else limits.min if role == LOWEST else limits.max
     one = 1 if role == ONE else 0
     return bool(one) if dtype == BOOL else one
 

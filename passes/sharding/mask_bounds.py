@@ -73,10 +73,12 @@ class _MaskedGraph(PaddedGraph):
         return count if count.tensor_type.dtype == INT32 else self.builder.emit(Cast(INT32), count)
 
     def result(self, value: Value) -> Value:
-        for dim in self.plan.made.get((value, 0), {}) if isinstance(value.type, TensorType) else ():
+        dims = tuple(sorted(self.plan.made.get((value, 0), {})))
+        found = self.versions.get((value, 0, dims), value)
+        for dim in dims if isinstance(value.type, TensorType) else ():
             fill = fill_of(ZERO, value.tensor_type.dtype)
-            value = self.masked(value, dim, self.inside((value, 0), dim), fill, "the network returns no padding")
-        return value
+            found = self.masked(found, dim, self.inside((value, 0), dim), fill, "the network returns no padding")
+        return found
 
     def plain(self, value: Value) -> Value:
         for i in range(len(element_types(value.type))):

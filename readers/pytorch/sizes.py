@@ -166,7 +166,7 @@ def _check_data_dependent(program: ExportedProgram, found: Mapping[str, Exported
     notes = [f"{symbol}: {_called(node)}" for symbol, node in found.items()][:8]
     bounds = " ".join(f"--size {symbol}=N" for symbol, node in found.items() if node.target in BOUNDED)
     if bounds:
-        notes.append(f"give the most elements there may be, {bounds}: values are padded to it, and the padding is masked")
+        notes.append(f"give the most elements that there may be, {bounds}: values are padded, and padding is masked")
     raise MspcError(
         f"{program.name}: sizes depend on the numbers in tensors, and are known only when it runs: {', '.join(found)}",
         next(iter(found.values())).user_line,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from mspc.commands.compile import CompileOptions
+from mspc.commands.options import ImportOptions
 from mspc.commands.verify import verify_target
-from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
-from tests.compiler.test_operator_strategies import HEAD, compiled
+from tests.compiler.test_operator_strategies import HEAD
 from tests.shares import share_of
 
 PADS = HEAD.replace("device_num=8, full_batch=True", "device_num={ranks}, full_batch=True, pad_uneven=True")
@@ -94,3 +93,30 @@ def test_networks_of_primes_equal_one_device(seed: int, tmp_path: Path) -> None:
     script = tmp_path / "net.py"
     script.write_text(text)
     verify_target(str(script), CompileOptions(ranks=ranks), seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("asks", "second", "note"),
+    [
+        (True, "P.CumSum().shard(((1, 4),))(h, 1)", "CumSum would read the padding"),
+        (False, "h", "shard it into 1 or 11"),
+    ],
+)
+def test_what_cannot_be_padded_is_refused(asks: bool, second: str, note: str, tmp_path: Path) -> None:
+    given = {"table": "", "up": ".shard(((1, 1), (1, 4)))", "down": "", "head": "", "loss": LOSSES[0]}
+    given |= {"first": "h", "second": second, "optimizer": OPTIMIZERS[0]}
+    script = tmp_path / "net.py"
+    head = PADS.format(ranks=4) if asks else HEAD.replace("=8", "=4")
+    script.write_text(head + NETWORK.format(classes=5, hidden=8, inner=11, rows=4, **given))
+    with pytest.raises(MspcError) as raised:
+        verify_target(str(script), CompileOptions(), seed=1)
+    assert "is 11, which 4 does not divide" in raised.value.render()
+    assert note in raised.value.render()
+
+
+def test_a_plan_of_layers_shards_a_vocabulary_that_ranks_do_not_divide(tmp_path: Path) -> None:
+    """64 words over 3 ranks: the table, the head and its loss on slices of classes."""
+    plan = tmp_path / "plan.toml"
+    plan.write_text('loss_parallel = true\n[layers]\n"words" = "embedding_rowwise"\n"head" = "colwise"\n')
+    options = ImportOptions(optimizer="adamw:lr=1e-2,max_norm=1", plan=str(plan))
+    verify_target("samples/pytorch/language_model.pt2", CompileOptions(ranks=3, imported=options), seed=1)

@@ -97,7 +97,7 @@ class OneDeviceReference:
         return self._expected[step][0][name]
 
     def of_ranks(self, slices: Slices, array: Array, layout: Layout | None, padded: Sequence[int] = ()) -> Array:
-        """Return the slices of such a value on the ranks of a kind, with leading dimensions. padded: see `Slices.of`."""
+        """Return the slices of such a value on the ranks of a kind, with leading dimensions. padded: see `Slices`."""
         return slices.of(array, layout, padded)
 
     def noise(self, step: int, key: Any) -> Noise:

@@ -200,7 +200,7 @@ class LayerPlan:
     batch: the rows of the program's inputs, which axes beside the styles' one cut. cuts: dimensions of values that are
     slices, by the names of values in the program. tied: styles of modules that share parameters with others, by their
     scopes. program: that one, perhaps with parts of parameters as parameters of their own. whole: values that every
-    rank holds completely, sums of partial ones. stages: of a pipeline, by the front end's names of scopes. pads: whether
+    rank holds completely, sums of partial ones. stages: of a pipeline, by the front end's names of scopes. pads: if
     it shards dimensions that ranks do not divide.
     """
 
