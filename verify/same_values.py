@@ -78,7 +78,15 @@ def _is_of_padding(node: Node, summed: Collection[Node | None]) -> bool:
 
 
 def matched(one: Graph, many: Graph, mark: str) -> Iterator[Matched]:
-    """The operators that both have. mark: attribute that numbers both alike."""
+    """The operators that both have. mark: attribute that numbers both alike. Masks of padding may change which views a
+    loop makes again for gradients: from there on numbers differ, and results and parameters alone are compared."""
+    for each in _matched(one, many, mark):
+        if many.attrs.get("pad_uneven") and each.node.op.name != each.other.op.name:
+            return
+        yield each
+
+
+def _matched(one: Graph, many: Graph, mark: str) -> Iterator[Matched]:
     others = _numbered(many, mark)
     for node in one.nodes:
         if isinstance(node.op, Scan) and node.op.micro_batches:

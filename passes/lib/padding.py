@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Any, cast
 
 from mspc.ir.builder import Builder
-from mspc.ir.graph import PADDING, STAGE, Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import PADDING, STAGE, STAGES, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import INT32, TensorType, TupleType
 from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradient, TupleGetItem
@@ -428,7 +428,8 @@ class PaddedGraph:
         for made in b.nodes[first:]:
             does = "pads" if isinstance(made.op, Pad) else "removes the padding of"
             made.attrs["reason"] = f"{does} {self.plan.reasons[value, i]}"
-        if not isinstance(value, Parameter) or value.kind != "parameter":  # which may change between two readers
+        # A stored parameter may change between two readers, and stages would send each other copies of any other.
+        if not isinstance(value, Parameter) or not (value.kind == "parameter" or STAGES in self.graph.attrs):
             self.versions[value, i, dims] = found
         return found
 
