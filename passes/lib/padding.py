@@ -12,11 +12,11 @@ from dataclasses import field
 from typing import Any, cast
 
 from mspc.ir.builder import Builder
-from mspc.ir.graph import PADDING, STAGE, STAGES, Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import PADDING, STAGE, STAGES, Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import INT32, TensorType, TupleType
 from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradient, TupleGetItem
-from mspc.ops.math.arithmetic import Div, Less, Mul, Select
+from mspc.ops.math.arithmetic import Add, Div, Less, Mul, Select
 from mspc.ops.op import Op
 from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.moving import Pad
@@ -240,7 +240,22 @@ class PaddedGraph:
             held, zero = self._operand(node, index, (value, i), dims, self._all_zero(read, rule, roles))
             inputs.append(held)
             zeros.append(zero)
+        if any(role == LOOKUP for dims in taken for role in dims.values()):
+            inputs[1] = self._from_the_end(inputs[1], node, read[0], taken[0])
         self._apply(node, rule, roles, inputs, zeros)
+
+    def _from_the_end(self, places: Value, node: Node, table: Element, roles: dict[int, str]) -> Value:
+        """Return places in a padded table, of which negative ones count from the end of the rows without padding."""
+        b, dtype = self.builder, places.tensor_type.dtype
+        dim, first = next(d for d, role in roles.items() if role == LOOKUP), len(b.nodes)
+        size = self.inside(table, dim)
+        if not dtype.is_integer or not isinstance(size, int):
+            return places
+        shifted = b.emit(Add(), places, b.constant(size, dtype))
+        found = b.emit(Select(), b.emit(Less(), places, b.constant(0, dtype)), shifted, places)
+        for made in b.nodes[first:]:
+            made.attrs["reason"] = f"negative places of {node.label} count from the end of {size} rows"
+        return found
 
     def _all_zero(self, read: Sequence[Element], rule: Rule, roles: dict[int, str]) -> set[int]:
         """Return the factors to sum over of which several operands are zero in the padding."""
@@ -329,7 +344,8 @@ class PaddedGraph:
                     next((zero.get(d, False) for d, dim in enumerate(own) if dim == (factor,)), None)
                     for own, zero in zip(rule.inputs, zeros, strict=True)
                 ]
-                if leaves_zero(op, each):
+                off = operands[-1] if roles.get(factor) == CLASSES else None  # of no class, as padding is
+                if leaves_zero(op, each) or (isinstance(off, Constant) and not off.value.any()):
                     self.zeros.add((node, i, d))
         of_padding = [
             (element, d) for element, dims in zip(read, rule.inputs, strict=True) for d, dim in enumerate(dims)
