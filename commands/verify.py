@@ -68,7 +68,7 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
         return
     found, many = compiled_call(target, options)
     config = many.config
-    program = _program(found.captured, many, seed)
+    program = _program(found.captured, many, seed, with_torch)
     if with_torch:
         rows: list[ComparedValue] = []
         if options.imported.torch:
@@ -109,13 +109,14 @@ def compiled_call(target: str, options: CompileOptions) -> tuple[FoundCall, Comp
     return found, many
 
 
-def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgram:
-    """Return the programs and inputs of a launch that are compared."""
+def _program(captured: CapturedCall, many: Compiled, seed: int, inlines: bool) -> VerifiedProgram:
+    """Return the programs and inputs of a launch that are compared. inlines: the reference has no loops over layers,
+    through which PyTorch could not compare gradients."""
     config, fed, own = many.config, many.fed, many.config.feeds_own_rows
     alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
     given = with_global_types(captured, [f.graph_type if own else f.global_type for f in fed])
     call = traced(given, alone)
-    reference = reference_of(given, call)
+    reference = reference_of(given, call, inlines=inlines)
     one = compiled_with_numbers(call)
     # The valid numbers of an input are read outside of loops: for stages, from the reference, which unrolls them.
     limited = reference.graph if config.pipeline_stages > 1 else one.graph
@@ -145,18 +146,20 @@ def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgr
     )
 
 
-def reference_of(captured: CapturedCall, call: TracedCall, own_weights: bool = True) -> PlainNetwork:
+def reference_of(
+    captured: CapturedCall, call: TracedCall, own_weights: bool = True, inlines: bool = False
+) -> PlainNetwork:
     """Return the reference for a launch.
 
     Args:
         call: the launch as it is compiled for one device; it is not changed. own_weights: whether to include first
-        values.
+        values. inlines: equal layers do not become one graph.
     """
     config, stages, again = call.config, call.config.pipeline_stages > 1, _may_reuse_wrongly(call.traced)
     if stages:  # the parts of a batch run one after the other
         config = replace(config, pipeline_stages=1, pipeline_table="")
-    if stages or again:
-        call = traced(captured, config, unrolled=stages, reuses_calls=not again)
+    if stages or again or inlines:
+        call = traced(captured, config, unrolled=stages or inlines, reuses_calls=not again)
     graph, doubled = plain_network(call.again(call.config).traced.graph)
     return PlainNetwork(graph, doubled, weights_of(call.traced, graph) if own_weights else {})
 

@@ -347,3 +347,14 @@ class _FrontEnd:
         if isinstance(value, Tensor | np.ndarray):
             value = self._tracer.value(value)
         return value.tensor_type if isinstance(value, Value) and isinstance(value.type, TensorType) else None
+
+    def layers(
+        self, carried: tuple[Any, ...], layer: Callable[[Sequence[Any]], tuple[Any, ...]],
+        members: Sequence[Sequence[Parameter]], count: int,
+    ) -> tuple[Any, ...] | None:  # fmt: skip
+        tracer = self._tracer
+        if not tracer.folds or (tracer.stages > 1 and (self._plan is None or not self._plan.stages)):
+            return None
+        from mspc.compiler.frontend.layers import repeated  # imported late: few networks have many equal layers
+
+        return repeated(tracer, self._frame, carried, layer, members, count)

@@ -17,6 +17,7 @@ from mspc.compiler.frontend.branches import TraceSnapshot
 from mspc.compiler.frontend.cell_marks import stage_of
 from mspc.compiler.frontend.expressions import assign
 from mspc.compiler.frontend.loops import UNROLLED, LoopPlan, run_loop, tried
+from mspc.compiler.frontend.micro_batches import LOOP
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, Unrolled
 from mspc.ir.builder import Builder
@@ -227,11 +228,7 @@ def _loop(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], cou
 
     with _names_of_all(tracer, counterparts):
         found = run_loop(tracer, frame, LoopPlan(node, node.iter, None, body, len(items), None))
-    made = next(each for each in reversed(tracer.builder.nodes) if isinstance(each.op, For))
-    stages = {each.attrs.get(STAGE) for each in made.regions[-1].nodes}
-    stage = {STAGE: stages.pop()} if tracer.stages > 1 and len(stages) == 1 and stages != {None} else {}
-    made.attrs |= stage
-    _scan_parameters(tracer, made, counterparts, stage)
+    _scan_parameters(tracer, *_last_loop(tracer), counterparts.parameters)
     for key, members in counterparts.cells.items():
         if key in tracer.cells:
             tracer.cells |= {id(cell): cell for cell in members}
@@ -261,8 +258,54 @@ def _names_of_all(tracer: Tracer, counterparts: Counterparts) -> Generator[None]
         names |= before
 
 
-def _scan_parameters(tracer: Tracer, loop: Node, counterparts: Counterparts, attrs: dict[str, Any]) -> None:
-    """Make the loop scan stacks of the parameters that it captures from the first cell. attrs: of the stacks."""
+def repeated(
+    tracer: Tracer, caller: Frame, carried: tuple[Any, ...], layer: Callable[[Sequence[Any]], tuple[Any, ...]],
+    members: Sequence[Sequence[ScriptParameter]], count: int,
+) -> tuple[Any, ...] | None:  # fmt: skip
+    """Compile equal layers of a program as one loop. layer: emits the first layer for the carried values, and returns
+    their new values. members: for each parameter that it reads, those of all layers.
+
+    Return the carried values after all layers; None, with nothing traced, if they must be inlined, as they must be if
+    they draw random numbers: each layer draws its own.
+    """
+    frame = Frame(caller.source, {"carry": carried}, caller.globals, caller.enclosing, caller, caller.call_frames)
+    parameters = {id(each[0]): list(each) for each in members}
+    assert isinstance(LOOP, ast.For)
+    place = LOOP.iter
+
+    def turn(number: Value | None) -> None:
+        frame.locals["carry"] = layer(frame.locals["carry"])
+
+    def run() -> tuple[Any, ...]:
+        drawn = tracer.draws.copy()
+        assert isinstance(LOOP, ast.For)
+        run_loop(tracer, frame, LoopPlan(LOOP, place, None, turn, count, None))
+        if tracer.draws != drawn:
+            raise MspcError("equal layers draw random numbers")
+        _scan_parameters(tracer, *_last_loop(tracer, of_layers=True), parameters)
+        return frame.locals["carry"]
+
+    found = tried(tracer, TraceSnapshot(tracer, frame), run)
+    return None if found is UNROLLED else found
+
+
+def _last_loop(tracer: Tracer, of_layers: bool = False) -> tuple[Node, dict[str, Any]]:
+    """Return (the loop made last, its attributes of a stage: all of its nodes are on one, or none is). of_layers: nodes
+    without a stage are on that of the layers that read them."""
+    made = next(each for each in reversed(tracer.builder.nodes) if isinstance(each.op, For))
+    stages = {each.attrs.get(STAGE) for each in made.regions[-1].nodes}
+    if of_layers:
+        stages.discard(None)
+    stage = {STAGE: stages.pop()} if tracer.stages > 1 and len(stages) == 1 and stages != {None} else {}
+    made.attrs |= stage
+    return made, stage
+
+
+def _scan_parameters(
+    tracer: Tracer, loop: Node, attrs: dict[str, Any], parameters: Mapping[int, list[ScriptParameter]]
+) -> None:
+    """Make the loop scan stacks of the parameters that it captures from the first cell. attrs: of the stacks.
+    parameters: those of all cells, by the identity of the first cell's."""
     op, [body] = loop.op, loop.regions
     assert isinstance(op, For)
     if op.mutates:
@@ -274,7 +317,7 @@ def _scan_parameters(tracer: Tracer, loop: Node, counterparts: Counterparts, att
     at = nodes.index(loop)
     for value, parameter in zip(loop.inputs[behind:], body.parameters[op.leading + op.carried :], strict=True):
         name = getattr(value, "name", "")
-        members = counterparts.parameters.get(id(tracer.parameters.get(name)))
+        members = parameters.get(id(tracer.parameters.get(name)))
         if members is None:
             captured.append((value, parameter))
             continue

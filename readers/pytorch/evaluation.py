@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import ml_dtypes
 
@@ -17,6 +17,7 @@ from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiRuntimeError
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_state import Precision
+from mspc.readers.pytorch.equal_layers import EqualLayers, MarkedByPlan, equal_layers
 from mspc.readers.pytorch.exported_program import (
     CONDITION,
     CONTROL,
@@ -281,22 +282,33 @@ class Evaluator(Protocol):
         """The type of a tensor; None for all else."""
         ...
 
+    def layers(
+        self, carried: tuple[Any, ...], layer: Callable[[Sequence[Any]], tuple[Any, ...]],
+        members: Sequence[Sequence[Parameter]], count: int,
+    ) -> tuple[Any, ...] | None:  # fmt: skip
+        """Return the values after `count` equal layers as a loop; None, with nothing made, if they must be inlined."""
+        ...
+
 
 def evaluated(
     evaluator: Evaluator, program: ExportedProgram, held: Mapping[str, Tensor], given: Sequence[Any],
     results: Sequence[ProgramOutput], constants: dict[str, Tensor], half: DType | None = None,
+    plan: MarkedByPlan | None = None,
 ) -> Any:  # fmt: skip
     """Return the results of a program.
 
     held: its parameters, buffers and constants by the names of their values. given: the tensors that it is called with.
     results: the outputs to return. constants: known numbers, by the names of their values: each is one constant however
-    often the program is walked. half: the element type of kinds under autocast; results are Float32 all the same.
+    often the program is walked. half: the element type of kinds under autocast; results are Float32 all the same. plan:
+    of its layers.
     Parameters that it overwrites are updated.
 
     Raise MspcError if a node cannot be computed, with the kind and the module, at the line of the module's source.
     """
     walk = _Walk(evaluator, constants, None if half is None else Autocast(half))
     walk.folds = not program.is_step
+    walk.layers = equal_layers(program.graph, held, written_names(program.graph), plan) if walk.folds else {}
+    walk.held = held
     tensors = iter(given)
     for each in program.inputs:
         if each.kind == "value":
@@ -343,6 +355,12 @@ class _Walk:
         self.is_differentiated = is_differentiated
         self.folds = True
         """Whether nodes of known numbers become constants."""
+        self.layers: Mapping[int, EqualLayers] = {}
+        """Equal layers of the graph, by their first nodes."""
+        self.held: Mapping[str, Tensor] = {}
+        """Parameters, buffers and constants by name."""
+        self.scopes: Mapping[str, str] = {}
+        """Other names of modules."""
         self.halved: set[str] = set()
         """Names of values that were exported in Float32, and that are halves."""
         self.values: dict[str, NamedValue] = {}
@@ -357,7 +375,17 @@ class _Walk:
 
     def run(self, graph: ExportedGraph) -> None:
         written = written_names(graph)
-        for node in graph.nodes:
+        place = 0
+        while place < len(graph.nodes):
+            found = self.layers.get(place)
+            if found is not None and self._run_layers(found):
+                place += found.size
+                continue
+            self._run_nodes(graph.nodes[place : place + 1], written)
+            place += 1
+
+    def _run_nodes(self, nodes: Sequence[ExportedNode], written: set[str]) -> None:
+        for node in nodes:
             is_made = not self.folds or written.intersection(node.results)
             found = None if is_made else self._known_result(node)
             if found is not None:
@@ -365,6 +393,38 @@ class _Walk:
                 self.delayed[node.results[0]] = node
             else:
                 self._made(node)
+
+    def _run_layers(self, layers: EqualLayers) -> bool:
+        """Run equal layers as a loop. Return False, with nothing made, if they must be inlined."""
+        inner = self
+
+        def layer(given: Sequence[Any]) -> tuple[Any, ...]:
+            nonlocal inner
+            inner = self._walk_of_layer(layers, given)
+            inner._run_nodes(layers.nodes, set())
+            return tuple([inner.named(name).read(self.evaluator.call) for _, name, _ in layers.carried])
+
+        self.evaluator.at(layers.frames, "", None)
+        carried = tuple([self.named(first).read(self.evaluator.call) for first, _, _ in layers.carried])
+        members = [[cast(Parameter, self.held[name]) for name in names] for names in layers.members.values()]
+        found = self.evaluator.layers(carried, layer, members, layers.count)
+        if found is None:
+            return False
+        for (_, inside, after), value in zip(layers.carried, found, strict=True):
+            self.values[after] = _alone(value, self.is_differentiated)
+            self.halved.update([after] if inside in inner.halved else [])
+        return True
+
+    def _walk_of_layer(self, layers: EqualLayers, given: Sequence[Any]) -> _Walk:
+        """Return the walk of the first of equal layers, before its first node."""
+        inner = _Walk(self.evaluator, self._constants, self.autocast, self.is_differentiated)
+        names = {first for first, _, _ in layers.carried}
+        inner.values = dict(self.values)
+        inner.values |= {first: _alone(value) for (first, _, _), value in zip(layers.carried, given, strict=True)}
+        inner.known = {name: known for name, known in self.known.items() if name not in names}
+        inner.delayed, inner.halved, inner.scopes = dict(self.delayed), set(self.halved), layers.scopes
+        inner._names = self._names
+        return inner
 
     def _made(self, node: ExportedNode) -> None:
         self._at_node(node)
@@ -376,7 +436,8 @@ class _Walk:
     def _at_node(self, node: ExportedNode) -> None:
         """Attribute the next calls to this node."""
         precision = AS_THEY_ARE if self.autocast is not None and self.autocast.is_exported else None
-        self.evaluator.at(frames_of(node), scope_of(node), precision, node.reason)
+        scope = scope_of(node)
+        self.evaluator.at(frames_of(node), self.scopes.get(scope, scope), precision, node.reason)
 
     def _known_result(self, node: ExportedNode) -> KnownTensor | None:
         if len(node.results) != 1 or node.types[0] is None:

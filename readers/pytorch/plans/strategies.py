@@ -13,10 +13,11 @@ from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.graph import STAGE, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout
+from mspc.ir.text.families import each_of_cells
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import constrained
 from mspc.ops.op import Op
-from mspc.readers.pytorch.exported_program import ExportedProgram, NodeResult, frames_of, scope_of
+from mspc.readers.pytorch.exported_program import ExportedNode, ExportedProgram, NodeResult, frames_of, scope_of
 from mspc.readers.pytorch.plans.flow import LayerFlow
 from mspc.readers.pytorch.plans.packed import PRODUCTS, TURNS, unpacked
 from mspc.readers.pytorch.plans.written_plan import (
@@ -226,6 +227,16 @@ class LayerPlan:
             found.append(self._layout(dims, {0: self.plan.batch_axes} if cut else {}))
         return tuple(found)
 
+    def node_marks(self, node: ExportedNode) -> Any:
+        """Return everything by which the plan distinguishes nodes."""
+        held = [(self.cuts.get(name), name in self.whole) for name in node.results]
+        scope = scope_of(node)
+        return held, self.stages.get(scope), [style for name, style in self.tied.items() if name == scope]
+
+    def parameter_marks(self, name: str) -> Any:
+        """Return everything by which the plan distinguishes parameters."""
+        return self.styles.get(name), self.placed.get(name)
+
     def given(self, builder: Builder, before: int, found: Any) -> Any:
         """Give the operators from number `before` on that read parameters of the plan their strategies; return the
         results of the call that made them, held as their style requires.
@@ -236,7 +247,7 @@ class LayerPlan:
         for node in builder.nodes[before:]:
             style = self._give(node) or style
             if self.stages:
-                stage = self.stages.get(scope_inside(node.scope))
+                stage = self.stages.get(scope_inside(next(each_of_cells(node.scope))))
                 if stage is not None:
                     node.attrs[STAGE] = stage
         if style is None or not isinstance(found, Node) or not isinstance(found.type, TensorType):
@@ -276,7 +287,8 @@ class LayerPlan:
         for number, value in enumerate(node.inputs):
             is_stack = op.name == GROUPED and isinstance(value, Node) and value.op.name == "Transpose"
             name = parameter_of(value.inputs[0] if is_stack else value)
-            style = next((s for scope, s in self.tied.items() if node.scope.endswith(f"/{scope}")), None)
+            own = next(each_of_cells(node.scope)) if self.tied else ""
+            style = next((s for scope, s in self.tied.items() if own.endswith(f"/{scope}")), None)
             style = self.styles.get(name) if style is None or not name else style
             if name in self.placed:
                 cuts = dict(self.placed[name])
