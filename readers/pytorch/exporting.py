@@ -162,10 +162,13 @@ def _natural_order(name: str) -> list[Any]:
 def _exported(
     torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any], to: Path, where: str
 ) -> Exported:
-    with _error_message(f"PyTorch cannot export {where}"), warnings.catch_warnings(), own_gradients(torch) as lost:
+    with (
+        _error_message(f"PyTorch cannot export {where}"), warnings.catch_warnings(), own_gradients(torch) as lost,
+        recorded_checkpoints(torch),
+    ):  # fmt: skip
         warnings.simplefilter("ignore")
         inputs, named = _each_its_own(torch, (inputs, named))
-        program = torch.export.export(module, inputs, named, strict=False)
+        program = _program(torch, module, inputs, named)
         unknown = _unknown_kinds(program)
         if unknown:
             rules = torch.export.default_decompositions()
@@ -188,10 +191,78 @@ def _exported(
     return Exported(to, same, own_plan=plan)
 
 
+def _program(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return the exported program: as PyTorch runs the module, else without layer drop, else as its compiler reads it.
+    Raise the first error."""
+    try:
+        return torch.export.export(module, inputs, named, strict=False)
+    except Exception as error:
+        with contextlib.suppress(Exception), without_layer_drop(torch) as lines:
+            program = torch.export.export(module, inputs, named, strict=False)
+            for line in lines:
+                text = (
+                    f"{line}: a number drawn here decides whether a layer runs, which no exported program can say: "
+                    "every layer runs"
+                )
+                say_once(f"layer drop {line}", text)
+            return program
+        with contextlib.suppress(Exception):
+            return torch.export.export(module, inputs, named, strict=True)
+        raise error
+
+
+@contextlib.contextmanager
+def without_layer_drop(torch: Any) -> Generator[list[str]]:
+    """Let `torch.rand([])`, by which modules decide whether to skip a layer, be 1. Collect the lines of the calls."""
+    found: dict[str, None] = {}
+    lines: list[str] = []
+    original = torch.rand
+
+    def rand(*size: Any, **named: Any) -> Any:
+        if size not in ((), ([],), ((),)) or named.get("size", ()) not in ((), []):
+            return original(*size, **named)
+        caller = sys._getframe(1)
+        line = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        lines.extend([] if line in found else [line])
+        found[line] = None
+        return 1.0
+
+    torch.rand = rand
+    try:
+        yield lines
+    finally:
+        torch.rand = original
+
+
+@contextlib.contextmanager
+def recorded_checkpoints(torch: Any) -> Generator[None]:
+    """Record what `checkpoint(..., use_reentrant=True)` runs: PyTorch would export everything behind it without
+    gradients. As in PyTorch only operands with gradients make a result with one."""
+    function = importlib.import_module("torch.utils.checkpoint").CheckpointFunction
+
+    def apply(run: Any, preserve_rng_state: bool, *args: Any) -> Any:
+        trains = any(isinstance(each, torch.Tensor) and each.requires_grad for each in args)
+        with torch.set_grad_enabled(trains and torch.is_grad_enabled()):
+            return run(*args)
+
+    function.apply = staticmethod(apply)
+    try:
+        yield
+    finally:
+        del function.apply
+
+
 def _unknown_kinds(program: Any) -> list[Any]:
-    """Return the operators of ATen in a program that are not known."""
+    """Return the operators of ATen in a program that are not known, and the calls of `torch.vmap` and the like."""
     called = dict.fromkeys(node.target for node in program.graph.nodes if node.op == "call_function")
-    return [each for each in called if str(each).startswith("aten.") and kind_of(str(each)) is None]
+    return [
+        each for each in called
+        if (str(each).startswith("aten.") and kind_of(str(each)) is None) or _is_transform(each)
+    ]  # fmt: skip
+
+
+def _is_transform(target: Any) -> bool:
+    return str(getattr(target, "__module__", "")).startswith("torch._functorch")
 
 
 @contextlib.contextmanager

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mspc import Tensor, value_and_grad
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT32, INT64
 from mspc.readers.pytorch.exported_program import ExportedGraph, ExportedProgram, ExportedType
 from mspc.readers.pytorch.exporting import export_made, read_folder
 from mspc.readers.pytorch.graph_reader import read_program
+from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.sizes import with_sizes
 from tests.conftest import ROOT
 
@@ -54,6 +56,39 @@ class Rare(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return torch.special.softmax(x, 0)
+
+
+class Transformed(nn.Module):
+    """A checkpoint of the reentrant kind, a transform, and a layer that a random number may skip."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.up, self.down = kind, nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = self.up(x)
+        if self.kind == "checkpoint":
+            x = torch.utils.checkpoint.checkpoint(torch.tanh, x, use_reentrant=True)
+        elif self.kind == "vmap":
+            x = torch.vmap(lambda row: torch.tanh(row) * row.sum())(x)
+        elif not torch.rand([]) < 0.0:
+            x = torch.tanh(x)
+        return self.down(x).square().mean()
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "vmap", "layer drop"])
+def test_gradients_go_through_what_a_module_runs(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    module, x = Transformed(kind), torch.randn(4, 3)
+    network = ImportedNetwork(exported(module, x, to=tmp_path))
+    _, gradients = value_and_grad(network, None, network.trainable_params())(Tensor(x.numpy()))
+    module(x).backward()
+    for parameter, gradient in zip(network.trainable_params(), gradients, strict=True):
+        expected = module.get_parameter(parameter.name).grad.numpy()
+        np.testing.assert_allclose(gradient.asnumpy(), expected, rtol=1e-5, atol=1e-6, err_msg=parameter.name)
+    assert ("every layer runs" in capsys.readouterr().err) == (kind == "layer drop")
 
 
 def test_kinds_that_are_not_known_are_decomposed(tmp_path: Path) -> None:
