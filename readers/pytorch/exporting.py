@@ -164,7 +164,7 @@ def _exported(
 ) -> Exported:
     with (
         _error_message(f"PyTorch cannot export {where}"), warnings.catch_warnings(), own_gradients(torch) as lost,
-        recorded_checkpoints(torch),
+        recorded_checkpoints(torch), dense_flex_attention(torch),
     ):  # fmt: skip
         warnings.simplefilter("ignore")
         inputs, named = _each_its_own(torch, (inputs, named))
@@ -250,6 +250,42 @@ def recorded_checkpoints(torch: Any) -> Generator[None]:
         yield
     finally:
         del function.apply
+
+
+@contextlib.contextmanager
+def dense_flex_attention(torch: Any) -> Generator[None]:
+    """Record `flex_attention` as the matmuls, functions and softmax that it computes: PyTorch cannot write its own node
+    into a file, and refuses its gradient on a CPU."""
+    module = importlib.import_module("torch.nn.attention.flex_attention")
+    names = ("flex_attention_hop", "_validate_device", "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG")
+    before = {name: getattr(module, name, None) for name in names}
+    if None in before.values():  # another version of PyTorch
+        yield
+        return
+
+    def attention(query: Any, key: Any, value: Any, changed: Any, block_mask: Any, scale: float, *others: Any) -> Any:
+        heads = query.shape[1] // key.shape[1]
+        if heads > 1:
+            key, value = key.repeat_interleave(heads, 1), value.repeat_interleave(heads, 1)
+        scores = query @ key.transpose(-2, -1) * scale
+        places = [
+            torch.arange(size, device=query.device).view([-1 if dim == own else 1 for dim in range(4)])
+            for own, size in enumerate(scores.shape)
+        ]
+        scores = changed(scores, *places)
+        scores = torch.where(block_mask[-1](*places), scores, -float("inf"))
+        seen = scores.amax(-1, keepdim=True) > -float("inf")
+        weights = torch.softmax(torch.where(seen, scores, 0.0), -1) * seen
+        found = weights.to(value.dtype) @ value
+        return found, scores.logsumexp(-1), scores.amax(-1)
+
+    for name, new in zip(names, (attention, lambda *_: None, True), strict=True):
+        setattr(module, name, new)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            setattr(module, name, old)
 
 
 def _unknown_kinds(program: Any) -> list[Any]:

@@ -21,6 +21,7 @@ from mspc.readers.pytorch.sizes import with_sizes
 from tests.conftest import ROOT
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+flex_attention = pytest.importorskip("torch.nn.attention.flex_attention")
 nn = torch.nn
 
 
@@ -89,6 +90,38 @@ def test_gradients_go_through_what_a_module_runs(
         expected = module.get_parameter(parameter.name).grad.numpy()
         np.testing.assert_allclose(gradient.asnumpy(), expected, rtol=1e-5, atol=1e-6, err_msg=parameter.name)
     assert ("every layer runs" in capsys.readouterr().err) == (kind == "layer drop")
+
+
+class Flexible(nn.Module):
+    """`flex_attention` with a learnt score, a mask with a row that sees nothing, and fewer heads of keys."""
+
+    def __init__(self, is_flex: bool = True) -> None:
+        super().__init__()
+        self.slopes, self.is_flex = nn.Parameter(torch.tensor([0.5, -0.3])), is_flex
+
+    def forward(self, q: Any, k: Any, v: Any) -> Any:
+        if self.is_flex:
+            mask = flex_attention.create_block_mask(lambda b, h, i, j: i > j, None, None, 6, 6, device="cpu")
+            found = flex_attention.flex_attention(
+                q, k, v, lambda score, b, h, i, j: score + self.slopes[h] * (i - j), mask, enable_gqa=True
+            )
+        else:
+            i, j = torch.arange(6)[:, None], torch.arange(6)
+            bias = torch.where(i > j, self.slopes[:, None, None] * (i - j), -float("inf"))
+            found = torch.where(i > 0, nn.functional.scaled_dot_product_attention(q, k, v, bias, enable_gqa=True), 0.0)
+        return found.square().sum()
+
+
+def test_flex_attention_is_exported_as_what_it_computes(tmp_path: Path) -> None:
+    q, k, v = torch.randn(3, 2, 6, 4), torch.randn(3, 1, 6, 4), torch.randn(3, 1, 6, 4)
+    network = ImportedNetwork(exported(Flexible(), q, k, v, to=tmp_path))
+    inputs = [Tensor(x.numpy()) for x in (q, k, v)]
+    loss, [gradient] = value_and_grad(network, None, network.trainable_params())(*inputs)
+    plain = Flexible(is_flex=False)
+    expected = plain(q, k, v)
+    expected.backward()
+    np.testing.assert_allclose(loss.asnumpy(), expected.detach().numpy(), rtol=1e-5)
+    np.testing.assert_allclose(gradient.asnumpy(), plain.slopes.grad.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_kinds_that_are_not_known_are_decomposed(tmp_path: Path) -> None:
