@@ -15,7 +15,6 @@ import numpy as np
 
 from mspc.compiler.frontend.branches import TraceSnapshot
 from mspc.compiler.frontend.cell_marks import stage_of
-from mspc.compiler.frontend.expressions import assign
 from mspc.compiler.frontend.loops import UNROLLED, LoopPlan, run_loop, tried
 from mspc.compiler.frontend.micro_batches import LOOP
 from mspc.compiler.frontend.state import Tracer
@@ -167,7 +166,7 @@ def _loops(
         if last - first > 1:
             found = _loop(tracer, frame, node, items[first:last], counterparts)
             continue
-        assign(tracer, frame, node.target, items[first])
+        tracer.assign(frame, node.target, items[first])
         found = tracer.block(frame, node.body)
     return found
 
@@ -223,7 +222,7 @@ def _held(tracer: Tracer, frame: Frame, node: ast.expr, assigned: set[str]) -> A
 def _loop(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], counterparts: Counterparts) -> Any:
     def body(turn: Value | None) -> Any:
         tracer.at(frame, node.target)
-        assign(tracer, frame, node.target, items[0])
+        tracer.assign(frame, node.target, items[0])
         return tracer.block(frame, node.body)
 
     with _names_of_all(tracer, counterparts):
@@ -234,7 +233,7 @@ def _loop(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], cou
             tracer.cells |= {id(cell): cell for cell in members}
             for cell in members[1:]:
                 tracer.reads.cell(cell)
-    assign(tracer, frame, node.target, items[-1])
+    tracer.assign(frame, node.target, items[-1])
     return found
 
 
