@@ -36,8 +36,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type as i
 from torch.utils.weak import WeakIdKeyDictionary
 
 VERSION = 2  # of `capture.json`
-FOLDER = "MSPC_CAPTURE"
-"""Environment variable with the folder of the files. `mspc capture` sets it and ends scripts after the first step."""
+FOLDER = "MSPC_CAPTURE"  # variable with the folder of the files; `mspc capture` sets it and ends scripts after a step
 DEPENDS = "a number of the program depends on data (`.item()`, or a size)"
 _WRAPPERS = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module"}
 OUTSIDE = (os.path.dirname(torch.__file__), "<", __file__)  # beginnings of files that are none of the script's
@@ -61,13 +60,20 @@ def _frames() -> tuple[tuple[str, int, str], ...]:
 
 
 def _reduction() -> str:
-    """Return the reduction of the options in the nearest frame, because dispatched calls have it as an object that
-    cannot be read: `sum`, `avg`, `max`, `min`, `product`, or `sum*0.5` for a sum of operands times 0.5."""
+    """Return `sum`, `avg`, `max`, `min`, `product`, or `sum*0.5` for a sum of operands times 0.5."""
+    # It is taken from the options in the nearest frame, because dispatched calls have an object that cannot be read.
     near = (each for frame, _ in traceback.walk_stack(None) for each in frame.f_locals.values())
-    found = (each.reduceOp for each in near if "Options" in type(each).__name__ and hasattr(each, "reduceOp"))
-    value = next(found, "sum")
+    value = next((o.reduceOp for o in near if "Options" in type(o).__name__ and hasattr(o, "reduceOp")), "sum")
     name = str(getattr(value, "op", value)).rpartition(".")[2].lower()
     return f"sum*{value.factor!r}" if name == "premul_sum" else name
+
+
+def _state(given: Mapping[str, Any]) -> list[int]:
+    """Return the seed of the generator from which an operator draws, and its offset; modulo 624 on a CPU."""
+    device = next((each.device for each in pytree.tree_leaves(given) if isinstance(each, Tensor)), given.get("device"))
+    own = torch.cuda.default_generators if "cuda" in str(device) else [torch.default_generator]
+    state = bytes((given.get("generator") or own[getattr(device, "index", 0) or 0]).get_state().numpy())
+    return [int.from_bytes(state[:8], "little"), int.from_bytes(state[8:12], "little")]
 
 
 class Recorder(TorchDispatchMode):
@@ -81,6 +87,7 @@ class Recorder(TorchDispatchMode):
         self.inputs: list[dict[str, Any]] = []
         self.values: list[Tensor] = []  # of inputs, before the step
         self.losses: list[Tensor] = []  # from which backward passes began
+        self.draws: list[Sequence[int]] = []  # (number of the node, state of the generator before it) of draws
         self._sharded: set[str] = set()  # names of DTensors
         self._modules = {id(module): name for each in models for name, module in each.named_modules()}
         self.names: Any = WeakIdKeyDictionary()
@@ -137,16 +144,12 @@ class Recorder(TorchDispatchMode):
             elif padded:  # FSDP pads the last slices of a parameter with zeros
                 given = {"self": {"tensor": self.name_of(tensor[:size])}, "pad": [0, -inner], "value": 0}
                 self._node("aten.constant_pad_nd.default", given, 0, tensor)
-            else:
-                self._view(tensor, base, shift, size)
+            else:  # another view of a storage, as flat shards of FSDP are
+                gaps = {"stride": list(tensor.stride()), "storage_offset": shift}
+                gaps = gaps if not tensor.is_contiguous() or tensor.numel() != size else {}
+                given = {"self": {"tensor": base}, "size": list(tensor.shape), **gaps}
+                self._node(f"aten.{'as_strided' if gaps else 'view'}.default", given, 0, tensor)
         return self.names[tensor]
-
-    def _view(self, tensor: Tensor, base: str, shift: int, elements: int) -> None:
-        """Add the node that views a known storage as another tensor does (as flat shards of FSDP do)."""
-        gaps = not tensor.is_contiguous() or tensor.numel() != elements
-        given = {"stride": list(tensor.stride()), "storage_offset": shift} if gaps else {}
-        given = {"self": {"tensor": base}, "size": list(tensor.shape), **given}
-        self._node(f"aten.{'as_strided' if gaps else 'view'}.default", given, 0, tensor)
 
     def _define(self, tensor: Tensor) -> list[Any]:
         """Name a tensor and return its name, element type and shape."""
@@ -163,8 +166,7 @@ class Recorder(TorchDispatchMode):
         self.nodes.append([operator, given, by_name, results, self._place()])
 
     def _place(self) -> int:
-        node = torch._C._current_autograd_node()
-        found = self._sources.get(node._sequence_nr()) if node else None
+        found = self._sources.get(node._sequence_nr()) if (node := torch._C._current_autograd_node()) else None
         if found is None:
             found = self.places.setdefault((_frames(), tuple(self._scopes)), len(self.places))
             self._sources.setdefault(torch.autograd._get_sequence_nr() - 1, found)  # that of the node of this operator
@@ -196,22 +198,21 @@ class Recorder(TorchDispatchMode):
             raise CaptureError(DEPENDS)
         given = dict(zip([each.name for each in schema.arguments], args, strict=False)) | kwargs
         named = {name: self._argument(value) for name, value in given.items()}  # before an operator overwrites them
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            self.draws.append([len(self.nodes), *_state(given)])
         result = function(*args, **kwargs)
         self._node(f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}", named, len(kwargs), result)
         return result
 
 
-def step(
-    model: Any, inputs: Any, loss: Callable[[Any], Tensor] | None = None, optimizer: Optimizer | None = None,
-    run: Callable[[], Tensor | None] | None = None,
-) -> Tensor | None:  # fmt: skip
+def step(model: Any, inputs: Any, loss: Callable[[Any], Tensor] | None = None, optimizer: Optimizer | None = None,
+         run: Callable[[], Tensor | None] | None = None) -> Tensor | None:  # fmt: skip
     """Run one training step of a model, write its program to `capture/rank_R.step`, and return the loss.
 
     inputs: a tensor, a tuple of the model's arguments or a dictionary of named ones. loss: computes the loss of the
-    model's result; None if the model returns it. optimizer: its step is part of the program; a step before makes its
-    states. run: runs the forward and backward passes in place of the model and the loss, as the schedule of a pipeline
-    does, and returns the loss, or None on a rank that has none; `model` may be a list then, of the stages of a rank.
-    Raise CaptureError if a number depends on data.
+    model's result; None if the model returns it. optimizer: its step is recorded too, after one that makes its states.
+    run: runs forward and backward in place of the model and the loss, as the schedule of a pipeline does, and returns
+    the loss or None; `model` may be a list of stages then. Raise CaptureError if a number depends on data.
     """
     args, named = ((), inputs) if isinstance(inputs, dict) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
     models = model if isinstance(model, (list, tuple)) else (model,)
@@ -264,8 +265,7 @@ def _recorded(models: Any, inputs: Any, optimizer: Optimizer | None, outside: st
     for _ in _WRAPPERS:
         models = [getattr(each, _WRAPPERS.get(type(each).__name__, ""), each) for each in models]
     parameters = [each for part in models for each in part.named_parameters()]
-    named = [("parameter", *each) for each in parameters]
-    named += [("buffer", *each) for part in models for each in part.named_buffers()]
+    named = [("parameter", *each) for each in parameters] + [("buffer", *b) for m in models for b in m.named_buffers()]
     names = {id(tensor): name for _, name, tensor in named}
     for parameter, states in optimizer.state.items() if optimizer else ():
         named += [("buffer", f"{key}.{names.get(id(parameter), '')}", state) for key, state in states.items()]
@@ -288,7 +288,7 @@ def _recorded(models: Any, inputs: Any, optimizer: Optimizer | None, outside: st
               for group in dist.distributed_c10d._world.pg_map}  # fmt: skip
     content = {"version": VERSION, "torch": torch.__version__, "script": os.path.basename(sys.argv[0]), "rank": rank,
                "ranks": ranks, "groups": groups, "inputs": recorder.inputs, "nodes": recorder.nodes,
-               "places": list(recorder.places), "outputs": outputs}  # fmt: skip
+               "places": list(recorder.places), "outputs": outputs, "draws": recorder.draws}  # fmt: skip
     path = Path(os.environ.get(FOLDER, "capture"), f"rank_{rank}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:

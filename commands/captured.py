@@ -49,11 +49,12 @@ def capture_step(folder: Path, session: Session) -> CapturedCall:
     from mspc.readers.pytorch.network import ImportedNetwork
     from mspc.readers.pytorch.reasons import with_reasons
 
-    rank = session.rank
+    planned = session.size > 1 and ranks_in(folder) == 1
+    rank = 0 if planned else session.rank
 
     def make() -> tuple[Any, Sequence[TensorType]]:
         step = read_rank(folder, rank)
-        if step.ranks != session.size:
+        if step.ranks != session.size and not planned:
             raise MspcError(f"{step.program.name} is of one of {step.ranks} ranks, not of {session.size}")
         session.initialized = True
         session.groups.update(step.groups)
@@ -61,7 +62,8 @@ def capture_step(folder: Path, session: Session) -> CapturedCall:
         return network, network.input_types
 
     captured = capture_made(make, folder, session, lambda types: "full_batch")
-    return replace(captured, context=replace(captured.context, parallel_mode="stand_alone"))
+    mode = "semi_auto_parallel" if planned else "stand_alone"
+    return replace(captured, context=replace(captured.context, parallel_mode=mode))
 
 
 class ValuesOfRanks:

@@ -117,7 +117,8 @@ def compile_target(target: str, options: CompileOptions) -> None:
             say_once(name, text)
         for text in first.compiled.traced.warnings:
             print(f"warning: {text}", file=sys.stderr)
-    notes = _write_others(options, first.compiled, captured.script)
+    is_module = not timed and (is_imported(found.target) or options.imported.torch)
+    notes = _write_others(options, first.compiled, captured.script, is_module)
     if options.json is None and loudness.quiet:
         return  # nobody reads the table
     report = make_table()
@@ -164,9 +165,9 @@ def _check_files(options: CompileOptions) -> None:
         )
 
 
-def _write_others(options: CompileOptions, compiled: Compiled, script: object) -> list[str]:
+def _write_others(options: CompileOptions, compiled: Compiled, script: object, is_module: bool) -> list[str]:
     """Write the files outside the folder and return notes on their content. Raise MspcError if one cannot be written
-    or the network has stages, which code for DTensor does not support."""
+    or the network has stages, which code for DTensor does not support. is_module: the network is one of PyTorch."""
     notes: list[str] = []
     if options.schedule is not None:
         from mspc.commands.report.plan_summary import write_schedule_file  # late, as above
@@ -175,10 +176,14 @@ def _write_others(options: CompileOptions, compiled: Compiled, script: object) -
     if options.out_torch is not None:
         from mspc.ir.files.atomic_writing import write_atomically  # late, as above
         from mspc.readers.pytorch.plans.torch_code import plan_back, torch_code
+        from mspc.readers.pytorch.plans.torch_placements import placed_plan, placements_code
 
         if compiled.config.pipeline_stages > 1:
             raise MspcError("--out-torch writes plans of layers, and this one has stages")
-        code = torch_code(plan_back(compiled.graph), str(script), compiled.compile_id)
+        if is_module:
+            code = torch_code(plan_back(compiled.graph), str(script), compiled.compile_id)
+        else:
+            code = placements_code(placed_plan(compiled.graph), str(script), compiled.compile_id)
         write_atomically(options.out_torch, lambda file: file.write(code.encode()))
     return notes
 
@@ -320,13 +325,14 @@ def _launch(target: NamedTarget | Path, options: CompileOptions, session: Sessio
 
 
 def _with_ranks_of(folder: Path, options: CompileOptions) -> CompileOptions:
-    """Return the options with the number of ranks of a capture. Raise MspcError if another one is asked for."""
+    """Return the options with the number of ranks of a capture; that of one device may be planned for any number. Raise
+    MspcError if another one is asked for."""
     from mspc.commands.captured import ranks_in  # late: few commands read captures
 
     ranks = ranks_in(folder)
-    if options.ranks not in (None, ranks):
+    if options.ranks not in (None, ranks) and ranks > 1:
         raise MspcError(f"{folder} was captured on {ranks} ranks, not on {options.ranks}", code="E0112")
-    return replace(options, ranks=ranks)
+    return replace(options, ranks=ranks if ranks > 1 else options.ranks or 1)
 
 
 def _own_launch(target: NamedTarget | Path, options: CompileOptions, session: Session) -> CapturedCall:
@@ -338,8 +344,6 @@ def _own_launch(target: NamedTarget | Path, options: CompileOptions, session: Se
         from mspc.commands.imported import capture_imported  # late: few networks come from PyTorch
 
         return capture_imported(target, options.imported, options.inputs, session)
-    if options.out_torch is not None:
-        raise MspcError(f"--out-torch is for a network of PyTorch, and {target_name(target)} is none")
     if options.imported != NOTHING_SAID:
         raise MspcError(
             f"{options.imported.given} is for a network of PyTorch, and {target_name(target)} is none",

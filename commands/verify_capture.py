@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mspc.commands.captured import ranks_in
+from mspc.commands.captured_draws import place_draws
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
@@ -31,7 +32,7 @@ from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.verification import plain_network
 
 if TYPE_CHECKING:
-    from mspc.readers.pytorch.captured import CapturedStep
+    from mspc.readers.pytorch.captured import CapturedStep, DrawState
 
 _CLASS = re.compile(r"-[^/]*")
 WAITS = ("_c10d_functional.wait_tensor.default", "_c10d_functional._wrap_tensor_autograd.default")
@@ -74,20 +75,20 @@ def programs_of_captures(folder: Path, single: Path) -> CapturedPrograms:
             f"{single} has {ranks_in(single)} ranks, and one device is needed to compare with",
             notes=["mspc capture script.py --ranks 1 --out DIR records one"],
         )
-    ((_, step, _),) = _kinds(single)
-    one, results, values = _program(step, single)
+    ((_, one_step, _, one_states),) = _kinds(single)
+    one, results, values = _program(one_step, single)
     steps = _kinds(folder)
     shapes = {p.name: p.tensor_type.shape for p in one.parameters}
-    mesh = placed.mesh_of([step for _, step, _ in steps])
-    graphs = [_program(step, folder)[:2] for _, step, _ in steps]
-    stages = placed.axes_of_messages([step for _, step, _ in steps], mesh)
+    mesh = placed.mesh_of([step for _, step, *_ in steps])
+    graphs = [_program(step, folder)[:2] for _, step, *_ in steps]
+    stages = placed.axes_of_messages([step for _, step, *_ in steps], mesh)
     named = [_Named({parameter.name for parameter in graph.parameters}, {*found}, folder) for graph, found in graphs]
     whole = _Named({*shapes}, {*results}, single)
     all_names = set[str]().union(*(each.names for each in named))
     _check_same(whole, _Named(all_names, {result for each in named for result in each.results}, folder))
     batch: Layout | None = None
     kinds: list[RankKind] = []
-    for (ranks, each, members), (graph, found), own in zip(steps, graphs, named, strict=True):
+    for (ranks, each, members, _), (graph, found), own in zip(steps, graphs, named, strict=True):
         _check_same(whole.of_stage(own) if stages else whole, own)
         layouts: dict[str, Layout] = {}
         for parameter in graph.parameters:
@@ -104,6 +105,8 @@ def programs_of_captures(folder: Path, single: Path) -> CapturedPrograms:
             if isinstance(value.type, TensorType) and f"{name}.grad" in each.placements:
                 value.layout = placed.layout(each, mesh, f"{name}.grad", value.type.shape, shapes[name])
         kinds.append(RankKind(ranks, graph, _own_groups(graph, members)))
+    states = [(step, of_ranks) for _, step, _, of_ranks in steps]
+    place_draws(one, (one_step, one_states), kinds, states, mesh, stages)
     groups: list[tuple[int, ...]] = []
     if batch is not None:
         axes = [axis for dim in batch.dims for axis in dim]
@@ -147,20 +150,23 @@ Members = Mapping[str, tuple[tuple[int, ...], ...]]
 """The ranks of each group of a kind's program, as each rank of the kind has them."""
 
 
-def _kinds(folder: Path) -> list[tuple[tuple[int, ...], CapturedStep, Members]]:
-    """Return (the ranks, the step of the first, their groups) of each kind; ranks that differ in more than groups are
-    kinds of their own."""
-    from mspc.readers.pytorch.captured import groups_of, read_rank
+def _kinds(folder: Path) -> list[tuple[tuple[int, ...], CapturedStep, Members, Sequence[Sequence[DrawState]]]]:
+    """Return (the ranks, the step of the first, their groups, the states before draws of each) of each kind; ranks that
+    differ in more than groups and seeds are kinds of their own."""
+    from mspc.readers.pytorch.captured import groups_of, read_rank, states_of
     from mspc.readers.pytorch.captured_kinds import read_kinds
 
     count, kinds = ranks_in(folder), read_kinds(folder)
     found: list[tuple[tuple[int, ...], Members]] = []
+    states: dict[int, Sequence[DrawState]] = {}
     for kind in kinds:
         members = groups_of(folder, kind)
         found += [(kind.ranks, members)] if members is not None else [((rank,), {}) for rank in kind.ranks]
+        states |= zip(kind.ranks, states_of(folder, kind), strict=True) if members is not None else ()
     found = found or [((rank,), {}) for rank in range(count)]
-    steps = [(ranks, read_rank(folder, ranks[0], kinds), members) for ranks, members in found]
-    for ranks, step, _ in steps:
+    read = [(ranks, read_rank(folder, ranks[0], kinds), members) for ranks, members in found]
+    steps = [(ranks, step, members, [states.get(rank, step.states) for rank in ranks]) for ranks, step, members in read]
+    for ranks, step, *_ in steps:
         check_waits(step)
         if step.ranks != count:
             raise MspcError(f"{step.program.name} is of rank {ranks[0]} of {step.ranks}, not of {count}")

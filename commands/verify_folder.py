@@ -17,7 +17,7 @@ from mspc.compiler.in_memory import read_network
 from mspc.compiler.pipeline import VIEWS, shared_passes
 from mspc.compiler.rank_graphs import copied
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import STAGES, Graph, Parameter, Value
+from mspc.ir.graph import STAGES, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
@@ -31,7 +31,7 @@ from mspc.runtime.program import PROGRAM, Program, load_program, load_slices, sl
 from mspc.verify.global_batch import GlobalBatchNetwork
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.pytorch.against import against_torch
-from mspc.verify.same_values import FirstOperator
+from mspc.verify.same_values import MARK, FirstOperator
 from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.verification import STEPS, PlainNetwork, Verified, VerifiedProgram, plain_network, verified
 
@@ -95,12 +95,10 @@ def verify_folder(
 
 
 def locate(found: Verified, programs: Callable[[], ToProve], seed: int) -> None:
-    """Name the first wrong value, if values differ and no operator is known to be the first.
-
-    A folder's operators have no numbers by which ranks and one device are matched, and fused ones have none in scripts
-    either. The proof of `--scale` matches values by their numbers.
+    """Name the first wrong value, if values of ranks differ, by the proof of `--scale`: it knows values without a
+    counterpart of one device, and the change that would make them right.
     """
-    if found.first is not None or all(row.same or row.kind.startswith("reference") for row in found.rows):
+    if all(row.same or row.kind.startswith("reference") for row in found.rows):
         return  # one device may be wrong as well
     from mspc.commands.report.scale import first_wrong, told_nodes  # late: most runs find no difference
     from mspc.verify.scale.proof import first_difference
@@ -114,8 +112,26 @@ def locate(found: Verified, programs: Callable[[], ToProve], seed: int) -> None:
     nodes = told_nodes(proof)
     if proof.same or not nodes:
         return
-    found.first = FirstOperator(nodes[0][2])
+    kind, node = nodes[0][1:]
+    if found.first is None or not _is_made_of(kind, node, found.first.node):
+        found.first = FirstOperator(node)
     found.note = "; ".join((*first_wrong(proof), *given.places(proof)))
+
+
+def _is_made_of(kind: RankKind, node: Node, other: Node) -> bool:
+    """Whether a node of a kind is computed from an operator of one device, as far as that is known by its number."""
+    from mspc.verify.scale.readers import Readers  # late, as in `locate`
+
+    number = other.attrs.get(MARK)
+    own = [each for graph in kind.graph.graphs() for each in graph.nodes if number in _numbers(each)]
+    readers = Readers(kind.graph)
+    return any(node in readers.behind(each) for each in own if each is not node)
+
+
+def _numbers(node: Node) -> Sequence[object]:
+    """Return the numbers of the operators of one device that a node computes."""
+    number = node.attrs.get(MARK)
+    return number if isinstance(number, tuple | list) else () if number is None else (number,)
 
 
 def fed_layouts(program: Program) -> tuple[Layout, ...]:

@@ -319,7 +319,8 @@ def _compared(comparison: Comparison, device: OneDevice, ranks: ManyRanks) -> Ve
     found = Verified(comparison.results(executed) + gradients + comparison.parameters(executed), first)
     if any(not row.same for row in found.rows) and found.first is None:
         _search(found, comparison, device, ranks, executed)
-    wrong = comparison.gathered(executed)
+    apart = {row.name for row in found.rows if row.kind == "parameter" and not row.same}
+    wrong = [row for row in comparison.gathered(executed) if row.name not in apart]
     if wrong:
         found.rows += wrong
         found.note = found.note or f"the slices of {wrong[0].name} are right, and wrong after they are gathered"

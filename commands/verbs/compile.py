@@ -23,7 +23,7 @@ SchedulePicture = Annotated[
 ]
 TorchPlan = Annotated[
     Path | None,
-    typer.Option("--out-torch", metavar="FILE", help="Write the plan of model.pt2 in DTensor's words: plan.py."),
+    typer.Option("--out-torch", metavar="FILE", help="Write the plan in DTensor's words: plan.py."),
 ]
 ScheduleMachine = Annotated[
     str, typer.Option("--machine", metavar="NAME|FILE", help="The machine of --schedule, as of mspc search [h200].")

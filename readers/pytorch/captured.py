@@ -13,7 +13,7 @@ from typing import Any
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.stored_tensors import StoredSlice, TensorPieces, box_of_shape
 from mspc.ir.diagnostics import Frames, Location, MspcError
-from mspc.ir.files.parsing import entry, list_in, object_in, parsed_json, text_in, whole_in
+from mspc.ir.files.parsing import LARGEST_SIZE, entry, list_in, object_in, parsed_json, text_in, whole_in
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, DType, TensorType, dtype_of
 from mspc.readers.pytorch.archive import MOST_DIMENSIONS, NOT_HERE, Archive, ProgramWeights
@@ -65,13 +65,18 @@ class Placement:
     placements: tuple[str, ...] = ()
 
 
+DrawState = tuple[int, int]
+"""The seed of a generator, and the place in its numbers."""
+
+
 @dataclass(frozen=True)
 class CapturedStep:
     """A training step as one rank of `ranks` runs it.
 
     program: its groups are named by their dimension of a mesh, if known, and their ranks. groups: the ranks of each.
     about: the description that the script or a mesh gave each. placements: of parameters, buffers and inputs, as
-    PyTorch has them, by name, and of gradients that are DTensors, by the parameter's name and `.grad`.
+    PyTorch has them, by name, and of gradients that are DTensors, by the parameter's name and `.grad`. draws: the lines
+    of each operator that may draw random numbers. states: of the generators before these.
     """
 
     program: ExportedProgram
@@ -80,6 +85,8 @@ class CapturedStep:
     groups: Mapping[str, tuple[int, ...]]
     about: Mapping[str, str]
     placements: Mapping[str, Placement] = field(default_factory=dict[str, Placement])
+    draws: tuple[Frames, ...] = ()
+    states: tuple[DrawState, ...] = ()
 
     @property
     def has_loss(self) -> bool:
@@ -150,6 +157,24 @@ def groups_of(folder: Path, kind: CapturedKind) -> Mapping[str, tuple[tuple[int,
     return dict(zip(named, zip(*listed, strict=True), strict=True))
 
 
+def states_of(folder: Path, kind: CapturedKind) -> list[tuple[DrawState, ...]]:
+    """Return the states of generators before draws on each rank of a kind, in the order of the ranks."""
+    path = folder / f"rank_{kind.traced}.step"
+    slopes = tuple({p: n for p, n in each.items() if p[0] == "draws"} for each in kind.slopes)
+    try:
+        content = {"draws": object_in(parsed_json(Archive(path).text(CONTENT)), "it").get("draws", [])}
+        return [_draws(replace(kind, slopes=slopes).program_of(rank, content))[1] for rank in kind.ranks]
+    except ValueError as error:
+        raise MspcError(f"{path} and {folder / RANKS} do not fit each other: {error}", code="E0116") from None
+
+
+def _draws(content: Mapping[str, Any], nodes: int = LARGEST_SIZE) -> tuple[list[int], tuple[DrawState, ...]]:
+    """Return the numbers of nodes that draw, and the states before. nodes: their number."""
+    found = [_tuple(each, "a draw", 3) for each in list_in(content.get("draws", []), "its draws")]
+    states = tuple((whole_in(seed, "a seed", 0, 1 << 64), whole_in(place, "a draw", 0)) for _, seed, place in found)
+    return [whole_in(number, "a draw", 0, nodes - 1) for number, _, _ in found], states
+
+
 def _label(about: str, ranks: Sequence[int]) -> str:
     """Return the name of a group, which all of its ranks have for it: its description and its ranks."""
     return f"{_DESCRIBED.sub('', about) or 'ranks'} {'-'.join(map(str, ranks))}"
@@ -191,6 +216,8 @@ class _StepReader:
             if owner.get("value") is not None:
                 tensors[name] = self._value(owner["value"], inputs[-1].type, name)
         nodes = [self._node(each, f"node {at}") for at, each in enumerate(list_in(self._entry("nodes"), "its nodes"))]
+        numbers, states = _draws(self.content, len(nodes))
+        draws = tuple(nodes[number].frames for number in numbers)
         nodes = [node for node in nodes if not _NOTHING.match(node.target)]
         nodes = _with_messages(nodes, {self.labels[name]: groups[name] for name in groups})
         outputs = [self._output(each, placements) for each in list_in(self._entry("outputs"), "its outputs")]
@@ -208,7 +235,7 @@ class _StepReader:
         used = {self.labels[name]: name for name in groups if name in self.used}
         return CapturedStep(
             program, self.rank, self.ranks, {label: groups[name] for label, name in used.items()},
-            {label: about[name] for label, name in used.items()}, placements,
+            {label: about[name] for label, name in used.items()}, placements, draws, states,
         )  # fmt: skip
 
     def _list(self, owner: Mapping[str, Any], name: str, where: str) -> list[Any]:

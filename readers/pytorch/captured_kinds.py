@@ -109,9 +109,9 @@ def differences(first: Any, other: Any, path: Place = ()) -> Iterator[tuple[Plac
 
 
 def _may_differ(place: Place) -> bool:
-    """Return whether ranks of one kind may have other numbers at a place: arguments, and ranks, but no sizes."""
+    """Return whether ranks of one kind may have other numbers at a place: arguments, ranks and seeds, but no sizes."""
     first, inner = place[0], place[2:3]
-    return first in ("rank", "groups") or (first, *inner) in (("nodes", 1), ("inputs", "mesh"))
+    return first in ("rank", "groups", "draws") or (first, *inner) in (("nodes", 1), ("inputs", "mesh"))
 
 
 def _slopes(first: Any, other: Any, distance: int) -> Slopes | None:

@@ -14,6 +14,7 @@ import torch.distributed._functional_collectives as functional
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.utils.checkpoint import checkpoint
 
 import mspc.capture
 
@@ -276,7 +277,7 @@ def over_tensor(parameters: list[nn.Parameter]) -> None:
 
 def mean_over_data(parameters: list[nn.Parameter]) -> None:
     for parameter in parameters:
-        gradient = parameter.grad.to_local() if MESH else parameter.grad
+        gradient = getattr(parameter.grad, "_local_tensor", parameter.grad)
         gradient.copy_(summed(gradient, "data") / size(AXIS))
 
 
@@ -290,6 +291,16 @@ def one_forgotten(parameters: list[nn.Parameter]) -> None:
 def row_parallel_right(self: Network, x: Tensor, y: Tensor) -> Tensor:
     out = reduced(torch.relu(copied(x, "both") @ self.up) @ self.down, "both")
     return ((out - y) ** 2).mean()
+
+
+def dropped(self: Network, x: Tensor, y: Tensor) -> Tensor:
+    """Ranks with the same rows have other seeds. A recomputed mask is the same one."""
+    torch.manual_seed(place("data") + (4 * place("tensor") if IS_WRONG else 0))
+
+    def layer(x: Tensor) -> Tensor:
+        return nn.functional.dropout(torch.tanh(x @ self.up), 0.25) @ self.down  # here
+
+    return ((checkpoint(layer, x, use_reentrant=False) - y) ** 2).mean()
 
 
 def laid(x: Tensor, dim: int) -> Tensor:
@@ -331,6 +342,7 @@ STEPS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "doubled sum": lambda: (Network(doubled, **PARALLEL), (x, y)),
     "read too early": lambda: (Network(unfinished, **PARALLEL, scale=torch.ones(WIDTH)), (x, y)),
     "norm of slices": lambda: (Network(row_parallel_right, **PARALLEL), (x, y), clipped),
+    "masks": lambda: (Network(dropped, **OF_DATA), HALVES, mean_over_data),
     "old slices": lambda: (Network(data_parallel, **OF_DATA), HALVES, old_shards),
     "wrong group": lambda: (Network(data_parallel, **OF_DATA), HALVES, over_tensor),
     "one forgotten": lambda: (Network(data_parallel, **OF_DATA), HALVES, one_forgotten),

@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parent / "silent_errors.py"
 LINES = SCRIPT.read_text().splitlines()
 NAMES = [match[1] for line in LINES if (match := re.match(r'    "([^"]+)": lambda', line))]
 TAKEN = [name for place, name in enumerate(NAMES) if is_taken(place, 3)]
-ON_FOUR = {"largest over a group", "wrong group"}
+ON_FOUR = {"largest over a group", "wrong group", "masks"}
 SAID = {
     "row parallel bias": "adds bias on each of 2 ranks",
     "column parallel gradient": "all_reduce of the sum over ranks 0, 1, and groups alike, is missing after MatMul",
@@ -34,6 +34,7 @@ SAID = {
     "valid rows": "all_reduce of the mean over ranks 0, 1, and groups alike, is missing after ReduceSum",
     "norm of slices": "all_reduce of the sum over ranks 0, 1",
     "wrong group": "is over ranks 0, 1, and should be over ranks 0, 2",
+    "masks": "random numbers differ on ranks 0 and 1, which have the same values there",
     "one forgotten": "all_reduce of the mean over ranks 0, 1, and groups alike, is missing after MatMul",
 }
 """The change that the message names. Errors of two places have none."""

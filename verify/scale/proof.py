@@ -27,7 +27,7 @@ from mspc.verify.scale.compared import Compared, compared, largest_change, maker
 from mspc.verify.scale.execution import Deadlock, KindRun, KindState, Seen, run_step
 from mspc.verify.scale.meetings import CollectiveRequest, NodeError
 from mspc.verify.scale.memory_use import MemoryFound, memory_of_kinds
-from mspc.verify.scale.rank_kinds import Divided, RankKind, Slices, alike, divided, flat
+from mspc.verify.scale.rank_kinds import Divided, RankKind, Slices, alike, divided, flat, met_by
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.reference import OneDeviceReference, OwnRows, OwnRowsReference
 from mspc.verify.scale.relations import likeness
@@ -288,7 +288,7 @@ class SmallProgram:
         return self.repaired(watch, found) if self.batch is not None else found
 
     def _first_of(self, watch: ValueWatch) -> FirstWrong | None:
-        first = watch.first(self._not_right(watch) if self.batch is not None and watch.whole else None)
+        first = watch.first(self._not_right(watch) if watch.whole else None)
         if first is not None and (not watch.whole or self._is_of_what_differs(first)):
             return first
         if not watch.whole:
@@ -302,18 +302,25 @@ class SmallProgram:
 
     def _not_right(self, watch: ValueWatch) -> set[Value]:
         """Return the values from which the first wrong ones that ranks hand out or store are computed, not by way of
-        right ones: values may be divided otherwise than those of one device in between, and be right afterwards."""
+        right ones: values may be divided otherwise than those of one device in between, and be right afterwards, and
+        those that passes put in have no counterpart."""
         wrong = [row for row in self.rows if not row.same]
         found: set[Value] = set()
+        readers = {id(kind): Readers(kind.graph) for kind in self.kinds}
+        waiting: list[tuple[RankKind, Value]] = []
         for kind in self.kinds:
             rows = [row for row in wrong if row.kind is kind and row.step == wrong[0].step]
-            readers = Readers(kind.graph)
-            waiting: list[Value] = [*makers(kind.graph, rows)]
-            for value in waiting:
-                if value not in found:
-                    found.add(value)
-                    waiting += (source for source in readers.read_by(value) if source not in watch.right)
-                    found.update(source for source in readers.read_by(value) if source in watch.right)
+            waiting += ((kind, value) for value in makers(kind.graph, rows))
+        for kind, value in waiting:
+            if value not in found:
+                found.add(value)
+                for source in readers[id(kind)].read_by(value):
+                    if source in watch.right:
+                        found.add(source)
+                    else:
+                        waiting.append((kind, source))
+                if isinstance(value, Node) and self.batch is None:
+                    waiting += met_by(kind, value, self.kinds)
         return found
 
     def _is_of_what_differs(self, first: FirstWrong) -> bool:

@@ -87,6 +87,22 @@ class RankKind:
         self.mesh = _mesh(self)
 
 
+def met_by(kind: RankKind, node: Node, kinds: Sequence[RankKind]) -> Iterator[tuple[RankKind, Node]]:
+    """Return the nodes of other kinds whose operands may be part of what a node of this one gives."""
+    if isinstance(node.op, ReceiveFromStage):
+        wanted: Any = lambda op: isinstance(op, SendToStage) and op.sr_tag == node.op.sr_tag  # type: ignore[attr-defined]  # a message's
+    elif isinstance(node.op, Collective):
+        members = {rank for op in kind.ops_of(node.op) for rank in op.members}  # type: ignore[attr-defined]  # a collective's
+        if members <= {*kind.ranks}:
+            return
+        wanted = lambda op: type(op) is type(node.op) and not members.isdisjoint(op.members)
+    else:
+        return
+    for other in kinds:
+        if other is not kind:
+            yield from ((other, each) for graph in other.graph.graphs() for each in graph.nodes if wanted(each.op))
+
+
 def told_apart(ops: Sequence[Any]) -> tuple[list[Any], list[int]]:
     """(those of some operators that differ, for each of them all the number of its own). Most ranks share one object
     with others, whose fields need not be looked at again."""

@@ -30,7 +30,7 @@ from mspc.runtime.comm.interface import pieces
 from mspc.verify.scale.blame import ranks_in_words
 from mspc.verify.scale.execution import KindRun, KindState, computed
 from mspc.verify.scale.meetings import along_axes
-from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, axes_of_groups, flat, mapped, narrowed
+from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, aligned, axes_of_groups, flat, mapped, narrowed
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.relations import added, axes_along, ranks_along
 
@@ -219,14 +219,17 @@ def _terms(kind: RankKind, node: Node) -> Iterator[Edit]:
             label = value.label if isinstance(value, Node) else value.name
             count = math.prod(kind.mesh[axis] for axis in axes)
             words = f"{node.label} adds {label} on each of {count} ranks, whose results are added up"
-            yield Edit(kind, node, words, _term_once(place, axes, count))
+            yield Edit(kind, node, words, _term_once(kind, place, axes, count))
 
 
-def _term_once(place: int, axes: Sequence[int], count: int) -> Callable[[Array, Sequence[Array]], Array | None]:
+def _term_once(
+    kind: RankKind, place: int, axes: Sequence[int], count: int
+) -> Callable[[Array, Sequence[Array]], Array | None]:
     def make(value: Array, operands: Sequence[Array]) -> Array | None:
         term, other = operands[place], operands[1 - place]
         if any(term.shape[axis] > 1 for axis in axes) or all(other.shape[axis] == 1 for axis in axes):
             return None  # it differs on the ranks, or all terms do not
+        other, term = aligned([other, term], kind.depth)
         return other + term / count
 
     return make

@@ -368,7 +368,7 @@ def plan_back(graph: Graph) -> PlanBack:
     trained = [p for p in graph.parameters if p.kind == "parameter"]
     layouts = [p.layout for p in graph.parameters if isinstance(p.layout, Layout)]
     ranks = max((math.prod(layout.mesh) for layout in layouts), default=1)
-    data = _data_axis(graph)
+    data = data_axis(graph)
     belonging = set(states(trained))
     own = [p for p in trained if p.name not in belonging]
     users = {value: [*dict.fromkeys(user for user, _ in found)] for value, found in graph.users().items()}
@@ -464,7 +464,7 @@ def _of_rows(node: Node, data: Axis | None) -> bool:
     return True
 
 
-def _data_axis(graph: Graph) -> Axis | None:
+def data_axis(graph: Graph) -> Axis | None:
     """Return the axis that cuts the rows of the first input that is cut."""
     wrong: list[tuple[str, Node | None]] = []
     found: Axis | None = None

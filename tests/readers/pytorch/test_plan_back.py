@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,10 +14,15 @@ import numpy as np
 import pytest
 
 from benchmarks.pytorch.plans_back import PLANS, STEPS, Compared, compared
+from tests.captures import captured
+from tests.conftest import HANG
 from tests.readers.pytorch.test_layer_plans import MEGATRON, PLACES, SAMPLE, SEQUENCE, mspc
 
 torch = pytest.importorskip("torch")
 TRAINED = ("--ranks", "4", "--optimizer", "sgd:lr=1e-1")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+
 def written(
     folder: Path, layers: dict[str, str], mesh: dict[str, int], target: Path, *more: str, how: Sequence[str] = TRAINED
 ) -> str:
@@ -96,3 +105,79 @@ def test_what_is_not_written_is_refused(
     assert found.returncode == 2
     assert told in found.stderr
     assert not (tmp_path / "plan.py").exists()
+
+
+# Plans of scripts in MindSpore's style, and searched plans of captures, are written as placements.
+
+
+NETWORK = """
+import mindspore as ms, numpy as np
+from mindspore import Tensor, nn, ops
+
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy={inputs})
+
+
+class Layer(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm((8,)), nn.Dense(8, 16), nn.Dense(16, 8)
+        self.up.matmul.shard(((2, 1), (2, 1)))
+        self.down.matmul.shard(((2, 2), (1, 2)))
+
+    def construct(self, x):
+        return x + self.down(ops.tanh(self.up(self.norm(x))))
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.CellList([Layer() for _ in range(2)])
+
+    def construct(self, x, y):
+        for layer in self.layers:
+            x = layer(x)
+        return ops.square(x - y).mean()
+
+
+net = Net()
+x = Tensor(np.ones([8, 8]), ms.float32)
+nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))(x, x)
+"""
+JOB = Path(__file__).parent / "placed_training.py"
+WEIGHTS = '''PARAMETERS = {{
+    "layers.*.up.weight": ({0}Shard(0){1}),
+    "layers.*.down.weight": ({0}Shard(1){1}),
+}}'''
+
+
+@pytest.mark.parametrize(
+    ("inputs", "axes", "parameters"),
+    [("((2, 1), (2, 1))", '("tp",)', WEIGHTS.format("", ",")),
+     ("'full_batch'", '("tp0", "tp1")', WEIGHTS.format("Replicate(), ", ""))],
+    ids=["rows", "all rows"],
+)  # fmt: skip
+def test_a_script_runs_under_pytorch_as_it_is_placed(inputs: str, axes: str, parameters: str, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NETWORK.format(inputs=inputs))
+    found = mspc("compile", "net.py", "--ranks", "4", "--out-torch", "plan.py", "--out", "graph", "-q", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    code = (tmp_path / "plan.py").read_text()
+    assert f"AXES = {axes}\n{parameters}\n" in code
+    assert ('fully_shard(module, mesh=ranks["dp"]' in code) == (axes == '("tp",)')
+    command = [sys.executable, str(JOB), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, env=os.environ | ONE_THREAD)
+    assert done.returncode == 0, done.stderr
+    one, many = json.loads(done.stdout)
+    np.testing.assert_allclose(many, one, rtol=1e-5)
+
+
+def test_a_searched_plan_of_a_capture_is_written(tmp_path: Path) -> None:
+    captured(tmp_path / "one", 1, "capture", script=JOB)
+    for command in (
+        ("search", "one", "--ranks", "4", "--memory", "8KiB", "--out", "found.toml"),
+        ("compile", "one", "--ranks", "4", "--strategies", "found.toml", "--out", "graph", "--out-torch", "plan.py"),
+    ):
+        found = mspc(*command, "-q", cwd=tmp_path)
+        assert found.returncode == 0, found.stderr
+    code = (tmp_path / "plan.py").read_text()
+    compile(code, "plan.py", "exec")
+    assert re.search(r'"layers\.[*01]\.up\.weight": \((Shard\(0\)|Replicate\(\), Shard)', code)
