@@ -141,26 +141,17 @@ def _check(node: Node, states: Mapping[int, DrawState], layout: Layout) -> None:
     drawn: dict[DrawState, int] = {}
     cell = node.scope.removeprefix("Default").lstrip("/").replace("/", ".")
     name = f"random numbers of {cell}" if cell else "random numbers"
+    words = {rank: f"seed {seed} at offset {offset}" for rank, (seed, offset) in states.items()}
     for rank, state in sorted(states.items()):
-        index = layout.slice_index(rank)
-        other = first.setdefault(index, rank)
+        other = first.setdefault(layout.slice_index(rank), rank)
         if states[other] != state:
-            said = [f"rank {each} draws with {_in_words(states[each])}" for each in (other, rank)]
+            said = [f"rank {each} draws with {words[each]}" for each in (other, rank)]
             raise ExecutionError(
                 f"{name} differ on ranks {other} and {rank}, which have the same values there",
                 notes=[*said, "give these ranks the same seed, and let them draw equally often before"],
                 frames=node.frames, code="E1401",
             )  # fmt: skip
-    for index, rank in first.items():
-        other = drawn.setdefault(states[rank], rank)
-        if other != rank:
-            print(
-                f"warning: {name} are the same on ranks {other} and {rank}, which have other slices there: "
-                f"both draw with {_in_words(states[rank])}",
-                file=sys.stderr,
-            )
-            return
-
-
-def _in_words(state: DrawState) -> str:
-    return f"seed {state[0]} at offset {state[1]}"
+    same = [(drawn.setdefault(states[rank], rank), rank) for rank in first.values()]
+    for other, rank in [pair for pair in same if pair[0] != pair[1]][:1]:
+        said = f"{name} are the same on ranks {other} and {rank}, which have other slices there"
+        print(f"warning: {said}: both draw with {words[rank]}", file=sys.stderr)

@@ -14,7 +14,7 @@ from mspc.commands.compile import CompileOptions, FoundCall, find_call
 from mspc.commands.options import is_imported
 from mspc.commands.report.tables import check_json
 from mspc.commands.report.verification import report, report_against
-from mspc.commands.verify_folder import ToProve, give_layouts, locate, verify_folder
+from mspc.commands.verify_folder import ToProve, give_layouts, located, verify_folder
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, TracedCall, compile_traced, trace_call
@@ -80,8 +80,7 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
         judged.rows += rows
         report_against(judged, options.json, options.loudness, seed, all_rows=options.all_rows)
         return
-    compared = verified(program, seed, mpi)
-    locate(compared, lambda: of_call(found.captured, many), seed)
+    compared = located(lambda: verified(program, seed, mpi), lambda: of_call(found.captured, many), seed)
     report(compared, config, options.json, options.loudness, seed, all_rows=options.all_rows)
 
 

@@ -89,18 +89,33 @@ def verify_folder(
     if with_torch:
         report_against(against_torch(compared), options.json, options.loudness, seed, notes, options.all_rows)
         return
-    found = verified(compared, seed, mpi)
-    locate(found, lambda: of_program(program, graphs, edited), seed)
+    found = located(lambda: verified(compared, seed, mpi), lambda: of_program(program, graphs, edited), seed)
     report(found, config, options.json, options.loudness, seed, notes, options.all_rows)
 
 
-def locate(found: Verified, programs: Callable[[], ToProve], seed: int) -> None:
-    """Name the first wrong value, if values of ranks differ, by the proof of `--scale`: it knows values without a
-    counterpart of one device, and the change that would make them right.
+def located(compare: Callable[[], Verified], programs: Callable[[], ToProve], seed: int) -> Verified:
+    """Return the result of a comparison. If values of ranks differ, the first wrong one is named by the proof of
+    `--scale`: it knows values without a counterpart of one device, and the change that would make them right.
+
+    Raises:
+        NodeFailure: ranks cannot be run; it names the node that a few of them run otherwise, if there is one.
     """
-    if all(row.same or row.kind.startswith("reference") for row in found.rows):
-        return  # one device may be wrong as well
-    from mspc.commands.report.scale import first_wrong, told_nodes  # late: most runs find no difference
+    from mspc.verify.scale.blame import odd_one  # late: most runs find no difference
+
+    try:
+        found = compare()
+    except NodeFailure as error:
+        odd = odd_one(programs().kinds)
+        if odd is None or odd.even:
+            raise
+        raise NodeFailure(error.message, [odd.words, *error.notes], odd.node.frames) from None
+    if any(not row.same and not row.kind.startswith("reference") for row in found.rows):  # else one device is wrong
+        _locate(found, programs, seed)
+    return found
+
+
+def _locate(found: Verified, programs: Callable[[], ToProve], seed: int) -> None:
+    from mspc.commands.report.scale import first_wrong, told_nodes  # late, as above
     from mspc.verify.scale.proof import first_difference
     from mspc.verify.scale.small_programs import Unfit
 
@@ -110,22 +125,25 @@ def locate(found: Verified, programs: Callable[[], ToProve], seed: int) -> None:
     except (MspcError, NodeFailure, Unfit):  # the difference is reported without its place
         return
     nodes = told_nodes(proof)
-    if proof.same or not nodes:
+    if proof.same or not nodes or (found.first is not None and _is_later(*nodes[0][1:], found.first.node)):
         return
-    kind, node = nodes[0][1:]
-    if found.first is None or not _is_made_of(kind, node, found.first.node):
-        found.first = FirstOperator(node)
+    found.first = FirstOperator(nodes[0][2])
     found.note = "; ".join((*first_wrong(proof), *given.places(proof)))
 
 
-def _is_made_of(kind: RankKind, node: Node, other: Node) -> bool:
-    """Whether a node of a kind is computed from an operator of one device, as far as that is known by its number."""
-    from mspc.verify.scale.readers import Readers  # late, as in `locate`
+def _is_later(kind: RankKind, node: Node, first: Node) -> bool:
+    """Whether a node of a kind is computed from the first operator of one device that differs, or else is one that was
+    compared before it."""
+    from mspc.verify.scale.readers import Readers  # late, as above
 
-    number = other.attrs.get(MARK)
-    own = [each for graph in kind.graph.graphs() for each in graph.nodes if number in _numbers(each)]
+    number, own = first.attrs.get(MARK), _numbers(node)
+    if first is node or number is None:
+        return False
+    if own and all(isinstance(each, int) and each < number for each in own):
+        return True
     readers = Readers(kind.graph)
-    return any(node in readers.behind(each) for each in own if each is not node)
+    nodes = (each for graph in kind.graph.graphs() for each in graph.nodes if number in _numbers(each))
+    return any(node in readers.behind(each) for each in nodes if each is not node)
 
 
 def _numbers(node: Node) -> Sequence[object]:
@@ -296,7 +314,7 @@ class ToProve:
 
     def places(self, found: ScaleProof) -> tuple[str, ...]:
         """Return sentences with the positions of the reported nodes in a folder's files; () for a script."""
-        from mspc.commands.report.scale import told_nodes  # late, as in `locate`
+        from mspc.commands.report.scale import told_nodes  # late, as in `located`
 
         if self.program is None:
             return ()
@@ -305,7 +323,7 @@ class ToProve:
 
     def proved(self, seed: int) -> ScaleProof:
         """Return the result of the comparison. Raise Unfit if the program cannot be made smaller."""
-        from mspc.verify.scale.proof import prove  # late, as in `locate`
+        from mspc.verify.scale.proof import prove  # late, as in `located`
 
         found = prove(self.one, self.kinds, self.values, seed, self.own, self.batch)
         for place, row in enumerate(found.rows if self.results else ()):
@@ -332,7 +350,7 @@ def of_folder(folder: Path, options: CompileOptions) -> ToProve:
 
 def of_program(program: Program, graphs: Sequence[Graph], edited: Sequence[str]) -> ToProve:
     """Return the programs of a folder, given the graph of every rank and the files that have been edited."""
-    from mspc.verify.scale.reference import OwnRows  # late, as in `locate`
+    from mspc.verify.scale.reference import OwnRows  # late, as in `located`
 
     network = read_network(program.network, str(program.folder / PROGRAM))
     mean = bool(network.attrs.get("gradients_mean"))

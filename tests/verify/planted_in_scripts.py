@@ -24,7 +24,7 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.options import import_options
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import _program, compiled_call, of_call
-from mspc.commands.verify_folder import give_layouts, locate
+from mspc.commands.verify_folder import give_layouts, located
 from mspc.compiler.rank_graphs import copied
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph, Node
@@ -67,7 +67,6 @@ class Script:
         if imported is not None:
             options = replace(options, imported=imported)
         self.name = name
-        self.olds = []
         found, many = compiled_call(str(target), options)
         self.base = _program(found.captured, many, 0)
         self.given = of_call(found.captured, many)
@@ -115,10 +114,7 @@ class Script:
         program = replace(self.base, graph_of=graphs.__getitem__)
         if is_plain:
             program = replace(program, plain_of=graphs.__getitem__)
-        found = verified(program, 0)
-        self.before = found.first and found.first.node
-        locate(found, lambda: replace(self.given, kinds=self.kinds(graphs)), 0)
-        return found
+        return located(lambda: verified(program, 0), lambda: replace(self.given, kinds=self.kinds(graphs)), 0)
 
 
 @dataclass
@@ -182,14 +178,8 @@ def judged(
         return Outcome("NOWHERE", change, ranks, is_plain, found.note, seconds)
     node = found.first.node
     at = node.attrs.get(PLACE) in near if PLACE in node.attrs else not marks.isdisjoint(_marks(node))
-    gone = places.get(nodes[0].attrs.get(PLACE)) if change.what == "left out" else None
-    at = at or (gone is not None and gone.op.mutates and PLACE not in node.attrs and node.op.name == gone.op.name)  # type: ignore[attr-defined]
-    old = script.before
-    if old is not None:
-        was = old.attrs.get(PLACE) in near if PLACE in old.attrs else not marks.isdisjoint(_marks(old))
-        script.olds.append((was, at))
-        if was != at:
-            print("  before", "there" if was else f"ELSEWHERE {old.label}", "now", at, node.label)
+    was = places.get(nodes[0].attrs.get(PLACE, -1))
+    at = at or (was is not None and bool(was.op.mutates) and PLACE not in node.attrs and node.op.name == was.op.name)
     said = f"{node.label} ({node.attrs.get(PLACE)}, {node.attrs.get(MARK)}), not {sorted(near)}; {found.note}"
     return Outcome("there" if at else "ELSEWHERE", change, ranks, is_plain, said, seconds)
 
@@ -226,7 +216,6 @@ def main(seed: int, count: int, names: Sequence[str]) -> int:
                     where = "before fusion" if found.is_plain else "executed"
                     print(f"{number} {name} {where}: {found.verdict} ({found.seconds:.1f} s): {found.change.what} at "
                           f"{found.change.label} on ranks {found.ranks}: {found.told}", flush=True)  # fmt: skip
-            print(name, "first of operators:", Counter(script.olds))
     print(dict(counts), dict(wrong))
     return 0
 

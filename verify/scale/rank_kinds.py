@@ -88,19 +88,21 @@ class RankKind:
 
 
 def met_by(kind: RankKind, node: Node, kinds: Sequence[RankKind]) -> Iterator[tuple[RankKind, Node]]:
-    """Return the nodes of other kinds whose operands may be part of what a node of this one gives."""
-    if isinstance(node.op, ReceiveFromStage):
-        wanted: Any = lambda op: isinstance(op, SendToStage) and op.sr_tag == node.op.sr_tag  # type: ignore[attr-defined]  # a message's
-    elif isinstance(node.op, Collective):
-        members = {rank for op in kind.ops_of(node.op) for rank in op.members}  # type: ignore[attr-defined]  # a collective's
-        if members <= {*kind.ranks}:
-            return
-        wanted = lambda op: type(op) is type(node.op) and not members.isdisjoint(op.members)
-    else:
+    """Return the nodes of other kinds whose operands may be part of the result of a node of this one."""
+    given: Any = node.op
+    ops: Sequence[Any] = kind.ops_of(given) if isinstance(given, Collective) else ()
+    members = {rank for op in ops for rank in op.members}
+    if not isinstance(given, ReceiveFromStage) and members <= {*kind.ranks}:
         return
+
+    def meets(op: Any) -> bool:
+        if isinstance(given, ReceiveFromStage):
+            return isinstance(op, SendToStage) and op.sr_tag == given.sr_tag
+        return type(op) is type(given) and not members.isdisjoint(op.members)
+
     for other in kinds:
         if other is not kind:
-            yield from ((other, each) for graph in other.graph.graphs() for each in graph.nodes if wanted(each.op))
+            yield from ((other, each) for graph in other.graph.graphs() for each in graph.nodes if meets(each.op))
 
 
 def told_apart(ops: Sequence[Any]) -> tuple[list[Any], list[int]]:

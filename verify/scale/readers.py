@@ -50,7 +50,10 @@ class Readers:
                     self._results(node, region)
                 if isinstance(node.op, Loop):
                     self._carried(node, node.op)
-        self._places: dict[Value, int] = {node: place for place, node in enumerate(graph.nodes)}
+        self._places: dict[Value, int] = {}
+        for place, node in enumerate(graph.nodes):
+            inside = (value for region in node.regions for each in region.graphs() for value in each.values())
+            self._places.update(dict.fromkeys((node, *inside), place))
         self._sources: dict[Value, list[Value]] = {}
         for value, found in self._of.items():
             for reader in found:

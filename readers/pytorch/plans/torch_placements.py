@@ -6,8 +6,9 @@ computes for any placements, so that every plan can be written whose parameters 
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
@@ -53,25 +54,18 @@ def placed_plan(graph: Graph) -> Placed:
         mesh = mesh_with([(axis.stride, axis.size) for axis in axes], ranks)
     except ValueError as error:
         raise MspcError(f"--out-torch: the plan has no mesh of DTensor: {error}") from None
-    of_mesh = [Axis(stride, size) for stride, size in zip(_strides(mesh), mesh, strict=True)]
+    of_mesh = [Axis(math.prod(mesh[n + 1 :]), size) for n, size in enumerate(mesh)]
     data = of_mesh.index(batch) if batch in of_mesh else None
-    placed = {p.name: _places(p, of_mesh) for p in own}
     free = sum(number != data for number in range(len(mesh)))
     numbers = iter(range(free))
     names = tuple("dp" if n == data else "tp" if free == 1 else f"tp{next(numbers)}" for n in range(len(mesh)))
     groups = dict.fromkeys(found[1] for p in own if (found := _LAYER.match(p.name)))
     shares = sharing(own, trained, batch) == "parameters"
-    parameters = {_renamed(name): places for name, places in placed.items()}
+    parameters: dict[str, Places] = {}
+    for parameter in own:
+        owner, dot, name = parameter.name.rpartition(".")
+        parameters[owner + dot + RENAMED.get(name, name)] = _places(parameter, of_mesh)
     return Placed(mesh, names, parameters, [_places(p, of_mesh) for p in inputs], data, [*groups], shares)
-
-
-def _strides(mesh: Sequence[int]) -> Iterator[int]:
-    stride = 1
-    for size in mesh:
-        stride *= size
-    for size in mesh:
-        stride //= size
-        yield stride
 
 
 def _places(parameter: Parameter, mesh: Sequence[Axis]) -> Places:
@@ -91,11 +85,6 @@ def _places(parameter: Parameter, mesh: Sequence[Axis]) -> Places:
         for number in order:
             found[number] = dim
     return tuple(found)
-
-
-def _renamed(name: str) -> str:
-    owner, dot, own = name.rpartition(".")
-    return owner + dot + RENAMED.get(own, own)
 
 
 CODE = '''
@@ -141,19 +130,16 @@ def annotate(module: nn.Module, ranks: DeviceMesh) -> None:
 def placements_code(plan: Placed, made_of: str, compile_id: str) -> str:
     """Return the text of the file. made_of: the compiled network, in words."""
     axes = [n for n in range(len(plan.mesh)) if n != plan.data]
-    ranks = 1
-    for size in plan.mesh:
-        ranks *= size
     groups = ""
     if plan.data is not None:
         call = f'mesh=ranks["dp"], reshard_after_forward={plan.shares_parameters})'
         groups = f"    for name in GROUPS:\n        fully_shard(module.get_submodule(name), {call}\n"
         groups = (groups if plan.groups else "") + f"    fully_shard(module, {call}\n"
     lines = [
-        f'"""How {made_of} is sharded over {ranks} ranks, in DTensor\'s words.', "",
+        f'"""How {made_of} is sharded over {math.prod(plan.mesh)} ranks, in DTensor\'s words.', "",
         f"Written by `mspc compile --out-torch`, of compile {compile_id}.", "",
-        "The module is this network in PyTorch, with the same names; a cell's gamma, beta and embedding_table are weight,",
-        "bias and weight. Inputs are those of `distribute`, and results are DTensors.", '"""', "",
+        "The module is this network in PyTorch, with the same names; gamma, beta and embedding_table are weight, bias",
+        "and weight. Inputs are those of `distribute`, and results are DTensors.", '"""', "",
         "import re", "from collections.abc import Sequence", "", "from torch import Tensor, nn",
         "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh",
         *(["from torch.distributed.fsdp import fully_shard"] if plan.data is not None else []),

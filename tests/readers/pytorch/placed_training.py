@@ -1,6 +1,6 @@
-"""Three steps of a module on one device and on four processes, as a written plan places it. Argument: the plan's folder.
+"""Three steps of a module on one device and on four processes, as a written plan places it.
 
-Prints the losses of both. With `capture`, the module's step is captured instead.
+Argument: the folder of the plan. Prints the losses of both. With `capture`, the module's step is captured instead.
 """
 
 import copy
