@@ -173,11 +173,11 @@ def test_a_script_runs_under_pytorch_as_it_is_placed(inputs: str, axes: str, par
 def test_a_searched_plan_of_a_capture_is_written(tmp_path: Path) -> None:
     captured(tmp_path / "one", 1, "capture", script=JOB)
     for command in (
-        ("search", "one", "--ranks", "4", "--memory", "8KiB", "--out", "found.toml"),
+        ("search", "one", "--ranks", "4", "--memory", "6KiB", "--out", "found.toml"),
         ("compile", "one", "--ranks", "4", "--strategies", "found.toml", "--out", "graph", "--out-torch", "plan.py"),
     ):
         found = mspc(*command, "-q", cwd=tmp_path)
         assert found.returncode == 0, found.stderr
     code = (tmp_path / "plan.py").read_text()
     compile(code, "plan.py", "exec")
-    assert re.search(r'"layers\.[*01]\.up\.weight": \((Shard\(0\)|Replicate\(\), Shard)', code)
+    assert re.search(r'"layers\.\*\.up\.weight": \(Shard\(0\),\)', code)
