@@ -151,7 +151,8 @@ class ValueWatch:
             if not set(wrong.ranks) & set(wrong.kind.ranks):
                 continue  # another kind of the family has the error
             readers = self._readers_of(wrong.kind)
-            if among is not None and (node not in among or self._is_reshaped(node, readers)):
+            is_elsewhere = among is not None and node not in among
+            if is_elsewhere or (among is not None and self._are_paired and self._is_reshaped(node, readers)):
                 continue
             found = [n for n in readers.next(node, looked) if n in looked]
             if node in self._aside and not any(self._is_of(n, node, readers) for n in found):
