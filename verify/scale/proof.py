@@ -315,7 +315,7 @@ class SmallProgram:
             if value not in found:
                 found.add(value)
                 for source in readers[id(kind)].read_by(value):
-                    if source in watch.right:
+                    if source in watch.right and (self.batch is not None or watch.is_own(source)):
                         found.add(source)
                     else:
                         waiting.append((kind, source))

@@ -129,6 +129,10 @@ class ValueWatch:
         found = self._told.get(node)
         return node in self.right and node not in self._other and found is not None and found.is_whole
 
+    def is_own(self, value: Value) -> bool:
+        """Whether a right value is not that of another operator at its place of the script."""
+        return not isinstance(value, Node) or value not in self._other or not self._identities.taken_from(value)
+
     def fits(self, kind: RankKind, node: Node, value: Any) -> bool:
         """Whether another value of a node would be one of one device's at its place, as far as these are known."""
         known = self._candidates.get((id(kind), node), ())
