@@ -21,8 +21,8 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT64, TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Sample
-from mspc.passes.lib.choices import composite_conflict, rule_of
-from mspc.sharding.rules import Rule
+from mspc.passes.lib.choices import rule_of
+from mspc.verify.pytorch.samples_on_ranks import random_strategy
 from tests.ops.simulate import types_of
 from tests.random_updates import finish
 
@@ -36,21 +36,6 @@ SINGULAR = frozenset({"LogMatrixDeterminant", "MatrixInverse", "Qr", "Svd"})
 """Operators that need regular matrices, which a network does not keep."""
 LEFT_OUT = frozenset({"collective", "control", "fused", "optim"})
 """Rooms of operators that stand in no network, or are not grown here."""
-
-
-def random_strategy(op: Op, rule: Rule, ranks: int, rng: random.Random) -> tuple[tuple[int, ...], ...] | None:
-    """One legal in_strategy of an operator that has this rule; None where the draw is not legal."""
-    cuts = [1] * len(rule.sizes)
-    for f in rng.sample(range(len(cuts)), len(cuts)):
-        if f in rule.frozen:
-            continue
-        room = ranks // math.prod(cuts)
-        legal = [n for n in range(1, room + 1) if rule.sizes[f] % n == 0 and ranks % (math.prod(cuts) * n) == 0]
-        cuts[f] = rng.choice(legal)
-    mesh = (*cuts, ranks // math.prod(cuts))
-    if composite_conflict(rule, mesh, [(i,) if c > 1 else () for i, c in enumerate(cuts)]):
-        return None
-    return tuple(tuple(math.prod(cuts[f] for f in dim) for dim in dims) for dims in op.strategy_dims(rule))
 
 
 def usable() -> tuple[str, ...]:

@@ -37,7 +37,7 @@ from mspc.search.plans.alternatives import WAYS, PlanRequest
 from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import plans_for
 from mspc.sharding.rules import Rule
-from tests.networks import random_strategy
+from mspc.verify.pytorch.samples_on_ranks import random_strategy
 
 RANKS = (2, 2, 4, 4, 8)
 ROWS, WIDTHS = (8, 16, 32, 64, 256, 1024), (8, 16, 32, 64, 256, 2048)

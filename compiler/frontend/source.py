@@ -32,7 +32,7 @@ _TRACED_OWN = (
         ("common", "no_grad"),
     )),
     *(os.path.join(PACKAGE, "readers", "pytorch", *place) for place in (("kinds", ""), ("training",), ("recipes",))),
-    os.path.join(PACKAGE, "verify", "pytorch", "operator_database"),
+    os.path.join(PACKAGE, "verify", "pytorch", "operator_samples"),
 )  # fmt: skip
 """Folders and modules of mspc's functions that become part of a graph."""
 _SHOWN_OWN = tuple(os.path.join(_API, *place) for place in (("nn", ""), ("parallel", ""), ("ops", "hyper_map")))

@@ -22,7 +22,8 @@ DENSE = ("start", "guides")
 RUN_WHOLLY = ("README.md", "docs/start/", "docs/guides/")
 """Pages of which tests run every code block."""
 LONGEST_README, LONGEST_PAGE, LONG_PARAGRAPH, EXECUTED_PER_1000 = 600, 2500, 50, 8
-GENERATED = ("docs/reference/names.md", "docs/reference/pytorch-networks.md", "docs/reference/benchmarks.md")
+GENERATED = tuple(f"docs/reference/{name}.md" for name in (
+    "names", "pytorch-networks", "pytorch-operators", "benchmarks"))  # fmt: skip
 """Pages that programs write, or lists of measured figures, which may be longer."""
 _BLOCK = re.compile(
     r"(?:<!-- (?P<kind>file|run|not run)(?:: (?P<argument>[^\n]*?))? -->\n)?"

@@ -1,10 +1,15 @@
 """PyTorch's own samples of its operators (`op_db`), read as exported programs and compared with PyTorch.
 
-    python -m mspc.verify.pytorch.operator_database --dtype float32 int64 --jobs 2 --table page.md
+    python -m mspc.verify.pytorch.operator_database --jobs 16 --results results --table page.md
+    python -m mspc.verify.pytorch.operator_database --dtype float32 int64 --ranks 2 --jobs 16 --results results
 
 Each sample is recorded as the graph that `torch.export` gives, read, compiled and run on one rank. Values and gradients
-are compared with PyTorch's. Samples are right, wrong, refused by a message, of unknown kinds, or crash. The exit status
-is 1 if a sample is wrong or crashes.
+are compared with PyTorch's. Samples are right, wrong, refused by a message, of unknown kinds, or crash. With `--ranks`
+samples run with random legal layouts and are compared with one rank. The exit status is 1 if a sample is wrong or
+crashes.
+
+`--results` is a folder with a file for each element type and number of ranks. A run with the same options continues
+what is in it; `--table` writes the page from all its files.
 """
 
 from __future__ import annotations
@@ -12,69 +17,32 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import multiprocessing
-import operator
+import re
 import signal
 import sys
+import time
 import types
 import unittest
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mspc.checkpoint.files import Files
-from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import dtype_of
-from mspc.mindspore_api.common.gradient import grad
-from mspc.mindspore_api.common.tensor import Tensor
-from mspc.readers.pytorch.exported_program import (
-    Argument,
-    ExportedGraph,
-    ExportedNode,
-    ExportedProgram,
-    ExportedType,
-    NodeResult,
-    ProgramInput,
-    ProgramOutput,
-    TensorPlace,
-)
-from mspc.readers.pytorch.network import ImportedNetwork
+from mspc.verify.pytorch.operator_samples import SECONDS, SampleOutcome, compared
+from mspc.verify.pytorch.samples_on_ranks import compared_on_ranks
 
 DTYPES = ("float32", "float64", "int64", "bool", "bfloat16", "complex64")
-TOLERANCES = {"float32": 1e-5, "float64": 1e-8, "bfloat16": 2e-2, "complex64": 1e-5, "complex128": 1e-8,
-              "float16": 2e-3}  # fmt: skip
-"""Allowed differences per type: relative to an element ten times as much, and to the largest one."""
-UNSET = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_",
-         "resize_as_")  # fmt: skip
-"""Operators whose results, in part, are whatever memory has."""
 NEVER = ("to_sparse", "sparse.", "nested.", "jiterator", "item", "equal", "allclose")
 """Operators whose results are no dense tensors, or that run on GPUs alone."""
-OTHER_GRADIENT = ("as_strided_scatter",)
-"""Operators whose gradient in PyTorch 2.13 is not that of their values."""
-TIES = frozenset(f"aten.{name}" for name in (
-    "sort.default", "sort.stable", "argsort.default", "argsort.stable", "topk.default", "kthvalue.default",
-    "median.dim", "nanmedian.dim", "mode.default"))  # fmt: skip
-"""Kinds whose places of equal elements are in no certain order."""
-SECONDS = 20
-"""The time limit of a sample."""
-
-
-class SampleOutcome(NamedTuple):
-    """The comparison of one sample: of its values, and of its gradients ("" if there are none), with the reason. kinds:
-    of its nodes."""
-
-    name: str
-    dtype: str
-    values: str
-    gradients: str
-    reason: str
-    kinds: tuple[str, ...] = ()
+PART_SECONDS = 15.0
+"""The time after which a worker hands back what it has, so that operators with many samples are shared."""
 
 
 def operators_of_pytorch() -> Sequence[Any]:
@@ -88,288 +56,40 @@ def operators_of_pytorch() -> Sequence[Any]:
     return [each for each in op_db if not f"{each.name}.".startswith(NEVER)]
 
 
-class NotRecorded(Exception):
-    """PyTorch does not record the sample as a graph of tensors."""
+class Part(NamedTuple):
+    """Successive samples of one operator: every `share`th one from the sample `start` on."""
+
+    operator: int
+    dtype: str
+    ranks: int
+    share: int
+    start: int = 0
 
 
-class OperatorSample:
-    """One sample of an operator: a function of its tensors. each: the operator. given: its arguments."""
-
-    def __init__(self, each: Any, given: Any) -> None:
-        from torch import Tensor as TorchTensor
-        from torch.utils import _pytree
-
-        self.each, self.given, self.tree = each, given, _pytree
-        self.leaves, self.spec = _pytree.tree_flatten((given.input, given.args, given.kwargs))
-        self.places = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, TorchTensor)]
-        self.tensors = [self.leaves[i].detach() for i in self.places]
-
-    def __call__(self, *tensors: Any) -> list[Any]:
-        """Return the tensors in the results."""
-        import torch
-
-        leaves = list(self.leaves)
-        for place, tensor in zip(self.places, tensors, strict=True):
-            leaves[place] = tensor
-        first, args, named = self.tree.tree_unflatten(leaves, self.spec)
-        found = self.each(first.clone() if self.each.name.endswith("_") else first, *args, **named)
-        found = self.given.output_process_fn_grad(found)
-        return [each for each in self.tree.tree_leaves(found) if isinstance(each, torch.Tensor)]
-
-    def widened(self) -> list[Any]:
-        """Return the results that PyTorch computes in Float32."""
-        import torch
-
-        return self(*[t.float() if t.dtype == torch.bfloat16 else t for t in self.tensors])
-
-    def recorded(self) -> tuple[ExportedProgram, list[Any], bool]:
-        """Return its graph as `torch.export` writes it, its constants, and whether its numbers are drawn. Raise
-        NotRecorded if PyTorch cannot record it."""
-        import torch
-        from torch.fx.experimental.proxy_tensor import make_fx
-
-        try:
-            with torch.no_grad():
-                module = make_fx(lambda *given: self(*given), pre_dispatch=True)(*self.tensors)
-            return *_program(module.graph), _is_drawn(module.graph)
-        except MspcError:
-            raise
-        except Exception as error:  # whatever PyTorch raises
-            raise NotRecorded(f"{type(error).__name__}: {error}"[:200]) from None
-
-
-def _program(graph: Any) -> tuple[ExportedProgram, list[Any]]:
-    """Return a recorded graph of PyTorch as a program of mspc, and its constants, which are its last inputs."""
+def outcomes_of(part: Part) -> tuple[list[SampleOutcome], int | None]:
+    """Return the comparisons of a part, and the sample at which another part continues, None at the end."""
     import torch
 
-    inputs, nodes, names = list[ProgramInput](), list[ExportedNode](), dict[Any, str]()
-    constants = list[Any]()
-    outputs: tuple[Any, ...] = ()
-
-    def argument(value: Any) -> Argument:
-        if isinstance(value, torch.fx.Node):
-            return NodeResult(names[value])
-        if isinstance(value, list | tuple):
-            return tuple(map(argument, value))
-        if isinstance(value, torch.dtype):
-            return dtype_of(str(value)[6:])
-        if isinstance(value, torch.device | torch.layout | torch.memory_format):
-            return TensorPlace(str(value).removeprefix("torch."))
-        return value
-
-    for node in graph.nodes:
-        value, names[node] = node.meta.get("val"), node.name
-        if node.op == "get_attr":
-            constants.append(getattr(graph.owning_module, node.target))
-            value = constants[-1]
-        if node.op in ("placeholder", "get_attr"):
-            inputs.append(ProgramInput("user", node.name, node.name, _type(value)))
-        elif node.op == "output":
-            outputs = tuple(map(argument, node.args[0]))
-        elif node.target is operator.getitem:
-            names[node] = f"{names[node.args[0]]}_{node.args[1]}"
-        elif isinstance(node.target, torch._ops.OpOverload):
-            schema = [each.name for each in node.target._schema.arguments]
-            given = [*zip(schema, map(argument, node.args), strict=False)]
-            given += [(name, argument(each)) for name, each in node.kwargs.items()]
-            found = _named(node.name, value)
-            results, kinds = tuple(name for name, _ in found), tuple(_type(each) for _, each in found)
-            target = str(node.target)
-            nodes.append(ExportedNode(node.name, target, tuple(given), results, kinds, given_by_name=len(node.kwargs)))
-        else:
-            raise NotRecorded(f"a call of {node.target}")
-    users = tuple(ProgramOutput("user", each, str(i)) for i, each in enumerate(outputs))
-    whole = ExportedGraph(tuple(nodes), tuple((each.name, each.type) for each in inputs), outputs)
-    program = ExportedProgram("sample", whole, tuple(inputs), users, Checkpoint("none", Files([], []), {}))
-    return program, constants
-
-
-def _named(name: str, value: Any) -> list[tuple[str, Any]]:
-    """Return the results of a node with their names, also those in lists of lists."""
-    if not isinstance(value, list | tuple):
-        return [(name, value)]
-    return [each for i, inner in enumerate(value) for each in _named(f"{name}_{i}", inner)]
-
-
-def _type(value: Any) -> ExportedType | None:
-    if not hasattr(value, "dtype"):
-        return None
-    return ExportedType(dtype_of(str(value.dtype)[6:]), tuple(map(int, value.shape)), False)
-
-
-def compared(each: Any, given: Any, dtype: str, with_gradients: bool) -> SampleOutcome | None:
-    """Compare one sample; None if PyTorch does not record it."""
-    import torch
-
-    sample = OperatorSample(each, given)
-    try:
-        torch.manual_seed(0)
-        expected = [result.detach().clone() for result in sample(*[t.clone() for t in sample.tensors])]
-        program, constants, is_drawn = sample.recorded()
-        own = [_array(tensor) for tensor in (*sample.tensors, *constants)]
-    except NotRecorded:
-        return None
-    except Exception as error:  # element types that mspc or NumPy does not have
-        return SampleOutcome(each.name, dtype, "refused", "", f"{type(error).__name__}: {error}"[:200])
-    if not program.outputs:
-        return None
-    kinds = tuple(node.target for node in program.graph.nodes)
-    networks = list[ImportedNetwork]()
-
-    def values() -> str:
-        networks.append(ImportedNetwork(program))
-        found = networks[0](*map(Tensor, own))
-        results = found if isinstance(found, tuple) else (found,)
-        wrong = _differs(results, expected, is_drawn)
-        if wrong and dtype == "bfloat16":  # PyTorch rounds more often: Float32 judges
-            rounded = [wide.to(each.dtype) for wide, each in zip(sample.widened(), expected, strict=True)]
-            wrong = _differs(results, rounded, is_drawn)
-        if wrong and TIES.intersection(kinds):
-            wrong = _other_places(program, own, results, expected)
-        return wrong
-
-    verdict, reason = _judged(values)
-    if verdict != "right" or not with_gradients or is_drawn or each.name in OTHER_GRADIENT:
-        return SampleOutcome(each.name, dtype, verdict, "", reason, kinds)
-    gradients, reason = _judged(lambda: _gradients_differ(sample, networks[0], own))
-    return SampleOutcome(each.name, dtype, verdict, gradients, reason, kinds)
-
-
-def _judged(differs: Callable[[], str | None]) -> tuple[str, str]:
-    """Return the verdict on a comparison that returns what differs, and the reason."""
-    try:
-        signal.alarm(SECONDS)
-        found = differs()
-        return ("", "") if found is None else ("wrong", found) if found else ("right", "")
-    except MspcError as error:
-        return "unknown" if error.code == "E0702" else "refused", str(error).replace("\n", " ")[:300]
-    except Exception as error:
-        return "crash", f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
-    finally:
-        signal.alarm(0)
-
-
-def _array(tensor: Any) -> np.ndarray:
-    import torch
-
-    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    if tensor._is_zerotensor():
-        tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
-    if tensor.dtype == torch.bfloat16:
-        return tensor.float().numpy().astype(dtype_of("bfloat16").numpy)
-    return tensor.numpy().copy()
-
-
-def _is_drawn(graph: Any) -> bool:
-    """Return whether operators of the graph draw their numbers, or leave them unset."""
-    import torch
-
-    called = [node.target for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
-    names = [target._schema.name.removeprefix("aten::") for target in called]
-    is_seeded = any(torch.Tag.nondeterministic_seeded in target.tags for target in called)
-    return is_seeded or not set(UNSET).isdisjoint(names)
-
-
-def _differs(found: Sequence[Any], expected: Sequence[Any], is_drawn: bool) -> str:
-    """Return what differs; "" if nothing does."""
-    for place, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
-        if mine is None:
-            return f"result {place} is not computed"
-        value, other = mine.asnumpy(), _array(theirs)
-        if value.shape != other.shape or value.dtype != other.dtype:
-            return f"result {place} is {value.dtype}{value.shape}, PyTorch's {other.dtype}{other.shape}"
-        if not is_drawn and not _close(value, other):
-            return f"result {place} is {_shown(value)}, PyTorch's {_shown(other)}"
-    return ""
-
-
-def _other_places(
-    program: ExportedProgram, own: Sequence[np.ndarray], found: Sequence[Any], expected: Sequence[Any]
-) -> str:  # fmt: skip
-    """Return what differs except for places of equal elements."""
-    given = dict(program.graph.nodes[0].arguments)
-    x = np.atleast_1d(own[0].astype(np.float64))
-    dim = int(given.get("dim", -1))  # type: ignore[call-overload]  # of these kinds it is a number
-    if len(found) > 1 and _differs(found[:-1], expected[:-1], False):
-        return "values differ"
-    both = [found[-1].asnumpy(), _array(expected[-1])]
-    both = [np.atleast_1d(np.expand_dims(each, dim) if each.ndim < own[0].ndim else each) for each in both]
-    if both[0].shape != both[1].shape or both[0].dtype.kind != "i":
-        return "places differ"
-    if not np.array_equal(*(np.take_along_axis(x, each, dim) for each in both), equal_nan=True):
-        return f"places {_shown(both[0])} have other elements than PyTorch's {_shown(both[1])}"
-    return ""
-
-
-def _shown(value: np.ndarray) -> str:
-    return " ".join(str(value.ravel()[:6]).split())
-
-
-def _close(value: np.ndarray, other: np.ndarray, factor: float = 1.0) -> bool:
-    tolerance = TOLERANCES.get(other.dtype.name, 0.0) * factor
-    if not tolerance:
-        return np.array_equal(value, other)
-    wide = complex if other.dtype.kind == "c" else float
-    value, other = value.astype(wide), other.astype(wide)
-    largest = float(np.abs(other[np.isfinite(other)]).max(initial=1.0))
-    return np.allclose(value, other, rtol=10 * tolerance, atol=tolerance * largest, equal_nan=True)
-
-
-def _gradients_differ(sample: OperatorSample, network: ImportedNetwork, own: Sequence[np.ndarray]) -> str | None:
-    """Return which gradient differs from autograd's, "" if none does, None if PyTorch has none."""
-    import torch
-
-    given = [tensor.clone() for tensor in sample.tensors]
-    places = [i for i, tensor in enumerate(given) if tensor.is_floating_point() and _trained(sample, i)]
-    for place in places:
-        given[place].requires_grad_()
-    try:
-        results = sample(*given)
-        first = next(i for i, each in enumerate(results) if each.requires_grad and each.is_floating_point())
-        weights = np.cos(np.arange(results[first].numel())).reshape(tuple(results[first].shape))
-        scale = torch.from_numpy(weights).to(results[first].dtype)
-        theirs = torch.autograd.grad((results[first] * scale).sum(), [given[i] for i in places], allow_unused=True)
-    except (StopIteration, RuntimeError, NotImplementedError, TypeError):
-        return None
-    scales = Tensor(_array(scale))
-
-    def total(*inputs: Any) -> Any:
-        values = network(*inputs)
-        return ((values[first] if isinstance(values, tuple) else values) * scales).sum()
-
-    mine = grad(total, tuple(places))(*map(Tensor, own))
-    for place, a, b in zip(places, mine if isinstance(mine, tuple) else (mine,), theirs, strict=True):
-        other = np.zeros_like(own[place]) if b is None else _array(b)
-        if not _close(a.asnumpy(), other, 10.0):
-            return f"of operand {place} is {_shown(a.asnumpy())}, PyTorch's {_shown(other)}"
-    return ""
-
-
-def _trained(sample: OperatorSample, place: int) -> bool:
-    return bool(sample.leaves[sample.places[place]].requires_grad)
-
-
-def outcomes_of(task: tuple[int, str, int]) -> list[SampleOutcome]:
-    """Compare the samples of one operator and type: every nth one."""
-    import torch
-
-    index, dtype, share = task
-    each = operators_of_pytorch()[index]
+    each = operators_of_pytorch()[part.operator]
     torch.manual_seed(0)
     np.random.seed(0)
     found = list[SampleOutcome]()
     signal.signal(signal.SIGALRM, _late)
-    silent = io.StringIO()
+    silent, begin = io.StringIO(), time.monotonic()
     with warnings.catch_warnings(), contextlib.redirect_stderr(silent), contextlib.redirect_stdout(silent):
         warnings.simplefilter("ignore")
-        wanted = dtype in ("float32", "float64")
-        kind = getattr(torch, dtype)
-        grads = wanted and each.supports_autograd
-        for place, given in enumerate(_samples(each, kind, grads)):
-            if place % share == 0:
-                outcome = compared(each, given, dtype, grads)
-                found += [] if outcome is None else [outcome]
-    return found
+        grads = part.dtype in ("float32", "float64") and each.supports_autograd
+        for place, given in enumerate(_samples(each, getattr(torch, part.dtype), grads)):
+            if place < part.start or place % part.share:
+                continue
+            if time.monotonic() - begin > PART_SECONDS:
+                return found, place
+            outcome = (
+                compared(each, given, part.dtype, grads) if part.ranks == 1
+                else compared_on_ranks(each, given, part.dtype, grads, part.ranks)
+            )  # fmt: skip
+            found += [] if outcome is None else [outcome]
+    return found, None
 
 
 def _samples(each: Any, kind: Any, grads: bool) -> Iterator[Any]:
@@ -383,65 +103,184 @@ def _late(*_: Any) -> None:
     raise TimeoutError(f"more than {SECONDS} s")
 
 
-def all_outcomes(dtypes: Sequence[str], only: Sequence[str], share: int, jobs: int) -> Iterator[SampleOutcome]:
-    """Compare all samples of these types. only: beginnings of names, all if empty."""
+def parts_of(dtype: str, only: Sequence[str], share: int, ranks: int) -> list[Part]:
+    """Return a part for each operator that has this type. only: beginnings of names, all if empty."""
     import torch
 
-    tasks = [
-        (index, dtype, share) for dtype in dtypes for index, each in enumerate(operators_of_pytorch())
+    return [
+        Part(index, dtype, ranks, share) for index, each in enumerate(operators_of_pytorch())
         if getattr(torch, dtype) in each.dtypes and (not only or each.name.startswith(tuple(only)))
     ]  # fmt: skip
+
+
+Done = tuple[Part, list[SampleOutcome], int | None]
+
+
+def done_parts(parts: Sequence[Part], jobs: int) -> Iterator[Done]:
+    """Compare the samples of parts, and of those that continue them, in processes if there are several jobs."""
+    import torch
+
     torch.set_num_threads(1)
     if jobs == 1:
-        for task in tasks:
-            yield from outcomes_of(task)
+        for part in parts:
+            start: int | None = part.start
+            while start is not None:
+                own = part._replace(start=start)
+                found, start = outcomes_of(own)
+                yield own, found, start
         return
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
-        for found in pool.map(outcomes_of, tasks):
-            yield from found
+        running: dict[Future[Any], Part] = {pool.submit(outcomes_of, part): part for part in parts}
+        while running:
+            for each in wait(running, return_when=FIRST_COMPLETED).done:
+                part, (found, start) = running.pop(each), each.result()
+                if start is not None:
+                    more = part._replace(start=start)
+                    running[pool.submit(outcomes_of, more)] = more
+                yield part, found, start
+
+
+class ResultFile:
+    """A file of results: a line of JSON for its options, and one for each part that is done."""
+
+    def __init__(self, path: Path, options: dict[str, Any]) -> None:
+        self.path, self.outcomes = path, list[SampleOutcome]()
+        self.reached: dict[int, int | None] = {}
+        found = path.read_text().splitlines() if path.exists() else []
+        if not found:
+            path.write_text(json.dumps(options) + "\n")
+        elif json.loads(found[0]) != options:
+            raise MspcError(f"{path} has the results of {found[0]}, not of {json.dumps(options)}",
+                            notes=["give another folder, or remove the file"])  # fmt: skip
+        for line in found[1:]:
+            part = json.loads(line)
+            self.reached[part["operator"]] = part["next"]
+            self.outcomes += [SampleOutcome(part["name"], options["dtype"], *each) for each in part["samples"]]
+
+    def missing(self, parts: Sequence[Part]) -> list[Part]:
+        """Return the parts that are not done yet."""
+        starts = [(part, self.reached.get(part.operator, part.start)) for part in parts]
+        return [part._replace(start=start) for part, start in starts if start is not None]
+
+    def add(self, part: Part, outcomes: Sequence[SampleOutcome], following: int | None) -> None:
+        """Append the results of a part."""
+        self.outcomes += outcomes
+        name = operators_of_pytorch()[part.operator].name
+        line = {"operator": part.operator, "name": name, "start": part.start, "next": following,
+                "samples": [[each.values, each.gradients, each.reason] for each in outcomes]}  # fmt: skip
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 TABLE = "<!-- table -->"
-"""The line of a page after which its table is written."""
+"""The line of a page after which its tables are written."""
 VERDICTS = ("right", "wrong", "refused", "unknown", "crash")
 
 
-def table(outcomes: Sequence[SampleOutcome]) -> str:
-    """Return the table of samples per type, and the operators of samples that are not right."""
-    lines = ["| type | operators | samples | " + " | ".join(VERDICTS) + " | right | gradients | right |",
-             "|---|" + "---:|" * (len(VERDICTS) + 5)]  # fmt: skip
-    for dtype in DTYPES:
-        own = [each for each in outcomes if each.dtype == dtype]
-        if not own:
-            continue
+def table(outcomes: dict[str, list[SampleOutcome]]) -> str:
+    """Return the table of samples. outcomes: by element type and number of ranks."""
+    lines = ["| type | operators | all right | samples | " + " | ".join(VERDICTS) + " | right | gradients | right |",
+             "|---|" + "---:|" * (len(VERDICTS) + 6)]  # fmt: skip
+    for title, own in outcomes.items():
         counts, grads = Counter(each.values for each in own), Counter(each.gradients for each in own)
         known = sum(grads.values()) - grads[""]
-        shares = [f"{100 * counts['right'] / len(own):.1f} %", known, f"{100 * grads['right'] / max(1, known):.1f} %"]
-        cells = [dtype, len({each.name for each in own}), len(own), *[counts[each] for each in VERDICTS], *shares]
+        shares = [f"{100 * counts['right'] / max(1, len(own)):.1f} %", known,
+                  f"{100 * grads['right'] / max(1, known):.1f} %"]  # fmt: skip
+        names = {each.name for each in own}
+        whole = names - {each.name for each in own if each.values != "right" or each.gradients not in ("", "right")}
+        cells = [title, len(names), len(whole), len(own), *[counts[each] for each in VERDICTS], *shares]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Run the comparison and print the table."""
+def reasons(outcomes: dict[str, list[SampleOutcome]]) -> str:
+    """Return the table of operators with samples that are not right: how many, and the first reason."""
+    found: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for title, own in outcomes.items():
+        for each in own:
+            verdict = each.values if each.values != "right" else each.gradients and f"{each.gradients} gradients"
+            if verdict not in ("", "right gradients"):
+                found[each.name, verdict][title].append(_short(each.reason))
+    lines = ["| operator | samples | reason |", "|---|---|---|"]
+    for (name, verdict), titles in sorted(found.items()):
+        counts = ", ".join(f"{len(reasons)} {title}" for title, reasons in titles.items())
+        lines.append(f"| {name} | {verdict}: {counts} | {next(iter(titles.values()))[0]} |")
+    return "\n".join(lines)
+
+
+def _short(reason: str) -> str:
+    text = re.sub(r"^(\w+: )?(error: )?(sample has .* not known: )?", "", reason).partition("  note:")[0]
+    return text[:120].strip().replace("|", "\\|")
+
+
+def read_results(folder: Path) -> dict[str, list[SampleOutcome]]:
+    """Return the results in a folder, by element type and number of ranks."""
+    found = list[tuple[int, int, str, list[SampleOutcome]]]()
+    for path in folder.glob("*.jsonl"):
+        options = json.loads(path.read_text().partition("\n")[0])
+        dtype, ranks = options["dtype"], options["ranks"]
+        found.append((ranks, DTYPES.index(dtype), _title(dtype, ranks), ResultFile(path, options).outcomes))
+    return {title: outcomes for _, _, title, outcomes in sorted(found, key=lambda each: each[:2])}
+
+
+def _title(dtype: str, ranks: int) -> str:
+    return dtype if ranks == 1 else f"{dtype}, {ranks} ranks"
+
+
+def _run(options: argparse.Namespace) -> dict[str, list[SampleOutcome]]:
+    """Compare the samples that are asked for, and return the results of all."""
+    import torch
+
+    found = dict[str, list[SampleOutcome]]()
+    for dtype in options.dtype:
+        parts, file = parts_of(dtype, options.only, options.share, options.ranks), None
+        if options.results is not None:
+            options.results.mkdir(parents=True, exist_ok=True)
+            told = {"dtype": dtype, "ranks": options.ranks, "share": options.share, "only": options.only,
+                    "torch": torch.__version__.partition("+")[0]}  # fmt: skip
+            file = ResultFile(options.results / f"{dtype}{f'-{options.ranks}' * (options.ranks > 1)}.jsonl", told)
+            parts = file.missing(parts)
+        outcomes = found.setdefault(_title(dtype, options.ranks), [] if file is None else file.outcomes)
+        for part, new, following in done_parts(parts, options.jobs):
+            if file is None:
+                outcomes += new
+            else:
+                file.add(part, new, following)
+            for each in new if options.details else ():
+                if each.values != "right" or each.gradients not in ("", "right"):
+                    print(f"{each.dtype} {each.name}: {each.values} {each.gradients}: {each.reason}", flush=True)
+    return found
+
+
+def options_of(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--dtype", nargs="+", default=list(DTYPES), choices=DTYPES)
+    parser.add_argument("--dtype", nargs="*", default=list(DTYPES), choices=DTYPES, help="none: only read results")
     parser.add_argument("--only", nargs="+", default=[], help="beginnings of names of operators")
     parser.add_argument("--share", type=int, default=1, help="every nth sample of an operator")
+    parser.add_argument("--ranks", type=int, default=1, help="compare so many ranks with one")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--details", action="store_true", help="print each sample that is not right")
-    parser.add_argument("--table", type=Path, help="the page whose table is replaced")
-    options = parser.parse_args()
-    outcomes = list[SampleOutcome]()
-    for each in all_outcomes(options.dtype, options.only, options.share, options.jobs):
-        outcomes.append(each)
-        if options.details and (each.values != "right" or each.gradients not in ("", "right")):
-            print(f"{each.dtype} {each.name}: {each.values} {each.gradients}: {each.reason}", flush=True)
-    print(table(outcomes))
+    parser.add_argument("--results", type=Path, help="the folder of the results, where a run continues")
+    parser.add_argument("--table", type=Path, help="the page whose tables are replaced")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Run the comparison and print the table."""
+    options = options_of(sys.argv[1:])
+    try:
+        found = _run(options)
+        found = found if options.results is None else read_results(options.results)
+    except MspcError as error:
+        print(error.render(), file=sys.stderr)
+        return 2
+    print(table(found))
     if options.table is not None:
         before, _, _ = options.table.read_text().partition(TABLE)
-        options.table.write_text(f"{before}{TABLE}\n{table(outcomes)}\n")
-    return 1 if any(verdict in ("wrong", "crash") for each in outcomes for verdict in each[2:4]) else 0
+        options.table.write_text(f"{before}{TABLE}\n\n{table(found)}\n\n{reasons(found)}\n")
+    verdicts = {verdict for own in found.values() for each in own for verdict in (each.values, each.gradients)}
+    return 1 if verdicts & {"wrong", "crash"} else 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
@@ -34,10 +36,49 @@ ONLY = (
 
 
 def test_samples_of_pytorchs_operators() -> None:
-    outcomes = list(operator_database.all_outcomes(["float32"], ONLY, 40, 1))
+    parts = operator_database.parts_of("float32", ONLY, 40, 1)
+    outcomes = [each for _, found, _ in operator_database.done_parts(parts, 1) for each in found]
     assert len(outcomes) > 100
     called = {kind for each in outcomes for kind in each.kinds}
     called |= {"aten.embedding_renorm_.default", "aten.orgqr.default"}  # tests/kind_samples.py
     assert {name.rpartition(".")[0] for name in KINDS - called} <= {name.rpartition(".")[0] for name in called}
     wrong = [each for each in outcomes if each.values != "right" or each.gradients not in ("", "right")]
     assert [f"{each.name}: {each.values} {each.gradients} {each.reason}" for each in wrong] == []
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_samples_on_ranks_equal_one_rank(ranks: int) -> None:
+    only = ("index_add", "nn.functional.layer_norm", "nn.functional.conv2d", "matmul", "sort", "linalg.qr", "cumsum")
+    parts = operator_database.parts_of("float32", only, 15, ranks)
+    outcomes = [each for _, found, _ in operator_database.done_parts(parts, 1) for each in found]
+    assert len(outcomes) > 8
+    wrong = [each for each in outcomes if each.values != "right" or each.gradients not in ("", "right")]
+    assert [f"{each.name}: {each.values} {each.gradients} {each.reason}" for each in wrong] == []
+
+
+def test_commands_of_the_page() -> None:
+    page = Path(operator_database.__file__).parents[2] / "docs" / "reference" / "pytorch-operators.md"
+    command = f"python -m {operator_database.__name__} "
+    commands = [line.removeprefix(command) for line in page.read_text().splitlines() if line.startswith(command)]
+    assert len(commands) == 3 and operator_database.TABLE in page.read_text()
+    for line in commands:
+        options = operator_database.options_of(line.split())
+        assert options.jobs == 16 and str(options.results) == "results"
+
+
+def test_a_run_continues_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"dtype": "int64", "ranks": 1}
+    parts = operator_database.parts_of("int64", ["sum"], 4, 1)
+    monkeypatch.setattr(operator_database, "PART_SECONDS", 0.0)
+    whole = [each for _, found, _ in operator_database.done_parts(parts, 1) for each in found]
+    file = operator_database.ResultFile(tmp_path / "int64.jsonl", options)
+    for done, _ in zip(operator_database.done_parts(parts, 1), range(2), strict=False):
+        file.add(*done)
+    again = operator_database.ResultFile(tmp_path / "int64.jsonl", options)
+    for done in operator_database.done_parts(again.missing(parts), 1):
+        again.add(*done)
+    assert [each[:5] for each in again.outcomes] == [each[:5] for each in whole]
+    (title, found), = operator_database.read_results(tmp_path).items()
+    assert title == "int64" and len(found) == len(whole) > 3
+    with pytest.raises(operator_database.MspcError, match="not of"):
+        operator_database.ResultFile(tmp_path / "int64.jsonl", {"dtype": "int64", "ranks": 2})
