@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import io
 import json
 import multiprocessing
@@ -26,9 +27,9 @@ import time
 import types
 import unittest
 import warnings
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections import Counter, defaultdict, deque
+from collections.abc import Generator, Iterator, Sequence
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +44,9 @@ NEVER = ("to_sparse", "sparse.", "nested.", "jiterator", "item", "equal", "allcl
 """Operators whose results are no dense tensors, or that run on GPUs alone."""
 PART_SECONDS = 15.0
 """The time after which a worker hands back what it has, so that operators with many samples are shared."""
+
+SHOWN_EVERY = 10.0
+"""Seconds between lines of progress."""
 
 
 def operators_of_pytorch() -> Sequence[Any]:
@@ -66,30 +70,33 @@ class Part(NamedTuple):
     start: int = 0
 
 
-def outcomes_of(part: Part) -> tuple[list[SampleOutcome], int | None]:
-    """Return the comparisons of a part, and the sample at which another part continues, None at the end."""
+def outcomes_of(part: Part) -> Generator[int | SampleOutcome, None, int | None]:
+    """Compare the samples of a part: yield the number of each one before it is compared, and then its outcome. Return
+    the number of the sample at which another part continues, None at the end."""
     import torch
 
     each = operators_of_pytorch()[part.operator]
     torch.manual_seed(0)
     np.random.seed(0)
-    found = list[SampleOutcome]()
     signal.signal(signal.SIGALRM, _late)
     silent, begin = io.StringIO(), time.monotonic()
     with warnings.catch_warnings(), contextlib.redirect_stderr(silent), contextlib.redirect_stdout(silent):
         warnings.simplefilter("ignore")
         grads = part.dtype in ("float32", "float64") and each.supports_autograd
+        yield part.start
         for place, given in enumerate(_samples(each, getattr(torch, part.dtype), grads)):
             if place < part.start or place % part.share:
                 continue
             if time.monotonic() - begin > PART_SECONDS:
-                return found, place
+                return place
+            yield place
             outcome = (
                 compared(each, given, part.dtype, grads) if part.ranks == 1
                 else compared_on_ranks(each, given, part.dtype, grads, part.ranks)
             )  # fmt: skip
-            found += [] if outcome is None else [outcome]
-    return found, None
+            if outcome is not None:
+                yield outcome
+    return None
 
 
 def _samples(each: Any, kind: Any, grads: bool) -> Iterator[Any]:
@@ -116,28 +123,118 @@ def parts_of(dtype: str, only: Sequence[str], share: int, ranks: int) -> list[Pa
 Done = tuple[Part, list[SampleOutcome], int | None]
 
 
-def done_parts(parts: Sequence[Part], jobs: int) -> Iterator[Done]:
-    """Compare the samples of parts, and of those that continue them, in processes if there are several jobs."""
+def done_parts(parts: Sequence[Part], jobs: int, logs: Path | None = None) -> Iterator[Done]:
+    """Compare the samples of parts, and of those that continue them, in processes if there are several jobs. logs: the
+    folder for the stacks of processes that die."""
+    waiting = deque(parts)
+    if jobs == 1:
+        while waiting:
+            yield _continued(_in_this_process(waiting.popleft()), waiting)
+        return
+    workers = [_Worker(logs, number) for number in range(min(jobs, len(parts)))]
+    busy = dict[Any, _Worker]()
+    try:
+        while waiting or busy:
+            for worker in workers:
+                if waiting and worker.part is None:
+                    worker.begin(waiting.popleft())
+                    busy[worker.pipe] = worker
+            for pipe in connection.wait(list(busy)):
+                done = busy[pipe].read()
+                if done is not None:
+                    del busy[pipe]
+                    yield _continued(done, waiting)
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+def _continued(done: Done, waiting: deque[Part]) -> Done:
+    """Put the rest of a part into the queue."""
+    part, _, following = done
+    if following is not None:
+        waiting.append(part._replace(start=following))
+    return done
+
+
+def _in_this_process(part: Part) -> Done:
+    found, samples = list[SampleOutcome](), outcomes_of(part)
+    while True:
+        try:
+            message = next(samples)
+        except StopIteration as end:
+            return part, found, end.value
+        if isinstance(message, SampleOutcome):
+            found.append(message)
+
+
+class _Worker:
+    """A process that compares the samples of one part after the other. If it dies, the sample that it was at counts as
+    a crash, and another process continues after it."""
+
+    def __init__(self, logs: Path | None, number: int) -> None:
+        self.logs, self.number = logs, number
+        self.part: Part | None = None
+        self.found, self.place = list[SampleOutcome](), 0
+        self.start()
+
+    def start(self) -> None:
+        """Start the process. It shares nothing with this one: PyTorch's threads do not survive a fork."""
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        log = None if self.logs is None else str(self.logs / f"worker-{self.number}.log")
+        self.process = context.Process(target=_serve, args=(theirs, log), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def begin(self, part: Part) -> None:
+        """Let it compare the samples of a part."""
+        self.part, self.found, self.place = part, [], part.start
+        with contextlib.suppress(OSError):  # it has died: the next `read` says so
+            self.pipe.send(part)
+
+    def read(self) -> Done | None:
+        """Read a message; return the part if it is done."""
+        part = self.part
+        assert part is not None, "a part has begun"
+        try:
+            message = self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            each = operators_of_pytorch()[part.operator]
+            reason = f"sample {self.place}: the process ended with status {self.process.exitcode}"
+            self.found.append(SampleOutcome(each.name, part.dtype, "crash", "", reason))
+            self.start()
+            message = ("end", self.place + 1)
+        if isinstance(message, SampleOutcome):
+            self.found.append(message)
+        elif isinstance(message, int):
+            self.place = message
+        else:
+            self.part = None
+            return part, self.found, message[1]
+        return None
+
+    def end(self) -> None:
+        """End the process."""
+        self.process.terminate()
+        self.process.join()
+
+
+def _serve(pipe: Any, log: str | None) -> None:
     import torch
 
     torch.set_num_threads(1)
-    if jobs == 1:
-        for part in parts:
-            start: int | None = part.start
-            while start is not None:
-                own = part._replace(start=start)
-                found, start = outcomes_of(own)
-                yield own, found, start
-        return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
-        running: dict[Future[Any], Part] = {pool.submit(outcomes_of, part): part for part in parts}
-        while running:
-            for each in wait(running, return_when=FIRST_COMPLETED).done:
-                part, (found, start) = running.pop(each), each.result()
-                if start is not None:
-                    more = part._replace(start=start)
-                    running[pool.submit(outcomes_of, more)] = more
-                yield part, found, start
+    if log is not None:
+        faulthandler.enable(open(log, "a"))  # noqa: SIM115  # open as long as the process
+    for part in iter(pipe.recv, None):
+        samples = outcomes_of(part)
+        while True:
+            try:
+                pipe.send(next(samples))
+            except StopIteration as end:
+                pipe.send(("end", end.value))
+                break
 
 
 class ResultFile:
@@ -241,7 +338,12 @@ def _run(options: argparse.Namespace) -> dict[str, list[SampleOutcome]]:
             file = ResultFile(options.results / f"{dtype}{f'-{options.ranks}' * (options.ranks > 1)}.jsonl", told)
             parts = file.missing(parts)
         outcomes = found.setdefault(_title(dtype, options.ranks), [] if file is None else file.outcomes)
-        for part, new, following in done_parts(parts, options.jobs):
+        shown, count = time.monotonic(), 0
+        for part, new, following in done_parts(parts, options.jobs, options.results):
+            count += following is None
+            if time.monotonic() - shown > SHOWN_EVERY:
+                shown = time.monotonic()
+                print(f"{dtype}: {count} of {len(parts)} operators", file=sys.stderr, flush=True)
             if file is None:
                 outcomes += new
             else:

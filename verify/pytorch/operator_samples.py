@@ -1,4 +1,4 @@
-"""One sample of an operator, recorded as the graph that `torch.export` gives, compiled, run and compared with PyTorch."""
+"""One sample of an operator: recorded as the graph that `torch.export` gives, compiled, and compared with PyTorch."""
 
 from __future__ import annotations
 
@@ -168,8 +168,8 @@ def _type(value: Any) -> ExportedType | None:
 
 
 class RecordedSample:
-    """A sample with its graph. expected: PyTorch's results. program: the graph. own: the arrays that it takes. is_drawn:
-    whether its numbers are random. kinds: of its nodes. Raise NotRecorded if PyTorch cannot record it."""
+    """A sample with its graph. expected: PyTorch's results. program: the graph. own: the arrays that it takes.
+    is_drawn: whether its numbers are random. kinds: of its nodes. Raise NotRecorded if PyTorch cannot record it."""
 
     def __init__(self, each: Any, given: Any) -> None:
         import torch

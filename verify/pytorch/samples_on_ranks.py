@@ -24,7 +24,6 @@ from mspc.sharding.rules import Rule
 from mspc.verify.many_ranks import ManyRanks
 from mspc.verify.pytorch.operator_samples import (
     TOLERANCES,
-    NotRecorded,
     RecordedSample,
     SampleOutcome,
     judged,

@@ -60,10 +60,11 @@ def test_commands_of_the_page() -> None:
     page = Path(operator_database.__file__).parents[2] / "docs" / "reference" / "pytorch-operators.md"
     command = f"python -m {operator_database.__name__} "
     commands = [line.removeprefix(command) for line in page.read_text().splitlines() if line.startswith(command)]
-    assert len(commands) == 3 and operator_database.TABLE in page.read_text()
+    assert len(commands) == 3
+    assert operator_database.TABLE in page.read_text()
     for line in commands:
         options = operator_database.options_of(line.split())
-        assert options.jobs == 16 and str(options.results) == "results"
+        assert (options.jobs, str(options.results)) == (16, "results")
 
 
 def test_a_run_continues_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +80,7 @@ def test_a_run_continues_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyP
         again.add(*done)
     assert [each[:5] for each in again.outcomes] == [each[:5] for each in whole]
     (title, found), = operator_database.read_results(tmp_path).items()
-    assert title == "int64" and len(found) == len(whole) > 3
+    assert title == "int64"
+    assert len(found) == len(whole) > 3
     with pytest.raises(operator_database.MspcError, match="not of"):
         operator_database.ResultFile(tmp_path / "int64.jsonl", {"dtype": "int64", "ranks": 2})
