@@ -47,6 +47,21 @@ _ATTENTION = (floats(2, 4, 5, 8), floats(2, 4, 6, 8), floats(2, 4, 6, 8))
 _NORM = (IMAGE, floats(4), floats(4), floats(4), floats(4, low=0.5))
 
 _CALLS: tuple[tuple[Any, ...], ...] = (
+    ("__xor__.Scalar", WHOLE, 3), ("isin.Scalar_Tensor", 2, WHOLE), ("split.default", X, (1, 2)),
+    ("bitwise_left_shift.Scalar_Tensor bitwise_right_shift.Scalar_Tensor remainder.Scalar_Tensor "
+     "bitwise_and.Scalar_Tensor bitwise_or.Scalar_Tensor bitwise_xor.Scalar_Tensor", 23, MORE),
+    ("special_xlog1py.other_scalar", POSITIVE, 2.5), ("special_xlog1py.self_scalar", 2.5, POSITIVE),
+    ("float_power.Scalar", 2.0, POSITIVE), ("special_round.default", X), ("special_round.default", X, {"decimals": 1}),
+    ("stft.center", floats(2, 40), 8, {"return_complex": True}), ("linalg_matrix_rank.default", X, 0.1),
+    ("linalg_pinv.rcond_tensor", X, exactly(1e-3)), ("linalg_matrix_rank.tol_tensor", X, exactly(0.1)),
+    ("linalg_cond.p_str", FIXED, "fro"), ("resize.default", X, (2, 3)), ("resize.default", X, (4, 5)),
+    ("resize_as.default", X, floats(2, 3)), ("norm.ScalarOpt_dim_dtype", X, 2, (1,), True, {"dtype": FLOAT64}),
+    ("norm.ScalarOpt_dtype", X, 2, {"dtype": FLOAT64}),
+    ("_batch_norm_with_update_functional.default", *_NORM, 0.1, 1e-5),
+    ("_batch_norm_no_update.default", *_NORM, 0.1, 1e-5),
+    ("nonzero.default nonzero_numpy.default where.default", WHOLE),
+    ("gcd.default lcm.default", WHOLE, MORE), ("_unique.default", WHOLE, {"return_inverse": True}),
+    ("unique_dim.default", exactly([[1, 0], [0, 2], [1, 0]]), 0, {"return_inverse": True, "return_counts": True}),
     ("scatter.value_reduce", X, 0, integers(2, 4, high=3), 2.0, {"reduce": "multiply"}),
     ("as_strided_scatter.default", floats(4, 4), floats(2, 3), (2, 3), (1, 4), 1),
     ("orgqr.default", floats(4, 2), floats(2, low=0.2)),

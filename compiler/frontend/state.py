@@ -413,7 +413,7 @@ class Tracer:
             )  # fmt: skip
 
     def operands(self, op: Op, operands: Sequence[Any]) -> list[Value]:
-        like = None
+        like = getattr(op, "number_type", None)
         for operand in operands[promotes_from(op) :]:
             value = self.value(operand) if isinstance(operand, Tensor | np.ndarray) else operand
             if isinstance(value, Value) and isinstance(value.type, TensorType) and value not in self.weak:

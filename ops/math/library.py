@@ -16,7 +16,19 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import FLOAT32, INT32, INT64, DType, TensorType, TupleType, Type, complex_of, dtype_of, real_of
+from mspc.ir.types import (
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    INT64,
+    DType,
+    TensorType,
+    TupleType,
+    Type,
+    complex_of,
+    dtype_of,
+    real_of,
+)
 from mspc.ops.bases import promoted
 from mspc.ops.control.structural import items
 from mspc.ops.op import Gradients, NotDifferentiable, Op, Sample, sample
@@ -32,12 +44,14 @@ ResultTypes = Sequence[tuple[DType, tuple[int, ...]]]
 class LibraryRow:
     """One function. run: returns an array or a tuple of arrays, for (operands, settings). types: the types of its
     results, for (types of operands, settings); None for an elementwise function. gradients: returns the gradient of
-    each operand or None, for (operands, results, gradients of results, settings)."""
+    each operand or None, for (operands, results, gradients of results, settings). is_counted: the numbers of the
+    operands give the shapes of the results, which must be the given ones."""
 
     run: Callable[..., Any]
     types: Callable[..., ResultTypes] | None = None
     gradients: Callable[..., Sequence[Any]] | None = None
     samples: tuple[Sample, ...] = ()
+    is_counted: bool = False
 
 
 def scipy_module(name: str) -> Any:
@@ -98,15 +112,28 @@ class LibraryFunction(Op):
     def compute(self, xp: Any, *inputs: Any) -> Any:
         types: Any = self.infer(*(TensorType(dtype_of(x.dtype), x.shape) for x in inputs))
         made = [types] if isinstance(types, TensorType) else types.elements
-        if not any(math.prod(type.shape) for type in made):
+        if not self.row.is_counted and not any(math.prod(type.shape) for type in made):
             found = [np.zeros(type.shape) for type in made]
             found = found[0] if isinstance(types, TensorType) else found
         else:
             found = self._computed(inputs)
         if isinstance(types, TensorType):
-            return _exact(found, types)
+            found = (found,)
+        if self.row.is_counted:
+            self._check_counted(found, made)
+        if isinstance(types, TensorType):
+            return _exact(found[0], types)
         return tuple(_exact(each, type) for each, type in zip(found, types.elements, strict=True))
 
+
+    def _check_counted(self, found: Sequence[Array], types: Sequence[Any]) -> None:
+        """Raise MspcError if the numbers give other shapes than the compiled ones."""
+        for value, type in zip(found, types, strict=True):
+            if np.shape(value) != type.shape:
+                raise MspcError(
+                    f"{self.name}: these numbers give a result of shape {np.shape(value)}; the program is compiled "
+                    f"for {type.shape}", notes=["export it with numbers that give the shape that it should have"],
+                )  # fmt: skip
 
     def _computed(self, inputs: Sequence[Array]) -> Any:
         """Return the results. Raise MspcError if NumPy or SciPy refuses the operands."""
@@ -256,6 +283,7 @@ SPECIAL = {
     "zeta": special("zeta", lambda d, x, q: (None, -x * d * scipy_module("special").zeta(x + 1, q))),
     "igamma": special("gammainc", _incomplete(1)),
     "igammac": special("gammaincc", _incomplete(-1)),
+    "gcd": of_numpy(np.gcd), "lcm": of_numpy(np.lcm),
     "nextafter": of_numpy(np.nextafter, lambda d, x, y: (d, None)),
     **{f"{shift}chebyshev_polynomial_{kind}": polynomial(first, _chebyshev, bool(shift))
        for shift in ("", "shifted_") for kind, first in CHEBYSHEV.items()},
@@ -748,7 +776,47 @@ def bounded_counts(x: Array, size: int, least: int) -> tuple[Array, Array]:
     return _within(np.bincount(x.reshape(-1), minlength=least), size)
 
 
+def unique(x: Array, dim: int | None, is_consecutive: bool, shapes: Sequence[Sequence[int]]) -> tuple[Array, ...]:
+    """Return the different elements, or slices along a dimension, in order, the place of each among them, and their
+    counts, both empty if they have the shape [0]; of successive equal ones the first if they are consecutive."""
+    own = x.astype(np.float64) if x.dtype.kind == "V" else x
+    rows = own.reshape(-1, 1) if dim is None else np.moveaxis(own, dim, 0).reshape(
+        own.shape[dim], own.size // max(1, own.shape[dim]))
+    order = np.arange(len(rows)) if is_consecutive else np.lexsort(rows.T[::-1]) if rows.shape[1] else np.arange(0)
+    rows = rows[order]
+    begins = np.concatenate([np.ones(min(1, len(rows)), bool), (rows[1:] != rows[:-1]).any(-1)])
+    places = np.empty(len(rows), np.int64)
+    places[order] = np.cumsum(begins) - 1
+    first = order[np.flatnonzero(begins)]
+    counts = np.diff(np.append(np.flatnonzero(begins), len(rows)))
+    none = np.zeros(0, np.int64)
+    values = x.reshape(-1)[first] if dim is None else x.take(first, dim)
+    is_empty = [tuple(shape) == (0,) for shape in shapes[1:]]
+    return (values, none if is_empty[0] else places.reshape(x.shape if dim is None else -1),
+            none if is_empty[1] else counts)  # fmt: skip
+
+
+def selected_gradients(own: Any, outs: Any, douts: Any, *_: Any) -> Any:
+    """Return the gradient of the elements that a mask selects."""
+    shape = np.broadcast_shapes(own[0].shape, own[1].shape)
+    made = np.zeros(shape, own[0].dtype)
+    made[np.broadcast_to(own[1], shape)] = douts[0]
+    return [made, None]
+
+
 CHOICES = {
+    "nonzero": LibraryRow(lambda x, shape: np.argwhere(x), lambda x, shape: ((INT64, shape),), is_counted=True),
+    "masked_select": LibraryRow(
+        lambda x, mask, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, mask.shape))[
+            np.broadcast_to(mask, np.broadcast_shapes(x.shape, mask.shape))],
+        lambda x, mask, shape: ((x.dtype, shape),), selected_gradients, is_counted=True),
+    "bincount": LibraryRow(
+        lambda x, *rest: np.bincount(x.astype(np.int64), *rest[:-2], minlength=rest[-2]),
+        lambda x, *rest: ((
+            INT64 if len(rest) == 2 else rest[0].dtype if rest[0].dtype.is_float else FLOAT64, rest[-1]),),
+        is_counted=True),
+    "unique": LibraryRow(unique, lambda x, dim, is_consecutive, shapes: (
+        (x.dtype, shapes[0]), (INT64, shapes[1]), (INT64, shapes[2])), is_counted=True),
     "nanmedian": LibraryRow(nanmedian, chosen_types, placed_gradients,
                             (sample((3, 5), function="nanmedian", options=(1,)),)),
     "mode": LibraryRow(mode, chosen_types, placed_gradients, (sample((3, 5), function="mode", options=(0,)),)),

@@ -196,6 +196,11 @@ class Cast(Unary):
         # Rounding to integers or halves is not linear.
         return (0,) if self.dst_type in (FLOAT32, FLOAT64, COMPLEX64, COMPLEX128) else ()
 
+    @property
+    def number_type(self) -> DType | None:
+        """The type that a Python number has as the operand: Float32 would round one that becomes Float64."""
+        return FLOAT64 if self.dst_type == FLOAT64 else None
+
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("dtype",))
         return replace(self, dst_type=dtype_arg(self.name, "dtype", found["dtype"])), tensors

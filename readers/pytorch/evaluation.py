@@ -494,6 +494,8 @@ class _Walk:
         kind = kind_of(node.target)
         assert kind is not None, "the kinds were looked at before"
         operands = kind.bound(self._operands(node, kind))
+        if kind.is_counted:
+            operands.append(tuple([() if type is None else tuple(type.shape) for type in node.types]))
         self._at_node(node)  # again: operands may have been made
         values = self._kind_results(node, kind, operands)
         if kind.writes:

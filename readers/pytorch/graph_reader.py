@@ -36,6 +36,7 @@ from mspc.readers.pytorch.exported_program import (
     TensorPlace,
     parsed,
 )
+from mspc.readers.pytorch.kinds.aten_table import kind_of
 
 FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]*)", line (?P<line>\d{1,9})(?:, in .*)?$')
 MOST_FRAMES = 256
@@ -157,6 +158,8 @@ TARGETS: Mapping[str, tuple[str, str]] = {
     "gradient_to_user_input": ("gradient_to_user_input", "user_input_name"),
 }
 """Kinds of outputs other than the caller's, and the entry with the name of their target."""
+TOKEN = "token"
+"""The kind of inputs and outputs that order operators with effects."""
 DEEPEST = 64
 """Containers inside of each other."""
 
@@ -176,7 +179,8 @@ def signature_of(
     if len(specified) != len(graph.outputs):
         raise ValueError(f"its signature has {len(specified)} outputs, and its graph has {len(graph.outputs)}")
     paths = iter(inside)
-    outputs = [_output(value, f"output {at}", graph.outputs[at], paths) for at, value in enumerate(specified)]
+    outputs = [_output(value, f"output {at}", graph.outputs[at], paths) for at, value in enumerate(specified)
+               if tagged(value, f"output {at}")[0] != TOKEN]  # fmt: skip
     return tuple(inputs), tuple(outputs)
 
 
@@ -201,6 +205,8 @@ def _input(value: Any, where: str, known: tuple[str, Any], names: Iterator[str])
         name = text_in(entry(owner, "name", where), f"{where}: name")
         tag, content = tagged(entry(owner, "value", where), f"{where}: value")
         return ProgramInput("value", name, next(names, name), None, value=_constant(tag, content, where))
+    if tag == TOKEN:
+        return ProgramInput("value", name, "", None)
     if tag == "custom_obj":
         _custom(content, where)
     raise ValueError(f"{where} is of kind {tag!r:.40}, which mspc does not know")
@@ -304,6 +310,23 @@ def _keys(tree: dict[str, Any], count: int, fields: Mapping[str, list[str]]) -> 
 # looked for among the inputs and the results of earlier nodes.
 
 
+EFFECTS = "higher_order.with_effects"
+"""The call of an operator with a token, which its first result is, too: `run_decompositions` keeps operators that
+print, or have other effects, in their order so. Tokens are not read."""
+
+
+def _effect(arguments: Sequence[tuple[str, Argument]], where: str) -> tuple[str, list[tuple[str, Argument]]]:
+    """Return the operator that is called with a token, and its arguments. They have no names in the file."""
+    target = arguments[1][1] if len(arguments) > 1 else None
+    if not isinstance(target, str):
+        raise ValueError(f"{where} names no operator")
+    target = target.removeprefix("torch.ops.")
+    kind = kind_of(target)
+    names = [] if kind is None else [each.name for each in kind.arguments]
+    return target, [(name or (names[at] if at < len(names) else str(at)), value)
+                    for at, (name, value) in enumerate(arguments[2:])]  # fmt: skip
+
+
 BY_NAME = 2
 """The mark of an argument that was given by name."""
 DEEPEST_GRAPHS = 16
@@ -382,6 +405,9 @@ class _OneGraph:
             for name, type in self._results(given, f"{where}: result {at}"):
                 results.append(name)
                 types.append(type)
+        if target == EFFECTS:
+            target, arguments = _effect(arguments, where)
+            results, types = results[1:], types[1:]
         about = object_in(owner.get("metadata") or {}, f"{where}: metadata")
         path, classes = self.reader.modules(text_in(about.get("nn_module_stack", ""), f"{where}: nn_module_stack"))
         name = owner.get("name")

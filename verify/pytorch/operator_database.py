@@ -226,7 +226,7 @@ def _serve(pipe: Any, log: str | None) -> None:
 
     torch.set_num_threads(1)
     if log is not None:
-        faulthandler.enable(open(log, "a"))  # noqa: SIM115  # open as long as the process
+        faulthandler.enable(open(log, "a"))  # open as long as the process
     for part in iter(pipe.recv, None):
         samples = outcomes_of(part)
         while True:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
-from mspc.ir.diagnostics import MspcError, did_you_mean
+from mspc.ir.diagnostics import MspcError
 from mspc.readers.pytorch.exported_program import CONTROL, ExportedNode, ExportedProgram, all_nodes
 from mspc.readers.pytorch.kinds.collectives import COLLECTIVES
 from mspc.readers.pytorch.kinds.complex_numbers import with_complex_numbers
@@ -48,16 +48,25 @@ ALIASES = {
     "special_logit": "logit", "special_logsumexp": "logsumexp", "special_polygamma": "polygamma",
     "special_sinc": "sinc", "subtract": "sub", "special_multigammaln": "mvlgamma", "_conj_physical": "conj",
     "conj_physical": "conj", "special_gammainc": "igamma",
-    "special_gammaincc": "igammac",
+    "special_gammaincc": "igammac", "special_softmax": "softmax", "special_log_softmax": "log_softmax",
+    "special_xlogy": "xlogy", "linalg_matrix_exp": "matrix_exp",
 }  # fmt: skip
 """Operators under other names, with the same arguments."""
+OVERLOADS = {
+    ("softmax", "default"): "int", ("log_softmax", "default"): "int", ("xlogy", "default"): "Tensor",
+    ("xlogy", "other_scalar"): "Scalar_Other", ("xlogy", "self_scalar"): "Scalar_Self",
+}  # fmt: skip
+"""Overloads of an operator that have another name under the operator's other name."""
+GENERATORS = {"generator": "default", "low_generator": "low"}
+"""Overloads of random operators with PyTorch's generator as another argument, which is not read."""
 _COPY = "_copy"
 """The end of names of views that are copied."""
 
 
 def _plain(library: str, operator: str, overload: str) -> Kind | None:
     """Return the row of an operator, of one under another name, or of a view that is copied."""
-    found = kinds().get(f"{library}.{ALIASES.get(operator, operator)}.{overload}")
+    name = ALIASES.get(operator, operator)
+    found = kinds().get(f"{library}.{name}.{OVERLOADS.get((name, overload), overload)}")
     if found is None and operator.endswith(_COPY):
         view = kinds().get(f"{library}.{operator.removesuffix(_COPY)}.{overload}")
         return None if view is None else replace(view, name=f"{library}.{operator}.{overload}", put=None)
@@ -80,6 +89,10 @@ def kind_of(name: str) -> Kind | None:
     found = kinds().get(name) or _plain(library, operator, overload)
     if found is not None:
         return found
+    if overload in GENERATORS:
+        plain = kinds().get(f"{library}.{operator}.{GENERATORS[overload]}")
+        generator = KindArgument("generator", None, is_read=False)
+        return None if plain is None else replace(plain, name=name, arguments=(*plain.arguments, generator))
     if overload == GIVEN:
         plain = kinds().get(f"{library}.{operator}.default") or kinds().get(f"{library}.{operator}.Tensor")
         if plain is None or plain.writes:
@@ -97,6 +110,8 @@ def kind_of(name: str) -> Kind | None:
     return replace(plain, name=name, arguments=(first, *plain.arguments[1:]), put=None, writes=(OVERWRITTEN,))
 
 
+DEPENDENT = ("aten._local_scalar_dense.default", "aten.item.default")
+"""Kinds whose results are numbers outside of tensors, which are known only when they run."""
 WAY_OUT = "torch.export.export(module, inputs).run_decompositions({}) writes most other kinds in terms of these"
 _MOST = 20
 """Kinds that are reported each by a line."""
@@ -116,12 +131,40 @@ def check_kinds(program: ExportedProgram) -> None:
     if len(first) > _MOST:
         lines.append(f"and {len(first) - _MOST} more kinds")
     one = next(iter(first))
-    if len(first) == 1:
-        lines += did_you_mean(one, [name for name in kinds() if name.split(".")[0] == one.split(".")[0]])
+    location = next((node.user_line for node in first.values() if node.user_line is not None), None)
+    if first.keys() <= set(DEPENDENT):
+        raise MspcError(f"{program.name} takes numbers out of tensors, which are known only when it runs: "
+                        f"{', '.join(first)}", location, [*lines, "compute with the tensor"])  # fmt: skip
+    if len(first) == 1 and (found := related(one)):
+        lines.append(f"read are {', '.join(found)}")
     lines.append(WAY_OUT)
     what = "an operator that is" if len(first) == 1 else f"{len(first)} kinds of operators that are"
-    location = next((node.user_line for node in first.values() if node.user_line is not None), None)
     raise MspcError(f"{program.name} has {what} not known: {', '.join(first)}", location, lines, code="E0702")
+
+
+_WORDLESS = frozenset(
+    "copy backward forward functional with no static for of new like default cpu special linalg fft tensor".split())
+"""Words of names that say nothing about what an operator computes."""
+
+
+def related(name: str) -> list[str]:
+    """Return up to three kinds that compute something related: other overloads, else kinds of the same library that
+    share the most words of their names."""
+    library, operator, _ = name.split(".", 2)
+    words = _words(operator)
+    found = list[tuple[float, str]]()
+    for each in kinds():
+        own, other, _ = each.split(".", 2)
+        shared = words & _words(other)
+        if own == library and shared:
+            rest = len(words ^ _words(other))
+            found.append((100.0 * (other.strip("_") == operator.strip("_")) + 2 * len(shared) - rest, each))
+    best = max(found, default=(0.0, ""))[0]
+    return [each for score, each in sorted(found, key=lambda one: (-one[0], one[1])) if score == best][:3]
+
+
+def _words(operator: str) -> frozenset[str]:
+    return frozenset(word for word in operator.rstrip("_0123456789d").split("_") if word) - _WORDLESS
 
 
 def _told(node: ExportedNode, count: int) -> str:

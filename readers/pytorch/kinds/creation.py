@@ -218,6 +218,8 @@ RANDOM = (
         lambda self, lambd: ops.cast(ops.Log1p()(ops.Neg()(mint.rand(self.shape))) / -lambd, self.dtype)),
     row("bernoulli.p", "self, p, -generator=None",
         lambda self, p: ops.cast(ops.Less()(mint.rand(self.shape), p), self.dtype)),
+    row("bernoulli.Tensor", "self, p, -generator=None",
+        lambda self, p: ops.cast(ops.Less()(mint.rand(self.shape), p), self.dtype)),
     row("bernoulli_.float", "self, p=0.5, -generator=None",
         lambda self, p: ops.cast(ops.Less()(mint.rand(self.shape), p), self.dtype), writes="self"),
     row("cauchy_.default", "self, median=0.0, sigma=1.0, -generator=None", lambda self, median, sigma: ops.cast(
@@ -228,6 +230,8 @@ RANDOM = (
         ops.Ceil()(ops.Log1p()(ops.Neg()(mint.rand(self.shape))) / math.log1p(-p)), self.dtype), writes="self"),
     row("randint_like.default", "self, high, -dtype=None, -layout=None, -device=None, -pin_memory=None, "
         "-memory_format=None", lambda self, high: ops.cast(mint.randint(0, high, self.shape), self.dtype)),
+    row("randint_like.low_dtype", "self, low, high, -dtype=None, -layout=None, -device=None, -pin_memory=None, "
+        "-memory_format=None", lambda self, low, high: ops.cast(mint.randint(low, high, self.shape), self.dtype)),
     row("normal_.default", "self, mean=0.0, std=1.0, -generator=None",
         lambda self, mean, std: ops.cast(mint.randn(self.shape) * std + mean, self.dtype), writes="self"),
     row("uniform.default", "self, from=0.0, to=1.0, -generator=None",

@@ -135,31 +135,38 @@ def repeated(self: Any, repeats: Any, dim: Any, output_size: Any, bound: Any) ->
     return mint.index_select(x, place, repeated_places(each, output_size, bound))
 
 
-def nonzero(self: Any, bound: Any) -> Any:
+def nonzero(self: Any, bound: Any, shapes: Any) -> Any:
     """Return the places of the elements that are not 0, as rows."""
+    if bound is None:
+        return ops.LibraryFunction("nonzero", (shapes[0],))(self)
     places, count = ops.LibraryFunction("bounded_places", (bound,))(self)
     return ops.Bounded(0)(places, count)
 
 
-def selected(self: Any, mask: Any, bound: Any) -> Any:
+def selected(self: Any, mask: Any, bound: Any, shapes: Any) -> Any:
     """Return the elements in the places of a mask."""
+    if bound is None:
+        return ops.LibraryFunction("masked_select", (shapes[0],))(self, mask)
     self, mask = spread_out([self, mask])
-    places = ops.Reshape()(nonzero(ops.Reshape()(mask, (-1,)), bound), (-1,))
+    places = ops.Reshape()(nonzero(ops.Reshape()(mask, (-1,)), bound, shapes), (-1,))
     return ops.Gather()(ops.Reshape()(self, (-1,)), places, 0)
 
 
-def counts_of_integers(self: Any, weights: Any, minlength: Any, bound: Any) -> Any:
+def counts_of_integers(self: Any, weights: Any, minlength: Any, bound: Any, shapes: Any) -> Any:
     """Return how often each integer occurs."""
     if bound is None:
-        return mint.bincount(self, weights, minlength)
+        operands = [self] if weights is None else [self, weights]
+        return ops.LibraryFunction("bincount", (minlength, shapes[0]))(*operands)
     if weights is not None:
         raise ApiValueError("bincount: with a bound of its size it takes no weights")
     found, count = ops.LibraryFunction("bounded_counts", (bound, minlength))(self)
     return ops.Bounded(0)(found, count)
 
 
-def unique(self: Any, return_inverse: Any, return_counts: Any, bound: Any) -> Any:
+def unique(self: Any, return_inverse: Any, return_counts: Any, bound: Any, shapes: Any) -> Any:
     """Return the elements in order, each once, the place of every element in them, and how often each occurs."""
+    if bound is None:
+        return ops.LibraryFunction("unique", (None, False, shapes))(self)
     values, counts, inverse, count = ops.LibraryFunction("bounded_unique", (bound,))(self)
     nothing = ops.zeros((0,), INT64)
     return (
@@ -230,9 +237,10 @@ INDEXING = (
     row("index_fill.int_Scalar index_fill.int_Tensor", "self, dim, index, value", ops.index_fill),
     row("repeat_interleave.Tensor", "repeats, output_size=None, bound=None", repeated_places),
     row("repeat_interleave.self_Tensor", "self, repeats, dim=None, output_size=None, bound=None", repeated),
-    row("nonzero.default", "self, bound", nonzero),
-    row("masked_select.default", "self, mask, bound", selected),
-    row("_unique2.default", "self, -sorted=True, return_inverse=False, return_counts=False, bound", unique),
+    row("nonzero.default argwhere.default", "self, bound=None", nonzero, is_counted=True),
+    row("masked_select.default", "self, mask, bound=None", selected, is_counted=True),
+    row("_unique2.default", "self, -sorted=True, return_inverse=False, return_counts=False, bound=None", unique,
+        is_counted=True),
     row("take.default", "self, index", lambda self, index: ops.take(ops.Reshape()(self, (-1,)), index)),
     row("scatter_add.default", "self, dim, index, src", mint.scatter_add),
     row("index_add.default", "self, dim, index, source, alpha=1",
@@ -247,6 +255,13 @@ INDEXING = (
     row("searchsorted.Tensor", "sorted_sequence, self, out_int32=False, right=False, side=None, sorter=None",
         lambda sorted_sequence, self, out_int32, right, side, sorter: mint.searchsorted(
             sorted_sequence, self, out_int32=out_int32, right=right, side=side, sorter=sorter)),
+    row("searchsorted.Scalar", "sorted_sequence, self, out_int32=False, right=False, side=None, sorter=None",
+        lambda sorted_sequence, self, out_int32, right, side, sorter: mint.searchsorted(
+            sorted_sequence, ops.cast(self, sorted_sequence.dtype), out_int32=out_int32, right=right, side=side,
+            sorter=sorter)),
+    row("bucketize.Scalar", "self, boundaries, out_int32=False, right=False",
+        lambda self, boundaries, out_int32, right: mint.searchsorted(
+            boundaries, ops.cast(self, boundaries.dtype), out_int32=out_int32, right=right)),
     row("bucketize.Tensor", "self, boundaries, out_int32=False, right=False",
         lambda self, boundaries, out_int32, right: mint.searchsorted(
             boundaries, self, out_int32=out_int32, right=right)),

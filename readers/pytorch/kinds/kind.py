@@ -35,7 +35,8 @@ class Kind:
     front end reads; it takes the arguments in that order. put: for a kind whose result shares its first argument's
     elements, that argument with the result's elements replaced: it takes (argument, new result, the other arguments).
     writes: arguments that the kind overwrites; the target returns its results and then a new value for each, None for
-    one that keeps its own. known: replaces arguments of which some are `KnownTensor`, before the call.
+    one that keeps its own. known: replaces arguments of which some are `KnownTensor`, before the call. is_counted: the
+    numbers of its operands give the shapes of its results; the target takes the exported shapes as its last argument.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Kind:
     put: Function | None = None
     writes: tuple[str, ...] = ()
     known: Known | None = None
+    is_counted: bool = False
 
     @property
     def unread(self) -> frozenset[str]:
@@ -69,7 +71,7 @@ class Kind:
 
 def row(
     names: str, arguments: str, target: Function, put: Function | None = None, writes: str = "",
-    known: Known | None = None,
+    known: Known | None = None, is_counted: bool = False,
 ) -> list[Kind]:  # fmt: skip
     """A row of the table for one name or several, of `aten` if they begin with no other library.
 
@@ -78,7 +80,8 @@ def row(
     """
     read = tuple(_argument(text.strip()) for text in _parts(arguments))
     return [
-        Kind(name if name.count(".") > 1 else f"aten.{name}", read, target, put, tuple(writes.split()), known)
+        Kind(name if name.count(".") > 1 else f"aten.{name}", read, target, put, tuple(writes.split()), known,
+             is_counted)
         for name in names.split()
     ]
 

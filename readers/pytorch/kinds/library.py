@@ -198,6 +198,11 @@ def rank(self: Any, atol: Any, rtol: Any, hermitian: Any) -> Any:
     return library("matrix_rank", self, *limits_given(self, atol, rtol), settings=(bool(hermitian),))
 
 
+def of_rank_above(self: Any, tol: Any, hermitian: Any) -> Any:
+    """Return the numbers of singular values above a limit."""
+    return rank(self, tol, 0.0, hermitian)
+
+
 def least_squares(self: Any, right: Any, rcond: Any, driver: Any) -> Any:
     """Return (solution, squared residuals, ranks, singular values)."""
     m, n = self.shape[-2:]
@@ -295,16 +300,19 @@ DECOMPOSITIONS = (
     row("ormqr.default", "self, input2, input3, left=True, transpose=False", reflections),
     row("linalg_householder_product.default", "input, tau", householder),
     row("orgqr.default", "self, input2", householder),
-    row("linalg_pinv.default", "self, rcond, hermitian=False",
+    row("linalg_pinv.default linalg_pinv.rcond_tensor", "self, rcond, hermitian=False",
         lambda self, rcond, hermitian: pseudo_inverse(self, None, rcond, hermitian)),
     row("linalg_pinv.atol_rtol_tensor linalg_pinv.atol_rtol_float", "self, atol=None, rtol=None, hermitian=False",
         pseudo_inverse),
     row("pinverse.default", "self, rcond=1e-15", lambda self, rcond: pseudo_inverse(self, None, rcond, False)),
     row("linalg_matrix_rank.atol_rtol_tensor", "input, atol=None, rtol=None, hermitian=False", rank),
     row("linalg_matrix_rank.atol_rtol_float", "self, atol=None, rtol=None, hermitian=False", rank),
+    row("linalg_matrix_rank.default", "self, tol, hermitian=False", of_rank_above),
+    row("linalg_matrix_rank.tol_tensor", "input, tol, hermitian=False", of_rank_above),
     row("linalg_lstsq.default", "self, b, rcond=None, driver=None", least_squares),
     row("matrix_exp.default", "self", lambda self: library("matrix_exp", self)),
     row("linalg_cond.default", "self, p=None", condition),
+    row("linalg_cond.p_str", "self, p", condition),
     row("linalg_tensorsolve.default", "self, other, dims=None", tensor_solved),
     row("linalg_tensorinv.default", "self, ind=2", tensor_inverse),
     row("linalg_multi_dot.default", "tensors", in_a_chain),
@@ -585,6 +593,17 @@ def segments(
     return library("segment_reduce", data, ops.cast(given, INT64), settings=(reduce, axis, initial, lengths is None))
 
 
+def different(self: Any, dim: Any, is_consecutive: Any, shapes: Any) -> Any:
+    """Return (different elements or slices, the place of each element among them, how often each is there)."""
+    place = None if dim is None else dim % len(self.shape)
+    return library("unique", self, settings=(place, is_consecutive, shapes))
+
+
+def places_by_dimension(self: Any, shapes: Any) -> Any:
+    """Return the places along each dimension of the elements that are not 0."""
+    return ops.unstack(library("nonzero", self, settings=((*shapes[0], max(1, len(self.shape))),)), 1)
+
+
 def counted(self: Any, bins: Any, range: Any, weight: Any, density: Any) -> Any:
     """Return (counts in bins along the last dimension's numbers, the edges of the bins of each). bins: their numbers,
     or the edges as tensors."""
@@ -677,6 +696,16 @@ STATISTICS = (
     row("histogramdd.TensorList_bins", "self, bins, range=None, weight=None, density=False", counted),
     row("nonzero_static.default", "self, size, fill_value=-1",
         lambda self, size, fill: library("nonzero_static", self, settings=(size, fill))),
+    row("nonzero_numpy.default", "self", places_by_dimension, is_counted=True),
+    row("where.default", "condition", places_by_dimension, is_counted=True),
+    row("_unique.default", "self, -sorted=True, -return_inverse=False",
+        lambda self, shapes: different(self, None, False, (*shapes, (0,)))[:2], is_counted=True),
+    row("unique_dim.default", "self, dim, -sorted=True, -return_inverse=False, -return_counts=False",
+        lambda self, dim, shapes: different(self, dim, False, shapes), is_counted=True),
+    row("unique_dim_consecutive.default", "self, dim, -return_inverse=False, -return_counts=False",
+        lambda self, dim, shapes: different(self, dim, True, shapes), is_counted=True),
+    row("unique_consecutive.default", "self, -return_inverse=False, -return_counts=False, dim=None",
+        lambda self, dim, shapes: different(self, dim, True, shapes), is_counted=True),
     row("count_nonzero.dim_IntList", "self, dim", lambda self, dim: mint.count_nonzero(self, tuple(dim))),
     row("var_mean.default", "self, unbiased=True", lambda self, unbiased: ops.var_mean(self, None, int(unbiased))),
     row("std_mean.default", "self, unbiased=True", lambda self, unbiased: ops.std_mean(self, None, int(unbiased))),
@@ -759,6 +788,10 @@ SPECIAL = (
     row("logaddexp2.default", "self, other", lambda self, other: ops.logaddexp(
         self * math.log(2), other * math.log(2)) / math.log(2)),
     row("float_power.Tensor_Tensor", "self, exponent", wide_power),
+    row("float_power.Scalar", "self, exponent", lambda self, exponent: wide_power(
+        typed(self, COMPLEX128 if isinstance(self, complex) else FLOAT64), exponent)),
+    *(row(f"{name}.default", "self, other", lambda self, other, name=name: library(name, self, other))
+      for name in ("gcd", "lcm")),
     row("isposinf.default", "self", lambda self: near(self, math.inf)),
     row("isneginf.default", "self", lambda self: near(self, -math.inf)),
     row("isreal.default", "self", lambda self: ops.Equal()(ops.Imag()(self), 0) if self.dtype.is_complex

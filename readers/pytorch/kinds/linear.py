@@ -23,6 +23,8 @@ def scaled_product(self: Any, product: Any, beta: Any, alpha: Any) -> Any:
     if isinstance(alpha, complex) or isinstance(beta, complex):
         scales = [ops.Complex()(ops.cast(each.real, FLOAT32), ops.cast(each.imag, FLOAT32)) for each in (alpha, beta)]
         return product * scales[0] + self * scales[1]
+    if not (self.dtype.is_float or self.dtype.is_complex):  # scales of integers are rounded towards 0 first
+        beta, alpha = int(beta), int(alpha)
     scaled = product if alpha == 1 else ops.Mul()(product, alpha)
     if beta == 0:
         return scaled

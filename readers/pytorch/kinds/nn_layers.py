@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.types import FLOAT32
+from mspc.ir.types import FLOAT32, UINT8
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.mint.nn import functional
 from mspc.mindspore_api.nn.recurrent import gru_step, lstm_step, project, simple_step
@@ -69,6 +69,7 @@ def batch_norm(
     shift = ops.zeros(channels, input.dtype) if bias is None else bias
     mean = ops.zeros(channels, input.dtype) if running_mean is None else running_mean
     variance = ops.ones(channels, input.dtype) if running_var is None else running_var
+    momentum = momentum if training else 0.0  # PyTorch takes any number then
     return ops.batch_norm(input, mean, variance, scale, shift, training, momentum, eps), None, None
 
 
@@ -106,12 +107,18 @@ def batch_norm_with_statistics(
 ) -> Any:
     """(every channel normalised, the mean and 1 / standard deviation that were used, the new running ones)."""
     found = batch_norm_new(input, weight, bias, running_mean, running_var, training, momentum, eps)
-    return found if training else (*found[:3], None, None)
+    none = ops.zeros((0,), found[0].dtype)
+    return found if training else (found[0], none, none, None, None)
+
+
+def with_reserve(found: Any) -> Any:
+    """Return results with the memory after the third one that PyTorch's gradient reads: none."""
+    return (*found[:3], ops.zeros((0,), UINT8), *found[3:])
 
 
 def group_norm_with_statistics(input: Any, weight: Any, bias: Any, group: Any, eps: Any) -> Any:
     """(groups of channels normalised, their means, 1 / their standard deviations)."""
-    rows = ops.Reshape()(input, (input.shape[0], group, -1))
+    rows = ops.Reshape()(input, (input.shape[0], group, math.prod(input.shape[1:]) // group))
     mean = ops.ReduceMean()(rows, -1)
     variance = ops.ReduceMean()(ops.Square()(rows - ops.ExpandDims()(mean, -1)), -1)
     return functional.group_norm(input, group, weight, bias, eps), mean, ops.Rsqrt()(variance + eps)
@@ -163,6 +170,13 @@ NORMS = (
     row("_native_batch_norm_legit.default native_batch_norm.default",
         "input, weight, bias, running_mean, running_var, training, momentum, eps", batch_norm_with_statistics,
         writes="running_mean running_var"),
+    *(row(f"_batch_norm_with_update{name}.default", "input, weight, bias, running_mean, running_var, momentum, eps",
+          lambda input, weight, bias, mean, variance, momentum, eps: with_reserve(batch_norm_new(
+              input, weight, bias, mean, variance, True, momentum, eps)), writes=writes)
+      for name, writes in (("", "running_mean running_var"), ("_functional", ""))),
+    row("_batch_norm_no_update.default", "input, weight, bias, running_mean, running_var, momentum, eps",
+        lambda input, weight, bias, mean, variance, momentum, eps: with_reserve(batch_norm_with_statistics(
+            input, weight, bias, mean, variance, False, momentum, eps)[:3])),
     row("_native_batch_norm_legit.no_stats", "input, weight, bias, training, momentum, eps",
         lambda input, weight, bias, *settings: batch_norm_new(input, weight, bias, None, None, *settings)[:3]),
     row("_native_batch_norm_legit_functional.default",

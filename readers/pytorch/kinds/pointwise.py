@@ -235,12 +235,20 @@ ELEMENTWISE = (
         lambda self, other: bits(ops.BitwiseAnd(), ops.LogicalAnd(), self, other)),
     row("__or__.Tensor bitwise_or.Tensor bitwise_or.Scalar __or__.Scalar", "self, other",
         lambda self, other: bits(ops.BitwiseOr(), ops.LogicalOr(), self, other)),
-    row("__xor__.Tensor bitwise_xor.Tensor bitwise_xor.Scalar", "self, other",
+    row("__xor__.Tensor __xor__.Scalar bitwise_xor.Tensor bitwise_xor.Scalar", "self, other",
         lambda self, other: bits(ops.BitwiseXor(), ops.NotEqual(), self, other)),
     row("__lshift__.Tensor __lshift__.Scalar bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar",
         "self, other", shifted(ops.LeftShift)),
     row("__rshift__.Tensor __rshift__.Scalar bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar",
         "self, other", shifted(ops.RightShift)),
+    *(row(f"{name}.Scalar_Tensor", "self, other", lambda self, other, operator=operator: operator()(
+        ops.cast(self, other.dtype), other)) for name, operator in (
+            ("bitwise_left_shift", ops.LeftShift), ("bitwise_right_shift", ops.RightShift),
+            ("remainder", ops.FloorMod))),
+    *(row(f"bitwise_{name}.Scalar_Tensor", "self, other", lambda self, other, operator=operator, logical=logical: bits(
+        operator(), logical(), other, self)) for name, operator, logical in (
+            ("and", ops.BitwiseAnd, ops.LogicalAnd), ("or", ops.BitwiseOr, ops.LogicalOr),
+            ("xor", ops.BitwiseXor, ops.NotEqual))),
     row("bitwise_not.default", "self",
         lambda self: ops.LogicalNot()(self) if self.dtype == BOOL else ops.Invert()(self)),
     row("logical_not.default", "self", lambda self: ops.logical_not(ops.cast(self, BOOL))),
@@ -251,6 +259,8 @@ ELEMENTWISE = (
     row("isin.Tensor_Tensor", "elements, test_elements, -assume_unique=False, invert=False", among),
     row("isin.Tensor_Scalar", "elements, test_element, -assume_unique=False, invert=False",
         lambda elements, one, invert: (ops.NotEqual() if invert else ops.Equal())(elements, one)),
+    row("isin.Scalar_Tensor", "element, test_elements, -assume_unique=False, invert=False",
+        lambda one, others, invert: among(ops.cast(one, others.dtype), others, invert)),
     row("where.self where.ScalarOther where.ScalarSelf where.Scalar", "condition, self, other", ops.where),
     row("masked_fill.Scalar masked_fill.Tensor", "self, mask, value", filled),
     row("clamp.default clamp.Tensor clip.default", "self, min=None, max=None", clamped),
@@ -295,6 +305,8 @@ ELEMENTWISE = (
     row("heaviside.default", "self, values", ops.heaviside),
     row("ldexp.Tensor", "self, other", ops.ldexp),
     row("round.decimals", "self, decimals", rounded),
+    row("special_round.default", "self, decimals=0",
+        lambda self, decimals: rounded(self, decimals) if decimals else ops.round(self)),
     row("polygamma.default", "n, self", ops.polygamma),
     row("i0.default special_i0.default", "self", ops.bessel_i0),
     row("special_i0e.default", "self", ops.bessel_i0e),
@@ -306,6 +318,10 @@ ELEMENTWISE = (
     row("special_ndtr.default", "self", lambda self: ops.Erfc()(self * -(0.5**0.5)) * 0.5),
     row("special_ndtri.default", "self", lambda self: ops.Erfinv()(self * 2 - 1) * 2**0.5),
     row("special_xlog1py.default", "self, other", times_log(ops.Log1p, -1)),
+    row("special_xlog1py.other_scalar", "self, other",
+        lambda self, other: times_log(ops.Log1p, -1)(self, ops.full_like(self, other))),
+    row("special_xlog1py.self_scalar", "self, other",
+        lambda self, other: times_log(ops.Log1p, -1)(ops.full_like(other, self), other)),
     row("threshold_backward.default", "grad_output, self, threshold", lambda dout, self, threshold: ops.where(
         ops.Greater()(self, threshold), dout, ops.zeros_like(dout))),
 )  # fmt: skip
@@ -401,6 +417,10 @@ COMPLEX = (
     row("conj.default _conj.default", "self", lambda self: ops.Conj()(self) if self.dtype.is_complex else self),
     row("stft.default", "self, n_fft, hop_length=None, win_length=None, window=None, normalized=False, onesided=None, "
         "return_complex=None, -align_to_window=None", transformed_parts),
+    row("stft.center", "self, n_fft, hop_length=None, win_length=None, window=None, center=True, pad_mode='reflect', "
+        "normalized=False, onesided=None, return_complex=None, -align_to_window=None",
+        lambda self, n_fft, hop, length, window, center, mode, *rest: ops.stft(
+            self, n_fft, hop, length, window, center, mode.upper(), *rest)),
     row("istft.default", "self, n_fft, hop_length=None, win_length=None, window=None, center=True, normalized=False, "
         "onesided=None, length=None, return_complex=False", joined_parts),
     row("fft_fftshift.default", "self, dim=None", ops.fftshift),

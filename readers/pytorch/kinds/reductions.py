@@ -208,6 +208,8 @@ REDUCTIONS = (
     row("any.dims", "self, dim=None, keepdim=False", of_truths_along(ops.ReduceAny)),
     row("norm.ScalarOpt_dim", "self, p, dim, keepdim=False", vector_norm),
     row("linalg_vector_norm.default", "self, ord=2, dim=None, keepdim=False, dtype=None", vector_norm),
+    row("norm.ScalarOpt_dim_dtype", "self, p, dim, keepdim, dtype", vector_norm),
+    row("norm.ScalarOpt_dtype", "self, p, dtype", lambda self, p, dtype: vector_norm(self, p, None, False, dtype)),
     row("norm.Scalar", "self, p=2", lambda self, p: vector_norm(self, p, None, False)),
     row("median.default", "self", median_of_all),
     row("median.dim", "self, dim, keepdim=False", mint.median),
@@ -230,7 +232,7 @@ REDUCTIONS = (
         lambda self, stable, dim, descending: in_order(self, dim, descending)[1]),
     row("topk.default", "self, k, dim=-1, largest=True, sorted=True", mint.topk),
     row("histc.default", "self, bins=100, min=0, max=0", counts),
-    row("bincount.default", "self, weights=None, minlength=0, bound=None", counts_of_integers),
+    row("bincount.default", "self, weights=None, minlength=0, bound=None", counts_of_integers, is_counted=True),
     row("count_nonzero.default", "self, dim=None", mint.count_nonzero),
 )  # fmt: skip
 """Kinds of sums, extrema and orders."""
@@ -247,6 +249,14 @@ def reduced(reduction: Any) -> Any:
 def of_target(loss: Any) -> Any:
     """A loss of results and targets alone, by the number of its reduction."""
     return lambda self, target, reduction: loss(self, target, reduced(reduction))
+
+
+def in_rows(loss: Any, self: Any, target: Any, labels: Any, reduction: Any) -> Any:
+    """Return a loss of rows, also of one row, or one number, without a batch. labels: the shape of one row's target."""
+    if len(self.shape) > 1:
+        return loss(self, target)
+    found = loss(ops.Reshape()(self, (1, -1)), ops.Reshape()(target, labels))
+    return found if reduction else ops.Reshape()(found, target.shape if len(labels) == 1 else ())
 
 
 def of_each(found: Any, reduction: Any) -> Any:
@@ -327,8 +337,11 @@ LOSSES = (
         lambda anchor, positive, negative, margin, p, eps, swap, reduction: ops.triplet_margin_loss(
             anchor, positive, negative, float(margin), float(p), eps, swap, reduced(reduction))),
     row("multi_margin_loss.default", "self, target, p=1, margin=1, weight=None, reduction=1",
-        lambda self, target, p, margin, weight, reduction: ops.multi_margin_loss(
-            self, target, p, margin, weight, reduced(reduction))),
-    row("multilabel_margin_loss.default", "self, target, reduction=1", of_target(ops.multilabel_margin_loss)),
+        lambda self, target, p, margin, weight, reduction: in_rows(
+            lambda rows, labels: ops.multi_margin_loss(rows, labels, p, margin, weight, reduced(reduction)),
+            self, target, (1,), reduction)),
+    row("multilabel_margin_loss.default", "self, target, reduction=1", lambda self, target, reduction: in_rows(
+        lambda rows, labels: ops.multilabel_margin_loss(rows, labels, reduced(reduction)), self, target, (1, -1),
+        reduction)),
 )  # fmt: skip
 """Kinds of losses."""

@@ -327,6 +327,20 @@ def repeated_whole(self: Any, repeats: Any) -> Any:
     return ops.zeros(tuple([n * m for n, m in zip(sizes[0], sizes[1], strict=True)]), self.dtype)
 
 
+def resized(self: Any, size: Any) -> Any:
+    """Return the first elements in another shape, and zeros after them if there are not enough."""
+    flat, count = reshaped(self, (-1,)), math.prod(size)
+    if count > self.size:
+        flat = ops.Concat(0)((flat, ops.zeros((count - self.size,), self.dtype)))
+    return reshaped(flat[:count], tuple(size))
+
+
+def resized_back(base: Any, new: Any, size: Any) -> Any:
+    """Return the tensor whose first elements are those of a tensor in another shape."""
+    first = reshaped(new, (-1,))[: base.size]
+    return reshaped(ops.Concat(0)((first, reshaped(base, (-1,))[first.size :])), base.shape)
+
+
 SHAPES = (
     row("view.default _unsafe_view.default view_copy.default", "self, size", reshaped, as_before),
     row("reshape.default", "self, shape", reshaped, as_before),
@@ -355,6 +369,9 @@ SHAPES = (
     row("unflatten.int", "self, dim, sizes", unflattened, as_before),
     row("_reshape_alias.default", "self, size, -stride", reshaped, as_before),
     row("as_strided.default", "self, size, stride, storage_offset=None", strided, strided_replaced),
+    row("resize.default", "self, size, -memory_format=None", resized, resized_back),
+    row("resize_as.default", "self, the_template, -memory_format=None",
+        lambda self, other: resized(self, other.shape), lambda base, new, other: resized_back(base, new, other.shape)),
     row("ravel.default", "self", lambda self: reshaped(self, (-1,)), as_before),
     row("hstack.default", "tensors", lambda tensors: ops.hstack(tensors)),
     row("vstack.default", "tensors", lambda tensors: ops.vstack(tensors)),
@@ -375,6 +392,7 @@ SHAPES = (
     row("select_scatter.default", "self, src, dim, index", selected_replaced),
     row("split.Tensor unsafe_split.Tensor", "self, split_size, dim=0", split_at),
     row("split.sizes", "self, split_size, dim=0", split_at),
+    row("split.default", "self, split_sizes, dim=0", split_at),
     row("split_with_sizes.default unsafe_split_with_sizes.default", "self, split_sizes, dim=0", split_at),
     row("chunk.default unsafe_chunk.default", "self, chunks, dim=0", chunks_of),
     row("tensor_split.indices", "self, indices, dim=0",
@@ -472,6 +490,8 @@ BOOKKEEPING = (
         "-a, -size=None, -stride=None, -dtype=None, -device=None, -layout=None", nothing),
     row("_assert_scalar.default", "-self, -assert_msg", nothing),
     row("_assert_async.msg", "-self, -assert_msg", nothing),
+    row("_assert_async.default", "-self", nothing),
+    row("_print.default", "-s", nothing),
     row("sym_constrain_range.default sym_constrain_range_for_size.default", "-size, -min=None, -max=None", nothing),
 )  # fmt: skip
 """Kinds that compute nothing."""

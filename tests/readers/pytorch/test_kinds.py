@@ -24,9 +24,10 @@ from mspc.readers.pytorch.exported_program import (
     ProgramInput,
     ProgramOutput,
 )
-from mspc.readers.pytorch.kinds.aten_table import ALIASES, kind_of, kinds
+from mspc.readers.pytorch.kinds.aten_table import ALIASES, DEPENDENT, kind_of, kinds, related
 from mspc.readers.pytorch.kinds.kind import NEEDED
 from mspc.readers.pytorch.network import ImportedNetwork
+from mspc.verify.pytorch.operator_database import operators_of_pytorch
 from tests.drawn import Drawn, exactly
 from tests.grouped import MANY, each, grouped
 from tests.kind_samples import Call, calls, writing_calls
@@ -38,10 +39,12 @@ pytest.importorskip("torch.distributed.fsdp", reason="registers kinds of FSDP an
 OTHERWISE = {
     "empty": "its numbers are whatever memory has", "rand": "its numbers are drawn", "normal": "its numbers are drawn",
     "bernoulli": "its numbers are drawn", "uniform": "its numbers are drawn", "exponential": "its numbers are drawn",
-    "multinomial": "its numbers are drawn", "_assert": "it computes nothing", "sym_": "it computes nothing",
+    "multinomial": "its numbers are drawn", "_assert": "it computes nothing", "_print": "it computes nothing",
+    "sym_": "it computes nothing",
     "detach_.": "PyTorch refuses it for what is no leaf", "to.device": "it takes a device of PyTorch",
     "transformers.": "test_experts.py", "torchtitan.": "test_experts.py",
     "new_empty": "its numbers are whatever memory has", "bincount": "its size is data",
+    "_batch_norm_with_update.default": "test_operators.py",
     "batch_norm.default": "test_written_values.py", "_native_batch_norm_legit.default": "test_written_values.py",
     "native_batch_norm.default": "test_written_values.py",
     "searchsorted": "test_written_values.py", "bucketize": "test_written_values.py",
@@ -69,6 +72,9 @@ FIRST = {"aten.mkldnn_rnn_layer.default", "aten._embedding_bag.default", "aten.l
 
 
 NO_GRADIENT = {
+    "_batch_norm_no_update.default": "of its statistics", "linalg_pinv.rcond_tensor": "of its limit",
+    "_batch_norm_with_update_functional.default": "of its statistics", "resize.default": "of any",
+    "resize_as.default": "of any", "unique_dim.default": "of any",
     "histogram.bins_tensor": "of any", "as_strided_scatter.default": "that leaves replaced elements out",
     "scatter.value_reduce": "of a product",
     "_native_batch_norm_legit_functional.default": "of its statistics", "copy.default": "of any",
@@ -115,6 +121,47 @@ def equal(default: Any, said: Any) -> bool:
     if isinstance(said, (list, tuple)):
         return tuple(said) in (default, (default,) * len(said)) or (not said and default in (None, ()))
     return default == said
+
+
+def test_other_names_that_pytorch_declares_are_read() -> None:
+    missing = [
+        f"aten.{name}.{overload}" for each in operators_of_pytorch() for alias in each.aliases
+        for name in (alias.name.replace(".", "_"), f"{alias.name.replace('.', '_')}_")
+        for overload in getattr(getattr(torch.ops.aten, name, None), "overloads", list)()
+        if "out" not in overload and kind_of(f"aten.{name}.{overload}") is None
+    ]  # fmt: skip
+    assert missing == []
+
+
+READ_ELSEWHERE = {
+    "sym_size.int": "a size in the arguments", "sym_stride.int": "a size in the arguments",
+    "sym_numel.default": "a size in the arguments", "sym_storage_offset.default": "a size in the arguments",
+    "sym_is_contiguous.default": "a truth in the arguments",
+}  # fmt: skip
+"""Kinds of core ATen whose results are numbers, which the reader has as expressions where they are used."""
+
+
+def test_core_aten_is_read() -> None:
+    names = (each.name for each in torch._C._jit_get_all_schemas() if each.name.startswith("aten::"))
+    found = {
+        f"{name}.{overload}" for name in (name.removeprefix("aten::") for name in names)
+        for overload in getattr(getattr(torch.ops.aten, name, None), "overloads", list)()
+        if torch.Tag.core in getattr(getattr(torch.ops.aten, name), overload).tags
+    }  # fmt: skip
+    assert len(found) > 190
+    unread = {name for name in found if kind_of(f"aten.{name}") is None and f"aten.{name}" not in DEPENDENT}
+    assert unread == READ_ELSEWHERE.keys() & found
+
+
+@pytest.mark.parametrize(("name", "wanted"), [
+    ("aten.sum.other", ["aten.sum.default", "aten.sum.dim_IntList"]), ("aten.grid_sampler_4d.default", [
+        "aten.grid_sampler.default", "aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default"]),
+    ("aten.masked_choose.default", [
+        "aten.masked_fill.Scalar", "aten.masked_fill.Tensor", "aten.masked_scatter.default"]),
+    ("aten.special_mangoldt.default", []),
+])  # fmt: skip
+def test_related_kinds_compute_something_related(name: str, wanted: list[str]) -> None:
+    assert related(name) == wanted
 
 
 def test_every_kind_is_called() -> None:

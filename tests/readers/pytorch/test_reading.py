@@ -9,6 +9,7 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT32, INT64
+from mspc.mindspore_api.common.tensor import Tensor
 from mspc.readers.pytorch.exported_program import (
     ExportedGraph,
     ExportedType,
@@ -17,6 +18,7 @@ from mspc.readers.pytorch.exported_program import (
 )
 from mspc.readers.pytorch.exported_program import SymbolicSize as Symbolic
 from mspc.readers.pytorch.graph_reader import read_program
+from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.sizes import with_sizes
 from tests.exported_programs import Exported, meta, size, two_layers
 
@@ -289,3 +291,27 @@ def test_an_assertion_about_sizes(tmp_path: Path) -> None:
     assert len(with_sizes(program, {"s77": 8}).graph.nodes) == 4
     with pytest.raises(MspcError, match="may not be called with these sizes: rows must be even"):
         with_sizes(program, {"s77": 7})
+
+
+def test_tokens_of_effects_are_left_out(tmp_path: Path) -> None:
+    """As `run_decompositions` writes operators with effects: a call with a token, which its first result is, too."""
+    made = Exported()
+    for name, kind in (("token", "token"), ("x", "user_input")):
+        made.tensor(name, "float32", (3,))
+        made.graph["inputs"].append({"as_tensor": {"name": name}})
+        arg = {"name": name} if kind == "token" else {"as_tensor": {"name": name}}
+        made.signature["input_specs"].append({kind: {"arg": arg}})
+    given = {"0": "token", "1": {"as_operator": "torch.ops.aten.mul.Tensor"}, "2": "x", "3": 2}
+    made.node("higher_order.with_effects", given, {"after": ("float32", (0,)), "y": ("float32", (3,))})
+    for argument in made.graph["nodes"][0]["inputs"]:
+        argument["name"] = ""
+    made.graph["outputs"].append({"as_tensor": {"name": "after"}})
+    made.signature["output_specs"].append({"token": {"arg": {"name": "after"}}})
+    made.output("y")
+    program = read_program(made.save(tmp_path / "effects.pt2"))
+    (node,) = program.graph.nodes
+    assert (node.target, node.results) == ("aten.mul.Tensor", ("y",))
+    assert node.arguments == (("self", NodeResult("x")), ("other", 2))
+    assert [each.value for each in program.outputs] == [NodeResult("y")]
+    found = ImportedNetwork(program)(Tensor(np.ones(3, np.float32)))
+    assert found.asnumpy().tolist() == [2, 2, 2]
