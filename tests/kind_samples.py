@@ -48,6 +48,7 @@ _NORM = (IMAGE, floats(4), floats(4), floats(4), floats(4, low=0.5))
 
 _CALLS: tuple[tuple[Any, ...], ...] = (
     ("__xor__.Scalar", WHOLE, 3), ("isin.Scalar_Tensor", 2, WHOLE), ("split.default", X, (1, 2)),
+    ("narrow.Tensor", X, 1, integers(low=1, high=2), 2), ("narrow.Tensor", X, -1, integers(low=-3, high=-2), 2),
     ("bitwise_left_shift.Scalar_Tensor bitwise_right_shift.Scalar_Tensor remainder.Scalar_Tensor "
      "bitwise_and.Scalar_Tensor bitwise_or.Scalar_Tensor bitwise_xor.Scalar_Tensor", 23, MORE),
     ("special_xlog1py.other_scalar", POSITIVE, 2.5), ("special_xlog1py.self_scalar", 2.5, POSITIVE),

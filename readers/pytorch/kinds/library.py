@@ -493,7 +493,8 @@ def summed_to(self: Any, size: Any) -> Any:
     """Return the sums over dimensions that a smaller shape has been broadcast in."""
     ahead = len(self.shape) - len(size)
     dims = tuple(range(ahead)) + tuple([ahead + d for d, n in enumerate(size) if n == 1 and self.shape[ahead + d] != 1])
-    return reshaped(ops.ReduceSum(True)(self, dims), tuple(size)) if dims else self
+    x = ops.cast(self, INT64) if self.dtype == BOOL else self
+    return reshaped(ops.ReduceSum(True)(x, dims), tuple(size)) if dims else self
 
 
 def powers(x: Any, count: Any) -> Any:

@@ -161,6 +161,12 @@ def selected_replaced(base: Any, new: Any, dim: Any, index: Any) -> Any:
     return part_replaced(base, ops.ExpandDims()(new, place), place, at, at + 1, 1)
 
 
+def narrowed(self: Any, dim: Any, start: Any, length: Any) -> Any:
+    """Return a part of a dimension that begins at a place in a tensor; one below 0 counts from the end."""
+    first = ops.where(ops.Less()(start, 0), start + self.shape[dim], start)
+    return mint.index_select(self, dim, ops.arange(length) + ops.cast(first, INT64))
+
+
 def split_at(self: Any, split_size: Any, dim: Any) -> Any:
     """Split a dimension into parts: of one size, the last one of the rest, or of the sizes listed."""
     sizes = split_size if isinstance(split_size, int) else list(split_size)
@@ -387,6 +393,7 @@ SHAPES = (
     row("slice.Tensor", "self, dim=0, start=None, end=None, step=1", part, part_replaced),
     row("narrow.default", "self, dim, start, length", mint.narrow,
         lambda base, new, dim, start, length: part_replaced(base, new, dim, start, start + length, 1)),
+    row("narrow.Tensor", "self, dim, start, length", narrowed),
     row("select.int", "self, dim, index", selected, selected_replaced),
     row("slice_scatter.default", "self, src, dim=0, start=None, end=None, step=1", part_replaced),
     row("select_scatter.default", "self, src, dim, index", selected_replaced),

@@ -248,7 +248,7 @@ def averaged(
 ) -> Any:
     """The mean of every window."""
     return functional.avg_pool2d(
-        input, of_number(kernel_size), of_number(stride) if stride else None, of_number(padding), ceil_mode,
+        input, _several(kernel_size, 2), _several(stride, 2) if stride else None, _several(padding, 2), ceil_mode,
         count_include_pad, divisor)
 
 
@@ -409,6 +409,6 @@ IMAGES = tuple(map(_taken_alone, (
         lambda input, grid, mode, padding, corners: functional.grid_sample(
             input, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding],
             corners)),
-    row("im2col.default", "self, kernel_size, dilation, padding, stride", functional.unfold),
+    row("im2col.default", "self, kernel_size, dilation, padding, stride", in_batches(2, functional.unfold)),
 )))  # fmt: skip
 """Kinds of images."""
