@@ -20,20 +20,21 @@ SEQUENCE, BATCH = 64, 8
 ROWS = (
     "llama3 8 dp=8", "llama3 8 dp=4 rep=2", "llama3 8 dp=4 tp=2", "llama3 8 dp=4 tp=2 sequence_parallel=0",
     "llama3 8 dp=4 tp=2 backend=full_dtensor", "llama3 8 dp=1 tp=8", "llama3 16 dp=4 rep=2 tp=2", "llama3 64 dp=8 tp=8",
-    "qwen3 8 dp=8", "qwen3 8 dp=4 tp=2", "qwen3 8 dp=2 rep=2 tp=2", "deepseek_v3 8 dp=8", "llama3 8 dp=4 cp=2",
+    "qwen3 8 dp=8", "qwen3 8 dp=4 tp=2", "qwen3 8 dp=2 rep=2 tp=2", "deepseek_v3 8 dp=8", "llama3 8 dp=4 cp=2 flex=1",
     "deepseek_v3 8 dp=8 ep=2 balance=1", "deepseek_v3 8 dp=4 pp=2 ep=2 balance=1", "llama3 8 dp=8 backend=spmd_types",
     "llama3 2 dp=1 pp=2", "llama3 8 dp=4 pp=2", "llama3 8 dp=2 tp=2 pp=2", "llama3 8 dp=2 rep=2 pp=2 schedule=GPipe",
     "llama3 8 dp=4 pp=2 layers=4 schedule=Interleaved1F1B", "qwen3 8 dp=4 pp=2", "llama3 64 dp=8 tp=4 pp=2",
     "deepseek_v3 8 dp=4 pp=2",
 )  # fmt: skip
-"""Model, ranks and degrees. dp: shards; rep: replicas; balance: tokens go to the experts in turns."""
+"""Model, ranks and degrees. dp: shards; rep: replicas; balance: tokens go to the experts in turns; flex: attention with
+a function of its mask, which slices of a sequence need, and sequences of 4 times the length."""
 
 
 def prove(row: str, folder: Path) -> str:
     """Return the result of a row."""
     model, ranks, *degrees = row.split()
     mspc = [sys.executable, "-P", "-m", "mspc"]
-    common = [each for each in degrees if each.startswith(("layers=", "balance="))]
+    common = [each for each in degrees if each.startswith(("layers=", "balance=", "flex="))]
     one, many = folder / "_".join((model, *common)), folder / row.replace(" ", "_")
     begin = time.perf_counter()
     for out, count, given in ((one, "1", common), (many, ranks, degrees)):
@@ -57,6 +58,7 @@ def capture(model: str, given: dict[str, str]) -> None:
 
     import torch
     import torch.distributed._functional_collectives as functional
+    from torch.nn.attention.flex_attention import create_block_mask
     from torchtitan.tools import utils
 
     utils.device_type, utils.device_module = "cpu", torch.cpu  # before modules take them from there
@@ -65,7 +67,8 @@ def capture(model: str, given: dict[str, str]) -> None:
     from torchtitan.config.configs import CompileConfig, ParallelismConfig, TrainingConfig
     from torchtitan.distributed import ParallelDims, full_dtensor, spmd_types
     from torchtitan.distributed import utils as distributed
-    from torchtitan.models.common.attention import ScaledDotProductAttention
+    from torchtitan.distributed.context_parallel.api import prepare_context_parallel_input
+    from torchtitan.models.common.attention import ScaledDotProductAttention, get_causal_mask_mod
     from torchtitan.models.common.config_utils import decoder_vocab_size
     from torchtitan.models.common.token_dispatcher import AllToAllTokenDispatcher
     from torchtitan.protocols.module import Module
@@ -84,11 +87,13 @@ def capture(model: str, given: dict[str, str]) -> None:
         pipeline_parallel_schedule=given.get("schedule", "1F1B"), pipeline_parallel_microbatch_size=1,
     )  # fmt: skip
     own_rows = BATCH // (degree.get("rep", 1) * degree.get("dp", 1))
-    training = TrainingConfig(seq_len=SEQUENCE, local_batch_size=own_rows, mixed_precision_param="float32")
+    length = SEQUENCE * 4 if "flex" in degree else SEQUENCE
+    training = TrainingConfig(seq_len=length, local_batch_size=own_rows, mixed_precision_param="float32")
     config, compiled = spec.model, CompileConfig(enable=False)
     config.layers = config.layers[: degree.get("layers", 2)]
     for layer in config.layers:
-        layer.attention.inner_attention = ScaledDotProductAttention.Config()
+        if "flex" not in degree:
+            layer.attention.inner_attention = ScaledDotProductAttention.Config()
         if "balance" in degree and layer.moe is not None:
             layer.moe.router._debug_force_load_balance = True
     debug = SimpleNamespace(moe_force_load_balance=False, batch_invariant=False)
@@ -119,8 +124,14 @@ def capture(model: str, given: dict[str, str]) -> None:
             part.init_weights(buffer_device=None)
     torch.manual_seed(0)
     rows = slice(place * BATCH // shards, (place + 1) * BATCH // shards)
-    tokens, labels = (torch.randint(0, config.vocab_size, (BATCH, SEQUENCE))[rows] for _ in range(2))
-    more: dict[str, torch.Tensor] = {}
+    tokens, labels = (torch.randint(0, config.vocab_size, (BATCH, length))[rows] for _ in range(2))
+    more: dict[str, Any] = {}
+    if "flex" in degree:
+        mask = create_block_mask(get_causal_mask_mod(), None, None, length, length, device="cpu")
+        more = {"positions": torch.arange(length).expand_as(tokens), "attention_masks": mask}
+    if dims is not None and dims.cp_enabled:
+        cp = dims.get_mesh("cp")
+        tokens, labels, more = prepare_context_parallel_input(tokens, labels, more, cp, torch.device("cpu"), None)
     if dims is not None and backend == "full_dtensor":
         tokens, labels, more = full_dtensor.parallelize_inputs(dims, tokens, labels, more)
     elif dims is not None and backend == "spmd_types":
@@ -131,18 +142,18 @@ def capture(model: str, given: dict[str, str]) -> None:
             super().__init__()
             self.network = network
 
-        def forward(self, tokens: torch.Tensor, labels: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
-            return loss(self.network(tokens, **more), labels, BATCH * SEQUENCE)[0]
+        def forward(self, tokens: torch.Tensor, labels: torch.Tensor, **more: Any) -> torch.Tensor:
+            return loss(self.network(tokens, **more), labels, BATCH * length)[0]
 
     def run() -> torch.Tensor | None:
         losses: list[torch.Tensor] = []
         given = [tokens] if ends[0] else []
-        schedule.step(*given, target=labels, losses=losses, loss_kwargs={"global_valid_tokens": BATCH * SEQUENCE})
+        schedule.step(*given, target=labels, losses=losses, loss_kwargs={"global_valid_tokens": BATCH * length})
         return torch.stack(losses).sum() if losses else None
 
     def even(dispatcher: Any, own: torch.Tensor, received: torch.Tensor, size: int) -> tuple[Any, ...]:
         rows = own_rows if schedule is None else parallelism.pipeline_parallel_microbatch_size
-        counts = [rows * SEQUENCE * dispatcher.top_k // size] * size  # as routing in turns gives every rank
+        counts = [rows * length * dispatcher.top_k // size] * size  # as routing in turns gives every rank
         return functional.wait_tensor(received).reshape(-1), counts, counts
 
     if "balance" in degree:

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._ops import DispatchKey, HigherOrderOperator
+from torch.nn.attention import flex_attention
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -129,6 +131,7 @@ def _run_rank(script: str, arguments: Sequence[str], rank: int, ranks: int, with
         objects = _Objects(Path(os.environ[FOLDER]), rank)
         distributed.send_object_list, distributed.recv_object_list = objects.send, objects.receive
     torch.compiler.is_compiling = lambda: True
+    flex_attention._validate_device = lambda *_: None  # its plain operators have gradients on any device
     register_optimizer_step_pre_hook(_make_capturable)
     if with_values:
         importlib.import_module("torch.distributed.tensor.placement_types").mesh_scatter = _keep_own
@@ -180,6 +183,21 @@ def _own_frames(error: BaseException) -> str:
     return "".join(traceback.format_list(frames)).rstrip()
 
 
+def _with_plain_operators(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a mode's function that runs operators that take functions, such as `flex_attention`, by their definition
+    in plain operators, under the mode."""
+
+    def dispatched(mode: TorchDispatchMode, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not isinstance(function, HigherOrderOperator):
+            return dispatch(mode, function, types, args, kwargs)
+        if (kernel := function.py_kernels.get(DispatchKey.CompositeExplicitAutograd)) is None:
+            raise CaptureError(f"{function} has no definition in plain operators")
+        with mode:
+            return kernel(*args, **(kwargs or {}))
+
+    return dispatched
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run `SCRIPT RANKS WITH_VALUES EVERY ARGUMENTS...` for one rank of each kind, or for every rank, in processes that
     share the import of PyTorch. Return the exit status."""
@@ -191,7 +209,8 @@ def main(arguments: Sequence[str]) -> int:
     torch.compiler.set_stance("force_eager")
     warnings.filterwarnings("ignore", "Using `torch.compile")
     for mode in (capture.Recorder, _FakeFloats):  # without the guard against compilation, which takes time at each call
-        mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)
+        mode.supports_higher_order_operators = True
+        mode.__torch_dispatch__ = _with_plain_operators(inspect.unwrap(mode.__torch_dispatch__))
     capture.OUTSIDE += (os.path.dirname(__file__), runpy.__file__, contextlib.__file__)
 
     def run(rank: int) -> None:

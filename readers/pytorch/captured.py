@@ -17,7 +17,7 @@ from mspc.ir.files.parsing import LARGEST_SIZE, entry, list_in, object_in, parse
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, DType, TensorType, dtype_of
 from mspc.readers.pytorch.archive import MOST_DIMENSIONS, NOT_HERE, Archive, ProgramWeights
-from mspc.readers.pytorch.captured_kinds import RANKS, CapturedKind, read_kinds, with_own_groups
+from mspc.readers.pytorch.captured_kinds import GROUPS, RANKS, CapturedKind, read_kinds, with_own_groups
 from mspc.readers.pytorch.exported_program import (
     Argument,
     ExportedGraph,
@@ -36,8 +36,6 @@ from mspc.readers.pytorch.reasons import tensors_of_views
 CONTENT = "capture.json"
 VERSION = 2
 """The version of `CONTENT` that is read."""
-_GROUPS = frozenset({"group_name", "process_group"})
-"""Arguments that name a group."""
 _DESCRIBED = re.compile(r"^mesh_|^(undefined|default_pg)$|\s+")
 """Parts of the description of a group that say nothing of its dimension of a mesh."""
 _NOTHING = re.compile(r"profiler\.|prim\.device|aten\._assert")
@@ -290,7 +288,7 @@ class _StepReader:
         target = text_in(operator, where)
         where = f"{where} ({target:.80})"
         arguments = tuple(
-            (name, self._group(each, where) if name in _GROUPS else self._argument(each, where))
+            (name, self._group(each, where) if name in GROUPS else self._argument(each, where))
             for name, each in object_in(given, where).items()
         )
         made = [("", None) if each is None else self._defined(each, where) for each in list_in(results, where)]

@@ -17,6 +17,8 @@ from mspc.ir.late_dataclass import dataclass
 
 RANKS = "ranks.json"
 """The file of a captured folder that lists kinds of ranks; absent if every rank has a file."""
+GROUPS = ("group_name", "process_group", "pg_name")
+"""Arguments that name a group."""
 Place = tuple[Any, ...]
 """Keys and numbers that lead to a value in JSON."""
 Slopes = Mapping[Place, int]
@@ -81,7 +83,7 @@ def with_own_groups(content: dict[str, Any]) -> dict[str, Any]:
     names: dict[str, str] = {}
     nodes: list[Any] = []
     for operator, given, *rest in content["nodes"]:
-        for name in ("group_name", "process_group"):
+        for name in GROUPS:
             if given.get(name) in content["groups"]:
                 given = {**given, name: names.setdefault(given[name], f"group {len(names)}")}
         nodes.append([operator, given, *rest])

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from mspc.readers.pytorch.captured_kinds import GROUPS
 from mspc.readers.pytorch.exported_program import ExportedNode, ExportedProgram, NodeResult, names_in
 
-GROUPS = frozenset({"group_name", "process_group"})
-"""Arguments that name a group."""
 _SAME = re.compile(
     r"aten\.(_?to_copy|_to_copy|alias|as_strided|cat|chunk|clone|copy_?|detach|div|expand|flatten|mul|narrow|new_\w+|"
     r"permute|reshape|select|slice|split\w*|squeeze|stack|t|transpose|unbind|unsqueeze|view|_unsafe_view)\b|fsdp\.|"

@@ -1,7 +1,7 @@
 """Experts on ranks of their own, and a sequence in slices, by collectives of the script; one step is captured.
 
-Arguments: "experts", "counted" or "context", and a fault. "counted" sorts the rows of experts by their numbers, which
-ranks exchange.
+Arguments: "experts", "counted", "context" or "flex", and a fault. "counted" sorts the rows of experts by their numbers,
+which ranks exchange; "flex" is attention with a function of its mask.
 """
 
 import sys
@@ -11,6 +11,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor.experimental._context_parallel._cp_custom_ops import flex_cp_allgather
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import mspc.capture
 
@@ -81,6 +83,10 @@ class Attention(nn.Module):
         begin = 0 if FAULT == "offset" else RANK * x.shape[1]
         x = x + self.places[begin : begin + x.shape[1]]
         q, k, v = (each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in self.inward(x).chunk(3, -1))
+        if KIND == "flex":
+            mask = create_block_mask(lambda b, h, i, j: i + begin >= j, None, None, x.shape[1], LENGTH, device="cpu")
+            k, v = (k, v) if RANKS == 1 else flex_cp_allgather(k, v, 2, dist.group.WORLD.group_name)
+            return x + self.out(flex_attention(q, k, v, block_mask=mask).transpose(1, 2).flatten(2))
         if RANKS > 1:
             k, v = (functional.all_gather_tensor_autograd(each.contiguous(), 2, dist.group.WORLD) for each in (k, v))
         scores = q @ k.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5
@@ -90,9 +96,9 @@ class Attention(nn.Module):
 
 
 torch.manual_seed(0)
-network = Attention() if KIND == "context" else Experts()
+network = Attention() if KIND in ("context", "flex") else Experts()
 x, y = torch.randn(ROWS, LENGTH, WIDTH), torch.randn(ROWS, LENGTH, WIDTH)
-x, y = (each.chunk(RANKS, int(KIND == "context"))[RANK] for each in (x, y))
+x, y = (each.chunk(RANKS, int(KIND in ("context", "flex")))[RANK] for each in (x, y))
 
 
 def passes() -> Tensor:

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 SCRIPT = Path(__file__).parent / "captured_parts.py"
 
 
-@pytest.fixture(scope="module", params=["experts", "counted", "context"])
+@pytest.fixture(scope="module", params=["experts", "counted", "context", "flex"])
 def single(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return captured(tmp_path_factory.mktemp("parts") / request.param, 1, request.param, script=SCRIPT)
 
@@ -27,6 +27,7 @@ FAULTS = {
     "experts": {"order": r"return x \+ \(exchanged\(back\)", "scale": r"parameter.grad /= [\s\S]*2 times too large"},
     "counted": {"order": r"return x \+ \(exchanged\(back\)"},
     "context": {"offset": r"x = x \+ self.places\[begin : "},
+    "flex": {"offset": r"x = x \+ self.places\[begin : "},
 }
 
 

@@ -314,3 +314,15 @@ def test_places_up_to_counted_totals_keep_their_sizes() -> None:
     places = builder.emit(Reshape((24, 1)), builder.emit(Range(limit=24)))
     before = builder.emit(LessEqual(), builder.emit(CumSum(), counts), places)
     assert divisors(rows, builder, before, rows, places, before) == [[1, 1], [1, 1], [1, 1]]
+
+
+def test_rows_that_are_joined_and_parted_again_keep_their_dimensions() -> None:
+    """The second dimension keeps its size: all rows of the first are not what is left of both."""
+    x = Parameter("x", TensorType(FLOAT32, (12, 16)))
+    builder = Builder(Graph("net"))
+    again = builder.emit(Reshape((12, 16)), builder.emit(Neg(), builder.emit(Reshape((192,)), x)))
+    turns = builder.emit(FloorMod(), builder.emit(Range(limit=16)), builder.constant(8, INT64))
+    moved = builder.emit(Add(), again, builder.emit(Cast(FLOAT32), turns))
+    first, second = divisors(x, builder, moved, x, moved)
+    assert first == second
+    assert first[0] > first[1] == 1
