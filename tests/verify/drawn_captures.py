@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mspc.commands.verify_capture import CapturedPrograms, programs_of_captures
@@ -49,6 +50,14 @@ def captured(seeds: Sequence[int], folder: Path) -> None:
         (folder / str(seed) / name, ranks, (str(seed),))
         for seed in seeds for name, ranks in (("one", 1), ("ranks", drawn(seed).ranks))
     ])  # fmt: skip
+
+
+def kept_captures(seeds: Sequence[int], folder: Path, jobs: int = 1) -> None:
+    """Capture the steps that a folder lacks."""
+    missing = [seed for seed in seeds if not (folder / str(seed)).exists()]
+    parts = [missing[begin : begin + AT_ONCE] for begin in range(0, len(missing), AT_ONCE)]
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(lambda part: captured(part, folder), parts))
 
 
 def programs(folder: Path, seed: int) -> CapturedPrograms:

@@ -1,22 +1,26 @@
-"""Single edits planted in captured steps: `python -m tests.verify.planted_in_captures --count 500`.
+"""Single edits planted in captured steps: `python -m tests.verify.planted_in_captures --count 500 --jobs 16`.
 
 An edit is drawn (`scale/changes_of_programs.py`) on the ranks' programs of one of some random steps (`drawn_plans.py`),
-for all ranks or for one; or a wait for a collective is left out. The proof has to find it, or the edited programs
-compute the same numbers. Prints each one that is missed or told at another place, and a table at the end; exits with 1
-if one is missed.
+for all ranks or for one; or a wait for a collective is left out. Edited programs that compute the same numbers are
+drawn again; the proof has to find all others. Prints each edit that is missed or located elsewhere, and a table at the
+end, of JSON with `--json`; exits with 1 if one is missed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from mspc.commands.verify_capture import VIEWS, WAITS, CapturedPrograms, check_waits
 from mspc.ir.diagnostics import ExecutionError, MspcError
@@ -30,13 +34,15 @@ from mspc.ops.tensor.reshape import Cast
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.readers.pytorch.captured import CapturedStep, read_rank
 from mspc.readers.pytorch.exported_program import ExportedNode, NodeResult, names_in
+from mspc.verify.scale.execution import run_step
 from mspc.verify.scale.proof import ScaleProof, prove, small_program
-from mspc.verify.scale.rank_kinds import Divided, RankKind, divided, merged
+from mspc.verify.scale.rank_kinds import Divided, RankKind, divided, flat, merged
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.small_programs import Unfit
-from tests.verify.drawn_captures import AT_ONCE, captured, programs
+from tests.mutation.processes import forked
+from tests.verify.drawn_captures import kept_captures, programs
 from tests.verify.drawn_plans import drawn
-from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable
+from tests.verify.scale.changes_of_nodes import PLACE, Unusable
 from tests.verify.scale.changes_of_programs import STALE, draw, made, numbered, rank_of
 
 KINDS = ("collective left out", "collective doubled", "collective of another kind", "collective added", "group",
@@ -48,22 +54,28 @@ NO_CHANGES = ("AllReduce of max", "AllReduce: slices", "IsFinite: operand")
 """A maximum of equal numbers, another order of the terms of a sum, and a question with one answer for all values."""
 
 
-@dataclass(frozen=True)
-class Planted:
-    """A change and what is said of it. where: "there" at the changed node or its next reader, "elsewhere", or ""."""
+TRIES = 40
+"""Draws of one kind of edits, after which another kind is drawn: a step on one mesh dimension has no other groups."""
+EACH = 8
+"""Edits of one process."""
 
-    change: Change
-    found: bool
-    where: str = ""
+
+class Planted(NamedTuple):
+    """An edit, and whether and where it is reported. what: its kind. where: "located" at the changed node or its next
+    reader, "elsewhere", or "not found"."""
+
+    what: str
+    label: str
+    where: str
     told: str = ""
 
 
-def planted(programs: CapturedPrograms, compared: Collection[object], generator: random.Random) -> Planted:
-    """Plant a change and prove. compared: see `compared_in`. Raises Unusable."""
+def planted(programs: CapturedPrograms, compared: Collection[object], generator: random.Random, what: str) -> Planted:
+    """Plant a change of a kind and prove. compared: see `compared_in`. Raises Unusable."""
     for kind in programs.kinds:
         numbered(kind.graph)
     base = generator.choice(programs.kinds)
-    change = draw(rank_of(base.ranks[0], base.graph), generator, KINDS)
+    change = draw(rank_of(base.ranks[0], base.graph), generator, (what,))
     if any(each in change.label for each in NO_CHANGES):
         raise Unusable
     kinds = [part for kind in programs.kinds for part in divided([kind], Divided(kind, [[r] for r in kind.ranks]))]
@@ -83,24 +95,53 @@ def planted(programs: CapturedPrograms, compared: Collection[object], generator:
     except Unfit as error:
         raise Unusable from error
     if found.same:
-        return Planted(change, False)
+        if same_numbers(numbers_of(programs, programs.kinds), numbers_of(programs, together)):
+            raise Unusable
+        return Planted(what, change.label, "not found")
     told = _told(found)
     places = {node.attrs.get(PLACE) for node in told}
-    return Planted(change, True, "there" if places & near else "elsewhere", ", ".join(node.label for node in told))
+    words = ", ".join(node.label for node in told) + (f": {found.first.equals}" if found.first is not None else "")
+    return Planted(what, change.label, "located" if places & near else "elsewhere", words)
+
+
+Numbers = Mapping[tuple[int, int], Sequence[Any]]
+
+
+def numbers_of(programs: CapturedPrograms, kinds: Sequence[RankKind]) -> Numbers:
+    """Return the results and stored values of two steps, by rank and step."""
+    graphs = [programs.one, *(kind.graph for kind in kinds)]
+    parameters = [value for graph in graphs for value in graph.parameters]
+    program = small_program(programs.one, kinds, programs.values, 0, None, parameters, batch=programs.batch)
+    states = program.states()
+    found: dict[tuple[int, int], list[Any]] = {}
+    for step in range(2):
+        for state, results in zip(states, run_step(states, program.feeds(step), step + 1), strict=True):
+            for array in (*results, *state.held.values()):
+                for rank, own in zip(state.kind.ranks, flat(array, state.kind.mesh), strict=True):
+                    found.setdefault((rank, step), []).append(own.copy())
+    return found
+
+
+def same_numbers(one: Numbers, other: Numbers) -> bool:
+    return all(
+        a.shape == b.shape and np.allclose(a, b, 1e-9, 1e-12, equal_nan=True)
+        for key, arrays in one.items()
+        for a, b in zip(arrays, other[key], strict=True)
+    )
 
 
 def _check(graph: Graph) -> None:
-    """Raise Unusable if a graph is none. Layouts of its parameters are those of tensors of all ranks."""
-    layouts = {parameter: parameter.layout for parameter in graph.parameters}
+    """Raise Unusable if a graph is invalid. Layouts of parameters and gradients are those of tensors of all ranks."""
+    layouts = {value: value.layout for value in graph.values()}
     try:
-        for parameter in layouts:
-            parameter.layout = None
+        for value in layouts:
+            value.layout = None
         check_graph(graph)
     except (MspcError, AssertionError) as error:
         raise Unusable from error
     finally:
-        for parameter, layout in layouts.items():
-            parameter.layout = layout
+        for value, layout in layouts.items():
+            value.layout = layout
 
 
 def compared_in(programs: CapturedPrograms) -> set[object]:
@@ -164,19 +205,39 @@ def without_wait(step: CapturedStep, generator: random.Random) -> Planted:
         if node.target in VIEWS:
             readers += [each for each in nodes if not names_of(each).isdisjoint(node.results)]
     graph = replace(step.program.graph, nodes=changed)
-    change = Change(WAIT, f"{wait.results[0]}", lambda rank: ())
     try:
         check_waits(replace(step, program=replace(step.program, graph=graph)))
     except ExecutionError as error:
         there = any(node.frames == error.frames for node in readers)
-        return Planted(change, True, "there" if there else "elsewhere", error.message)
+        return Planted(WAIT, result.name, "located" if there else "elsewhere", error.message)
     if all(node.target in (*VIEWS, *WAITS) for node in readers):
         raise Unusable
-    return Planted(change, False)
+    return Planted(WAIT, result.name, "not found")
 
 
 def names_of(node: ExportedNode) -> set[str]:
     return {name for _, value in node.arguments for name in names_in(value)}
+
+
+def one_of(
+    given: CapturedPrograms, step: CapturedStep, compared: Collection[object], seed: str, what: str = ""
+) -> Planted:
+    """Plant an edit in a captured step. Its kind, if not given, is drawn first, so that all are as frequent."""
+    generator = random.Random(seed)
+    while True:
+        kind = what or generator.choice((*KINDS, WAIT))
+        for _ in range(TRIES):
+            try:
+                return without_wait(step, generator) if kind == WAIT else planted(given, compared, generator, kind)
+            except Unusable:
+                continue
+
+
+def edits_of(folder: Path, program: int, seeds: Sequence[tuple[str, str]]) -> list[Planted]:
+    """Plant edits, each (seed, kind or ""), in one of the captured steps, which is read once."""
+    given, step = programs(folder, program), read_rank(folder / str(program) / "ranks", 0)
+    compared = compared_in(given)
+    return [one_of(given, step, compared, *each) for each in seeds]
 
 
 def main(words: Sequence[str]) -> int:
@@ -184,35 +245,34 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--programs", type=int, default=24)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--captures", type=Path, help="a folder that keeps the captured steps for the next run")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
     given = parser.parse_args(words)
     counts: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for first in range(0, given.programs, AT_ONCE):
-            captured(range(first, min(first + AT_ONCE, given.programs)), folder)
-        for number in range(given.count):
-            found = one_of(folder, number % given.programs, random.Random(f"{given.seed} {number}"))
-            key = found.where if found.found else "NOT FOUND"
-            counts.setdefault(found.change.what, Counter())[key] += 1
-            if key != "there":
-                program = drawn(number % given.programs)
-                print(f"{number} {key}: {found.change.what}: {found.change.label}: {found.told}: {program}", flush=True)
-    for what, each in sorted(counts.items()):
-        print(f"{what:28} {dict(each)}")
-    return int(any(each["NOT FOUND"] for each in counts.values()))
-
-
-def one_of(folder: Path, seed: int, generator: random.Random) -> Planted:
-    """Plant an edit in one of the captured steps."""
-    given = programs(folder, seed)
-    compared = compared_in(given)
-    while True:
-        try:
-            if generator.random() < 1 / (len(KINDS) + 1):
-                return without_wait(read_rank(folder / str(seed) / "ranks", 0), generator)
-            return planted(given, compared, generator)
-        except Unusable:
-            continue
+        folder = given.captures or Path(name)
+        kept_captures(range(given.programs), folder, given.jobs)
+        parts: list[tuple[int, list[tuple[str, str]]]] = []
+        for program in range(given.programs):
+            seeds = [(f"{given.seed} {number}", "") for number in range(program, given.count, given.programs)]
+            parts += [(program, seeds[first : first + EACH]) for first in range(0, len(seeds), EACH)]
+        calls = [partial(edits_of, folder, program, seeds) for program, seeds in parts]
+        for number, found in forked(calls, given.jobs):
+            program, seeds = parts[number]
+            found = found if isinstance(found, list) else [["no answer", "", "not found", str(found)]]
+            for (seed, _), (what, label, where, told) in zip(seeds, found, strict=False):
+                counts.setdefault(what, Counter())[where] += 1
+                if where != "located":
+                    print(f"{seed}: {where}: {what}: {label}: {told}: {drawn(program)}", file=sys.stderr, flush=True)
+    total = sum(counts.values(), Counter[str]())
+    rows = {**dict(sorted(counts.items())), "all": total}
+    if given.json:
+        print(json.dumps(rows, indent=1))
+    for what, each in rows.items() if not given.json else ():
+        missed, elsewhere, share = each["not found"], each["elsewhere"], 100 * each["located"] / each.total()
+        print(f"{what:27}{each.total():4} edits,{missed:3} not found,{elsewhere:3} elsewhere,{share:6.1f} % located")
+    return int(bool(total["not found"]))
 
 
 if __name__ == "__main__":

@@ -307,8 +307,11 @@ def blamed(wrong: FirstWrong, joint: RankKind, readers: Readers, told: Told) -> 
     reads parts of a kind that the program elsewhere adds up before, as between a matmul and a reshape, else the first
     that reads them as no others are read.
     """
-    path = _parts(wrong.node, readers, told) if wrong.is_of_parts else []
-    if not path:
+    path = _parts(wrong.node, readers, told)
+    if not wrong.is_of_parts and path and _is_of_wholes(path[0], readers, told):
+        behind = f"{wrong.node.label} makes the first value that is none of one device's"
+        return replace(wrong, node=path[0], reads=(behind,), equals="it is right on some ranks alone")
+    if not wrong.is_of_parts or not path:
         return _in_another_order(wrong, joint, readers, told) or wrong
     repaired = replace(wrong, reads=(*wrong.reads, ADDED_UP))
     usual = _usual_readers(readers, told, {*path})
@@ -483,6 +486,14 @@ def _parts(node: Node, readers: Readers, told: Told) -> list[Node]:
         if value is not None:
             path.insert(0, value)
     return path
+
+
+def _is_of_wholes(part: Node, readers: Readers, told: Told) -> bool:
+    """Return whether a value that seems to be a part of a sum is computed element by element from values that are none:
+    ranks with a wrong one add nothing to the sum, as one of zeros."""
+    if not isinstance(part.op, Elementwise) or not told[part].alone:
+        return False
+    return not any(source in told and told[source].summed for source in readers.sources(part, told))
 
 
 def _source(node: Node, readers: Readers, told: Told, path: Collection[Node]) -> Node | None:

@@ -217,8 +217,10 @@ class Divisors:
 
     def _unjoin(self, product: Product) -> None:
         """Let all segments of a joined dimension have one divisor, so that they may be sliced anywhere."""
-        for part, _ in self.segments(product):
-            self._joined.pop(self.resolved(product)[0], None)
+        segments = self.segments(product)
+        if segments:
+            del self._joined[self.resolved(product)[0]]
+        for part, _ in segments:  # two segments may be told to differ, which freezes the product
             self._unjoin(part)
             self.equal(part, product)
 

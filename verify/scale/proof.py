@@ -293,9 +293,13 @@ class SmallProgram:
             return first
         if not watch.whole:
             return None
-        written = self._first_written()
+        written = self._first_written(watch)
         if written is None:
             return None
+        if self.batch is not None:
+            before = Readers(written.kind.graph).before(written.node)
+            if (hidden := watch.hidden(before)) is not None:
+                return hidden
         told = watch.written_by(written)
         words = next(row.words for row in self.rows if not row.same)
         return replace(told, equals=words) if told.node is written.node and not told.equals else told
@@ -402,10 +406,13 @@ class SmallProgram:
         ratios = (ratio_of(row.found, row.expected) for row in wrong)
         ratio = next((each for each in ratios if each), 0.0)
         if first is not None:
-            yield from edits_before(first.kind, [first.node], watch.is_settled, ratio)
+            yield from edits_before(first.kind, [first.node], watch.is_settled, watch.is_divided, ratio)
+            if watch.is_at_fault(first.node):
+                return
         for kind in self.kinds:
             rows = [row for row in wrong if row.kind is kind and row.step == wrong[0].step]
-            yield from edits_before(kind, list(makers(kind.graph, rows)), watch.is_settled, ratio)
+            seeds = list(makers(kind.graph, rows))
+            yield from edits_before(kind, seeds, watch.is_settled, watch.is_divided, ratio)
 
     def _is_right_with(self, edit: Edit) -> bool:
         """Whether all steps are right with a change."""
@@ -442,7 +449,7 @@ class SmallProgram:
             del self.rows[before:]
         return None
 
-    def _first_written(self) -> FirstWrong | None:
+    def _first_written(self, watch: ValueWatch) -> FirstWrong | None:
         """The last node that writes the first stored value or result that is wrong."""
         wrong = [row for row in self.rows if not row.same]
         for row in (row for row in wrong if row.step == wrong[0].step):
@@ -454,7 +461,8 @@ class SmallProgram:
             node = next(iter(makers(one, [row])), None)
             if node is not None and row.what == "parameter":
                 said = f"one device writes {row.name} there, and these ranks do not"
-                return FirstWrong(row.kind, writer_of_others(row.kind.graph, one, node) or node, ranks, (), said)
+                other = writer_of_others(row.kind.graph, one, node) or watch.counterpart(row.kind, node)
+                return FirstWrong(row.kind, other or node, ranks, (), said)
             if node is not None:
                 said = f"one device gives what this computes as result {row.name}, and these ranks do not"
                 return FirstWrong(row.kind, node, ranks, (), said)

@@ -118,6 +118,16 @@ class Readers:
                 else:
                     waiting.append(source)
 
+    def before(self, value: Value) -> set[Value]:
+        """Return all values that a value is computed from."""
+        waiting = [value]
+        seen: set[Value] = set()
+        for each in waiting:
+            new = [source for source in self.read_by(each) if source not in seen]
+            seen.update(new)
+            waiting += new
+        return seen
+
     def is_read(self, value: Value) -> bool:
         """Whether anything reads a value, or the program hands it out."""
         return value in self._handed_out or bool(self._of.get(value))

@@ -107,12 +107,14 @@ def _usual(rows: Array) -> float:
 class Relation:
     """The relation of all ranks' values to one device's. summed: dimensions of the ranks' mesh along which to add up.
     how: "sum", or "mean" if the sum has to be divided by the number of ranks. ranks: how many have a part of one sum.
-    equal: these parts are equal. places: the number of the piece that every rank has, if known."""
+    equal: these parts are equal. alone: some ranks have all of a sum, to which others add nothing. places: the number
+    of the piece that every rank has, if known."""
 
     summed: tuple[int, ...] = ()
     how: str = "sum"
     ranks: int = 1
     equal: bool = False
+    alone: bool = False
     places: Mapping[int, int] = field(default_factory=dict[int, int])
 
     @property
@@ -143,7 +145,8 @@ def relation(
             products = pieces.product(made, kind.depth)
             if pieces.has(products).all() and pieces.are_placed(products):
                 equal = bool(axes) and all(value.shape[axis] == 1 for axis in axes)
-                return Relation(axes, how, ranks, equal, _places(pieces, products, kind))
+                alone = bool(axes) and bool(pieces.has(pieces.product(value, kind.depth)).any())
+                return Relation(axes, how, ranks, equal, alone, _places(pieces, products, kind))
     return None
 
 
@@ -285,7 +288,10 @@ class PlacesOfScript:
 
     def of(self, kind: RankKind) -> Iterator[tuple[Node, ReferenceCandidates]]:
         """Return the candidates of each tensor of a kind that has any."""
-        tensors = [(key, node, number) for key, node, number in self._keyed(kind.graph) if key in self._known]
+        tensors = [
+            (key, node, number) for key, node, number in self._keyed(kind.graph)
+            if key in self._known and (self._files is None or self._fits(key, node, number))
+        ]  # fmt: skip
         counts = Counter(key for key, _, _ in tensors)
         seen: Counter[Hashable] = Counter()
         turns = self._micro_batches(kind, counts)
@@ -295,6 +301,16 @@ class PlacesOfScript:
             seen[key] += 1
             is_run_again = turns > 1 and counts[key] == turns * len(known)
             yield node, ReferenceCandidates(number, known, own, turns if is_run_again else 1)
+
+    def _fits(self, key: Hashable, node: Node, number: int) -> bool:
+        """Return whether a tensor may be a piece of a value of its place. Flat buffers of several parameters are not,
+        and do not count among the operators of a place."""
+        own = _shape_of(node, number)
+        shapes = {_shape_of(*whole) for whole in self._known[key]}
+        return any(
+            len(own) == len(whole) and not any(total % n if n else total for n, total in zip(own, whole, strict=True))
+            for whole in shapes
+        )
 
     def _keyed(self, graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
         for key, node, number in keyed(graph, self._files):
@@ -325,10 +341,15 @@ def keyed(graph: Graph, files: Collection[str] | None = None) -> Iterator[tuple[
 
 def _where(node: Node, files: Collection[str] | None) -> Hashable:
     if files is None:
-        frames = tuple(map(str, node.frames))
-    else:  # the text of a line stays if lines before it are added
-        frames = tuple(frame.text.strip() or str(frame) for frame in node.frames if frame.file in files)
-    return (node.scope, node.op.name, node.phase, frames, node.instance)
+        return node.scope, node.op.name, node.phase, tuple(map(str, node.frames)), node.instance
+    # The text of a line stays if lines before it are added. A recorded gradient has the phase of an update if updates
+    # alone read it, and those of other parameters share a flat buffer with it on ranks: a place has no phase.
+    frames = tuple(frame.text.strip() or str(frame) for frame in node.frames if frame.file in files)
+    return node.scope, node.op.name, "", frames, node.instance
+
+
+def _shape_of(node: Node, number: int) -> tuple[int, ...]:
+    return element_types(node.type)[number].shape  # type: ignore[union-attr]  # a tensor's
 
 
 def _line_of(place: Any) -> Hashable:

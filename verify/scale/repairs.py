@@ -98,10 +98,12 @@ class EditedRun(KindRun):
 
 
 def edits_before(
-    kind: RankKind, seeds: Sequence[Node], settled: Callable[[Node], bool], ratio: float = 0.0
-) -> Iterator[Edit]:
+    kind: RankKind, seeds: Sequence[Node], settled: Callable[[Node], bool], divided: Callable[[Node], bool],
+    ratio: float = 0.0,
+) -> Iterator[Edit]:  # fmt: skip
     """Return the changes of values that some nodes are computed from, those of collectives first. settled: whether a
-    value is right, so that nothing before it is wrong. ratio: a factor by which a value is too small, 0 if unknown."""
+    value is right, so that nothing before it is wrong. divided: whether it is no part of a sum, so that no sum is
+    missing after it. ratio: a factor by which a value is too small, 0 if unknown."""
     near = _near(kind, seeds, settled)
     for node in near:
         if isinstance(node.op, GROUPED):
@@ -112,12 +114,22 @@ def edits_before(
     scaling = sorted(near, key=lambda node: not isinstance(node.op, Mul | Div))
     if ratio:
         yield from (_scaled(kind, node, ratio) for node in scaling)
-    for node in reversed(near):
-        if not isinstance(node.op, GROUPED):
-            yield from _missing_sums(kind, node)
+    for node in _likely_parts(kind, [node for node in reversed(near) if not divided(node)]):
+        yield from _missing_sums(kind, node)
     sizes = {math.prod(kind.mesh[axis] for axis in axes) for axes in axes_along(kind, 1)}
     for factor in (factor for size in sorted(sizes | {2}) for factor in (size, 1 / size)):
         yield from (_scaled(kind, node, factor) for node in scaling if factor != ratio)
+
+
+def _likely_parts(kind: RankKind, nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes, first those at which the program adds up other values: between the same operators."""
+    readers = Readers(kind.graph)
+    usual = {(term, reader) for _, term, reader in readers.places_of_sums()}
+
+    def is_unusual(node: Node) -> bool:
+        return not any(isinstance(r, Node) and (node.op.name, r.op.name) in usual for r in readers.of(node))
+
+    return sorted(nodes, key=is_unusual)
 
 
 def _near(

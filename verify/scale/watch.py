@@ -133,6 +133,10 @@ class ValueWatch:
         """Whether a right value is not that of another operator at its place of the script."""
         return not isinstance(value, Node) or value not in self._other or not self._identities.taken_from(value)
 
+    def is_divided(self, node: Node) -> bool:
+        """Return whether a value is a slice or a copy of a value of one device, perhaps times a number of ranks."""
+        return node in self.right and node in self._told and not self._told[node].summed
+
     def fits(self, kind: RankKind, node: Node, value: Any) -> bool:
         """Whether another value of a node would be one of one device's at its place, as far as these are known."""
         known = self._candidates.get((id(kind), node), ())
@@ -155,14 +159,35 @@ class ValueWatch:
             if not set(wrong.ranks) & set(wrong.kind.ranks):
                 continue  # another kind of the family has the error
             readers = self._readers_of(wrong.kind)
-            is_elsewhere = among is not None and node not in among
-            if is_elsewhere or (among is not None and self._are_paired and self._is_reshaped(node, readers)):
+            if among is not None and node not in among:
+                continue
+            if self._are_paired and self._is_reshaped(node, readers):
                 continue
             found = [n for n in readers.next(node, looked) if n in looked]
             if node in self._aside and not any(self._is_of(n, node, readers) for n in found):
                 continue
             if not found or any(n in bad for n in found):
                 return self._blamed(wrong)
+        return None
+
+    def is_at_fault(self, node: Node) -> bool:
+        """Return whether a value is wrong and computed from right ones alone, so that no change before it helps."""
+        made = [value for value in node.inputs if isinstance(value, Node)]
+        return node in self._wrong and all(map(self.is_settled, made))
+
+    def counterpart(self, kind: RankKind, one: Node) -> Node | None:
+        """Return the node of a kind that runs at the place of a node of one device, in its turn; None if unknown."""
+        nodes = (node for (owner, node), known in self._candidates.items() if owner == id(kind) for each in known
+                 if each.own is not None and each.own[0] is one)  # fmt: skip
+        return next(nodes, None)
+
+    def hidden(self, among: Collection[Value]) -> FirstWrong | None:
+        """Return the first wrong value that is made of right ones and whose readers round the difference away, as those
+        of a small term of a sum do; None if there is none."""
+        for node in sorted(self._wrong.keys() & among, key=lambda each: self._turns[each]):
+            wrong = self._wrong[node]
+            if self.is_at_fault(node) and not self._is_reshaped(node, self._readers_of(wrong.kind)):
+                return wrong
         return None
 
     def _is_reshaped(self, node: Node, readers: Readers) -> bool:
