@@ -128,6 +128,17 @@ class Readers:
             waiting += new
         return seen
 
+    def unknown_before(self, value: Value, known: Collection[Node]) -> list[Node]:
+        """Return the nodes that a value is computed from after those of some, the first ones first."""
+        found: dict[Value, None] = {value: None}
+        waiting = [value]
+        for each in waiting:
+            new = [source for source in self.read_by(each) if source not in found and source not in known]
+            found.update(dict.fromkeys(new))
+            waiting += new
+        nodes = [node for node in found if isinstance(node, Node) and node is not value]
+        return sorted(nodes, key=lambda node: self._places.get(node, -1))
+
     def is_read(self, value: Value) -> bool:
         """Whether anything reads a value, or the program hands it out."""
         return value in self._handed_out or bool(self._of.get(value))

@@ -278,7 +278,10 @@ class PlacesOfScript:
         the numbers of lines."""
         self._known: dict[Hashable, list[Whole]] = {}
         self._files, by_line = files, files is not None
+        self._key_of: dict[Node, Hashable] = {}
+        self._run: set[Hashable] = set()
         for key, node, number in keyed(one, files):
+            self._key_of[node] = key
             self._known.setdefault(key, []).append((node, number))
             if by_line and not isinstance(key, OfName) and _line_of(key) != key:
                 self._known.setdefault(_line_of(key), []).append((node, number))
@@ -293,6 +296,7 @@ class PlacesOfScript:
             if key in self._known and (self._files is None or self._fits(key, node, number))
         ]  # fmt: skip
         counts = Counter(key for key, _, _ in tensors)
+        self._run |= counts.keys()
         seen: Counter[Hashable] = Counter()
         turns = self._micro_batches(kind, counts)
         for key, node, number in tensors:
@@ -301,6 +305,11 @@ class PlacesOfScript:
             seen[key] += 1
             is_run_again = turns > 1 and counts[key] == turns * len(known)
             yield node, ReferenceCandidates(number, known, own, turns if is_run_again else 1)
+
+    def is_left_out(self, node: Node) -> bool:
+        """Return whether one device runs a node at a place of the script that no kind of ranks has reached."""
+        key = self._key_of.get(node)
+        return key is not None and self._run.isdisjoint({key} if isinstance(key, OfName) else {key, _line_of(key)})
 
     def _fits(self, key: Hashable, node: Node, number: int) -> bool:
         """Return whether a tensor may be a piece of a value of its place. Flat buffers of several parameters are not,

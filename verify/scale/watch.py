@@ -107,11 +107,11 @@ class ValueWatch:
         self._candidates: dict[tuple[int, Node], list[ReferenceCandidates]] = {}
         self._families = Families(kinds)
         files = files_of([one]) & files_of(kind.graph for kind in kinds) if are_paired else None
-        places = PlacesOfScript(one, files)
+        self._places = PlacesOfScript(one, files)
         for kind in kinds:
             for key, node, number in keyed(kind.graph):
                 self._families.note(kind, key, node, number)
-            for node, candidates in places.of(kind):
+            for node, candidates in self._places.of(kind):
                 self._candidates.setdefault((id(kind), node), []).append(candidates)
         self._one, self._values = one, values
         self._told: dict[Node, Relation] = {}
@@ -211,11 +211,26 @@ class ValueWatch:
 
     def _blamed(self, wrong: FirstWrong) -> FirstWrong:
         readers = self._readers_of(wrong.kind)
+        if (unmoved := self._unmoved(wrong, readers)) is not None:
+            return unmoved
         found = self._taken.repeated(wrong.node, wrong.factor, readers, self._told) if wrong.factor else None
         if found is not None:
             behind = f"{wrong.node.label} makes the first value of it that is none: {wrong.equals}"
             return replace(wrong, node=found.node, reads=(behind, *wrong.reads), equals=found.words)
         return blamed(wrong, self._families.joint(wrong.kind), self._readers_of(wrong.kind), self._told)
+
+    def _unmoved(self, wrong: FirstWrong, readers: Readers) -> FirstWrong | None:
+        """Return a value before a wrong one whose elements one device orders before, and ranks do not; None if there is
+        none. Ranks may reshape what they have divided, so that it is known to be wrong only later."""
+        for node in readers.unknown_before(wrong.node, self.right) if self._are_paired else ():
+            for candidates in self._candidates.get((id(wrong.kind), node), ()):
+                moves = [value for one, _ in candidates.wholes for value in one.inputs if isinstance(value, Node)]
+                left = next(filter(self._places.is_left_out, moves), None)
+                if left is not None:
+                    read = (f"{wrong.node.label} makes the first value that differs",)
+                    said = f"one device runs {left.label} before it, and these ranks do not"
+                    return FirstWrong(wrong.kind, node, wrong.ranks, read, said)
+        return None
 
     def _is_of(self, reader: Node, node: Node, readers: Readers) -> bool:
         """Whether a wrong value reads one wrong node alone."""

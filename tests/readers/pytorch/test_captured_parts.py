@@ -23,8 +23,10 @@ def test_parts_compute_the_step_of_one_device(single: Path, tmp_path: Path) -> N
 
 
 FAULTS = {
-    # Rows in another order are right once reshaped: the first value that is wrong in any shape is on the next line.
-    "experts": {"order": r"return x \+ \(exchanged\(back\)", "scale": r"parameter.grad /= [\s\S]*2 times too large"},
+    "experts": {
+        "order": r"back = back.reshape\(sent.shape\)[\s\S]*runs Transpose before it, and these ranks do not",
+        "scale": r"parameter.grad /= [\s\S]*2 times too large",
+    },
     "counted": {"order": r"return x \+ \(exchanged\(back\)"},
     "context": {"offset": r"x = x \+ self.places\[begin : "},
     "flex": {"offset": r"x = x \+ self.places\[begin : "},
