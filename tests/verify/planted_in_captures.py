@@ -29,6 +29,7 @@ from mspc.ir.types import TupleType
 from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.collectives import AllGather, ReduceScatter
 from mspc.ops.control.structural import StopGradient, TupleGetItem
+from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Concat, Split, Transpose
 from mspc.ops.tensor.reshape import Cast
 from mspc.ops.tensor.slicing import StridedSlice
@@ -88,7 +89,7 @@ def planted(programs: CapturedPrograms, compared: Collection[object], generator:
     graph = changed[0].graphs[0]
     near = {node.attrs[PLACE] for node in nodes if PLACE in node.attrs} | _next(graph, nodes, compared)
     if change.what == "collective left out":  # it is missing after the node that makes its operand
-        near |= {value.attrs.get(PLACE) for value in nodes[0].inputs if isinstance(value, Node)}
+        near |= _moved(nodes[0].inputs[0])
     together = merged([RankKind(kind.ranks, kind.graph) for kind in kinds])
     try:
         found = prove(programs.one, together, programs.values, 0, None, programs.batch)
@@ -169,10 +170,25 @@ def _next(graph: Graph, nodes: Sequence[Node], compared: Collection[object]) -> 
             if isinstance(reader, Node) and reader not in seen:
                 seen.add(reader)
                 found.add(reader.attrs.get(PLACE))
-                if reader.attrs.get(PLACE) not in compared or isinstance(reader.op, MOVES):
+                if reader.attrs.get(PLACE) not in compared or _moves(reader):
                     waiting.append(reader)
                 elif isinstance(reader.type, TupleType):
                     found |= {each.attrs.get(PLACE) for each in readers.of(reader) if isinstance(each, Node)}
+    return found
+
+
+def _moves(node: Node) -> bool:
+    return isinstance(node.op, MOVES) or (isinstance(node.op, Op) and node.op.reshapes)
+
+
+def _moved(value: Value) -> set[object]:
+    """Return the numbers of the node that makes a value, and of those that make it before it is only moved."""
+    found: set[object] = set()
+    while isinstance(value, Node):
+        found.add(value.attrs.get(PLACE))
+        if not _moves(value) or not value.inputs:
+            break
+        value = value.inputs[0]
     return found
 
 

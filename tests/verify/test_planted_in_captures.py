@@ -15,13 +15,15 @@ SEEDS = (1, 2, 3, 4, 5)
 """FSDP, HSDP, tensor parallelism, context parallelism and experts."""
 COUNT = 120
 HARD = {
-    1: [("11", "")],  # a parameter that is not written: an update writes another one
+    1: [("1 slices exchanged 0", "slices exchanged"),  # all slices of a gradient are right, on other ranks
+        ("11", "")],  # a parameter that is not written: an update writes another one
     2: [("2 a 0", "collective left out"),  # read by updates, which follow other gradients of one flat buffer
         ("2 collective left out 0", "collective left out"),  # a buffer whose segments contradict each other
         ("2 e 12", "constant")],  # a small term of a sum, whose readers round the difference away
     3: [("3 d 1", "operand"),  # zeros on one rank, whose sum with the others' slices is a slice
         ("3 d 1", "collective of another kind")],  # ranks stop there; heads are reshaped before, and right
     4: [("4 d 1", "collective left out")],  # a sum for which there are many places, and one as of other gradients
+    8: [("8 offset 0", "offset"), ("8 collective added 0", "collective added")],  # norms of slices before their sum
     5: [("5 d 1", "stale gradient")],
 }  # fmt: skip
 """Edits by program that were located elsewhere, each with the reason."""
@@ -30,7 +32,7 @@ HARD = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("captures")
-    captured(SEEDS, made)
+    captured((*SEEDS, 8), made)
     return made
 
 

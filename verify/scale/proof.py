@@ -39,6 +39,7 @@ from mspc.verify.scale.repairs import (
     Neighbourhood,
     Unknown,
     Useless,
+    doubled_sums,
     edits_before,
     ratio_of,
 )
@@ -406,8 +407,11 @@ class SmallProgram:
         ratios = (ratio_of(row.found, row.expected) for row in wrong)
         ratio = next((each for each in ratios if each), 0.0)
         if first is not None:
+            is_at_fault = watch.is_at_fault(first.node)
+            if not is_at_fault:
+                yield from doubled_sums(first.kind, first.node)
             yield from edits_before(first.kind, [first.node], watch.is_settled, watch.is_divided, ratio)
-            if watch.is_at_fault(first.node):
+            if is_at_fault:
                 return
         for kind in self.kinds:
             rows = [row for row in wrong if row.kind is kind and row.step == wrong[0].step]

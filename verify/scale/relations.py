@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -263,6 +263,31 @@ class ReferenceCandidates:
     turns: int = 1
 
 
+def _divides(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Return whether a tensor of a shape is made of pieces of another shape."""
+    pairs = zip(part, whole, strict=False)
+    return len(part) == len(whole) and not any(total % n if n else total for n, total in pairs)
+
+
+def _embedded(few: int, many: int, fits: Callable[[int, int], bool]) -> list[int | None]:
+    """Return the places of the elements of a list among those of a longer one, in order; None for an element that has
+    several, or for all if they have none. fits: whether an element of the first may be one of the second."""
+    first, last = list[int](), list[int]()
+    place = 0
+    for element in range(few):
+        while place < many and not fits(element, place):
+            place += 1
+        first.append(place)
+        place += 1
+    place = many - 1
+    for element in reversed(range(few)):
+        while place >= 0 and not fits(element, place):
+            place -= 1
+        last.insert(0, place)
+        place -= 1
+    return [one if one == other < many else None for one, other in zip(first, last, strict=True)]
+
+
 def files_of(graphs: Iterable[Graph]) -> set[str]:
     """Return the source files of the nodes of some programs."""
     nodes = (node for graph in graphs for each in graph.graphs() for node in each.nodes)
@@ -297,14 +322,31 @@ class PlacesOfScript:
         ]  # fmt: skip
         counts = Counter(key for key, _, _ in tensors)
         self._run |= counts.keys()
-        seen: Counter[Hashable] = Counter()
         turns = self._micro_batches(kind, counts)
+        owns = {key: iter(self._paired(key, [t[1:] for t in tensors if t[0] == key], turns)) for key in counts}
         for key, node, number in tensors:
             known = self._known[key]
-            own = None if isinstance(key, OfName) or counts[key] != len(known) else known[seen[key]]
-            seen[key] += 1
             is_run_again = turns > 1 and counts[key] == turns * len(known)
-            yield node, ReferenceCandidates(number, known, own, turns if is_run_again else 1)
+            yield node, ReferenceCandidates(number, known, next(owns[key]), turns if is_run_again else 1)
+
+    def _paired(self, key: Hashable, tensors: Sequence[Whole], turns: int) -> Sequence[Whole | None]:
+        """Return the tensor of one device that each of the ranks' at a place should be, in their order."""
+        known = self._known[key]
+        if isinstance(key, OfName):
+            return [None] * len(tensors)
+        if len(known) == len(tensors):
+            return known
+        if self._files is None or turns > 1:
+            return [None] * len(tensors)
+        parts, wholes = ([_shape_of(*each) for each in some] for some in (tensors, known))
+        if len(parts) < len(wholes):
+            places = _embedded(len(parts), len(wholes), lambda i, j: _divides(parts[i], wholes[j]))
+            return [None if place is None else known[place] for place in places]
+        found: list[Whole | None] = [None] * len(tensors)
+        for whole, place in enumerate(_embedded(len(wholes), len(parts), lambda i, j: _divides(parts[j], wholes[i]))):
+            if place is not None:
+                found[place] = known[whole]
+        return found
 
     def is_left_out(self, node: Node) -> bool:
         """Return whether one device runs a node at a place of the script that no kind of ranks has reached."""
@@ -314,12 +356,7 @@ class PlacesOfScript:
     def _fits(self, key: Hashable, node: Node, number: int) -> bool:
         """Return whether a tensor may be a piece of a value of its place. Flat buffers of several parameters are not,
         and do not count among the operators of a place."""
-        own = _shape_of(node, number)
-        shapes = {_shape_of(*whole) for whole in self._known[key]}
-        return any(
-            len(own) == len(whole) and not any(total % n if n else total for n, total in zip(own, whole, strict=True))
-            for whole in shapes
-        )
+        return any(_divides(_shape_of(node, number), _shape_of(*whole)) for whole in self._known[key])
 
     def _keyed(self, graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
         for key, node, number in keyed(graph, self._files):

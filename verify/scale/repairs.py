@@ -40,6 +40,7 @@ REDUCTIONS = ("sum", "max", "min")
 GROUPED = (AllGather, AllReduce, AlltoAll, ReduceScatter)
 NEAR = 48
 """Most nodes before a wrong value whose changes are tried."""
+MOST_SUMS = 6
 MOST_TRIED = 240
 MOST_RUN = 32
 """Most changes with which whole steps are run."""
@@ -119,6 +120,21 @@ def edits_before(
     sizes = {math.prod(kind.mesh[axis] for axis in axes) for axes in axes_along(kind, 1)}
     for factor in (factor for size in sorted(sizes | {2}) for factor in (size, 1 / size)):
         yield from (_scaled(kind, node, factor) for node in scaling if factor != ratio)
+
+
+def doubled_sums(kind: RankKind, seed: Node) -> Iterator[Edit]:
+    """Return the changes that leave out a sum before a value, the nearest first. Its result may be right, as another
+    sum of it follows that is taken over the same ranks."""
+    found: dict[Value, None] = {seed: None}
+    readers = Readers(kind.graph)
+    count = 0
+    for value in _growing(found):
+        found.update(dict.fromkeys(readers.read_by(value)))
+        if isinstance(value, Node) and isinstance(value.op, AllReduce):
+            yield next(_of_collective(kind, value))
+            count += 1
+            if count == MOST_SUMS:
+                return
 
 
 def _likely_parts(kind: RankKind, nodes: Sequence[Node]) -> list[Node]:

@@ -17,12 +17,14 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.op import Op
+from mspc.ops.tensor.moving import Transpose
 from mspc.runtime.backend import NumPyBackend
 from mspc.verify.scale.blame import (
     FirstWrong,
     OtherRanks,
     ReadOnOne,
     SumsTaken,
+    added_along,
     blamed,
     misplaced,
     parts_read,
@@ -30,7 +32,7 @@ from mspc.verify.scale.blame import (
 )
 from mspc.verify.scale.rank_kernels import run_on_all
 from mspc.verify.scale.rank_kinds import Families, RankKind, Together, mapped, parts_of
-from mspc.verify.scale.readers import Readers
+from mspc.verify.scale.readers import Readers, adds_up
 from mspc.verify.scale.relations import (
     Identities,
     Pieces,
@@ -155,6 +157,7 @@ class ValueWatch:
         looked = {node for node in self.right | self._wrong.keys() if not _hands_on(node)}
         others = ((node, self._identities.taken_from(node)) for node in self._other)
         bad = self._wrong | {node: replace(self._other[node], equals=said) for node, said in others if said}
+        norms: dict[Node, FirstWrong] = {}
         for node, wrong in sorted(bad.items(), key=lambda item: self._turns[item[0]]):
             if not set(wrong.ranks) & set(wrong.kind.ranks):
                 continue  # another kind of the family has the error
@@ -163,12 +166,31 @@ class ValueWatch:
                 continue
             if self._are_paired and self._is_reshaped(node, readers):
                 continue
+            if self._are_paired and self._is_norm_of_parts(wrong, readers, norms):
+                norms[node] = wrong
+                continue
             found = [n for n in readers.next(node, looked) if n in looked]
             if node in self._aside and not any(self._is_of(n, node, readers) for n in found):
                 continue
             if not found or any(n in bad for n in found):
                 return self._blamed(wrong)
-        return None
+        return next(map(self._blamed, norms.values()), None)
+
+    def _is_norm_of_parts(self, wrong: FirstWrong, readers: Readers, norms: Collection[Node]) -> bool:
+        """Return whether a value is computed from parts of a sum, as norms of slices, and added up at the same place
+        of the script, as their squares are; or computed from such a norm before that sum."""
+        node = wrong.node
+        if any(source in norms for source in readers.sources(node, self.right | self._wrong.keys())):
+            return True
+        if not wrong.is_of_parts:
+            return False
+        axes = {axis for own in parts_read(node, readers, self._told).values() for axis in own}
+        joint = self._families.joint(wrong.kind)
+        return any(
+            isinstance(each, Node) and adds_up(each) and each.frames == node.frames and each.scope == node.scope
+            and axes & added_along(each, wrong.kind, joint)
+            for each in readers.behind(node)
+        )  # fmt: skip
 
     def is_at_fault(self, node: Node) -> bool:
         """Return whether a value is wrong and computed from right ones alone, so that no change before it helps."""
@@ -220,16 +242,17 @@ class ValueWatch:
         return blamed(wrong, self._families.joint(wrong.kind), self._readers_of(wrong.kind), self._told)
 
     def _unmoved(self, wrong: FirstWrong, readers: Readers) -> FirstWrong | None:
-        """Return a value before a wrong one whose elements one device orders before, and ranks do not; None if there is
-        none. Ranks may reshape what they have divided, so that it is known to be wrong only later."""
+        """Return a value before a wrong one whose elements one device transposes before, and ranks do not; None if
+        there is none. Ranks may reshape what they have divided, so that it is known to be wrong only later."""
         for node in readers.unknown_before(wrong.node, self.right) if self._are_paired else ():
             for candidates in self._candidates.get((id(wrong.kind), node), ()):
-                moves = [value for one, _ in candidates.wholes for value in one.inputs if isinstance(value, Node)]
+                read = (value for one, _ in candidates.wholes for value in one.inputs)
+                moves = [value for value in read if isinstance(value, Node) and isinstance(value.op, Transpose)]
                 left = next(filter(self._places.is_left_out, moves), None)
                 if left is not None:
-                    read = (f"{wrong.node.label} makes the first value that differs",)
+                    seen = (f"{wrong.node.label} makes the first value that differs in any shape",)
                     said = f"one device runs {left.label} before it, and these ranks do not"
-                    return FirstWrong(wrong.kind, node, wrong.ranks, read, said)
+                    return FirstWrong(wrong.kind, node, wrong.ranks, seen, said)
         return None
 
     def _is_of(self, reader: Node, node: Node, readers: Readers) -> bool:
