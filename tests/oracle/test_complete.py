@@ -24,6 +24,7 @@ REASONS = {
         ops.grad ops.value_and_grad ops.StopGradient ops.stop_gradient ops.HyperMap ops.Map ops.MultitypeFuncGraph
         ops.Primitive ops.partial ops.Morph ops.constexpr ops._primexpr ops.DumpGradient ops.TensorDump ops.tensordump
         ops.Print ops.Partial ops._constexpr ops.add_flags ops.identity ops.make_range
+        ops.Bounded
         ops.tuple_len ops.GradientPlaceholder
         ops.OwnGradient""",
     "nodes that run graphs: tests/runtime/test_regions.py":
