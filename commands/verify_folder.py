@@ -128,7 +128,7 @@ def _locate(found: Verified, programs: Callable[[], ToProve], seed: int) -> None
     if proof.same or not nodes or (found.first is not None and _is_later(*nodes[0][1:], found.first.node)):
         return
     found.first = FirstOperator(nodes[0][2])
-    found.note = "; ".join((*first_wrong(proof), *given.places(proof)))
+    found.located = (*first_wrong(proof), *given.places(proof))
 
 
 def _is_later(kind: RankKind, node: Node, first: Node) -> bool:

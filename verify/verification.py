@@ -151,6 +151,8 @@ class Verified:
     batches: BatchComparison | None = None
     not_finite: list[str] = field(default_factory=list[str])
     untaken: list[tuple[Node, str]] = field(default_factory=list[tuple[Node, str]])
+    located: tuple[str, ...] = ()
+    """Sentences of the proof of `--scale` on the first wrong value."""
 
 
 @dataclass(frozen=True)

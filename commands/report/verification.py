@@ -61,7 +61,7 @@ def report(
             for line in global_batch_lines(found.batches, config) if aside or not loudness.quiet else ():
                 print_line(line)
         print_line(verdict(rows, f"on {_ranks(config)}", reference, node, equal, place))
-    _check(rows, node, f"one device and {_ranks(config)}", (found.note, *notes), place)
+    _check(rows, node, f"one device and {_ranks(config)}", (*found.located, found.note, *notes), place)
 
 
 def global_batch_lines(batches: BatchComparison, config: Config) -> list[str]:

@@ -180,7 +180,7 @@ def judged(
     at = node.attrs.get(PLACE) in near if PLACE in node.attrs else not marks.isdisjoint(_marks(node))
     was = places.get(nodes[0].attrs.get(PLACE, -1))
     at = at or (was is not None and bool(was.op.mutates) and PLACE not in node.attrs and node.op.name == was.op.name)
-    said = f"{node.label} ({node.attrs.get(PLACE)}, {node.attrs.get(MARK)}), not {sorted(near)}; {found.note}"
+    said = f"{node.label} ({node.attrs.get(PLACE)}, {node.attrs.get(MARK)}), not {sorted(near)}; {found.located}"
     return Outcome("there" if at else "ELSEWHERE", change, ranks, is_plain, said, seconds)
 
 
