@@ -121,7 +121,7 @@ _LINEAR = """
     replication_pad1d.default replication_pad2d.default replication_pad3d.default channel_shuffle.default
     pixel_shuffle.default pixel_unshuffle.default trapz.dx trapezoid.dx
     cumulative_trapezoid.dx gradient.scalarint gradient.scalararray gradient.array
-    gradient.scalarrayint gradient.scalarrayarray movedim.int movedim.intlist lerp.Scalar meshgrid.default
+    gradient.scalarrayint gradient.scalarrayarray movedim.int movedim.intlist meshgrid.default
     meshgrid.indexing tensor_split.sections tensor_split.indices combinations.default cartesian_prod.default
     _unsafe_masked_index_put_accumulate.default nansum.default unbind.int select.int slice.Tensor
 """.split()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.types import BOOL, COMPLEX128, FLOAT32, FLOAT64, INT32, INT64, real_of
+from mspc.ir.types import BOOL, COMPLEX128, FLOAT32, FLOAT64, HALVES, INT32, INT64, real_of
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.readers.pytorch.kinds.complex_numbers import by_parts, raised, tril, triu
@@ -333,6 +333,8 @@ def weighted_covariance(self: Any, correction: Any, fweights: Any, aweights: Any
     """Return the covariances of rows, of columns that count with weights."""
     x = self if len(self.shape) == 2 else reshaped(self, (1, -1))
     x = x if x.dtype.is_float or x.dtype.is_complex else ops.cast(x, FLOAT32)
+    if aweights is not None and x.dtype in HALVES:
+        x = ops.cast(x, aweights.dtype)
     real = real_of(x.dtype)
     weights = None
     for each in (fweights, aweights):

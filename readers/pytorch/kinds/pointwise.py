@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.types import BOOL, FLOAT32
+from mspc.ir.types import BOOL, FLOAT32, HALVES
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.mint.nn import functional
+from mspc.readers.pytorch.kinds.creation import complex_number
 from mspc.readers.pytorch.kinds.kind import row
 
 
@@ -87,9 +88,32 @@ def further(operator: Any, comparison: Any, self: Any, other: Any) -> Any:
 def between(self: Any, end: Any, weight: Any) -> Any:
     """Return self + weight (end - self), from the nearer one, so that the ends are exact."""
     apart = end - self
+    if isinstance(weight, complex):
+        return self + apart * complex_number(weight, (), self.dtype)
+    if self.dtype.is_complex:
+        return self + apart * weight
     if isinstance(weight, (int, float)):
         return self + apart * weight if abs(weight) < 0.5 else end - apart * (1 - weight)
     return ops.where(ops.Less()(ops.Abs()(weight), 0.5), self + apart * weight, end - apart * (1 - weight))
+
+
+def widened(operator: Any) -> Any:
+    """Return an operator of two that computes halves in Float32, as their rounded operands may be at a step of it."""
+
+    def of(self: Any, other: Any) -> Any:
+        return operator()(*[ops.cast(x, FLOAT32) if hasattr(x, "dtype") and x.dtype in HALVES else x
+                            for x in (self, other)])  # fmt: skip
+
+    return of
+
+
+def derivative_of_digamma(n: Any, self: Any) -> Any:
+    """Return the n-th derivative of digamma, which is infinite at 0 and at the integers below it."""
+    x = self if self.dtype.is_float else ops.cast(self, FLOAT32)
+    if n == 0:
+        return ops.polygamma(n, x)
+    pole = ops.LogicalAnd()(ops.LessEqual()(x, 0), ops.Equal()(x, ops.Floor()(x)))
+    return ops.where(pole, ops.full_like(x, math.inf * (-1) ** (n + 1)), ops.polygamma(n, x))
 
 
 def log_odds(self: Any, eps: Any) -> Any:
@@ -201,7 +225,7 @@ UNARY = {
 """Kinds that are an operator of one tensor."""
 BINARY = {
     "mul.Tensor mul.Scalar multiply.Tensor": ops.Mul, "floor_divide.default floor_divide.Scalar": ops.FloorDiv,
-    "remainder.Tensor remainder.Scalar": ops.FloorMod, "maximum.default max.other": ops.Maximum,
+    "maximum.default max.other": ops.Maximum,
     "minimum.default min.other": ops.Minimum, "eq.Tensor eq.Scalar": ops.Equal, "ne.Tensor ne.Scalar": ops.NotEqual,
     "lt.Tensor lt.Scalar": ops.Less, "le.Tensor le.Scalar": ops.LessEqual, "gt.Tensor gt.Scalar": ops.Greater,
     "ge.Tensor ge.Scalar": ops.GreaterEqual,
@@ -223,7 +247,8 @@ ELEMENTWISE = (
     row("div.Tensor div.Scalar divide.Tensor", "self, other", divide),
     row("div.Tensor_mode div.Scalar_mode", "self, other, rounding_mode", divide),
     row("true_divide.Tensor true_divide.Scalar", "self, other", divide),
-    row("fmod.Tensor fmod.Scalar", "self, other", ops.fmod),
+    row("fmod.Tensor fmod.Scalar", "self, other", widened(lambda: ops.fmod)),
+    row("remainder.Tensor remainder.Scalar", "self, other", widened(ops.FloorMod)),
     row("pow.Tensor_Scalar pow.Tensor_Tensor", "self, exponent", power),
     row("pow.Scalar", "self, exponent", raised),
     row("float_power.Tensor_Scalar", "self, exponent", ops.float_power),
@@ -307,7 +332,7 @@ ELEMENTWISE = (
     row("round.decimals", "self, decimals", rounded),
     row("special_round.default", "self, decimals=0",
         lambda self, decimals: rounded(self, decimals) if decimals else ops.round(self)),
-    row("polygamma.default", "n, self", ops.polygamma),
+    row("polygamma.default", "n, self", derivative_of_digamma),
     row("i0.default special_i0.default", "self", ops.bessel_i0),
     row("special_i0e.default", "self", ops.bessel_i0e),
     row("special_i1.default", "self", ops.bessel_i1),

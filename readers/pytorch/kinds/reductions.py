@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.types import BOOL, INT64
+from mspc.ir.types import BOOL, FLOAT32, HALVES, INT64
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.creation import with_gradient_of
@@ -83,9 +83,10 @@ def counts(self: Any, bins: Any, min: Any, max: Any) -> Any:
     """How many elements lie in each of so many equal parts of min to max; of the last part the end belongs to it."""
     if not self.size:
         return ops.zeros((bins,), self.dtype)
+    wide = ops.cast(self, FLOAT32) if self.dtype in HALVES else self
     if min >= max:
-        return ops.cast(ops.histc(self, bins, min, max), self.dtype)
-    x = ops.Reshape()(self, (-1, 1))
+        return ops.cast(ops.histc(wide, bins, min, max), self.dtype)
+    x = ops.Reshape()(wide, (-1, 1))
     place = ops.Floor()((x - min) * (bins / (max - min)))
     place = ops.where(ops.Equal()(x, max), ops.full_like(place, bins - 1), place)
     parts = ops.cast(ops.arange(0, bins, 1), place.dtype)
