@@ -315,3 +315,23 @@ def test_tokens_of_effects_are_left_out(tmp_path: Path) -> None:
     assert [each.value for each in program.outputs] == [NodeResult("y")]
     found = ImportedNetwork(program)(Tensor(np.ones(3, np.float32)))
     assert found.asnumpy().tolist() == [2, 2, 2]
+
+
+def test_numbers_that_give_another_shape_are_refused(tmp_path: Path) -> None:
+    """The exported shape of what `nonzero` gives is fixed, also if it is empty."""
+    for count, fitting in ((2, [1.0, 0.0, 3.0]), (0, [0.0, 0.0, 0.0])):
+        made = Exported()
+        made.node("aten.nonzero.default", {"self": made.user("x", "float32", (3,))}, {"y": ("int64", (count, 1))})
+        made.output("y")
+        network = ImportedNetwork(read_program(made.save(tmp_path / f"{count}.pt2")))
+        assert network(Tensor(np.array(fitting, np.float32))).asnumpy().ravel().tolist() == [0, 2][:count]
+        with pytest.raises(MspcError, match=rf"a result of shape \(1, 1\); the program is compiled for \({count}, 1"):
+            network(Tensor(np.array([0.0, 1.0, 0.0], np.float32)))
+
+
+def test_a_number_taken_out_of_a_tensor_is_refused(tmp_path: Path) -> None:
+    made = Exported()
+    made.node("aten._local_scalar_dense.default", {"self": made.user("x", "float32", ())}, {"y": ("float32", ())})
+    made.output("y")
+    with pytest.raises(MspcError, match="takes numbers out of tensors, which are known only when it runs"):
+        ImportedNetwork(read_program(made.save(tmp_path / "number.pt2")))
