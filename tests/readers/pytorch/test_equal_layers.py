@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from mspc import Tensor, nn, value_and_grad
+from mspc.cli import app
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.text.printer import print_graph
 from mspc.readers.pytorch import equal_layers
@@ -142,6 +144,16 @@ def test_only_layers_that_are_a_loop_become_one(kind: str, tmp_path: Path) -> No
             np.testing.assert_array_equal(folded, again(x).asnumpy())
         finally:
             equal_layers.FEWEST = before
+
+
+def test_pytorch_judges_the_gradients_of_all_layers(tmp_path: Path) -> None:
+    """It cannot differentiate a loop, so that the layers that it judges are inlined."""
+    pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+    options = ["--loss", "loss", "--optimizer", "sgd:lr=0.1", "--against", "torch", "--all"]
+    found = CliRunner().invoke(app, ["verify", str(program(tmp_path)), *options])
+    assert found.exit_code == 0
+    assert f"layers.{LAYERS - 1}.up.weight" in found.stdout
+    assert "not compared" not in found.stdout
 
 
 PLANS: Sequence[tuple[str, list[int]]] = [
