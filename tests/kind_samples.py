@@ -62,6 +62,7 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     ("_batch_norm_no_update.default", *_NORM, 0.1, 1e-5),
     ("nonzero.default nonzero_numpy.default where.default", WHOLE),
     ("gcd.default lcm.default", WHOLE, MORE), ("_unique.default", WHOLE, {"return_inverse": True}),
+    ("unique_dim_consecutive.default", exactly([[1, 0], [1, 0], [0, 2]]), 0, {"return_counts": True}),
     ("unique_dim.default", exactly([[1, 0], [0, 2], [1, 0]]), 0, {"return_inverse": True, "return_counts": True}),
     ("scatter.value_reduce", X, 0, integers(2, 4, high=3), 2.0, {"reduce": "multiply"}),
     ("as_strided_scatter.default", floats(4, 4), floats(2, 3), (2, 3), (1, 4), 1),

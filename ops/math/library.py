@@ -113,18 +113,14 @@ class LibraryFunction(Op):
         types: Any = self.infer(*(TensorType(dtype_of(x.dtype), x.shape) for x in inputs))
         made = [types] if isinstance(types, TensorType) else types.elements
         if not self.row.is_counted and not any(math.prod(type.shape) for type in made):
-            found = [np.zeros(type.shape) for type in made]
-            found = found[0] if isinstance(types, TensorType) else found
+            found: Any = [np.zeros(type.shape) for type in made]
         else:
             found = self._computed(inputs)
-        if isinstance(types, TensorType):
-            found = (found,)
+            found = (found,) if isinstance(types, TensorType) else found
         if self.row.is_counted:
             self._check_counted(found, made)
-        if isinstance(types, TensorType):
-            return _exact(found[0], types)
-        return tuple(_exact(each, type) for each, type in zip(found, types.elements, strict=True))
-
+        exact = tuple(_exact(each, type) for each, type in zip(found, made, strict=True))
+        return exact[0] if isinstance(types, TensorType) else exact
 
     def _check_counted(self, found: Sequence[Array], types: Sequence[Any]) -> None:
         """Raise MspcError if the numbers give other shapes than the compiled ones."""

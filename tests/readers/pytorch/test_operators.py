@@ -31,8 +31,14 @@ ONLY = (
     "triangular_solve", "var_mean", "argmax", "cumsum", "nn.functional.max_pool1d", "nn.functional.fractional",
     "atleast_", "hsplit", "vsplit", "dsplit", "flipud", "scatter", "nn.functional.adaptive_max",
     "nn.functional.alpha", "nn.functional.feature_alpha", "nn.functional.rrelu", "resolve_",
+    "unique", "where", "nonzero",
 )  # fmt: skip
 """Operators of these kinds, of numbers with dimensions, and of images without a batch."""
+IN_KIND_SAMPLES = {
+    f"aten.{name}.default"
+    for name in ("embedding_renorm_", "orgqr", "nonzero_numpy", "gcd", "lcm", "_unique", "unique_dim_consecutive")
+}
+"""Kinds that no Float32 sample of the database calls; tests/kind_samples.py has samples of them."""
 
 
 def test_samples_of_pytorchs_operators() -> None:
@@ -40,7 +46,7 @@ def test_samples_of_pytorchs_operators() -> None:
     outcomes = [each for _, found, _ in operator_database.done_parts(parts, 1) for each in found]
     assert len(outcomes) > 100
     called = {kind for each in outcomes for kind in each.kinds}
-    called |= {"aten.embedding_renorm_.default", "aten.orgqr.default"}  # tests/kind_samples.py
+    called |= IN_KIND_SAMPLES
     assert {name.rpartition(".")[0] for name in KINDS - called} <= {name.rpartition(".")[0] for name in called}
     wrong = [each for each in outcomes if each.values != "right" or each.gradients not in ("", "right")]
     assert [f"{each.name}: {each.values} {each.gradients} {each.reason}" for each in wrong] == []
