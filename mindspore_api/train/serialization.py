@@ -54,8 +54,13 @@ class SavedValue:
         return TensorSlice(self.name, self.global_type, box.begin, extent(box), layout, lambda: own)
 
     def entry(self) -> Entry:
-        """Return the value for MindSpore's format."""
-        return Entry(self.name, TensorType(self.global_type.dtype, self.array.shape), lambda: self.array)
+        """Return the value for MindSpore's format. Raise MspcError for a slice that is padded."""
+        shape, array = self.global_type.shape, self.array
+        if self.layout is None:
+            array = array[tuple(map(slice, shape))]
+        elif not self.layout.holds(shape, array.shape):
+            raise MspcError(f"{self.name!r} is padded, and .ckpt has equal slices: save .safetensors, or all of it")
+        return Entry(self.name, TensorType(self.global_type.dtype, array.shape), lambda: array)
 
 
 def entries_of(save_obj: Any) -> dict[str, Any]:

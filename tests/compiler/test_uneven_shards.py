@@ -28,7 +28,7 @@ class Net(nn.Cell):
         self.norm = nn.LayerNorm(({inner},))
         self.sparse, self.dense = nn.SoftmaxCrossEntropyWithLogits(True, "mean"), nn.SoftmaxCrossEntropyWithLogits()
     def construct(self, ids, labels):
-        x = self.gather(self.table, ids, 0)
+        x = self.gather(self.table, {ids}, 0)
         h = self.up(x, self.up_weight) + self.up_bias
         h = {first}
         h = {second}
@@ -84,6 +84,7 @@ def drawn(seed: int) -> tuple[str, int]:
         given["head"] = ""
     given["first"], given["second"] = draw.choice(STEPS).format(**sizes), draw.choice(STEPS).format(**sizes)
     given["loss"], given["optimizer"] = draw.choice(LOSSES).format(**sizes), draw.choice(OPTIMIZERS)
+    given["ids"] = draw.choice(("ids", f"ids - {sizes['classes']}"))
     return PADS.format(ranks=ranks) + NETWORK.format(**sizes, **given), ranks
 
 
@@ -103,7 +104,7 @@ def test_networks_of_primes_equal_one_device(seed: int, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_padded_is_refused(asks: bool, second: str, note: str, tmp_path: Path) -> None:
-    given = {"table": "", "up": ".shard(((1, 1), (1, 4)))", "down": "", "head": "", "loss": LOSSES[0]}
+    given = {"table": "", "up": ".shard(((1, 1), (1, 4)))", "down": "", "head": "", "loss": LOSSES[0], "ids": "ids"}
     given |= {"first": "h", "second": second, "optimizer": OPTIMIZERS[0]}
     script = tmp_path / "net.py"
     head = PADS.format(ranks=4) if asks else HEAD.replace("=8", "=4")
