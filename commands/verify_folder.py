@@ -228,7 +228,7 @@ def graphs_of_ranks(program: Program) -> tuple[list[Graph], list[str]]:
 def ranks_together(program: Program, network: Graph) -> Graph:
     """Return the layouts of results and parameters over the ranks of a stage, as a graph without operators."""
     graph, stages = Graph("ranks"), _stages(program, network)
-    graph.attrs = {"gradients_mean": bool(network.attrs.get("gradients_mean"))}
+    graph.attrs = {name: bool(network.attrs.get(name)) for name in ("gradients_mean", "pad_uneven")}
     for entry in program.parameters:
         type = _type(program, entry)
         kind = str(entry.get("kind"))

@@ -20,7 +20,7 @@ from mspc.commands.facts.equal_ranks import (
 from mspc.compiler.in_memory import stages_again
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import read_begin
-from mspc.ir.graph import STAGE, Graph
+from mspc.ir.graph import PADDING, STAGE, Graph
 from mspc.ir.graph import STAGES as PIPELINE
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.opaque import Module
@@ -197,7 +197,7 @@ class _CompileFolder:
         there = {parameter.name: parameter.type for parameter in graph.parameters}
         for parameter in program.parameters:
             known = (parameter.type, parameter.global_type)  # data parallel graphs have a rank's rows from the first
-            if there.get(parameter.name, parameter.type) not in known:
+            if there.get(parameter.name, parameter.type) not in known and PADDING not in parameter.attrs:
                 raise MspcError(
                     f"{self.path} holds dumps of different compiles: {parameter.name} is {there[parameter.name]} in "
                     f"{shown}, and {parameter.global_type or parameter.type} in the programs"
