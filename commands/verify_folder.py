@@ -17,7 +17,7 @@ from mspc.compiler.in_memory import read_network
 from mspc.compiler.pipeline import VIEWS, shared_passes
 from mspc.compiler.rank_graphs import copied
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import STAGES, Graph, Node, Parameter, Value
+from mspc.ir.graph import PADDING, STAGES, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
@@ -408,7 +408,8 @@ def _check_size(where: str, parameter: Parameter, own: Parameter, fed: Layout | 
     if isinstance(layout, Layout):
         if len(layout.dims) != len(shape):
             raise MspcError(f"{where}: {parameter.name!r} has the layout {layout}, and {len(shape)} dimensions")
-        shape = layout.local_shape(shape)
+        padded = PADDING in parameter.attrs and layout.holds(shape, parameter.shape, padded=True)
+        shape = parameter.shape if padded else layout.local_shape(shape)
     if parameter.shape != shape or parameter.tensor_type.dtype != own.tensor_type.dtype:
         wanted = own.tensor_type.with_shape(shape)
         raise MspcError(f"{where} has {parameter.name!r} as {parameter.type}, and the network's is {wanted} there")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.compile import CompileOptions
+from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.options import ImportOptions
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import MspcError
@@ -120,4 +120,7 @@ def test_a_plan_of_layers_shards_a_vocabulary_that_ranks_do_not_divide(tmp_path:
     plan = tmp_path / "plan.toml"
     plan.write_text('loss_parallel = true\n[layers]\n"words" = "embedding_rowwise"\n"head" = "colwise"\n')
     options = ImportOptions(optimizer="adamw:lr=1e-2,max_norm=1", plan=str(plan))
-    verify_target("samples/pytorch/language_model.pt2", CompileOptions(ranks=3, imported=options), seed=1)
+    compile_options = CompileOptions(ranks=3, out=tmp_path / "out", imported=options)
+    verify_target("samples/pytorch/language_model.pt2", compile_options, seed=1)
+    compile_target("samples/pytorch/language_model.pt2", compile_options)
+    verify_target(str(tmp_path / "out"), CompileOptions(), seed=1)
