@@ -622,9 +622,10 @@ def padded_shape(parameter: Parameter) -> tuple[int, ...]:
 
 def small_program(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None,
-    kept: Sequence[Value] = (), one_way: bool = False, batch: Groups | None = None,
+    kept: Sequence[Value] = (), one_way: bool = False, batch: Groups | None = None, begin: int = 0,
 ) -> SmallProgram:  # fmt: skip
     """The program of small sizes; arguments and errors are those of `prove`. kept, one_way: see `small_programs`.
+    begin: the first of the made inputs that is taken; those of later steps may take other branches.
 
     Raises:
         MspcError: there is no memory for them.
@@ -633,8 +634,8 @@ def small_program(
     check_fits(small, few, one, STEPS)
     weights = first_weights(one, small, values, seed)
     inputs = [p.tensor_type for p in small.parameters if p.kind == "input"]
-    made = made_inputs(small, inputs if own is None else own.global_types(small), [], seed, STEPS)
-    fed = [{name: each.arrays[step] for name, each in made.items()} for step in range(STEPS)]
+    made = made_inputs(small, inputs if own is None else own.global_types(small), [], seed, begin + STEPS)
+    fed = [{name: each.arrays[begin + step] for name, each in made.items()} for step in range(STEPS)]
     reference: OneDeviceReference | OwnRowsReference
     if own is not None:
         reference = OwnRowsReference(small, own, own.draws(one, small), weights, fed)
@@ -680,17 +681,20 @@ def first_difference(
     Arguments and errors are those of `prove`.
     """
     found = _found(one, kinds, values, seed, own, None)
+    if found.same:
+        found = _found(one, kinds, values, seed, own, None, begin=1)
     return (_found_whole(one, kinds, values, seed, own, None, is_told=True) or found) if found.same else found
 
 
 def _found(
-    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None, batch: Groups | None
-) -> ScaleProof:
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None, batch: Groups | None,
+    begin: int = 0,
+) -> ScaleProof:  # fmt: skip
     odd = odd_one(kinds)
     real = numbered([one, *(kind.graph for kind in kinds)])
     kept: list[Value] = []
     one_way = False
-    program = small_program(one, kinds, values, seed, own, batch=batch)
+    program = small_program(one, kinds, values, seed, own, batch=batch, begin=begin)
     while True:
         try:
             return _proved(program, one, odd)
@@ -700,7 +704,8 @@ def _found(
             if error.node is not None and not crowded:
                 node = real[error.node.attrs[NUMBER]]
                 kept += [value for each in alike_nodes(real, node) for value in (*each.inputs, each)]
-            before, program = program.kept, small_program(one, kinds, values, seed, own, kept, one_way, batch)
+            before = program.kept
+            program = small_program(one, kinds, values, seed, own, kept, one_way, batch, begin)
             if program.kept == before and not crowded:
                 return _proved(program, one, odd, True)
 

@@ -18,6 +18,8 @@ from mspc.ir.graph import Node, element_types
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
 from tests.shares import share_of
+from tests.verify import planted_in_scripts
+from tests.verify.planted_in_scripts import Script
 from tests.verify.scale.changes_of_nodes import Change, with_op
 from tests.verify.scale.changes_of_programs import made, rank_of
 from tests.verify.scale.planted_changes import PLANS, Plan, judged, planted
@@ -36,6 +38,17 @@ def test_changes_are_found_at_their_place(name: str, tmp_path_factory: pytest.Te
     told = [each.right for each in found if each.verdict == "found"]
     assert len(told) > len(SEEDS) / 2
     assert sum(told) >= len(told) - 1
+
+
+@pytest.mark.parametrize("name", ["folded", "loops"][: share_of(2)])
+def test_changes_of_scripts_are_reported_at_their_place(name: str, tmp_path: Path) -> None:
+    """`mspc verify` of a script, whose ranks are changed before or after operators are fused."""
+    script = Script(name, tmp_path)
+    seeds = range(100, 100 + share_of(12, 6))
+    found = [planted_in_scripts.planted(script, random.Random(seed)).verdict for seed in seeds]
+    there = [verdict in ("there", "refused there") for verdict in found if verdict != "equal"]
+    assert len(there) > len(seeds) / 2
+    assert sum(there) >= len(there) - (name == "loops") * len(there) // 4
 
 
 def test_ranks_that_take_other_entries_of_a_tuple_are_not_of_one_kind(tmp_path_factory: pytest.TempPathFactory) -> None:
