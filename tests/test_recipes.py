@@ -14,6 +14,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.serving.client import SERVER
+
 BLOCK = re.compile(r"`([\w./-]+\.(?:py|ir|txt))`[^`]*:\n\n```(?:python|text)\n(.*?)```", re.DOTALL)
 """A file's path in the sentence before its contents."""
 GUARD = 1800
@@ -46,7 +48,7 @@ def checkout(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(checkout: Path, *command: str, cwd: Path | None = None, succeeds: bool = True) -> str:
     """The output of a command that must succeed unless told otherwise, with the copy as `mspc`."""
-    outside = ("CI", "PYTHONPATH", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+    outside = ("CI", "PYTHONPATH", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", SERVER)  # a server has one mspc
     variables = {key: value for key, value in os.environ.items() if key not in outside}
     variables["PYTHONPATH"] = str(checkout.parent)
     command = (sys.executable, *command)
