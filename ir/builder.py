@@ -67,6 +67,8 @@ def refuse_kinds(op: TypedOp, types: Sequence[Type], takes_complex: bool = False
     """Raise MspcError if an operator that takes only numbers gets a Bool operand, or one that takes only real numbers a
     complex operand. takes_complex: this one takes complex numbers here, whatever it says."""
     bools, complexes = getattr(op, "takes_bool", True), takes_complex or getattr(op, "takes_complex", False)
+    if bools and complexes:
+        return  # an entry of the tuple of all gradients has as many types to look at as there are parameters
     for index, type in enumerate(types):
         for element in element_types(type):
             if element.dtype == BOOL and not bools:
