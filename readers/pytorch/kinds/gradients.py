@@ -32,6 +32,8 @@ def gradients(function: Any, count: Any = 1) -> Any:
 
     def of(dout: Any, *args: Any) -> Any:
         there = [i for i in range(count) if args[i] is not None]
+        # Not of the operators before: the gradient of a message that was received would be sent back.
+        args = tuple([ops.stop_gradient(each) if hasattr(each, "shape") else each for each in args])
 
         def own(*values: Any) -> Any:
             return function(*[values[there.index(i)] if i in there else args[i] for i in range(len(args))])

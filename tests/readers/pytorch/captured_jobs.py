@@ -1,13 +1,14 @@
 """Trains a network on 4 processes of gloo, captures its second step, and writes the losses from there on.
 
 Arguments: the folder, then names of networks: "llama" in tensor parallelism and FSDP, "gpt2" in FSDP, "experts" whose
-experts are on ranks of their own.
+experts are on ranks of their own, "stages" whose layers are on a rank each.
 """
 
 import json
 import os
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import mspc.capture
@@ -130,6 +132,34 @@ class Network(nn.Module):
         return F.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
 
 
+class Stage(nn.Module):
+    """A layer, on the first rank after the embedding and on the last one before the head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rank = dist.get_rank()
+        self.words = nn.Embedding(WORDS, WIDTH) if rank == 0 else nn.Identity()
+        self.layers = nn.ModuleDict({str(rank): Layer("gpt2")})
+        self.head = nn.Linear(WIDTH, WORDS, bias=False) if rank == RANKS - 1 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.words(x)
+        for layer in self.layers.values():
+            x = layer(x)
+        return self.head(x)
+
+
+def classified(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def passes(schedule: ScheduleGPipe, words: Tensor, labels: Tensor) -> Tensor | None:
+    """Run the forward and backward passes of all micro-batches; return the loss on the last rank."""
+    found: list[Tensor] = []
+    schedule.step(*([words] if dist.get_rank() == 0 else []), target=labels, losses=found)
+    return torch.stack(found).mean() if found else None
+
+
 def parallel(network: Network, kind: str) -> None:
     """Shard a network over the ranks."""
     own = {each for name, each in network.named_parameters() if "expert" in name}
@@ -149,8 +179,13 @@ def parallel(network: Network, kind: str) -> None:
 def train(kind: str, folder: Path) -> list[float]:
     """Return the losses of this rank. The step is captured after a first one, which makes the states of AdamW."""
     torch.manual_seed(0)
-    network = Network(kind)
-    parallel(network, kind)
+    network = Stage() if kind == "stages" else Network(kind)
+    schedule = None
+    if kind == "stages":
+        stage = PipelineStage(network, dist.get_rank(), RANKS, torch.device("cpu"))
+        schedule = ScheduleGPipe(stage, ROWS, loss_fn=classified)
+    else:
+        parallel(network, kind)
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.01)
     data = np.load(folder / "data.npz")
     batches = [torch.from_numpy(data[name].reshape(STEPS, RANKS, ROWS, LENGTH)[:, dist.get_rank()]) for name in data]
@@ -158,13 +193,15 @@ def train(kind: str, folder: Path) -> list[float]:
     losses: list[float] = []
     for words, labels in zip(*batches, strict=True):
         optimizer.zero_grad()
-        if losses:
-            loss = network(words, labels)
-            loss.backward()
-            optimizer.step()
+        run = partial(passes, schedule, words, labels) if schedule else None
+        if not losses:
+            loss = mspc.capture.step(network, (words, labels), optimizer=optimizer, run=run)
         else:
-            loss = mspc.capture.step(network, (words, labels), optimizer=optimizer)
-        losses.append(loss.item())
+            loss = run() if run else network(words, labels)
+            if not run:
+                loss.backward()
+            optimizer.step()
+        losses.append(0.0 if loss is None else loss.item())
     return losses
 
 
@@ -182,7 +219,7 @@ if __name__ == "__main__":
     root, kinds = Path(sys.argv[1]).resolve(), sys.argv[2:]
     os.environ.pop("MSPC_CAPTURE", None)
     for kind in kinds:
-        alike = 2 if kind == "llama" else 1  # ranks of tensor parallelism have the same rows
+        alike = {"llama": 2, "stages": RANKS}.get(kind, 1)  # ranks that have the same rows
         words = np.random.default_rng(0).integers(0, WORDS, (2, STEPS, RANKS // alike, ROWS, LENGTH))
         words = words.repeat(alike, 2).reshape(2, STEPS * RANKS * ROWS, LENGTH)
         (root / kind).mkdir()
