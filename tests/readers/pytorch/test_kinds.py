@@ -35,6 +35,7 @@ from tests.readers.pytorch.test_operators import KINDS as TABLE
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 pytest.importorskip("torch.distributed.fsdp", reason="registers kinds of FSDP and DTensor")
+pytest.importorskip("torch.distributed.tensor.experimental", reason="registers kinds of slices of sequences")
 
 OTHERWISE = {
     "empty": "its numbers are whatever memory has", "rand": "its numbers are drawn", "normal": "its numbers are drawn",
@@ -53,6 +54,7 @@ OTHERWISE = {
     "_scaled_dot_product_flash_attention_backward": "test_gradients_of_attention_on_gpus",
     "_scaled_dot_product_efficient": "it is of GPUs", "_scaled_dot_product_cudnn": "it is of GPUs",
     "_fused_rms_norm_backward": "test_gradients_of_an_rms_norm_on_gpus",
+    "cplib.": "it needs several ranks: test_captured_parts.py",
     "c10d": "it needs several ranks: test_captures.py", "fsdp.": "it needs several ranks: test_captures.py",
     "mkldnn_rnn_layer_backward": "its operands have a form of oneDNN's own: test_gradients_of_an_lstm",
     "_embedding_bag_backward": "test_gradients_of_bags",
