@@ -449,10 +449,11 @@ def _in_another_order(wrong: FirstWrong, kind: RankKind, readers: Readers, told:
     these are."""
     near = [node for node in readers.sources(wrong.node, told) if node in told and told[node].places]
     straight = [node for node in near if not turned_axes(told[node].places, kind)]
-    for held in (readers.stored(value) for value in wrong.node.inputs):
-        expected = {} if held is None else _held_order(held, kind)
+    beside = (readers.stored(value) for value in wrong.node.inputs if isinstance(wrong.node.op, Elementwise))
+    for held in (each for each in beside if each is not None and each.shape == wrong.node.shape):
+        expected = _held_order(held, kind)
         node = _first_in_order(wrong.node, expected, readers, told, kind)
-        if node is not None and held is not None:
+        if node is not None:
             return replace(wrong, node=node, reads=(), equals=_order(told[node].places, expected, held.name))
     for value in near:
         if value not in straight:
