@@ -12,6 +12,7 @@ from mspc.commands.report.verification import print_untaken
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
 from mspc.ops.control.structural import label_of_result
+from mspc.verify.scale.blame import ranks_in_words
 from mspc.verify.scale.compared import Compared
 from mspc.verify.scale.proof import STEPS, ScaleProof
 from mspc.verify.scale.rank_kinds import RankKind
@@ -103,10 +104,9 @@ def first_wrong(found: ScaleProof) -> list[str]:
     said = [] if odd is None else [odd.words]
     if first is None:
         return said
-    ranks = ", ".join(map(str, first.ranks[:FEW_RANKS])) + ", ..." * (len(first.ranks) > FEW_RANKS)
     cell = first.node.scope.removeprefix("Default").lstrip("/")
     label = label_of_result(first.node) + f" in {cell}" * bool(cell)
-    said.append(f"the first wrong value is that of {label} on rank {ranks}")
+    said.append(f"the first wrong value is that of {label} on {ranks_in_words(first.ranks)}")
     return [*said, *[first.equals] * bool(first.equals), *first.reads]
 
 

@@ -292,7 +292,7 @@ def test_an_overflow_that_some_do_not_hear_of(compiled: Path) -> None:
     with pytest.raises(ExecutionError) as caught:
         verify_scale(str(compiled), CompileOptions(loudness=QUIET), 0)
     notes = "\n".join(caught.value.notes)
-    assert re.search(r"that of AllFinite 'all_finite'.* on rank 1, 3", notes)
+    assert re.search(r"that of AllFinite 'all_finite'.* on ranks 1, 3", notes)
     assert "only these ranks find an overflow there" in notes
 
 
@@ -305,7 +305,7 @@ def test_an_overflow_that_a_stage_does_not_hear_of(staged: Path, capsys: pytest.
         path.write_text(changed)
     with pytest.raises(ExecutionError) as caught:
         verify_scale(str(staged), CompileOptions(loudness=QUIET), 0)
-    assert re.search(r"that of AllFinite 'all_finite'.* on rank 0, 1", "\n".join(caught.value.notes))
+    assert re.search(r"that of AllFinite 'all_finite'.* on ranks 0, 1", "\n".join(caught.value.notes))
 
 
 def test_imaginary_parts_are_compared() -> None:
