@@ -87,7 +87,7 @@ def outcomes_of(part: Part) -> Generator[int | SampleOutcome, None, int | None]:
         for place, given in enumerate(_samples(each, getattr(torch, part.dtype), grads)):
             if place < part.start or place % part.share:
                 continue
-            if time.monotonic() - begin > PART_SECONDS:
+            if place > part.start and time.monotonic() - begin > PART_SECONDS:
                 return place
             yield place
             outcome = (

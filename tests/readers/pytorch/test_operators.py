@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
 
 from mspc.readers.pytorch.kinds import library
-from mspc.verify.pytorch import operator_database
+from mspc.verify.pytorch import operator_database, samples_on_ranks
 
 KINDS = {
     kind.name for theme in (library.DECOMPOSITIONS, library.STATISTICS, library.PIECES, library.SPECIAL)
@@ -53,11 +54,20 @@ def test_samples_of_pytorchs_operators() -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_samples_on_ranks_equal_one_rank(ranks: int) -> None:
-    only = ("index_add", "nn.functional.layer_norm", "nn.functional.conv2d", "matmul", "sort", "linalg.qr", "cumsum")
-    parts = operator_database.parts_of("float32", only, 15, ranks)
+def test_samples_on_ranks_equal_one_rank(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, slices = samples_on_ranks.random_strategy, set[int]()
+
+    def noted(*given: Any) -> Any:
+        found = drawn(*given)
+        slices.update(n for operand in found or () for n in operand)
+        return found
+
+    monkeypatch.setattr(samples_on_ranks, "random_strategy", noted)
+    only = ("index_add", "nn.functional.layer_norm", "nn.functional.conv2d", "matmul", "sort", "cumsum")
+    parts = operator_database.parts_of("float32", only, 30, ranks)
     outcomes = [each for _, found, _ in operator_database.done_parts(parts, 1) for each in found]
-    assert len(outcomes) > 8
+    assert len(outcomes) > 5
+    assert slices == {n for n in range(1, ranks + 1) if ranks % n == 0}
     wrong = [each for each in outcomes if each.values != "right" or each.gradients not in ("", "right")]
     assert [f"{each.name}: {each.values} {each.gradients} {each.reason}" for each in wrong] == []
 
@@ -73,20 +83,16 @@ def test_commands_of_the_page() -> None:
         assert (options.jobs, str(options.results)) == (16, "results")
 
 
-def test_a_run_continues_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_continues_its_results(tmp_path: Path) -> None:
     options = {"dtype": "int64", "ranks": 1}
-    parts = operator_database.parts_of("int64", ["sum"], 4, 1)
-    monkeypatch.setattr(operator_database, "PART_SECONDS", 0.0)
-    whole = [each for _, found, _ in operator_database.done_parts(parts, 1) for each in found]
+    done, begun, missing = operator_database.parts_of("int64", ["sum", "cumsum", "trace"], 1, 1)[:3]
+    outcome = operator_database.SampleOutcome("sum", "int64", "right", "", "")
     file = operator_database.ResultFile(tmp_path / "int64.jsonl", options)
-    for done, _ in zip(operator_database.done_parts(parts, 1), range(2), strict=False):
-        file.add(*done)
+    file.add(done, [outcome], None)
+    file.add(begun, [outcome, outcome], 8)
     again = operator_database.ResultFile(tmp_path / "int64.jsonl", options)
-    for done in operator_database.done_parts(again.missing(parts), 1):
-        again.add(*done)
-    assert [each[:5] for each in again.outcomes] == [each[:5] for each in whole]
-    (title, found), = operator_database.read_results(tmp_path).items()
-    assert title == "int64"
-    assert len(found) == len(whole) > 3
+    assert again.missing([done, begun, missing]) == [begun._replace(start=8), missing]
+    found = operator_database.read_results(tmp_path)
+    assert {title: [each.values for each in own] for title, own in found.items()} == {"int64": ["right"] * 3}
     with pytest.raises(operator_database.MspcError, match="not of"):
         operator_database.ResultFile(tmp_path / "int64.jsonl", {"dtype": "int64", "ranks": 2})
