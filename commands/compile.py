@@ -176,14 +176,14 @@ def _write_others(options: CompileOptions, compiled: Compiled, script: object, i
     if options.out_torch is not None:
         from mspc.ir.files.atomic_writing import write_atomically  # late, as above
         from mspc.readers.pytorch.plans.torch_code import plan_back, torch_code
-        from mspc.readers.pytorch.plans.torch_placements import placed_plan, placements_code
+        from mspc.readers.pytorch.plans.torch_placements import placement_plan, placements_code
 
         if compiled.config.pipeline_stages > 1:
             raise MspcError("--out-torch writes plans of layers, and this one has stages")
         if is_module:
             code = torch_code(plan_back(compiled.graph), str(script), compiled.compile_id)
         else:
-            code = placements_code(placed_plan(compiled.graph), str(script), compiled.compile_id)
+            code = placements_code(placement_plan(compiled.graph), str(script), compiled.compile_id)
         write_atomically(options.out_torch, lambda file: file.write(code.encode()))
     return notes
 

@@ -26,7 +26,7 @@ Places = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacementPlan:
     """A plan. mesh: its sizes. names: of its axes. parameters, inputs: their places. data: the axis that divides the
     rows of the batch, over which `fully_shard` works, or None. groups: modules that it shards. shares_parameters: as
     the plan does."""
@@ -40,7 +40,7 @@ class Placed:
     shares_parameters: bool
 
 
-def placed_plan(graph: Graph) -> Placed:
+def placement_plan(graph: Graph) -> PlacementPlan:
     """Return the plan of a graph of all ranks. Raise MspcError if its layouts have no mesh in common."""
     trained = [p for p in graph.parameters if p.kind == "parameter"]
     others = {*states(trained)}
@@ -65,7 +65,7 @@ def placed_plan(graph: Graph) -> Placed:
     for parameter in own:
         owner, dot, name = parameter.name.rpartition(".")
         parameters[owner + dot + RENAMED.get(name, name)] = _places(parameter, of_mesh)
-    return Placed(mesh, names, parameters, [_places(p, of_mesh) for p in inputs], data, [*groups], shares)
+    return PlacementPlan(mesh, names, parameters, [_places(p, of_mesh) for p in inputs], data, [*groups], shares)
 
 
 def _places(parameter: Parameter, mesh: Sequence[Axis]) -> Places:
@@ -127,7 +127,7 @@ def annotate(module: nn.Module, ranks: DeviceMesh) -> None:
 '''
 
 
-def placements_code(plan: Placed, made_of: str, compile_id: str) -> str:
+def placements_code(plan: PlacementPlan, made_of: str, compile_id: str) -> str:
     """Return the text of the file. made_of: the compiled network, in words."""
     axes = [n for n in range(len(plan.mesh)) if n != plan.data]
     groups = ""
@@ -158,7 +158,7 @@ def placements_code(plan: Placed, made_of: str, compile_id: str) -> str:
     return "\n".join(lines) + text
 
 
-def _by_pattern(plan: Placed, axes: Sequence[int]) -> dict[str, str]:
+def _by_pattern(plan: PlacementPlan, axes: Sequence[int]) -> dict[str, str]:
     """Return the placements of parameters, or of patterns of them if all that a pattern names have the same."""
     own = {name: _text(places, axes) for name, places in plan.parameters.items()}
     named: dict[str, set[str]] = {}
