@@ -142,8 +142,10 @@ class Divisors:
     def settle(self) -> None:
         """Decide on products of several unknowns that are the same number, those first that others have decided on: as
         many unknowns are the same one by one; of different numbers of them all are 1."""
+        sizes = {product[0]: size for product, size in self._numbers if len(product) == 1}
         for one, other in self._open:
-            if len(one) == len(other) and not all(self.resolved((unknown,)) for unknown in (*one, *other)):
+            is_alike = [sizes.get(unknown) for unknown in one] == [sizes.get(unknown) for unknown in other]
+            if is_alike and not all(self.resolved((unknown,)) for unknown in (*one, *other)):
                 for a, b in zip(one, other, strict=True):  # else the rest of one would be the whole of the other
                     self.equal((a,), (b,))
         while self._open:
