@@ -326,3 +326,14 @@ def test_rows_that_are_joined_and_parted_again_keep_their_dimensions() -> None:
     first, second = divisors(x, builder, moved, x, moved)
     assert first == second
     assert first[0] > first[1] == 1
+
+
+def test_rows_that_are_parted_into_other_sizes_do_not_keep_theirs() -> None:
+    x = Parameter("x", TensorType(FLOAT32, (12, 16)))
+    builder = Builder(Graph("net"))
+    again = builder.emit(Reshape((24, 8)), builder.emit(Neg(), builder.emit(Reshape((192,)), x)))
+    turns = builder.emit(FloorMod(), builder.emit(Range(limit=8)), builder.constant(4, INT64))
+    moved = builder.emit(Add(), again, builder.emit(Cast(FLOAT32), turns))
+    (first, second), (rows, place) = divisors(x, builder, moved, x, moved)
+    assert first * second == rows > 1
+    assert second > place == 1
