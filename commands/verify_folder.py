@@ -132,13 +132,15 @@ def _locate(found: Verified, programs: Callable[[], ToProve], seed: int) -> None
 
 
 def _is_later(kind: RankKind, node: Node, first: Node) -> bool:
-    """Whether a node of a kind is computed from the first operator of one device that differs, or else is one that was
-    compared before it."""
+    """Whether a node of a kind is computed from the first operator of one device that differs, runs in a later phase,
+    or else is one that was compared before it."""
     from mspc.verify.scale.readers import Readers  # late, as above
 
     number, own = first.attrs.get(MARK), _numbers(node)
     if first is node or number is None:
         return False
+    if first.phase == "forward" != node.phase:  # of another stage, too, where no reader is found
+        return True
     if own and all(isinstance(each, int) and each < number for each in own):
         return True
     readers = Readers(kind.graph)

@@ -22,7 +22,7 @@ MIXED = [
 ]
 
 NUMBERS = {
-    "ExpertOuter": {2}, "ExpertProduct": {2}, "ExpertRows": {2}, "ExpertSums": {1},
+    "Bounded": {1}, "ExpertOuter": {2}, "ExpertProduct": {2}, "ExpertRows": {2}, "ExpertSums": {1},
 }
 """Operands of integers that are numbers to be read or ordered, and no places."""
 

@@ -66,7 +66,7 @@ class Script:
             options = replace(options, imported=imported)
         self.name = name
         found, many = compiled_call(str(target), options)
-        self.base = _program(found.captured, many, 0)
+        self.base = _program(found.captured, many, 0, inlines=False)
         self.given = of_call(found.captured, many)
         self.many = many.graph
         self.own = self.given.own is not None

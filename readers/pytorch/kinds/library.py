@@ -335,7 +335,8 @@ def weighted_covariance(self: Any, correction: Any, fweights: Any, aweights: Any
     x = x if x.dtype.is_float or x.dtype.is_complex else ops.cast(x, FLOAT32)
     if aweights is not None and x.dtype in HALVES:
         x = ops.cast(x, aweights.dtype)
-    real = real_of(x.dtype)
+    # Sums of weights have the element type of the weights, as PyTorch's, which may be less precise than the rows'.
+    real = real_of(x.dtype) if aweights is None else aweights.dtype
     weights = None
     for each in (fweights, aweights):
         if each is not None:
@@ -352,7 +353,7 @@ def weighted_covariance(self: Any, correction: Any, fweights: Any, aweights: Any
         centred = x - average
         less = total - correction
         if aweights is not None:
-            own = ops.ReduceSum()(weights * ops.cast(aweights, real))
+            own = ops.ReduceSum()(weights * aweights)
             less = total - own * correction / total
         scaled = adjoint(centred * ops.cast(weights, x.dtype))
         square = product(centred, scaled) / ops.cast(ops.Maximum()(less, ops.zeros_like(less)), x.dtype)

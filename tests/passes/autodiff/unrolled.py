@@ -16,7 +16,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, copied_parame
 from mspc.ir.types import INT64, StackType, TupleType
 from mspc.ops.control.regions import If, Loop, While
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
-from mspc.ops.op import Op
+from mspc.ops.op import Op, has_kernel
 from mspc.ops.tensor.moving import Stack, Unstack
 
 Found = Any
@@ -58,8 +58,7 @@ class _Unrolling:
 
     def emit(self, op: Op, *inputs: Value) -> Found:
         made = self.builder.emit(op, *inputs)
-        computes = type(op).run is not Op.run or type(op).kernel is not Op.kernel
-        result = op.kernel(self.backend)(*map(self.array, inputs)) if computes else None
+        result = op.kernel(self.backend)(*map(self.array, inputs)) if has_kernel(op) else None
         if isinstance(made.type, TupleType):
             items = [self.builder.emit(TupleGetItem(i), made) for i in range(len(made.type.elements))]
             for i, item in enumerate(items):
