@@ -13,7 +13,7 @@ from tests.verify.planted_in_captures import edits_of, without_wait
 pytest.importorskip("torch")
 SEEDS = (1, 2, 3, 4, 5)
 """FSDP, HSDP, tensor parallelism, context parallelism and experts."""
-COUNT = 120
+COUNT = 36
 HARD = {
     1: [("1 slices exchanged 0", "slices exchanged"),  # all slices of a gradient are right, on other ranks
         ("1", "")],  # a parameter that is not written: an update writes another one
@@ -41,7 +41,7 @@ def test_edits_are_located(folder: Path) -> None:
     made = [each for p in SEEDS for each in edits_of(folder, p, [(str(n), "") for n in range(p, count, len(SEEDS))])]
     missed = [each for each in made if each.where != "located"]
     assert not any(each.where == "not found" for each in missed), missed
-    assert len(missed) <= max(1, 0.05 * len(made)), missed  # 1 of the 9 edits of every day is
+    assert len(missed) <= 0.05 * len(made), missed
 
 
 @pytest.mark.parametrize("program", HARD)
