@@ -289,8 +289,8 @@ def _alike(torch: Any) -> dict[str, Counterpart]:
     others = {
         "Abs": "abs", "Add": "add", "Atan2": "atan2", "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or",
         "BitwiseXor": "bitwise_xor", "Ceil": "ceil", "Div": "div", "Floor": "floor", "FloorMod": "remainder",
-        "FmodScalar": "fmod",
-        "FmodTensor": "fmod", "Hypot": "hypot", "Identity": "clone", "Inv": "reciprocal", "Invert": "bitwise_not",
+        "FmodScalar": "fmod", "FmodTensor": "fmod", "Hypot": "hypot", "Identity": "clone", "Inv": "reciprocal",
+        "Invert": "bitwise_not",
         "Lerp": "lerp", "LogicalAnd": "logical_and", "LogicalNot": "logical_not", "LogicalOr": "logical_or",
         "LogicalXor": "logical_xor", "Mod": "fmod", "OnesLike": "ones_like", "Pow": "pow", "RealDiv": "div",
         "RemainderScalarTensor": "remainder", "RemainderTensorScalar": "remainder",
