@@ -220,8 +220,6 @@ def _work(corpus: Corpus, numbers: range, folder: Path, limit: float, pipe: int)
     sys.dont_write_bytecode = True
     touched: list[str] = []
     _watch(folder, touched.append)
-    for each in (signal.SIGPROF, signal.SIGALRM):  # an earlier test of this process may have left a handler
-        signal.signal(each, signal.SIG_DFL)
     for number in numbers:
         place = folder / "case"
         place.mkdir()

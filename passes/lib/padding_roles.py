@@ -69,7 +69,7 @@ _ONE_IS_ENOUGH = frozenset(("Mul", "MatMul", "MatMulExt", "BatchMatMul", "BatchM
 
 
 def role_of(op: Op, rule: Rule, factor: int) -> str | None:
-    """Return what the operator does with a factor that is padded, or None if it must not be padded."""
+    """Return the role of a factor if it is padded, or None if it must not be padded."""
     tensors = (*rule.inputs, *rule.outputs)
     if any(factor in dim and dim != (factor,) for dims in tensors for dim in dims):
         return None

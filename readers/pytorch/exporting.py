@@ -236,7 +236,7 @@ def without_layer_drop(torch: Any) -> Generator[list[str]]:
 
 @contextlib.contextmanager
 def recorded_checkpoints(torch: Any) -> Generator[None]:
-    """Record what `checkpoint(..., use_reentrant=True)` runs: PyTorch would export everything behind it without
+    """Record the operators of `checkpoint(..., use_reentrant=True)`, which PyTorch would export without
     gradients. As in PyTorch only operands with gradients make a result with one."""
     function = importlib.import_module("torch.utils.checkpoint").CheckpointFunction
 

@@ -68,7 +68,7 @@ class Mutation:
         return True
 
     def try_changes(self) -> None:
-        """Try changes, and write what becomes of each."""
+        """Try changes, and write the outcome of each."""
         reached = self.reached()
         tried = self.survived() if self.options.again else self.drawn()
         totals = collections.Counter[str]()

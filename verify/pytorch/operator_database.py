@@ -9,7 +9,7 @@ samples run with random legal layouts and are compared with one rank. The exit s
 crashes.
 
 `--results` is a folder with a file for each element type and number of ranks. A run with the same options continues
-what is in it; `--table` writes the page from all its files.
+the results in it; `--table` writes the page from all its files.
 """
 
 from __future__ import annotations
@@ -78,9 +78,11 @@ def outcomes_of(part: Part) -> Generator[int | SampleOutcome, None, int | None]:
     each = operators_of_pytorch()[part.operator]
     torch.manual_seed(0)
     np.random.seed(0)
-    signal.signal(signal.SIGALRM, _late)
     silent, begin = io.StringIO(), time.monotonic()
-    with warnings.catch_warnings(), contextlib.redirect_stderr(silent), contextlib.redirect_stdout(silent):
+    with (
+        _time_limit(), warnings.catch_warnings(), contextlib.redirect_stderr(silent),
+        contextlib.redirect_stdout(silent),
+    ):  # fmt: skip
         warnings.simplefilter("ignore")
         grads = part.dtype in ("float32", "float64") and each.supports_autograd
         yield part.start
@@ -104,6 +106,16 @@ def _samples(each: Any, kind: Any, grads: bool) -> Iterator[Any]:
         yield from each.sample_inputs("cpu", kind, requires_grad=grads)
     except (RuntimeError, NotImplementedError):  # the operator has no sample of this type here
         return
+
+
+@contextlib.contextmanager
+def _time_limit() -> Iterator[None]:
+    """Let the alarms of `compared` raise TimeoutError; the handler of the process is restored."""
+    before = signal.signal(signal.SIGALRM, _late)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def _late(*_: Any) -> None:

@@ -247,7 +247,7 @@ def _values_differ(recorded: RecordedSample, dtype: str) -> str:
 
 
 def judged(differs: Callable[[], str | None]) -> tuple[str, str]:
-    """Return the verdict on a comparison that returns what differs, and the reason."""
+    """Return the verdict on a comparison that returns the differences, and the reason."""
     try:
         signal.alarm(SECONDS)
         found = differs()
@@ -282,7 +282,7 @@ def _is_drawn(graph: Any) -> bool:
 
 
 def _differs(found: Sequence[Any], expected: Sequence[Any], is_drawn: bool, factor: float = 1.0) -> str:
-    """Return what differs; "" if nothing does. factor: of the allowed differences."""
+    """Return the differences; "" if there are none. factor: of the allowed differences."""
     for place, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
         if mine is None:
             return f"result {place} is not computed"
@@ -297,7 +297,7 @@ def _differs(found: Sequence[Any], expected: Sequence[Any], is_drawn: bool, fact
 def _other_places(
     program: ExportedProgram, own: Sequence[np.ndarray], found: Sequence[Any], expected: Sequence[Any]
 ) -> str:  # fmt: skip
-    """Return what differs except for places of equal elements."""
+    """Return the differences except for places of equal elements."""
     given = dict(program.graph.nodes[0].arguments)
     x = np.atleast_1d(own[0].astype(np.float64))
     dim = int(given.get("dim", -1))  # type: ignore[call-overload]  # of these kinds it is a number

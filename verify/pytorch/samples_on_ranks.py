@@ -1,4 +1,4 @@
-"""Samples of operators on several ranks in this process: with random legal layouts they compute what one rank does."""
+"""Samples of operators on several ranks in this process: with random legal layouts their results are one rank's."""
 
 from __future__ import annotations
 

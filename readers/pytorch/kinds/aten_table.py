@@ -144,7 +144,7 @@ def check_kinds(program: ExportedProgram) -> None:
 
 _WORDLESS = frozenset(
     "copy backward forward functional with no static for of new like default cpu special linalg fft tensor".split())
-"""Words of names that say nothing about what an operator computes."""
+"""Words of names that do not describe an operator's function."""
 
 
 def related(name: str) -> list[str]:

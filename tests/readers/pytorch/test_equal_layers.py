@@ -1,4 +1,4 @@
-"""Equal layers of a program are one loop, which computes what inlined layers do, to the bit."""
+"""Equal layers of a program are one loop, whose results are those of inlined layers, to the bit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.exported_programs import Exported
 WIDTH, LAYERS = 4, 9
 FLOATS = ("float32", (8, WIDTH))
 Change = Callable[[Exported, int, str], str]
-"""Adds nodes behind a layer; takes the layer's number and result, and returns the next layer's operand."""
+"""Adds nodes after a layer; takes the layer's number and result, and returns the next layer's operand."""
 
 
 def program(folder: Path, count: int = LAYERS, change: Change | None = None, shape: Any = lambda i: WIDTH) -> Path:

@@ -318,7 +318,7 @@ def test_tokens_of_effects_are_left_out(tmp_path: Path) -> None:
 
 
 def test_numbers_that_give_another_shape_are_refused(tmp_path: Path) -> None:
-    """The exported shape of what `nonzero` gives is fixed, also if it is empty."""
+    """The exported shape of the result of `nonzero` is fixed, also if it is empty."""
     for count, fitting in ((2, [1.0, 0.0, 3.0]), (0, [0.0, 0.0, 0.0])):
         made = Exported()
         made.node("aten.nonzero.default", {"self": made.user("x", "float32", (3,))}, {"y": ("int64", (count, 1))})
