@@ -38,13 +38,6 @@ def compile_in_memory(network: Any, args: tuple[Any, ...]) -> CompiledNetwork:
     return compile_in_memory(network, args, write_once)
 
 
-def write_graph_file(network: Any, inputs: tuple[Any, ...], path: Path) -> None:
-    """Write the graph of a network with its parameters, for `load`."""
-    from mspc.output.exported_graph import write_network
-
-    write_network(network, inputs, path)
-
-
 def exported_network(path: Path, returns: str | None, sizes: Mapping[str, int], precision: str) -> ImportedNetwork:
     """Read a program of `torch.export.save` as a cell."""
     from mspc.readers.pytorch.graph_reader import read_program

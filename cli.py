@@ -1,7 +1,7 @@
 """The command line is `mspc COMMAND`, with the commands that `commands.verbs.table` names. A command is loaded when
 called.
 
-Nothing here may import NumPy or networkx: `mspc --help` answers at once.
+Nothing here may import NumPy: `mspc --help` answers at once.
 """
 
 from __future__ import annotations

@@ -78,10 +78,6 @@ class Backend(Protocol):
         """Compile a call without running it: strategies, layouts, operators and `compile_id`."""
         ...
 
-    def write_graph_file(self, network: Any, inputs: tuple[Any, ...], path: Path) -> None:
-        """Write the graph of a network with its parameters, for `load`."""
-        ...
-
     def exported_network(self, path: Path, returns: str | None, sizes: Mapping[str, int], precision: str) -> Any:
         """Read a program of `torch.export.save` as a cell."""
         ...

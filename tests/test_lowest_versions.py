@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import HANG
 
-PURE = ("typer", "lark", "networkx")
+PURE = ("typer", "lark")
 GRAPH = "#IR entry      : @net\n#Total params  : 1\n\n%para1_x: <Tensor[Float32], (4)>\n\nsubgraph @net() {\n" \
         "  Return(%para1_x)\n      : (<Tensor[Float32], (4)>)\n}\n"  # fmt: skip
 

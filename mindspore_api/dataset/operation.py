@@ -10,7 +10,6 @@ import numpy as np
 
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.dataset.nodes.block import Column, column_of
-from mspc.mindspore_api.dataset.pillow import image_of
 from mspc.mindspore_api.dataset.pipeline_random import EagerDraws, PipelineDraws
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
@@ -22,17 +21,9 @@ class Operation:
     `many` is the only definition; a call on one value uses it too, so that both give the same numbers.
     """
 
-    keeps_images: ClassVar[bool] = False
-    """Whether a Pillow image gives a Pillow image."""
-
     def many(self, values: np.ndarray, draws: PipelineDraws) -> Column:
         """Return the results for values [rows, ...]. The given array must not be changed."""
         raise NotImplementedError
-
-    def many_images(self, values: np.ndarray, draws: PipelineDraws) -> Column:
-        """Return the results for Pillow images, given as arrays; the same as for arrays unless a subclass computes
-        other numbers."""
-        return self.many(values, draws)
 
     def column(self, values: Column, draws: PipelineDraws) -> Column:
         """Return the results for a column."""
@@ -42,12 +33,9 @@ class Operation:
         return column_of(results) if all(isinstance(result, np.ndarray) for result in results) else results
 
     def one(self, value: Any, draws: PipelineDraws) -> Any:
-        """Return the result for one value: an array or a Pillow image."""
-        array = as_array(type(self).__name__, value)
-        work = self.many_images if is_image(value) else self.many
-        (result,) = work(array[None], draws)
-        result = np.asarray(result, order="C")  # callers may use its memory
-        return image_of(result) if self.keeps_images and is_image(value) else result
+        """Return the result for one value: an array, or an image of Pillow, which is taken as an array."""
+        (result,) = self.many(as_array(type(self).__name__, value)[None], draws)
+        return np.asarray(result, order="C")  # callers may use its memory
 
     def __call__(self, *values: Any) -> Any:
         """Return the results for one row. Raise TypeError or ValueError for values that the operation does not
@@ -75,20 +63,8 @@ class EachOperation(Operation):
         """Return the result for one value."""
         raise NotImplementedError
 
-    def single_image(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
-        """Return the result for a Pillow image, given as an array; as `single` by default."""
-        return self.single(value, draws)
-
     def many(self, values: np.ndarray, draws: PipelineDraws) -> Column:
         return column_of([self.single(value, draws.at(i)) for i, value in enumerate(values)])
-
-    def many_images(self, values: np.ndarray, draws: PipelineDraws) -> Column:
-        return column_of([self.single_image(value, draws.at(i)) for i, value in enumerate(values)])
-
-
-def is_image(value: Any) -> bool:
-    """Return whether a value is a Pillow image, without importing Pillow."""
-    return hasattr(value, "getbands") and hasattr(value, "tobytes")
 
 
 def as_array(operation: str, value: Any) -> np.ndarray:

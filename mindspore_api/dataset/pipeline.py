@@ -7,13 +7,12 @@ with equal results on all ranks and for any number of workers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.dataset import config
 from mspc.mindspore_api.dataset.nodes.base import PipelineNode, RowFault, read
-from mspc.mindspore_api.dataset.nodes.batching import BatchChange, Batched, BucketBatched
+from mspc.mindspore_api.dataset.nodes.batching import BatchChange, Batched
 from mspc.mindspore_api.dataset.nodes.block import Block
 from mspc.mindspore_api.dataset.nodes.selection import (
     Concatenated,
@@ -175,66 +174,10 @@ class Dataset:
             change = BatchChange(_function("batch", "per_batch_map", per_batch_map), inputs, outputs)
         elif input_columns is not None or output_columns is not None:
             raise ApiValueError("batch: input_columns and output_columns need a per_batch_map", code="E1101")
-        return self._batched("batch", batch_size, drop_remainder, change, None, num_parallel_workers)
-
-    def padded_batch(
-        self, batch_size: Any, drop_remainder: bool = False, num_parallel_workers: int | None = None,
-        pad_info: dict[str, Any] | None = None,
-    ) -> Dataset:  # fmt: skip
-        """Pad rows to one shape and stack them.
-
-        Args: pad_info: (shape or None, value) by column; other columns are padded with 0 to the largest row of the
-        batch. None pads nothing.
-        """
-        _require_padding("padded_batch", pad_info)
-        return self._batched("padded_batch", batch_size, drop_remainder, None, pad_info, num_parallel_workers)
-
-    def bucket_batch_by_length(
-        self, column_names: Any, bucket_boundaries: Any, bucket_batch_sizes: Any, element_length_function: Any = None,
-        pad_info: dict[str, Any] | None = None, pad_to_bucket_boundary: bool = False, drop_remainder: bool = False,
-    ) -> Dataset:  # fmt: skip
-        """Pad rows to one shape and stack each with rows of similar length. Batches are emitted as buckets fill up; at
-        the end the rest of each bucket follows, dropped with `drop_remainder`.
-
-        Args:
-            column_names: the columns that element_length_function takes.
-            bucket_boundaries: rising lengths; a row belongs to the first bucket with a boundary above its length.
-            bucket_batch_sizes: rows of a batch for each bucket: one more than boundaries.
-            element_length_function: returns the length of a row; without it, the first size of the only column.
-            pad_info: (shape or None, value) by column, as in `padded_batch`.
-            pad_to_bucket_boundary: sizes that pad_info leaves open (None) become the boundary minus 1.
-        """
-        step = "bucket_batch_by_length"
-        names = names_of(step, "column_names", column_names)
-        if element_length_function is None and len(names) != 1:
-            raise ApiValueError(f"{step}: {len(names)} columns need an element_length_function", code="E1101")
-        boundaries = _counts(step, "bucket_boundaries", bucket_boundaries)
-        sizes = _counts(step, "bucket_batch_sizes", bucket_batch_sizes)
-        if any(one >= other for one, other in pairwise(boundaries)):
-            raise ApiValueError(f"{step}: bucket_boundaries must rise, and are {boundaries}")
-        if len(sizes) != len(boundaries) + 1:
-            raise ApiValueError(
-                f"{step}: bucket_batch_sizes must have one entry more than bucket_boundaries, and has {len(sizes)} for "
-                f"{len(boundaries)}"
-            )
-        length = None
-        if element_length_function is not None:
-            length = _function(step, "element_length_function", element_length_function)
-        _require_padding(step, pad_info)
-        to_boundary = flag(step, "pad_to_bucket_boundary", pad_to_bucket_boundary)
-        drop, fault = flag(step, "drop_remainder", drop_remainder), RowFault(step, caller_location())
-        return Dataset(
-            BucketBatched(self._node, names, boundaries, sizes, length, dict(pad_info or {}), to_boundary, drop, fault)
-        )
-
-    def _batched(
-        self, name: str, size: Any, drop: Any, change: BatchChange | None, padding: Any, workers: Any
-    ) -> Dataset:
-        workers_of(name, workers, 1)
-        if not callable(size):
-            size = integer(name, "batch_size", size)
-        fault = RowFault(name, caller_location())
-        return Dataset(Batched(self._node, size, flag(name, "drop_remainder", drop), fault, change, padding))
+        workers_of("batch", num_parallel_workers, 1)
+        size = batch_size if callable(batch_size) else integer("batch", "batch_size", batch_size)
+        fault = RowFault("batch", caller_location())
+        return Dataset(Batched(self._node, size, flag("batch", "drop_remainder", drop_remainder), fault, change))
 
     def map(
         self, operations: Any, input_columns: Any = None, output_columns: Any = None, column_order: Any = None,
@@ -242,9 +185,9 @@ class Dataset:
     ) -> Dataset:  # fmt: skip
         """Change columns by operations in sequence; each takes the input columns and returns the output columns.
 
-        mspc's own operations run over blocks of rows in threads. User functions run in the reading thread, or in
-        `num_parallel_workers` processes with `python_multiprocessing=True`. In the latter case NumPy's and Python's
-        generators are seeded for every row; otherwise they have the state that the script left.
+        mspc's own operations run over blocks of rows in `num_parallel_workers` threads, user functions in the thread
+        that reads. With `python_multiprocessing=True` NumPy's and Python's generators are seeded for every row;
+        otherwise they have the state that the script left.
         """
         from mspc.mindspore_api.dataset.nodes.mapping import Change, Mapped
         from mspc.mindspore_api.dataset.operation import flattened  # late: only `map` needs it
@@ -355,25 +298,6 @@ def stage_of(function: str, dataset: Any) -> PipelineNode:
     if not isinstance(dataset, Dataset):
         raise ApiTypeError(f"{function} takes data sets, not {type(dataset).__name__}")
     return dataset._node
-
-
-def _require_padding(step: str, padding: Any) -> None:
-    """Raise TypeError if `padding` is not None or a dict of (shape, value)."""
-    if padding is not None and not isinstance(padding, dict):
-        raise ApiTypeError(f"{step}: pad_info must be a dict, not {padding!r}")
-    for name, entry in (padding or {}).items():
-        if not isinstance(entry, tuple) or len(entry) != 2:
-            raise ApiTypeError(f"{step}: pad_info[{name!r}] must be (shape, value), not {entry!r}")
-
-
-def _counts(step: str, name: str, values: Any) -> list[int]:
-    """Return a list of positive integers. Raise TypeError for no list, ValueError for an empty one or for other
-    entries."""
-    if not isinstance(values, list | tuple):
-        raise ApiTypeError(f"{step}: {name} must be a list, not {values!r}")
-    if not values:
-        raise ApiValueError(f"{step}: {name} must not be empty")
-    return [integer(step, f"{name}[{i}]", value) for i, value in enumerate(values)]
 
 
 def _function(step: str, what: str, function: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Resizing of arrays with the arithmetic of OpenCV, as in MindSpore. Pillow images use Pillow's filters (`pillow.py`).
-A new pixel is computed from the nearest pixel, from 2 x 2 or from 4 x 4, however many pixels it covers.
+"""Resizing of arrays with the arithmetic of OpenCV, as in MindSpore. A new pixel is computed from the nearest pixel,
+from 2 x 2 or from 4 x 4, however many pixels it covers.
 
 Bytes are computed with integer weights of 11 bits, as in OpenCV, so that results are bit-identical.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mspc.mindspore_api.dataset.nodes.block import Column, column_of
-from mspc.mindspore_api.dataset.pillow import resampled
 from mspc.mindspore_api.dataset.vision.enums import Inter
 
 ONE = 2048
@@ -20,10 +18,8 @@ Taps = tuple[list[np.ndarray], np.ndarray]
 """Indices of the old pixels for each new pixel, and Float32 weights [taps, pixels]."""
 
 
-def resized(images: np.ndarray, size: tuple[int, int], inter: Inter) -> Column:
+def resized(images: np.ndarray, size: tuple[int, int], inter: Inter) -> np.ndarray:
     """Return images [rows, height, width] or [rows, height, width, channels] of any numeric type in another size."""
-    if inter not in _TAPS and inter is not Inter.NEAREST:
-        return column_of([resampled(image, size, inter.filter) for image in images])
     there = images.shape[1:3]
     if there == tuple(size):
         return images.copy()

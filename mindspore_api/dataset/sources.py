@@ -28,8 +28,7 @@ class GeneratorDataset(MappableDataset, UnionBaseDataset):
             again, such as a generator object, serves one epoch.
         column_names: names of the columns, or one string. column_types: element types to convert to.
         num_samples: maximum number of rows. num_shards, shard_id: every num_shards-th row from shard_id on.
-        num_parallel_workers: if above 1, that many processes read an object with `__getitem__`, unless
-            `python_multiprocessing` is False.
+        num_parallel_workers, python_multiprocessing: checked, and change nothing: one thread reads the rows.
 
     Raises:
         TypeError, ValueError, RuntimeError: an argument is of the wrong kind, or excludes another. RuntimeError, in an
@@ -57,11 +56,11 @@ class GeneratorDataset(MappableDataset, UnionBaseDataset):
             raise ApiValueError(f"GeneratorDataset: {len(types)} column_types for {len(names)} columns", code="E1101")
         checked = _Checked(names, types)
         fault = RowFault(name, caller_location())
-        processes = flag(name, "python_multiprocessing", python_multiprocessing)
-        workers = workers_of(name, num_parallel_workers, 1) if processes else 1
+        flag(name, "python_multiprocessing", python_multiprocessing)
+        workers_of(name, num_parallel_workers, 1)
         if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
             chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
-            super().__init__(_Items(source, checked, chosen, workers, fault))
+            super().__init__(_Items(source, checked, chosen, fault))
             return
         if not (callable(source) or hasattr(source, "__iter__") or hasattr(source, "__next__")):
             raise ApiTypeError(f"GeneratorDataset: source {type(source).__name__} gives no rows")
@@ -97,8 +96,8 @@ class _Items(Indexed):
 
     is_own = False
 
-    def __init__(self, source: Any, checked: _Checked, sampler: Any, workers: int, fault: RowFault) -> None:
-        super().__init__(checked.names, sampler, workers)
+    def __init__(self, source: Any, checked: _Checked, sampler: Any, fault: RowFault) -> None:
+        super().__init__(checked.names, sampler, 1)
         self.items = source
         self.checked = checked
         self.fault = fault
@@ -117,15 +116,8 @@ class _Items(Indexed):
 
     def blocks(self, reading: DataPass) -> Iterator[Block]:
         numbers = (number for piece in self.numbers(reading) for number in piece.tolist())
-        if self.workers == 1:
-            rows = map(self.row, numbers)
-        else:
-            from mspc.mindspore_api.dataset.nodes.processes import Task, in_processes  # late: needs multiprocessing
-
-            tasks = map(Task, numbers)
-            rows = in_processes(lambda task: self.row(task.number), tasks, self.workers, self.fault)
-        for place, row in enumerate(rows):
-            yield Block.of_row(row, None, self.sampler.position(place))
+        for place, number in enumerate(numbers):
+            yield Block.of_row(self.row(number), None, self.sampler.position(place))
 
 
 class _Stream(PipelineNode):

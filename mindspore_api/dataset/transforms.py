@@ -10,11 +10,9 @@ import numpy as np
 from mspc.ir.types import dtype_of
 from mspc.mindspore_api.dataset.operation import (
     Arithmetic,
-    EachOperation,
     Operation,
     PyTensorOperation,  # noqa: F401  # for scripts
     Step,
-    as_array,
 )
 from mspc.mindspore_api.dataset.pipeline_random import PipelineDraws
 from mspc.mindspore_api.dataset.row_values import integer
@@ -85,32 +83,6 @@ class Compose:
         return values if len(values) > 1 else values[0]
 
 
-class RandomApply:
-    """Several operations in sequence, applied with probability `prob`, sampled from NumPy's global generator."""
-
-
-    def __init__(self, transforms: Sequence[Callable[..., Any]], prob: float = 0.5) -> None:
-        self.transform = Compose(_listed("RandomApply", transforms))
-        if not 0 <= prob <= 1:
-            raise ApiValueError(f"RandomApply: prob {prob} must be from 0 to 1")
-        self.prob = prob
-
-    def __call__(self, *values: Any) -> Any:
-        if np.random.random() < self.prob:
-            return self.transform(*values)
-        return values if len(values) > 1 else values[0]
-
-
-class RandomChoice:
-    """One of some operations, sampled from NumPy's global generator."""
-
-    def __init__(self, transforms: Sequence[Callable[..., Any]]) -> None:
-        self.transforms = _listed("RandomChoice", transforms)
-
-    def __call__(self, *values: Any) -> Any:
-        return self.transforms[np.random.randint(len(self.transforms))](*values)
-
-
 def _listed(name: str, transforms: Any) -> list[Any]:
     if not isinstance(transforms, (list, tuple)) or not transforms:
         raise ApiTypeError(f"{name}: transforms must be a list of operations, not {transforms!r}")
@@ -118,55 +90,3 @@ def _listed(name: str, transforms: Any) -> list[Any]:
         if not callable(transform) or isinstance(transform, type):
             raise ApiTypeError(f"{name}: {transform!r} is no operation")
     return list(transforms)
-
-
-class PadEnd(EachOperation):
-    """Truncates or pads values at the end of every dimension to a shape; None keeps a size. pad_value: the fill value,
-    by default 0 or an empty string."""
-
-    def __init__(self, pad_shape: Sequence[int | None], pad_value: Any = None) -> None:
-        if not isinstance(pad_shape, list | tuple) or not pad_shape:
-            raise ApiTypeError(f"PadEnd: pad_shape must be a list of sizes, not {pad_shape!r}")
-        self.shape = [None if size is None else integer("PadEnd", "a size", size) for size in pad_shape]
-        self.value = pad_value
-
-    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
-        if value.ndim != len(self.shape):
-            raise ApiValueError(f"PadEnd: pad_shape {self.shape} does not fit a value of shape {value.shape}")
-        texts = value.dtype.kind in "US"
-        filling = ("" if texts else 0) if self.value is None else self.value
-        if isinstance(filling, str) != texts:
-            raise ApiTypeError(f"PadEnd: pad_value {filling!r} does not fit {value.dtype}")
-        sizes = [have if wanted is None else wanted for have, wanted in zip(value.shape, self.shape, strict=True)]
-        made = np.full(sizes, filling, np.result_type(value.dtype, np.array(filling).dtype) if texts else value.dtype)
-        common = tuple(slice(0, min(pair)) for pair in zip(value.shape, sizes, strict=True))
-        made[common] = value[common]
-        return made
-
-
-class Concatenate:
-    """Concatenates one-dimensional values of one column or of several: `prepend`, the values, `append`. axis: 0 or
-    -1."""
-
-    def __init__(self, axis: int = 0, prepend: Any = None, append: Any = None) -> None:
-        if axis not in (0, -1):
-            raise ApiValueError(f"Concatenate: axis {axis!r} must be 0 or -1: values have one dimension")
-        self.before = self._given("prepend", prepend)
-        self.after = self._given("append", append)
-
-    def _given(self, what: str, value: Any) -> list[np.ndarray]:
-        if value is None:
-            return []
-        array = as_array("Concatenate", value)
-        if array.ndim != 1:
-            raise ApiValueError(f"Concatenate: {what} must have one dimension, not shape {array.shape}")
-        return [array]
-
-    def __call__(self, *values: Any) -> np.ndarray:
-        parts = [*self.before, *(as_array("Concatenate", value) for value in values), *self.after]
-        kinds = {part.dtype.kind if part.dtype.kind in "US" else part.dtype for part in parts}
-        if len(kinds) > 1:
-            raise ApiTypeError(f"Concatenate: values of {', '.join(sorted(map(str, kinds)))} are not of one type")
-        if any(part.ndim != 1 for part in parts):
-            raise ApiValueError(f"Concatenate: values must have one dimension, not {[part.ndim for part in parts]}")
-        return np.concatenate(parts)

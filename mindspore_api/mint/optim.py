@@ -1,7 +1,6 @@
-"""`mindspore.mint.optim` and `mindspore.experimental.optim`: optimizers with PyTorch's arguments and formulas. Weight
-decay applies to all parameters.
+"""`mindspore.mint.optim`: optimizers with PyTorch's arguments and formulas. Weight decay applies to all parameters.
 
-Every argument may be set per group, and `mindspore.experimental.optim.lr_scheduler` changes the groups' rates.
+Every argument may be set per group.
 """
 
 from __future__ import annotations

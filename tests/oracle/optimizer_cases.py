@@ -127,14 +127,6 @@ def _two(p: list[Any]) -> list[dict[str, Any]]:
     return [{"params": [p[1]], "lr": 0.2, "weight_decay": 0.1}, {"params": [p[0]]}]
 
 
-SAME: dict[str, dict[str, Any]] = {
-    "Adam": {"lr": 0.05, "weight_decay": 0.1, "amsgrad": True},
-    "AdamW": {"lr": 0.05, "weight_decay": 0.1, "maximize": True},
-    "SGD": {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
-}
-"""Optimizers of `experimental.optim`, whose arguments are PyTorch's."""
-
-
 def optimizers() -> list[Case]:
     """Make a case for every optimizer that PyTorch has, with weight decay and, if it takes one, a loss scale."""
     return [*_with_moments(), *_adaptive(), *_with_its_arguments()]
@@ -177,12 +169,7 @@ def _adaptive() -> list[Case]:
 
 
 def _with_its_arguments() -> list[Case]:
-    from mspc.mindspore_api.experimental import optim
     from mspc.mindspore_api.mint import optim as mint
-
-    def twin(name: str, options: dict[str, Any]) -> Case:
-        return _case(f"experimental.optim.{name}", lambda p, s: getattr(optim, name)(p, **options),
-                     lambda o, p: getattr(o, name)(p, **options))  # fmt: skip
 
     return [
         _case("mint.optim.Adam", lambda p, s: mint.Adam(p, 0.05, (0.8, 0.9), 1e-3, 0.05),
@@ -198,11 +185,10 @@ def _with_its_arguments() -> list[Case]:
              lambda torch: by_torch(torch, lambda p: torch.optim.AdamW(p, 0.1, weight_decay=0.03)), before=BEFORE),
         _case("mint.optim.SGD", lambda p, s: mint.SGD(p, 0.1, 0.9, 0.2, 0.05, maximize=True),
               lambda o, p: o.SGD(p, 0.1, 0.9, 0.2, 0.05, maximize=True)),
-        *(twin(name, options) for name, options in SAME.items()),
     ]  # fmt: skip
 
 
-# Compares learning rates with PyTorch's schedules, or their formulas: of cells, of lists, and of schedulers.
+# Compares learning rates with PyTorch's schedules, or their formulas: of cells and of lists.
 
 
 COUNT = 10
@@ -246,16 +232,7 @@ def rates() -> list[Case]:
         listed("warmup_lr", lambda: nn.warmup_lr(0.4, COUNT, 2, 3), lambda t: 0.4 * min(t // 2, 3) / 3, documented),
         listed("piecewise_constant_lr", lambda: nn.piecewise_constant_lr([3, COUNT], [0.4, 0.1]),
                lambda t: 0.4 if t < 3 else 0.1, documented),
-        *(_scheduler(name, options) for name, options in SCHEDULERS),
     ]  # fmt: skip
-
-
-SCHEDULERS: list[tuple[str, dict[str, Any]]] = [
-    ("StepLR", {"step_size": 2, "gamma": 0.5}),
-    ("MultiStepLR", {"milestones": [2, 5], "gamma": 0.5}),
-    ("LambdaLR", {"lr_lambda": lambda epoch: 0.8**epoch}),
-    ("CosineAnnealingLR", {"T_max": 5, "eta_min": 0.01}),
-]
 def _of_steps(schedule: Any) -> Array:
     """The rates of the steps of an optimizer, measured with gradients of ones."""
     from mspc.mindspore_api import nn
@@ -268,41 +245,6 @@ def _of_steps(schedule: Any) -> Array:
         optimizer((Tensor(np.ones(1, np.float32)),))
         values.append(float(weight.asnumpy()[0]))
     return -np.diff(values)
-
-
-def _ours() -> Any:
-    from mspc.mindspore_api.experimental import optim
-
-    return optim
-
-
-def _scheduler(name: str, options: dict[str, Any]) -> Case:
-    return Case(f"lr_scheduler.{name}", lambda: _scheduled(name, _ours(), options),
-                lambda torch: _scheduled(name, torch.optim, options, torch))  # fmt: skip
-
-
-def _scheduled(name: str, library: Any, options: dict[str, Any], torch: Any = None) -> Array:
-    """[steps, groups]: rates of a scheduler of mspc's `optim`, or of PyTorch's if that is given."""
-    optimizer = library.SGD(
-        [{"params": [_parameter(torch, i)], "lr": rate} for i, rate in enumerate((0.1, 0.2))], lr=1.0, momentum=0.5
-    )
-    schedule = getattr(library.lr_scheduler, name)(optimizer, **options)
-    found: list[list[float]] = []
-    for _ in range(COUNT):
-        if torch is not None:
-            optimizer.step()
-        schedule.step()
-        found.append([float(r.asnumpy()) if hasattr(r, "asnumpy") else float(r) for r in schedule.get_last_lr()])
-    return np.array(found)
-
-
-def _parameter(torch: Any, number: int) -> Any:
-    if torch is None:
-        from mspc.mindspore_api.common.parameter import Parameter
-        from mspc.mindspore_api.common.tensor import Tensor
-
-        return Parameter(Tensor(np.ones(2, np.float32)), f"w{number}")
-    return torch.nn.Parameter(torch.ones(2))
 
 
 # Compares optimizers that PyTorch has not, or has otherwise, with their formulas, in Float64.

@@ -115,7 +115,6 @@ REASONS = {
     "it adds up gradients of ranks: tests/compiler/test_own_gradients.py holds it": "nn.DistributedGradReducer",
     "it hands gradients on: tests/pipelining holds it": "nn.PipelineGradReducer",
     "tests/mindspore_api/common/test_small_names.py": "nn.ClipByNorm nn.OneHot",
-    "graphs from files: tests/output/test_exported_graph.py compares them with the exported network": "nn.GraphCell",
     "Reshape by another name: tests/mindspore_api/nn hold it": "nn.Unflatten",
 }  # fmt: skip
 """Cells without a judge, by the reason."""

@@ -13,7 +13,6 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.dataset.nodes.base import PipelineNode, RowFault, RowwiseNode, each_row, grouped, name_of
 from mspc.mindspore_api.dataset.nodes.block import Block, Column, column_of, column_values
 from mspc.mindspore_api.dataset.nodes.prefetching import in_order
-from mspc.mindspore_api.dataset.nodes.processes import Task, in_processes
 from mspc.mindspore_api.dataset.operation import Operation
 from mspc.mindspore_api.dataset.pipeline_random import DataPass, PipelineDraws, own_generators, seed_row
 from mspc.mindspore_api.dataset.row_values import Row, as_column, given, threads_of
@@ -26,7 +25,7 @@ class Change:
 
     operations: Operations and functions, applied in order. outputs: names of the resulting columns. key: seeds its
     random numbers. fault: names the step in errors. seeds: whether the global generators are seeded for every row
-    before user functions run, so that the result does not depend on the process that runs them.
+    before user functions run, so that the result is the same for any rows read before.
     """
 
     operations: Sequence[Any]
@@ -40,7 +39,7 @@ class Change:
         draws = PipelineDraws(key, positions)
         for place, operation in enumerate(self.operations):
             columns = tuple(operation.column(column, draws.inside(place)) for column in columns)
-        return self._counted(tuple(_without_images(column) for column in columns))
+        return self._counted(tuple(map(_in_order, columns)))
 
     def row(self, values: tuple[Any, ...], number: int, position: int, key: int, place: str = "") -> Row:
         """Return the columns of the row with this number; its position seeds its random numbers. Raise MspcError for
@@ -73,8 +72,8 @@ def _applied(operation: Any, values: tuple[Any, ...], draws: PipelineDraws) -> t
     return made if isinstance(made, tuple) else (made,)
 
 
-def _without_images(column: Column) -> Column:
-    """Return a column without Pillow images, and with its rows one after the other in memory."""
+def _in_order(column: Column) -> Column:
+    """Return a column with its rows one after the other in memory."""
     return np.ascontiguousarray(column) if isinstance(column, np.ndarray) else [as_column(value) for value in column]
 
 
@@ -83,8 +82,7 @@ _Changed = tuple[list[Block], MspcError | None]
 
 
 class Mapped(RowwiseNode):
-    """Changes columns. workers: number of threads that share the work, or of processes if the change seeds
-    generators."""
+    """Changes columns. workers: number of threads that share the work of mspc's own operations."""
 
     def __init__(self, source: PipelineNode, change: Change, inputs: Sequence[str], workers: int) -> None:
         self.change = change
@@ -95,15 +93,12 @@ class Mapped(RowwiseNode):
         super().__init__(source, names)
         self.workers = workers
         self.vectorised = all(isinstance(operation, Operation) for operation in change.operations)
-        self.in_processes = change.seeds and workers > 1 and not self.vectorised
-        self.is_own = self.vectorised or self.in_processes
+        self.is_own = self.vectorised
 
     def blocks(self, reading: DataPass) -> Iterator[Block]:
         key = reading.key(self.change.key)
         if self.vectorised:
             return self._by_blocks(reading, key)
-        if self.in_processes:
-            return self._by_processes(reading, key)
         return self._by_rows(reading, key)
 
     def _by_blocks(self, reading: DataPass, key: int) -> Iterator[Block]:
@@ -153,22 +148,6 @@ class Mapped(RowwiseNode):
             with own_generators() if self.change.seeds else nullcontext():
                 row = self.change.row(values, number, position, key, block.place(i))
             yield self._placed(block.part(i, i + 1), _single(row))
-
-    def _by_processes(self, reading: DataPass, key: int) -> Iterator[Block]:
-        waiting_blocks: list[Block] = []
-
-        def tasks() -> Iterator[Task]:
-            for number, (block, i) in enumerate(each_row(self.source, reading)):
-                waiting_blocks.append(block.part(i, i + 1))
-                position = number if block.positions is None else int(block.positions[i])
-                row = tuple(column_values(block.columns[place])[i] for place in self.taken)
-                yield Task(number, row, position, block.place(i))
-
-        def work(task: Task) -> Row:
-            return self.change.row(task.row, task.number, task.position, key, task.place)
-
-        for row in in_processes(work, tasks(), self.workers, self.change.fault):
-            yield self._placed(waiting_blocks.pop(0), _single(row))
 
     def _placed(self, block: Block, made: tuple[Column, ...]) -> Block:
         """Return the block with its input columns replaced."""

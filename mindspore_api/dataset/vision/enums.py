@@ -6,22 +6,12 @@ from enum import IntEnum, StrEnum
 
 
 class Inter(IntEnum):
-    """Interpolation between pixels. Pillow's filters average over all pixels that a new one covers."""
+    """Interpolation between pixels, with the numbers of MindSpore."""
 
     NEAREST = 0
-    ANTIALIAS = 1
     BILINEAR = LINEAR = 2
     BICUBIC = CUBIC = 3
     AREA = 4
-    PILCUBIC = 5
-
-    @property
-    def filter(self) -> str:
-        """The name of Pillow's filter."""
-        return _FILTERS[int(self)]
-
-
-_FILTERS = ("NEAREST", "LANCZOS", "BILINEAR", "BICUBIC", "BOX", "BICUBIC")
 
 
 class Border(StrEnum):

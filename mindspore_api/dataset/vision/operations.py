@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from mspc.ir.types import dtype_of
-from mspc.mindspore_api.dataset.nodes.block import Column, column_of
+from mspc.mindspore_api.dataset.nodes.block import Column
 from mspc.mindspore_api.dataset.operation import (
     Arithmetic,
     EachOperation,
     Operation,
     Step,
-    as_array,
-    is_image,
     require_numbers,
 )
-from mspc.mindspore_api.dataset.pillow import decoded, enhancements, image_of, library, resampled
+from mspc.mindspore_api.dataset.pillow import decoded
 from mspc.mindspore_api.dataset.pipeline_random import PipelineDraws
 from mspc.mindspore_api.dataset.resizing import resized
 from mspc.mindspore_api.dataset.row_values import flag, integer
@@ -45,8 +43,6 @@ def cropped(
 class CenterCrop(Operation):
     """Crops the centre of the image; a smaller image is padded with 0 first. size: a number or (height, width)."""
 
-    keeps_images: ClassVar[bool] = True
-
     def __init__(self, size: Any) -> None:
         self.size = size_of("CenterCrop", size)
 
@@ -61,34 +57,12 @@ class CenterCrop(Operation):
         return images[(*before, slice(y, y + self.size[0]), slice(x, x + self.size[1]))]
 
 
-class Crop(Operation):
-    """Crops a part of `size` with its first pixel at `coordinates`, (top, left)."""
-
-    keeps_images: ClassVar[bool] = True
-
-    def __init__(self, coordinates: Any, size: Any) -> None:
-        if not isinstance(coordinates, (tuple, list)) or len(coordinates) != 2:
-            raise ApiTypeError(f"Crop: coordinates must be (top, left), not {coordinates!r}")
-        self.top, self.left = (integer("Crop", "coordinates", place, 0) for place in coordinates)
-        self.size = size_of("Crop", size)
-
-    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
-        axis = height_axis("Crop", values)
-        there = values.shape[axis : axis + 2]
-        last = (self.top + self.size[0], self.left + self.size[1])
-        if last[0] > there[0] or last[1] > there[1]:
-            raise ApiValueError(f"Crop: {self.size} from {(self.top, self.left)} on exceeds the image {there}")
-        return values[(*(slice(None),) * axis, slice(self.top, last[0]), slice(self.left, last[1]))]
-
-
 class Pad(Operation):
     """Adds borders to the image.
 
     Args: padding: on all sides, (left and right, top and bottom), or (left, top, right, bottom). fill_value: one number
     or one for each of 3 channels, for Border.CONSTANT.
     """
-
-    keeps_images: ClassVar[bool] = True
 
     def __init__(self, padding: Any, fill_value: Any = 0, padding_mode: Border = Border.CONSTANT) -> None:
         self.padding = padding_of("Pad", padding)
@@ -105,8 +79,6 @@ class RandomCrop(Operation):
     Args: size: a number or (height, width). padding, fill_value, padding_mode: as in Pad. pad_if_needed: pad an image
     further if it is smaller than `size`.
     """
-
-    keeps_images: ClassVar[bool] = True
 
     def __init__(
         self, size: Any, padding: Any = None, pad_if_needed: bool = False, fill_value: Any = 0,
@@ -139,8 +111,6 @@ class RandomResizedCrop(EachOperation):
     the centre is used.
     """
 
-    keeps_images: ClassVar[bool] = True
-
     def __init__(
         self, size: Any, scale: Any = (0.08, 1.0), ratio: Any = (3.0 / 4.0, 4.0 / 3.0),
         interpolation: Inter = Inter.BILINEAR, max_attempts: int = 10,
@@ -155,9 +125,6 @@ class RandomResizedCrop(EachOperation):
 
     def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         return resized(self._cropped(value, draws)[None], self.size, self.interpolation)[0]
-
-    def single_image(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
-        return resampled(self._cropped(value, draws), self.size, self.interpolation.filter)
 
     def _cropped(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_image("RandomResizedCrop", value.shape)
@@ -184,21 +151,9 @@ class RandomResizedCrop(EachOperation):
         return (height - high) // 2, (width - wide) // 2, high, wide
 
 
-class HorizontalFlip(Operation):
-    """Mirrors the image, left to right."""
-
-    keeps_images: ClassVar[bool] = True
-    axis: ClassVar[int] = 1
-
-    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
-        axis = height_axis(type(self).__name__, values) + self.axis
-        return np.flip(values, axis)
-
-
 class RandomHorizontalFlip(Operation):
     """Mirrors the image left to right with probability `prob`."""
 
-    keeps_images: ClassVar[bool] = True
     axis: ClassVar[int] = 1
 
     def __init__(self, prob: float = 0.5) -> None:
@@ -344,11 +299,7 @@ def padded(
 
 
 class Decode(EachOperation):
-    """Decodes the bytes of a file (JPEG, PNG, BMP, ...) to an RGB image [height, width, 3]. to_pil: return a Pillow
-    image."""
-
-    def __init__(self, to_pil: bool = False) -> None:
-        self.to_pil = flag("Decode", "to_pil", to_pil)
+    """Decodes the bytes of a file (JPEG, PNG, BMP, ...) to an RGB image [height, width, 3]."""
 
     def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         if value.ndim != 1 or value.dtype.kind not in "iu" or value.dtype.itemsize != 1:
@@ -356,33 +307,6 @@ class Decode(EachOperation):
                 f"Decode: takes the bytes of a file, one dimension of UInt8, not shape {value.shape} of {value.dtype}"
             )
         return np.asarray(decoded("Decode", value))
-
-    def one(self, value: Any, draws: PipelineDraws) -> Any:
-        raw = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else as_array("Decode", value)
-        found = self.single(raw, draws)
-        return image_of(found) if self.to_pil else found
-
-    def column(self, values: Column, draws: PipelineDraws) -> Column:
-        if not self.to_pil:
-            return super().column(values, draws)
-        return [self.one(value, draws) for value in values]
-
-
-class ToPIL(Operation):
-    """Converts an array of bytes to a Pillow image."""
-
-    def one(self, value: Any, draws: PipelineDraws) -> Any:
-        return value if is_image(value) else image_of(as_array("ToPIL", value))
-
-    def column(self, values: Column, draws: PipelineDraws) -> Column:
-        return [self.one(value, draws) for value in values]
-
-
-class ToNumpy(Operation):
-    """Converts a Pillow image to an array [height, width, channels]."""
-
-    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
-        return values
 
 
 class RandomCropDecodeResize(RandomResizedCrop):
@@ -394,10 +318,7 @@ class RandomCropDecodeResize(RandomResizedCrop):
 
 
 class Resize(Operation):
-    """Resizes the image to (height, width), or its shorter side to a number. Arrays use the arithmetic of OpenCV,
-    Pillow images use Pillow's filters."""
-
-    keeps_images: ClassVar[bool] = True
+    """Resizes the image to (height, width), or its shorter side to a number. It uses the arithmetic of OpenCV."""
 
     def __init__(self, size: Any, interpolation: Inter = Inter.LINEAR) -> None:
         self.size = size_of("Resize", size)
@@ -407,10 +328,6 @@ class Resize(Operation):
     def many(self, values: np.ndarray, draws: PipelineDraws) -> Column:
         require_image("Resize", values.shape[1:])
         return resized(values, self._target(*values.shape[1:3]), self.interpolation)
-
-    def many_images(self, values: np.ndarray, draws: PipelineDraws) -> Column:
-        size = self._target(*values.shape[1:3])
-        return column_of([resampled(value, size, self.interpolation.filter) for value in values])
 
     def _target(self, height: int, width: int) -> tuple[int, int]:
         if not self.shorter:
@@ -494,103 +411,3 @@ class ToTensor(HWC2CHW):
     def steps(self, values: np.ndarray) -> Sequence[Step]:
         require_image("ToTensor", values.shape[1:])
         return [(np.divide, np.float32(255))]
-
-
-class RandomColorAdjust(EachOperation):
-    """Multiplies brightness, contrast and saturation by random factors, then shifts the hue by a random part of its
-    circle.
-
-    Args: each (least, most), or one number: factors from 1 - number (not below 0) to 1 + number, hue from - number to
-    number, at most 0.5.
-    """
-
-    keeps_images: ClassVar[bool] = True
-
-    def __init__(
-        self, brightness: Any = (1, 1), contrast: Any = (1, 1), saturation: Any = (1, 1), hue: Any = (0, 0)
-    ) -> None:
-        self.brightness = _factors("brightness", brightness)
-        self.contrast = _factors("contrast", contrast)
-        self.saturation = _factors("saturation", saturation)
-        self.hue = _hue(hue)
-
-    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
-        if value.ndim != 3 or value.shape[2] != 3:
-            raise ApiValueError(f"RandomColorAdjust: an image has shape (height, width, 3), not {value.shape}")
-        image = image_of(value)
-        tools: tuple[tuple[tuple[float, float], Callable[[Any], Any]], ...] = (
-            (self.brightness, enhancements().Brightness),
-            (self.contrast, enhancements().Contrast),
-            (self.saturation, enhancements().Color),
-        )
-        for place, ((least, most), tool) in enumerate(tools):
-            if (least, most) != (1, 1):
-                image = tool(image).enhance(least + float(draws.uniform(place)[0]) * (most - least))
-        if self.hue != (0, 0):
-            shift = self.hue[0] + float(draws.uniform(3)[0]) * (self.hue[1] - self.hue[0])
-            image = with_hue(image, shift)
-        return np.asarray(image)
-
-
-def with_hue(image: Any, shift: float) -> Any:
-    """Return an image with its hue shifted by a part of its circle."""
-    hue, saturation, value = image.convert("HSV").split()
-    turned = (np.asarray(hue).astype(np.int32) + int(shift * 255)).astype(np.uint8)
-    return library().merge("HSV", (image_of(turned), saturation, value)).convert("RGB")
-
-
-def _pair(what: str, value: Any, centre: float) -> tuple[float, float]:
-    if isinstance(value, (tuple, list)):
-        if len(value) != 2:
-            raise ApiTypeError(f"RandomColorAdjust: {what} must be a number or (least, most), not {value!r}")
-        least, most = (number("RandomColorAdjust", what, entry) for entry in value)
-        return least, most
-    around = number("RandomColorAdjust", what, value)
-    if around < 0:
-        raise ApiValueError(f"RandomColorAdjust: {what} {value} must not be negative")
-    return centre - around, centre + around
-
-
-def _factors(what: str, value: Any) -> tuple[float, float]:
-    least, most = _pair(what, value, 1)
-    if not isinstance(value, (tuple, list)):
-        least = max(0.0, least)
-    if not 0 <= least <= most:
-        raise ApiValueError(f"RandomColorAdjust: {what} {value} must rise, from 0 on")
-    return least, most
-
-
-def _hue(value: Any) -> tuple[float, float]:
-    least, most = _pair("hue", value, 0)
-    if not -0.5 <= least <= most <= 0.5:
-        raise ApiValueError(f"RandomColorAdjust: hue {value} must rise, from -0.5 to 0.5")
-    return least, most
-
-
-class Grayscale(EachOperation):
-    """Converts the image to grey, with 1 channel or 3 equal ones."""
-
-    keeps_images: ClassVar[bool] = True
-
-    def __init__(self, num_output_channels: int = 1) -> None:
-        if num_output_channels not in (1, 3):
-            raise ApiValueError(f"Grayscale: num_output_channels must be 1 or 3, not {num_output_channels!r}")
-        self.channels = num_output_channels
-
-    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
-        grey = np.asarray(image_of(value).convert("L"))
-        return grey if self.channels == 1 else np.repeat(grey[..., None], 3, -1)
-
-
-class RandomGrayscale(EachOperation):
-    """Converts the image to grey with probability `prob`, with the same number of channels as before."""
-
-    keeps_images: ClassVar[bool] = True
-
-    def __init__(self, prob: float = 0.1) -> None:
-        self.prob = probability("RandomGrayscale", prob)
-
-    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
-        if draws.uniform()[0] >= self.prob:
-            return value
-        return Grayscale(3).single(value, draws) if value.ndim == 3 and value.shape[2] == 3 else value

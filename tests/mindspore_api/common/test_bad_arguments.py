@@ -73,7 +73,7 @@ def test_cells() -> None:
 
 MODULES = """mspc mspc.amp mspc.boost mspc.common.initializer mspc.communication mspc.communication.comm_func
     mspc.context mspc.dataset mspc.dataset.config mspc.dataset.transforms mspc.dataset.vision
-    mspc.experimental.optim mspc.experimental.optim.lr_scheduler mspc.hal mspc.mindrecord mspc.mint
+    mspc.hal mspc.mindrecord mspc.mint
     mspc.mint.distributed mspc.mint.linalg
     mspc.mint.nn mspc.mint.nn.functional mspc.mint.optim mspc.mint.special mspc.nn mspc.nn.utils mspc.numpy mspc.ops
     mspc.parallel mspc.parallel.transformer mspc.runtime mspc.train""".split()

@@ -46,13 +46,10 @@ REASONS = {
         common/dtype.py:_DtypeKind.__init__.letters common/initializers.py:Constant.draw.generator
         dataset/operation.py:Arithmetic.many.draws dataset/pipeline_random.py:EagerDraws.at.index
         dataset/pipeline_random.py:EagerDraws.inside.place dataset/transforms.py:OneHot.many.draws
-        dataset/transforms.py:Fill.many.draws dataset/vision/operations.py:Grayscale.single.draws
-        dataset/vision/operations.py:Decode.single.draws dataset/vision/operations.py:ToPIL.one.draws
-        dataset/vision/operations.py:ToNumpy.many.draws dataset/vision/operations.py:CenterCrop.many.draws
-        dataset/vision/operations.py:Crop.many.draws dataset/vision/operations.py:Pad.many.draws
-        dataset/transforms.py:PadEnd.single
-        dataset/vision/operations.py:HorizontalFlip.many.draws dataset/vision/operations.py:Resize.many.draws
-        dataset/vision/operations.py:Resize.many_images.draws
+        dataset/transforms.py:Fill.many.draws
+        dataset/vision/operations.py:Decode.single.draws
+        dataset/vision/operations.py:CenterCrop.many.draws
+        dataset/vision/operations.py:Pad.many.draws dataset/vision/operations.py:Resize.many.draws
         nn/loss_scale.py:FixedLossScaleUpdateCell.construct.loss_scale
         nn/loss_scale.py:TrainOneStepWithLossScaleCell.start_overflow_check.pre_cond
         nn/loss_scale.py:TrainOneStepWithLossScaleCell.get_overflow_status.status

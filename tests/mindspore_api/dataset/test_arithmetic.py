@@ -9,7 +9,6 @@ import pytest
 
 import mspc as ms
 from mspc.dataset import transforms, vision
-from mspc.dataset.vision import py_transforms
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api.dataset.pipeline_random import PipelineDraws
 
@@ -19,7 +18,7 @@ CHAINS: list[list[Any]] = [
     [vision.Rescale(1 / 255, 0.0), vision.Normalize(MEAN, STD), vision.HWC2CHW()],
     [vision.Rescale(-0.3, 0.0), vision.Normalize((0.5,), (0.25,))],
     [vision.HWC2CHW(), vision.Rescale(1 / 3, -7), vision.Normalize(MEAN, STD, is_hwc=False)],
-    [vision.ToTensor(), py_transforms.Normalize(MEAN, STD)],
+    [vision.ToTensor(), vision.Normalize(MEAN, STD, is_hwc=False)],
     [vision.ToTensor(ms.float16)],
     [vision.Normalize(MEAN, STD), vision.HWC2CHW(), transforms.TypeCast(ms.float16)],
     [vision.Normalize(MEAN, STD), transforms.TypeCast(ms.float32), vision.Rescale(2.0, 1.0)],

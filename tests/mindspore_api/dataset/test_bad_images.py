@@ -57,14 +57,3 @@ def test_the_row_of_an_image_of_another_size_is_named() -> None:
     assert str(getattr(caught.value, "message", "")) == (
         "batch: rows of column 'image' have different shapes: (4, 6, 3), (8, 6, 3)"
     )
-
-
-@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "I", "1", "CMYK"])
-def test_modes_of_pillow(mode: str) -> None:
-    image = pytest.importorskip("PIL.Image", reason="needs Pillow").new(mode, (6, 8))
-    with pytest.raises((ValueError, TypeError)) as caught:
-        vision.RandomColorAdjust(0.5)(image)
-    text = str(getattr(caught.value, "message", ""))
-    assert (
-        "RandomColorAdjust: an image has shape (height, width, 3)" in text or "an image of Pillow holds bytes" in text
-    )

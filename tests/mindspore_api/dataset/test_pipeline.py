@@ -327,20 +327,6 @@ def strings() -> Any:
     return ds.NumpySlicesDataset(np.array(["a", "bcd", "ef"]), "s", shuffle=False)
 
 
-def test_columns_of_strings() -> None:
-    longer = strings().map(lambda s: np.array(f"{s}!"), "s").filter(lambda s: len(str(s)) > 2, "s").batch(2)
-    ((found,),) = longer.create_tuple_iterator(num_epochs=1, output_numpy=True)
-    assert found.tolist() == ["bcd!", "ef!"]
-    rows = ds.GeneratorDataset([("a", 1), ("bc", 2)], ["s", "y"], shuffle=False).batch(2)
-    (row,) = rows.create_dict_iterator(num_epochs=1)
-    assert row["s"].asnumpy().tolist() == ["a", "bc"]
-    assert (row["s"].dtype, row["s"].shape, row["s"].size, row["y"].dtype) == (ms.string, (2,), 2, ms.int64)
-    assert repr(row["s"]) == "Tensor(shape=[2], dtype=String, value=['a', 'bc'])"
-    padded = ds.GeneratorDataset([(["a"],), (["b", "c"],)], ["s"], shuffle=False).padded_batch(2, pad_info={})
-    ((found,),) = padded.create_tuple_iterator(num_epochs=1, output_numpy=True)
-    assert found.tolist() == [["a", ""], ["b", "c"]]
-
-
 @pytest.mark.parametrize(
     "call",
     [lambda x: x + 1, lambda x: x == x, ms.ops.relu, ms.jit(lambda x: x), ms.Parameter, lambda x: x.astype(ms.float32)],

@@ -52,14 +52,6 @@ def test_a_function_over_a_batch() -> None:
     assert (summed.get_col_names(), rows(summed)) == (["s", "c"], [[[0, 2], [0, 1]], [[4, 6], [2, 3]]])
 
 
-def test_rows_are_filled_up() -> None:
-    assert first(ragged().padded_batch(2, pad_info={})) == [[[0, 0], [0, 1]], [[0, 1, 2, 0], [0, 1, 2, 3]]]
-    filled = ragged().padded_batch(4, pad_info={"a": ([5], -1)})
-    assert first(filled)[0][1] == [0, 1, -1, -1, -1]
-    assert first(ragged().padded_batch(2, pad_info={"a": (None, 9)}))[0] == [[0, 9], [0, 1]]
-    assert first(numbers(3).padded_batch(2, True)) == [[0, 1]]
-
-
 def test_data_sets_side_by_side() -> None:
     both = ds.zip((numbers(5, "a"), numbers(3, "b").map(lambda b: b * 10)))
     assert rows(both) == [[0, 0], [1, 10], [2, 20]]
@@ -145,40 +137,11 @@ def test_functions_get_rows_of_their_own() -> None:
     assert data.tolist() == [0, 1, 2, 3]
 
 
-def test_images_of_pillow_between_operations() -> None:
-    seen: list[Any] = []
-
-    def look(image: Any) -> Any:
-        seen.append(type(image).__module__)
-        return image
-
-    images = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
-    dataset = ds.NumpySlicesDataset(images, "image", shuffle=False)
-    chain = transforms.Compose([vision.ToPIL(), vision.RandomCrop(2), look, vision.ToTensor()])
-    assert dataset.map(chain, "image").output_shapes() == [[3, 2, 2]]
-    assert seen == ["PIL.Image"]
-    plain = dataset.map([vision.ToPIL(), vision.HorizontalFlip(), vision.ToNumpy()], "image")
-    assert np.array_equal(next(plain.create_tuple_iterator(output_numpy=True))[0], images[0, :, ::-1])
-
-
 def test_an_operation_on_several_columns_does_the_same_to_each() -> None:
     images = np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3)).astype(np.uint8)
     dataset = ds.NumpySlicesDataset({"a": images, "b": images})
     dataset = dataset.map([vision.RandomCrop(4), vision.RandomHorizontalFlip()], ["a", "b"])
     assert all(np.array_equal(*row) for row in dataset.create_tuple_iterator(output_numpy=True, num_epochs=1))
-
-
-def test_operations_of_random_choice() -> None:
-    np.random.seed(0)
-    double, minus = (lambda x: x * 2), (lambda x: x - 1)
-    found = {
-        name: {int(operation(np.int64(5))) for _ in range(40)}
-        for name, operation in {
-            "apply": transforms.RandomApply([double, minus]), "choice": transforms.RandomChoice([double, minus]),
-            "always": transforms.RandomApply([double], 1),
-        }.items()
-    }  # fmt: skip
-    assert found == {"apply": {5, 9}, "choice": {10, 4}, "always": {10}}
 
 
 @pytest.mark.parametrize(
@@ -195,12 +158,6 @@ def test_operations_of_random_choice() -> None:
          "fails at row 0: ZeroDivisionError: "),
         (lambda: first(numbers().batch(2, per_batch_map=lambda x, i: (x, x))), ValueError, "batch: the lambda fails at "
          "row 0: it returns 2 columns, not 1"),
-        (lambda: numbers().padded_batch(2, pad_info={"x": 3}), TypeError, "padded_batch: pad_info['x'] must be (shape"),
-        (lambda: numbers().padded_batch(2, pad_info={"y": (None, 3)}), ValueError, "there is no column 'y'"),
-        (lambda: first(ragged().padded_batch(4, pad_info={"a": ([3], 0)})), ValueError, "padded_batch: a row of column "
-         "'a' of shape (4,) exceeds (3,)"),
-        (lambda: first(ragged().padded_batch(4, pad_info={"a": ([3, 1], 0)})), ValueError, "padded_batch: pad_info of "
-         "column 'a' has 2 sizes, its rows 1 dimensions"),
         (lambda: numbers().map([]), ValueError, "map: operations is empty"),
         (lambda: numbers().map(vision.HWC2CHW), TypeError, "map: HWC2CHW is no operation"),
         (lambda: numbers().map(len, colums="x"), TypeError, "map has no argument 'colums'"),
@@ -243,58 +200,3 @@ def test_what_is_refused(call: Any, kind: type[Exception], message: str) -> None
     assert caught.value.message.startswith(message)
     assert caught.value.location is not None
     assert "test_steps.py" in caught.value.location.file
-
-
-def test_rows_of_one_shape_are_padded() -> None:
-    dataset = ds.NumpySlicesDataset(np.ones((3, 2), np.int32), "x", shuffle=False)
-    assert first(dataset.padded_batch(2, pad_info={"x": ([3], -1)})) == [[[1, 1, -1]] * 2, [[1, 1, -1]]]
-
-
-def bucketed(**changes: Any) -> list[list[Any]]:
-    """Batches of rows of the lengths 1 to 8, which are the second column."""
-    source = ds.GeneratorDataset(lambda: ((np.arange(i), np.int32(i)) for i in range(1, 9)), ["x", "y"])
-    given = {
-        "column_names": ["x"], "bucket_boundaries": [4, 7], "bucket_batch_sizes": [2, 2, 1],
-        "element_length_function": len, "pad_info": {"x": ([None], -1)}, **changes,
-    }  # fmt: skip
-    return rows(source.bucket_batch_by_length(**given))
-
-
-def test_batches_by_length() -> None:
-    """MindSpore 2.10 gives the same."""
-    lengths = [[1, 2], [4, 5], [7], [8], [3], [6]]
-    found = bucketed()
-    assert [row[1] for row in found] == lengths
-    assert found[0][0] == [[0, -1], [0, 1]]
-    assert bucketed(element_length_function=None) == found
-    assert bucketed(column_names=["x", "y"], element_length_function=lambda x, y: int(y)) == found
-    assert bucketed(pad_info=None)[1][0] == [[0, 1, 2, 3, 0], [0, 1, 2, 3, 4]]
-    assert [row[1] for row in bucketed(drop_remainder=True)] == lengths[:4]
-    to_boundary = bucketed(
-        bucket_boundaries=[4, 7, 9], bucket_batch_sizes=[2, 2, 1, 1], pad_to_bucket_boundary=True
-    )
-    assert [len(row[0][0]) for row in to_boundary] == [3, 6, 8, 8, 3, 6]
-    source = ds.GeneratorDataset(lambda: ((np.arange(i),) for i in range(1, 9)), ["x"])
-    dataset = source.bucket_batch_by_length(["x"], [4, 7], [2, 2, 1])
-    assert (dataset.get_dataset_size(), len(rows(dataset)), len(rows(dataset.repeat(2)))) == (6, 6, 12)
-
-
-BAD_BUCKETS: list[tuple[dict[str, Any], str]] = [
-    ({"column_names": ["z"]}, "there is no column 'z'"),
-    ({"column_names": ["x", "y"], "element_length_function": None}, "2 columns need an element_length_function"),
-    ({"column_names": ["y"], "element_length_function": None}, "a row of column 'y' is a number and has no length"),
-    ({"bucket_boundaries": [7, 4]}, "bucket_boundaries must rise, and are"),
-    ({"bucket_boundaries": []}, "bucket_boundaries must not be empty"),
-    ({"bucket_boundaries": ["a"]}, "must be an integer, not 'a'"),
-    ({"bucket_batch_sizes": [1, 1]}, "must have one entry more than bucket_boundaries, and has 2 for 2"),
-    ({"bucket_batch_sizes": [1, 0, 1]}, "0 must be at least 1"),
-    ({"element_length_function": 3}, "element_length_function must be a function, not 3"),
-    ({"element_length_function": lambda x: x}, "fails at row 1"),
-    ({"pad_to_bucket_boundary": True}, "a row is as long as the last boundary, 7, or longer"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("changes", "message"), BAD_BUCKETS, ids=range(len(BAD_BUCKETS)))
-def test_mistakes_in_buckets_are_named(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(MspcError, match=message):
-        bucketed(**changes)

@@ -1,1 +1,0 @@
-"""`mindspore.experimental`: optimizers with learning rate schedulers."""
