@@ -12,7 +12,6 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast, dataclass_transform
 
 from mspc.ir.diagnostics import MspcError
@@ -522,10 +521,6 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         """Whether `decompose` is to be called on this number of ranks: if `requests` names any, only if one is
         attached."""
         return not self.requests or any(asked.attrs.get(name) not in (None, False) for name in self.requests)
-
-    def confined(self, folder: Path) -> Op:
-        """Return the operator as a file of `folder` may have it: it writes only there. Raise MspcError for others."""
-        return self
 
     def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         """Emit the several operators that this one is on a rank and return their result; None: `localize` says it.

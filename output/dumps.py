@@ -26,7 +26,7 @@ from mspc.ir.graph import Graph, element_layouts
 from mspc.ir.initial_value import Description
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
-from mspc.ir.types import DTYPES, TensorType, Type, dtype_of
+from mspc.ir.types import TensorType, Type, dtype_of
 from mspc.mindspore_api.common.initializers import InitialValue
 from mspc.mindspore_api.common.parameter import Parameter
 from mspc.plans.files.plan_file import PlanFile
@@ -214,8 +214,6 @@ CAPTURED = "rank_0.step"
 """The file that every folder of `mspc capture` has."""
 OWN = re.compile(rf"rank_\d+(\.step)?|ranks\.json|{re.escape(PROGRAM)}|{re.escape(WEIGHTS)}")
 OWN_IN_RANK = re.compile(r".*_\d{4,}\.(ir|dot)")
-DUMP = re.compile(rf".*_({'|'.join(DTYPES)})_\d+(-\d+)*_rank\d+\.npy", re.IGNORECASE)
-"""File names that the operator TensorDump of a compiled program leaves in its folder, in subfolders of any name."""
 NOT_FREE = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EXDEV)
 
 
@@ -347,19 +345,11 @@ def _foreign(path: Path) -> list[str]:
     for entry in entries:
         if OWN.fullmatch(entry.name):
             inside = list(entry.iterdir()) if entry.is_dir() else []
-            own = [e for e in inside if OWN_IN_RANK.fullmatch(e.name) or _holds_dumps(e)]
+            own = [e for e in inside if OWN_IN_RANK.fullmatch(e.name)]
             found += [f"{entry.name}/{e.name}" for e in inside if e not in own]
-        elif not _holds_dumps(entry):
+        else:
             found.append(entry.name)
     return found
-
-
-def _holds_dumps(path: Path) -> bool:
-    """Return whether a path is a dump, or a folder that holds dumps only."""
-    if path.is_symlink() or not path.is_dir():
-        return path.is_file() and bool(DUMP.fullmatch(path.name))
-    entries = list(path.iterdir())
-    return bool(entries) and all(is_own_name(entry.name) or _holds_dumps(entry) for entry in entries)
 
 
 def _cannot_write(path: Path, error: Exception) -> MspcError:

@@ -184,19 +184,7 @@ class Program:
             if attrs.get(key, wanted) != wanted:
                 raise MspcError(f"{self.folder / path} says {key} {attrs[key]}; {PROGRAM} has {wanted} for it")
         graph.attrs = attrs
-        self._confine(graph, self.folder / path)
         return graph
-
-    def _confine(self, graph: Graph, path: Path) -> None:
-        """Restrict operators to write files of this folder only."""
-        from mspc.ops.op import Op
-
-        for node in (node for each in graph.graphs() for node in each.nodes):
-            if isinstance(node.op, Op):
-                try:
-                    node.op = node.op.confined(self.folder)
-                except MspcError as error:
-                    raise MspcError(f"{path}: {error.message}", notes=error.notes) from None
 
     def output_layouts(self) -> list[Layout | None]:
         """Return the layout of each output over the ranks, or None if the file has none.

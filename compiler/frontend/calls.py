@@ -35,7 +35,6 @@ from mspc.compiler.frontend.cell_marks import (
 )
 from mspc.compiler.frontend.gradient import (
     HookedInputs,
-    call_custom,
     call_gradient,
     hook_backward,
     own_gradient,
@@ -72,7 +71,7 @@ from mspc.mindspore_api.errors import is_own
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.optim.optimizer import Optimizer
 from mspc.mindspore_api.ops.multitype import Morph, MultitypeFuncGraph
-from mspc.mindspore_api.ops.own_operators import Custom, HookBackward
+from mspc.mindspore_api.ops.own_operators import HookBackward
 from mspc.mindspore_api.ops.primitive import Primitive
 
 Args = Sequence[Any]
@@ -106,8 +105,6 @@ def call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwarg
     the call is wrong or not supported, and Poisoned if the callee had an error, already recorded."""
     if isinstance(fn, OneOf) or (not is_read(fn) and way_of(fn, *args, *kwargs.values()) is not None):
         return call_chosen(tracer, frame, node, fn, args, kwargs)
-    if isinstance(fn, Custom):
-        return call_custom(tracer, frame, node, fn, fn.applied(args, kwargs)[1], _runner(tracer, frame, node))
     if isinstance(fn, Primitive):
         return call_primitive(tracer, frame, node, fn, args, kwargs)
     key = call_key(fn, args, kwargs)

@@ -1,15 +1,13 @@
-"""Gradients: `grad`, `value_and_grad`, `GradOperation`, `bprop` of cells, `Custom`, and hooks on gradients."""
+"""Gradients: `grad`, `value_and_grad`, `GradOperation`, `bprop` of cells, and hooks on gradients."""
 
 from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mspc.compiler.frontend.argument_binding import as_it_is
-from mspc.compiler.frontend.primitives import operand
 from mspc.compiler.frontend.remembered_calls import (
     call_key,
     depending,
@@ -20,18 +18,14 @@ from mspc.compiler.frontend.remembered_calls import (
 )
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, describe, tensors_in
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Parameter, Value, copied_node, interpose
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.layout import NamedLayout
 from mspc.ir.types import TensorType
 from mspc.mindspore_api.common import parameter as session
 from mspc.mindspore_api.common.gradient import NO_GRADIENTS, GradientFunction, JitFunction
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.nn.cell import Cell
-from mspc.mindspore_api.ops.own_operators import Custom
-from mspc.ops.control.custom import Custom as CustomOp
-from mspc.ops.control.custom import GradientPlaceholder, OwnGradient, ScriptFunction, rule_of
+from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
 from mspc.ops.control.structural import Depend, Gradient, TupleGetItem
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import Op
@@ -39,82 +33,6 @@ from mspc.ops.tensor.reshape import Reshape
 
 Run = Callable[[Any, list[Any]], Any]
 """Calls a function of the script with arguments."""
-
-
-def call_custom(tracer: Tracer, frame: Frame, node: ast.AST, custom: Custom, args: Sequence[Any], run: Run) -> Any:
-    """Call `custom(*args)`."""
-    tracer.at(frame, node)
-    given = [operand(tracer, arg) for arg in args]
-    try:
-        op, operands = custom.function_on(given, lambda value: value.tensor_type if isinstance(value, Value) else None)
-        code = getattr(custom.func, "__code__", None)
-        name = getattr(custom.func, "__qualname__", type(custom.func).__name__).rpartition(".")[2]
-        file = tracer.sources.file(code.co_filename).name if code is not None else ""
-        label = f"{file}:{code.co_firstlineno} {name}" if file and code is not None else name
-        op = replace(op, called=ScriptFunction.of(label, custom.func))
-        if custom.in_strategy is not None and tracer.sharded:
-            op = replace(op, cuts=_stated_rule(op, custom, [value.tensor_type for value in operands]))
-    except MspcError as error:
-        raise tracer.error(error.message, error.notes, kind=error.kind or RuntimeError) from None
-    made, result = tracer.emit_on(op, operands, instance=custom.instance_name)
-    if custom.in_strategy is not None:
-        if tracer.sharded:
-            made.in_strategy = tuple(_of_tensors(custom.in_strategy, given))
-        else:
-            tracer.keep(custom)
-            tracer.ignored.add(id(custom))
-    made.attrs.update(custom.attrs)
-    return result if custom.own_gradient is None else own_gradient(tracer, custom.own_gradient, given, result, run)
-
-
-def _of_tensors(strategy: Any, given: Any) -> Iterator[Any]:
-    """Yield the entries of a strategy for the tensors among the arguments, with the same nesting."""
-    for entry, value in zip(strategy, given, strict=False):
-        if isinstance(value, tuple | list) and not isinstance(entry, NamedLayout):
-            yield from _of_tensors(entry, value)
-        elif isinstance(value, Value):
-            yield entry
-
-
-def _stated_rule(op: CustomOp, custom: Custom, types: list[TensorType]) -> str:
-    """Derive the sharding rule from a strategy: dimensions sharded along the same axes are sharded together."""
-    entries = list(_of_tensors(custom.in_strategy, _nested(op.given, iter(types))))
-    if len(entries) != len(types):
-        raise MspcError(f"Custom: in_strategy has {len(entries)} entries for {len(types)} tensors")
-    rows = [_labels(entry, t.shape, f"input {i}") for i, (entry, t) in enumerate(zip(entries, types, strict=True))]
-    shapes = [t.shape for t in types]
-    asked = list(custom.out_strategy or ())
-    if asked and len(asked) != len(op.results):
-        raise MspcError(f"Custom: out_strategy has {len(asked)} entries for {len(op.results)} results")
-    for i, type in enumerate(op.results):
-        if asked:
-            rows.append(_labels(asked[i], type.shape, f"result {i}"))
-        else:
-            like = [row for row, shape in zip(rows, shapes, strict=False) if shape == type.shape]
-            rows.append(like[0] if like else [""] * len(type.shape))
-    return rule_of(shapes, [t.shape for t in op.results], rows)
-
-
-def _nested(given: Any, types: Iterator[TensorType]) -> Any:
-    """Return the arguments with a Value of the next type in place of each tensor."""
-    if isinstance(given, tuple):
-        return tuple(_nested(each, types) for each in given)
-    return Value(next(types)) if given == "tensor" else given
-
-
-def _labels(entry: Any, shape: Sequence[int], what: str) -> list[str]:
-    """Return a label for every dimension: the mesh axes that shard it or, for a tuple entry, its position from the
-    right; "" for dimensions that are not sharded."""
-    shard_counts = list(entry.strategy if isinstance(entry, NamedLayout) else entry)
-    if len(shard_counts) != len(shape):
-        raise MspcError(f"Custom: the strategy of {what} has {len(shard_counts)} entries for {len(shape)} dimensions")
-    if not isinstance(entry, NamedLayout):
-        return [f"d{len(shard_counts) - i}" if shards > 1 else "" for i, shards in enumerate(shard_counts)]
-    axes = [axis if isinstance(axis, tuple) else (axis,) for axis in entry.tensor_map]
-    return [
-        "m" + "_".join(map(str, axis)) if shards > 1 else ""
-        for axis, shards in zip(axes, shard_counts, strict=True)
-    ]
 
 
 def own_gradient(tracer: Tracer, function: Any, args: Sequence[Any], result: Any, run: Run) -> Any:

@@ -47,8 +47,8 @@ def set_recursion_limit(recursion_limit: int = 1000) -> None:
 
 
 def set_dump(target: Any, enabled: bool = True) -> None:
-    """Warn that it changes nothing, whatever target and enabled are: ops.TensorDump writes values."""
-    _changes_nothing("set_dump", "ops.TensorDump(...) writes tensors, and `mspc verify` compares them with another run")
+    """Warn that it changes nothing, whatever target and enabled are."""
+    _changes_nothing("set_dump", "`mspc verify` compares all values with one device")
 
 
 def enable_dynamic(**kwargs: Any) -> Any:

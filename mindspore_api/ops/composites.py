@@ -142,7 +142,7 @@ class _Summary:
         say_once(
             "summaries",
             f"{place_of_caller()}{type(self).__name__} changes nothing here: no summary is written; callbacks see the "
-            "loss, and ops.TensorDump writes tensors",
+            "loss",
         )
 
     def __call__(self, name: str, value: Any) -> None:

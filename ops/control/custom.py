@@ -1,135 +1,15 @@
-"""The script gives the function of these operators, and may give their gradients."""
+"""Gradients that the script gives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Node, Value
-from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement
-from mspc.sharding.rules import Rule
-
-TENSOR = "tensor"
-"""Placeholder in `Custom.given` for the next operand."""
-
-
-class ScriptFunction(str):
-    """The name of a function, as graphs are written, with the function itself; read from a file it is only a name."""
-
-    call: Callable[..., Any]
-
-    @staticmethod
-    def of(name: str, call: Callable[..., Any]) -> ScriptFunction:
-        found = ScriptFunction(name)
-        found.call = call
-        return found
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, ScriptFunction):
-            return str(self) == str(other) and self.call is other.call
-        return str(self) == other
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(str(self))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return str, (str(self),)
-
-
-class Custom(Op):
-    """An operator with a function of the script: it computes on NumPy arrays, at every step.
-
-    called: its name, and in the process of the script itself. given: its arguments, nested as in the call, with
-    `TENSOR` in the places of the operands. results: types of the tensors that it returns. several: it returns a tuple.
-    cuts: its rule, which says along which dimensions the script accepts slices; "" for none.
-    """
-
-    called: str = ""
-    given: tuple[Any, ...] = ()
-    results: tuple[Any, ...] = ()
-    several: bool = False
-    cuts: str = ""
-    has_side_effect = True
-    takes_complex = True
-    widens = False
-    runs_on_host = True
-    may_alias = True
-    bprop = NotDifferentiable("its function is the script's; give Custom a bprop")
-
-    def rule(self, *types: TensorType) -> str | Rule:
-        return self.cuts or replicated_rule([t.shape for t in types], [t.shape for t in self.results])
-
-    def infer(self, *types: Any) -> Type:
-        self.parsed_rule(*types)
-        return TupleType(self.results) if self.several else self.results[0]
-
-    def localize(self, placement: RankPlacement) -> Op:
-        types = zip(placement.out_types, placement.out_layouts, strict=True)
-        return replace(self, results=tuple(TensorType(t.dtype, layout.local_shape(t.shape)) for t, layout in types))
-
-    def compute(self, xp: Any, *inputs: Any) -> Any:
-        call = getattr(self.called, "call", None)
-        if call is None:
-            raise ExecutionError(f"Custom: {self.called} is a function of the script; run the script, not its files")
-        returned: Any = call(*_filled(self.given, iter(inputs)))
-        count = len(cast(Any, returned)) if isinstance(returned, (tuple, list)) else 1
-        if self.several and count != len(self.results):
-            raise ExecutionError(f"Custom: {self.called} must return {len(self.results)} arrays")
-        arrays: list[Any] = list(cast(Any, returned)) if self.several else [returned]
-        found: list[Any] = [np.asarray(array) for array in arrays]
-        for array, type in zip(found, self.results, strict=True):
-            if array.shape != type.shape:
-                raise ExecutionError(
-                    f"Custom: {self.called} returned an array of shape {array.shape}, not {type.shape} as its "
-                    "out_shape says of these slices"
-                )
-        typed = [array.astype(t.dtype.numpy, "C", copy=False) for array, t in zip(found, self.results, strict=True)]
-        return tuple(typed) if self.several else typed[0]
-
-
-def _filled(given: Any, arrays: Iterator[Any]) -> Any:
-    if isinstance(given, tuple):
-        return tuple(_filled(each, arrays) for each in cast("tuple[Any, ...]", given))
-    return next(arrays) if given == TENSOR else given
-
-
-def replicated_rule(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> str:
-    """Return the rule of an operator no dimension of which can be sharded."""
-    return rule_of(inputs, results, [[""] * len(shape) for shape in (*inputs, *results)])
-
-
-def rule_of(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]], labels: Sequence[Sequence[str]]) -> str:
-    """Return the rule of an operator whose dimensions of one label are sharded together; those without are not sharded.
-
-    Raises:
-        MspcError: dimensions of one label have different sizes, or an operand is sharded and no result is with it.
-    """
-    shapes, count, texts = [*inputs, *results], len(inputs), list[str]()
-    sizes: dict[str, int] = {}
-    shared = {name for row in labels[:count] for name in row} & {name for row in labels[count:] for name in row}
-    for place, (shape, row) in enumerate(zip(shapes, labels, strict=True)):
-        own, other = (f"input {place}", "a result") if place < count else (f"result {place - count}", "an input")
-        names: list[str] = []
-        for dimension, (size, label) in enumerate(zip(shape, row, strict=True)):
-            if label and sizes.setdefault(label, size) != size:
-                raise MspcError(f"Custom: one axis shards dimensions of sizes {sizes[label]} and {size}")
-            if label and label not in shared:
-                raise MspcError(
-                    f"Custom: dimension {dimension} of {own} is sharded, and no dimension of {other} with it",
-                    notes=["say with out_strategy how the results are sharded"],
-                )
-            names.append(label or f"t{place}d{dimension}{f'={size}' if place >= count else ''}!")
-        texts.append(" ".join(names))
-    return f"{', '.join(texts[:count])} -> {', '.join(texts[count:])}"
+from mspc.ir.types import TupleType, Type
+from mspc.ops.op import Gradients, NotDifferentiable, Op
 
 
 class GradientPlaceholder(Op):

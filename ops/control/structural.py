@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
-from mspc.ir.types import DType, TensorType, TupleType, Type
+from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import Unary
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
-from mspc.sharding.rules import factor_names, sized
+from mspc.sharding.rules import factor_names
 
 CALL = "call"
 """The attribute with a node's number, from 1, by which its graphs draw other numbers than for other nodes."""
@@ -215,41 +214,3 @@ def constrained(b: Builder, value: Value, entry: Any, instance: str = "") -> Nod
 def is_constraint(value: Value) -> bool:
     """Whether a value is another one with a constrained layout."""
     return isinstance(value, Node) and bool(getattr(value.op, "constrains", False))
-
-
-class GetNext(Op):
-    """The next tensors of the queue `shared_name`, of the given element types and shapes over all ranks.
-
-    Networks with it can be compiled, to see how they are split; no queue is filled here, so that they cannot run.
-    """
-
-    types: tuple[DType, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    output_num: int = 1
-    shared_name: str = ""
-    has_side_effect = True
-
-    def rule(self) -> str:
-        names = iter(factor_names(sum(map(len, self.shapes))))
-        sides = ([sized(name, n) for name, n in zip(itertools.islice(names, len(s)), s, strict=True)]
-                 for s in self.shapes)  # fmt: skip
-        return " -> " + ", ".join(" ".join(side) for side in sides)
-
-    def infer(self, *types: Type) -> Type:
-        if not self.types or not len(self.types) == len(self.shapes) == self.output_num:
-            raise MspcError(
-                f"GetNext: {len(self.types)} types and {len(self.shapes)} shapes for output_num {self.output_num}",
-                kind=ValueError,
-            )
-        if any(size < 1 for shape in self.shapes for size in shape):
-            raise MspcError(f"GetNext: shapes {self.shapes} must be positive", kind=ValueError)
-        return TupleType(tuple(map(TensorType, self.types, self.shapes)))
-
-    def bprop(self, b: Builder, *out_and_gradient: Any) -> Gradients:
-        return ()
-
-    def compute(self, xp: Any, *inputs: Any) -> Any:
-        raise ExecutionError(
-            "GetNext: there is no queue of data here",
-            notes=["call the network with its data, or train it with Model.train, which hands them in"],
-        )

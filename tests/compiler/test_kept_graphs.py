@@ -264,20 +264,6 @@ def test_a_changed_source_is_another_mspc(tmp_path: Path) -> None:
     assert list(kept_graphs.sources(str(folder))) != before
 
 
-def test_functions_of_the_script_are_not_kept(tmp_path: Path) -> None:
-    class Doubled(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.double = ops.Custom(lambda x: x * 2, lambda x: x, lambda x: x, func_type="pyfunc")
-
-        def construct(self, x: Any) -> Any:
-            return self.double(x)
-
-    graph = whole(forward_of(Doubled())(True).rank_graph(0))
-    assert [node.op.name for node in graph.nodes] == ["Custom"]
-    assert files(tmp_path) == []
-
-
 def test_where_passes_are_checked_they_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(VERIFY, "1")
     whole(step_of(Tower())(True).rank_graph(0))

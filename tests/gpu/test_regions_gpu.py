@@ -256,27 +256,6 @@ def test_what_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
     assert said == [said[0]] * STEPS
 
 
-def test_functions_and_files_of_the_script(tmp_path: Path) -> None:
-    half = ops.Custom(lambda x: x / 2, lambda x: x, lambda x: x, func_type="pyfunc")
-    dump, file = ops.TensorDump(), str(tmp_path / "dumped.npy")
-
-    def network(x: Any) -> Any:
-        i = ops.zeros((), ms.int32)
-        while i < 2:
-            x = half(x) + 1.0
-            dump(file, x)
-            i += 1
-        return x
-
-    x = np.array([8, 4], np.float32)
-    graph, values = programs(ms.jit(network), x)
-    gpu = GpuExecutor(graph, device(tmp_path), values)
-    for step in range(STEPS):
-        np.testing.assert_array_equal(np.asarray(gpu.run([x])[0]), [3.5, 2.5])
-        for turn, wanted in enumerate(([5, 3], [3.5, 2.5])):
-            np.testing.assert_array_equal(np.load(tmp_path / f"dumped_float32_{step + 1}-{turn}_rank0.npy"), wanted)
-
-
 def test_calls_hand_on_tuples(tmp_path: Path) -> None:
     graph = calls_with_tuples()
     generator = np.random.default_rng(0)

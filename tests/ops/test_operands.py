@@ -12,7 +12,6 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT16, FLOAT32, INT32, TensorType
-from mspc.ops.control.print import TensorDump
 from mspc.ops.math.arithmetic import Add, AddN, Div, LogicalAnd, Mul, Select
 from mspc.ops.math.elementwise import Sqrt
 from mspc.ops.math.matmul import BatchMatMul, BiasAdd, MatMul
@@ -282,9 +281,6 @@ def test_sequences_are_taken_apart() -> None:
         ),
         (OneHot(), ("x", 8), "OneHot takes 4 arguments (indices, depth, on_value, off_value), not 2"),
         (Fill(), (FLOAT32, (2,), None), "Fill: value must be a number known at compile time, not None"),
-        (TensorDump(), ("x",), "TensorDump takes the name of a file and a tensor"),
-        (TensorDump(), (1, 2), "TensorDump takes the name of a file and a tensor"),
-        (TensorDump("both"), ("x", 1), "TensorDump: mode 'both' is not one of 'out', 'in'"),
     ],
 )
 def test_wrong_calls_are_named(op: Op, args: Any, text: str) -> None:

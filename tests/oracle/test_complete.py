@@ -15,14 +15,14 @@ THROUGH_FUNCTIONS = "rare in networks; tests/oracle judges the functions that sc
 REASONS = {
     "ranks talk to each other, or say how a network is split: tests of collectives and of sharding hold them":
         """ops.AllGather ops.AllReduce ops.AlltoAll ops.barrier ops.Barrier ops.Broadcast ops.Exchange
-        ops.NeighborExchange ops.NeighborExchangeV2 ops.GetNext ops.Receive ops.Redistribute ops.ReduceScatter
+        ops.NeighborExchange ops.NeighborExchangeV2 ops.Receive ops.Redistribute ops.ReduceScatter
         ops.Regroup ops.Send ops.ReceiveFromStage ops.SendToStage ops.ShardingConstraint ops.shard ops.LocalSlice
         ops.PasteSlices ops.reshard ops._VirtualDataset ops.ReduceOp ops.AlltoAllV ops.CollectiveGather
         ops.CollectiveScatter ops.Reduce mint.distributed""",
     "a graph's statement, nothing to compute":
         """ops.Depend ops.depend ops.MakeTuple ops.TupleGetItem ops.TupleGetItems ops.Gradient ops.GradOperation
         ops.grad ops.value_and_grad ops.StopGradient ops.stop_gradient ops.HyperMap ops.Map ops.MultitypeFuncGraph
-        ops.Primitive ops.partial ops.Morph ops.constexpr ops._primexpr ops.DumpGradient ops.TensorDump ops.tensordump
+        ops.Primitive ops.partial ops.Morph ops.constexpr ops._primexpr
         ops.Print ops.Partial ops._constexpr ops.add_flags ops.identity ops.make_range
         ops.Bounded
         ops.tuple_len ops.GradientPlaceholder
@@ -31,7 +31,6 @@ REASONS = {
         "ops.Call ops.For ops.If ops.While ops.MakeStack ops.TurnCount",
     "they run the script's functions: tests/compiler/frontend/test_tensor_loops.py":
         "ops.Scan ops.WhileLoop ops.switch",
-    "the script's own function: tests/compiler/test_custom.py": "ops.Custom",
     "the script's own function: tests/compiler/test_backward_hooks.py": "ops.HookBackward",
     "made of operators that are judged: tests/compiler/test_composed_operators.py":
         "ops.Index ops.GroupNorm ops.dropout_ext_op",

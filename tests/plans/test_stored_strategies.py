@@ -5,11 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from mspc.cli import app
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import MspcError
@@ -316,55 +313,3 @@ def test_enable_nd_tp_that_is_off_asks_for_nothing(tmp_path: Path, value: str) -
     forward = [node for node in off.graph.nodes if node.phase == "forward"]
     (product,) = [node for node in forward if node.instance == "first" and node.op.name == "MatMul"]
     assert product.in_strategy == ((8, 1), (1, 1))
-
-
-def test_dumped_tensors_are_the_slices_of_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    script = tmp_path / "net.py"
-    script.write_text(
-        HEAD
-        + """
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.relu = P.ReLU().shard(((4, 2),))
-    def construct(self, x):
-        y = self.relu(x)
-        ops.tensordump("dumps/y.npy", y, "in")
-        return y
-net = Net()
-x = Tensor(np.arange(64).reshape(8, 8), ms.float32)
-net(x), net(x)
-"""
-    )
-    assert CliRunner().invoke(app, ["run", str(script), "--simulate", "--ranks", "8"]).exit_code == 0
-    global_value = np.arange(64.0).reshape(8, 8)
-    files = sorted(path.name for path in (tmp_path / "dumps").iterdir())
-    assert files == [f"y_float32_{step}_rank{rank}.npy" for step in (1, 2) for rank in range(8)]
-    for rank in range(8):
-        mine = np.load(tmp_path / "dumps" / f"y_float32_2_rank{rank}.npy")
-        np.testing.assert_array_equal(mine, global_value[Layout.of((4, 2), [(0,), (1,)]).slices_for(rank, (8, 8))])
-
-
-def test_dumped_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    script = tmp_path / "net.py"
-    script.write_text(
-        HEAD
-        + """
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.dump = P.DumpGradient()
-        self.mul = P.Mul().shard(((4, 2), (4, 2)))
-    def construct(self, x):
-        y = self.dump("gradient", x, "in")
-        return self.mul(y, y)
-C.GradOperation()(Net())(Tensor(np.arange(64).reshape(8, 8), ms.float32))
-"""
-    )
-    assert CliRunner().invoke(app, ["run", str(script), "--simulate", "--ranks", "8"]).exit_code == 0
-    found = sorted(path.name for path in tmp_path.glob("gradient*"))
-    assert found == [f"gradient_float32_1_rank{rank}.npy" for rank in range(8)]
-    joined = np.concatenate([np.load(tmp_path / name).ravel() for name in found])
-    assert set(joined.tolist()) == {2.0 * i for i in range(64)}

@@ -41,16 +41,16 @@ def test_a_loop_without_end_is_stopped_and_named(tmp_path: Path, data: Path) -> 
     assert str(caught.value.frames[0]).startswith("net.py:7")
 
 
-def test_a_failure_inside_has_its_line(tmp_path: Path, data: Path) -> None:
+def test_a_failure_inside_has_its_line(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank reads source lines only when it needs them."""
     shown = GROWS.replace("%0 = Add(%para5_x, Tensor(shape=[], dtype=Float32, value=1))", (
-        '%0 = TensorDump(%para5_x) primitive_attrs: {mode: "out", file: "x.npy"}'
+        "%0 = Print(%para5_x) primitive_attrs: {lines: (\"{}\")}"
     )).replace("(<Tensor[Float32], ()>, <Tensor[Float32], ()>) ->", "(<Tensor[Float32], ()>) ->")  # fmt: skip
     folder = write_program(tmp_path / "out", [counting_up(body=shown, more=", has_side_effect: true")], INPUTS)
-    (folder / "x_float32_1-0_rank0.npy").mkdir()
+    monkeypatch.setattr("mspc.ops.control.print._filled", lambda line, arrays: 1 / 0)
     with pytest.raises(ExecutionError) as caught:
         run_directory(folder, data=data)
-    assert caught.value.message.startswith("TensorDump failed on rank 0 in step 1 in turn 0 of While: ")
+    assert caught.value.message.startswith("Print failed on rank 0 in step 1 in turn 0 of While: ")
     assert str(caught.value.frames[0]).startswith("net.py:8")
 
 
