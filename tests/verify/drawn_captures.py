@@ -1,7 +1,7 @@
 """Captures of random training steps (`drawn_plans.py`), all of them right: `python -m tests.verify.drawn_captures`.
 
 The proof has to find each equal to one device. Prints those that differ and the number of each way at the end; exits
-with 1 if one differs.
+with 1 if one differs. Steps that `--captures` has already need no PyTorch.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from mspc.commands.verify_capture import CapturedPrograms, programs_of_captures
 from mspc.verify.scale.proof import ScaleProof, prove
-from tests.conftest import HANG
+from tests.mutation.processes import forked
 from tests.serving import SERVED
 from tests.verify.drawn_plans import drawn
 
@@ -38,6 +39,8 @@ AT_ONCE = 8
 
 def capture(script: Path, steps: Sequence[tuple[Path, int, tuple[str, ...]]]) -> None:
     """Capture steps of a script, each (folder, ranks, arguments), in processes that share the import of PyTorch."""
+    from tests.conftest import HANG  # late: steps that are captured already are proved without pytest
+
     words = ["|".join((str(folder), str(ranks), *arguments)) for folder, ranks, arguments in steps]
     command = [*SERVED, "--torch", "-P", "-c", CAPTURING, str(script), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
@@ -53,8 +56,8 @@ def captured(seeds: Sequence[int], folder: Path) -> None:
 
 
 def kept_captures(seeds: Sequence[int], folder: Path, jobs: int = 1) -> None:
-    """Capture the steps that a folder lacks."""
-    missing = [seed for seed in seeds if not (folder / str(seed)).exists()]
+    """Capture the steps that a folder lacks. The ranks' come last, and their kinds at the end."""
+    missing = [seed for seed in seeds if not (folder / str(seed) / "ranks" / "ranks.json").exists()]
     parts = [missing[begin : begin + AT_ONCE] for begin in range(0, len(missing), AT_ONCE)]
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(lambda part: captured(part, folder), parts))
@@ -68,27 +71,29 @@ def proof(given: CapturedPrograms) -> ScaleProof:
     return prove(given.one, given.kinds, given.values, 0, None, given.batch)
 
 
-def proofs(seeds: Sequence[int]) -> Iterator[tuple[int, ScaleProof]]:
-    """Capture and prove the steps of some seeds."""
-    for begin in range(0, len(seeds), AT_ONCE):
-        part = seeds[begin : begin + AT_ONCE]
-        with tempfile.TemporaryDirectory() as name:
-            captured(part, Path(name))
-            for seed in part:
-                yield seed, proof(programs(Path(name), seed))
+def differences(folder: Path, seed: int) -> list[str]:
+    """Return the values of a captured step that differ from those of one device."""
+    found = proof(programs(folder, seed))
+    return [] if found.same else [f"{row.what} {row.name}" for row in found.rows if not row.same] or ["no end"]
 
 
 def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--captures", type=Path, help="a folder that keeps the captured steps for the next run")
     given = parser.parse_args(words)
     counts: Counter[str] = Counter()
-    for seed, found in proofs(range(given.first, given.first + given.count)):
-        plan = drawn(seed)
-        counts[f"{plan.way}: {'equal' if found.same else 'DIFFERS'}"] += 1
-        if not found.same:
-            print(seed, plan, [(row.what, row.name) for row in found.rows if not row.same][:3], flush=True)
+    seeds = range(given.first, given.first + given.count)
+    with tempfile.TemporaryDirectory() as name:
+        folder = given.captures or Path(name)
+        kept_captures(seeds, folder, given.jobs)
+        for number, found in forked([partial(differences, folder, seed) for seed in seeds], given.jobs):
+            plan = drawn(seeds[number])
+            counts[f"{plan.way}: {'DIFFERS' if found else 'equal'}"] += 1
+            if found:
+                print(seeds[number], plan, found, flush=True)
     print(*sorted(counts.items()), sep="\n")
     return int(any("DIFFERS" in each for each in counts))
 
