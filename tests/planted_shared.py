@@ -57,8 +57,6 @@ STEPS = (
             "low = input if min is None else ops.Select()(ops.Less()(input, min), min, input)", "low = input"),
     Planted("last-part-left-out", "mindspore_api/nn/wrap.py", "for i in range(1, count):",
             "for i in range(1, count - 1):"),
-    Planted("sums-not-cleared", "mindspore_api/boost.py", "return ops.assign(total, ops.zeros_like(total))",
-            "return total"),
     Planted("cosine-of-half", "mindspore_api/nn/learning_rate_schedule.py", "ops.cos(share * math.pi)",
             "ops.cos(share * math.pi / 2)"),
     Planted("warm-up-too-long", "mindspore_api/nn/learning_rate_schedule.py",

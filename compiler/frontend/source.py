@@ -25,7 +25,7 @@ FunctionTree = ast.FunctionDef | ast.Lambda
 _API = os.path.join(PACKAGE, "mindspore_api", "")
 _TRACED_OWN = (
     *(os.path.join(_API, *place) for place in (
-        ("index", ""), ("nn", ""), ("boost",), ("mint", ""), ("ops", "function", ""),
+        ("index", ""), ("nn", ""), ("mint", ""), ("ops", "function", ""),
         ("ops", "tensor_method"), ("ops", "hyper_map"),
         ("ops", "composite"), ("numpy", ""), ("parallel", "reshard"),
         ("parallel", "transformer"), ("communication", "comm_func"), ("common", "recompute"),

@@ -30,44 +30,6 @@ class PixelUnshuffle(FunctionCell):
         super().__init__(ops.pixel_unshuffle, positive("PixelUnshuffle", "downscale_factor", downscale_factor))
 
 
-class Unfold(Cell):
-    """The elements in every window of images [n, c, h, w] as channels: [n, elements of the window times c, h', w'].
-
-    Args:
-        ksizes, strides, rates: [1, height, width, 1] each: sizes, strides and dilations.
-        padding: "valid" or "same".
-    """
-
-    def __init__(self, ksizes: Any, strides: Any, rates: Any, padding: str = "valid") -> None:
-        super().__init__()
-        for what, value in (("ksizes", ksizes), ("strides", strides), ("rates", rates)):
-            if not isinstance(value, (tuple, list)) or len(value) != 4 or value[0] != 1 or value[3] != 1:
-                raise ApiValueError(f"Unfold: {what} must be [1, height, width, 1], not {value!r}")
-        if str(padding).lower() not in ("valid", "same"):
-            raise ApiValueError(f"Unfold: padding must be 'valid' or 'same', not {padding!r}")
-        self.sizes, self.strides, self.rates = tuple(ksizes[1:3]), tuple(strides[1:3]), tuple(rates[1:3])
-        self.padding = str(padding).lower()
-
-    def construct(self, input_x: Any) -> Tensor:
-        sides = [self._margins(input_x.shape[d + 2], d) for d in range(2)]
-        columns = ops.Im2Col(self.sizes, self.strides, self.rates, (*sides[0], *sides[1]))(input_x)
-        n, channels, places, _ = columns.shape
-        counts = [self._count(input_x.shape[d + 2], d, sides[d]) for d in range(2)]
-        return ops.reshape(ops.transpose(columns, (0, 2, 1, 3)), (n, places * channels, counts[0], counts[1]))
-
-    def _count(self, length: int, d: int, margins: tuple[int, int]) -> int:
-        extent = (self.sizes[d] - 1) * self.rates[d] + 1
-        return (length + margins[0] + margins[1] - extent) // self.strides[d] + 1
-
-    def _margins(self, length: int, d: int) -> tuple[int, int]:
-        """Return (before, after) of height or width."""
-        if self.padding == "valid":
-            return 0, 0
-        extent = (self.sizes[d] - 1) * self.rates[d] + 1
-        total = max(((length - 1) // self.strides[d]) * self.strides[d] + extent - length, 0)
-        return total // 2, total - total // 2
-
-
 class Upsample(FunctionCell):
     """Images of another size; arguments as those of `ops.interpolate`.
 

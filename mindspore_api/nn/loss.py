@@ -202,39 +202,3 @@ class DiceLoss(LossBase):
         shared = ops.reduce_sum(logits * label)
         total = ops.reduce_sum(logits * logits) + ops.reduce_sum(label * label)
         return 1.0 - (2.0 * shared + self.smooth) / (total + self.smooth)
-
-
-class FocalLoss(LossBase):
-    """Cross entropy with a small weight for well classified elements: times (1 - probability)**gamma. Lin et al. 2017.
-
-    Logits are [n, classes, ...]; targets class numbers [n, 1, ...] or probabilities of the logits' shape.
-
-    Args:
-        weight: of every class, or None.
-    """
-
-    def __init__(self, weight: Any = None, gamma: float = 2.0, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-        self.gamma = number("FocalLoss", "gamma", gamma)
-        self.weight = tensor_or_none("FocalLoss", "weight", weight)
-
-    def construct(self, logits: Any, labels: Any) -> Tensor:
-        n, classes = logits.shape[:2]
-        if len(labels.shape) != len(logits.shape) or labels.shape[1] not in (1, classes):
-            raise ApiValueError(
-                f"{self.cls_name}: labels {labels.shape} must be class numbers [n, 1, ...] or have the shape of the "
-                f"logits {logits.shape}"
-            )
-        logs = ops.log_softmax(ops.reshape(logits, (n, classes, -1)), 1)
-        targets = ops.reshape(labels, (n, labels.shape[1], -1))
-        if targets.shape[1] != 1 or classes == 1:
-            away = ops.pow(1.0 - ops.exp(logs), self.gamma)
-            if self.weight is not None:
-                logs = logs * ops.reshape(self.weight, (1, classes, 1))
-            return self.get_loss(ops.reduce_mean(-away * targets * logs, -1))
-        hits = ops.one_hot(ops.squeeze(targets, 1), classes, ops.cast(1, logs.dtype), ops.cast(0, logs.dtype), 1)
-        chosen = ops.reduce_sum(logs * hits, 1)
-        away = ops.pow(1.0 - ops.exp(chosen), self.gamma)
-        if self.weight is not None:
-            chosen = chosen * ops.reduce_sum(hits * ops.reshape(self.weight, (1, classes, 1)), 1)
-        return self.get_loss(ops.reduce_mean(-away * chosen, 1))

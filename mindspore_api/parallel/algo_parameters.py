@@ -1,4 +1,4 @@
-"""Options of the search for strategies and of its cost model in automatic mode."""
+"""Options of the search for strategies in automatic mode."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mspc.mindspore_api import state
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
-from mspc.mindspore_api.setting_kind import checked, place_of_caller, say_once
+from mspc.mindspore_api.setting_kind import checked
 from mspc.mindspore_api.settings import ALGORITHM
 
 if TYPE_CHECKING:
@@ -66,34 +66,3 @@ def _check(key: str, value: Any) -> None:
 
 def _unknown(function: str, key: str) -> ApiValueError:
     return ApiValueError(f"{function} has no option {key!r}", [f"it takes {', '.join(DEFAULTS)}"])
-
-
-_DEFAULTS: dict[str, Any] = {
-    "device_memory_capacity": 16 * 1024.0**3, "costmodel_alpha": 1.0, "costmodel_beta": 400.0, "costmodel_gamma": 0.001,
-    "costmodel_communi_threshold": 2048.0, "costmodel_communi_const": 3072.0, "costmodel_communi_bias": 1024.0,
-    "multi_subgraphs": False, "run_phase": 0, "costmodel_allreduce_fusion_algorithm": 0,
-    "costmodel_allreduce_fusion_times": 0, "costmodel_allreduce_fusion_tail_percent": 0.1,
-    "costmodel_allreduce_fusion_tail_time": 0.1, "costmodel_allreduce_fusion_allreduce_inherent_time": 0.1,
-    "costmodel_allreduce_fusion_allreduce_bandwidth": 0.1, "costmodel_allreduce_fusion_computation_time_parameter": 0.1,
-    "dp_algo_single_loop": True, "rp_matmul_mem_coef": 0.1,
-}  # fmt: skip
-_COST_KEY = "cost_model"
-
-
-def set_cost_model_context(**kwargs: Any) -> None:
-    """Store weights; a warning says that they change nothing. Raise ValueError for an unknown weight."""
-    for name, value in kwargs.items():
-        if name not in _DEFAULTS:
-            raise ApiValueError(f"set_cost_model_context has no option {name!r}", [f"it takes {', '.join(_DEFAULTS)}"])
-        if value != _DEFAULTS[name]:
-            say_once(
-                f"cost model {name}",
-                f"{place_of_caller()}{name}={value!r} of the cost model changes nothing here: mspc estimates costs "
-                "from the links and machines that it knows",
-            )
-        _stored(_COST_KEY)[name] = value
-
-
-def _set_multi_subgraphs(value: bool = True) -> None:
-    """Store whether a network has several subgraphs, as `set_cost_model_context(multi_subgraphs=...)`."""
-    set_cost_model_context(multi_subgraphs=value)

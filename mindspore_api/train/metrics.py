@@ -14,14 +14,11 @@ from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiKeyError, ApiRuntimeError, ApiTypeError, ApiValueError
 
 __all__ = [
-    "F1",
     "MAE",
     "MSE",
     "Accuracy",
     "Loss",
     "Metric",
-    "Precision",
-    "Recall",
     "Top1CategoricalAccuracy",
     "Top5CategoricalAccuracy",
     "TopKCategoricalAccuracy",
@@ -169,16 +166,6 @@ def is_one_hot(data: np.ndarray) -> bool:
     return data.ndim > 1 and is_binary(data) and bool((data.sum(axis=1) == 1).all())
 
 
-def check_classes(metric: Metric, labels: np.ndarray, classes: int) -> np.ndarray:
-    """Return labels as integers. Raise ValueError for a label that is no class."""
-    integers = labels.astype(np.int64)
-    outside = (integers != labels) | (integers < 0) | (integers >= classes)
-    if outside.any():
-        bad = labels[outside].flat[0]
-        raise ApiValueError(f"{type(metric).__name__}.update: label {bad} is no class; there are 0 to {classes - 1}")
-    return integers
-
-
 def plain(value: Any) -> Any:
     """Return a single number as a Python number; an array unchanged."""
     return value.item() if isinstance(value, np.ndarray | np.generic) and not value.shape else value
@@ -268,88 +255,6 @@ class Top5CategoricalAccuracy(TopKCategoricalAccuracy):
         super().__init__(5)
 
 
-class _ClassCounts(EvaluationBase):
-    """Counts of predictions, labels, and correct predictions per class; with "multilabel" per sample."""
-
-    def __init__(self, eval_type: str) -> None:
-        super().__init__(eval_type)
-        self.clear()
-
-    def clear(self) -> None:
-        self._class_num = 0
-        self._both: Any = np.zeros(0)
-        self._predicted: Any = np.zeros(0)
-        self._there: Any = np.zeros(0)
-
-    @rearrange_inputs
-    def update(self, *inputs: Any) -> None:
-        predicted, labels = self._batch(inputs)
-        classes = predicted.shape[1]
-        if self._type == "multilabel":
-            counts = _per_sample(predicted, labels)
-            self._both, self._predicted, self._there = (
-                np.concatenate(pair) for pair in zip((self._both, self._predicted, self._there), counts, strict=True)
-            )
-            return
-        numbers = check_classes(self, labels, classes).reshape(-1)
-        chosen = predicted.argmax(axis=1).reshape(-1)
-        before = (self._both, self._predicted, self._there) if self._both.size else (0.0, 0.0, 0.0)
-        self._both = before[0] + np.bincount(numbers[numbers == chosen], minlength=classes)
-        self._predicted = before[1] + np.bincount(chosen, minlength=classes)
-        self._there = before[2] + np.bincount(numbers, minlength=classes)
-
-    def eval(self, average: bool = False) -> Any:
-        """Return one number per class (with "multilabel" per sample), 0 if its count is 0; with `average` their mean.
-        Raise RuntimeError if there was no sample; TypeError if average is neither True nor False."""
-        if not self._both.size:
-            raise self._no_sample()
-        share = self._share()
-        return plain(share.mean()) if average else share
-
-    def _share(self) -> np.ndarray:
-        raise NotImplementedError
-
-
-class Precision(_ClassCounts):
-    """Per class, the share of correct ones among the samples predicted to be of it."""
-
-    def __init__(self, eval_type: str = "classification") -> None:
-        super().__init__(eval_type)
-
-    def _share(self) -> np.ndarray:
-        return divided(self._both, self._predicted)
-
-
-class Recall(_ClassCounts):
-    """Per class, the share of its samples that are predicted to be of it."""
-
-    def __init__(self, eval_type: str = "classification") -> None:
-        super().__init__(eval_type)
-
-    def _share(self) -> np.ndarray:
-        return divided(self._both, self._there)
-
-
-class F1(_ClassCounts):
-    """Per class, the harmonic mean of precision and recall."""
-
-    def __init__(self) -> None:
-        super().__init__("classification")
-
-    def _share(self) -> np.ndarray:
-        return divided(2 * self._both, self._there + self._predicted)
-
-
-def _per_sample(predicted: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    there, chosen = (np.moveaxis(a, 1, -1).reshape(-1, a.shape[1]).astype(np.float64) for a in (labels, predicted))
-    return (there * chosen).sum(axis=1), chosen.sum(axis=1), there.sum(axis=1)
-
-
-def divided(part: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """Return part / whole, 0 if the whole is 0."""
-    return np.divide(part, total, out=np.zeros(np.shape(part)), where=total != 0)
-
-
 class _Mean(Metric):
     """A sum over samples, divided by their number."""
 
@@ -409,8 +314,8 @@ class MAE(_Errors):
 
 
 _BY_NAME: dict[str, Callable[..., Metric]] = {
-    "accuracy": Accuracy, "acc": Accuracy, "loss": Loss, "mae": MAE, "mse": MSE, "precision": Precision,
-    "recall": Recall, "F1": F1, "top_1_accuracy": Top1CategoricalAccuracy, "top_5_accuracy": Top5CategoricalAccuracy,
+    "accuracy": Accuracy, "acc": Accuracy, "loss": Loss, "mae": MAE, "mse": MSE,
+    "top_1_accuracy": Top1CategoricalAccuracy, "top_5_accuracy": Top5CategoricalAccuracy,
     "topk": TopKCategoricalAccuracy,
 }  # fmt: skip
 

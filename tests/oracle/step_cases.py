@@ -109,8 +109,6 @@ def _clips() -> list[Case]:
 
 
 def _accumulations(nn: Any) -> list[Case]:
-    from mspc.mindspore_api.boost import GradientAccumulation
-
     def parts(count: int) -> Callable[[Any], Array]:
         def grads(torch: Any) -> Array:
             return _judged(torch, None, lambda w, x, y: sum(
@@ -118,47 +116,13 @@ def _accumulations(nn: Any) -> list[Case]:
 
         return grads
 
-    found = [
+    return [
         _case(f"nn.{name}", lambda kind=kind: _trained(
              lambda loss, optimizer: nn.TrainOneStepCell(kind(loss, 4), optimizer)), parts(4),
              "the sum of the micro-batches' losses, by PyTorch")
         for name, kind in (("GradAccumulationCell", nn.GradAccumulationCell), ("PipelineCell", nn.PipelineCell),
                            ("MicroBatchInterleaved", nn.MicroBatchInterleaved))
     ]  # fmt: skip
-
-    def boosted() -> Array:
-        return _trained(lambda loss, optimizer: _Boosted(loss, GradientAccumulation(2, optimizer)))
-
-    def paired(torch: Any) -> Array:
-        """The mean of every two steps' gradients."""
-        values = [torch.tensor(w.astype(np.float64)) for w in (W1, W2)]
-        held, after = [torch.zeros_like(v) for v in values], [torch.zeros_like(v) for v in values]
-        found: list[Array] = []
-        for step, (x, y) in enumerate(DATA, 1):
-            grads = _gradients(torch, values, x, y)
-            held = [h + g / 2 for h, g in zip(held, grads, strict=True)]
-            if step % 2 == 0:
-                after = [0.9 * m + h for m, h in zip(after, held, strict=True)]
-                values = [v - 0.1 * m for v, m in zip(values, after, strict=True)]
-                held = [torch.zeros_like(v) for v in values]
-            found.append(flat([v.numpy() for v in values]))
-        return np.stack(found)
-
-    from mspc.mindspore_api.nn.cell import Cell
-
-    class _Boosted(Cell):
-        def __init__(self, loss: Any, accumulation: Any) -> None:
-            super().__init__()
-            from mspc.mindspore_api import ops
-
-            self.loss, self.accumulation = loss, accumulation
-            self.grad = ops.value_and_grad(loss, None, accumulation.weights)
-
-        def construct(self, x: Any, y: Any) -> Any:
-            loss, grads = self.grad(x, y)
-            return self.accumulation(loss, grads)
-
-    return [*found, _case("boost.GradientAccumulation", boosted, paired, "two steps' mean gradients, by PyTorch")]
 
 
 def _network() -> Any:

@@ -230,16 +230,6 @@ def test_operators_of_columns(given: Any) -> None:
     near(back.asnumpy(), F.fold(torch.tensor(columns), (6, 8), *given).numpy(), "image")
 
 
-@pytest.mark.parametrize("padding", ["valid", "same"])
-def test_patches_stand_place_by_place(padding: str) -> None:
-    """nn.Unfold"""
-    mine = nn.Unfold([1, 3, 2, 1], [1, 2, 1, 1], [1, 1, 1, 1], padding)(Tensor(IMAGE)).asnumpy()
-    whole = np.pad(IMAGE, ((0, 0), (0, 0), (0, 1), (0, 1))) if padding == "same" else IMAGE
-    columns = F.unfold(torch.tensor(whole), (3, 2), stride=(2, 1)).numpy()
-    expected = columns.reshape(2, 4, 6, -1).transpose(0, 2, 1, 3).reshape(2, 24, *mine.shape[2:])
-    assert np.array_equal(mine, expected)
-
-
 def test_blocks_are_those_of_mindspore() -> None:
     """Numbers of MindSpore 2.10 on a CPU."""
     deep = Tensor(np.arange(16, dtype=np.float32).reshape(1, 8, 1, 2))

@@ -12,7 +12,7 @@ from mspc import Tensor, context, nn
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api import _checkparam as checks
 from mspc.mindspore_api.common import api
-from mspc.mindspore_api.parallel import _auto_parallel_context, algo_parameters, queries
+from mspc.mindspore_api.parallel import queries
 from mspc.mindspore_api.state import Session
 
 
@@ -81,25 +81,7 @@ def test_a_script_asks_how_it_runs() -> None:
     assert (queries._get_device_num(), queries._get_pipeline_stages()) == (8, 1)
     assert queries._is_in_auto_parallel_mode()
     context.set_auto_parallel_context(parallel_mode="data_parallel")
-    found = _auto_parallel_context.auto_parallel_context()
-    assert found.get_device_num() == 8
-    assert found.get_device_num_is_set()
-    found.set_gradients_mean(True)
-    assert queries._get_gradients_mean()
-    with pytest.raises(AttributeError, match="get_nothing"):
-        found.get_nothing()
-    found.reset()
-    assert queries._get_parallel_mode() == "stand_alone"
-
-
-def test_weights_of_a_search_say_that_they_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    algo_parameters._set_multi_subgraphs()
-    algo_parameters._set_multi_subgraphs()
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "multi_subgraphs=True of the cost model changes nothing here: mspc estimates costs" in said
-    with pytest.raises(ValueError, match="set_cost_model_context has no option 'alpha'"):
-        algo_parameters.set_cost_model_context(alpha=1.0)
+    assert queries._get_parallel_mode() == "data_parallel"
 
 
 def test_what_stands_for_a_library() -> None:

@@ -123,29 +123,6 @@ def test_loops_over_data_that_scripts_write() -> None:
     assert mspc.connect_network_with_dataset(network, helper) is network
 
 
-def test_gradients_of_several_steps() -> None:
-    from mspc.boost import GradientAccumulation
-
-    class Step(nn.Cell):
-        def __init__(self, network, optimizer):
-            super().__init__()
-            self.network, self.accumulated = network, GradientAccumulation(2, optimizer)
-            self.weights = optimizer.parameters
-            self.gradient = ops.GradOperation(get_by_list=True)
-
-        def construct(self, x):
-            loss = self.network(x)
-            return self.accumulated(loss, self.gradient(self.network, self.weights)(x))
-
-    network = nn.Dense(3, 1, weight_init="ones", has_bias=False)
-    step = Step(network, nn.SGD(network.trainable_params(), 0.5))
-    seen = []
-    for row in ([1.0, 2.0, 3.0], [3.0, 0.0, 1.0], [2.0, 2.0, 2.0], [4.0, 0.0, 2.0]):
-        step(Tensor(np.array([row], np.float32)))
-        seen.append(network.weight.asnumpy()[0].tolist())
-    assert seen == [[1, 1, 1], [0, 0.5, 0], [0, 0.5, 0], [-1.5, 0, -1]]
-
-
 def test_cells_of_gates_that_scripts_write() -> None:
     from mspc.nn.layer.rnn_cells import RNNCellBase
 
