@@ -22,7 +22,7 @@ from tests import quick
 from tests.serving import FOLDER
 from tests.serving.client import SERVER
 from tests.serving.server import PLANS, YOUNG, compile_plans
-from tests.shares import THOROUGH
+from tests.shares import THOROUGH, is_daily
 
 ROOT = Path(__file__).resolve().parent.parent
 HANG = 600.0
@@ -123,8 +123,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with long tests come first; the others stay as they were."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests and cases that only `--thorough` runs, unless tests are given by their names. Files with long
+    tests come first; the others stay as they were."""
+    rare = [] if any("::" in word for word in config.args) else [item for item in items if not is_daily(item)]
+    if rare:
+        config.hook.pytest_deselected(items=rare)
+        dropped = {*rare}
+        items[:] = [item for item in items if item not in dropped]
     items.sort(key=_place)
 
 

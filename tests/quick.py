@@ -55,7 +55,7 @@ SLOW = frozenset(
     pipelining/test_random_pipelines.py pipelining/test_schedules_bit_for_bit.py
     passes/communication/test_schedule_communication.py passes/fusion/test_channels_last.py
     passes/fusion/test_fuse_attention.py passes/fusion/test_fuse_elementwise.py passes/fusion/test_pack_attention.py
-    search/plans/test_printed_plans.py search/plans/test_stated_gaps.py
+    search/plans/test_stated_gaps.py
     search/layouts/test_cheapest.py passes/sharding/test_bytes.py
     pipelining/test_schedule_faults.py
     runtime/faults/test_pauses.py runtime/test_memory_plan.py

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 from typing import Any
 
+import pytest
+
 THOROUGH = "MSPC_TEST_THOROUGHLY"
 """The variable by which processes that tests start know of the option, too."""
 PARTS = 12
@@ -23,6 +25,22 @@ def share_of(count: int, parts: int = PARTS) -> int:
 def is_taken(place: int, parts: int = PARTS) -> bool:
     """Whether the case at a place is one of a share that is spread over all; under `--thorough` every one is."""
     return place % parts == 0 or bool(os.environ.get(THOROUGH))
+
+
+def is_daily(item: pytest.Item) -> bool:
+    """Return whether a normal run takes a test: one in so many cases of a test marked `share(parts)`, and no test
+    marked `thorough`. Under `--thorough` every test is taken."""
+    if os.environ.get(THOROUGH):
+        return True
+    if item.get_closest_marker("thorough"):
+        return False
+    case, share = getattr(item, "callspec", None), item.get_closest_marker("share")
+    if case is None or share is None:
+        return True
+    names = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    lists = [[word.strip() for word in each.split(",")] if isinstance(each, str) else [*each] for each in names]
+    beside = {name for each in lists for name in each[1:]}  # they have the index of the first name
+    return is_taken(sum(index for name, index in case.indices.items() if name not in beside), *share.args)
 
 
 def crossed(*options: Iterable[Any]) -> list[tuple[Any, ...]]:

@@ -22,6 +22,11 @@ pytestmark = pytest.mark.usefixtures("brief_searches")
 
 DOCUMENTS = ("README.md", *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))))
 WITH_EXAMPLES = [name for name in DOCUMENTS if "\n<!-- run -->\n" in (ROOT / name).read_text(encoding="utf-8")]
+LONG = {
+    "docs/guides/check-pytorch-step.md": "five captures: tests/readers/pytorch/test_captures.py and "
+    "tests/commands/test_captures_in_commands.py run its commands",
+}  # fmt: skip
+"""Pages that only `--thorough` runs, and the tests that stand for them."""
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -47,7 +52,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", WITH_EXAMPLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.thorough] * (name in LONG)) for name in WITH_EXAMPLES]
+)
 def test_examples_print_what_they_say(
     name: str, root: Path, tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

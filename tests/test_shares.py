@@ -13,6 +13,8 @@ import pytest
 from tests.conftest import HANG
 from tests.shares import THOROUGH, crossed, is_taken, share_of
 
+FILES = ("tests/pipelining/test_random_pipelines.py", "tests/search/plans/test_plan_files.py")
+
 
 def test_a_share_is_rounded_up_and_all_under_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(THOROUGH, raising=False)
@@ -37,11 +39,15 @@ def test_any_two_options_meet_in_a_share(monkeypatch: pytest.MonkeyPatch) -> Non
     assert some == [case for case in every if case in some]
 
 
-def test_files_count_by_the_option(root: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "counted"),
+    [(["--thorough"], "\n89 tests collected"), ([], "\n10/12 tests collected (2 deselected)"),
+     (["tests/search/plans/test_plan_files.py::test_rows_are_what_their_files_compile_to"], "\n12 tests collected")],
+)  # fmt: skip
+def test_marks_and_files_count_by_the_option(words: list[str], counted: str, root: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", "-p", "no:cacheprovider"]
     environment = {name: value for name, value in os.environ.items() if name != THOROUGH}
     done = subprocess.run(
-        [*command, "--thorough", "tests/search/plans/test_printed_plans.py"], cwd=root, env=environment,
-        capture_output=True, text=True, check=False, timeout=HANG,
-    )  # fmt: skip
-    assert "\n10 tests collected" in done.stdout, done.stdout + done.stderr
+        [*command, *words, *FILES], cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=HANG
+    )
+    assert counted in done.stdout, done.stdout + done.stderr

@@ -76,6 +76,7 @@ def first_product(tmp_path_factory: pytest.TempPathFactory) -> str:
     return next(name for name in read_plan(folder / "plan.toml").operators if "MatMul-op0" in name)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("memory", [(), ("--memory", "67200kB")], ids=["", "within memory"])
 def test_plans_of_forks_are_those_of_one_process(
     run: Run, monkeypatch: pytest.MonkeyPatch, memory: tuple[str, ...]

@@ -91,6 +91,7 @@ def test_a_search_that_no_mode_asks_for_is_said_to_change_nothing(run: Any) -> N
     assert said in " ".join(done.stderr.split())
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "several",
     [

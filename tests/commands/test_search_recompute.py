@@ -68,6 +68,7 @@ def compiled_memory() -> int:
     return sum(memory[part] for part in ("weights", "states", "inputs", "constants", "step"))
 
 
+@pytest.mark.thorough
 def test_cells_are_computed_again_where_only_that_fits(folder: Path, limited: Path) -> None:
     plan = searched(limited)
     assert plan["name"] == "search"

@@ -98,6 +98,7 @@ nn.TrainOneStepCell(net, nn.Adam(net.trainable_params(), 0.1))(Tensor(np.ones((2
 """
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("memory", "done"),
     [

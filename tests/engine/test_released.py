@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +13,6 @@ import pytest
 import mspc as ms
 from mspc import Tensor, nn, ops
 from mspc.mindspore_api import call_handler
-from tests.conftest import HANG
 
 X = Tensor(np.ones((4, 8), np.float32))
 
@@ -122,21 +118,3 @@ def test_a_function_reads_the_network_that_its_name_has_now() -> None:
     names["net"] = nn.Dense(8, 8)
     gc.collect()
     np.testing.assert_array_equal(ms.jit(function)(X).asnumpy(), names["net"](X).asnumpy())
-
-
-ROUNDS = """
-from tests import soak
-graphs, megabytes = soak.run(3)
-more_graphs, more_megabytes = soak.run(6)
-print(more_graphs - graphs, more_megabytes - megabytes)
-"""
-
-
-def test_memory_is_flat_while_networks_come_and_go(root: Path) -> None:
-    """A round has a network that takes 16 MB with its optimizer. A process of its own has no other test's memory."""
-    done = subprocess.run(
-        [sys.executable, "-c", ROUNDS], cwd=root, capture_output=True, text=True, timeout=HANG, check=True
-    )
-    graphs, megabytes = map(float, done.stdout.split())
-    assert graphs <= 6  # the network with 64 shapes
-    assert megabytes < 48

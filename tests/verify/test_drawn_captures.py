@@ -9,12 +9,13 @@ from tests.verify.drawn_captures import captured, differences
 from tests.verify.drawn_plans import AXES, drawn
 
 pytest.importorskip("torch")
-SEEDS = (15, 20, *range(48))
-"""Gradients that tensor parallelism leaves as parts of sums, accumulated gradients in HSDP, and some of every way."""
+FIRST = (15, 20, 0, 1, 4, 5)
+"""One of every way: gradients that tensor parallelism leaves as parts of sums, and accumulated gradients in HSDP."""
+SEEDS = (*FIRST, *(seed for seed in range(48) if seed not in FIRST))
 
 
 def test_right_steps_are_equal(tmp_path: Path) -> None:
-    taken = SEEDS[: share_of(len(SEEDS), 7)]
+    taken = SEEDS[: share_of(len(SEEDS), 8)]
     assert {drawn(seed).way for seed in taken} == {*AXES}
     captured(taken, tmp_path)
     assert {seed: found for seed in taken if (found := differences(tmp_path, seed))} == {}

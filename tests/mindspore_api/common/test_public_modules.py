@@ -95,6 +95,7 @@ else:
 '''
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("before", ["statement", "attribute", "network"])
 def test_every_module_imports_alone(before):
     """Each in a process where nothing was asked for but the packages that it lies in, and what imports none of it: all

@@ -18,12 +18,13 @@ from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from tests.ops.cuda.cuda_chains import NumPy
+from tests.shares import share_of
 
 pytestmark = [
     pytest.mark.skipif(not library.compiler(), reason="needs a C++ compiler"),
     pytest.mark.usefixtures("quick_compiler"),
 ]
-DRAWS = 40
+DRAWS = share_of(40, 5)
 LAYOUTS = ("BNSD", "BSND", "BSH", "SBH")
 
 
@@ -201,6 +202,7 @@ def in_all_layouts(case: Case) -> list[Case]:
     return [replace(each, layout=layout) for each in (case, *alone) for layout in LAYOUTS]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", NAMED)
 def test_named_forms_equal_numpy(name: str) -> None:
     check([NAMED[name]])
@@ -272,6 +274,7 @@ def check_as_numpy(case: Case) -> None:
                 np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5, err_msg=str(op))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("operand", ["query", "key", "value", "gradient", "real_shift"])
 def test_what_is_not_finite_shows_where_it_does_in_numpy(

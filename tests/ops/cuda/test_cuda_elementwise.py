@@ -161,6 +161,7 @@ def test_sizes_do_not_change_the_source() -> None:
     assert len(sources(cases)) == len(sources(cases[:1])) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     wanted = {"BFloat16", "Float16", "Float32"}

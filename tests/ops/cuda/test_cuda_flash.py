@@ -179,7 +179,7 @@ def sources(folder: Path, together: bool) -> list[str]:
 
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
-@pytest.mark.parametrize("architecture", ["90", "90a"])
+@pytest.mark.parametrize("architecture", ["90a", pytest.param("90", marks=pytest.mark.thorough)])
 def test_kernels_compile_for_h200_and_spill_little(tmp_path: Path, architecture: str) -> None:
     texts = sources(tmp_path, architecture == "90a")
     told = compiled_by_nvcc(tmp_path, texts, "-Xptxas", "-v", architecture=architecture)

@@ -18,9 +18,9 @@ from tests.shares import is_taken
 GROUPED = {
     f"{name}, four warps together": case
     for place, (name, case) in enumerate(TERM_CASES.items())
-    if case.case.depth in (64, 128) and is_taken(place, 3)
+    if case.case.depth in (64, 128) and is_taken(place, 6)
 }
-OTHERS = {name: case for place, (name, case) in enumerate(OF_FLOAT32.items()) if is_taken(place, 7)}
+OTHERS = {name: case for place, (name, case) in enumerate(OF_FLOAT32.items()) if is_taken(place, 14)}
 CASES = TERM_CASES | GROUPED | OTHERS
 Prepared = tuple[list[Any], list[np.ndarray], list[np.ndarray]]
 

@@ -79,6 +79,7 @@ def test_copies_in_halves_stay_up_to_date(tmp_path: Path) -> None:
     assert bits(operands) == bits(wanted[: len(operands)])
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 def test_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
     device = Emulator(tmp_path)

@@ -77,6 +77,7 @@ def numbers_of(kernel: tuple[str, str]) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", kernel[0])]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 def test_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
     device = Emulator(tmp_path, multiprocessors=132)

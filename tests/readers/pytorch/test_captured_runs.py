@@ -13,10 +13,11 @@ from mspc.readers.pytorch.captured import read_step
 from tests.captures import captured, shared
 from tests.conftest import HANG
 from tests.serving import SERVED
+from tests.shares import share_of
 
 pytest.importorskip("torch")
 JOBS = Path(__file__).with_name("captured_jobs.py")
-KINDS = ("llama", "gpt2", "experts", "stages")
+KINDS = ("llama", "gpt2", "experts", "stages")[: share_of(4, 2)]
 
 
 def mspc(*arguments: object) -> str:
@@ -53,7 +54,7 @@ def test_losses_are_those_of_gloo(kind: str, jobs: Path) -> None:
     np.testing.assert_allclose(losses(jobs / kind, "--simulate"), wanted(jobs / kind), rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["llama", "stages"])
+@pytest.mark.parametrize("kind", KINDS[::3])
 def test_losses_under_mpirun_are_those_of_gloo(kind: str, jobs: Path) -> None:
     np.testing.assert_allclose(losses(jobs / kind, "--ranks", 4), wanted(jobs / kind), rtol=1e-5)
 
@@ -69,10 +70,12 @@ def test_saved_weights_are_whole_or_those_of_every_rank(jobs: Path, tmp_path: Pa
     last = read_step(jobs / "gpt2" / "capture" / "rank_3.step").program.weights.tensors["places.weight"]
     assert last.type.shape == (0, 16)  # 6 rows on 4 ranks are slices of 2, 2, 2 and 0
     uneven = ("gpt2", "places.weight"), ("gpt2", "head.weight")
-    for kind, name in (*uneven, ("experts", "layers.1.feed.expert.up.weight")):
+    experts = [("experts", "layers.1.feed.expert.up.weight")] if "experts" in KINDS else []
+    for kind, name in (*uneven, *experts):
         assert {name, *(f"rank_{rank}.{name}" for rank in (1, 2, 3))} <= set(saved[kind].names)
 
 
+@pytest.mark.thorough
 def test_values_of_a_capture_without_other_ranks_are_those_of_one_device(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:

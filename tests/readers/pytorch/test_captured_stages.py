@@ -36,6 +36,7 @@ def test_stages_together_compute_the_step_of_one_device(staged: Path, single: Pa
     assert "their mean is compared" in done.stdout
 
 
+@pytest.mark.thorough
 def test_schedules(single: Path, tmp_path: Path) -> None:
     cases = ((2, "interleaved"), (2, "gpipe"), (2, "hand"), (4, "1f1b"))
     for stages, schedule in cases[: share_of(len(cases))]:
@@ -44,6 +45,7 @@ def test_schedules(single: Path, tmp_path: Path) -> None:
         assert f"equal: 242 values of {stages} ranks of {stages} kinds" in done.stdout
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("schedule", "fault", "said"),
     [

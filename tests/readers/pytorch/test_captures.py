@@ -45,6 +45,7 @@ def test_ranks_compute_the_step_of_one_device(ranks: Path, single: Path) -> None
     assert re.search(r"equal: 122 values of 4 ranks of 1 kind", done.stdout)  # with 12 gradients in each of 2 steps
 
 
+@pytest.mark.thorough
 def test_parameters_that_fsdp_joins_are_small(tmp_path: Path) -> None:
     script = tmp_path / "wide.py"
     script.write_text(SCRIPT.read_text().replace("WIDTH, ROWS = 8,", "WIDTH, ROWS = 32,"))

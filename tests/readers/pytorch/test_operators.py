@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
 from mspc.readers.pytorch.kinds import library
 from mspc.verify.pytorch import operator_database, samples_on_ranks
+from tests.shares import is_taken
 
 KINDS = {
     kind.name for theme in (library.DECOMPOSITIONS, library.STATISTICS, library.PIECES, library.SPECIAL)
@@ -43,12 +44,14 @@ IN_KIND_SAMPLES = {
 
 
 def test_samples_of_pytorchs_operators() -> None:
-    parts = operator_database.parts_of("float32", ONLY, 40, 1)
+    names = [name for place, name in enumerate(ONLY) if is_taken(place, 3)]
+    parts = operator_database.parts_of("float32", names, 40, 1)
     outcomes = [each for _, found, _ in operator_database.done_parts(parts, 1) for each in found]
-    assert len(outcomes) > 100
+    assert len(outcomes) > 40
     called = {kind for each in outcomes for kind in each.kinds}
     called |= IN_KIND_SAMPLES
-    assert {name.rpartition(".")[0] for name in KINDS - called} <= {name.rpartition(".")[0] for name in called}
+    missing = {name.rpartition(".")[0] for name in KINDS - called} - {name.rpartition(".")[0] for name in called}
+    assert missing == set() or len(names) < len(ONLY)
     wrong = [each for each in outcomes if each.values != "right" or each.gradients not in ("", "right")]
     assert [f"{each.name}: {each.values} {each.gradients} {each.reason}" for each in wrong] == []
 

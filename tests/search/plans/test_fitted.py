@@ -34,6 +34,7 @@ def outcomes(network: PlannedNetwork, memories: Sequence[int]) -> tuple[list[tup
     return found, tried
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("rows", "shares"), [(16, (5, 11)), (512, (2, 8, 14))])
 def test_bounds_leave_out_what_does_not_fit_alone(
     rows: int, shares: Sequence[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -45,6 +45,7 @@ def test_no_limit_is_refused_that_a_plan_keeps() -> None:
 SEEMING_DEAR = [4012624555, 3781463763, 2087043557]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [seed for place, seed in enumerate(SEEMING_DEAR) if is_taken(place, 3)])
 def test_within_a_limit_plans_that_seem_to_cost_more_are_compiled(seed: int) -> None:
     case, found = case_of(seed), Found()
@@ -95,6 +96,7 @@ class _TwoProducts(nn.Cell):
         return self.turned(self.product(x, self.first), self.second)
 
 
+@pytest.mark.thorough
 def test_no_plan_that_stores_a_parameter_otherwise_is_much_faster_within_a_limit() -> None:
     """Where gradients are sliced before they are needed the model's memory is far from the program's."""
     net = _TwoProducts()
@@ -128,6 +130,7 @@ def test_more_memory_never_gives_a_slower_plan_and_every_plan_states_its_gap(see
     assert all(plan.search_gap is not None and 0 <= plan.search_gap < 1 for plan in (free, *plans))
 
 
+@pytest.mark.thorough
 def test_plans_that_are_compiled_for_limits_do_not_depend_on_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the plan of a smaller limit might be faster than the plan of a larger one."""
     case = case_of(2087043557)

@@ -33,6 +33,7 @@ def rows(case: Case, asked: PlanRequest, folder: Path) -> list[PlanResult]:
     return found.plans
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("seed", [2, 3, 5, 11])
 def test_rows_are_what_their_files_compile_to(seed: int, tmp_path: Path) -> None:
     case = case_of(seed)

@@ -52,6 +52,7 @@ def compiled(script: str, given: str) -> Compiled:
     return compile_call(captured.target, captured.args, config_of(captured, RANKS))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("script", "given"),
     [

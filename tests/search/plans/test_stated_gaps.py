@@ -32,6 +32,7 @@ def test_searched_steps_are_the_quickest_that_were_seen() -> None:
     assert not found.slower, found.lines
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [56])
 def test_gradients_that_are_cheaper_than_reckoned_with_are_found(seed: int) -> None:
     found = Found()
