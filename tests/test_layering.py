@@ -25,7 +25,7 @@ LAYERS: dict[str, str] = {
     "plans": "ir sharding ops analysis passes",
     "runtime": "ir sharding ops analysis",
     "mindspore_api": "ir sharding checkpoint ops plans/files",
-    "readers": "ir sharding checkpoint ops plans/files mindspore_api capture",
+    "readers": "ir sharding checkpoint ops analysis plans/files mindspore_api capture",
     "doctor": "ir ops mindspore_api",
     "compiler": "ir sharding checkpoint ops analysis passes plans mindspore_api",
     "engine": "ir sharding checkpoint ops analysis passes plans runtime mindspore_api doctor compiler",

@@ -140,7 +140,7 @@ class Machine:
     in `TRAFFIC` that differ. kernel: seconds between the starts of two kernels that do nothing. link: joins ranks of
     one host. ranks_per_host: 0 if all ranks are on one host. network: joins hosts, by the bytes that one rank's card
     sends. source: origin of the figures. doubts: reasons not to trust the measurements, () if there are none. rounds:
-    matmuls of Float32 are rounded to TF32, as a program allows.
+    matmuls of Float32 are rounded to TF32, as a program allows. capacity: bytes of a rank's memory, 0 if unknown.
     """
 
     name: str
@@ -156,6 +156,7 @@ class Machine:
     doubts: tuple[str, ...] = ()
     traffic: Mapping[str, Rate] = field(default_factory=dict[str, Rate])
     rounds: bool = False
+    capacity: int = 0
 
     def under(self, header: Mapping[str, Any]) -> Machine:
         """Return the machine as programs with this header use it. Every caller that combines a graph with a machine
@@ -243,6 +244,7 @@ H200 = Machine(
     ranks_per_host=HOST,
     network=Link(latency=20e-6, bandwidth=Rate.of(45e9)),
     traffic=MappingProxyType({HOST_COPIES: Rate.of(55e9)}),
+    capacity=141 * 10**9,
     source="""\
 Measured in 2026 with CUDA 13 and NCCL 2.27: products of 8192 by 8192 matrices at 811 TFLOP/s in Float16, of which those
 of a transformer's layers reach three quarters; half of that where Float32 is rounded to TF32; those of Float32 as it is
@@ -258,6 +260,7 @@ H100 = replace(
     H200,
     name="NVIDIA H100 SXM, NVLink 4",
     memory=Rate.of(2.2e12),
+    capacity=80 * 1024**3,
     source="""\
 NVIDIA's data sheet of the H100 SXM (989 TFLOP/s in Float16, 495 in TF32, 67 in Float32 and Float64, 3.35 TB/s of
 memory, 450 GB/s each way) by the shares that an H200 was measured to reach; a card of 400 Gbit/s for each GPU. Measured
@@ -274,9 +277,30 @@ A100 = Machine(
     ranks_per_host=HOST,
     network=Link(latency=25e-6, bandwidth=Rate.of(22e9)),
     traffic=MappingProxyType({HOST_COPIES: Rate.of(27e9)}),
+    capacity=80 * 1024**3,
     source="""\
 NVIDIA's data sheet of the A100 80 GB SXM (312 TFLOP/s in Float16, 156 in TF32, 19.5 in Float32 and Float64, 2.04 TB/s
 of memory, 300 GB/s each way) by the shares that an H200 was measured to reach; a card of 200 Gbit/s for each GPU.""",
 )
-KNOWN_MACHINES: Mapping[str, Machine] = MappingProxyType({"a100": A100, "h100": H100, "h200": H200})
+_BLACKWELL = """\
+NVIDIA's data sheets (2.25 PFLOP/s in BFloat16, in GB200 and GB300 2.5; 8 TB/s of memory, 900 GB/s each way on NVLink 5)
+by the shares that an H200 was measured to reach; not measured. A card of 400 Gbit/s for each GPU, 800 for B300 and
+GB300."""
+B200 = replace(
+    H200, name="NVIDIA B200 SXM, NVLink 5", work=_work(1365e12, 680e12, 48e12, 24e12, 33e12), memory=Rate.of(5.2e12),
+    link=Link(latency=12e-6, bandwidth=Rate.of(680e9)), capacity=180 * 10**9, source=_BLACKWELL,
+)  # fmt: skip
+B300 = replace(
+    B200, name="NVIDIA B300 SXM, NVLink 5", network=Link(latency=20e-6, bandwidth=Rate.of(90e9)), capacity=270 * 10**9
+)
+GB200 = replace(
+    B200, name="NVIDIA GB200 NVL72", work=_work(1517e12, 758e12, 48e12, 24e12, 33e12), ranks_per_host=64,
+    capacity=186 * 10**9,
+)  # fmt: skip
+GB300 = replace(
+    GB200, name="NVIDIA GB300 NVL72", network=Link(latency=20e-6, bandwidth=Rate.of(90e9)), capacity=278 * 10**9
+)
+KNOWN_MACHINES: Mapping[str, Machine] = MappingProxyType({
+    "a100": A100, "h100": H100, "h200": H200, "b200": B200, "b300": B300, "gb200": GB200, "gb300": GB300,
+})  # fmt: skip
 """Machines by the name that `--machine` takes."""

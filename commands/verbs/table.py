@@ -34,6 +34,7 @@ class Verb:
 VERBS = (
     Verb("compile", "Compile for all ranks; run nothing."),
     Verb("search", "Find the best way to shard a network; run nothing."),
+    Verb("plan", "Estimate a configuration of another program."),
     Verb("calibrate", "Measure this machine, for mspc search."),
     Verb("capture", "Write the step that a script of PyTorch runs on each rank."),
     Verb("run", "Train a script, or run a compile, on all ranks."),

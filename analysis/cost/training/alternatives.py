@@ -1,0 +1,75 @@
+"""Other settings of a training run: degrees and micro-batches that divide its sizes, judged by the same estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.training.model_shape import AttentionShape, Recomputation, TrainingRun
+from mspc.analysis.cost.training.stage_memory import CONTEXT, stage_memory
+from mspc.analysis.cost.training.step_time import step_time
+from mspc.ir.late_dataclass import dataclass
+
+MICRO_BATCHES = (1, 2, 4, 8)
+TENSOR = (1, 2, 4, 8)
+MOST_STAGES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A run with its estimated step in seconds and the bytes of its worst rank, the CUDA context included."""
+
+    run: TrainingRun
+    seconds: float
+    peak: int
+
+
+def alternatives(run: TrainingRun) -> Iterator[TrainingRun]:
+    """Yield the runs of the same model and global batch with other degrees, micro-batches and recomputation."""
+    attention = [m for layer in run.model.layers for m in layer.mixers if isinstance(m, AttentionShape)]
+    heads = attention[0].heads if attention else run.model.hidden
+    groups = attention[0].groups if attention else heads
+    count = len(run.model.layers)
+    experts = max((layer.feed.experts for layer in run.model.layers if layer.feed is not None), default=0)
+    stages = [run.pipeline] if run.stages or run.model.encoders else range(1, MOST_STAGES + 1)
+    recomputations = {run.recomputation, Recomputation(), Recomputation("full")}
+    for tensor in TENSOR:
+        if heads % tensor or groups % tensor:
+            continue
+        for pipeline in stages:
+            if run.ranks % (tensor * pipeline * run.context) or pipeline > count:
+                continue
+            for chunks in _chunks(run, pipeline, count):
+                for micro in MICRO_BATCHES:
+                    changed = replace(
+                        run, tensor=tensor, pipeline=pipeline, chunks=chunks, micro_batch=micro,
+                        sequence_parallel=tensor > 1, expert_tensor=1 if experts else tensor, group=0, divided=0,
+                    )  # fmt: skip
+                    if _divides(changed):
+                        yield from (replace(changed, recomputation=how) for how in sorted(recomputations, key=repr))
+
+
+def _chunks(run: TrainingRun, pipeline: int, count: int) -> list[int]:
+    if run.stages:
+        return [run.chunks]
+    each = count // pipeline
+    return [1] if pipeline == 1 else sorted({n for n in (1, 2, 4, each) if count % pipeline or each % n == 0})
+
+
+def _divides(run: TrainingRun) -> bool:
+    least = run.micro_batch * run.data
+    if run.global_batch % least or run.ranks % (run.expert * run.expert_tensor * run.pipeline):
+        return False
+    return run.chunks == 1 or run.micro_batches % run.pipeline == 0
+
+
+def best(run: TrainingRun, machine: Machine, most: int) -> list[Alternative]:
+    """Return the fastest alternatives that fit into the machine's memory, the fastest first; any that fits is taken if
+    the machine's memory is not known."""
+    found: list[Alternative] = []
+    for other in alternatives(run):
+        peak = max(stage_memory(other, stage).peak for stage in {0, other.pipeline - 1}) + CONTEXT
+        if not machine.capacity or peak <= machine.capacity:
+            found.append(Alternative(other, step_time(other, machine).seconds, peak))
+    return sorted(found, key=lambda each: (each.seconds, each.peak, repr(each.run.recomputation)))[:most]

@@ -1,0 +1,218 @@
+"""Parameters, stored activations, operations and kernels of one layer on one rank.
+
+Stored activations follow the autograd functions of Megatron Core and Transformer Engine: a matmul stores its input, a
+norm its input and a number per row, attention its queries, keys, values and output, a fused activation its input.
+Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022), derive the same sums for a
+layer of GPT: 34 bytes per token and hidden element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mspc.analysis.cost.training.model_shape import (
+    AttentionShape,
+    FeedForwardShape,
+    MambaShape,
+    ModelLayer,
+    TrainingRun,
+)
+
+HALF, SINGLE = 2, 4
+"""Bytes of an element of activations and of statistics."""
+MASK = 1
+"""Bytes of an element of a dropout mask."""
+
+
+def norm_parameters(run: TrainingRun, width: int) -> int:
+    """Return the elements of a norm: a scale, and a bias unless it is an RMS norm."""
+    return width if run.model.rms else 2 * width
+
+
+def attention_parameters(run: TrainingRun, a: AttentionShape) -> int:
+    """Return the elements of an attention on one tensor-parallel rank, its norms included."""
+    h, t, model = run.model.hidden, run.tensor, run.model
+    projected = a.heads * a.values * h // t + h * model.biased + norm_parameters(run, h)
+    if a.key_rank:
+        wide = a.queries + a.rotary
+        down = h * (a.query_rank + a.key_rank + a.rotary) + a.query_rank + a.key_rank
+        up = (a.query_rank or h) * a.heads * wide // t + a.key_rank * a.heads * (a.queries + a.values) // t
+        return down + up + projected
+    columns = a.heads * a.queries // t + max(1, a.groups // t) * (a.queries + a.values)
+    biases = columns * (model.biased or model.query_biased)
+    return columns * h + biases + projected + 2 * norm_parameters(run, a.queries) * a.normalized
+
+
+def dense_parameters(run: TrainingRun, width: int, normalized: bool, gated: bool) -> int:
+    """Return the elements of a dense feed-forward layer on one tensor-parallel rank."""
+    h, inner = run.model.hidden, width // run.tensor
+    columns = inner * (2 if gated else 1)
+    return columns * h + inner * h + (columns + h) * run.model.biased + norm_parameters(run, h) * normalized
+
+
+def mamba_parameters(run: TrainingRun, m: MambaShape) -> int:
+    """Return the elements of a Mamba-2 mixer on one tensor-parallel rank."""
+    h, inner = run.model.hidden, m.heads * m.head
+    mixed = inner + 2 * m.groups * m.state
+    columns = (inner + mixed + m.heads) // run.tensor
+    return (
+        columns * h
+        + mixed // run.tensor * (m.window + 1)
+        + 3 * m.heads // run.tensor
+        + inner // run.tensor * (h + 1)
+        + norm_parameters(run, h)
+    )
+
+
+def parameters(run: TrainingRun, layer: ModelLayer) -> tuple[int, int]:
+    """Return the elements of a layer on one rank: those of all ranks of a tensor group, and those of its experts."""
+    dense = experts = 0
+    for mixer in layer.mixers:
+        dense += attention_parameters(run, mixer) if isinstance(mixer, AttentionShape) else mamba_parameters(run, mixer)
+    f, h = layer.feed, run.model.hidden
+    if f is not None and f.experts:
+        dense += norm_parameters(run, h) + h * f.experts
+        dense += dense_parameters(run, f.shared, False, f.gated) if f.shared else 0
+        columns = f.width // run.expert_tensor * (2 if f.gated else 1)
+        one = columns * h + f.width // run.expert_tensor * h + (columns + h) * run.model.biased
+        experts = one * (f.experts // run.expert)
+    elif f is not None:
+        dense += dense_parameters(run, f.width, True, f.gated)
+    return dense, experts
+
+
+def _input_bytes(run: TrainingRun) -> int:
+    """Return the bytes of an element that a matmul stores of its input."""
+    return 1 if run.eight else HALF
+
+
+def stored(run: TrainingRun, layer: ModelLayer) -> Iterator[tuple[str, int]]:
+    """Yield a name and the bytes of every value that a layer stores for its backward pass, for one micro-batch."""
+    tokens, h = run.tokens(layer.sequence), run.model.hidden
+    outside = tokens * h // run.rows
+    how = run.recomputation
+    for mixer in layer.mixers:
+        if "attn_norm" not in how.offloaded:
+            yield "residuals", outside * HALF
+        if not run.frozen and "qkv_linear" not in how.offloaded and not ("layernorm" in how.modules and not run.eight):
+            yield "norms", outside * _input_bytes(run)
+        yield "norms", 2 * SINGLE * tokens // run.rows
+        if isinstance(mixer, AttentionShape):
+            yield from _stored_attention(run, mixer, layer)
+        else:
+            yield from _stored_mamba(run, mixer, tokens)
+        yield from _stored_mask(run, outside)
+    if layer.feed is not None:
+        if "mlp_norm" not in how.offloaded:
+            yield "residuals", outside * HALF
+        yield "norms", 2 * SINGLE * tokens // run.rows
+        yield from _stored_feed(run, layer.feed, tokens, outside)
+        yield from _stored_mask(run, outside)
+
+
+def _stored_mask(run: TrainingRun, elements: int) -> Iterator[tuple[str, int]]:
+    if run.model.dropout:
+        yield "dropout masks", elements * MASK
+
+
+def _stored_attention(run: TrainingRun, a: AttentionShape, layer: ModelLayer) -> Iterator[tuple[str, int]]:
+    tokens, t, modules = run.tokens(layer.sequence), run.tensor, run.recomputation.modules
+    offloaded = run.recomputation.offloaded
+    keys = run.tokens(a.keys) if a.cross else tokens
+    heads, groups = a.heads // t, max(1, a.groups // t)
+    if a.key_rank:
+        low = a.query_rank + a.key_rank
+        yield "latents", (2 * low + a.rotary) * tokens // run.rows * HALF
+        wide = a.queries + a.rotary
+        if "mla_up_proj" not in modules and "core_attn" not in offloaded:
+            yield "queries, keys, values", heads * (2 * wide + a.values) * tokens * HALF
+    else:
+        yield "queries, keys, values", (heads * a.queries * tokens + groups * (a.queries + a.values) * keys) * HALF
+        if groups < heads and a.rotated:
+            yield "queries, keys, values", heads * a.queries * tokens * HALF
+        if a.normalized:
+            yield "norms", (heads + groups) * a.queries * tokens * HALF
+    if "attn_proj" not in offloaded:
+        yield "attention output", heads * a.values * tokens * HALF
+    if run.eight:
+        yield "attention output", heads * a.values * tokens
+    scores = heads * tokens * (a.keys or layer.sequence)
+    if run.backend in ("fused", "flash"):
+        yield "attention", heads * tokens * SINGLE
+    elif "core_attn" not in modules | offloaded:
+        yield "attention", scores * HALF
+        if run.model.attention_dropout:
+            yield "attention", scores * (HALF + MASK)
+
+
+def _stored_mamba(run: TrainingRun, m: MambaShape, tokens: int) -> Iterator[tuple[str, int]]:
+    inner, t = m.heads * m.head, run.tensor
+    mixed = inner + 2 * m.groups * m.state
+    yield "mixer", (inner + mixed + m.heads) // t * tokens * HALF
+    yield "mixer", mixed // t * tokens * HALF
+    yield "mixer", inner // t * tokens * HALF * 2
+    yield "mixer", m.heads // t * m.head * m.state * (tokens // m.chunk) * SINGLE
+
+
+def _stored_feed(run: TrainingRun, f: FeedForwardShape, tokens: int, outside: int) -> Iterator[tuple[str, int]]:
+    modules = run.recomputation.modules
+    if not f.experts:
+        if "mlp" in modules:
+            return
+        if not run.frozen and ("layernorm" not in modules or run.eight):
+            yield "norms", outside * _input_bytes(run)
+        yield from _stored_dense(run, f.width // run.tensor, f, tokens, "feed-forward")
+        return
+    if "moe" in modules:
+        return
+    if "layernorm" not in modules:
+        yield "norms", outside * HALF
+    near = tokens // run.rows
+    yield "router", near * f.experts * (2 * SINGLE + MASK)
+    if f.shared:
+        if run.eight:
+            yield "shared experts", tokens // run.rows * run.model.hidden
+        if "shared_experts" not in modules:
+            yield from _stored_dense(run, f.shared // run.tensor, f, tokens, "shared experts")
+    copies = near * f.choices * run.expert_tensor
+    if "expert_fc1" not in run.recomputation.offloaded:
+        yield "experts", copies * run.model.hidden * _input_bytes(run)
+    yield from _stored_dense(run, f.width // run.expert_tensor, f, copies, "experts")
+
+
+def _stored_dense(
+    run: TrainingRun, width: int, f: FeedForwardShape, tokens: int, name: str
+) -> Iterator[tuple[str, int]]:
+    """Yield the values of the hidden layer: the activation's input and output."""
+    offloaded = run.recomputation.offloaded if name == "experts" else frozenset[str]()
+    if "moe_act" not in offloaded:
+        yield name, width * (2 if f.gated else 1) * tokens * HALF
+    if not (name == "experts" and "moe_act" in run.recomputation.modules):
+        yield name, width * tokens * _input_bytes(run) * (not run.frozen)
+        if name == "experts" and not f.gated:
+            yield name, width * tokens * HALF
+
+
+def working(run: TrainingRun, layer: ModelLayer) -> int:
+    """Return the bytes of temporary values in the backward pass of a layer: gradients of its widest values, and of its
+    largest weight if that is added to the sum in an own kernel."""
+    tokens, h = run.tokens(layer.sequence), run.model.hidden
+    most = 0
+    for mixer in layer.mixers:
+        if isinstance(mixer, AttentionShape):
+            heads, groups = mixer.heads // run.tensor, max(1, mixer.groups // run.tensor)
+            wide = mixer.queries + mixer.rotary
+            most = max(most, (heads * (wide + 2 * mixer.values) + 2 * groups * wide) * tokens * HALF)
+            if run.backend not in ("fused", "flash"):
+                most = max(most, 2 * heads * tokens * (mixer.keys or layer.sequence) * HALF)
+        else:
+            most = max(most, 4 * mixer.heads * mixer.head // run.tensor * tokens * HALF)
+    f = layer.feed
+    if f is not None:
+        inner, seen = f.width // run.tensor, tokens
+        if f.experts:
+            inner, seen = f.width // run.expert_tensor, tokens // run.rows * f.choices * run.expert_tensor
+        most = max(most, (inner * (3 if f.gated else 2) + h) * seen * HALF)
+        if not run.fused_gradients:
+            most += inner * h * (2 if f.gated else 1) * HALF
+    return most + 2 * tokens * h * HALF

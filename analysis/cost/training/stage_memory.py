@@ -1,0 +1,226 @@
+"""Memory of every pipeline stage of a training run at its peak, each part with a name and its origin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import field, replace
+
+from mspc.analysis.cost.training.layer_costs import HALF, MASK, SINGLE, norm_parameters, parameters, stored, working
+from mspc.analysis.cost.training.model_shape import ModelLayer, TrainingRun
+from mspc.ir.late_dataclass import dataclass
+
+MEBI = 1 << 20
+WORKSPACES = 3 * 32 * MEBI
+"""Workspaces of matmuls on Hopper: PyTorch's cuBLAS workspace of 32 MiB for the thread of the forward pass and for that
+of autograd (`getChosenWorkspaceSize` in aten/src/ATen/cuda/CUDABlas: 32 MiB from compute capability 9.0; one per handle
+and stream), and Transformer Engine's of 32 MiB (`get_cublas_workspace_size_bytes`)."""
+CONTEXT = 600 * MEBI
+"""CUDA context and modules of a process, outside the allocator."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """Bytes of one rank of a stage, by part; `peak` is their sum, as the allocator counts it."""
+
+    stage: int
+    parts: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def peak(self) -> int:
+        """Bytes at the peak."""
+        return sum(self.parts.values())
+
+
+def stage_layers(run: TrainingRun) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Return the numbers of the layers of every chunk of every stage."""
+    if run.stages:
+        return run.stages
+    count, stages, chunks = len(run.model.layers), run.pipeline, run.chunks
+    first, last = run.first_layers, run.last_layers
+    if not first and not last and count % (stages * chunks):
+        return _uneven_layers(run)
+    between = stages - bool(first) - bool(last)
+    each = (count - first - last) // between if between else 0
+    counts = [first if first and not p else last if last and p == stages - 1 else each for p in range(stages)]
+    found: list[list[tuple[int, ...]]] = [[] for _ in range(stages)]
+    start = 0
+    for _ in range(chunks):
+        for stage in range(stages):
+            size = counts[stage] // chunks
+            found[stage].append(tuple(range(start, start + size)))
+            start += size
+    return tuple(map(tuple, found))
+
+
+def _uneven_layers(run: TrainingRun) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Return the layers of every chunk if they cannot be equal: the embedding, the loss and each further prediction
+    count as a layer, as with Megatron's `--account-for-embedding-in-pipeline-split`."""
+    count, parts = len(run.model.layers), run.pipeline * run.chunks
+    each, more = divmod(count + 2 + run.model.predictions, parts)
+    found: list[list[tuple[int, ...]]] = [[] for _ in range(run.pipeline)]
+    item = 0
+    for part in range(parts):
+        size = each + (part < more)
+        layers = range(max(0, item - 1), min(count, item - 1 + size))
+        found[part % run.pipeline].append(tuple(layers))
+        item += size
+    return tuple(map(tuple, found))
+
+
+def in_flight(run: TrainingRun, stage: int) -> list[int]:
+    """Return the model chunks whose activations a stage holds at its peak, one entry for each micro-batch.
+
+    Megatron Core, pipeline_parallel/schedules.py: a stage runs `stages - stage - 1` forward passes ahead of its first
+    backward pass, or twice that and a group for each further chunk if it has several.
+    """
+    ahead = run.pipeline - stage - 1
+    total = run.micro_batches * run.chunks
+    if run.chunks == 1:
+        return [0] * min(total, ahead + 1)
+    group = run.group or run.pipeline
+    count = min(total, 2 * ahead + (run.chunks - 1) * group + 1 + run.warm_up_overlap)
+    return [number // group % run.chunks for number in range(count)]
+
+
+def stage_memory(run: TrainingRun, stage: int) -> StageMemory:
+    """Return the memory of one rank of a stage at its peak."""
+    model = run.model
+    last, first = stage == run.pipeline - 1, stage == 0
+    chunks = stage_layers(run)[stage]
+    found: Counter[str] = Counter()
+    _add_states(run, [model.layers[i] for chunk in chunks for i in chunk], first, last, found)
+    activations = [_chunk_activations(run, [model.layers[i] for i in chunk]) for chunk in chunks]
+    for chunk in in_flight(run, stage):
+        found.update(activations[chunk])
+    tokens = run.tokens(model.sequence)
+    edge = tokens * model.hidden // run.rows
+    if first and model.dropout:
+        found["activations: dropout masks"] += edge * MASK
+    if run.pipeline > 1:
+        found["communication buffers"] += 2 * edge * HALF
+    if run.masked and run.library == "te":
+        found["attention mask"] += 2 * run.micro_batch * model.sequence * model.sequence * MASK // run.context
+    if model.encoders:
+        encoded = run.tokens(model.layers[0].sequence) * model.hidden // run.rows
+        found["activations: norms"] += 2 * encoded * HALF
+        found["activations: dropout masks"] += encoded * MASK
+    loss = 0
+    if last:
+        found["activations: norms"] += 2 * edge * HALF
+        found.update(_prediction_activations(run))
+        loss = loss_bytes(run)
+        found["deferred logits"] += min(run.deferred_embedding, run.micro_batches) * (
+            tokens * model.vocabulary // run.tensor * HALF + edge * HALF
+        )
+    layers = [model.layers[i] for chunk in chunks for i in chunk]
+    if run.recomputation.offloaded:
+        found["activations: not yet offloaded"] += 2 * max((offloaded_bytes(run, layer) for layer in layers), default=0)
+    if run.sharding == "parameters":
+        found["parameters of one unit in full"] += _largest_unit(run, layers, first, last)
+    widest = max((working(run, layer) for layer in layers), default=0)
+    found["loss" if loss >= widest else "temporary"] += max(loss, widest)
+    found["workspaces"] += WORKSPACES
+    found["inference cache"] += run.reserved
+    if run.frozen:
+        rest = sum(found.values()) - found["weights"]
+        found["weights while loaded"] = max(0, found["weights"] * SINGLE // run.parameter - rest)
+    held = [name for name, nbytes in found.items() if nbytes]
+    return StageMemory(stage, {name: found[name] for name in held})
+
+
+def loss_bytes(run: TrainingRun) -> int:
+    """Return the bytes of the logits and their gradients at the peak of the loss.
+
+    Megatron Core, tensor_parallel/cross_entropy.py: logits in half precision and their exponentials in Float32, which
+    become the gradient in place; the fused version holds the logits in Float32, too. Transformer Engine's writes the
+    gradient over the logits.
+    """
+    elements = run.tokens(run.model.sequence) * run.model.vocabulary // run.tensor
+    if run.loss == "te":
+        return elements * HALF
+    stored_predictions = run.model.predictions * SINGLE
+    return elements * (HALF + SINGLE + (SINGLE if run.loss == "native" else 0) + stored_predictions)
+
+
+def _prediction_activations(run: TrainingRun) -> Counter[str]:
+    """Return the stored bytes of the layers that predict further tokens: two norms, their concatenation, the layer."""
+    model = run.model
+    edge = run.tokens(model.sequence) * model.hidden // run.rows
+    found: Counter[str] = Counter()
+    for _ in range(model.predictions):
+        found["activations: predictions"] += 6 * edge * HALF
+        found["activations: predictions"] += sum(nbytes for _, nbytes in stored(run, model.layers[-1]))
+    return found
+
+
+def offloaded_bytes(run: TrainingRun, layer: ModelLayer) -> int:
+    """Return the bytes of a layer that go to host memory. Those of two layers are on the device: one is computed while
+    the one before it is copied."""
+    whole = replace(run, recomputation=replace(run.recomputation, offloaded=frozenset()))
+    return sum(n for _, n in stored(whole, layer)) - sum(n for _, n in stored(run, layer))
+
+
+def _largest_unit(run: TrainingRun, layers: list[ModelLayer], first: bool, last: bool) -> int:
+    """Return the bytes of weights and gradients of the largest unit that is gathered at once: a layer, or the embedding
+    with the output layer."""
+    outer = stage_parameters(run, [], first, last)[0]
+    return max(outer, *(sum(parameters(run, layer)) for layer in layers)) * (run.parameter + run.gradient)
+
+
+def _add_states(run: TrainingRun, layers: list[ModelLayer], first: bool, last: bool, found: Counter[str]) -> None:
+    """Add weights, gradients and optimizer states."""
+    dense, experts = stage_parameters(run, layers, first, last)
+    share = run.divided or run.data * run.context
+    expert_share = max(
+        1, run.ranks // (run.pipeline * run.expert * run.expert_tensor * max(1, run.data * run.context // share))
+    )
+    if run.frozen:
+        elements = dense + experts + run.frozen
+        found["weights"] += elements * run.parameter
+        return
+    for elements, ranks in ((dense, share), (experts, expert_share)):
+        over = {"none": (1, 1, 1), "states": (1, 1, ranks), "gradients": (1, ranks, ranks)}.get(
+            run.sharding, (ranks,) * 3
+        )
+        found["weights"] += elements * run.parameter // over[0]
+        found["gradients"] += elements * run.gradient // over[1]
+        found["optimizer states"] += elements * run.state // over[2] if run.optimizer != "host" else 0
+
+
+def stage_parameters(run: TrainingRun, layers: list[ModelLayer], first: bool, last: bool) -> tuple[int, int]:
+    """Return the elements of a stage's parameters on one rank: all but experts, and experts."""
+    model, h = run.model, run.model.hidden
+    sums = [parameters(run, layer) for layer in layers]
+    dense, experts = sum(d for d, _ in sums), sum(e for _, e in sums)
+    table = model.vocabulary * h // run.tensor
+    if first:
+        dense += table + (model.positions + model.types) * h
+    for _ in range(model.predictions if last else 0):
+        more = parameters(run, model.layers[-1])
+        dense += more[0] + 2 * h * h // run.tensor + 3 * norm_parameters(run, h)
+        experts += more[1]
+    if last:
+        dense += norm_parameters(run, h) + model.heads * h * (h + 1)
+        dense += table if model.predictions and not first and not model.tied else 0
+        if model.encoders:
+            dense += norm_parameters(run, h)
+        dense += 0 if model.tied and first else table
+    return dense, experts
+
+
+def _chunk_activations(run: TrainingRun, layers: list[ModelLayer]) -> Counter[str]:
+    """Return the stored bytes of a chunk's layers for one micro-batch, by name."""
+    found: Counter[str] = Counter()
+    how = run.recomputation
+    if how.granularity == "full":
+        count = min(how.layers, len(layers)) if how.block else len(layers)
+        inputs = count if how.block else -(-len(layers) // how.layers)
+        edge = run.tokens(layers[0].sequence) * run.model.hidden // run.rows if layers else 0
+        found["activations: residuals"] += inputs * edge * HALF
+        rest = layers[count:]
+    else:
+        rest = layers
+    for layer in rest:
+        for name, nbytes in stored(run, layer):
+            found[f"activations: {name}"] += nbytes
+    return found

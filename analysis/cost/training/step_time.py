@@ -1,0 +1,271 @@
+"""Time of a training step: a roofline of every layer on the device, beside the time in which the host starts kernels.
+
+A chunk of a stage takes the longer of both for a micro-batch. The step is that of the slowest stage under 1F1B, with
+the bubble of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM"
+(2021): (stages - 1) / chunks further micro-batches. Collectives of data parallelism are hidden behind the backward pass
+if the run overlaps them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import field
+
+from mspc.analysis.cost.machine import HOST_COPIES, PRODUCTS, Machine, Rate
+from mspc.analysis.cost.training.layer_costs import HALF, parameters, stored
+from mspc.analysis.cost.training.model_shape import AttentionShape, FeedForwardShape, ModelLayer, TrainingRun
+from mspc.analysis.cost.training.stage_memory import offloaded_bytes, stage_layers, stage_parameters
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import BFLOAT16, FLOAT32
+
+HOST_KERNEL, HOST_LOCAL, HOST_RUN, HOST_STEP = 52e-6, 42e-6, 0.75e-3, 29e-3
+"""Seconds of the host for a kernel of Transformer Engine's modules and of Megatron's own, for a chunk's run on a
+micro-batch, and for a step (data, optimizer, logs). Regression by least absolute errors over the 50 rows of the
+reference whose devices wait for their hosts; equal configurations differ by up to 65 % there."""
+FORWARD_PASSES, BACKWARD_PASSES = 2, 3
+"""Passes over the stored bytes of a layer: written and read forward; read, and their gradients written and read."""
+LOSS_PASSES = {"plain": 54, "native": 34, "te": 10}
+"""Bytes of memory traffic per logit. Plain: conversion to Float32 (6), maximum (4), difference, exponential and
+division in place (24), sum (4), gradient in place (8), conversion back (6), output of the matmul (2)."""
+UPDATE_BYTES = 44
+"""Bytes of memory traffic per element of an Adam update: gradient cleared, summed for its norm and read (12), weights
+and two moments read and written (24), half-precision weights written (2), their copies gathered (6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of a step and of its parts. parts: matmuls, memory, host, bubble, update and exposed communication by
+    dimension; they add up to `seconds`. operations: floating-point operations of the model in a step on all ranks."""
+
+    seconds: float
+    parts: dict[str, float] = field(default_factory=dict[str, float])
+    operations: float = 0.0
+    kernels: int = 0
+    host_bound: bool = False
+
+
+def group_ranks(run: TrainingRun, dimension: str) -> range:
+    """Return the ranks of the first group of a dimension, in Megatron's order: tensor, context, data, pipeline."""
+    strides = {
+        "tensor": (run.tensor, 1), "context": (run.context, run.tensor), "data": (run.data, run.tensor * run.context),
+        "pipeline": (run.pipeline, run.ranks // run.pipeline), "expert": (run.expert, run.expert_tensor),
+    }  # fmt: skip
+    count, stride = strides[dimension]
+    return range(0, count * stride, stride)
+
+
+def kernels(run: TrainingRun, layer: ModelLayer) -> tuple[int, int]:
+    """Return the kernels of a layer's forward and backward pass that the host starts one by one."""
+    forward = 0
+    for mixer in layer.mixers:
+        if isinstance(mixer, AttentionShape):
+            core = 2 if run.backend in ("fused", "flash") else 7
+            rotary = 0 if not mixer.rotated else 2 if run.fused_rotary else 14
+            forward += 8 + core + rotary + 2 * mixer.normalized + (14 if mixer.key_rank else 0)
+        else:
+            forward += 14
+        forward += 2 if run.model.dropout else 1
+    feed = layer.feed
+    if feed is not None:
+        forward += 6 + (2 if run.model.dropout else 1)
+        if feed.experts:
+            forward += (45 if feed.grouped else 15) + (10 if feed.shared else 0)
+            forward += 0 if feed.grouped else 4 * feed.experts // run.expert
+    between = 2 if run.tensor > 1 else 0
+    forward += between * 2 + (6 if run.eight else 0)
+    weights = 4 * (not run.fused_gradients) + 2
+    backward = 2 * forward + weights * (bool(layer.mixers) + bool(feed))
+    if run.recomputation.granularity == "full":
+        backward += forward
+    return forward, backward
+
+
+def layer_operations(run: TrainingRun, layer: ModelLayer) -> tuple[float, float, float]:
+    """Return the floating-point operations of a layer's forward pass for one micro-batch on one rank: matmuls, those of
+    experts, and attention between queries and keys."""
+    tokens = run.tokens(layer.sequence)
+    dense, experts = parameters(run, layer)
+    f = layer.feed
+    routed = 0.0
+    if f is not None and f.experts:
+        one = experts / max(1, f.experts // run.expert)
+        routed = 2.0 * one * tokens / run.rows * f.choices * run.expert_tensor
+    scores = 0.0
+    for mixer in layer.mixers:
+        if isinstance(mixer, AttentionShape):
+            seen = mixer.keys or min(layer.sequence, mixer.window or layer.sequence)
+            width = mixer.queries + mixer.rotary + mixer.values
+            scores += 2.0 * tokens * seen * width * mixer.heads / run.tensor / (2 if mixer.causal else 1)
+        else:
+            scores += 6.0 * tokens * mixer.heads * mixer.head * mixer.state / run.tensor
+    return 2.0 * dense * tokens, routed, scores
+
+
+def model_operations(run: TrainingRun) -> float:
+    """Return the floating-point operations of the model in a step on all ranks, without recomputation."""
+    per_rank = sum(sum(layer_operations(run, layer)) for layer in run.model.layers)
+    model = run.model
+    logits = 2.0 * run.tokens(model.sequence) * model.hidden * model.vocabulary / run.tensor * (1 + model.predictions)
+    if model.predictions:
+        per_rank += model.predictions * sum(layer_operations(run, model.layers[-1]))
+    return 3.0 * (per_rank + logits) * run.micro_batches * run.ranks / run.pipeline
+
+
+def step_time(run: TrainingRun, machine: Machine) -> StepTime:
+    """Return the estimated time of a step and its parts."""
+    stages = [_stage_time(run, machine, stage) for stage in range(run.pipeline)]
+    slowest = max(stages, key=lambda parts: sum(parts.values()))
+    one = sum(slowest.values())
+    count = run.micro_batches
+    parts = Counter({name: seconds * count for name, seconds in slowest.items()})
+    if run.pipeline > 1:
+        parts["bubble"] += one * (run.pipeline - 1) / run.chunks
+        edge = run.tokens(run.model.sequence) * run.model.hidden // run.rows * HALF
+        send = machine.collective_seconds("Send", edge, group_ranks(run, "pipeline")[:2])
+        parts["pipeline"] += 2 * send * (run.pipeline - 1 + count * 0.5 * run.chunks)
+    parts.update(_update_time(run, machine, one))
+    launched = sum(sum(kernels(run, layer)) for layer in run.model.layers) // run.pipeline * count
+    total = sum(parts.values())
+    host = parts["host"] + parts["host of a step"] > 0.5 * (total - parts["bubble"])
+    return StepTime(total, dict(parts), model_operations(run), launched, host)
+
+
+def _stage_time(run: TrainingRun, machine: Machine, stage: int) -> Counter[str]:
+    """Return the seconds of one micro-batch of a stage, forward and backward, by part."""
+    found: Counter[str] = Counter()
+    host = device = 0.0
+    for chunk in stage_layers(run)[stage]:
+        for number in chunk:
+            layer = run.model.layers[number]
+            host += sum(kernels(run, layer)) * (HOST_LOCAL if run.library == "local" else HOST_KERNEL)
+            device += _add_layer(run, machine, layer, found)
+    host = host * (0.25 if run.graphs else 1.0) + HOST_RUN * run.chunks
+    if stage == run.pipeline - 1:
+        for _ in range(run.model.predictions):
+            device += _add_layer(run, machine, run.model.layers[-1], found)
+        device += _add_loss(run, machine, found)
+    if host > device:
+        found["host"] += host - device
+    return found
+
+
+def _add_layer(run: TrainingRun, machine: Machine, layer: ModelLayer, found: Counter[str]) -> float:
+    """Add the parts of a layer's forward and backward pass; return their sum in seconds."""
+    dense, routed, scores = layer_operations(run, layer)
+    again = 1 if run.recomputation.granularity == "full" else 0
+    rate = matmul_rate(run, machine)
+    half = machine.work_rate(PRODUCTS, BFLOAT16)
+    nbytes = sum(n for _, n in stored(run, layer)) * (FORWARD_PASSES * (1 + again) + BACKWARD_PASSES)
+    nbytes += PERMUTED_PASSES * _routed_bytes(run, layer)
+    parts = {
+        "matmuls": ((2 if run.frozen else 3) + again) * (dense + routed / GROUPED_SHARE) / rate.at(dense + routed),
+        "attention": (3.5 + again) * scores / (half.at(scores) * ATTENTION_SHARE),
+        "memory": machine.moving_seconds(nbytes),
+        **_layer_communication(run, machine, layer),
+    }
+    if run.recomputation.offloaded:
+        parts["offload"] = 2 * machine.moving_seconds(offloaded_bytes(run, layer), HOST_COPIES)
+    found.update(parts)
+    return sum(parts.values())
+
+
+ATTENTION_SHARE = 0.75
+"""Share of the rate of matmuls that fused attention reaches: FlashAttention-3 on an H100, 450 to 600 TFLOP/s forward
+and backward (Shah et al., 2024), beside matmuls at 600."""
+EIGHT_BIT_SHARE, FOUR_BIT_SHARE = 2.0, 3.2
+"""Rates of matmuls of 8 and 4 bits beside those of bfloat16: two and four times on the tensor cores (NVIDIA's data
+sheets), of four-bit ones four fifths, as their operands are also rotated and rounded at random."""
+GROUPED_SHARE = 0.5
+"""Rate of the grouped matmuls of experts beside those of dense layers, whose operands have more rows."""
+PERMUTED_PASSES = 12
+"""Passes over the rows that experts read: permuted, sorted by expert, and back, each read and written, forward and
+backward."""
+
+
+def matmul_rate(run: TrainingRun, machine: Machine) -> Rate:
+    """Return the rate of a layer's matmuls in the run's precision."""
+    dtype = BFLOAT16 if run.parameter == 2 else FLOAT32
+    rate = machine.work_rate(PRODUCTS, dtype)
+    share = {"": 1.0, "nvfp4": FOUR_BIT_SHARE}.get(run.eight, EIGHT_BIT_SHARE)
+    return rate if share == 1.0 else Rate(tuple((amount, per * share) for amount, per in rate.points))
+
+
+def _layer_communication(run: TrainingRun, machine: Machine, layer: ModelLayer) -> dict[str, float]:
+    """Return the exposed seconds of a layer's collectives, forward and backward, by dimension."""
+    found: dict[str, float] = {}
+    nbytes = run.tokens(layer.sequence) * run.model.hidden * HALF
+    f: FeedForwardShape | None = layer.feed
+    if run.tensor > 1:
+        times = 2 * (len(layer.mixers) + (f is not None and not (f.experts and run.expert_tensor == 1)))
+        group = group_ranks(run, "tensor")
+        sent = 2 * nbytes * (run.tensor - 1) // run.tensor
+        one = machine.collective_seconds("AllReduce", sent, group)
+        found["tensor"] = one * times * (0.3 if run.overlapped_tensor else 1.0)
+    if f is not None and f.experts and run.expert > 1:
+        rows = _routed_bytes(run, layer)
+        group = group_ranks(run, "expert")
+        hosts = -(-len(group) * run.expert_tensor // (machine.ranks_per_host or run.ranks))
+        if f.dispatcher == "flex" and hosts > 1:
+            rows = int(rows * hosts * (1 - (1 - 1 / hosts) ** f.choices) / f.choices)
+        one = machine.collective_seconds("AlltoAll", rows * (run.expert - 1) // run.expert, group)
+        found["expert"] = 4 * one * (0.3 if run.overlapped_experts else 1.0)
+    if run.context > 1:
+        group = group_ranks(run, "context")
+        keys = sum(2 * a.groups * a.values // run.tensor for a in layer.mixers if isinstance(a, AttentionShape))
+        sent = run.tokens(layer.sequence) * keys * HALF * (run.context - 1)
+        found["context"] = 0.5 * 3 * machine.collective_seconds("AllGather", sent, group)
+    return found
+
+
+def _routed_bytes(run: TrainingRun, layer: ModelLayer) -> int:
+    """Return the bytes of the rows that a rank sends to experts for one micro-batch. A dispatcher that is not "flex"
+    sends a row once to each expert, that one sends it once to each host."""
+    f = layer.feed
+    if f is None or not f.experts:
+        return 0
+    return run.tokens(layer.sequence) * run.model.hidden * HALF // run.rows * f.choices * run.expert_tensor
+
+
+def _add_loss(run: TrainingRun, machine: Machine, found: Counter[str]) -> float:
+    """Add the output layer and the loss of a micro-batch; return their sum in seconds."""
+    model = run.model
+    logits = run.tokens(model.sequence) * model.vocabulary // run.tensor * (1 + model.predictions)
+    operations = 6.0 * logits * model.hidden
+    parts = {
+        "matmuls": operations / machine.work_rate(PRODUCTS, BFLOAT16).at(operations),
+        "loss": machine.moving_seconds(logits * LOSS_PASSES[run.loss]),
+    }
+    found.update(parts)
+    return sum(parts.values())
+
+
+def _update_time(run: TrainingRun, machine: Machine, one: float) -> dict[str, float]:
+    """Return the seconds of the update and of the exposed collectives of data parallelism."""
+    chunks = stage_layers(run)[0]
+    layers = [run.model.layers[i] for chunk in chunks for i in chunk]
+    dense, experts = stage_parameters(run, layers, True, run.pipeline == 1)
+    replicas = run.data * run.context
+    share = replicas if run.sharding != "none" else 1
+    expert_share = max(1, run.ranks // (run.pipeline * run.expert * run.expert_tensor)) if share > 1 else 1
+    if run.frozen:
+        return {"host of a step": HOST_STEP}
+    found = {
+        "host of a step": HOST_STEP,
+        "update": machine.moving_seconds((dense / share + experts / expert_share) * UPDATE_BYTES),
+    }
+    if replicas == 1:
+        return found
+    group = range(0, replicas * run.tensor, run.tensor)
+    elements = dense + experts / max(1, run.expert * run.expert_tensor // run.tensor)
+    sent = elements * (replicas - 1) // replicas
+    reduce = machine.collective_seconds("ReduceScatter", int(sent * run.gradient), group)
+    gather = machine.collective_seconds("AllGather", int(sent * run.parameter), group)
+    if run.sharding == "parameters":
+        gather *= 2 * run.micro_batches
+    if run.sharding == "none":
+        gather = reduce
+    hidden = one * 2 / 3 if run.overlapped_gradients else 0.0
+    found["data"] = max(0.0, reduce - hidden)
+    hidden = one / 3 * (run.micro_batches if run.sharding == "parameters" else 1) if run.overlapped_parameters else 0.0
+    found["data"] += max(0.0, gather - hidden)
+    return found

@@ -1,0 +1,245 @@
+"""`mspc plan` estimates the memory and the step time of a training configuration, and names its mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mspc.analysis.cost.machine import PRODUCTS, Machine
+from mspc.analysis.cost.training.alternatives import Alternative, best
+from mspc.analysis.cost.training.model_shape import TrainingRun
+from mspc.analysis.cost.training.stage_memory import CONTEXT, StageMemory, stage_memory
+from mspc.analysis.cost.training.step_time import StepTime, step_time
+from mspc.commands.report.tables import TextTable, check_json, print_line, print_table, size_text, write_report
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import BFLOAT16
+from mspc.readers.configurations.reading import Configuration, read_arguments, read_configuration, read_preset
+from mspc.search.calibration.machine_file import machine_of
+
+MOST = 5
+"""Most faster settings that are listed."""
+TERA = 1e12
+GROUPS = ("weights", "gradients", "optimizer states", "activations", "loss", "workspaces")
+"""Parts of a stage's memory with a column; the others are added up."""
+DEGREES = ("tensor", "pipeline", "context", "expert", "data", "expert_tensor", "chunks")
+"""Degrees of parallelism, as fields of a run."""
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """Options of `mspc plan`. One of `file`, `arguments` and `preset` names the configuration."""
+
+    file: Path | None = None
+    arguments: Path | None = None
+    preset: str = ""
+    ranks: int | None = None
+    machine: str = ""
+    sequence: int = 0
+    json: Path | None = None
+    better: bool = False
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The estimate of a configuration on a machine."""
+
+    stages: list[StageMemory]
+    time: StepTime
+    tokens: float
+    """Tokens per second and rank."""
+    utilisation: float
+    """Operations of the model by those of which the machine's matmuls in bfloat16 are capable (MFU)."""
+
+    @property
+    def worst(self) -> StageMemory:
+        """The stage with the most memory."""
+        return max(self.stages, key=lambda stage: stage.peak)
+
+
+def plan(request: PlanRequest) -> int:
+    """Print the estimate of a configuration; return the exit status. Raise MspcError with all mistakes in it."""
+    named = [request.file, request.arguments, request.preset or None]
+    if sum(each is not None for each in named) != 1:
+        raise MspcError("name one configuration: a file, --megatron-arguments or --preset")
+    check_json(request.json)
+    machine = machine_of(request.machine)
+    found = _read(request, machine)
+    estimate = estimate_of(found, machine)
+    faster = _faster(found.run, machine, estimate) if request.better else []
+    if request.json != Path("-"):
+        _show(found, estimate, machine)
+        if request.better:
+            _show_faster(found, estimate, faster)
+    if request.json is not None:
+        content = _content(found, estimate, machine)
+        if request.better:
+            content["better"] = [
+                {"settings": changes(found, each.run), "step_seconds": each.seconds, "worst_rank_bytes": each.peak}
+                for each in faster
+            ]
+        write_report(request.json, "plan", content)
+    return 0
+
+
+def _read(request: PlanRequest, machine: Machine) -> Configuration:
+    if request.arguments is not None:
+        return read_arguments(request.arguments, request.ranks, request.sequence)
+    if request.preset:
+        found = read_preset(request.preset, request.ranks, request.sequence)
+        chosen = best(found.run, machine, 1)
+        if not chosen:
+            note = f"{request.ranks or found.run.ranks} ranks are too few; --ranks with more of them works"
+            raise MspcError(f"{request.preset}: no degrees fit into the memory of {machine.name}", notes=[note])
+        return replace(found, run=chosen[0].run)
+    assert request.file is not None
+    return read_configuration(request.file, request.ranks, request.sequence)
+
+
+def estimate_of(found: Configuration, machine: Machine) -> Estimate:
+    """Return the estimate of a configuration on a machine."""
+    run = found.run
+    time = step_time(run, machine)
+    stages = [stage_memory(run, stage) for stage in range(run.pipeline)]
+    samples = run.micro_batch * run.micro_batches * run.data
+    tokens = samples * run.model.sequence / time.seconds / run.ranks
+    best = machine.work_rate(PRODUCTS, BFLOAT16).at(1e12)
+    return Estimate(stages, time, tokens, time.operations / time.seconds / run.ranks / best)
+
+
+def _faster(run: TrainingRun, machine: Machine, estimate: Estimate) -> list[Alternative]:
+    """Return the alternatives that are faster by the same estimate."""
+    return [each for each in best(run, machine, MOST) if each.seconds < 0.99 * estimate.time.seconds]
+
+
+def changes(found: Configuration, run: TrainingRun) -> dict[str, int | str]:
+    """Return the settings that make another run of a configuration, by the names of its tool."""
+    old, settings = found.run, found.settings
+    pairs: list[tuple[str, int | str, int | str]] = [
+        ("tensor-model-parallel-size", old.tensor, run.tensor),
+        ("pipeline-model-parallel-size", old.pipeline, run.pipeline),
+        ("num-virtual-stages-per-pipeline-rank", old.chunks, run.chunks),
+        ("account-for-embedding-in-pipeline-split", _uneven(old), _uneven(run)),
+        ("micro-batch-size", old.micro_batch, run.micro_batch),
+        ("recompute-granularity", old.recomputation.granularity, run.recomputation.granularity or "none"),
+    ]
+    return {settings.shown(name): new for name, before, new in pairs if new != (before or "none")}
+
+
+def _uneven(run: TrainingRun) -> str:
+    return "true" if not run.stages and len(run.model.layers) % (run.pipeline * run.chunks) else "false"
+
+
+def _show_faster(found: Configuration, estimate: Estimate, faster: Sequence[Alternative]) -> None:
+    if not faster:
+        print_line("no other degrees, micro-batches or recomputation are faster and fit")
+        return
+    rows = [
+        (f"{each.seconds:.4g} s", f"{estimate.time.seconds / each.seconds:.2f}", size_text(each.peak),
+         ", ".join(f"{name} {value}" for name, value in changes(found, each.run).items()))
+        for each in faster
+    ]  # fmt: skip
+    print()
+    print_table(TextTable("faster settings that fit", ("step", "speed-up", "worst rank", "settings"), rows, (0, 1, 2)))
+
+
+def _show(found: Configuration, estimate: Estimate, machine: Machine) -> None:
+    run, time = found.run, estimate.time
+    degrees = {name: getattr(run, name) for name in DEGREES[:5]}
+    shown = ", ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+    print_line(f"{found.name}: {found.family}, {run.ranks} ranks ({shown or 'no parallelism'}), {machine.name}")
+    print_line(f"{run.micro_batches} micro-batches of {run.micro_batch} x {run.model.sequence} tokens a rank")
+    print()
+    print_table(memory_table(estimate.stages))
+    worst = estimate.worst.peak + CONTEXT
+    limit = machine.capacity
+    fits = "" if not limit else f", {worst / limit:.0%} of {size_text(limit)}" + (": too much" if worst > limit else "")
+    print()
+    with_context = f"{size_text(worst)} with the CUDA context{fits}"
+    print_line(f"worst rank: {size_text(estimate.worst.peak)} allocated, {with_context}")
+    print()
+    print_table(time_table(time))
+    rate = time.operations / time.seconds / run.ranks / TERA
+    print()
+    print_line(
+        f"{time.seconds:.4g} s a step, {estimate.tokens:,.0f} tokens/s a rank, {rate:.3g} TFLOP/s of the model a rank, "
+        f"{estimate.utilisation:.0%} of the rate of its matmuls"
+    )
+    print_line(f"limited by {limiting_part(time)}; {time.kernels:,} kernels of layers a rank and step")
+    for note in found.notes:
+        print_line(f"note: {note}")
+
+
+def memory_table(stages: Sequence[StageMemory]) -> TextTable:
+    """Return the table of memory: a row for each stage, equal ones together."""
+    rows: list[tuple[str, ...]] = []
+    numbers: list[list[int]] = []
+    for stage in stages:
+        sums = [_group(stage.parts, name) for name in GROUPS]
+        figures = [*sums, stage.peak - sum(sums), stage.peak]
+        cells = tuple(size_text(figure) if figure else "-" for figure in figures)
+        if rows and rows[-1][1:] == cells:
+            numbers[-1].append(stage.stage)
+        else:
+            numbers.append([stage.stage])
+            rows.append(("", *cells))
+        first, last = numbers[-1][0], numbers[-1][-1]
+        rows[-1] = (f"{first}" if first == last else f"{first}-{last}", *cells)
+    columns = ("stage", "weights", "gradients", "states", "activations", "loss", "workspace", "other", "peak")
+    return TextTable("memory of a rank", columns, rows, numbers=tuple(range(1, len(columns))))
+
+
+def _group(parts: Mapping[str, int], name: str) -> int:
+    return sum(nbytes for part, nbytes in parts.items() if part.split(":")[0] == name)
+
+
+def time_table(time: StepTime) -> TextTable:
+    """Return the table of times: a row for each part of the step, the longest first."""
+    rows = [
+        (_part_text(name), f"{seconds * 1e3:,.1f} ms", f"{seconds / time.seconds:.1%}")
+        for name, seconds in sorted(time.parts.items(), key=lambda part: -part[1])
+        if seconds >= 0.001 * time.seconds
+    ]
+    return TextTable("time of a step", ("part", "time", "share"), rows, numbers=(1, 2))
+
+
+def _part_text(name: str) -> str:
+    """Return the name of a part of a step for people."""
+    exposed = ("tensor", "expert", "context", "pipeline", "data")
+    return f"exposed communication, {name}" if name in exposed else name
+
+
+def limiting_part(time: StepTime) -> str:
+    """Return the part that limits the step."""
+    if time.host_bound:
+        return "the host, which starts kernels more slowly than the device runs them"
+    return _part_text(max(time.parts, key=lambda name: time.parts[name]))
+
+
+def _content(found: Configuration, estimate: Estimate, machine: Machine) -> dict[str, Any]:
+    run, time = found.run, estimate.time
+    return {
+        "configuration": found.name,
+        "family": found.family,
+        "machine": machine.name,
+        "ranks": run.ranks,
+        "degrees": {name: getattr(run, name) for name in DEGREES},
+        "micro_batches": run.micro_batches,
+        "memory": {
+            "worst_rank_bytes": estimate.worst.peak,
+            "last_stage_bytes": estimate.stages[-1].peak,
+            "context_bytes": CONTEXT,
+            "capacity_bytes": machine.capacity,
+            "stages": [{"stage": s.stage, "peak_bytes": s.peak, "parts": s.parts} for s in estimate.stages],
+        },
+        "step_seconds": time.seconds,
+        "parts_seconds": time.parts,
+        "tokens_per_second_and_rank": estimate.tokens,
+        "model_flops_per_second_and_rank": time.operations / time.seconds / run.ranks,
+        "model_flops_utilisation": estimate.utilisation,
+        "host_bound": time.host_bound,
+        "kernels": time.kernels,
+        "notes": list(found.notes),
+    }

@@ -1,0 +1,383 @@
+"""Reader of Megatron-LM's arguments: a file of command-line arguments, or a `model_config.yaml` of its tests.
+
+Defaults and derived values are those of megatron/training/arguments.py and megatron/core/transformer/
+transformer_config.py (Megatron-LM, August 2026).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mspc.analysis.cost.training.model_shape import (
+    AttentionShape,
+    FeedForwardShape,
+    MambaShape,
+    ModelLayer,
+    ModelShape,
+    Recomputation,
+    TrainingRun,
+)
+from mspc.readers.configurations.settings import Setting, Settings
+
+VOCABULARIES = {"gpt": 50257, "bert": 30522, "t5": 28996 + 2}
+"""Rows of the vocabulary if no argument states them, before padding: GPT-2's; BERT's uncased; BERT's cased with the two
+tokens that begin and end a sentence, as the tokenizers of Megatron's tests of the three families have them."""
+
+CLIP = 304_000_000
+"""Elements of CLIP ViT-L/14's image encoder (Radford et al., "Learning Transferable Visual Models From Natural Language
+Supervision", 2021)."""
+BERT = ((1024, 24, 16, 512), (768, 12, 12, 512))
+"""Hidden size, layers, heads and positions of BERT large and base (Devlin et al., 2019). Megatron's arguments are the
+same for BERT and GPT; the script that is started decides."""
+PUBLISHED = {
+    (6144, 48, 24576, 0): 256000, (4096, 32, 14336, 8): 32000, (6144, 48, 16384, 8): 32768, (4096, 32, 11008, 0): 32000,
+    (4096, 32, 14336, 0): 128256, (8192, 64, 28672, 0): 128256, (16384, 128, 53248, 0): 128256,
+    (7168, 128, 18432, 256): 129280, (7168, 128, 18432, 64): 129280,
+}  # fmt: skip
+"""Rows of the vocabularies of published models, by hidden size, heads, feed-forward width and experts: Nemotron-4 15B,
+Mixtral 8x7B and 8x22B, LLaMA 2 7B, LLaMA 3 8B, 70B and 405B, DeepSeek-V3 (technical reports and model cards)."""
+
+
+def argument_settings(text: str) -> Iterator[Setting]:
+    """Yield the arguments of a file: `--name`, `--name value` or `--name=value` on each line."""
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split("#")[0].strip().rstrip("\\").split(None, 1)
+        if not words:
+            continue
+        name, equals, value = words[0].partition("=")
+        if not name.startswith("--"):
+            yield Setting(name, True, number)
+            continue
+        rest = value if equals else words[1].strip().strip("'\"") if len(words) > 1 else True
+        yield Setting(name[2:].replace("_", "-"), rest, number)
+
+
+def family(found: Settings) -> str:
+    """Return the family of model that the arguments describe: "t5", "bert", "hybrid" or "gpt"."""
+    if "encoder-num-layers" in found or "decoder-num-layers" in found or "vocab-extra-ids" in found:
+        return "t5"
+    if "hybrid-override-pattern" in found or "hybrid-layer-pattern" in found or "is-hybrid-model" in found:
+        return "hybrid"
+    names = ("hidden-size", "num-layers", "num-attention-heads", "max-position-embeddings")
+    sizes = [found.count(name) for name in names]
+    if tuple(sizes) in BERT and found.text("position-embedding-type", "learned_absolute") == "learned_absolute":
+        found.notes.append("taken for BERT, whose sizes these are")
+        return "bert"
+    return "gpt"
+
+
+def read_megatron(found: Settings, ranks: int, sequence: int = 0, kind: str = "") -> TrainingRun:
+    """Return the run that the arguments describe. Raise MspcError with all mistakes."""
+    kind = kind or family(found)
+    tensor = found.count("tensor-model-parallel-size", 1)
+    run = _Reader(found, ranks, sequence, kind, tensor).run()
+    found.check()
+    return run
+
+
+class _Reader:
+    """One reading of Megatron's arguments."""
+
+    def __init__(self, found: Settings, ranks: int, sequence: int, kind: str, tensor: int) -> None:
+        self.found, self.ranks, self.kind, self.tensor = found, ranks, kind, tensor
+        self.hidden = found.count("hidden-size", 1024)
+        self.heads = found.count("num-attention-heads", 16)
+        self.gated = found.flag("swiglu") or found.flag("geglu")
+        gated_width = int(4 * self.hidden * 2 / 3) // 64 * 64
+        self.width = found.count("ffn-hidden-size", gated_width if found.flag("swiglu") else 4 * self.hidden)
+        self.sequence = sequence or found.count("seq-length") or found.count("encoder-seq-length", 1024)
+        self.local = "local" in (found.text("transformer-impl", "transformer_engine"), found.text("spec"))
+
+    def run(self) -> TrainingRun:
+        """Return the run."""
+        found = self.found
+        provider = found.text("model-provider", "gpt")
+        model = self.model() if provider != "llava_vlm" else self.vision_model()
+        pipeline = found.count("pipeline-model-parallel-size", 1)
+        micro = found.count("micro-batch-size", 1)
+        context = found.count("context-parallel-size", 1)
+        expert = found.count("expert-model-parallel-size", 1)
+        data = max(1, self.ranks // (self.tensor * pipeline * context))
+        sharding = "none"
+        if found.flag("use-distributed-optimizer"):
+            sharding = "states"
+        if found.flag("use-megatron-fsdp") or found.flag("use-custom-fsdp"):
+            sharding = {"optim": "states", "optim_grads": "gradients", "optim_grads_params": "parameters"}.get(
+                found.text("data-parallel-sharding-strategy", "no_shard"), "none"
+            )
+        if found.flag("use-torch-fsdp2"):
+            sharding = "parameters"
+        half = found.flag("bf16") or found.flag("fp16")
+        instances = found.count("num-distributed-optimizer-instances", 1)
+        stages = self.layout(model, pipeline)
+        per_chunk = found.count("num-layers-per-virtual-pipeline-stage")
+        chunks = found.count("num-virtual-stages-per-pipeline-rank", 1)
+        if per_chunk and pipeline > 1:
+            chunks = max(1, len(model.layers) // pipeline // per_chunk)
+        if stages:
+            chunks = len(stages[0])
+        sequence_parallel = found.flag("sequence-parallel") and self.tensor > 1
+        return TrainingRun(
+            model=model, ranks=self.ranks, micro_batch=micro,
+            global_batch=self.batch(micro * data), tensor=self.tensor,
+            pipeline=pipeline, context=context, expert=expert,
+            expert_tensor=found.count("expert-tensor-parallel-size", self.tensor),
+            chunks=chunks, group=found.count("microbatch-group-size-per-virtual-pipeline-stage"), stages=stages,
+            first_layers=found.count("decoder-first-pipeline-num-layers"),
+            last_layers=found.count("decoder-last-pipeline-num-layers"),
+            sequence_parallel=sequence_parallel, sharding=sharding,
+            divided=data * context // instances if sharding != "none" else 0,
+            optimizer=found.text("optimizer", "adam"), parameter=2 if half else 4,
+            gradient=2 if self.half_gradients() else 4, state=self.state_bytes(half),
+            eight=found.text("fp8-recipe", "delayed") if "fp8-format" in found else "",
+            eight_parameters=found.flag("fp8-param-gather"),
+            fused_gradients=not found.flag("no-gradient-accumulation-fusion"),
+            loss=self.loss(), backend=self.backend(), library="local" if self.local else "te",
+            fused_rotary=not found.flag("no-rope-fusion"),
+            masked=not found.flag("no-create-attention-mask-in-dataloader"),
+            overlapped_gradients=found.flag("overlap-grad-reduce"),
+            overlapped_parameters=found.flag("overlap-param-gather"),
+            overlapped_tensor=found.flag("tp-comm-overlap"),
+            overlapped_experts=found.flag("overlap-moe-expert-parallel-comm"),
+            frozen=CLIP + model.hidden * (1024 + model.hidden) if provider == "llava_vlm" else 0,
+            warm_up_overlap=found.flag("overlap-p2p-communication-warmup-flush"),
+            deferred_embedding=self.deferred(), reserved=self.reserved(),
+            graphs=found.text("cuda-graph-impl", "none") != "none" or found.flag("enable-cuda-graph"),
+            recomputation=self.recomputation(),
+        )  # fmt: skip
+
+    def batch(self, least: int) -> int:
+        """Return the global batch; the first of a schedule."""
+        schedule = self.found.text("step-batch-size-schedule")
+        if schedule:
+            return int(schedule.split()[0].split(":")[1])
+        return self.found.count("global-batch-size", least)
+
+    def half_gradients(self) -> bool:
+        """Return if gradients are summed in half precision: with fp16 unless told otherwise, with bf16 if told so."""
+        found = self.found
+        fp32 = found.flag("accumulate-allreduce-grads-in-fp32")
+        return found.flag("grad-reduce-in-bf16") or (found.flag("fp16") and not fp32)
+
+    def state_bytes(self, half: bool) -> int:
+        """Return the bytes of optimizer states of an element: Float32 weights beside half ones, and two moments."""
+        moments = {"sgd": 1, "muon": 1, "dist_muon": 1}.get(self.found.text("optimizer", "adam"), 2)
+        return 4 * (moments + half)
+
+    def deferred(self) -> int:
+        """Return the micro-batches whose weight gradient of the output layer is computed at the end: 0 is all."""
+        if not self.found.flag("defer-embedding-wgrad-compute"):
+            return 0
+        return self.found.count("wgrad-deferral-limit", 0, 0) or 1 << 30
+
+    def reserved(self) -> int:
+        """Return the bytes of the key and value cache of reinforcement learning; 40 GiB unless told otherwise."""
+        if not self.found.flag("perform-rl-step"):
+            return 0
+        return int(self.found.number("inference-dynamic-batching-buffer-size-gb", 40.0) * (1 << 30))
+
+    def loss(self) -> str:
+        """Return the implementation of the loss."""
+        if not self.found.flag("cross-entropy-loss-fusion"):
+            self.found.raw("cross-entropy-fusion-impl")
+            return "plain"
+        return self.found.text("cross-entropy-fusion-impl", "native", ("native", "te"))
+
+    def backend(self) -> str:
+        """Return the attention's implementation."""
+        named = self.found.text("attention-backend", "auto", ("auto", "flash", "fused", "unfused", "local"))
+        if self.local or named == "local":
+            return "flash" if self.found.flag("use-flash-attn") and self.local else "local"
+        if named == "auto":
+            return "flash" if self.found.flag("use-flash-attn") else "fused"
+        return named
+
+    def recomputation(self) -> Recomputation:
+        """Return the recomputation and offloading."""
+        found = self.found
+        granularity = found.text("recompute-granularity", "", ("selective", "full"))
+        if found.flag("recompute-activations"):
+            granularity = granularity or "selective"
+        modules = found.names("recompute-modules") if granularity == "selective" else []
+        if granularity == "selective" and not modules:
+            modules = ["core_attn"]
+        offloaded = found.names("offload-modules") if found.flag("fine-grained-activation-offloading") else []
+        return Recomputation(
+            granularity, frozenset(modules), found.text("recompute-method") == "block",
+            found.count("recompute-num-layers", 1), frozenset(offloaded),
+        )  # fmt: skip
+
+    def model(self) -> ModelShape:
+        """Return the sizes of the model."""
+        found, kind = self.found, self.kind
+        rotary = found.text("position-embedding-type", "learned_absolute")
+        if found.flag("use-rotary-position-embeddings"):
+            rotary = "rope"
+        layers, encoders = self.layers(rotary == "rope")
+        positions = found.count("max-position-embeddings", self.sequence) if rotary == "learned_absolute" else 0
+        tied = not found.flag("untie-embeddings-and-output-weights")
+        sequence = self.sequence
+        if kind == "t5":
+            sequence = found.count("decoder-seq-length", 128)
+        predictions = found.count("mtp-num-layers", 0, 0)
+        return ModelShape(
+            family=kind, hidden=self.hidden, vocabulary=self.vocabulary(), layers=layers, sequence=sequence,
+            positions=0 if kind == "hybrid" else positions, types=2 if kind == "bert" else 0,
+            tied=tied, biased=not found.flag("disable-bias-linear"), query_biased=found.flag("add-qkv-bias"),
+            rms=found.text("normalization", "LayerNorm") == "RMSNorm",
+            dropout=found.number("hidden-dropout", 0.1), attention_dropout=found.number("attention-dropout", 0.1),
+            heads=2 if kind == "bert" else 0, predictions=predictions, encoders=encoders,
+        )  # fmt: skip
+
+    def vision_model(self) -> ModelShape:
+        """Return the language model of Megatron's LLaVA example, Vicuna 7B, whatever the other arguments say."""
+        sequence = self.found.count("total-seq-length", self.sequence)
+        layer = ModelLayer(
+            sequence, (AttentionShape(32, 32, 128, 128, rotated=True),), FeedForwardShape(11008, True, "silu")
+        )
+        return ModelShape(
+            family="llava", hidden=4096, vocabulary=32256, layers=(layer,) * 32, sequence=sequence, tied=True,
+            biased=False, rms=True, dropout=0.0, attention_dropout=0.0,
+        )  # fmt: skip
+
+    def vocabulary(self) -> int:
+        """Return the padded rows of the embedding."""
+        found = self.found
+        padded = found.count("padded-vocab-size")
+        if padded:
+            return padded
+        default = VOCABULARIES.get(self.kind, VOCABULARIES["gpt"])
+        if self.kind == "gpt":
+            sizes = self.hidden, self.heads, self.width, found.count("num-experts")
+            default = PUBLISHED.get(sizes, default)
+        if "vocab-size" not in found:
+            found.notes.append(
+                f"the tokenizer is not read: the vocabulary has {default:,} rows; --vocab-size states it"
+            )
+        rows = found.count("vocab-size", default)
+        rows += found.count("vocab-extra-ids", 0, 0)
+        multiple = found.count("make-vocab-size-divisible-by", 128) * self.tensor
+        return -(-rows // multiple) * multiple
+
+    def layers(self, rotated: bool) -> tuple[tuple[ModelLayer, ...], int]:
+        """Return all layers, and the number of those that are an encoder's."""
+        found = self.found
+        dense = FeedForwardShape(self.width, self.gated, self.activation())
+        if self.kind == "t5":
+            count = found.count("encoder-num-layers") or found.count("num-layers", 12)
+            second = found.count("decoder-num-layers", count)
+            short = found.count("decoder-seq-length", 128)
+            here = found.count("encoder-seq-length", self.sequence)
+            own = self.attention(rotated, False)
+            causal = self.attention(rotated, True)
+            cross = AttentionShape(own.heads, own.groups, own.queries, own.values, causal=False, cross=True, keys=here)
+            encoder = ModelLayer(here, (own,), dense)
+            return (encoder,) * count + (ModelLayer(short, (causal, cross), dense),) * second, count
+        count = found.count("num-layers", 12)
+        if self.kind == "hybrid":
+            pattern = found.text("hybrid-override-pattern") or found.text("hybrid-layer-pattern")
+            return tuple(self.hybrid(letter, rotated, dense) for letter in pattern.replace("|", "").split("/")[0]), 0
+        attention = self.attention(rotated, self.kind != "bert")
+        window = int(next(iter(re.findall(r"\d+", found.text("window-size"))), 0))
+        local = replace(attention, window=window)
+        expert = self.experts()
+        every = found.count("window-attn-skip-freq", 0, 0)
+        return tuple(
+            ModelLayer(
+                self.sequence,
+                (local if window and (not every or (number + 1) % every) else attention,),
+                expert if expert is not None and has else dense,
+            )
+            for number, has in enumerate(self.expert_layers(count))
+        ), 0
+
+    def hybrid(self, letter: str, rotated: bool, dense: FeedForwardShape) -> ModelLayer:
+        """Return the layer of a letter of a hybrid pattern: M, *, - or E."""
+        found = self.found
+        if letter == "M":
+            head = found.count("mamba-head-dim", 64)
+            heads = found.count("mamba-num-heads", 2 * self.hidden // head)
+            shape = MambaShape(heads, head, found.count("mamba-state-dim", 128), found.count("mamba-num-groups", 8))
+            return ModelLayer(self.sequence, (shape,))
+        if letter == "*":
+            return ModelLayer(self.sequence, (self.attention(rotated, True),))
+        return ModelLayer(self.sequence, (), self.experts() if letter == "E" else dense)
+
+    def activation(self) -> str:
+        """Return the name of the activation."""
+        if self.gated:
+            return "silu"
+        return "squared_relu" if self.found.flag("squared-relu") else "gelu"
+
+    def attention(self, rotated: bool, causal: bool) -> AttentionShape:
+        """Return the sizes of the attention."""
+        found = self.found
+        head = found.count("kv-channels", self.hidden // self.heads)
+        if found.flag("multi-latent-attention"):
+            return AttentionShape(
+                self.heads, self.heads, found.count("qk-head-dim", 128), found.count("v-head-dim", 128),
+                query_rank=found.count("q-lora-rank", 0), key_rank=found.count("kv-lora-rank", 512),
+                rotary=found.count("qk-pos-emb-head-dim", 64), rotated=True, causal=causal,
+            )  # fmt: skip
+        groups = found.count("num-query-groups", 1) if found.flag("group-query-attention") else self.heads
+        return AttentionShape(
+            self.heads, groups, head, head, rotated=rotated, normalized=found.flag("qk-layernorm"), causal=causal
+        )
+
+    def experts(self) -> FeedForwardShape | None:
+        """Return the sizes of a layer of experts, or None if there are none."""
+        found = self.found
+        count = found.count("num-experts")
+        if not count:
+            return None
+        return FeedForwardShape(
+            found.count("moe-ffn-hidden-size", self.width), self.gated, self.activation(), experts=count,
+            choices=found.count("moe-router-topk", 2), shared=found.count("moe-shared-expert-intermediate-size", 0, 0),
+            grouped=found.flag("moe-grouped-gemm"), dispatcher=found.text("moe-token-dispatcher-type", "allgather"),
+        )  # fmt: skip
+
+    def expert_layers(self, count: int) -> list[bool]:
+        """Return if each layer has experts, by `moe-layer-freq`: a period, or an expression of lists."""
+        text = self.found.text("moe-layer-freq", "1").replace(" ", "")
+        if text.isdigit():
+            return [number % int(text) == 0 for number in range(count)]
+        found: list[bool] = []
+        for items, times in re.findall(r"\[([01,]*)\](?:\*(\d+))?", text):
+            found += [item == "1" for item in items.split(",") if item] * int(times or 1)
+        if len(found) != count:
+            self.found.mistake("moe-layer-freq", f"names {len(found)} layers of {count}", f"it has {count} entries")
+            return [True] * count
+        return found
+
+    def layout(self, model: ModelShape, pipeline: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Return the layers of every chunk of a custom layout such as `Et*3|(tt|)*6mL`, or () without one."""
+        text = self.found.text("pipeline-model-parallel-layout")
+        if not text:
+            return ()
+        parts = expanded_layout(text).split("|")
+        if len(parts) % pipeline:
+            self.found.mistake("pipeline-model-parallel-layout", f"has {len(parts)} parts",
+                               f"a multiple of {pipeline} stages works")  # fmt: skip
+            return ()
+        start = 0
+        found: list[list[tuple[int, ...]]] = [[] for _ in range(pipeline)]
+        for number, part in enumerate(parts):
+            size = part.count("t")
+            found[number % pipeline].append(tuple(range(start, start + size)))
+            start += size
+        if start != len(model.layers):
+            self.found.mistake("pipeline-model-parallel-layout", f"has {start} layers",
+                               f"the model has {len(model.layers)}")  # fmt: skip
+            return ()
+        return tuple(map(tuple, found))
+
+
+def expanded_layout(text: str) -> str:
+    """Return a layout without repetitions: `(tt|)*2` and `t*3` are written out."""
+    text = text.replace(" ", "").replace(",", "")
+    while (found := re.search(r"\(([^()]*)\)\*(\d+)|([A-Za-z|])\*(\d+)", text)) is not None:
+        part, times = (found[1], found[2]) if found[2] else (found[3], found[4])
+        text = text[: found.start()] + part * min(int(times), 4096) + text[found.end() :]
+    return text

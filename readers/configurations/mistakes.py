@@ -1,0 +1,219 @@
+"""Mistakes in configurations: the rules that Megatron Core enforces when it starts, and slips that it does not notice.
+
+Each is named by setting, with the value that works. The rules are those of `validate_args` in
+megatron/training/arguments.py, `TransformerConfig.__post_init__`, and megatron/core/parallel_state.py.
+"""
+
+from __future__ import annotations
+
+from mspc.analysis.cost.training.model_shape import AttentionShape, TrainingRun
+from mspc.ir.diagnostics import nearest
+from mspc.readers.configurations.known_arguments import IGNORED_PREFIXES, KNOWN
+from mspc.readers.configurations.settings import Settings
+
+HOST_RANKS = 8
+"""Ranks of a host, if the number of ranks is not stated."""
+TENSOR, PIPELINE, CONTEXT = "tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size"
+EXPERT, EXPERT_TENSOR = "expert-model-parallel-size", "expert-tensor-parallel-size"
+PER_CHUNK, CHUNKS = "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank"
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """Return the largest divisor of a number that is at most `most`, at least 1."""
+    return next((d for d in range(max(1, min(number, most)), 1, -1) if number % d == 0), 1)
+
+
+def check_settings(found: Settings, ranks: int | None) -> int:
+    """Record mistakes in single settings and pairs of them; return the number of ranks: as stated, or the fewest whole
+    hosts that the degrees divide."""
+    tensor, pipeline, context = found.count(TENSOR, 1), found.count(PIPELINE, 1), found.count(CONTEXT, 1)
+    expert = found.count(EXPERT, 1)
+    expert_tensor = found.count(EXPERT_TENSOR, tensor)
+    dense, sparse = tensor * pipeline * context, expert * expert_tensor * pipeline
+    stated = found.count("world-size") or None
+    ranks = ranks or stated
+    if ranks is None:
+        ranks = HOST_RANKS
+        while (ranks % dense or ranks % sparse) and ranks < 1 << 24:
+            ranks += HOST_RANKS
+        found.notes.append(f"the number of ranks is not stated: {ranks}, the fewest hosts that fit; --ranks states it")
+    if ranks % dense:
+        product = f"{tensor} x pipeline {pipeline} x context {context} = {dense}"
+        found.mistake(TENSOR, f"{product} does not divide {ranks} ranks",
+                      f"--ranks {-(-ranks // dense) * dense} works")  # fmt: skip
+    elif ranks % sparse and found.count("num-experts"):
+        name = EXPERT if EXPERT in found else EXPERT_TENSOR
+        right = largest_divisor(ranks // (pipeline * expert_tensor) or 1, expert)
+        product = f"{expert} x expert tensor {expert_tensor} x pipeline {pipeline} = {sparse}"
+        found.mistake(name, f"{product} does not divide {ranks} ranks",
+                      f"{EXPERT} {right} works, or --ranks {-(-ranks // sparse) * sparse}")  # fmt: skip
+    _check_pairs(found, tensor, pipeline, expert)
+    _check_names(found)
+    found.check()
+    return ranks
+
+
+def _check_pairs(found: Settings, tensor: int, pipeline: int, expert: int) -> None:
+    """Record settings that contradict each other."""
+    if found.flag("fp16") and found.flag("bf16"):
+        found.mistake("fp16", "and bf16 are both set", "set one of them")
+    if (PER_CHUNK in found or CHUNKS in found) and pipeline == 1:
+        # Megatron resets both without a pipeline, which the author of the file did not mean.
+        found.notes.append(f"{found.shown(PER_CHUNK if PER_CHUNK in found else CHUNKS)} has no effect with one stage")
+    if PER_CHUNK in found and CHUNKS in found:
+        found.mistake(PER_CHUNK, f"and {CHUNKS} are both set", "set one of them")
+    if found.flag("sequence-parallel") and tensor == 1:
+        found.notes.append(f"{found.shown('sequence-parallel')} has no effect without tensor parallelism")
+    if expert > 1 and "num-experts" not in found and not found.flag("use-checkpoint-args"):
+        found.mistake(
+            EXPERT, f"is {expert} but the model has no experts", f"set {found.prefix}num-experts, or {EXPERT} 1"
+        )
+    trains = not any(name.startswith("inference-") for name in found.by_name)
+    if found.count("num-experts") and tensor > 1 and trains and not found.flag("sequence-parallel"):
+        found.mistake("sequence-parallel", "is not set, but experts with tensor parallelism need it", "set it")
+    if "num-query-groups" in found and not found.flag("group-query-attention"):
+        found.notes.append(f"{found.shown('num-query-groups')} has no effect without group-query-attention")
+    if found.text("recompute-granularity") == "full" and "recompute-method" not in found:
+        found.mistake("recompute-granularity", "is full without a method", "set recompute-method to uniform or block")
+    if found.text("recompute-granularity") == "selective" and "recompute-method" in found:
+        found.mistake("recompute-method", "is set with selective recomputation", "leave it out, or recompute full")
+    if found.flag("overlap-param-gather") and not (
+        found.flag("use-distributed-optimizer") or found.flag("use-megatron-fsdp") or found.flag("use-torch-fsdp2")
+    ):
+        found.mistake("overlap-param-gather", "needs the distributed optimizer", "set use-distributed-optimizer")
+    elif found.flag("overlap-param-gather") and not found.flag("overlap-grad-reduce"):
+        found.mistake("overlap-param-gather", "needs overlapped gradients", "set overlap-grad-reduce")
+    overlaps = found.flag("overlap-moe-expert-parallel-comm")
+    if overlaps and expert == 1:
+        found.mistake("overlap-moe-expert-parallel-comm", "needs expert parallelism", f"set {EXPERT}")
+    dispatcher = found.text("moe-token-dispatcher-type", "allgather", ("allgather", "alltoall", "flex"))
+    if overlaps and expert > 1 and dispatcher == "allgather":
+        found.mistake("overlap-moe-expert-parallel-comm", "needs another dispatcher than allgather",
+                      "set moe-token-dispatcher-type to alltoall")  # fmt: skip
+    if found.flag("moe-shared-expert-overlap") and dispatcher != "alltoall":
+        found.mistake("moe-shared-expert-overlap", f"needs the alltoall dispatcher, not {dispatcher}",
+                      "set moe-token-dispatcher-type to alltoall")  # fmt: skip
+    if found.count("num-distributed-optimizer-instances", 1) > 1 and not found.flag("use-distributed-optimizer"):
+        found.mistake("num-distributed-optimizer-instances", "needs the distributed optimizer",
+                      "set use-distributed-optimizer")  # fmt: skip
+    if found.flag("fp8-param-gather") and "fp8-format" not in found:
+        found.mistake("fp8-param-gather", "is set without 8-bit matmuls", "set fp8-format")
+    if found.flag("tp-comm-overlap") and not found.flag("sequence-parallel"):
+        found.mistake("tp-comm-overlap", "needs sequence parallelism", "set sequence-parallel")
+
+
+def _check_names(found: Settings) -> None:
+    """Record settings that look like a slip of the pen for a known one, and note those that are not known."""
+    unknown: list[str] = []
+    for name, setting in found.by_name.items():
+        if name in KNOWN or name.startswith(IGNORED_PREFIXES):
+            continue
+        near = nearest(name, KNOWN)
+        if near and setting.line and len(near[0]) > 6 and _one_slip(name, near[0]):
+            found.mistake(name, "is no setting", f"{found.prefix}{near[0]} is one")
+        else:
+            unknown.append(found.shown(name))
+    if unknown:
+        found.notes.append(f"not known, so ignored: {', '.join(sorted(unknown))}")
+
+
+def _one_slip(name: str, other: str) -> bool:
+    """Return if two names differ in one letter, or in two that change places."""
+    if abs(len(name) - len(other)) > 1:
+        return False
+    start = next((i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), min(len(name), len(other)))
+    a, b = name[start:], other[start:]
+    return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
+
+
+def check_run(found: Settings, run: TrainingRun) -> None:
+    """Record sizes that the degrees do not divide."""
+    _check_attention(found, run)
+    _check_layers(found, run)
+    _check_batch(found, run)
+    model, tensor = run.model, run.tensor
+    sequence = "seq-length" if "seq-length" in found else "encoder-seq-length"
+    parts = run.rows * (2 * run.context if run.context > 1 else 1)
+    if model.sequence % parts:
+        right = -(-model.sequence // parts) * parts
+        found.mistake(sequence, f"is {model.sequence}, no multiple of {parts}, the shares of tensor and context "
+                      "parallelism", f"{right} works")  # fmt: skip
+    if model.positions and model.positions < model.sequence:
+        found.mistake("max-position-embeddings", f"is {model.positions}, less than {model.sequence} tokens",
+                      f"{model.sequence} works")  # fmt: skip
+    for layer in model.layers:
+        f = layer.feed
+        if f is None:
+            continue
+        degree = run.expert_tensor if f.experts else tensor
+        if f.width % degree:
+            name = "moe-ffn-hidden-size" if f.experts else "ffn-hidden-size"
+            found.mistake(name, f"is {f.width}, no multiple of tensor parallelism {degree}",
+                          f"{-(-f.width // degree) * degree} works")  # fmt: skip
+            break
+    _check_experts(found, run)
+
+
+def _check_experts(found: Settings, run: TrainingRun) -> None:
+    f = next((layer.feed for layer in run.model.layers if layer.feed is not None and layer.feed.experts), None)
+    if f is None:
+        return
+    if f.experts % run.expert:
+        found.mistake(EXPERT, f"is {run.expert}, no divisor of {f.experts} experts",
+                      f"{largest_divisor(f.experts, run.expert)} works")  # fmt: skip
+    if f.choices > f.experts:
+        found.mistake("moe-router-topk", f"is {f.choices}, more than {f.experts} experts", f"{f.experts} works")
+    groups = found.count("moe-router-num-groups")
+    if groups and f.experts % groups:
+        found.mistake("moe-router-num-groups", f"is {groups}, no divisor of {f.experts} experts",
+                      f"{largest_divisor(f.experts, groups)} works")  # fmt: skip
+
+
+def _check_attention(found: Settings, run: TrainingRun) -> None:
+    mixers = [m for layer in run.model.layers for m in layer.mixers if isinstance(m, AttentionShape)]
+    if not mixers:
+        return
+    a, tensor = mixers[0], run.tensor
+    if a.heads % tensor:
+        found.mistake(TENSOR, f"is {tensor}, no divisor of {a.heads} attention heads",
+                      f"{largest_divisor(a.heads, tensor)} works")  # fmt: skip
+    elif not a.key_rank and a.groups % tensor and tensor % a.groups:
+        found.mistake(TENSOR, f"is {tensor}, no divisor of {a.groups} query groups",
+                      f"{largest_divisor(a.groups, tensor)} works")  # fmt: skip
+    elif not a.key_rank and a.groups < tensor and found.prefix != "--":
+        found.mistake(TENSOR, f"is {tensor}, more than {a.groups} query groups", f"{a.groups} works")
+    if a.heads % a.groups:
+        found.mistake("num-query-groups", f"is {a.groups}, no divisor of {a.heads} attention heads",
+                      f"{largest_divisor(a.heads, a.groups)} works")  # fmt: skip
+    if "kv-channels" not in found and not a.key_rank and run.model.hidden % a.heads:
+        found.mistake("num-attention-heads", f"is {a.heads}, no divisor of hidden size {run.model.hidden}",
+                      f"{largest_divisor(run.model.hidden, a.heads)} works")  # fmt: skip
+
+
+def _check_layers(found: Settings, run: TrainingRun) -> None:
+    count = len(run.model.layers)
+    if run.stages or run.model.encoders:
+        return
+    first, last = run.first_layers, run.last_layers
+    between = run.pipeline - bool(first) - bool(last)
+    per_chunk = found.count(PER_CHUNK)
+    if per_chunk and run.pipeline > 1 and count // run.pipeline % per_chunk:
+        right = largest_divisor(count // run.pipeline, per_chunk)
+        found.mistake(PER_CHUNK, f"is {per_chunk}, no divisor of the {count // run.pipeline} layers of a stage",
+                      f"{right} works")  # fmt: skip
+    rest = count - first - last
+    uneven = found.flag("account-for-embedding-in-pipeline-split") or found.flag("account-for-loss-in-pipeline-split")
+    if between and rest % (between * (1 if first or last else run.chunks)) and not uneven:
+        right = largest_divisor(count, run.pipeline)
+        found.mistake("num-layers", f"is {count}, which {run.pipeline} stages of {run.chunks} chunks do not divide",
+                      f"{PIPELINE} {right} works, or {-(-count // run.pipeline) * run.pipeline} layers")  # fmt: skip
+
+
+def _check_batch(found: Settings, run: TrainingRun) -> None:
+    least = run.micro_batch * run.data
+    if run.global_batch % least and "step-batch-size-schedule" not in found:
+        found.mistake("global-batch-size", f"is {run.global_batch}, no multiple of micro-batch {run.micro_batch} x "
+                      f"{run.data} data-parallel ranks", f"{-(-run.global_batch // least) * least} works")  # fmt: skip
+    elif run.chunks > 1 and run.micro_batches < run.pipeline:
+        few = f"gives {run.micro_batches} micro-batches, fewer than {run.pipeline} stages"
+        found.mistake("global-batch-size", f"{few}, which interleaving needs", f"{least * run.pipeline} works")

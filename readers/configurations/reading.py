@@ -1,0 +1,152 @@
+"""Reading of a configuration of any family: the format is found by the file's name and content."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mspc.analysis.cost.training.model_shape import TrainingRun
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import shown_path
+from mspc.ir.late_dataclass import dataclass
+from mspc.readers.configurations.bridge import is_row, row_settings
+from mspc.readers.configurations.hugging_face import (
+    accelerate_settings,
+    deepspeed_settings,
+    is_accelerate,
+    is_deepspeed,
+    is_model,
+    model_settings,
+)
+from mspc.readers.configurations.megatron import argument_settings, read_megatron
+from mspc.readers.configurations.mistakes import HOST_RANKS, check_run, check_settings, largest_divisor
+from mspc.readers.configurations.other_trainers import (
+    is_maxtext,
+    is_mindformers,
+    is_titan,
+    maxtext_settings,
+    mindformers_settings,
+    titan_settings,
+)
+from mspc.readers.configurations.presets import preset_settings
+from mspc.readers.configurations.settings import Setting, Settings
+from mspc.readers.configurations.text_formats import file_values
+
+LARGEST = 10 * 1024 * 1024
+"""Most bytes of a configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A configuration that was read. notes: settings that have no effect here, and assumptions."""
+
+    name: str
+    family: str
+    run: TrainingRun
+    settings: Settings
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Assumptions of the reader."""
+        return self.settings.notes
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file. Raise MspcError if it cannot be read."""
+    shown = shown_path(path)
+    try:
+        if path.is_dir():
+            raise MspcError(f"{shown} is a folder", notes=["name the configuration's file"])
+        if path.stat().st_size > LARGEST:
+            raise MspcError(f"{shown} has more than {LARGEST:,} bytes, so it is no configuration")
+        return path.read_bytes().decode()
+    except FileNotFoundError:
+        raise MspcError(f"there is no configuration {shown!r}", code="E0101") from None
+    except UnicodeDecodeError as error:
+        raise MspcError(f"{shown} is no text: byte {error.start} is not UTF-8") from None
+    except OSError as error:
+        raise MspcError(f"cannot read {shown}: {error.strerror}") from None
+
+
+def read_arguments(path: Path, ranks: int | None, sequence: int) -> Configuration:
+    """Return the run that a file of Megatron-LM's arguments describes, one argument on each line."""
+    return megatron_configuration(shown_path(path), list(argument_settings(text_of(path))), ranks, sequence, "--")
+
+
+def read_preset(name: str, ranks: int | None, sequence: int, more: Sequence[Setting] = ()) -> Configuration:
+    """Return the run of a published model."""
+    settings = {setting.name: setting for setting in (*preset_settings(name), *more)}
+    # Two samples a rank, unless a setting says otherwise.
+    settings.setdefault("global-batch-size", Setting("global-batch-size", 2 * (ranks or HOST_RANKS)))
+    if ranks is not None and "num-experts" in settings:
+        degree = largest_divisor(int(settings["num-experts"].value), min(ranks, 64))
+        settings.setdefault("expert-model-parallel-size", Setting("expert-model-parallel-size", degree))
+    return megatron_configuration(name, list(settings.values()), ranks, sequence, "--")
+
+
+def megatron_configuration(
+    name: str, found: Sequence[Setting], ranks: int | None, sequence: int, prefix: str, family: str = "Megatron-LM"
+) -> Configuration:
+    """Return the configuration of settings with Megatron's names. Raise MspcError with all mistakes."""
+    settings = Settings(name, found, prefix)
+    ranks = check_settings(settings, ranks)
+    run = read_megatron(settings, ranks, sequence)
+    check_run(settings, run)
+    settings.check()
+    return Configuration(name, family, replace(run), settings)
+
+
+def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configuration:
+    """Return the run that a file describes. Raise MspcError if its family is not known, or with all mistakes in it."""
+    text, shown = text_of(path), shown_path(path)
+    if text.lstrip().startswith("--"):
+        return read_arguments(path, ranks, sequence)
+    if path.suffix == ".jsonl":
+        raise MspcError(f"{shown} has several rows", notes=["put one of them into a file of its own"])
+    found = file_values(shown, text, path.suffix)
+    if is_row(found.by_path):
+        row = {key: setting.value for key, setting in found.by_path.items()}
+        return megatron_configuration(shown, list(row_settings(row)), ranks, sequence, "", "Megatron-Bridge")
+    arguments = [
+        Setting(key.rpartition("--")[2].replace("_", "-"), setting.value, setting.line)
+        for key, setting in ((setting.name, setting) for setting in (*found.twice, *found.by_path.values()))
+        if key.startswith(("MODEL_ARGS.--", "--"))
+    ]
+    if arguments:
+        return megatron_configuration(shown, [s for s in arguments if s.value is not False], ranks, sequence, "--")
+    if is_model(found):
+        return megatron_configuration(shown, list(model_settings(found)), ranks, sequence, "", "Hugging Face")
+    ranks = ranks or found.count("num_processes") or HOST_RANKS
+    for fits, read, family in TOOLS:
+        if fits(found):
+            settings = [*_model_beside(path, family), *read(found, ranks)]
+            return megatron_configuration(shown, settings, ranks, sequence, "", family)
+    raise MspcError(
+        f"{shown} is no configuration of a family that is read",
+        notes=["families: Megatron-LM, Megatron-Bridge, Hugging Face, " + ", ".join(family for _, _, family in TOOLS)],
+    )
+
+
+TOOLS = (
+    (is_titan, titan_settings, "torchtitan"),
+    (is_maxtext, maxtext_settings, "MaxText"),
+    (is_mindformers, mindformers_settings, "mindformers"),
+    (is_deepspeed, deepspeed_settings, "DeepSpeed"),
+    (is_accelerate, accelerate_settings, "accelerate"),
+)
+"""Families by the keys of their files; the first that fits is read."""
+WITHOUT_MODEL = ("DeepSpeed", "accelerate")
+"""Families whose files do not describe a model."""
+
+
+def _model_beside(path: Path, family: str) -> list[Setting]:
+    """Return the settings of the `config.json` beside a file that does not describe its model, or []. Raise MspcError
+    if there is none."""
+    if family not in WITHOUT_MODEL:
+        return []
+    model = path.parent / "config.json"
+    if not model.is_file():
+        note = "put the config.json of the Hugging Face model into the same folder"
+        raise MspcError(f"{shown_path(path)} does not describe a model", notes=[note])
+    return list(model_settings(file_values(shown_path(model), text_of(model), ".json")))

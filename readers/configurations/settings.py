@@ -1,0 +1,166 @@
+"""Settings of a configuration file with their lines, read by name and type, and the mistakes found in them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
+
+MOST = 10**9
+"""Largest size that a setting may have. Larger ones are slips of the finger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting of a file. name: by Megatron's name, which all readers use. line: its number in the file, or 0.
+    shown: its name in the file, if that differs."""
+
+    name: str
+    value: Any
+    line: int = 0
+    shown: str = ""
+
+
+class Values:
+    """The values of a file by dotted path, with their lines."""
+
+    def __init__(self, file: str, by_path: Mapping[str, Setting], twice: Iterable[Setting] = ()) -> None:
+        self.file, self.by_path, self.twice = file, by_path, list(twice)
+
+    def __contains__(self, path: str) -> bool:
+        return path in self.by_path
+
+    def value(self, path: str) -> Any:
+        """Return the value at a path, or None."""
+        return self.by_path[path].value if path in self.by_path else None
+
+    def line(self, path: str) -> int:
+        """Return the line of a path, or 0."""
+        return self.by_path[path].line if path in self.by_path else 0
+
+    def under(self, name: str, path: str, value: Any = None) -> Setting:
+        """Return a setting with Megatron's name and the place of a path; its value, unless another is given."""
+        return Setting(name, self.value(path) if value is None else value, self.line(path), path)
+
+    def count(self, path: str, default: int = 0) -> int:
+        """Return an integer of at least 1; the default for none, -1, 0 and "auto". Raise MspcError for another one."""
+        value = self.value(path)
+        if value in (None, "auto", -1, 0) and value is not False:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.wrong(path, f"is {value!r}; it is an integer of at least 1")
+        return value
+
+    def wrong(self, path: str, problem: str) -> MspcError:
+        """Return the error of a mistake at a path."""
+        line = self.line(path)
+        return MspcError(f"{self.file}:{line}: {path} {problem}" if line else f"{self.file}: {path} {problem}")
+
+
+class Settings:
+    """Settings by name. Reading one marks it as used; mistakes are collected, so that all are reported together."""
+
+    def __init__(self, file: str, found: Iterable[Setting], prefix: str = "") -> None:
+        self.file, self.prefix = file, prefix
+        self.by_name: dict[str, Setting] = {}
+        self.used: set[str] = set()
+        self.mistakes: list[str] = []
+        self.notes: list[str] = []
+        for setting in found:
+            before = self.by_name.get(setting.name)
+            if before is not None and before.value != setting.value and before.line and setting.line:
+                first = f"{self.shown(setting.name)} is {before.value!r} on line {before.line}"
+                self.notes.append(f"{first} and {setting.value!r} on line {setting.line}, which counts")
+            self.by_name[setting.name] = setting
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.by_name
+
+    def mistake(self, name: str, problem: str, right: str, setting: Setting | None = None) -> None:
+        """Record a mistake in a setting. right: the value that works."""
+        found = setting or self.by_name.get(name)
+        place = f"{self.file}:{found.line}" if found is not None and found.line else self.file
+        self.mistakes.append(f"{place}: {self.shown(name)} {problem}; {right}")
+
+    def shown(self, name: str) -> str:
+        """Return the name of a setting as the file has it."""
+        found = self.by_name.get(name)
+        return found.shown if found is not None and found.shown else self.prefix + name
+
+    def check(self) -> None:
+        """Raise MspcError with all mistakes, if there are any."""
+        if self.mistakes:
+            first, *rest = self.mistakes
+            raise MspcError(first, notes=rest)
+
+    def raw(self, name: str) -> Any:
+        """Return the value as read, or None."""
+        self.used.add(name)
+        setting = self.by_name.get(name)
+        return None if setting is None else setting.value
+
+    def text(self, name: str, default: str = "", choices: Iterable[str] = ()) -> str:
+        """Return a text; one of `choices` if there are any."""
+        value = self.raw(name)
+        if value is None:
+            return default
+        text, known = str(value), list(choices)
+        if known and text not in known:
+            near = difflib.get_close_matches(text, known, 1)
+            self.mistake(name, f"is {text!r}", f"it is one of {', '.join(near or known)}")
+            return default
+        return text
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """Return a switch."""
+        value = self.raw(name)
+        if value is None:
+            return default
+        if isinstance(value, bool):
+            return value
+        text = str(value).lower()
+        if text not in ("true", "false", "1", "0", "yes", "no"):
+            self.mistake(name, f"is {value!r}", "it is true or false")
+        return text in ("true", "1", "yes")
+
+    def count(self, name: str, default: int = 0, least: int = 1) -> int:
+        """Return an integer of at least `least`."""
+        value = self.raw(name)
+        if value is None:
+            return default
+        try:
+            number = int(str(value).replace("_", ""))
+        except ValueError:
+            self.mistake(name, f"is {value!r}", f"it is an integer of at least {least}")
+            return default
+        if not least <= number <= MOST:
+            self.mistake(name, f"is {number:,}", f"it is between {least} and {MOST:,}")
+            return default
+        return number
+
+    def number(self, name: str, default: float = 0.0) -> float:
+        """Return a number."""
+        value = self.raw(name)
+        if value is None:
+            return default
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            self.mistake(name, f"is {value!r}", "it is a number")
+            return default
+
+    def names(self, name: str) -> list[str]:
+        """Return a list of words, `[a b]`, `a,b` or a list."""
+        value = self.raw(name)
+        if value is None:
+            return []
+        if isinstance(value, (list, tuple)):
+            return [str(item) for item in value]
+        return str(value).strip("[]").replace(",", " ").split()
+
+    def unused(self) -> list[Setting]:
+        """Return the settings that no one read, by line."""
+        return sorted((s for n, s in self.by_name.items() if n not in self.used), key=lambda s: (s.line, s.name))
