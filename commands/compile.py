@@ -12,7 +12,14 @@ from functools import partial
 from pathlib import Path
 
 from mspc.commands.captured import ValuesOfRanks
-from mspc.commands.options import NOTHING_SAID, ImportOptions, is_capture, is_imported, target_name
+from mspc.commands.options import (
+    NOTHING_SAID,
+    ImportOptions,
+    is_capture,
+    is_imported,
+    is_stablehlo,
+    target_name,
+)
 from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.summary import print_summary
 from mspc.commands.report.tables import check_json, print_report, write_report
@@ -118,6 +125,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
         for text in first.compiled.traced.warnings:
             print(f"warning: {text}", file=sys.stderr)
     is_module = not timed and (is_imported(found.target) or options.imported.torch)
+    is_module = is_module and not is_stablehlo(found.target)
     notes = _write_others(options, first.compiled, captured.script, is_module)
     if options.json is None and loudness.quiet:
         return  # nobody reads the table
@@ -340,6 +348,10 @@ def _own_launch(target: NamedTarget | Path, options: CompileOptions, session: Se
         from mspc.commands.captured import capture_step  # late, as above
 
         return capture_step(target, session)
+    if is_stablehlo(target) or options.imported.jax:
+        from mspc.commands.stablehlo import capture_stablehlo  # late: few networks come from JAX
+
+        return capture_stablehlo(target, options.imported, options.inputs, session)
     if is_imported(target) or options.imported.torch:
         from mspc.commands.imported import capture_imported  # late: few networks come from PyTorch
 

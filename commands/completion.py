@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-SCRIPTS = (".py", ".pt2")
+SCRIPTS = (".py", ".pt2", ".mlir")
 GRAPHS = (".ir",)
 
 

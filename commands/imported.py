@@ -63,7 +63,7 @@ def capture_imported(
         # If a batch is in parts, every rank has a slice of each part, which no slice of the batch contains.
         if options.accumulate != 1:
             return "full_batch"
-        return plans[0].inputs(types) if plans else _sharded_batch(types, session.size)
+        return plans[0].inputs(types) if plans else sharded_batch(types, session.size)
 
     captured = capture_made(make, path, session, data)
     context = captured.context
@@ -152,7 +152,7 @@ def _of_function(target: NamedTarget, to: Path) -> ExportedProgram:
                    own_plan=exported.own_plan)  # fmt: skip
 
 
-def _sharded_batch(types: Sequence[TensorType], ranks: int) -> str | tuple[Any, ...]:
+def sharded_batch(types: Sequence[TensorType], ranks: int) -> str | tuple[Any, ...]:
     """Return the sharding of inputs: those with the batch of the first one over all ranks, or "full_batch" for none."""
     batch = next((type.shape[0] for type in types if type.shape), 0)
     if not batch or batch % ranks:

@@ -27,7 +27,7 @@ Ranks = Annotated[
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="TARGET", help="A script, a network in it: 'net.py:Net(32, 16)', or model.pt2.",
+        metavar="TARGET", help="A script, a network in it: 'net.py:Net(32, 16)', model.pt2 or step.mlir.",
         autocompletion=complete_script,
     ),
 ]
@@ -97,6 +97,8 @@ AllRows = Annotated[bool, typer.Option("--all", help="Print every row, not a sum
 
 EXPORTED = ".pt2"
 """Suffix of files with exported programs."""
+STABLEHLO = ".mlir"
+"""Suffix of texts of StableHLO."""
 Sizes = Annotated[
     list[str] | None,
     typer.Option(
@@ -133,6 +135,9 @@ Loaded = Annotated[
 FromTorch = Annotated[
     bool, typer.Option("--torch", help="TARGET is 'model.py:make', which gives a module of PyTorch and its inputs.")
 ]
+FromJax = Annotated[
+    bool, typer.Option("--jax", help="TARGET is 'step.py:lowered', the result of jax.jit(step).lower(...).")
+]
 LayerStyles = Annotated[
     str,
     typer.Option(
@@ -160,7 +165,7 @@ class ImportOptions:
     loss, optimizer, precision, accumulate: as in `Training`. sizes: symbols (`x.0`) with their numbers. torch: the
     target is a function that returns a module. load: a checkpoint with tensors that replace the weights. plan: a file
     with the sharding of layers, or `own` for the plan of the model itself. device: for which it is compiled, "cpu",
-    "gpu" or "".
+    "gpu" or "". jax: the target is a step that JAX has lowered, or a function that returns one.
     """
 
     loss: str = ""
@@ -172,13 +177,14 @@ class ImportOptions:
     load: Path | None = None
     plan: str = ""
     device: str = ""
+    jax: bool = False
 
     @property
     def given(self) -> str:
         """The first option that is given."""
         options = {"--torch": self.torch, "--loss": self.loss, "--optimizer": self.optimizer, "--size": self.sizes}
         options |= {"--precision": self.precision, "--accumulate": self.accumulate != 1, "--load": self.load}
-        options |= {"--plan": self.plan, "--device": self.device}
+        options |= {"--plan": self.plan, "--device": self.device, "--jax": self.jax}
         return next((name for name, value in options.items() if value), "")
 
 
@@ -187,7 +193,7 @@ NOTHING_SAID = ImportOptions()
 
 def import_options(
     loss: str, optimizer: str, sizes: Sequence[str] | None, torch: bool, precision: str = "", accumulate: int = 1,
-    load: Path | None = None, plan: str = "", device: str = "",
+    load: Path | None = None, plan: str = "", device: str = "", jax: bool = False,
 ) -> ImportOptions:  # fmt: skip
     """Return the options of a command line. Raise MspcError if a size or the device is invalid."""
     if device not in ("", "cpu", "gpu"):
@@ -200,7 +206,12 @@ def import_options(
             raise MspcError(f"cannot read --size {text!r:.60}", notes=["write the size and a number: x.0=8"])
         if found.setdefault(name.strip(), number) != number:
             raise MspcError(f"--size gives {name.strip():.60} two numbers")
-    return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate, load, plan, device)
+    return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate, load, plan, device, jax)
+
+
+def is_stablehlo(target: NamedTarget | Path) -> TypeGuard[Path]:
+    """Return whether a target is a text of StableHLO, by its suffix."""
+    return isinstance(target, Path) and target.suffix == STABLEHLO
 
 
 def is_capture(target: NamedTarget | Path) -> TypeGuard[Path]:
@@ -209,10 +220,11 @@ def is_capture(target: NamedTarget | Path) -> TypeGuard[Path]:
 
 
 def is_imported(target: NamedTarget | Path) -> bool:
-    """Return whether a target is an exported program (by its suffix, or an archive) or a folder of Hugging Face."""
+    """Return whether a target is an exported program (by its suffix, or an archive), a folder of Hugging Face, or a text
+    of StableHLO."""
     if not isinstance(target, Path):
         return False
-    if target.suffix == EXPORTED or os.path.isfile(target / CONFIG):
+    if target.suffix in (EXPORTED, STABLEHLO) or os.path.isfile(target / CONFIG):
         return True
     if not os.path.isfile(target):  # opening a pipe, for example, could block forever
         return False

@@ -65,6 +65,7 @@ def check(
     optimizer: opts.OptimizerText = "",
     plan: opts.LayerStyles = "",
     torch: opts.FromTorch = False,
+    jax: opts.FromJax = False,
     strategies: opts.StrategiesFile = None,
     json: opts.JsonFile = None,
     all_rows: opts.AllRows = False,
@@ -83,7 +84,7 @@ def check(
         "max-bytes": max_bytes, "max-memory": max_memory, "max-collectives": counts, "max-step": max_step,
         "max-idle": max_idle, "forbid": forbid,
     }  # fmt: skip
-    imported = opts.import_options(loss, optimizer, size, torch, plan=plan)
+    imported = opts.import_options(loss, optimizer, size, torch, plan=plan, jax=jax)
     compiling = CompileOptions(
         ranks, inputs=tuple(input_ or ()), strategies=strategies, loudness=Loudness(verbose, quiet), imported=imported
     )

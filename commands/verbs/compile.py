@@ -54,6 +54,7 @@ def compile_(
     accumulate: opts.Accumulated = 1,
     load: opts.Loaded = None,
     torch: opts.FromTorch = False,
+    jax: opts.FromJax = False,
     device: opts.CompiledFor = "",
     json: opts.JsonFile = None,
     strategies: opts.StrategiesFile = None,
@@ -79,7 +80,7 @@ def compile_(
             inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
             strategies=strategies, schedule=schedule, machine=machine,
             loudness=Loudness(verbose, quiet), all_rows=all_rows, out_torch=out_torch,
-            imported=opts.import_options(loss, optimizer, size, torch, precision, accumulate, load, plan, device),
+            imported=opts.import_options(loss, optimizer, size, torch, precision, accumulate, load, plan, device, jax=jax),
         ),
     )
     leave_out_loaded()  # the process ends

@@ -31,6 +31,7 @@ EveryRow = Annotated[bool, typer.Option("--all", help="Print every row, not a su
 def diff(
     first: First, second: Second, ranks: opts.Ranks = None, input_: opts.Inputs = None, size: opts.Sizes = None,
     loss: opts.LossName = "", optimizer: opts.OptimizerText = "", plan: TwoStyles = None, torch: opts.FromTorch = False,
+    jax: opts.FromJax = False,
     json: opts.JsonFile = None, html: Page = None, machine: opts.MachineName = "", every_row: EveryRow = False,
     verbose: opts.Verbose = False, quiet: opts.Quiet = False,
 ) -> None:  # fmt: skip
@@ -47,7 +48,7 @@ def diff(
     made = [
         CompileOptions(
             ranks, inputs=tuple(input_ or ()), loudness=Loudness(verbose, quiet),
-            imported=opts.import_options(loss, optimizer, size, torch, plan=each),
+            imported=opts.import_options(loss, optimizer, size, torch, plan=each, jax=jax),
         )
         for each in plans
     ]

@@ -17,7 +17,7 @@ def run(
     target: Annotated[
         Path,
         typer.Argument(
-            metavar="TARGET", help="A script, or the folder of a compile.", autocompletion=complete_script
+            metavar="TARGET", help="A script, the folder of a compile, or step.mlir.", autocompletion=complete_script
         ),
     ],
     script_arguments: opts.ScriptArguments = None,
@@ -86,6 +86,18 @@ def run(
             target, data=data, synthetic=synthetic, steps=steps, save=save, save_outputs=save_outputs,
             simulate=simulate, ranks=ranks, wishes=wishes, profile=profiled,
         )  # fmt: skip
+        return
+    if opts.is_stablehlo(target):
+        from mspc.commands.compile import CompileOptions
+        from mspc.commands.facts.reading import compiled_folder
+        from mspc.commands.report.verbosity import Loudness
+        from mspc.commands.run import run_directory
+
+        with compiled_folder(str(target), CompileOptions(ranks=ranks, loudness=Loudness(False, True))) as folder:
+            run_directory(
+                folder, data=data, synthetic=synthetic or data is None, steps=steps, save=save,
+                save_outputs=save_outputs, simulate=simulate, ranks=ranks, wishes=wishes, profile=profiled,
+            )  # fmt: skip
         return
     if data or synthetic or steps or save or save_outputs:
         raise MspcError(

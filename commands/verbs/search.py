@@ -70,6 +70,7 @@ def search(
     accumulate: opts.Accumulated = 1,
     plan: opts.LayerStyles = "",
     torch: opts.FromTorch = False,
+    jax: opts.FromJax = False,
     json: opts.JsonFile = None,
     quiet: opts.Quiet = False,
 ) -> None:
@@ -89,7 +90,7 @@ def search(
     common = CompileOptions(
         inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()),
         loudness=Loudness(False, quiet),
-        imported=opts.import_options(loss, optimizer, size, torch, precision, accumulate, plan=plan),
+        imported=opts.import_options(loss, optimizer, size, torch, precision, accumulate, plan=plan, jax=jax),
     )  # fmt: skip
     options = SearchOptions(
         common, ranks_of(ranks), top, free, machine, memory_of(memory), meshes_of(mesh), time_limit,

@@ -29,6 +29,7 @@ def verify(
     accumulate: opts.Accumulated = 1,
     load: opts.Loaded = None,
     torch: opts.FromTorch = False,
+    jax: opts.FromJax = False,
     strategies: opts.StrategiesFile = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the compared data and weights.")] = 0,
     against: Annotated[
@@ -56,7 +57,7 @@ def verify(
     options = CompileOptions(
         ranks=ranks,
         inputs=tuple(input_ or ()),
-        imported=opts.import_options(loss, optimizer, size, torch, precision, accumulate, load, plan),
+        imported=opts.import_options(loss, optimizer, size, torch, precision, accumulate, load, plan, jax=jax),
         json=json,
         strategies=strategies,
         script_arguments=tuple(script_arguments or ()),

@@ -38,6 +38,7 @@ def view(
     optimizer: opts.OptimizerText = "",
     plan: opts.LayerStyles = "",
     torch: opts.FromTorch = False,
+    jax: opts.FromJax = False,
     strategies: opts.StrategiesFile = None,
     verbose: opts.Verbose = False,
     quiet: opts.Quiet = False,
@@ -50,6 +51,6 @@ def view(
 
     common = CompileOptions(
         ranks=ranks, inputs=tuple(input_ or ()), script_arguments=tuple(script_arguments or ()), strategies=strategies,
-        loudness=Loudness(verbose, quiet), imported=opts.import_options(loss, optimizer, size, torch, plan=plan),
+        loudness=Loudness(verbose, quiet), imported=opts.import_options(loss, optimizer, size, torch, plan=plan, jax=jax),
     )  # fmt: skip
     view_target(target, ViewOptions(common, machine, profile, proof, out, open_))

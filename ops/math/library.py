@@ -45,13 +45,15 @@ class LibraryRow:
     """One function. run: returns an array or a tuple of arrays, for (operands, settings). types: the types of its
     results, for (types of operands, settings); None for an elementwise function. gradients: returns the gradient of
     each operand or None, for (operands, results, gradients of results, settings). is_counted: the numbers of the
-    operands give the shapes of the results, which must be the given ones."""
+    operands give the shapes of the results, which must be the given ones. rule: the sharding rule, for (types of
+    operands, settings); None if operands must be whole."""
 
     run: Callable[..., Any]
     types: Callable[..., ResultTypes] | None = None
     gradients: Callable[..., Sequence[Any]] | None = None
     samples: tuple[Sample, ...] = ()
     is_counted: bool = False
+    rule: Callable[..., str] | None = None
 
 
 def scipy_module(name: str) -> Any:
@@ -74,11 +76,15 @@ class LibraryFunction(Op):
     @property
     def row(self) -> LibraryRow:
         """Return the row. Raise MspcError if there is none."""
+        if self.function.startswith("xla."):
+            importlib.import_module("mspc.ops.math.xla_functions")  # late: few networks come from XLA
         if self.function not in FUNCTIONS:
             raise MspcError(f"{self.name}: there is no function {self.function!r:.60}")
         return FUNCTIONS[self.function]
 
     def rule(self, *types: TensorType) -> str:
+        if self.row.rule is not None:
+            return self.row.rule(*types, *self.options)
         if self.row.types is None:
             return broadcast_rule(tuple(type.shape for type in types))
         return whole_rule(types, [shape for _, shape in self.row.types(*types, *self.options)])
@@ -834,6 +840,6 @@ CHOICES = {
 """Functions that choose, count or reduce elements by other elements."""
 
 FUNCTIONS: dict[str, LibraryRow] = {**SPECIAL, **COMPLEX, **LINEAR, **CHOICES}
-"""All functions by their names."""
+"""All functions by their names. `ops/math/xla_functions.py` adds those of XLA."""
 
 LibraryFunction.samples = tuple(each for row in FUNCTIONS.values() for each in row.samples)

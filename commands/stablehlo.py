@@ -1,0 +1,126 @@
+"""StableHLO programs as targets of commands: texts that JAX writes, and functions that give a lowered step."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from mspc.commands.options import ImportOptions, target_name
+from mspc.engine.capture import CapturedCall, NamedTarget, capture_made
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import TensorType
+from mspc.mindspore_api.setting_kind import say_once
+from mspc.mindspore_api.state import Session
+
+PYTHON = "MSPC_JAX_PYTHON"
+"""Environment variable with the Python that has JAX; without it, it is the one that runs mspc."""
+_LONGEST = 600
+"""Seconds that a script may take to lower a step."""
+_SCRIPT = """
+import json, runpy, sys
+path, name, args, keywords, to = json.loads(sys.argv[1])
+sys.path.insert(0, path.rpartition("/")[0] or ".")
+found = runpy.run_path(path, run_name="mspc_target")
+if name not in found:
+    sys.exit(f"{path} defines no {name!r}")
+made = found[name]
+if not hasattr(made, "as_text") and not hasattr(made, "mlir_module"):
+    made = made(*args, **keywords)
+if hasattr(made, "lower") and not hasattr(made, "as_text"):
+    made = made.lower()
+if hasattr(made, "as_text"):
+    text = made.as_text(debug_info=True)
+elif hasattr(made, "mlir_module"):
+    text = made.mlir_module()
+else:
+    sys.exit(f"{name} gives {type(made).__name__}, not the result of jax.jit(step).lower(...) or jax.export")
+with open(to, "w") as file:
+    file.write(text)
+"""
+
+
+def capture_stablehlo(
+    target: NamedTarget | Path, options: ImportOptions, inputs: Sequence[str], session: Session
+) -> CapturedCall:
+    """Return the call of a step with global inputs, sharded as the text says, else by the batch if the number of ranks
+    divides it.
+
+    Raises:
+        MspcError: the program cannot be read, is made for another number of devices, or an option does not fit it.
+    """
+    name = target_name(target)
+    if inputs:
+        raise MspcError(f"--input is for a network in a script; {name} knows its inputs")
+    other = replace(options, jax=False, device="").given
+    if other:
+        raise MspcError(f"{other} is for a network of PyTorch, and {name} is a program of JAX", code="E0107")
+    path = target if isinstance(target, Path) else target.path
+    layouts: list[Any] = []
+
+    def make() -> tuple[Any, Sequence[TensorType]]:
+        from mspc.readers.stablehlo.network import StableHloNetwork  # late: few networks come from JAX
+
+        module = _module(target)
+        partitions = module.partitions
+        if partitions and not session.launched:
+            session.size = partitions
+        ranks = session.size
+        if partitions and ranks not in (1, partitions):
+            say_once("partitions", f"{name} is sharded for {partitions} devices, and there are {ranks} ranks: its "
+                     "shardings are left out")  # fmt: skip
+        network = StableHloNetwork(module, ranks, not partitions or ranks == partitions)
+        if network.ranks > 1 and network.has_shardings:
+            layouts.extend(network.input_layouts())
+        return network, network.input_types
+
+    def data(types: Sequence[TensorType]) -> str | tuple[Any, ...]:
+        from mspc.commands.imported import sharded_batch  # late: as above
+
+        if layouts:
+            return tuple((1,) * type.rank if each is None else each for type, each in zip(types, layouts, strict=True))
+        return sharded_batch(types, session.size)
+
+    captured = capture_made(make, path, session, data)
+    context = captured.context
+    if layouts:  # what the text leaves open follows what it says
+        context = replace(context, parallel_mode="auto_parallel", search_mode="sharding_propagation")
+    if options.device:
+        context = replace(context, device_target=options.device.upper())
+    return replace(captured, context=context)
+
+
+def _module(target: NamedTarget | Path) -> Any:
+    """Return the module of a target."""
+    from mspc.readers.stablehlo.text_reader import read_module, read_text  # late: as above
+
+    if isinstance(target, Path):
+        return read_module(target)
+    return read_text(lowered_text(target), target_name(target))
+
+
+def lowered_text(target: NamedTarget) -> str:
+    """Return the text of a step that a script lowers, in a process of a Python with JAX. Raise MspcError if it fails."""
+    if not target.path.is_file():
+        raise MspcError(f"there is no script {str(target.path)!r}", code="E0101")
+    python = os.environ.get(PYTHON, sys.executable)
+    with TemporaryDirectory(prefix="mspc-") as folder:
+        to = Path(folder) / "step.mlir"
+        given = [str(target.path.resolve()), target.name, list(target.args), dict(target.keywords), str(to)]
+        command = [python, "-c", _SCRIPT, json.dumps(given)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise MspcError(f"cannot lower {target_name(target)} with {python}: {error}") from None
+        if done.returncode or not to.is_file():
+            lines = done.stderr.strip().splitlines()
+            notes = [*lines[-4:-1], f"it runs in {python}; {PYTHON} names another Python that has JAX"]
+            raise MspcError(f"{target_name(target)} gives no step: {lines[-1] if lines else 'it says nothing'}",
+                            notes=notes)  # fmt: skip
+        return to.read_text()

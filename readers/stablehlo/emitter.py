@@ -1,0 +1,238 @@
+"""Values of a program that is walked, and the emission of mspc's operators for them.
+
+A value is one of the front end's, or known numbers, or a tensor that repeats along some dimensions. Repeated values
+stay small until an operation needs all of their elements: mspc's elementwise operators broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import DType, TensorType, dtype_of
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.ops.math.xla_elementwise import ELEMENTWISE
+from mspc.readers.stablehlo.module import HloFunction, HloOperation, HloType
+
+Array = Any
+LARGEST_FOLDED = 1 << 14
+"""Most elements of a result that is computed at compile time."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """Numbers known at compile time. base: with size 1 in dimensions along which they repeat, of the rank of shape."""
+
+    base: Array
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A value that repeats along the dimensions in which it has size 1."""
+
+    value: Any
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A tensor of which some rows along the first dimension were replaced, each of size 1 there. rows: by number."""
+
+    base: Any
+    rows: dict[int, Any]
+    shape: tuple[int, ...]
+
+
+class ProgramScope(Protocol):
+    """The parts of a walk that kinds with regions read."""
+
+    def lookup(self, name: str) -> Any:
+        """Return a value by its name."""
+        ...
+
+    def constant_of(self, operation: HloOperation) -> Array:
+        """Return the elements of a constant."""
+        ...
+
+    def function(self, name: str) -> HloFunction:
+        """Return a function of the module."""
+        ...
+
+
+class Emitter:
+    """Emits operators through the front end's evaluator. program: the walk, which knows values by name."""
+
+    def __init__(self, evaluator: Any, program: ProgramScope) -> None:
+        self.evaluator = evaluator
+        self.program = program
+
+    def call(self, function: Any, *operands: Any) -> Any:
+        """Return the result of one of mspc's operators."""
+        return self.evaluator.call(function, operands)
+
+    def host(self, name: str, options: Sequence[Any], *operands: Any) -> Any:
+        """Return the result of a function in NumPy, as XLA computes it."""
+        return self.call(ops.LibraryFunction(f"xla.{name}", tuple(options)), *map(self.whole, operands))
+
+    def type_of(self, value: Any) -> TensorType:
+        if isinstance(value, Known):
+            return TensorType(dtype_of(value.base.dtype), value.shape)
+        if isinstance(value, Repeated):
+            return TensorType(self.type_of(value.value).dtype, value.shape)
+        if isinstance(value, Rows):
+            return TensorType(self.type_of(value.base).dtype, value.shape)
+        found = self.evaluator.type_of(value)
+        if found is None:
+            raise MspcError("a value is no tensor")
+        return found
+
+    def shape_of(self, value: Any) -> tuple[int, ...]:
+        return self.type_of(value).shape
+
+    def whole(self, value: Any) -> Any:
+        """Return a value of the front end with all elements."""
+        if isinstance(value, Rows):
+            return self.joined(value)
+        if isinstance(value, Repeated):
+            found = value.value
+            return found if self.shape_of(found) == value.shape else self.call(ops.BroadcastTo(value.shape), found)
+        if not isinstance(value, Known):
+            return value
+        if value.base.shape == value.shape:
+            return self.constant(value.base)
+        if value.base.size == 1:
+            return self.call(ops.BroadcastTo(value.shape), self.constant(value.base.reshape(())))
+        return self.call(ops.BroadcastTo(value.shape), self.constant(value.base))
+
+    def constant(self, array: Array) -> Any:
+        return self.evaluator.held(Tensor(np.ascontiguousarray(array).reshape(array.shape)), "")
+
+    def joined(self, value: Rows) -> Any:
+        """Return a tensor with its replaced rows in their places."""
+        parts, at = [], 0
+        while at < value.shape[0]:
+            if at in value.rows:
+                parts.append(self.whole(value.rows[at]))
+                at += 1
+                continue
+            end = at
+            while end < value.shape[0] and end not in value.rows:
+                end += 1
+            parts.append(self.part(value.base, (at, *(0,) * (len(value.shape) - 1)), (end, *value.shape[1:])))
+            at = end
+        return parts[0] if len(parts) == 1 else self.call(ops.Concat(0), tuple(parts))
+
+    def loose(self, value: Any) -> Any:
+        """Return a value of the front end that broadcasts to the shape of this one."""
+        if isinstance(value, Repeated):
+            return value.value
+        if isinstance(value, Known):
+            return self.constant(value.base.reshape(()) if value.base.size == 1 else value.base)
+        return self.whole(value)
+
+    def spread(self, value: Any, shape: tuple[int, ...]) -> Any:
+        """Return an elementwise result as a value of a shape, to which it broadcasts."""
+        own = self.shape_of(value)
+        if own == shape:
+            return value
+        if len(own) < len(shape):
+            own = (*(1,) * (len(shape) - len(own)), *own)
+            value = self.call(ops.Reshape(), value, own)
+        return value if own == shape else Repeated(value, shape)
+
+    def reshaped(self, value: Any, shape: Sequence[int]) -> Any:
+        """Return the elements in another shape."""
+        shape = tuple(shape)
+        if self.shape_of(value) == shape:
+            return value
+        if isinstance(value, Known) and (value.base.size == 1 or value.base.shape == value.shape):
+            base = value.base.reshape((1,) * len(shape) if value.base.size == 1 else shape)
+            return Known(base, shape)
+        if isinstance(value, Repeated) and np.prod(self.shape_of(value.value)) == 1 and np.prod(shape) != 1:
+            return Repeated(self.call(ops.Reshape(), value.value, (1,) * len(shape)), shape)
+        return self.call(ops.Reshape(), self.whole(value), shape)
+
+    def transposed(self, value: Any, order: Sequence[int]) -> Any:
+        order = tuple(order)
+        if order == tuple(range(len(order))):
+            return value
+        shape = tuple(self.shape_of(value)[d] for d in order)
+        if isinstance(value, Known):
+            return Known(value.base.transpose(order), shape)
+        if isinstance(value, Repeated):
+            return Repeated(self.transposed(value.value, order), shape)
+        return self.call(ops.Transpose(), self.whole(value), order)
+
+    def part(self, value: Any, begin: Sequence[int], end: Sequence[int], step: Sequence[int] | None = None) -> Any:
+        """Return a slice."""
+        shape = self.shape_of(value)
+        step = tuple(step) if step else (1,) * len(shape)
+        if tuple(begin) == (0,) * len(shape) and tuple(end) == shape and step == (1,) * len(shape):
+            return value
+        sizes = tuple(len(range(a, b, s)) for a, b, s in zip(begin, end, step, strict=True))
+        if isinstance(value, Known):
+            base = value.base
+            if base.size > 1:
+                index = [slice(None) if n == 1 != m else slice(a, b, s) for n, m, a, b, s in
+                         zip(base.shape, shape, begin, end, step, strict=True)]  # fmt: skip
+                base = base[tuple(index)]
+            return Known(base, sizes)
+        if isinstance(value, Repeated):
+            own = self.shape_of(value.value)
+            ends = [(0, 1, 1) if n == 1 != m else (a, b, s) for n, m, a, b, s in
+                    zip(own, shape, begin, end, step, strict=True)]  # fmt: skip
+            begins, stops, steps = zip(*ends, strict=True)
+            return Repeated(self.part(value.value, begins, stops, steps), sizes)
+        if isinstance(value, Rows) and sizes[0] == 1 and begin[0] in value.rows:
+            row = value.rows[begin[0]]
+            return self.part(row, (0, *begin[1:]), (1, *end[1:]), step)
+        if not all(sizes):
+            return Known(np.zeros(sizes, self.type_of(value).dtype.numpy), sizes)
+        return self.call(ops.StridedSlice(), self.whole(value), tuple(begin), tuple(end), step)
+
+    def cast(self, value: Any, dtype: DType) -> Any:
+        """Return exact conversions: numbers in a wider type."""
+        if self.type_of(value).dtype == dtype:
+            return value
+        if isinstance(value, Known):
+            return Known(value.base.astype(dtype.numpy), value.shape)
+        return self.spread(self.call(ops.Cast(), self.loose(value), dtype), self.shape_of(value))
+
+    def number(self, value: int, dtype: DType) -> Known:
+        """Return a known number of shape ()."""
+        return Known(np.array(value, dtype.numpy), ())
+
+    def folded(self, name: str, given: Sequence[Any], settings: Sequence[Any], shape: tuple[int, ...]) -> Known | None:
+        """Return the result of an elementwise operation of known numbers, None if one is not known or there are too
+        many."""
+        if not all(isinstance(value, Known) for value in given):
+            return None
+        bases = [value.base for value in given]
+        if np.prod(np.broadcast_shapes(*(base.shape for base in bases))) > LARGEST_FOLDED:
+            return None
+        with np.errstate(all="ignore"):
+            found = np.asarray(ELEMENTWISE[name](*bases, *settings))
+        return Known(found.reshape((1,) * (len(shape) - found.ndim) + found.shape), shape)
+
+
+def tensor(type: HloType) -> TensorType:
+    """Return the type of a tensor. Raise MspcError if it is none of mspc's."""
+    if not isinstance(type, TensorType):
+        raise MspcError(f"{type} is no tensor of static shape with an element type of mspc")
+    return type
+
+
+def integer(value: Any) -> int | None:
+    """Return a known integer, None for other values."""
+    return int(value.base.reshape(())) if isinstance(value, Known) and value.base.size == 1 else None
+
+
+def attribute(operation: HloOperation, *names: str, default: Any = None) -> Any:
+    """Return the first attribute of these names that the operation has."""
+    return next((operation.attributes[name] for name in names if name in operation.attributes), default)

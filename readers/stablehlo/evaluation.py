@@ -1,0 +1,338 @@
+"""Evaluation of a module's operations over mspc's operators: calls are inlined, loops are unrolled or scanned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import Frames, MspcError
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import BOOL
+from mspc.mindspore_api import ops
+from mspc.readers.pytorch.evaluation import FEW, InnerGraph
+from mspc.readers.stablehlo.emitter import Emitter, Known, integer, tensor
+from mspc.readers.stablehlo.kinds.kind import symbol
+from mspc.readers.stablehlo.kinds.table import kind_of, name_of
+from mspc.readers.stablehlo.module import Dense, HloFunction, HloModule, HloOperation, HloRegion, constant_array
+from mspc.readers.stablehlo.shardings import layout_of
+
+DEEPEST_CALLS = 64
+"""Calls of functions inside of each other."""
+_RETURNS = ("stablehlo.return", "func.return", "return", "sdy.return")
+_CALLS = ("func.call", "call", "stablehlo.composite")
+
+
+@dataclass(frozen=True)
+class CountedLoop:
+    """A loop that counts. counter: its argument. step: added after every iteration. count: of iterations."""
+
+    counter: int
+    begin: int
+    step: int
+    count: int
+
+
+class Walk:
+    """The values of a region by name; those of the regions around it are read through `outer`."""
+
+    def __init__(
+        self, evaluator: Any, module: HloModule, ranks: int, constants: dict[Any, Any], outer: Walk | None = None,
+        depth: int = 0,
+    ) -> None:  # fmt: skip
+        self.evaluator, self.module, self.ranks = evaluator, module, ranks
+        self.constants = constants
+        """Elements of constants, by the identities of their operations."""
+        self.outer, self.depth = outer, depth
+        self.values: dict[str, Any] = {}
+        self.e = Emitter(evaluator, self)
+        self.frames: Frames = () if outer is None else outer.frames
+        """Lines of the call around the operations."""
+
+    # The scope that kinds read.
+
+    def lookup(self, name: str) -> Any:
+        """Return a value by its name. Raise MspcError if there is none."""
+        walk: Walk | None = self
+        while walk is not None:
+            if name in walk.values:
+                return walk.values[name]
+            walk = walk.outer
+        if name.endswith("#0"):
+            return self.lookup(name[:-2])
+        raise MspcError(f"{name} is read, which nothing before it gives")
+
+    def constant_of(self, operation: HloOperation) -> Any:
+        """Return the elements of a constant, a splat with sizes 1."""
+        found = self.constants.get(id(operation))
+        if found is None:
+            value = operation.attributes.get("value", operation.entries[0] if operation.entries else None)
+            if not isinstance(value, Dense):
+                raise MspcError("a constant has no elements")
+            try:
+                found = constant_array(self.module, value, tensor(operation.types[0]))
+            except ValueError as error:
+                raise MspcError(str(error)) from None
+            self.constants[id(operation)] = found
+        return found
+
+    def function(self, name: str) -> HloFunction:
+        """Return a function of the module. Raise MspcError if there is none."""
+        if name not in self.module.functions:
+            raise MspcError(f"there is no function @{name}")
+        return self.module.functions[name]
+
+    def inner(self) -> Walk:
+        """Return the walk of a region in this one."""
+        return Walk(self.evaluator, self.module, self.ranks, self.constants, self, self.depth)
+
+    # Operations.
+
+    def run(self, region: HloRegion, given: Sequence[Any]) -> list[Any]:
+        """Return the results of a region for its arguments."""
+        if len(given) != len(region.arguments):
+            raise MspcError(f"a region takes {len(region.arguments)} values, and is given {len(given)}")
+        self.values.update(zip(region.arguments, given, strict=True))
+        for operation in region.operations:
+            if operation.name in _RETURNS:
+                return [self.lookup(name) for name in operation.operands]
+            self.at(operation)
+            try:
+                found = self.of_operation(operation)
+                self.check(operation, found)
+            except MspcError as error:
+                if error.location is not None:
+                    raise
+                raise self.told(operation, error) from None
+            for name, value in zip(operation.results, found, strict=True):
+                self.values[name] = value
+        raise MspcError("a region returns nothing")
+
+    def told(self, operation: HloOperation, error: MspcError) -> MspcError:
+        """Return an error with the operation and its line."""
+        place = self.module.location(operation.place)
+        notes = [*error.notes, f"in {place}"]
+        frames = self.lines(operation)
+        return MspcError(f"{operation.name}: {error.message}", frames[0] if frames else place, notes, frames,
+                         code=error.code or "E0702")  # fmt: skip
+
+    def check(self, operation: HloOperation, found: Sequence[Any]) -> None:
+        """Raise MspcError if results have other types than the text says."""
+        if len(found) < len(operation.results):
+            raise MspcError(f"it gives {len(found)} values here, and {len(operation.results)} are named")
+        for value, type in zip(found, operation.types, strict=False):
+            own = self.e.type_of(value)
+            if own != type:
+                raise MspcError(f"its result is {own} here, and the text says {type}")
+
+    def lines(self, operation: HloOperation) -> Frames:
+        """Return the lines of an operation, the innermost first."""
+        own = operation.origin.frames if operation.origin is not None else ()
+        return own or self.frames or (self.module.location(operation.place),)
+
+    def at(self, operation: HloOperation) -> None:
+        """Attribute the next operators to an operation."""
+        path = operation.origin.name if operation.origin is not None else ""
+        self.evaluator.at(self.lines(operation), path.rpartition("/")[0].replace(" ", ""), None)
+
+    def of_operation(self, operation: HloOperation) -> Sequence[Any]:
+        name = name_of(operation)
+        given = [self.lookup(each) for each in operation.operands]
+        if name == "constant":
+            return [Known(self.constant_of(operation), tensor(operation.types[0]).shape)]
+        if operation.name in _CALLS:
+            return self.called(operation, given)
+        if name == "while":
+            return self.looped(operation, given)
+        if name in ("if", "case"):
+            return self.branched(operation, given)
+        if name in ("sdy.sharding_constraint", "custom_call"):
+            return self.constrained(operation, given)
+        kind = kind_of(operation)
+        assert kind is not None, "kinds were checked before"
+        try:
+            return kind(self.e, operation, given)
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            if isinstance(error, MspcError):
+                raise
+            raise MspcError(f"its operands or attributes do not fit each other ({error})"[:300]) from None
+
+    def called(self, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+        """Return the results of a function, which is inlined."""
+        name = "decomposition" if name_of(operation) == "composite" else "callee"
+        function = self.function(symbol(operation, name))
+        if self.depth >= DEEPEST_CALLS:
+            raise MspcError(f"calls are nested deeper than {DEEPEST_CALLS}; a function may call itself")
+        walk = Walk(self.evaluator, self.module, self.ranks, self.constants, None, self.depth + 1)
+        walk.frames = self.lines(operation)
+        return walk.run(function.body, given)
+
+    def constrained(self, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+        """Return a value in the layout that the text gives it."""
+        if name_of(operation) == "custom_call":
+            sharding = operation.attributes.get("mhlo.sharding", operation.attributes.get("sdy.sharding"))
+        else:
+            sharding = operation.attributes.get("sharding", operation.entries[0] if operation.entries else None)
+        return [self.in_layout(given[0], sharding)]
+
+    def in_layout(self, value: Any, sharding: Any) -> Any:
+        """Return a value constrained to a sharding as it is written, None for none."""
+        if self.ranks == 1 or sharding is None or isinstance(value, Known):
+            return value
+        layout = layout_of(self.module, sharding, len(self.e.shape_of(value)))
+        if layout is None:
+            return value
+        return self.e.call(ops.ShardingConstraint().shard((layout,)), self.e.whole(value))
+
+    # Branches.
+
+    def branched(self, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+        """Return the results of one of several regions. If only the run knows which, all run, and elements of one are
+        selected: regions change nothing else."""
+        regions = operation.regions
+        number = integer(given[0])
+        is_bool = self.e.type_of(given[0]).dtype == BOOL
+        if number is not None:
+            last = len(regions) - 1
+            at = 1 - number if is_bool else number if 0 <= number <= last else last
+            return self.inner().run(regions[at], [])
+        found = [self.inner().run(region, []) for region in regions]
+        self.at(operation)
+        chosen = found[-1]
+        for at in reversed(range(len(regions) - 1)):
+            holds = self.e.whole(given[0])
+            if not is_bool:
+                holds = self.e.call(ops.Equal(), holds, self.e.constant(np.array(at, np.int32)))
+            chosen = [self.select(holds, *pair) for pair in zip(found[at], chosen, strict=True)]
+        return chosen
+
+    def select(self, holds: Any, first: Any, other: Any) -> Any:
+        """Return one of two values."""
+        shape = self.e.shape_of(first)
+        condition = self.e.reshaped(holds, (1,) * len(shape))
+        return self.e.spread(self.e.call(ops.Select(), condition, self.e.whole(first), self.e.whole(other)), shape)
+
+    # Loops.
+
+    def looped(self, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+        """Return the values that a loop carries at its end."""
+        condition, body = operation.regions
+        loop = self.counted(condition, body, given)
+        if loop is not None and loop.count <= FEW:
+            values = list(given)
+            for turn in range(loop.count):
+                own = self.e.type_of(values[loop.counter]).dtype
+                values[loop.counter] = self.e.number(loop.begin + turn * loop.step, own)
+                values = self.inner().run(body, values)
+            return values
+        if loop is not None:
+            return self.scanned(body, given, loop)
+        return self.repeated(condition, body, given)
+
+    def counted(self, condition: HloRegion, body: HloRegion, given: Sequence[Any]) -> CountedLoop | None:
+        """Return how a loop counts; None if its iterations are known only when it runs."""
+        if not condition.operations or condition.operations[-1].name not in _RETURNS:
+            return None
+        compared = next((each for each in condition.operations if each.results and each.results[0] in
+                         condition.operations[-1].operands), None)  # fmt: skip
+        if compared is None or name_of(compared) != "compare" or len(compared.operands) != 2:
+            return None
+        first, limit = compared.operands
+        if first not in condition.arguments or "LT" not in str((compared.words, compared.attributes)):
+            return None
+        at = condition.arguments.index(first)
+        end = self.number_in(condition, limit, given)
+        begin = integer(given[at])
+        step = self.step_of(body, at)
+        if end is None or begin is None or step is None or step < 1:
+            return None
+        return CountedLoop(at, begin, step, max(0, -(-(end - begin) // step)))
+
+    def number_in(self, region: HloRegion, name: str, given: Sequence[Any]) -> int | None:
+        """Return a value that a region reads, if it is a known integer."""
+        if name in region.arguments:
+            return integer(given[region.arguments.index(name)])
+        made = next((each for each in region.operations if name in each.results), None)
+        if made is not None:
+            return int(self.constant_of(made).reshape(-1)[0]) if name_of(made) == "constant" else None
+        try:
+            return integer(self.lookup(name))
+        except MspcError:
+            return None
+
+    def step_of(self, body: HloRegion, at: int) -> int | None:
+        """Return the number that every iteration adds to an argument."""
+        last = body.operations[-1]
+        name = last.operands[at] if at < len(last.operands) else ""
+        made = next((each for each in body.operations if name in each.results), None)
+        if made is None or name_of(made) != "add" or body.arguments[at] not in made.operands:
+            return None
+        others = [each for each in made.operands if each != body.arguments[at]]
+        return self.number_in(body, others[0], []) if len(others) == 1 and others[0] not in body.arguments else None
+
+    def repeated(self, condition: HloRegion, body: HloRegion, given: Sequence[Any]) -> Sequence[Any]:
+        """Return the values after a loop whose number of iterations only the run knows."""
+
+        def holds(evaluator: Any, args: Sequence[Any]) -> Any:
+            walk = self.inside(evaluator)
+            return walk.e.whole(walk.run(condition, list(args[0]))[0])
+
+        def turn(evaluator: Any, args: Sequence[Any]) -> Any:
+            walk = self.inside(evaluator)
+            return tuple(map(walk.e.whole, walk.run(body, list(args[0]))))
+
+        carried = tuple(map(self.e.whole, given))
+        return list(self.e.call(ops.WhileLoop(), InnerGraph(holds), InnerGraph(turn), carried))
+
+    def inside(self, evaluator: Any) -> Walk:
+        """Return the walk of a loop's region, whose operators another evaluator emits."""
+        walk = Walk(evaluator, self.module, self.ranks, self.constants, self, self.depth)
+        return walk
+
+    def scanned(self, body: HloRegion, given: Sequence[Any], loop: CountedLoop) -> Sequence[Any]:
+        """Return the values after a loop of many iterations. Values that it returns as they are stay outside; rows that
+        it puts into a tensor, one in each iteration, are stacked after it."""
+        last = body.operations[-1].operands
+        fixed = {k for k, name in enumerate(body.arguments) if last[k] == name}
+        stacked = {} if loop.count < 1 else self.stacked(body, loop, given)
+        own = [k for k in range(len(given)) if k not in fixed and k not in stacked and k != loop.counter]
+        dtype = self.e.type_of(given[loop.counter]).dtype
+        rows = list(stacked)
+
+        def turn(evaluator: Any, args: Sequence[Any]) -> Any:
+            state, place = args
+            walk = self.inside(evaluator)
+            counter = walk.e.call(ops.Cast(), place, dtype)
+            if loop.step != 1:
+                counter = walk.e.call(ops.Mul(), counter, walk.e.constant(np.array(loop.step, dtype.numpy)))
+            if loop.begin:
+                counter = walk.e.call(ops.Add(), counter, walk.e.constant(np.array(loop.begin, dtype.numpy)))
+            values = list(given)
+            values[loop.counter] = counter
+            for k, value in zip(own, state, strict=False):
+                values[k] = value
+            found = walk.run(body, values)
+            made = tuple(walk.e.whole(stacked[k](walk, found[k])) for k in rows)
+            after = tuple(walk.e.whole(found[k]) for k in own)
+            return (after, made) if own else ((*state,), made)
+
+        state = tuple(self.e.whole(given[k]) for k in own) or (self.e.call(ops.arange, 0, 1, 1),)
+        table = self.e.call(ops.arange, 0, loop.count, 1)
+        after, made = self.e.call(ops.Scan(), InnerGraph(turn), state, table, None, False)
+        values = list(given)
+        for k, value in zip(own, after, strict=False):
+            values[k] = value
+        values[loop.counter] = self.e.number(loop.begin + loop.count * loop.step, dtype)
+        for k, name in enumerate(rows):
+            values[name] = self.e.call(ops.stack, tuple([each[k] for each in made]), 0)
+        return values
+
+    def stacked(self, body: HloRegion, loop: CountedLoop, given: Sequence[Any]) -> Mapping[int, Callable[..., Any]]:
+        """Return functions of the rows of arguments that a loop only puts rows into, one for each iteration."""
+        return {}
+
+
+def run_function(walk: Walk, function: HloFunction, given: Sequence[Any]) -> list[Any]:
+    """Return the results of a module's function as values of the front end."""
+    return [walk.e.whole(value) for value in walk.run(function.body, given)]

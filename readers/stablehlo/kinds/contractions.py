@@ -1,0 +1,182 @@
+"""Products of matrices and convolutions, with their operands in the order of dimensions that mspc's operators take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mspc.ir.diagnostics import MspcError
+from mspc.mindspore_api import ops
+from mspc.readers.stablehlo.emitter import Emitter, attribute, tensor
+from mspc.readers.stablehlo.kinds.elementwise import converted_to
+from mspc.readers.stablehlo.kinds.kind import Kinds, flag, integers, integers_in, rows
+from mspc.readers.stablehlo.kinds.shapes import padded_by
+from mspc.readers.stablehlo.module import HloOperation, Words
+
+
+def _dimensions(operation: HloOperation) -> tuple[tuple[int, ...], ...]:
+    """Return the batch dimensions of both operands, and the contracted ones of both."""
+    numbers = operation.attributes.get("dot_dimension_numbers")
+    if isinstance(numbers, Words):
+        names = ("lhs_batching_dimensions", "rhs_batching_dimensions", "lhs_contracting_dimensions",
+                 "rhs_contracting_dimensions")  # fmt: skip
+        return tuple(integers_in(numbers.fields.get(name, []), name) for name in names)
+    found = list[tuple[int, ...]]()
+    for name in ("batching_dims", "contracting_dims"):
+        pair = operation.attributes.get(name, ([], []))
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise MspcError(f"{operation.name}: {name} is no pair of lists")
+        found += [integers_in(each, name) for each in pair]
+    return tuple(found)
+
+
+def product(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return a product over some dimensions, for each index of the batch dimensions."""
+    if operation.name.endswith(".dot"):
+        dims: Any = ((), (), (len(e.shape_of(given[0])) - 1,), (0,))
+    else:
+        dims = _dimensions(operation)
+    lhs_batch, rhs_batch, lhs_sum, rhs_sum = dims
+    type = tensor(operation.types[0])
+    left, right = (converted_to(e, each, type.dtype) for each in given[:2])
+    shapes = e.shape_of(left), e.shape_of(right)
+    if not all((*shapes[0], *shapes[1])):
+        return [e.whole(_zeros(e, type))]
+    left_rows = [d for d in range(len(shapes[0])) if d not in (*lhs_batch, *lhs_sum)]
+    right_rows = [d for d in range(len(shapes[1])) if d not in (*rhs_batch, *rhs_sum)]
+    a, turned_a = _matrix(e, left, lhs_batch, left_rows, lhs_sum)
+    b, turned_b = _matrix(e, right, rhs_batch, right_rows, rhs_sum)
+    operator = (ops.BatchMatMul if lhs_batch else ops.MatMul)(turned_a, not turned_b)
+    return [e.reshaped(e.call(operator, e.whole(a), e.whole(b)), type.shape)]
+
+
+def _zeros(e: Emitter, type: Any) -> Any:
+    from mspc.readers.stablehlo.emitter import Known
+
+    return Known(type.dtype.numpy.type(0).reshape((1,) * type.rank), type.shape)
+
+
+def _matrix(
+    e: Emitter, x: Any, batch: Sequence[int], own: Sequence[int], summed: Sequence[int]
+) -> tuple[Any, bool]:  # fmt: skip
+    """Return an operand as a batch of matrices [own, summed], or transposed [summed, own] if it is in that order."""
+    shape = e.shape_of(x)
+    plain, turned = (*batch, *own, *summed), (*batch, *summed, *own)
+    natural = tuple(range(len(shape)))
+    is_turned = plain != natural and turned == natural
+    x = e.transposed(x, turned if is_turned else plain)
+    sizes = [math.prod(shape[d] for d in dims) for dims in (own, summed)]
+    matrix = (*(shape[d] for d in batch), *(reversed(sizes) if is_turned else sizes))
+    return e.reshaped(x, matrix), is_turned
+
+
+def _layout(operation: HloOperation, rank: int) -> tuple[list[int], list[int], list[int]]:
+    """Return the order of dimensions that brings images to [batch, features, ...], kernels to [outputs, inputs, ...],
+    and results from [batch, features, ...]."""
+    numbers = operation.attributes.get("dim_numbers") or operation.attributes.get("dimension_numbers")
+    found = numbers.entries[0] if isinstance(numbers, Words) and numbers.entries else numbers
+    if not isinstance(found, tuple) or len(found) != 3 or any(len(each) != rank for each in found):
+        raise MspcError(f"{operation.name}: dim_numbers do not fit {rank} dimensions")
+    images, kernels, results = found
+    places = list(range(rank - 2))
+    try:
+        return ([images.index(each) for each in ("b", "f", *places)], [kernels.index(each) for each in (
+            "o", "i", *places)], [("b", "f", *places).index(each) for each in results])  # fmt: skip
+    except ValueError:
+        raise MspcError(f"{operation.name}: dim_numbers name other dimensions than b, f, i, o and numbers") from None
+
+
+def _window(operation: HloOperation, rank: int) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
+    """Return (strides, padding, dilations of images, of kernels) of a convolution, and the reversed dimensions."""
+    ones = (1,) * rank
+    window = operation.attributes.get("window")
+    own = window if isinstance(window, dict) else operation.attributes
+    names = (("stride", "window_strides"), ("lhs_dilate", "lhs_dilation"), ("rhs_dilate", "rhs_dilation"))
+    strides, base, apart = (
+        next((integers_in(own[name], name) for name in pair if name in own), ones) for pair in names
+    )
+    pads = rows(own.get("pad", own.get("padding")), rank)
+    turned = own.get("reverse", own.get("window_reversal"))
+    reversals = tuple(map(bool, turned)) if isinstance(turned, list) else (False,) * rank
+    return (strides, pads, base, apart), reversals
+
+
+def convolution(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return a convolution, grouped, dilated, or one of the gradients of another."""
+    type, rank = tensor(operation.types[0]), len(e.shape_of(given[0]))
+    images, kernels, results = _layout(operation, rank)
+    (strides, pads, base, apart), reversals = _window(operation, rank - 2)
+    groups = operation.attributes.get("feature_group_count", 1)
+    parts = operation.attributes.get("batch_group_count", 1)
+    x = e.transposed(converted_to(e, given[0], type.dtype), images)
+    kernel = e.transposed(converted_to(e, given[1], type.dtype), kernels)
+    turned = tuple(d + 2 for d, each in enumerate(reversals) if each)
+    if turned:
+        kernel = e.call(ops.ReverseV2(turned), e.whole(kernel))
+    if parts > 1:  # parts of the batch are groups of features
+        n, features, *sizes = e.shape_of(x)
+        x = e.reshaped(x, (parts, n // parts, features, *sizes))
+        x = e.reshaped(e.transposed(x, (1, 0, *range(2, rank + 1))), (n // parts, parts * features, *sizes))
+        groups = parts
+    found = _convolved(e, x, kernel, (strides, pads, base, apart), groups)
+    return [e.transposed(found, results)]
+
+
+def _convolved(e: Emitter, x: Any, kernel: Any, window: tuple[Any, ...], groups: int) -> Any:
+    """Return a convolution of images [batch, features, ...]."""
+    strides, pads, base, apart = window
+    x_type, sizes = e.type_of(x), e.shape_of(kernel)
+    rank = len(sizes) - 2
+    zero = e.number(0, x_type.dtype)
+    is_empty = not all((*x_type.shape, *sizes))
+    if x_type.dtype.name not in ("Float32", "Float64", "Float16", "BFloat16") or rank not in (1, 2) or is_empty:
+        settings = ((sizes[2:], strides, base, apart, pads), groups, x_type.dtype.name.lower())
+        return e.host("convolution", settings, x, kernel)
+    if {*base} != {1}:
+        x = padded_by(e, x, zero, (0,) * (rank + 2), (0,) * (rank + 2), (0, 0, *(n - 1 for n in base)))
+    low, high = [max(0, a) for a, _ in pads], [max(0, b) for _, b in pads]
+    if any(n < 0 for pair in pads for n in pair):
+        x = padded_by(e, x, zero, (0, 0, *(min(0, a) for a, _ in pads)), (0, 0, *(min(0, b) for _, b in pads)),
+                      (0,) * (rank + 2))  # fmt: skip
+    if rank == 1:
+        x, kernel = (e.reshaped(each, (*e.shape_of(each)[:2], 1, e.shape_of(each)[2])) for each in (x, kernel))
+        strides, apart, low, high = (1, *strides), (1, *apart), [0, *low], [0, *high]
+    operator = ops.Conv2D(
+        out_channel=sizes[0], kernel_size=e.shape_of(kernel)[2:], pad_mode="pad",
+        pad=(low[0], high[0], low[1], high[1]), stride=tuple(strides), dilation=tuple(apart), group=groups,
+    )  # fmt: skip
+    found = e.call(operator, e.whole(x), e.whole(kernel))
+    own = e.shape_of(found)
+    return e.reshaped(found, (*own[:2], own[3])) if rank == 1 else found
+
+
+def solved(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return the solution of linear equations with a triangular matrix."""
+    value = attribute(operation, "transpose_a", default="NO_TRANSPOSE")
+    transposed = str(value.entries[-1] if isinstance(value, Words) else value)
+    settings = (flag(operation, "left_side"), flag(operation, "lower"), flag(operation, "unit_diagonal"), transposed)
+    return [e.host("triangular_solve", settings, *given)]
+
+
+def transformed(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return a Fourier transform."""
+    value = attribute(operation, "type", "fft_type", default="FFT")
+    kind = str(value.entries[-1] if isinstance(value, Words) else value)
+    lengths = integers(operation, "length", "fft_length")
+    return [e.host("fft", (kind, lengths, tensor(operation.types[0]).dtype.name.lower()), given[0])]
+
+
+def factored(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return the Cholesky factor."""
+    found = e.call(ops.Cholesky(), e.whole(given[0]))
+    if flag(operation, "lower"):
+        return [found]
+    rank = len(e.shape_of(given[0]))
+    return [e.transposed(found, (*range(rank - 2), rank - 1, rank - 2))]
+
+
+CONTRACTION_KINDS: Kinds = {
+    "dot_general": product, "dot": product, "convolution": convolution, "triangular_solve": solved,
+    "fft": transformed, "cholesky": factored,
+}  # fmt: skip

@@ -1,0 +1,148 @@
+"""Gathers and scatters: lookups in tables and their gradients as mspc's operators, others as library functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.types import INT32, INT64
+from mspc.mindspore_api import ops
+from mspc.ops.math.xla_functions import single_operation
+from mspc.readers.stablehlo.emitter import Emitter, Known, tensor
+from mspc.readers.stablehlo.kinds.elementwise import emitted
+from mspc.readers.stablehlo.kinds.kind import Kinds, integers, integers_in
+from mspc.readers.stablehlo.kinds.programs import program_of
+from mspc.readers.stablehlo.module import HloOperation, Words
+
+_GATHER = ("offset_dims", "collapsed_slice_dims", "operand_batching_dims", "start_indices_batching_dims",
+           "start_index_map")  # fmt: skip
+_SCATTER = ("update_window_dims", "inserted_window_dims", "input_batching_dims", "scatter_indices_batching_dims",
+            "scatter_dims_to_operand_dims")  # fmt: skip
+
+
+def _where(operation: HloOperation, attribute: str, names: Sequence[str]) -> tuple[Any, ...]:
+    """Return the dimension numbers of a gather or a scatter."""
+    numbers = operation.attributes.get(attribute)
+    own = numbers.fields if isinstance(numbers, Words) else operation.attributes
+    lists = tuple(integers_in(own.get(name, []), name) for name in names)
+    return (*lists, own.get("index_vector_dim", 0))
+
+
+def _indices(e: Emitter, indices: Any, index_dim: int) -> Any:
+    """Return indices of one dimension of the operand, without the dimension that holds them."""
+    shape = e.shape_of(indices)
+    found = e.reshaped(indices, [n for d, n in enumerate(shape) if d != index_dim]) if index_dim < len(shape) else indices
+    dtype = e.type_of(found).dtype
+    return found if dtype in (INT32, INT64) else e.call(ops.Cast(), e.whole(found), INT64)
+
+
+def _bounded(e: Emitter, indices: Any, most: int) -> Any:
+    """Return indices within 0 and a largest one."""
+    type = e.type_of(indices)
+    low, high = (Known(np.array(n, type.dtype.numpy).reshape((1,) * type.rank), type.shape) for n in (0, most))
+    folded = e.folded("clamp", (low, indices, high), (), type.shape)
+    if folded is not None:
+        return folded
+    return emitted("minimum", e, (emitted("maximum", e, (indices, low), type.shape), high), type.shape)
+
+
+def gathered(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return windows of a tensor at places."""
+    x, indices = given
+    where = _where(operation, "dimension_numbers", _GATHER)
+    sizes = integers(operation, "slice_sizes")
+    type = tensor(operation.types[0])
+    offsets, collapsed, batching, indices_batching, index_map, index_dim = where
+    shape = e.shape_of(x)
+    is_row = len(index_map) == 1 and (collapsed == index_map or sizes[index_map[0]] == 1)
+    is_row = is_row and all(sizes[d] == n for d, n in enumerate(shape) if d not in (*index_map, *batching))
+    if is_row and all((*type.shape, *shape)):
+        dim = index_map[0]
+        rank = len(e.shape_of(indices)) - (index_dim < len(e.shape_of(indices)))
+        if not batching:
+            return [_rows(e, x, _indices(e, indices, index_dim), dim, offsets, type.shape, rank, collapsed)]
+        is_last = (*batching, dim) == tuple(range(len(shape))) and not offsets and indices_batching == batching
+        if is_last:
+            places = _bounded(e, _indices(e, indices, index_dim), shape[dim] - 1)
+            count = math.prod(type.shape[len(batching) :])
+            flat = e.reshaped(places, (*shape[:dim], count))
+            return [e.reshaped(e.call(ops.GatherD(), e.whole(x), dim, e.whole(flat)), type.shape)]
+    return [e.host("gather", (where, sizes), x, indices)]
+
+
+def _rows(
+    e: Emitter, x: Any, indices: Any, dim: int, offsets: Sequence[int], shape: tuple[int, ...], rank: int,
+    collapsed: Sequence[int],
+) -> Any:  # fmt: skip
+    """Return the rows of a table along a dimension, in the order of dimensions of a gather's result."""
+    found = e.call(ops.Gather(), e.whole(x), e.whole(_bounded(e, indices, e.shape_of(x)[dim] - 1)), dim)
+    batch = [d for d in range(len(shape)) if d not in offsets]
+    # The result has the dimensions before `dim`, those of the indices, and those after it.
+    own = len(e.shape_of(x))
+    kept = [d for d in range(own) if d not in collapsed]
+    places = {d: (d if d < dim else d - 1 + rank) for d in range(own) if d != dim}
+    order = [0] * (len(batch) + sum(d != dim for d in kept))
+    targets = [d for d in offsets] if dim not in kept else [o for o, k in zip(offsets, kept, strict=True) if k != dim]
+    ranked = {d: k for k, d in enumerate(sorted([*batch, *targets]))}
+    for k, d in enumerate(batch):
+        order[ranked[d]] = dim + k
+    for d, k in zip(targets, [k for k in kept if k != dim], strict=True):
+        order[ranked[d]] = places[k]
+    return e.reshaped(e.transposed(found, order), shape)
+
+
+def scattered(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return tensors with updates put together with their elements at places."""
+    where = _where(operation, "scatter_dimension_numbers", _SCATTER)
+    program = program_of(e, operation.regions[0])
+    if len(given) == 3 and single_operation(program) == "add":
+        found = _added(e, given, where)
+        if found is not None:
+            return [found]
+    found = e.host("scatter", (where, program), *given)
+    return [found] if len(operation.types) == 1 else list(found)
+
+
+def _added(e: Emitter, given: Sequence[Any], where: tuple[Any, ...]) -> Any:
+    """Return sums of rows at places of the first dimension, or of elements in each row; None for other scatters."""
+    x, indices, updates = given
+    windows, inserted, batching, indices_batching, index_map, index_dim = where
+    type = e.type_of(x)
+    if len(index_map) != 1 or inserted != index_map or not type.dtype.is_float or not all(
+        (*type.shape, *e.shape_of(updates))
+    ):
+        return None
+    dim, rank = index_map[0], len(e.shape_of(indices)) - (index_dim < len(e.shape_of(indices)))
+    sizes = e.shape_of(updates)
+    if not batching and dim == 0 and tuple(windows) == tuple(range(rank, len(sizes))) and (
+        sizes[rank:] == type.shape[1:]
+    ):
+        place = _indices(e, indices, index_dim)
+        flat = e.reshaped(place, (math.prod(sizes[:rank]),))
+        rows = e.reshaped(updates, (math.prod(sizes[:rank]), *type.shape[1:]))
+        found = e.call(ops.UnsortedSegmentSum(), e.whole(rows), e.whole(flat), type.shape[0])
+        return _sum(e, x, found, type.shape)
+    if (*batching, dim) == tuple(range(type.rank)) and indices_batching == batching and not windows and (
+        math.prod(sizes[len(batching) :]) == 1
+    ):
+        place = e.reshaped(_indices(e, indices, index_dim), (*type.shape[:dim], 1))
+        row = Known(np.arange(type.shape[dim]).astype(e.type_of(place).dtype.numpy).reshape(
+            [1] * dim + [-1]), type.shape)  # fmt: skip
+        meets = e.call(ops.Equal(), e.loose(row), e.loose(place))
+        update = e.reshaped(updates, (*type.shape[:dim], 1))
+        zero = e.constant(np.zeros((), type.dtype.numpy))
+        return _sum(e, x, e.call(ops.Select(), meets, e.loose(update), zero), type.shape)
+    return None
+
+
+def _sum(e: Emitter, x: Any, found: Any, shape: tuple[int, ...]) -> Any:
+    """Return the sum with the operand of a scatter, which is often zero."""
+    if isinstance(x, Known) and not x.base.any():
+        return e.spread(found, shape)
+    return emitted("add", e, (x, found), shape)
+
+
+INDEXING_KINDS: Kinds = {"gather": gathered, "scatter": scattered}

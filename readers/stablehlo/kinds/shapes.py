@@ -1,0 +1,253 @@
+"""Operations that create, move and select elements by place, with starts known at compile time or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import INT32, INT64
+from mspc.mindspore_api import ops
+from mspc.readers.stablehlo.emitter import Emitter, Known, Repeated, Rows, attribute, integer, tensor
+from mspc.readers.stablehlo.kinds.kind import Kinds, integers
+from mspc.readers.stablehlo.module import HloOperation
+
+
+def broadcast(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return a tensor that repeats its operand along new dimensions, and along those of size 1."""
+    shape = tensor(operation.types[0]).shape
+    dims = integers(operation, "dims", "broadcast_dimensions")
+    value = given[0]
+    if list(dims) != sorted(dims):
+        order = sorted(range(len(dims)), key=lambda i: dims[i])
+        value, dims = e.transposed(value, order), tuple(dims[i] for i in order)
+    if len(dims) != len(e.shape_of(value)) or any(d >= len(shape) for d in dims):
+        raise MspcError(f"broadcast_in_dim: dims {dims} do not fit {e.shape_of(value)} in {shape}")
+    if isinstance(value, Rows):
+        value = e.whole(value)
+    base = value.base if isinstance(value, Known) else value.value if isinstance(value, Repeated) else value
+    own = base.shape if isinstance(value, Known) else e.shape_of(base)
+    wide = [1] * len(shape)
+    for d, n in zip(dims, own, strict=True):
+        wide[d] = n
+    if isinstance(value, Known):
+        return [Known(base.reshape(wide), shape)]
+    return [e.spread(e.reshaped(base, wide), shape)]
+
+
+def reshaped(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    return [e.reshaped(given[0], tensor(operation.types[0]).shape)]
+
+
+def transposed(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    return [e.transposed(given[0], integers(operation, "dims", "permutation"))]
+
+
+def sliced(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return a slice with static limits."""
+    if operation.entries and isinstance(operation.entries[0], list):
+        begin, end, step = zip(*((*each, 1)[:3] for each in operation.entries[0]), strict=True) or ((), (), ())
+    else:
+        begin, end = integers(operation, "start_indices"), integers(operation, "limit_indices")
+        step = integers(operation, "strides", default=(1,) * len(begin))
+    return [e.part(given[0], begin, end, step)]
+
+
+def concatenated(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    dim = attribute(operation, "dim", "dimension", default=0)
+    parts = [each for each in given if e.shape_of(each)[dim]] or list(given[:1])
+    if len(parts) == 1:
+        return parts
+    shape = tensor(operation.types[0]).shape
+    if all(isinstance(each, Known) for each in parts) and np.prod(shape) <= 1 << 12:
+        return [Known(np.concatenate([np.broadcast_to(each.base, each.shape) for each in parts], dim), shape)]
+    return [e.call(ops.Concat(dim), tuple(map(e.whole, parts)))]
+
+
+def padded(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return a tensor with elements around and between its own."""
+    low = integers(operation, "low", "edge_padding_low")
+    high = integers(operation, "high", "edge_padding_high")
+    inside = integers(operation, "interior", "interior_padding", default=(0,) * len(low))
+    return [padded_by(e, given[0], given[1], low, high, inside)]
+
+
+def padded_by(
+    e: Emitter, x: Any, value: Any, low: Sequence[int], high: Sequence[int], inside: Sequence[int]
+) -> Any:  # fmt: skip
+    """Return a tensor with elements `value` around and between its own; negative numbers take elements away."""
+    shape = e.shape_of(x)
+    if not all(shape):
+        return e.host("pad", (tuple(low), tuple(high), tuple(inside)), x, value)
+    for d, gap in enumerate(inside):
+        if gap and shape[d] > 1:
+            x = _between(e, x, value, d, gap)
+            shape = e.shape_of(x)
+    around = [(max(0, a), max(0, b)) for a, b in zip(low, high, strict=True)]
+    for d, pair in enumerate(around):
+        x = _around(e, x, value, d, pair)
+    shape = e.shape_of(x)
+    begin = [max(0, -a) for a in low]
+    end = [n - max(0, -b) for n, b in zip(shape, high, strict=True)]
+    return e.part(x, begin, end)
+
+
+def _around(e: Emitter, x: Any, value: Any, d: int, pair: tuple[int, int]) -> Any:
+    """Return a tensor with elements before and after it along a dimension."""
+    shape = e.shape_of(x)
+    if pair == (0, 0):
+        return x
+    is_zero = isinstance(value, Known) and not value.base.reshape(()) and e.type_of(x).dtype.kind in "iuf"
+    if is_zero:
+        return e.call(ops.Pad(tuple(pair if k == d else (0, 0) for k in range(len(shape)))), e.whole(x))
+    parts = []
+    for n, before in ((pair[0], True), (pair[1], False)):
+        if n:
+            parts.append((before, e.whole(_filled(e, value, (*shape[:d], n, *shape[d + 1 :])))))
+    ahead = [part for before, part in parts if before]
+    behind = [part for before, part in parts if not before]
+    return e.call(ops.Concat(d), (*ahead, e.whole(x), *behind))
+
+
+def _filled(e: Emitter, value: Any, shape: tuple[int, ...]) -> Any:
+    """Return a tensor that repeats a number."""
+    ones = (1,) * len(shape)
+    if isinstance(value, Known):
+        return Known(value.base.reshape(ones), shape)
+    return Repeated(e.reshaped(value, ones), shape)
+
+
+def _between(e: Emitter, x: Any, value: Any, d: int, gap: int) -> Any:
+    """Return a tensor with `gap` elements between its own along a dimension."""
+    shape = e.shape_of(x)
+    wide = e.reshaped(x, (*shape[: d + 1], 1, *shape[d + 1 :]))
+    wide = _around(e, wide, value, d + 1, (0, gap))
+    flat = e.reshaped(wide, (*shape[:d], shape[d] * (gap + 1), *shape[d + 1 :]))
+    own = e.shape_of(flat)
+    return e.part(flat, (0,) * len(own), [n - (gap if k == d else 0) for k, n in enumerate(own)])
+
+
+def counted(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return the numbers of places along a dimension."""
+    type = tensor(operation.types[0])
+    dim = attribute(operation, "dim", "iota_dimension", default=0)
+    base = np.arange(type.shape[dim]).astype(type.dtype.numpy)
+    return [Known(base.reshape([-1 if d == dim else 1 for d in range(type.rank)]), type.shape)]
+
+
+def reversed_along(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    dims = integers(operation, "dims", "dimensions")
+    if isinstance(given[0], Known):
+        return [Known(np.flip(given[0].base, dims), given[0].shape)]
+    return [e.call(ops.ReverseV2(dims), e.whole(given[0])) if dims else given[0]]
+
+
+def clipped(e: Emitter, start: Any, most: int) -> Any:
+    """Return a start of a slice as an integer of shape () within bounds."""
+    number = integer(start)
+    if number is not None:
+        return e.number(min(max(number, 0), most), INT64)
+    start = e.whole(start)
+    dtype = e.type_of(start).dtype
+    if dtype not in (INT32, INT64):
+        start = e.call(ops.Cast(), start, INT64)
+        dtype = INT64
+    low, high = (e.constant(np.array(n, dtype.numpy)) for n in (0, most))
+    return e.call(ops.Minimum(), e.call(ops.Maximum(), start, low), high)
+
+
+def dynamic_part(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return a slice whose starts may be known only when it runs."""
+    sizes = integers(operation, "sizes", "slice_sizes")
+    x = given[0]
+    shape = e.shape_of(x)
+    starts = [clipped(e, start, n - size) for start, n, size in zip(given[1:], shape, sizes, strict=True)]
+    numbers = [integer(start) for start in starts]
+    begin = [0 if number is None else number for number in numbers]
+    end = [n if number is None else number + size for number, n, size in zip(numbers, shape, sizes, strict=True)]
+    x = e.part(x, begin, end)
+    for d, (start, number, size) in enumerate(zip(starts, numbers, sizes, strict=True)):
+        if number is None and size < shape[d]:
+            x = _taken(e, x, start, d, size)
+    return [x]
+
+
+def _taken(e: Emitter, x: Any, start: Any, d: int, size: int) -> Any:
+    """Return elements along a dimension from a start on."""
+    if size == 1:
+        found = e.call(ops.Gather(), e.whole(x), start, d)
+        shape = e.shape_of(x)
+        return e.reshaped(found, (*shape[:d], 1, *shape[d + 1 :]))
+    dtype = e.type_of(start).dtype
+    places = e.call(ops.Add(), e.constant(np.arange(size, dtype=dtype.numpy)), start)
+    return e.call(ops.Gather(), e.whole(x), places, d)
+
+
+def updated_part(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return a tensor with a slice replaced whose starts may be known only when it runs."""
+    x, update, *starts = given
+    shape, sizes = e.shape_of(x), e.shape_of(update)
+    starts = [clipped(e, start, n - size) for start, n, size in zip(starts, shape, sizes, strict=True)]
+    numbers = [integer(start) for start in starts]
+    if sizes == shape:
+        return [update]
+    if all(number is not None for number in numbers):
+        if sizes[0] == 1 and sizes[1:] == shape[1:]:
+            base, known = (x.base, x.rows) if isinstance(x, Rows) else (x, {})
+            return [Rows(base, {**known, numbers[0]: update}, shape)]
+        return [_put(e, x, update, [number or 0 for number in numbers], 0)]
+    return [_put_anywhere(e, x, update, starts)]
+
+
+def _put(e: Emitter, x: Any, update: Any, starts: Sequence[int], d: int) -> Any:
+    """Return a tensor with a slice replaced, dimension by dimension."""
+    shape, sizes = e.shape_of(x), e.shape_of(update)
+    while d < len(shape) and sizes[d] == shape[d]:
+        d += 1
+    if d == len(shape):
+        return update
+    begin, end = starts[d], starts[d] + sizes[d]
+    zeros = (0,) * len(shape)
+
+    def along(a: int, b: int) -> Any:
+        return e.part(x, (*zeros[:d], a, *zeros[d + 1 :]), (*shape[:d], b, *shape[d + 1 :]))
+
+    middle = _put(e, along(begin, end), update, starts, d + 1)
+    parts = [part for part, n in ((along(0, begin), begin), (middle, 1), (along(end, shape[d]), shape[d] - end)) if n]
+    return middle if len(parts) == 1 else e.call(ops.Concat(d), tuple(map(e.whole, parts)))
+
+
+def _put_anywhere(e: Emitter, x: Any, update: Any, starts: Sequence[Any]) -> Any:
+    """Return a tensor with a slice replaced: every element looks whether it is in the slice."""
+    shape, sizes = e.shape_of(x), e.shape_of(update)
+    inside: Any = None
+    for d, (n, size) in enumerate(zip(shape, sizes, strict=True)):
+        if size == n:
+            continue
+        number = integer(starts[d])
+        start = starts[d] if number is None else e.constant(np.array(number, np.int64))
+        dtype = e.type_of(start).dtype
+        place = e.call(ops.Sub(), e.constant(np.arange(n, dtype=dtype.numpy)), start)
+        zero, most = (e.constant(np.array(k, dtype.numpy)) for k in (0, size - 1))
+        own = e.call(ops.LogicalAnd(), e.call(ops.GreaterEqual(), place, zero), e.call(ops.LessEqual(), place, most))
+        own = e.reshaped(own, [n if k == d else 1 for k in range(len(shape))])
+        inside = own if inside is None else e.call(ops.LogicalAnd(), inside, own)
+        if size > 1:
+            row = e.call(ops.Minimum(), e.call(ops.Maximum(), place, zero), most)
+            update = e.call(ops.Gather(), e.whole(update), row, d)
+    return e.spread(e.call(ops.Select(), inside, e.loose(update), e.loose(x)), shape)
+
+
+def dimension_size(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return the size of a dimension, which is always known."""
+    dim = attribute(operation, "dim", "dimension", default=0)
+    return [e.number(e.shape_of(given[0])[dim], INT32)]
+
+
+SHAPE_KINDS: Kinds = {
+    "broadcast_in_dim": broadcast, "reshape": reshaped, "transpose": transposed, "slice": sliced,
+    "concatenate": concatenated, "pad": padded, "iota": counted, "reverse": reversed_along,
+    "dynamic_slice": dynamic_part, "dynamic_update_slice": updated_part, "get_dimension_size": dimension_size,
+}  # fmt: skip
