@@ -74,6 +74,11 @@ class LibraryFunction(Op):
     takes_complex = True
 
     @property
+    def widens(self) -> bool:  # type: ignore[override]
+        """Whether halves are computed in Float32; XLA's functions say themselves how they compute."""
+        return not self.function.startswith("xla.")
+
+    @property
     def row(self) -> LibraryRow:
         """Return the row. Raise MspcError if there is none."""
         if self.function.startswith("xla."):

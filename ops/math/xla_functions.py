@@ -99,7 +99,7 @@ def gather(x: Array, indices: Array, where: Any, sizes: Sizes) -> Array:
     batch = places.ndim - 1
     index = []
     for d in range(x.ndim):
-        own = starts[..., d].reshape(*places.shape[:-1], *(1 for _ in kept))
+        own = np.asarray(starts[..., d]).reshape((*places.shape[:-1], *(1 for _ in kept)))
         if d in kept:
             shape = [1] * len(kept)
             shape[kept.index(d)] = sizes[d]
@@ -143,11 +143,11 @@ def scatter(*given: Any) -> Any:
     moved = [each.transpose([*others, *windows]) for each in updates]
     sizes = dict(zip(kept, (updates[0].shape[d] for d in windows), strict=True))
     ends = np.array([sizes.get(d, 1) for d in range(rank)])
-    inside = ((starts >= 0) & (starts + ends <= np.array(operands[0].shape))).all(-1)
-    inside = np.broadcast_to(inside.reshape(*inside.shape, *(1 for _ in kept)), moved[0].shape)
+    inside = np.asarray(((starts >= 0) & (starts + ends <= np.array(operands[0].shape))).all(-1))
+    inside = np.broadcast_to(inside.reshape((*inside.shape, *(1 for _ in kept))), moved[0].shape)
     index: list[Array] = []
     for d in range(rank):
-        own = starts[..., d].reshape(*starts.shape[:-1], *(1 for _ in kept))
+        own = np.asarray(starts[..., d]).reshape((*starts.shape[:-1], *(1 for _ in kept)))
         if d in kept:
             shape = [1] * len(kept)
             shape[kept.index(d)] = sizes[d]
@@ -383,6 +383,9 @@ def fft_types(x: TensorType, kind: str, lengths: Sizes, dtype: str) -> ResultTyp
 
 
 def triangular_solve(a: Array, b: Array, left: bool, lower: bool, unit: bool, transposed: str) -> Array:
+    dtype = b.dtype
+    if dtype.itemsize == 2:  # LAPACK has no halves
+        a, b = a.astype(np.float32), b.astype(np.float32)
     a = np.tril(a) if lower else np.triu(a)
     if unit:
         n = a.shape[-1]
@@ -390,8 +393,8 @@ def triangular_solve(a: Array, b: Array, left: bool, lower: bool, unit: bool, tr
     if transposed != "NO_TRANSPOSE":
         a = np.swapaxes(a.conj() if transposed == "ADJOINT" else a, -1, -2)
     if left:
-        return np.linalg.solve(a, b).astype(b.dtype)
-    return np.swapaxes(np.linalg.solve(np.swapaxes(a, -1, -2), np.swapaxes(b, -1, -2)), -1, -2).astype(b.dtype)
+        return np.linalg.solve(a, b).astype(dtype)
+    return np.swapaxes(np.linalg.solve(np.swapaxes(a, -1, -2), np.swapaxes(b, -1, -2)), -1, -2).astype(dtype)
 
 
 def top_k(x: Array, k: int) -> tuple[Array, Array]:
@@ -472,6 +475,7 @@ STRUCTURAL: Mapping[str, LibraryRow] = {
     "pad": LibraryRow(padded, lambda x, value, low, high, inside: ((x.dtype, tuple(
         max(0, a + b + ((n - 1) * (i + 1) + 1 if n else 0))
         for n, a, b, i in zip(x.shape, low, high, inside, strict=True))),)),
+    "reverse": LibraryRow(np.flip, _as_first),
     "convolution": LibraryRow(convolution, _convolved_types, rule=_convolved_rule),
 }  # fmt: skip
 """Rows of operations that are no elementwise functions, or whose results have other element types."""

@@ -617,6 +617,9 @@ class _TextReader:
         else:
             self.pretty(made)
         made.origin = self.location()
+        named = sum(count for _, count in results)
+        if not is_generic and named and len(made.types) > named:  # `select`: the type of the condition comes first
+            made.types = made.types[-named:]
         for name, count in results:
             made.results += [name] if count == 1 else [f"{name}#{n}" for n in range(count)]
         return made

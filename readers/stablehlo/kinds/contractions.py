@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api import ops
-from mspc.readers.stablehlo.emitter import Emitter, attribute, tensor
+from mspc.readers.stablehlo.emitter import Emitter, Known, attribute, tensor
 from mspc.readers.stablehlo.kinds.elementwise import converted_to
 from mspc.readers.stablehlo.kinds.kind import Kinds, flag, integers, integers_in, rows
 from mspc.readers.stablehlo.kinds.shapes import padded_by
@@ -42,19 +44,18 @@ def product(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequen
     left, right = (converted_to(e, each, type.dtype) for each in given[:2])
     shapes = e.shape_of(left), e.shape_of(right)
     if not all((*shapes[0], *shapes[1])):
-        return [e.whole(_zeros(e, type))]
+        return [Known(np.zeros((1,) * type.rank, type.dtype.numpy), type.shape)]
     left_rows = [d for d in range(len(shapes[0])) if d not in (*lhs_batch, *lhs_sum)]
     right_rows = [d for d in range(len(shapes[1])) if d not in (*rhs_batch, *rhs_sum)]
     a, turned_a = _matrix(e, left, lhs_batch, left_rows, lhs_sum)
     b, turned_b = _matrix(e, right, rhs_batch, right_rows, rhs_sum)
     operator = (ops.BatchMatMul if lhs_batch else ops.MatMul)(turned_a, not turned_b)
-    return [e.reshaped(e.call(operator, e.whole(a), e.whole(b)), type.shape)]
-
-
-def _zeros(e: Emitter, type: Any) -> Any:
-    from mspc.readers.stablehlo.emitter import Known
-
-    return Known(type.dtype.numpy.type(0).reshape((1,) * type.rank), type.shape)
+    if not type.dtype.is_complex:
+        return [e.reshaped(e.call(operator, e.whole(a), e.whole(b)), type.shape)]
+    real, imag = ([e.call(part(), e.whole(x)) for x in (a, b)] for part in (ops.Real, ops.Imag))
+    products = [e.call(operator, x, y) for x in (real[0], imag[0]) for y in (real[1], imag[1])]
+    found = e.call(ops.Complex(), e.call(ops.Sub(), products[0], products[3]), e.call(ops.Add(), *products[1:3]))
+    return [e.reshaped(found, type.shape)]
 
 
 def _matrix(
@@ -119,6 +120,8 @@ def convolution(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Se
         x = e.reshaped(x, (parts, n // parts, features, *sizes))
         x = e.reshaped(e.transposed(x, (1, 0, *range(2, rank + 1))), (n // parts, parts * features, *sizes))
         groups = parts
+    if not all(type.shape):
+        return [Known(np.zeros((1,) * type.rank, type.dtype.numpy), type.shape)]
     found = _convolved(e, x, kernel, (strides, pads, base, apart), groups)
     return [e.transposed(found, results)]
 

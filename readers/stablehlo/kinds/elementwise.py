@@ -56,6 +56,8 @@ def emitted(name: str, e: Emitter, given: Sequence[Any], shape: tuple[int, ...])
     kinds, native = NATIVE.get(name, ("", None))
     if name in LOGICAL and kind in "biu" and not (kind in "iu" and name in NATIVE):
         found = e.call(LOGICAL[name][kind != "b"](), *map(e.loose, given))
+    elif name == "abs" and kind == "c":
+        found = e.call(ops.ComplexAbs(), e.loose(given[0]))
     elif native is not None and kind in kinds:
         found = e.call(native(), *map(e.loose, given))
     else:
@@ -95,6 +97,9 @@ def selected(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Seque
     """Return elements of one of two tensors."""
     shape = tensor(operation.types[0]).shape
     condition = given[0]
+    operator: Any = ops.Select()
+    if e.type_of(given[1]).dtype.is_complex:
+        operator = ops.LibraryFunction("xla.select", ())
     if isinstance(condition, Known) and condition.base.size == 1:
         return [given[1] if condition.base.reshape(()) else given[2]]
     folded = e.folded("select", given, (), shape)
@@ -102,7 +107,7 @@ def selected(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Seque
         return [folded]
     if e.shape_of(condition) != shape:  # one condition for all elements
         condition = Repeated(e.reshaped(e.whole(condition), (1,) * len(shape)), shape)
-    return [e.spread(e.call(ops.Select(), *map(e.loose, (condition, *given[1:]))), shape)]
+    return [e.spread(e.call(operator, *map(e.loose, (condition, *given[1:]))), shape)]
 
 
 def clamped(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:

@@ -15,6 +15,7 @@ from mspc.readers.stablehlo.emitter import Emitter, Known, tensor
 from mspc.readers.stablehlo.kinds.elementwise import emitted
 from mspc.readers.stablehlo.kinds.kind import Kinds, integers, integers_in
 from mspc.readers.stablehlo.kinds.programs import program_of
+from mspc.readers.stablehlo.kinds.shapes import in_parts
 from mspc.readers.stablehlo.module import HloOperation, Words
 
 _GATHER = ("offset_dims", "collapsed_slice_dims", "operand_batching_dims", "start_indices_batching_dims",
@@ -145,4 +146,4 @@ def _sum(e: Emitter, x: Any, found: Any, shape: tuple[int, ...]) -> Any:
     return emitted("add", e, (x, found), shape)
 
 
-INDEXING_KINDS: Kinds = {"gather": gathered, "scatter": scattered}
+INDEXING_KINDS: Kinds = {"gather": in_parts(gathered), "scatter": scattered}

@@ -11,7 +11,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import INT32, INT64
 from mspc.mindspore_api import ops
 from mspc.readers.stablehlo.emitter import Emitter, Known, Repeated, Rows, attribute, integer, tensor
-from mspc.readers.stablehlo.kinds.kind import Kinds, integers
+from mspc.readers.stablehlo.kinds.kind import Function, Kinds, integers
 from mspc.readers.stablehlo.module import HloOperation
 
 
@@ -141,6 +141,8 @@ def reversed_along(e: Emitter, operation: HloOperation, given: Sequence[Any]) ->
     dims = integers(operation, "dims", "dimensions")
     if isinstance(given[0], Known):
         return [Known(np.flip(given[0].base, dims), given[0].shape)]
+    if e.type_of(given[0]).dtype.is_complex:
+        return [e.host("reverse", (dims,), given[0])]
     return [e.call(ops.ReverseV2(dims), e.whole(given[0])) if dims else given[0]]
 
 
@@ -191,8 +193,8 @@ def updated_part(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> S
     shape, sizes = e.shape_of(x), e.shape_of(update)
     starts = [clipped(e, start, n - size) for start, n, size in zip(starts, shape, sizes, strict=True)]
     numbers = [integer(start) for start in starts]
-    if sizes == shape:
-        return [update]
+    if sizes == shape or not all(sizes):
+        return [update if sizes == shape else x]
     if all(number is not None for number in numbers):
         if sizes[0] == 1 and sizes[1:] == shape[1:]:
             base, known = (x.base, x.rows) if isinstance(x, Rows) else (x, {})
@@ -246,8 +248,24 @@ def dimension_size(e: Emitter, operation: HloOperation, given: Sequence[Any]) ->
     return [e.number(e.shape_of(given[0])[dim], INT32)]
 
 
+def in_parts(kind: Function) -> Function:
+    """Return a kind that moves the real and the imaginary parts of complex numbers one by one."""
+
+    def run(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+        if not e.type_of(given[0]).dtype.is_complex:
+            return kind(e, operation, given)
+        moved = [
+            kind(e, operation, [
+                e.call(part(), e.whole(each)) if e.type_of(each).dtype.is_complex else each for each in given])
+            for part in (ops.Real, ops.Imag)
+        ]  # fmt: skip
+        return [e.call(ops.Complex(), *map(e.whole, pair)) for pair in zip(*moved, strict=True)]
+
+    return run
+
+
 SHAPE_KINDS: Kinds = {
     "broadcast_in_dim": broadcast, "reshape": reshaped, "transpose": transposed, "slice": sliced,
     "concatenate": concatenated, "pad": padded, "iota": counted, "reverse": reversed_along,
-    "dynamic_slice": dynamic_part, "dynamic_update_slice": updated_part, "get_dimension_size": dimension_size,
+    "dynamic_slice": in_parts(dynamic_part), "dynamic_update_slice": in_parts(updated_part), "get_dimension_size": dimension_size,
 }  # fmt: skip
