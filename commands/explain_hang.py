@@ -1,10 +1,12 @@
-"""`mspc explain-hang`: the rank that made a job hang, from the flight records of its ranks."""
+"""`mspc explain-hang`: the rank that made a job hang, from the records of its ranks."""
 
 from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +14,23 @@ from mspc.commands.report.tables import TextTable, check_json, print_line, print
 from mspc.ir.diagnostics import OWN_FILES
 from mspc.ir.graph import Node
 from mspc.ops.collective.base import Collective
-from mspc.runtime.faults.culprits import BlockedRank, Hang, HangCause, explain, with_all_calls
-from mspc.runtime.faults.flight_records import RecordedCall, read_records
+from mspc.runtime.faults.alignment import HangCause
+from mspc.runtime.faults.culprits import BlockedRank, Hang, explain, with_all_calls
+from mspc.runtime.faults.formats.reading import read_records
+from mspc.runtime.faults.records import Record, RecordedCall
 from mspc.runtime.faults.stopped import shown_ranks
-from mspc.runtime.program import load_program
+from mspc.runtime.program import PROGRAM, load_program
 
 MOST_WAITS = 12
 """Most rows of waiting ranks that are printed."""
 WORDS = {
-    "left out": "left out {expected}",
+    "left out": "left out {call}",
     "doubled": "issued {call} twice",
     "doubled or left out": "issued {call} twice, or left out {expected} before it",
     "swapped": "issued {call} before {expected}",
+    "added": "issued {call}, which other ranks do not, before {expected}",
+    "one more": "issued one collective too many before {call}, and before its oldest calls in the record",
+    "one less": "left one collective out before {call}, and before its oldest calls in the record",
     "another collective": "issued {call} where {expected} belongs",
     "another size": "issued {call} where the size is {expected_sizes}",
     "another type": "issued {call} where the type is {expected_types}",
@@ -38,7 +45,7 @@ def explain_records(paths: Sequence[Path], ranks: int, program: Path | None, jso
     """Print the culprit and who waits for whom; return the exit status: 1 if there is one.
 
     Raises:
-        MspcError: a file is no flight record, or the folder of the program cannot be read.
+        MspcError: a file is no record, records are of different jobs, or the program cannot be read.
     """
     check_json(json)
     records, unread = read_records(paths)
@@ -51,8 +58,12 @@ def explain_records(paths: Sequence[Path], ranks: int, program: Path | None, jso
     status = int(bool(found.explanations))
     if json is not None:
         write_report(json, "explain-hang", _content(found, len(records)), status)
-    if json == Path("-"):
-        return status
+    if json != Path("-"):
+        _print(found, records)
+    return status
+
+
+def _print(found: Hang, records: Sequence[Record]) -> None:
     calls = [len(record.calls) for record in records]
     lost = sum(record.dropped > 0 for record in records)
     cut = f"; {lost} have lost their oldest calls" if lost else ""
@@ -62,16 +73,43 @@ def explain_records(paths: Sequence[Path], ranks: int, program: Path | None, jso
         print_line(f"no record of {shown_ranks(found.missing)}")
     if not found.explanations:
         print_line("the records show no fault: all ranks issued the same calls, and none waits for another")
+    notes = {record.rank: record.notes for record in records}
     for number, each in enumerate(found.explanations):
         sure = "" if each.certain >= 1 else f" ({each.certain:.0%} of the evidence)"
         print_line(f"{'or ' if number else ''}{_said(each)}{sure}")
+        for note in notes.get(each.rank, ()):
+            print_line(f"  rank {each.rank} is {note}")
+    if found.wrong_from is not None:
+        step = f"from step {found.step} on" if found.step > 0 else "from then on"
+        print_line(f"numbers are wrong {step}: {_shown(found.wrong_from)} met another collective of its group")
+    if found.late:
+        print_line("slow ranks, and how long others waited for them: " + ", ".join(
+            f"rank {rank} {delay / 1e9:.1f} s" for rank, delay in found.late[:MOST_WAITS]
+        ))  # fmt: skip
     if found.waits:
         print_table(_waits(found.waits))
-    return status
 
 
-def steps_of(folder: Path, ranks: Sequence[int]) -> dict[int, list[RecordedCall]]:
-    """Return the collectives of each rank in a compiled folder, in order. Raise MspcError if it cannot be read."""
+def steps_of(program: Path, ranks: Sequence[int]) -> dict[int, list[RecordedCall]]:
+    """Return the collectives of a step of each rank, in order.
+
+    program: the folder of a compile, or a script or capture, which is compiled.
+
+    Raises:
+        MspcError: the program cannot be read or compiled.
+    """
+    if (program / PROGRAM).is_file() or (program.is_dir() and not (program / "rank_0.step").is_file()):
+        return _steps_in(program, ranks)
+    from mspc.commands.compile import CompileOptions, compile_target  # late: it loads the compiler
+    from mspc.commands.report.verbosity import Loudness
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "program")
+        compile_target(str(program), CompileOptions(out=out, loudness=Loudness(quiet=True)))
+        return _steps_in(out, ranks)
+
+
+def _steps_in(folder: Path, ranks: Sequence[int]) -> dict[int, list[RecordedCall]]:
     program = load_program(folder)
     found: dict[int, list[RecordedCall]] = {}
     for rank in ranks:
@@ -88,19 +126,22 @@ def _planned(node: Node) -> RecordedCall:
 
 
 def _said(each: HangCause) -> str:
-    call, expected = each.call, each.expected
+    expected = each.expected
+    is_own = each.fault not in ("left out", "stopped before", "no record")
     words = WORDS[each.fault].format(
-        call=_shown(call), expected=_shown(expected), expected_sizes=_sizes(expected), expected_types=_types(expected)
-    )
+        call=_shown(each.call, is_own), expected=_shown(expected, is_own=False), expected_sizes=_sizes(expected),
+        expected_types=_types(expected),
+    )  # fmt: skip
     return f"rank {each.rank} {words}"
 
 
-def _shown(call: RecordedCall | None) -> str:
+def _shown(call: RecordedCall | None, is_own: bool = True) -> str:
+    """A call in a sentence. is_own: it is one of the rank that the sentence is about, in a group of that rank."""
     if call is None:
         return "a call that the records do not have"
-    place = f" at {call.place}" if call.place else ""
-    operands = ", ".join(filter(None, (f"number {call.number} of group {call.group}" * bool(call.group), _sizes(call))))
-    return f"{call.kind}{f' ({operands} {_types(call)})' if operands else ''}{place}"
+    number = f"number {call.number} of group {call.group}" if call.group and is_own else ""
+    operands = ", ".join(filter(None, (number, f"{_sizes(call)} {_types(call)}".strip())))
+    return f"{call.kind}{f' ({operands})' if operands else ''}{f' at {call.place}' if call.place else ''}"
 
 
 def _sizes(call: RecordedCall | None) -> str:
@@ -113,11 +154,16 @@ def _types(call: RecordedCall | None) -> str:
 
 def _waits(waits: Sequence[BlockedRank]) -> TextTable:
     rows = [
-        (str(rank), f"{call.kind} {call.number}", call.group, shown_ranks(behind), call.place)
-        for rank, call, behind in waits[:MOST_WAITS]
+        (str(rank), f"{call.kind} {call.number}", call.group, shown_ranks(behind), _clock(since), call.place)
+        for rank, call, behind, since in waits[:MOST_WAITS]
     ]
     more = f", {MOST_WAITS} of {len(waits)}" if len(waits) > MOST_WAITS else ""
-    return TextTable(f"who waits for whom{more}", ("rank", "waits in", "group", "for", "at"), rows, (0,), (4,))
+    names = ("rank", "waits in", "group", "for", "since (UTC)", "at")
+    return TextTable(f"who waits for whom{more}", names, rows, (0,), (5,))
+
+
+def _clock(nanoseconds: int) -> str:
+    return datetime.fromtimestamp(nanoseconds // 10**9, UTC).strftime("%H:%M:%S") if 0 < nanoseconds < 1 << 62 else ""
 
 
 def _content(found: Hang, records: int) -> dict[str, Any]:
@@ -129,12 +175,20 @@ def _content(found: Hang, records: int) -> dict[str, Any]:
                 "rank": each.rank, "fault": each.fault, "said": _said(each), "certain": each.certain,
                 "line": each.call.place if each.call else "", "group": each.call.group if each.call else "",
                 "collective": each.call.kind if each.call else "",
+                "number": each.call.number if each.call else 0,
+                "expected": each.expected.kind if each.expected else "",
+                "expected_line": each.expected.place if each.expected else "",
             }
             for each in found.explanations
         ],
         "waits": [
             {"rank": wait.rank, "for": list(wait.behind), "collective": wait.call.kind, "number": wait.call.number,
-             "group": wait.call.group, "line": wait.call.place}
+             "group": wait.call.group, "line": wait.call.place, "since_ns": wait.since}
             for wait in found.waits
         ],
+        "late": [{"rank": rank, "seconds": delay / 1e9} for rank, delay in found.late],
+        "wrong_from": None if found.wrong_from is None else {
+            "step": found.step if found.step > 0 else None, "collective": found.wrong_from.kind,
+            "group": found.wrong_from.group, "number": found.wrong_from.number, "line": found.wrong_from.place,
+        },
     }  # fmt: skip

@@ -1,12 +1,11 @@
 """The rank that made a job hang, from the records of its ranks.
 
-Ranks that run one program issue equal calls. Calls are compared in three ways, the strongest first:
+Ranks that run one program issue equal calls. Evidence is taken in this order, the strongest first:
 
-1. A rank's calls beside those of other ranks with the same program, or beside its own earlier steps if too few run the
-   program: one call that is left out, doubled, swapped with the next, or has another size, type or group.
-   After the last common call a repeated call can be doubled, or follow one that is left out.
-2. Who waits for whom: a rank that others wait for, and that waits for none itself, has stopped.
-3. Times: a rank that comes late to a collective without having waited for another one is slow.
+1. A rank's calls differ from those of other ranks with its program, or from its program (`runtime.faults.alignment`).
+2. Members of a group have met in one call of it with different collectives: most of them are right.
+3. A rank that others wait for, and that waits for none itself, has stopped, or has no record.
+4. A rank that comes late to a collective without having waited for another one is slow.
 """
 
 from __future__ import annotations
@@ -15,48 +14,42 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from mspc.runtime.faults.flight_records import Record, RecordedCall, last_numbers, read_record
+from mspc.runtime.faults.alignment import Alignment, HangCause, beside_program, difference, is_repeated
+from mspc.runtime.faults.formats.reading import read_record_file
+from mspc.runtime.faults.records import Record, RecordedCall, last_numbers
 
 SLOW, SLOW_FACTOR = 1_000_000_000, 20
 """Least delay of a slow rank, in nanoseconds, and beside a typical delay between two calls."""
-RECEIVE = re.compile(r"recv \d+<-(\d+)")
+RECEIVE, SEND = re.compile(r"recv \d+<-(\d+)"), re.compile(r"send \d+->(\d+)")
+COUNTED = ("left out", "doubled", "added", "doubled or left out")
+"""Faults after which a rank has issued more or fewer calls of a group than its other members."""
 MOST_EXPLANATIONS = 3
 FEW_OTHERS = 2
 
-Token = int
-
-
-class HangCause(NamedTuple):
-    """Why a job hangs, as far as records tell.
-
-    rank: the culprit. fault: as "left out". call: its call, or for one that is left out that of another rank. certain:
-    how much of the evidence agrees, from 0 to 1.
-    """
-
-    rank: int
-    fault: str
-    call: RecordedCall | None
-    expected: RecordedCall | None = None
-    certain: float = 1.0
-
 
 class BlockedRank(NamedTuple):
-    """A rank that has issued a call for which others have not come."""
+    """A rank that has issued a call for which others have not come. since: time of the call in nanoseconds, or 0."""
 
     rank: int
     call: RecordedCall
     behind: tuple[int, ...]
+    since: int
 
 
 class Hang(NamedTuple):
     """explanations: the most probable first, none if the records show no fault. waits: who waits for whom. missing:
-    ranks without a record."""
+    ranks without a record. late: slow ranks and how long others have waited for them, in nanoseconds. wrong_from: the
+    first call of the culprit that met another collective of the others, so that numbers are wrong from it on. step: of
+    the fault, from 1 on, 0 if it is unknown."""
 
     explanations: tuple[HangCause, ...]
     waits: tuple[BlockedRank, ...]
     missing: tuple[int, ...]
+    late: tuple[tuple[int, int], ...] = ()
+    wrong_from: RecordedCall | None = None
+    step: int = 0
 
 
 def explain(
@@ -68,24 +61,31 @@ def explain(
         world: number of ranks, if it is known. steps: the calls of a step of each rank, as its program has them; of
         these the kind and the line count.
     """
-    ranks = {record.rank for record in records}
-    members = _members(records)
-    highest = max([*ranks, *(rank for group in members.values() for rank in group), world - 1], default=-1)
-    missing = tuple(sorted(set(range(highest + 1)) - ranks))
-    waits = _waits(records, members)
-    tokens = _Tokens()
-    sequences = {record.rank: tokens.of(record) for record in records}
-    by_rank = {record.rank: record for record in records}
-    clusters = _clusters(sequences)
-    programs = {record.rank: _beside_program(record, (steps or {}).get(record.rank, ())) for record in records}
-    edits = [edit for edit, _ in programs.values() if edit is not None]
-    if len(edits) != 1:  # a program does not have the sizes and groups that ranks compare with each other
-        edits = [edit for cluster in clusters for edit in _edits(cluster, sequences, by_rank)] or edits
-    edits.sort(key=lambda edit: (-edit.certain, _created(edit)))
-    following = _following(clusters, by_rank)
+    state = _State(records, world)
+    alignment = Alignment(records)
+    edits = alignment.edits()
+    following = {rank: call for rank in state.records if (call := alignment.following(rank)) is not None}
+    programs = {record.rank: beside_program(record, (steps or {}).get(record.rank, ())) for record in records}
     following |= {rank: call for rank, (_, call) in programs.items() if call is not None}
-    found = edits or _stopped(by_rank, waits, missing, members, following) or _slow(records)
-    return Hang(tuple(found[:MOST_EXPLANATIONS]), waits, missing)
+    own = _alone([edits for edits, _ in programs.values()])
+    if len({edit.rank for edit in own}) == 1 or not edits or edits[0].certain < 1:
+        edits = own or edits  # a program does not have the sizes and groups that ranks compare with each other
+    if not state.is_stuck:
+        edits = [edit for edit in edits if edit.fault not in COUNTED]
+    edits.sort(key=lambda edit: (-edit.certain, _created(edit), edit.rank))
+    mismatches = state.mismatches(alignment)
+    if edits and edits[0].certain < 1 and mismatches and mismatches[0].certain > edits[0].certain:
+        edits = mismatches
+    late = _late(records)
+    found = edits or mismatches or state.miscounted() or state.stopped(following)
+    if state.is_stuck and not found:
+        found = [each for each in alignment.strangest() if state.pending[each.rank] is not None]
+    if not found:
+        found = [HangCause(rank, "late at", call) for _, rank, call in late[:1]]
+    wrong = state.met_another(found[0]) if found else None
+    delays = tuple((rank, delay) for delay, rank, _ in late)
+    step = alignment.step(found[0].rank, found[0].index) if found else 0
+    return Hang(tuple(found[:MOST_EXPLANATIONS]), state.waits, state.missing, delays, wrong, step)
 
 
 def with_all_calls(records: Sequence[Record], found: Hang) -> list[Record]:
@@ -93,309 +93,260 @@ def with_all_calls(records: Sequence[Record], found: Hang) -> list[Record]:
     last ones were read: a fault may be older than these. Raise MspcError if a file cannot be read again."""
     if not any(record.dropped for record in records):
         return [*records]
-    tokens = _Tokens()
-    sequences = {record.rank: tokens.of(record) for record in records}
     named = {each.rank for each in found.explanations}
-    for cluster in _clusters(sequences):
+    for cluster in Alignment(records).clusters:
         if not named.isdisjoint(cluster):
             named |= {*cluster[:FEW_OTHERS], *cluster[-FEW_OTHERS:]}
-    return [read_record(record.path) if record.rank in named and record.dropped else record for record in records]
+    read: list[Record] = []
+    for record in records:
+        again = read_record_file(record.path) if record.rank in named and record.dropped else [record]
+        read.append(next((each for each in again if each.rank == record.rank), record))
+    return read
+
+
+def _alone(edits: Sequence[Sequence[HangCause]]) -> list[HangCause]:
+    """The first edit of each rank that no other rank has, and the rank has once: a program makes some calls in a few of
+    its steps only."""
+    counts = Counter((each.fault, each.call and each.call.place) for found in edits for each in found)
+    alone = [[each for each in found if counts[each.fault, each.call and each.call.place] == 1] for found in edits]
+    return [found[0] for found in alone if found]
 
 
 def _created(edit: HangCause) -> int:
     return edit.call.created if edit.call is not None else 0
 
 
-def _members(records: Sequence[Record]) -> dict[str, tuple[int, ...]]:
-    """The ranks of each group: as recorded, or else those that have calls in it."""
-    found: dict[str, set[int]] = defaultdict(set)
+class _State:
+    """Where the ranks of a job are: members of groups, the last number of each rank in each, and who waits for whom."""
+
+    def __init__(self, records: Sequence[Record], world: int) -> None:
+        self.records = {record.rank: record for record in records}
+        world = max([record.rank + 1 for record in records] + [world])
+        self.members = _members(records, world)
+        highest = max([world - 1, *(rank for group in self.members.values() for rank in group)])
+        self.missing = tuple(sorted(set(range(highest + 1)) - self.records.keys()))
+        self._has_messages = any(call.is_message for record in records for call in record.calls)
+        self._has_states = any(call.is_over for record in records for call in record.calls)
+        first = {record.rank: _first_open(record) if self._has_states else None for record in records}
+        self.reached = {
+            (name, each.rank): number
+            for each in records for name, number in _begun(each.calls, first[each.rank]).items()
+        }  # fmt: skip
+        self.furthest: dict[str, int] = {}
+        for (name, _), number in self.reached.items():
+            self.furthest[name] = max(self.furthest.get(name, 0), number)
+        wanted = {(name, number) for (name, _), number in self.reached.items()}
+        wanted |= {(call.group, call.number) for call in first.values() if call is not None}
+        self.calls: dict[tuple[str, int], dict[int, RecordedCall]] = defaultdict(dict)
+        for record in records:
+            for call in record.calls:
+                if not call.is_message and (call.group, call.number) in wanted:
+                    self.calls[call.group, call.number][record.rank] = call
+        self.pending = {record.rank: first[record.rank] or self._last_open(record) for record in records}
+        self.meetings = self._meetings()
+        found = [] if self._has_ended() else [self._wait(record) for record in records]
+        self.waits = tuple(each for each in found if each is not None)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a rank waits."""
+        return bool(self.waits or self.meetings) or (any(self.pending.values()) and not self._has_ended())
+
+    def _has_ended(self) -> bool:
+        """Whether all ranks with a record are at the end of one call: nothing says that the job hangs, even if ranks
+        have no record."""
+        last = [record.calls[-1] for record in self.records.values() if record.calls]
+        return len({(call.group, call.number) for call in last}) == 1 and all(call.is_retired for call in last)
+
+    def _last_open(self, record: Record) -> RecordedCall | None:
+        """The last call of a rank whose record has no states, if it is not over."""
+        if not record.calls or self._has_states:
+            return None
+        last = record.calls[-1]
+        if last.is_message or not last.group:
+            return last if last.kind.startswith("recv") else None
+        return None if self._is_complete(last) else last
+
+    def _meetings(self) -> dict[str, dict[int, RecordedCall]]:
+        """For each group the first call, of those in which ranks are, in which its members disagree."""
+        open_calls = {(call.group, call.number) for call in self.pending.values() if call is not None}
+        found: dict[str, dict[int, RecordedCall]] = {}
+        for (group, number), here in sorted(self.calls.items()):
+            is_last = (group, number) in open_calls or number == self.furthest.get(group)
+            if is_last and group not in found and len({_signature(call) for call in here.values()}) > 1:
+                found[group] = here
+        return found
+
+    def _is_complete(self, call: RecordedCall) -> bool:
+        """Whether all members of the group have come to a call with the same collective, or one has gone on."""
+        if self.furthest.get(call.group, 0) > call.number:
+            return True
+        here = self.calls[call.group, call.number]
+        members = self.members[call.group]
+        return len(here) >= len(members) and len({_signature(c) for c in here.values()}) == 1
+
+    def _wait(self, record: Record) -> BlockedRank | None:
+        call = self.pending[record.rank]
+        if call is None or not call.group:
+            return None
+        behind = self._behind(record.rank, call)
+        return BlockedRank(record.rank, call, behind, call.created) if behind else None
+
+    def _behind(self, rank: int, call: RecordedCall) -> tuple[int, ...]:
+        group = self.members.get(call.group, ())
+        if call.is_message:
+            peer = RECEIVE.fullmatch(call.kind) or SEND.fullmatch(call.kind)
+            return (group[int(peer[1])],) if peer is not None and int(peer[1]) < len(group) else ()
+        known = [other for other in group if other != rank and other in self.records]
+        behind = [other for other in known if self._number(call.group, other) < call.number]
+        if self._has_states or self.furthest[call.group] <= call.number:
+            behind += [other for other in group if other not in self.records]
+        return tuple(sorted(behind))
+
+    def _number(self, group: str, rank: int) -> int:
+        return self.reached.get((group, rank), 0)
+
+    def mismatches(self, alignment: Alignment) -> list[HangCause]:
+        """The ranks that are in another collective than most members of a group in one call of it; of two members the
+        one whose call follows its calls before it more seldom elsewhere."""
+        found: list[tuple[float, int, HangCause]] = []
+        for here in self.meetings.values():
+            (usual, most), (_, second) = Counter(_signature(call) for call in here.values()).most_common(2)
+            for rank, call in sorted(here.items()):
+                if _signature(call) != usual or most == second:
+                    other = next(each for each in here.values() if _signature(each) != _signature(call))
+                    record = self.records[rank]
+                    at = next(i for i, each in enumerate(record.calls) if each is call)
+                    before = next((c for c in reversed(record.calls[:at]) if c.group == call.group), None)
+                    fault, shown = difference(call, other), call
+                    if fault == "another collective" and before is not None:
+                        repeated = is_repeated(call, before) and call.place == before.place
+                        fault, shown = ("doubled", call) if repeated else ("left out", other)
+                    certain = (most if most > second else 1) / len(here)
+                    index = record.dropped + at
+                    support = alignment.support(rank, index) if most == second else 0
+                    found.append((-certain, support, HangCause(rank, fault, shown, other, certain, index)))
+        return [cause for _, _, cause in sorted(found, key=lambda item: (*item[:2], _created(item[2])))]
+
+    def miscounted(self) -> list[HangCause]:
+        """The ranks that have come to the line of the others with another number of calls of one group: they have left
+        one out or issued one too many before the oldest calls in the records."""
+        last = {rank: record.calls[-1] for rank, record in self.records.items() if record.calls and record.dropped}
+        here: dict[tuple[str, str, str], dict[int, int]] = defaultdict(dict)
+        groups: Counter[int] = Counter()
+        for rank, call in last.items():
+            for group, number in last_numbers(self.records[rank].calls).items():
+                here[group, call.kind, call.place][rank] = number
+                groups[rank] += 1
+        odd: dict[int, list[tuple[int, str, float]]] = defaultdict(list)
+        for (group, _, _), numbers in here.items():
+            (usual, most), second = Counter(numbers.values()).most_common(2)[0], len(numbers)
+            for rank, number in numbers.items():
+                if number != usual and 2 * most > second:
+                    odd[rank].append((number - usual, group, most / second))
+        found: list[HangCause] = []
+        for rank, each in odd.items():
+            if len(each) < groups[rank] and all(abs(more) == 1 for more, _, _ in each):
+                more, _, certain = max(each, key=lambda item: item[2])
+                found.append(HangCause(rank, "one more" if more > 0 else "one less", last[rank], None, certain))
+        return sorted(found, key=lambda each: (-each.certain, each.rank))
+
+    def stopped(self, following: Mapping[int, RecordedCall]) -> list[HangCause]:
+        """The ranks that others wait for, and that wait for none."""
+        blocked = {wait.rank for wait in self.waits}
+        weights: Counter[int] = Counter()
+        for wait in self.waits:
+            for rank in wait.behind:
+                if rank not in blocked:
+                    weights[rank] += 1 / len(wait.behind)
+        if not weights:
+            return self._unknown_members()
+        since = {rank: min(w.since for w in self.waits if rank in w.behind) for rank in weights}
+        known = [rank for rank in weights if rank in self.records]
+        is_sure = self._has_messages or self._has_states  # gloo's ranks may wait for a message
+        named = known if known and is_sure else [*weights]
+        total = sum(weights[rank] for rank in named)
+        found: list[HangCause] = []
+        for rank in sorted(named, key=lambda each: (since[each], -weights[each], each not in self.records, each)):
+            first = min((w for w in self.waits if rank in w.behind), key=lambda wait: (wait.since, wait.rank))
+            call = following.get(rank) or first.call
+            fault = "stopped before" if rank in self.records else "no record"
+            found.append(HangCause(rank, fault, call, None, weights[rank] / total))
+        return found
+
+    def _unknown_members(self) -> list[HangCause]:
+        """Ranks without a record, if others wait in groups whose members are unknown."""
+        waiting = [call for call in self.pending.values() if call is not None]
+        if not self.missing or not waiting or self._has_ended():
+            return []
+        return [HangCause(rank, "no record", waiting[0], certain=1 / len(self.missing)) for rank in self.missing]
+
+    def met_another(self, cause: HangCause) -> RecordedCall | None:
+        """The first call of a culprit after its fault that met another collective of its group, and was over."""
+        record = self.records.get(cause.rank)
+        if record is None or cause.index < 0 or cause.fault not in ("left out", "doubled", "added", "swapped"):
+            return None
+        group = (cause.expected if cause.fault == "left out" else cause.call) or cause.call
+        for call in record.calls[max(cause.index - record.dropped, 0) :]:
+            if group is not None and call.role == group.role and not call.is_message:
+                gone_on = self.furthest.get(call.group, 0) > call.number or self._is_complete(call)
+                return call if gone_on else None
+        return None
+
+
+def _begun(calls: Sequence[RecordedCall], pending: RecordedCall | None) -> dict[str, int]:
+    """The number of the last collective of each group up to the one in which a rank waits: later ones are only issued."""
+    if pending is None:
+        return last_numbers(calls)
+    at = next(i for i, call in enumerate(calls) if call is pending)
+    begun = last_numbers(calls[: at + 1])
+    for call in calls[at + 1 :]:
+        if not call.is_message and call.group not in begun:
+            begun[call.group] = call.number - 1
+    return begun
+
+
+def _first_open(record: Record) -> RecordedCall | None:
+    """The first call of a rank after those that are over, if the record has states."""
+    after = max((i for i, call in enumerate(record.calls) if call.is_over), default=-1) + 1
+    return record.calls[after] if after < len(record.calls) else None
+
+
+def _signature(call: RecordedCall) -> tuple[object, ...]:
+    even = "reduce" in call.kind or ("gather" in call.kind and call.kind != "gather")
+    return (call.kind, call.dtypes, call.sizes if even else ())
+
+
+def _members(records: Sequence[Record], world: int) -> dict[str, tuple[int, ...]]:
+    """The ranks of each group: as recorded, or else those that have calls in it. If one rank has no record, it is in
+    the groups that have fewer callers than others at the same lines."""
+    found: dict[str, tuple[int, ...]] = {}
+    callers: dict[str, set[int]] = defaultdict(set)
+    lines: dict[tuple[str, tuple[str, ...]], set[str]] = defaultdict(set)
     for record in records:
-        for name, ranks in record.members.items():
-            found[name].update(ranks)
-        for name in {call.group for call in record.calls}:
-            found[name].add(record.rank)
-    return {name: tuple(sorted(ranks)) for name, ranks in found.items()}
-
-
-# Calls of ranks with the same program
-
-
-class _Tokens:
-    """Numbers for calls that are equal on ranks with the same program.
-
-    Ranks have other groups at one place of the program, so that a group counts only if it is not the one that the rank
-    has at that place elsewhere.
-    """
-
-    def __init__(self) -> None:
-        self._numbers: dict[Any, Token] = {}
-
-    def of(self, record: Record) -> list[Token]:
-        usual: dict[Any, Counter[str]] = defaultdict(Counter)
+        found.update(record.members)
         for call in record.calls:
-            usual[call.kind, call.stack][call.group] += 1
-        groups = {place: counts.most_common(1)[0][0] for place, counts in usual.items()}
-        numbers = self._numbers
-        return [
-            numbers.setdefault(
-                (c.kind, c.sizes, c.dtypes, c.stack, c.group == groups[c.kind, c.stack]), len(numbers)
-            )
-            for c in record.calls
-        ]
+            if call.group:
+                callers[call.group].add(record.rank)
+                if not call.is_message:
+                    lines[call.kind, call.stack].add(call.group)
+    missing = set(range(world)) - {record.rank for record in records}
+    if len(missing) == 1:
+        for groups in lines.values():
+            usual = max(len(callers[name] - missing) for name in groups)
+            for name in groups:
+                if len(callers[name] - missing) < usual:
+                    callers[name] |= missing
+        if len(records) > 1:
+            for name, ranks in callers.items():
+                if len(ranks) == len(records):  # the group of all ranks
+                    callers[name] = ranks | missing
+    return {name: found.get(name) or tuple(sorted(callers[name])) for name in found.keys() | callers.keys()}
 
 
-def _clusters(sequences: Mapping[int, Sequence[Token]]) -> list[list[int]]:
-    """Ranks that run the same program: all calls that one of them has, but for single ones, the others have too."""
-    kinds: dict[frozenset[Token], list[int]] = defaultdict(list)
-    for rank, tokens in sequences.items():
-        kinds[frozenset(tokens)].append(rank)
-    clusters: list[tuple[frozenset[Token], frozenset[Token], list[int]]] = []
-    for tokens, ranks in sorted(kinds.items(), key=lambda item: (-len(item[1]), item[1])):
-        counts = Counter(sequences[ranks[0]])
-        several = frozenset(token for token in tokens if counts[token] > 1)
-        for all_of_it, several_of_it, others in clusters:
-            if several <= all_of_it and several_of_it <= tokens:
-                others.extend(ranks)
-                break
-        else:
-            clusters.append((tokens, several, [*ranks]))
-    return [sorted(ranks) for _, _, ranks in clusters]
-
-
-def _edits(
-    ranks: Sequence[int], sequences: Mapping[int, Sequence[Token]], records: Mapping[int, Record]
-) -> list[HangCause]:
-    """The ranks of a cluster whose calls are not those of most others, each with its first difference. A rank without
-    others, or with one that it differs from, is held to its own earlier steps."""
-    model = _model(ranks, sequences, records)
-    if len(ranks) == 1:
-        return [edit for edit in (_own_edit(records[model], sequences[model]),) if edit is not None]
-    edits = [
-        edit for rank in ranks if rank != model
-        for edit in (_first_edit(records[rank], sequences[rank], records[model], sequences[model]),) if edit is not None
-    ]  # fmt: skip
-    if len(ranks) > 2 or not edits:
-        return edits
-    own = [edit for rank in ranks for edit in (_own_edit(records[rank], sequences[rank]),) if edit is not None]
-    if len(own) == 1:
-        return own
-    (other,) = {*ranks} - {model}
-    turned = _first_edit(records[model], sequences[model], records[other], sequences[other])
-    return [edit._replace(certain=0.5) for edit in (*edits, turned) if edit is not None]
-
-
-def _own_edit(record: Record, tokens: Sequence[Token]) -> HangCause | None:
-    """The first call that is not as in the rank's step before."""
-    period, count = _period(tokens)
-    if not period or not count:
-        return None
-    return _first_edit(record, tokens, record._replace(dropped=record.dropped + period), tokens)
-
-
-# Calls of a rank beside its program
-
-MOST_BEFORE, LEAST_RUN = 200, 3
-"""Most calls before the first step, as broadcasts of parameters, and least calls of a program in a row."""
-FAMILIES = (("scatter", "scatter"), ("gather", "gather"), ("all_?to_?all", "exchange"), ("reduce", "reduce"))
-
-
-def family(call: RecordedCall) -> tuple[str, str]:
-    """Return the kind and the line of a call as its program has them, too: names of a collective differ between
-    libraries, and paths between machines."""
-    kind = next((name for pattern, name in FAMILIES if re.search(pattern, call.kind)), call.kind.partition(" ")[0])
-    return kind, call.place.rpartition("/")[2]
-
-
-def _in_program(record: Record, step: Sequence[RecordedCall]) -> tuple[int, int]:
-    """The first call of a record that is in its program, and where in the step it is; the pair from which on most calls
-    are equal."""
-    mine, its = [family(call) for call in record.calls], [family(call) for call in step]
-    where: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for place, each in enumerate(its):
-        where[each].append(place)
-    best = (0, 0, 0)
-    for first, each in enumerate(mine[: MOST_BEFORE if not record.dropped else 1]):
-        for place in where.get(each, ()):
-            count = next((i for i, own in enumerate(mine[first:]) if own != its[(place + i) % len(its)]), len(mine))
-            best = max(best, (count, -first, place), key=lambda found: found[:2])
-        if best[0] >= LEAST_RUN:
-            break
-    return -best[1], best[2]
-
-
-def _beside_program(record: Record, step: Sequence[RecordedCall]) -> tuple[HangCause | None, RecordedCall | None]:
-    """Return the first call that is not as in the program, and the call after the last one, as far as there are any."""
-    if not step or not record.calls:
-        return None, None
-    first, place = _in_program(record, step)
-    calls = record.calls[first:]
-    model = tuple(step[(place + i) % len(step)] for i in range(len(calls) + 2))
-    numbers: dict[Any, Token] = {}
-    mine, its = ([numbers.setdefault(family(c), len(numbers)) for c in each] for each in (calls, model))
-    own, other = (record._replace(calls=each, dropped=0) for each in (calls, model))
-    return _first_edit(own, mine, other, its), model[len(calls)]
-
-
-def _model(ranks: Sequence[int], sequences: Mapping[int, Sequence[Token]], records: Mapping[int, Record]) -> int:
-    """The rank whose beginning most others share; of these the one with most calls."""
-    sharing: dict[Any, list[int]] = defaultdict(list)
-    shortest = min(len(sequences[rank]) + records[rank].dropped for rank in ranks)
-    start = max(records[rank].dropped for rank in ranks)
-    for rank in ranks:
-        at = records[rank].dropped
-        sharing[tuple(sequences[rank][start - at : max(shortest - at, 0)])].append(rank)
-    most = max(sharing.values(), key=len)
-    return max(most, key=lambda rank: len(sequences[rank]))
-
-
-def _first_edit(
-    record: Record, tokens: Sequence[Token], model: Record, others: Sequence[Token]
-) -> HangCause | None:
-    """The first call of a rank that is not as the model's, with the change that makes most of the rest equal."""
-    start = max(record.dropped, model.dropped)
-    mine, its = tokens[start - record.dropped :], others[start - model.dropped :]
-    at = next((i for i, (a, b) in enumerate(zip(mine, its, strict=False)) if a != b), None)
-    if at is None:
-        return None
-    repeated = at > 0 and mine[at] == mine[at - 1]
-    crossed = list(mine[at : at + 2]) == list(its[at : at + 2])[::-1]
-    evidence = {
-        "left out": _equal(mine, its, at, at + 1),
-        "doubled": 1 + _equal(mine, its, at + 1, at) if repeated else -1,
-        "swapped": 2 + _equal(mine, its, at + 2, at + 2) if crossed else -1,
-        "other": _equal(mine, its, at + 1, at + 1),
-    }
-    fault = max(evidence, key=lambda each: evidence[each])
-    if fault == "doubled" and evidence["doubled"] == 1:  # no later call tells these two apart
-        fault = "doubled or left out"
-    index = start - record.dropped + at
-    own = record.calls[index] if index < len(record.calls) else None
-    expected = model.calls[start - model.dropped + at]
-    if fault == "other" and own is not None:
-        fault = _difference(own, expected)
-    return HangCause(record.rank, fault, expected if fault == "left out" else own, expected)
-
-
-def _equal(one: Sequence[Token], other: Sequence[Token], first: int, second: int) -> int:
-    """How many calls in a row are equal from two positions on."""
-    count = 0
-    for a, b in zip(one[first:], other[second:], strict=False):
-        if a != b:
-            break
-        count += 1
-    return count
-
-
-def _difference(own: RecordedCall, expected: RecordedCall) -> str:
-    if family(own) != family(expected) or not expected.sizes:
-        return "another collective"
-    if own.sizes != expected.sizes:
-        return "another size"
-    return "another type" if own.dtypes != expected.dtypes else "another group"
-
-
-def _period(tokens: Sequence[Token]) -> tuple[int, int]:
-    """Return the length of a step in calls, and how many calls are not those of the step before; (0, 0) if no length
-    makes most of them equal."""
-    best = (0, len(tokens) // 4)
-    places: dict[Token, list[int]] = defaultdict(list)
-    for place, token in enumerate(tokens):
-        places[token].append(place)
-    several = [those for those in places.values() if len(those) > 1]
-    rare = min(several, key=len, default=[])
-    for period in sorted({b - a for a, b in pairwise(rare)} | {rare[-1] - rare[0]} if len(rare) > 1 else ()):
-        count = sum(a != b for a, b in zip(tokens, tokens[period:], strict=False))
-        if period * 2 <= len(tokens) and count < best[1]:
-            best = (period, count)
-    return best if best[0] else (0, 0)
-
-
-# Who waits for whom
-
-
-def _waits(records: Sequence[Record], members: Mapping[str, tuple[int, ...]]) -> tuple[BlockedRank, ...]:
-    """The last call of each rank, if not all members of its group have come to it. A receive that is not over waits for
-    its sender."""
-    reached = {(name, each.rank): number for each in records for name, number in last_numbers(each.calls).items()}
-    whole = {record.rank for record in records if not record.dropped}
-    found: list[BlockedRank] = []
-    for record in records:
-        if not record.calls:
-            continue
-        call = record.calls[-1]
-        group = members[call.group]
-        if not call.is_message:
-            known = [rank for rank in group if rank in whole or (call.group, rank) in reached]
-            behind = tuple(rank for rank in known if reached.get((call.group, rank), 0) < call.number)
-        else:
-            source = RECEIVE.fullmatch(call.kind)
-            is_known = source is not None and not call.is_over and int(source[1]) < len(group)
-            behind = (group[int(source[1])],) if source is not None and is_known else ()
-        if behind:
-            found.append(BlockedRank(record.rank, call, behind))
-    return tuple(found)
-
-
-def _stopped(
-    records: Mapping[int, Record], waits: Sequence[BlockedRank], missing: Sequence[int],
-    members: Mapping[str, tuple[int, ...]], following: Mapping[int, RecordedCall],
-) -> list[HangCause]:
-    """The ranks that others wait for, and that wait for none; if these wait for a rank without a record, that one.
-
-    following: the call that a rank would have issued next, if it is known.
-    """
-    waiting = {wait.rank for wait in waits}
-    for_whom: Counter[int] = Counter(rank for wait in waits for rank in wait.behind if rank not in waiting)
-    pending = [rank for rank, record in records.items() if record.calls and not record.calls[-1].is_over]
-    if not for_whom and not waits and pending and missing:
-        call = records[pending[0]].calls[-1]
-        return [HangCause(rank, "no record", call, certain=1 / len(missing)) for rank in missing]
-    idle = [rank for rank, _ in for_whom.most_common()] or [rank for rank in pending if rank not in waiting]
-    found: list[HangCause] = []
-    for rank in idle:
-        record = records.get(rank)
-        last = record.calls[-1] if record is not None and record.calls else None
-        if last is not None and missing and _lacks_member(last, records, members, missing):
-            found += [HangCause(other, "no record", last, certain=1 / len(missing)) for other in missing]
-            break
-        call = following.get(rank) or next((wait.call for wait in waits if rank in wait.behind), None)
-        if for_whom[rank]:
-            found.append(HangCause(rank, "stopped before", call, None, for_whom[rank] / max(len(waits), 1)))
-    return found
-
-
-def _lacks_member(
-    call: RecordedCall, records: Mapping[int, Record], members: Mapping[str, tuple[int, ...]], missing: Sequence[int]
-) -> bool:
-    """Whether the group of a call has, or seems to have, a member without a record: the groups in which other ranks
-    issue that call have more members."""
-    own = members[call.group]
-    if not {*own}.isdisjoint(missing):
-        return True
-    calls = (each for record in records.values() for each in record.calls)
-    alike = {each.group for each in calls if (each.kind, each.stack) == (call.kind, call.stack)}
-    return len(own) < max((len(members[name]) for name in alike), default=0)
-
-
-def _following(
-    clusters: Sequence[Sequence[int]], records: Mapping[int, Record]
-) -> dict[int, RecordedCall]:
-    """The call after the last one of a rank, from the rank of its cluster that has come furthest."""
-    found: dict[int, RecordedCall] = {}
-    for ranks in clusters:
-        furthest = max((records[rank] for rank in ranks), key=lambda record: record.dropped + len(record.calls))
-        for rank in ranks:
-            at = records[rank].dropped + len(records[rank].calls) - furthest.dropped
-            if 0 <= at < len(furthest.calls):
-                found[rank] = furthest.calls[at]
-    return found
-
-
-# Times
-
-
-def _slow(records: Sequence[Record]) -> list[HangCause]:
-    """The rank that was idle for long after a collective to which all others had come, while they waited for it."""
+def _late(records: Sequence[Record]) -> list[tuple[int, int, RecordedCall]]:
+    """(delay, rank, call) of ranks that were idle for long after a collective to which all others had come, while they
+    waited for it: all delays of a rank, and its first such call; the slowest first."""
     arrival: dict[tuple[str, int], int] = {}
     for record in records:
         for call in record.calls:
@@ -406,14 +357,16 @@ def _slow(records: Sequence[Record]) -> list[HangCause]:
     delays: list[int] = []
     for record in records:
         for before, call in pairwise(record.calls):
-            ready = before.created if before.is_message else arrival[before.group, before.number]
+            ready = before.ended or (before.created if before.is_message else arrival[before.group, before.number])
             delays.append(call.created - ready)
-            if before.kind.startswith("recv"):
-                continue  # how long it waited is unknown
-            idle.append((call.created - ready, record.rank, call))
-    late = [each for each in idle if each[0] >= SLOW]
-    if not late:
+            if before.ended or not before.kind.startswith("recv"):  # how long it waited is known
+                idle.append((call.created - ready, record.rank, call))
+    if not delays:
         return []
-    delay, rank, call = max(late, key=lambda item: item[0])
-    typical = sorted(delays)[len(idle) // 2]
-    return [HangCause(rank, "late at", call)] if delay > SLOW_FACTOR * typical else []
+    typical = sorted(delays)[len(delays) // 2]
+    found: dict[int, tuple[int, int, RecordedCall]] = {}
+    for delay, rank, call in idle:
+        if delay >= SLOW and delay > SLOW_FACTOR * typical:
+            before, _, first = found.get(rank, (0, rank, call))
+            found[rank] = (before + delay, rank, first)
+    return sorted(found.values(), key=lambda each: (-each[0], each[1]))

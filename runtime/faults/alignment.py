@@ -1,0 +1,390 @@
+"""Alignment of the calls of ranks that run one program, and of a rank with its program.
+
+Calls are compared from the oldest that both have on, by their index since the start of the job. The first difference is
+explained by the edits of least cost that make the calls after it equal: a call that is left out, doubled, swapped with
+the next, or that has another size, type or group. Calls after the end of the shorter sequence cost nothing. If too few
+ranks run a program, the rank whose call follows the calls before it most seldom elsewhere is the one that differs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mspc.runtime.faults.records import Record, RecordedCall
+
+Token = int
+WINDOW = 48
+"""Calls after the first difference that are aligned."""
+GAP, SWAP, KIND = 2.0, 2.0, 5.0
+"""Costs of a call that is left out or too many, of two that are swapped, and of another kind or line at one place."""
+SIZE, GROUP = 1.0, 1.5
+"""Costs of another size or type, and of another group, of a call of the same kind and line."""
+LEAST_OVERLAP, MOST_HISTORIES, MOST_EDITS = 4, 32, 64
+FAMILIES = (("scatter", "scatter"), ("gather", "gather"), ("all_?to_?all", "exchange"), ("reduce", "reduce"))
+
+
+class HangCause(NamedTuple):
+    """Why a job hangs, as far as records tell.
+
+    rank: the culprit. fault: as "left out". call: its call, or for one that is left out that of another rank. certain:
+    how much of the evidence agrees, from 0 to 1. index: of the call since the start of the job, -1 if it is unknown.
+    """
+
+    rank: int
+    fault: str
+    call: RecordedCall | None
+    expected: RecordedCall | None = None
+    certain: float = 1.0
+    index: int = -1
+
+
+class Tokens:
+    """Numbers for calls that are equal on ranks with the same program.
+
+    Ranks have other groups at one place of the program: a group counts only if it is not the one that the rank has at
+    that place elsewhere. A place with several groups numbers these as its rank does.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, Token] = {}
+
+    def of(self, record: Record) -> tuple[Token, ...]:
+        usual: dict[Any, Counter[tuple[int, str]]] = defaultdict(Counter)
+        for call in record.calls:
+            usual[call.kind, call.stack][call.role, call.group] += 1
+        places = {place: _groups(counts) for place, counts in usual.items()}
+        numbers = self._numbers
+        return tuple([
+            numbers.setdefault(
+                (c.kind, c.sizes, c.dtypes, c.stack, places[c.kind, c.stack][c.role, c.group]), len(numbers)
+            )
+            for c in record.calls
+        ])  # fmt: skip
+
+
+def _groups(counts: Counter[tuple[int, str]]) -> dict[tuple[int, str], int]:
+    """A number for each group of a place: 0 for the usual ones in the order of their roles, negative for rare ones."""
+    most = max(counts.values())
+    usual = sorted(group for group, count in counts.items() if most == 1 or 1 < count >= most / 2)
+    return {group: usual.index(group) if group in usual else -1 for group in counts}
+
+
+class _Program(NamedTuple):
+    """Calls that ranks agree in: index of the first one, calls, and ranks."""
+
+    start: int
+    tokens: Sequence[Token]
+    ranks: list[int]
+
+    def shared(self, start: int, tokens: Sequence[Token]) -> tuple[Sequence[Token], Sequence[Token]]:
+        """The calls of this program and of a rank at indices that both have."""
+        first, last = max(self.start, start), min(self.start + len(self.tokens), start + len(tokens))
+        return self.tokens[first - self.start : last - self.start], tokens[first - start : last - start]
+
+
+def clusters(records: Sequence[Record], sequences: Mapping[int, Sequence[Token]]) -> list[list[int]]:
+    """Return lists of ranks that run the same program. Ranks agree in all calls that both have, but one rank alone may
+    differ from a program in calls that it does not repeat."""
+    alike: dict[Any, list[int]] = defaultdict(list)
+    for record in records:
+        alike[record.dropped, sequences[record.rank]].append(record.rank)
+    found: list[_Program] = []
+    for (start, tokens), ranks in sorted(alike.items(), key=lambda item: (-len(item[1]), item[1])):
+        for program in found:
+            its, mine = program.shared(start, tokens)
+            if its == mine and len(its) >= min(LEAST_OVERLAP, len(tokens), len(program.tokens)):
+                program.ranks.extend(ranks)
+                break
+        else:
+            found.append(_Program(start, tokens, [*ranks]))
+    merged: list[_Program] = []
+    for program in sorted(found, key=lambda each: (-len(each.ranks), each.ranks)):
+        near = [(_agreement(each, program), each) for each in merged] if len(program.ranks) == 1 else []
+        best, nearest = max(near, key=lambda each: each[0], default=(0, program))
+        if best:
+            nearest.ranks.extend(program.ranks)
+        else:
+            merged.append(program)
+    return [sorted(program.ranks) for program in merged]
+
+
+def _agreement(program: _Program, single: _Program) -> int:
+    """How many calls in a row from the first that both have on are equal; 0 if one repeats a call that the other never
+    has, or half of the calls differ."""
+    its, mine = program.shared(single.start, single.tokens)
+    if len(its) < min(LEAST_OVERLAP, len(single.tokens), len(program.tokens)):
+        return 0
+    if not _several(its) <= {*single.tokens} or not _several(mine) <= {*program.tokens}:
+        return 0
+    if 2 * sum((Counter(its) & Counter(mine)).values()) < len(its):
+        return 0
+    return next((i for i, (a, b) in enumerate(zip(its, mine, strict=True)) if a != b), len(its))
+
+
+def _several(tokens: Sequence[Token]) -> set[Token]:
+    return {token for token, count in Counter(tokens).items() if count > 1}
+
+
+class Alignment:
+    """The calls of all ranks as tokens, in clusters of ranks with the same program."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        tokens = Tokens()
+        self.records = {record.rank: record for record in records}
+        self.sequences = {record.rank: tokens.of(record) for record in records}
+        self.clusters = clusters(records, self.sequences)
+
+    def edits(self) -> list[HangCause]:
+        """Return the first difference of each rank from most others with its program."""
+        return [edit for ranks in self.clusters if len(ranks) > 1 for edit in self._edits(ranks)]
+
+    def _edits(self, ranks: Sequence[int]) -> list[HangCause]:
+        model = self._model(ranks)
+        found: list[HangCause] = []
+        for rank in ranks:
+            edit = self._edit(rank, model) if rank != model else None
+            if edit is None:
+                continue
+            here = [self._token(each, edit.index) for each in ranks]
+            votes = here.count(self._token(model, edit.index)) - here.count(self._token(rank, edit.index))
+            votes = votes or self.support(model, edit.index) - self.support(rank, edit.index)
+            turned = self._edit(model, rank)
+            if votes > 0 or turned is None:
+                found.append(edit)
+            else:
+                found += [turned] if votes < 0 else [each._replace(certain=0.5) for each in (edit, turned)]
+        return found
+
+    def following(self, rank: int) -> RecordedCall | None:
+        """Return the call after the last one of a rank, from the rank with its program that has come furthest, or else
+        from its own earlier steps."""
+        record = self.records[rank]
+        at = record.dropped + len(record.calls)
+        ranks = next(ranks for ranks in self.clusters if rank in ranks)
+        furthest = max((self.records[each] for each in ranks), key=lambda each: each.dropped + len(each.calls))
+        if 0 <= at - furthest.dropped < len(furthest.calls):
+            return furthest.calls[at - furthest.dropped]
+        tokens = self.sequences[rank]
+        length, end = longest_run(tokens, len(tokens) - 1, tokens[:-1]) if len(tokens) > 1 else (0, 0)
+        return record.calls[end + 1] if length >= LEAST_OVERLAP else None
+
+    def step(self, rank: int, index: int) -> int:
+        """Return the step of a call, from 1 on: its distance from the first step, which repeats; 0 if it is unknown."""
+        record, tokens = self.records.get(rank), self.sequences.get(rank, ())
+        if record is None or record.dropped or not 1 < index <= len(tokens):
+            return 0
+        length, end = longest_run(tokens, index - 1, tokens[: index - 1])
+        period = index - 1 - end
+        if length < LEAST_OVERLAP or end < 0:
+            return 0
+        first = next((i for i in range(index - period) if tokens[i] == tokens[i + period]), index)
+        return (index - first) // period + 1
+
+    def strangest(self) -> list[HangCause]:
+        """Return the call of each rank that follows the calls before it most seldom elsewhere, the strangest first: a
+        call from a known line after calls that are in the records many times in their order."""
+        found: list[tuple[int, HangCause]] = []
+        for rank, record in [*self.records.items()][:MOST_HISTORIES]:
+            tokens = self.sequences[rank]
+            known = {call.place for call in record.calls[: len(tokens) // 2]}
+            last = range(max(len(tokens) - WINDOW, len(tokens) // 2), len(tokens))
+            runs = {i: self.support(rank, record.dropped + i) for i in last}
+            strange = [
+                i for i in last
+                if runs[i] < LEAST_OVERLAP and runs.get(i - 1, 0) > 2 * LEAST_OVERLAP and record.calls[i].place in known
+            ]  # fmt: skip
+            if strange:
+                call = record.calls[strange[0]]
+                cause = HangCause(rank, "another collective", call, call, 0.5, record.dropped + strange[0])
+                found.append((runs[strange[0]], cause))
+        return [cause for _, cause in sorted(found, key=lambda item: item[0])]
+
+    def _token(self, rank: int, index: int) -> Token | None:
+        at = index - self.records[rank].dropped
+        return self.sequences[rank][at] if 0 <= at < len(self.sequences[rank]) else None
+
+    def _model(self, ranks: Sequence[int]) -> int:
+        """The rank whose beginning most others share; of these the one with most calls."""
+        sharing: dict[Any, list[int]] = defaultdict(list)
+        shortest = min(len(self.sequences[rank]) + self.records[rank].dropped for rank in ranks)
+        start = max(self.records[rank].dropped for rank in ranks)
+        for rank in ranks:
+            at = self.records[rank].dropped
+            sharing[self.sequences[rank][start - at : max(shortest - at, 0)]].append(rank)
+        most = max(sharing.values(), key=len)
+        return max(most, key=lambda rank: len(self.sequences[rank]))
+
+    def _edit(self, rank: int, model: int) -> HangCause | None:
+        return first_edit(self.records[rank], self.sequences[rank], self.records[model], self.sequences[model])
+
+    def support(self, rank: int, index: int) -> int:
+        """Return how many calls up to one are, in this order, elsewhere in the records: the longest such run."""
+        tokens = self.sequences[rank]
+        at = index - self.records[rank].dropped
+        if not 0 <= at < len(tokens):
+            return 0
+        histories = dict.fromkeys(s for r, s in self.sequences.items() if r != rank and tokens[at] in s)
+        best, _ = longest_run(tokens, at, tokens[:at])
+        for history in [*histories][:MOST_HISTORIES]:
+            best = max(best, longest_run(tokens, at, history)[0])
+        return best
+
+
+def longest_run(tokens: Sequence[Token], at: int, history: Sequence[Token]) -> tuple[int, int]:
+    """Return the most tokens up to `at`, and with it, that a history has in this order, and its last position there."""
+    values = np.asarray(history)
+    ends: npt.NDArray[np.intp] = np.flatnonzero(values == tokens[at])
+    length, last = 0, -1
+    while len(ends):
+        length, last = length + 1, int(ends[-1])
+        if length > at:
+            break
+        ends = ends[ends >= length]
+        ends = ends[values[ends - length] == tokens[at - length]]
+    return length, last
+
+
+def first_edit(
+    record: Record, tokens: Sequence[Token], model: Record, others: Sequence[Token]
+) -> HangCause | None:
+    """Return the first call of a rank that is not as the model's, with the edits of least cost, or None."""
+    start = max(record.dropped, model.dropped)
+    edits, _ = all_edits(record, tokens, model, others, start - record.dropped, start - model.dropped, 1)
+    return edits[0] if edits else None
+
+
+CONSUMED = {"left out": (0, 1), "doubled": (1, 0), "added": (1, 0), "swapped": (2, 2), "doubled or left out": (0, 1)}
+"""Calls of the rank and of the model that an edit takes; (1, 1) for one call in the place of another."""
+
+
+def all_edits(
+    record: Record, tokens: Sequence[Token], model: Record, others: Sequence[Token], first: int, second: int,
+    most: int = MOST_EDITS,
+) -> tuple[list[HangCause], int]:  # fmt: skip
+    """Return the edits of least cost that turn the model's calls into the rank's, and the position in the model after
+    the rank's last call. first, second: positions from which on both are compared."""
+    found: list[HangCause] = []
+    while len(found) < most:
+        rest = zip(tokens[first:], others[second:], strict=False)
+        at = next((i for i, (a, b) in enumerate(rest) if a != b), None)
+        if at is None:
+            break
+        first, second = first + at, second + at
+        own, expected = record.calls[first], model.calls[second]
+        fault = _least_edit(
+            record.calls[first : first + WINDOW], model.calls[second : second + WINDOW],
+            tokens[first : first + WINDOW], others[second : second + WINDOW],
+            record.calls[first - 1] if first else None,
+        )  # fmt: skip
+        call = expected if fault == "left out" else own
+        found.append(HangCause(record.rank, fault, call, expected, index=record.dropped + first))
+        one, other = CONSUMED.get(fault, (1, 1))
+        first, second = first + one, second + other
+    return found, second + len(tokens) - first
+
+
+def _least_edit(
+    mine: Sequence[RecordedCall], its: Sequence[RecordedCall], own: Sequence[Token], others: Sequence[Token],
+    before: RecordedCall | None,
+) -> str:  # fmt: skip
+    """The first edit of those of least cost that turn the model's calls into the rank's; both differ at index 0."""
+    rest = _costs(mine, its, own, others)
+    repeats = before is not None and is_repeated(mine[0], before)
+    ways = {
+        "left out": GAP + rest[0, 1],
+        "doubled" if repeats else "added": GAP - 0.25 * repeats + rest[1, 0],
+        difference(mine[0], its[0]): _cost(mine[0], its[0]) + rest[1, 1],
+    }
+    if len(mine) > 1 and len(its) > 1 and own[0] == others[1] and own[1] == others[0]:
+        ways["swapped"] = SWAP + rest[2, 2]
+    fault = min(ways, key=lambda each: ways[each])
+    if fault in ("left out", "doubled") and repeats and abs(ways["left out"] - ways["doubled"]) <= 0.25:
+        return "doubled or left out"  # no later call tells these two apart
+    return fault
+
+
+def _costs(
+    mine: Sequence[RecordedCall], its: Sequence[RecordedCall], own: Sequence[Token], others: Sequence[Token]
+) -> npt.NDArray[np.float64]:
+    """The least cost of edits from a pair of positions on, [calls + 1, calls + 1]; the end of either is free."""
+    costs = np.zeros((len(mine) + 1, len(its) + 1))
+    for i in range(len(mine) - 1, -1, -1):
+        for j in range(len(its) - 1, -1, -1):
+            step = 0.0 if own[i] == others[j] else _cost(mine[i], its[j])
+            costs[i, j] = min(step + costs[i + 1, j + 1], GAP + costs[i, j + 1], GAP + costs[i + 1, j])
+    return costs
+
+
+def _cost(own: RecordedCall, expected: RecordedCall) -> float:
+    """The cost of one call in the place of another one."""
+    if family(own) != family(expected):
+        return KIND if own.kind != expected.kind or own.place != expected.place else GAP
+    if own.sizes != expected.sizes or own.dtypes != expected.dtypes:
+        return SIZE if expected.sizes else 0.0
+    return GROUP
+
+
+def difference(own: RecordedCall, expected: RecordedCall) -> str:
+    if family(own) != family(expected) or not expected.sizes:
+        return "another collective"
+    if own.sizes != expected.sizes:
+        return "another size"
+    return "another type" if own.dtypes != expected.dtypes else "another group"
+
+
+def is_repeated(call: RecordedCall, before: RecordedCall) -> bool:
+    return (call.kind, call.group, call.sizes, call.dtypes) == (before.kind, before.group, before.sizes, before.dtypes)
+
+
+def family(call: RecordedCall) -> tuple[str, str]:
+    """Return the kind and the line of a call as its program has them, too: names of a collective differ between
+    libraries, and paths between machines."""
+    kind = next((name for pattern, name in FAMILIES if re.search(pattern, call.kind)), call.kind.partition(" ")[0])
+    return kind, call.place.rpartition("/")[2]
+
+
+# Calls of a rank beside its program
+
+
+MOST_BEFORE, LEAST_RUN = 200, 3
+"""Most calls before the first step, as broadcasts of parameters, and least calls of a program in a row."""
+
+
+def beside_program(record: Record, step: Sequence[RecordedCall]) -> tuple[list[HangCause], RecordedCall | None]:
+    """Return the calls of a rank that are not as in its program, and the call after its last one, or None.
+
+    step: the calls of one step, which the program repeats.
+    """
+    if not step or not record.calls:
+        return [], None
+    if any(call.is_message for call in step) and not any(call.is_message for call in record.calls):
+        step = [call for call in step if not call.is_message]  # gloo records no messages
+    first, place = _in_program(record, step)
+    model = tuple(step[(place + i) % len(step)] for i in range(len(record.calls) + WINDOW + MOST_EDITS))
+    numbers: dict[Any, Token] = {}
+    mine, its = ([numbers.setdefault(family(c), len(numbers)) for c in each] for each in (record.calls, model))
+    edits, after = all_edits(record, mine, record._replace(calls=model), its, first, 0)
+    return edits, model[after] if after < len(model) else None
+
+
+def _in_program(record: Record, step: Sequence[RecordedCall]) -> tuple[int, int]:
+    """The first call of a record that is in its program, and its place in the step; the pair from which on most calls
+    are equal."""
+    mine, its = [family(call) for call in record.calls], [family(call) for call in step]
+    places: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for place, each in enumerate(its):
+        places[each].append(place)
+    best = (0, 0, 0)
+    for first, each in enumerate(mine[: MOST_BEFORE if not record.dropped else 1]):
+        for place in places.get(each, ()):
+            count = next((i for i, own in enumerate(mine[first:]) if own != its[(place + i) % len(its)]), len(mine))
+            best = max(best, (count, -first, place), key=lambda found: found[:2])
+        if best[0] >= LEAST_RUN:
+            break
+    return -best[1], best[2]

@@ -1,0 +1,141 @@
+"""NCCL's RAS reports, text or JSON of `ncclras`: how many operations each rank of a communicator has launched.
+
+A report has counts and no calls: each count becomes the last call of a rank in a group of that operation. Text lists
+only the ranks that differ from most; the others have the count of most. Ranks are those of the largest communicator.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mspc.ir.diagnostics import MspcError
+from mspc.runtime.faults.records import Record, RecordedCall
+
+REPORT = re.compile(r"^\s*(Job summary|Communicators\.\.\.)", re.M)
+COMMUNICATOR = re.compile(r"^\s*#(\d+)-\d+ \(([0-9a-f]+)\) (\w+)")
+ROW = re.compile(r"^\s*(\d+)\s+\d+\s+[\d-]+\s+[\d-]+\s+(\d+)\s+\d+\s+[A-Z]")
+COUNTS = re.compile(r"Communicator ranks have different (\w+) operation counts")
+MANY = re.compile(r"^\s*(\d+) ranks have (?:launched up to operation (\d+)|not launched any operations)")
+ONE = re.compile(r"^\s*Rank (\d+) has (?:launched up to operation (\d+)|not launched any operations)(?: -- (.*))?")
+MEMBER = re.compile(r"^\s*Rank (\d+) -- (.*)")
+MISSING = re.compile(r"The missing ranks?: ([\d, -]+)")
+MOST_RANKS = 1 << 20
+
+
+class Communicator(NamedTuple):
+    """size: number of ranks. counts: launched operations of each kind of those ranks that differ from most. usual: the
+    count of most. missing: ranks that do not answer. processes: of ranks, as text."""
+
+    name: str
+    size: int
+    counts: dict[str, dict[int, int]]
+    usual: dict[str, int]
+    missing: set[int]
+    processes: dict[int, str]
+
+
+def is_report(text: str) -> bool:
+    """Return whether a text is a report of RAS."""
+    return REPORT.search(text) is not None
+
+
+def records_of_text(path: Path, text: str) -> list[Record]:
+    """Return the records in a text report. Raise MspcError if it is damaged."""
+    sizes: dict[str, int] = {}
+    found: dict[str, Communicator] = {}
+    current: Communicator | None = None
+    kind, shared = "", -1
+    for line in text.splitlines():
+        if (row := ROW.match(line)) is not None:
+            sizes[row[1]] = int(row[2])
+        elif (header := COMMUNICATOR.match(line)) is not None:
+            size = sizes.get(header[1], 0)
+            if not 0 < size <= MOST_RANKS:
+                raise MspcError(f"{path} is damaged: communicator #{header[1]} has no row with its ranks")
+            current = found.setdefault(header[2], Communicator(header[2], size, {}, {}, set(), {}))
+            kind = ""
+        elif current is None:
+            continue
+        elif (missing := MISSING.search(line)) is not None:
+            current.missing.update(_listed(path, missing[1], current.size))
+        elif (counts := COUNTS.search(line)) is not None:
+            kind, shared = counts[1], -1
+        elif kind and (many := MANY.match(line)) is not None:
+            shared = int(many[2] or 0)
+            current.usual.setdefault(kind, shared)  # the largest group comes first
+        elif kind and (one := ONE.match(line)) is not None:
+            _enter(path, current, kind, int(one[1]), int(one[2] or 0), one[3] or "")
+        elif kind and shared >= 0 and (member := MEMBER.match(line)) is not None:
+            _enter(path, current, kind, int(member[1]), shared, member[2])
+    if not found and not sizes:
+        raise MspcError(f"{path} is damaged: a report of RAS without communicators")
+    return _records(path, found.values(), max(sizes.values(), default=0))
+
+
+def records_of_json(path: Path, content: Mapping[str, Any]) -> list[Record]:
+    """Return the records in a JSON report. Raise MspcError if it is damaged."""
+    found: list[Communicator] = []
+    try:
+        for each in content["communicators"]:
+            current = Communicator(str(each["hash"]), int(each["size"]), {}, {}, set(), {})
+            if not 0 < current.size <= MOST_RANKS:
+                raise ValueError(f"{current.size} ranks")
+            for rank in each["ranks"]:
+                process = f"GPU {rank['cuda_dev']} managed by process {rank['pid']} on node {rank['host']}"
+                for kind, count in rank["collective_counts"].items():
+                    _enter(path, current, str(kind), int(rank["rank"]), int(count), process)
+            current.missing.update(int(rank["rank"]) for rank in each.get("missing_ranks", ()))
+            found.append(current)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise MspcError(f"{path} is damaged: a malformed report of RAS: {error!r:.100}") from None
+    return _records(path, found, max((each.size for each in found), default=0))
+
+
+def _listed(path: Path, text: str, size: int) -> Iterable[int]:
+    for part in text.replace(" ", "").split(","):
+        first, _, last = part.partition("-")
+        if not first or int(last or first) >= size:
+            raise MspcError(f"{path} is damaged: missing ranks {text.strip()} of a communicator of {size}")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def _enter(path: Path, current: Communicator, kind: str, rank: int, count: int, process: str) -> None:
+    if not 0 <= rank < current.size or count < 0:
+        raise MspcError(f"{path} is damaged: rank {rank} launched {count} operations, of {current.size} ranks")
+    current.counts.setdefault(kind, {})[rank] = count
+    if process:
+        current.processes[rank] = process
+
+
+def _records(path: Path, communicators: Iterable[Communicator], world: int) -> list[Record]:
+    """The records of all ranks that answer. Ranks of a smaller communicator are those of the largest if their processes
+    tell so."""
+    every = sorted(communicators, key=lambda each: -each.size)
+    ranks = {process: rank for each in every if each.size == world for rank, process in each.processes.items()}
+    calls: dict[int, list[RecordedCall]] = defaultdict(list)
+    notes: dict[int, str] = {}
+    members: dict[str, tuple[int, ...]] = {}
+    away: set[int] = set()
+    for each in every:
+        number = {rank: ranks.get(each.processes.get(rank, ""), rank) for rank in range(each.size)}
+        away.update(number[rank] for rank in each.missing)
+        notes.update((number[rank], process) for rank, process in each.processes.items())
+        for kind in sorted({*each.counts, *each.usual}):
+            group = f"{each.name} {kind}"
+            members[group] = tuple(sorted(number.values()))
+            for rank in set(range(each.size)) - each.missing:
+                count = each.counts.get(kind, {}).get(rank, each.usual.get(kind, 0))
+                if count:
+                    calls[number[rank]].append(RecordedCall(group, count, kind, (), (), (), False, False, 0, 0))
+        if each.missing and not each.counts and not each.usual:
+            group = members.setdefault(each.name, tuple(sorted(number.values()))) and each.name
+            for rank in set(range(each.size)) - each.missing:
+                calls[number[rank]].append(RecordedCall(group, 1, "collective", (), (), (), False, False, 0, 0))
+    return [
+        Record(rank, path, tuple(calls[rank]), 0, members, (notes[rank],) if rank in notes else ())
+        for rank in range(world) if rank not in away
+    ]  # fmt: skip

@@ -1,0 +1,181 @@
+"""Pickles of plain containers, decoded without Python's `pickle`: dictionaries, lists, tuples, texts and numbers.
+
+An opcode that could call or import something is an error, and so is a count that the file cannot hold.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+MARK = object()
+_SHORT: dict[int, Any] = {ord("N"): None, 0x88: True, 0x89: False}
+FRAMES = b"X\x06\x00\x00\x00framesq"
+
+
+def last_entries(data: bytes, last: int) -> Any:
+    """Return the content of a record's pickle without most entries before the last ones.
+
+    Entries refer by number to texts and stacks of earlier ones, which are numbered in the order of their use: of the
+    entries in the middle those are decoded that have something new.
+
+    Raises:
+        ValueError: see `plain_pickle`.
+    """
+    at = data.find(FRAMES) + len(FRAMES)
+    begin = b"}(h" + data[at : at + 1]  # an entry: an empty dictionary, a mark, and its first key
+    second, start = data.find(begin, at), len(data)
+    if data.count(begin) < last + 2:
+        return plain_pickle(data)
+    for _ in range(last):
+        start = data.rfind(begin, 0, start)
+    decoder = PlainDecoder(data)
+    try:
+        decoder.run(0, second)
+        at = second
+        while (at := data.find(_put(len(decoder.memo)), at, start)) >= 0:
+            entry, following = data.rfind(begin, 0, at), data.find(begin, at)
+            decoder.run(entry, following)
+            at = following
+        return decoder.run(start)
+    except ValueError:  # bytes in the middle that look like another opcode
+        return plain_pickle(data)
+
+
+def _put(number: int) -> bytes:
+    """The opcode that gives the value on top of the stack a number."""
+    return b"q" + bytes([number]) if number < 256 else b"r" + number.to_bytes(4, "little")
+
+
+def plain_pickle(data: bytes) -> Any:
+    """Return the dictionaries, lists, tuples, texts and numbers of a pickle.
+
+    Raises:
+        ValueError: it has an opcode for anything else, or is damaged.
+    """
+    return PlainDecoder(data).run(0)
+
+
+class PlainDecoder:
+    """A pickle's stack and the values that it refers to by number."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+
+    def run(self, at: int, end: int = 0) -> Any:
+        """Decode from a position to another one, or to the end, whose value is returned.
+
+        Raises:
+            ValueError: see `plain_pickle`.
+        """
+        data, stack, memo = self.data, self.stack, self.memo
+        until = end or len(data)
+        try:
+            while at < until:
+                code = data[at]
+                at += 1
+                if code == 0x68:  # BINGET
+                    stack.append(memo[data[at]])
+                    at += 1
+                elif code == 0x6A:  # LONG_BINGET
+                    stack.append(memo[int.from_bytes(data[at : at + 4], "little")])
+                    at += 4
+                elif code in _NUMBERS:
+                    size, read = _NUMBERS[code]
+                    stack.append(read(data, at)[0])
+                    at += size
+                elif code == 0x71:  # BINPUT
+                    memo[data[at]] = stack[-1]
+                    at += 1
+                elif code == 0x72:  # LONG_BINPUT
+                    memo[int.from_bytes(data[at : at + 4], "little")] = stack[-1]
+                    at += 4
+                elif code in _TEXTS:
+                    width = _TEXTS[code]
+                    size = int.from_bytes(data[at : at + width], "little")
+                    at += width
+                    if size > len(data) - at:
+                        raise ValueError(f"a text of {size} bytes at byte {at} is longer than the file")
+                    stack.append(data[at : at + size].decode())
+                    at += size
+                elif code in _SHORT:
+                    stack.append(_SHORT[code])
+                elif code == 0x8A:  # LONG1
+                    size = data[at]
+                    stack.append(int.from_bytes(data[at + 1 : at + 1 + size], "little", signed=True))
+                    at += 1 + size
+                elif code == 0x80:  # PROTO
+                    at += 1
+                elif code == 0x95:  # FRAME
+                    at += 8
+                elif code == 0x94:  # MEMOIZE
+                    memo[len(memo)] = stack[-1]
+                elif code in _BUILDERS:
+                    _BUILDERS[code](stack)
+                elif code == 0x2E:  # STOP
+                    return stack.pop()
+                else:
+                    raise ValueError(f"opcode {code:#04x} at byte {at - 1} is not one of plain data, and is not run")
+        except (KeyError, IndexError, struct.error, TypeError, AttributeError) as error:
+            raise ValueError(f"damaged before byte {at}: {type(error).__name__}") from None
+        if not end:
+            raise ValueError(f"cut off after {until} bytes")
+        return None
+
+
+def _since_mark(stack: list[Any]) -> list[Any]:
+    at = len(stack) - 1
+    while stack[at] is not MARK:
+        at -= 1
+        if at < 0:
+            raise IndexError
+    items = stack[at + 1 :]
+    del stack[at:]
+    return items
+
+
+def _extend(stack: list[Any]) -> None:
+    items = _since_mark(stack)
+    stack[-1].extend(items)
+
+
+def _update(stack: list[Any]) -> None:
+    items = _since_mark(stack)
+    stack[-1].update(zip(items[::2], items[1::2], strict=True))
+
+
+def _append(stack: list[Any]) -> None:
+    item = stack.pop()
+    stack[-1].append(item)
+
+
+def _set(stack: list[Any]) -> None:
+    value, key = stack.pop(), stack.pop()
+    stack[-1][key] = value
+
+
+def _tuple_of(size: int) -> Callable[[list[Any]], None]:
+    def build(stack: list[Any]) -> None:
+        items = tuple(stack[len(stack) - size :])
+        if len(items) < size or MARK in items:
+            raise IndexError
+        del stack[len(stack) - size :]
+        stack.append(items)
+
+    return build
+
+
+_TEXTS = {0x58: 4, 0x8C: 1, 0x8D: 8}
+_NUMBERS: dict[int, tuple[int, Callable[[bytes, int], tuple[Any, ...]]]] = {
+    code: (struct.calcsize(form), struct.Struct(form).unpack_from)
+    for code, form in ((0x4B, "<B"), (0x4D, "<H"), (0x4A, "<i"), (0x47, ">d"))
+}
+_BUILDERS: dict[int, Callable[[list[Any]], None]] = {
+    0x28: lambda stack: stack.append(MARK), 0x7D: lambda stack: stack.append({}), 0x5D: lambda stack: stack.append([]),
+    0x29: lambda stack: stack.append(()), 0x74: lambda stack: stack.append(tuple(_since_mark(stack))),
+    0x65: _extend, 0x75: _update, 0x61: _append, 0x73: _set,
+    0x85: _tuple_of(1), 0x86: _tuple_of(2), 0x87: _tuple_of(3),
+}  # fmt: skip

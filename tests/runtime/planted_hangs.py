@@ -1,0 +1,426 @@
+"""Jobs with data, tensor and pipeline parallelism in which one rank errs, and their flight records.
+
+`python -m tests.runtime.planted_hangs --count 300` draws jobs, simulates them until all ranks have ended or wait, cuts
+the records as PyTorch's ring buffer does, and counts how often `explain` names the culprit and its line, with and
+without the program. `--real N` runs N of the jobs with gloo as well. Collectives block; NCCL's calls are issued ahead
+of the device until the end of a step; gloo records no messages, groups or states, as PyTorch 2.13 does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mspc.runtime.faults.culprits import Hang, explain
+from mspc.runtime.faults.formats.flight_recorder import record_of
+from mspc.runtime.faults.records import Record, RecordedCall
+
+FAULTS = ("left out", "doubled", "swapped", "other size", "other group", "exception", "dead", "slow")
+LINE_FAULTS = FAULTS[:5]
+FILE = "train.py"
+SECOND = 1_000_000_000
+BEGIN = 1_796_000_000 * SECOND
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A call of a program. peer: of a message, the other rank. step: from 0, -1 before the first one."""
+
+    group: str
+    kind: str
+    size: int
+    line: int
+    peer: int = -1
+    step: int = -1
+
+    @property
+    def signature(self) -> tuple[str, int]:
+        return self.kind, self.size
+
+
+@dataclass
+class Job:
+    """A job of dp x tp x pp ranks. fault, rank, at: what the culprit does, and at which of its calls."""
+
+    dp: int
+    tp: int
+    pp: int
+    steps: int
+    layers: int
+    micro_batches: int
+    sharded: bool
+    sequence: bool
+    nccl: bool
+    fault: str = ""
+    rank: int = -1
+    at: int = -1
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        def rank(d: int, p: int, t: int) -> int:
+            return (d * self.pp + p) * self.tp + t
+
+        axes = range(self.dp), range(self.pp), range(self.tp)
+        found = {"world": [tuple(range(self.ranks))]}
+        found["tp"] = [tuple(rank(d, p, t) for t in axes[2]) for d in axes[0] for p in axes[1] if self.tp > 1]
+        found["dp"] = [tuple(rank(d, p, t) for d in axes[0]) for p in axes[1] for t in axes[2] if self.dp > 1]
+        found["pp"] = [tuple(rank(d, p, t) for p in axes[1]) for d in axes[0] for t in axes[2] if self.pp > 1]
+        named = [(axis, ranks) for axis, lists in found.items() for ranks in lists]
+        self.groups = {str(i): ranks for i, (_, ranks) in enumerate(named)}
+        self.of_axis = {(axis, rank): str(i) for i, (axis, ranks) in enumerate(named) for rank in ranks}
+
+    @property
+    def ranks(self) -> int:
+        return self.dp * self.tp * self.pp
+
+    def program(self, rank: int) -> list[Planned]:
+        """The calls of a rank, with the fault."""
+        dp = self.of_axis.get(("dp", rank), "")
+        calls = [Planned("0", "broadcast", 10 + i, 8) for i in range(self.layers)] if dp else []
+        calls.append(Planned("0", "barrier", 0, 9))
+        for step in range(self.steps):
+            calls += [replace(call, step=step) for call in self._step(rank, step, dp)]
+        return list(self._faulty(calls)) if rank == self.rank else calls
+
+    def _step(self, rank: int, step: int, dp: str) -> Iterator[Planned]:
+        tp, pp = self.of_axis.get(("tp", rank), ""), self.of_axis.get(("pp", rank), "")
+        stage = rank // self.tp % self.pp
+        for backward in (False, True):
+            before, after = (stage + 1, stage - 1) if backward else (stage - 1, stage + 1)
+            first = 20 * backward
+            for _ in range(self.micro_batches):
+                if 0 <= before < self.pp:
+                    yield Planned(pp, f"recv {stage}<-{before}", 64, first + 21, rank + (before - stage) * self.tp)
+                if tp and stage == 0 and not backward:
+                    yield Planned(tp, "all_reduce", 96, 20)
+                for layer in range(self.layers):
+                    if dp and self.sharded:
+                        yield Planned(dp, "all_gather_into_tensor", 48 + layer % 2, first + 22)
+                    if tp and self.sequence:
+                        yield Planned(tp, "all_gather_into_tensor", 64, first + 23)
+                        yield Planned(tp, "reduce_scatter_tensor", 64, first + 25)
+                    elif tp:
+                        yield Planned(tp, "all_reduce", 64, first + 24)
+                        yield Planned(tp, "all_reduce", 64, first + 26)
+                if tp and stage == self.pp - 1 and not backward:
+                    yield Planned(tp, "all_reduce", 1, 31)
+                if 0 <= after < self.pp:
+                    yield Planned(pp, f"send {stage}->{after}", 64, first + 32, rank + (after - stage) * self.tp)
+        for layer in range(self.layers if dp else 0):
+            yield Planned(dp, "reduce_scatter_tensor" if self.sharded else "all_reduce", 128 + layer, 60)
+        if tp:
+            yield Planned(tp, "all_reduce", 2, 64)
+        yield Planned("0", "all_reduce", 1, 66)
+        if step % 4 == 3:
+            yield Planned("0", "all_reduce", 3, 70)
+
+    def _faulty(self, calls: list[Planned]) -> Iterator[Planned]:
+        for i, call in enumerate(calls):
+            if self.fault == "swapped" and i in (self.at, self.at + 1):
+                yield calls[2 * self.at + 1 - i]
+            elif i == self.at and self.fault in ("exception", "dead"):
+                return
+            elif i == self.at and self.fault == "left out":
+                continue
+            elif i == self.at and self.fault == "other size":
+                yield replace(call, size=call.size + 3)
+            elif i == self.at and self.fault == "other group":
+                yield replace(call, group=next(n for n, r in self.groups.items() if self.rank in r and n != call.group))
+            else:
+                yield call
+                if i == self.at and self.fault == "doubled":
+                    yield call
+
+    def run(self, draw: random.Random) -> list[dict[str, Any]]:
+        """The flight records of all ranks when all have ended or wait."""
+        return Simulation(self, draw).records()
+
+
+class Simulation:
+    """A run of a job. `issued` has (call, number, created, ended) of each rank; messages are sent without waiting."""
+
+    def __init__(self, job: Job, draw: random.Random) -> None:
+        self.job = job
+        self.draw = draw
+        self.programs = [deque(job.program(rank)) for rank in range(job.ranks)]
+        self.clocks = [draw.randrange(SECOND // 100) for _ in self.programs]
+        self.issued: list[list[list[Any]]] = [[] for _ in self.programs]
+        self.counts: list[Counter[str]] = [Counter() for _ in self.programs]
+        self.waits: list[int | None] = [None] * job.ranks
+        self.meetings: dict[tuple[str, int], dict[int, Planned]] = {}
+        self.sent: dict[tuple[int, int], deque[int]] = {}
+        moved = True
+        while moved:
+            moved = sum([self._advance(rank) for rank in range(job.ranks)]) > 0
+        if job.nccl:
+            for rank in range(job.ranks):
+                self._issue_ahead(rank)
+
+    def _issue(self, rank: int, call: Planned, moment: int) -> list[Any]:
+        kind = call.group + "p" * (call.peer >= 0)
+        self.counts[rank][kind] += 1
+        entry = [call, self.counts[rank][kind], moment, 0]
+        self.issued[rank].append(entry)
+        return entry
+
+    def _advance(self, rank: int) -> bool:
+        moved = False
+        while self.programs[rank] and self.waits[rank] is None:
+            call = self.programs[rank].popleft()
+            moved = True
+            self.clocks[rank] += self.draw.randrange(1, SECOND // 100)
+            if self.job.fault == "slow" and rank == self.job.rank and len(self.issued[rank]) >= self.job.at:
+                self.clocks[rank] += 2 * SECOND
+            entry = self._issue(rank, call, self.clocks[rank])
+            if call.kind.startswith("send"):
+                self.sent.setdefault((rank, call.peer), deque()).append(self.clocks[rank])
+                entry[3] = self.clocks[rank]
+            else:
+                self.waits[rank] = len(self.issued[rank]) - 1
+        return self._arrive(rank) or moved
+
+    def _arrive(self, rank: int) -> bool:
+        """End the call in which a rank waits, if it can end."""
+        if self.waits[rank] is None:
+            return False
+        entry = self.issued[rank][self.waits[rank]]
+        call, number = entry[:2]
+        if call.peer >= 0:
+            if not self.sent.get((call.peer, rank)):
+                return False
+            here = {rank: call}
+            end = max(self.clocks[rank], self.sent[call.peer, rank].popleft())
+        else:
+            here = self.meetings.setdefault((call.group, number), {})
+            here[rank] = call
+            same = len({each.signature for each in here.values()}) == 1
+            if not same or len(here) < len(self.job.groups[call.group]):
+                return False
+            end = max(self.clocks[other] for other in here)
+        for other in here:
+            self.issued[other][self.waits[other]][3] = end
+            self.waits[other], self.clocks[other] = None, end
+        return True
+
+    def _issue_ahead(self, rank: int) -> None:
+        """Issue the calls up to the end of the step, for which the host waits for the device."""
+        if self.waits[rank] is None:
+            return
+        moment, last = self.clocks[rank], self.issued[rank][-1][0]
+        while self.programs[rank] and last.line != 66:
+            last = self.programs[rank].popleft()
+            moment += 1000
+            self._issue(rank, last, moment)
+
+    def records(self) -> list[dict[str, Any]]:
+        return [self._record(rank) for rank in range(self.job.ranks)]
+
+    def _record(self, rank: int) -> dict[str, Any]:
+        nccl = self.job.nccl
+        shown = [entry for entry in self.issued[rank] if nccl or entry[0].peer < 0]
+        own = {name: ranks for name, ranks in self.job.groups.items() if rank in ranks}
+        config = {name: {"name": name, "desc": "x", "ranks": str(list(ranks))} for name, ranks in own.items()}
+        return {
+            "version": "2.10",
+            "pg_config": config if nccl else {"": {"name": "", "desc": "", "ranks": "[]"}},
+            "comm_lib_version": "",
+            "pg_status": {},
+            "entries": [self._entry(rank, i, *entry) for i, entry in enumerate(shown)],
+        }
+
+    def _entry(self, rank: int, index: int, call: Planned, number: int, created: int, ended: int) -> dict[str, Any]:
+        nccl, message = self.job.nccl, call.peer >= 0
+        function = "backward" if 40 <= call.line < 60 else "forward" if 20 <= call.line < 40 else "step"
+        lines = [("/venv/torch/distributed/distributed_c10d.py", "all_reduce", 3245), (FILE, function, call.line)]
+        lines += [(FILE, "train", 90 + (call.line >= 60)), (FILE, "<module>", 99)]
+        states = ["scheduled", "started" if self.waits[rank] == index else "scheduled", "completed"]
+        state = states[nccl + (nccl and bool(ended))]
+        return {
+            "frames": [{"name": name, "filename": file, "line": line} for file, name, line in lines],
+            "record_id": index,
+            "pg_id": int(call.group),
+            "process_group": (call.group, "x"),
+            "thread_name": "python",
+            "thread_id": "1",
+            "collective_seq_id": self.counts[rank][call.group] if message else number,
+            "p2p_seq_id": number if message else 0,
+            "op_id": number,
+            "profiling_name": f"{'nccl' if nccl else 'gloo'}:{call.kind}",
+            "time_created_ns": BEGIN + created,
+            "input_sizes": [[call.size]] if call.size else [],
+            "input_dtypes": ["Float"] if call.size else [],
+            "output_sizes": [[call.size]] if call.size else [],
+            "output_dtypes": ["Float"] if call.size else [],
+            "state": state,
+            "time_discovered_started_ns": BEGIN + created if nccl and state != "scheduled" else None,
+            "time_discovered_completed_ns": BEGIN + ended if nccl and ended else None,
+            "retired": bool(ended),
+            "timeout_ms": 600000,
+            "is_p2p": message,
+        }
+
+
+def cut(records: Sequence[dict[str, Any]], entries: int) -> list[dict[str, Any]]:
+    """The records with the last entries alone."""
+    return [{**record, "entries": record["entries"][-entries:]} for record in records]
+
+
+def random_job(draw: random.Random, fault: str) -> Job:
+    """A job with a fault at a random call of a random rank, after its first two steps."""
+    while True:
+        dp, tp, pp = (draw.choice((1, 2, 4)) for _ in range(3))
+        if not 4 <= dp * tp * pp <= 32:
+            continue
+        job = Job(
+            dp, tp, pp, draw.randrange(4, 12), draw.randrange(2, 6), draw.randrange(1, 5),
+            draw.random() < 0.5, draw.random() < 0.5, draw.random() < 0.5,
+        )  # fmt: skip
+        if not fault:
+            return job
+        for _ in range(50):
+            rank = draw.randrange(job.ranks)
+            calls = job.program(rank)
+            at = draw.randrange(next(i for i, call in enumerate(calls) if call.step == 2), len(calls) - 2)
+            if _is_possible(fault, calls[at], calls[at + 1], job, rank):
+                return replace(job, fault=fault, rank=rank, at=at)
+
+
+def _is_possible(fault: str, one: Planned, other: Planned, job: Job, rank: int) -> bool:
+    if fault in LINE_FAULTS and one.peer >= 0:
+        return False
+    if fault == "swapped":
+        return other.peer < 0 and one.group == other.group and one.signature != other.signature
+    return fault != "other group" or sum(rank in ranks for ranks in job.groups.values()) > 1
+
+
+def step_of(job: Job, rank: int) -> list[RecordedCall]:
+    """The calls of a step, as a program has them."""
+    calls = [call for call in replace(job, fault="", rank=-1, steps=1).program(rank) if call.step == 0]
+    lines = [f"/net/{FILE}:{call.line}" for call in calls]
+    pairs = zip(calls, lines, strict=True)
+    return [RecordedCall("", 0, call.kind, (), (), (line,), call.peer >= 0, False, 0, 0) for call, line in pairs]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The explanation of a random job, and whether it, the culprit and the line are right."""
+
+    said: str
+    job: Job
+    is_silent: bool
+    is_culprit: bool
+    is_line: bool
+    in_three: bool
+
+
+def drawn(seed: int, fault: str) -> tuple[Job, list[dict[str, Any]], list[int], random.Random]:
+    """(job, records, ranks of the records, generator) of a seed."""
+    draw = random.Random(f"{seed} {fault}")
+    job = random_job(draw, fault)
+    records = cut(job.run(draw), draw.choice((50, 200, 2000)))
+    missing = draw.randrange(job.ranks) if draw.random() < 1 / 3 else -1
+    if fault == "dead":
+        missing = job.rank
+    ranks = [rank for rank in range(job.ranks) if rank != missing]
+    return job, [records[rank] for rank in ranks], ranks, draw
+
+
+def outcome(seed: int, fault: str, with_program: bool = False) -> Outcome:
+    """The explanation of a random job."""
+    job, contents, ranks, _ = drawn(seed, fault)
+    records = [record_of(rank, Path(f"trace_{rank}"), each) for rank, each in zip(ranks, contents, strict=True)]
+    steps = {rank: step_of(job, rank) for rank in range(job.ranks)} if with_program else None
+    return judged(job, records, explain(records, job.ranks, steps))
+
+
+def judged(job: Job, records: list[Record], found: Hang) -> Outcome:
+    if not found.explanations:
+        return Outcome("nothing", job, True, False, False, False)
+    planned = replace(job, rank=-1).program(job.rank)[job.at] if job.fault else None
+    first = found.explanations[0]
+    said = "; ".join(f"{e.fault} by {e.rank} at {e.call.place if e.call else ''}" for e in found.explanations)
+    line = first.call.place if first.call is not None else ""
+    is_line = job.fault in ("slow", "dead") or (planned is not None and line.endswith(f"{FILE}:{planned.line}"))
+    if first.fault in ("swapped", "doubled or left out") and first.expected is not None and planned is not None:
+        is_line |= first.expected.place.endswith(f"{FILE}:{planned.line}")
+    if not job.nccl and planned is not None and planned.peer >= 0:
+        is_line = True  # gloo records no messages
+    three = any(each.rank == job.rank for each in found.explanations)
+    return Outcome(said, job, False, first.rank == job.rank, is_line, three)
+
+
+def analyzed_by_pytorch(seed: int, fault: str) -> str:
+    """What PyTorch's own analyzer does with the records: "found" if it names the culprit, or its error's type."""
+    import contextlib
+    import io
+
+    from torch.distributed.flight_recorder.components.builder import build_db
+    from torch.distributed.flight_recorder.components.config_manager import JobConfig
+
+    job, contents, ranks, _ = drawn(seed, fault)
+    pairs = zip(ranks, contents, strict=True)
+    details = {f"trace_{rank}": {**each, "rank": rank, "host_name": ""} for rank, each in pairs}
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output):
+            arguments = JobConfig().parse_args(["folder", "--prefix", "trace_"])
+            build_db(details, arguments, "2.10")
+    except (Exception, SystemExit) as error:
+        return type(error).__name__
+    said = output.getvalue()
+    return "found" if f"{job.rank}" in said else "silent"
+
+
+def _case(number: int, first: int, with_program: bool) -> Outcome:
+    return outcome(first + number, FAULTS[number % len(FAULTS)], with_program)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--pytorch", type=int, default=0, help="records that PyTorch's analyzer reads, too")
+    parser.add_argument("--without", action="store_true", help="only without the program")
+    parser.add_argument("--show", action="store_true", help="print wrong answers")
+    options = parser.parse_args()
+    is_right = True
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for with_program in (False,) if options.without else (False, True):
+            begin = time.perf_counter()
+            found = list(pool.map(partial(_case, first=options.first, with_program=with_program), range(options.count)))
+            culprits, lines = (sum(getattr(each, name) for each in found) for name in ("is_culprit", "is_line"))
+            three = sum(each.in_three for each in found)
+            print(
+                f"{'with' if with_program else 'without'} the program: culprit {culprits / len(found):.1%}, line "
+                f"{lines / len(found):.1%}, culprit among three {three / len(found):.1%} of {len(found)} jobs, "
+                f"{time.perf_counter() - begin:.0f} s",
+                flush=True,
+            )
+            is_right &= culprits >= (0.99 if with_program else 0.95) * len(found) and lines >= 0.95 * len(found)
+            for number, each in enumerate(found):
+                if options.show and not (each.is_culprit and each.is_line):
+                    job = each.job
+                    size = f"{job.dp}x{job.tp}x{job.pp} {'nccl' if job.nccl else 'gloo'}"
+                    planned = replace(job, rank=-1).program(job.rank)[job.at]
+                    print(f"  {options.first + number} {size} {job.fault} of {job.rank}, {planned}: {each.said}")
+        healthy = list(pool.map(partial(outcome, fault=""), range(options.first, options.first + options.count // 3)))
+        loud = [each.said for each in healthy if not each.is_silent]
+        print(f"healthy jobs: {len(healthy) - len(loud)} of {len(healthy)} silent", *loud, sep="\n  ")
+    if options.pytorch:
+        said = Counter(analyzed_by_pytorch(i, FAULTS[i % len(FAULTS)]) for i in range(options.pytorch))
+        print(f"PyTorch's analyzer: {dict(said.most_common())}")
+    return int(not is_right or bool(loud))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
