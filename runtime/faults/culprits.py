@@ -22,6 +22,8 @@ from mspc.runtime.faults.records import Record, RecordedCall, last_numbers
 
 SLOW, SLOW_FACTOR = 1_000_000_000, 20
 """Least delay of a slow rank, in nanoseconds, and beside a typical delay between two calls."""
+MUCH = 3
+"""Delay of a slow rank beside that of half of the ranks, which wait for something outside of the job."""
 RECEIVE, SEND = re.compile(r"recv \d+<-(\d+)"), re.compile(r"send \d+->(\d+)")
 COUNTED = ("left out", "doubled", "added", "doubled or left out")
 """Faults after which a rank has issued more or fewer calls of a group than its other members."""
@@ -295,7 +297,7 @@ class _State:
 
 
 def _begun(calls: Sequence[RecordedCall], pending: RecordedCall | None) -> dict[str, int]:
-    """The number of the last collective of each group up to the one in which a rank waits: later ones are only issued."""
+    """The number of the last collective of each group up to the one in which a rank waits; later ones are issued."""
     if pending is None:
         return last_numbers(calls)
     at = next(i for i, call in enumerate(calls) if call is pending)
@@ -369,4 +371,6 @@ def _late(records: Sequence[Record]) -> list[tuple[int, int, RecordedCall]]:
         if delay >= SLOW and delay > SLOW_FACTOR * typical:
             before, _, first = found.get(rank, (0, rank, call))
             found[rank] = (before + delay, rank, first)
-    return sorted(found.values(), key=lambda each: (-each[0], each[1]))
+    totals = sorted(found[record.rank][0] if record.rank in found else 0 for record in records)
+    slow = [each for each in found.values() if each[0] > MUCH * totals[len(totals) // 2]]
+    return sorted(slow, key=lambda each: (-each[0], each[1]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol
@@ -17,6 +18,7 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
+from mspc.runtime.faults.call_log import CallLog, Meeting
 from mspc.runtime.faults.record import (
     CALLS,
     ENDED,
@@ -292,11 +294,16 @@ class Waiting:
 
     Args:
         own: the rank's record. ranks: the ranks it waits for. meeting: as in the record. counted: the identities that
-        its calls count, see `record.identity`.
+        its calls count, see `record.identity`. log: notes the calls, of
+        these ranks (`called`); None for a log of its own.
     """
 
-    def __init__(self, own: Any, ranks: tuple[int, ...], meeting: int, counted: Iterable[int]) -> None:
+    def __init__(
+        self, own: Any, ranks: tuple[int, ...], meeting: int, counted: Iterable[int], log: CallLog | None,
+        called: Meeting,
+    ) -> None:  # fmt: skip
         self._own = own
+        self._log, self._called = log or CallLog(own), called
         self._count, self._members, self._end = write_members(ranks)
         found = [slot(own, what) for what in counted]
         known = None not in found and self._count >= 0
@@ -311,24 +318,30 @@ class Waiting:
         own[MEETING] = self._meeting
         for at in self._slots:
             own[at] += 1
+        self._entry = self._log.begin(self._called)
         own[WAITS] = 1
 
     def __exit__(self, *_: object) -> None:
         own = self._own
+        self._entry[1] = time.time_ns()
         own[WAITS] = 0
         own[CALLS] += 1
 
 
-def in_group(own: Any, ranks: tuple[int, ...], channel: int) -> Waiting:
+def in_group(own: Any, ranks: tuple[int, ...], channel: int, log: CallLog | None = None) -> Waiting:
     """Return the context of a rank in a collective: all of `ranks` call the same ones in the same order."""
     group = group_of(channel, ranks)
-    return Waiting(own, ranks, group, (group,))
+    return Waiting(own, ranks, group, (group,), log, Meeting(ranks, channel))
 
 
-def for_messages(own: Any, rank: int, to: tuple[int, ...], of: tuple[int, ...], channel: int) -> Waiting:
+def for_messages(
+    own: Any, rank: int, to: tuple[int, ...], of: tuple[int, ...], channel: int,
+    log: CallLog | None = None,
+) -> Waiting:  # fmt: skip
     """Return the context in which `rank` waits for one message to each of `to` and one from each of `of` to be over."""
     counted = [sent(channel, rank, target) for target in to] + [received(channel, source, rank) for source in of]
-    return Waiting(own, tuple(dict.fromkeys([*of, *to])), messages_of(channel), counted)
+    called = Meeting((rank, *sorted({*of, *to} - {rank})), channel, True, to, of)
+    return Waiting(own, tuple(dict.fromkeys([*of, *to])), messages_of(channel), counted, log, called)
 
 
 def blockers(rank: int, records: Sequence[Any]) -> list[int]:
@@ -625,7 +638,7 @@ class Watching(Protocol):
     def record(self, rank: int) -> Any: ...
     def place(self, rank: int) -> ExecutionError: ...
     def said(self, rank: int) -> str: ...
-    def fail(self, text: str, status: int, quiet: bool = False) -> NoReturn: ...
+    def fail(self, text: str, status: int, quiet: bool = False, stuck: bool = False) -> NoReturn: ...
 
 
 def judge_stopped(watch: Watching, stopped: Stopped, halted: Mapping[int, float]) -> None:
@@ -644,7 +657,7 @@ def judge_stopped(watch: Watching, stopped: Stopped, halted: Mapping[int, float]
             place = watch.place(rank)
             what = f"rank {rank} has been stopped for {seconds:.0f} s {place.message}"
             notes = ["mspc run --timeout SECONDS waits longer for a rank that is stopped"]
-            watch.fail(ExecutionError(what, notes=notes, frames=place.frames).render(), 1)
+            watch.fail(ExecutionError(what, notes=notes, frames=place.frames).render(), 1, stuck=True)
 
 
 def judge_idle(watch: Watching, idle: Idle, waits: Sequence[Wait]) -> None:
@@ -658,7 +671,7 @@ def judge_idle(watch: Watching, idle: Idle, waits: Sequence[Wait]) -> None:
         if wait.seconds >= watch.patience:
             notes = [f"its process is {watch.record(wait.idle)[PID]}; mspc run --timeout SECONDS waits longer"]
             frames = watch.place(wait.rank).frames
-            watch.fail(ExecutionError(_waits_for(watch, wait), notes=notes, frames=frames).render(), 1)
+            watch.fail(ExecutionError(_waits_for(watch, wait), notes=notes, frames=frames).render(), 1, stuck=True)
 
 
 def judge_start(watch: Watching, seconds: float) -> None:

@@ -15,11 +15,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.files.atomic_writing import remove_unfinished
 from mspc.ir.graph import Graph
+from mspc.runtime.faults.call_log import FOLDER, VARIABLE, CallLog, remove_records
 from mspc.runtime.faults.record import (
     ENDED,
     FAILED,
@@ -69,6 +72,9 @@ from mspc.runtime.faults.stopped import (
 BEFORE = "before its first step"
 """Place of a rank that has not begun to run a graph."""
 
+IS_STUCK = 1
+"""Word of the job's own record that is set when its ranks are to write fault records; word 0 is of the message."""
+
 TICK = 0.25
 """Seconds between two looks at the other ranks."""
 
@@ -104,13 +110,15 @@ class JobWatch:
         self._own = self.record(rank)
         self.cursor = self._own[NODE:]
         self._waits: dict[tuple[Any, ...], Waiting] = {}
+        self._log = CallLog(self._own)
+        self._records = Path(os.environ.get(VARIABLE) or FOLDER).absolute()
         self._own[NODE] = -1
         self._own[PID] = os.getpid()
         self._own[STATE] = RUNNING
         self._parent = os.getppid()
         self._parent_name = name_of(self._parent)
         self._over = False
-        self._is_ready = False
+        self._is_ready = self._has_ended = self._is_saved = False
         self._reader, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
         self._halted = Stopped([self.record(r) for r in range(size)], siblings)
@@ -147,18 +155,19 @@ class JobWatch:
         """Return a context in which this rank is in a collective; see `stopped.in_group`."""
         found = self._waits.get((ranks, channel))
         if found is None:
-            found = self._waits[ranks, channel] = in_group(self._own, ranks, channel)
+            found = self._waits[ranks, channel] = in_group(self._own, ranks, channel, self._log)
         return found
 
     def for_messages(self, to: tuple[int, ...], of: tuple[int, ...], channel: int) -> Waiting:
         """Return a context in which this rank waits for messages; see `stopped.for_messages`."""
         found = self._waits.get((to, of, channel))
         if found is None:
-            found = self._waits[to, of, channel] = for_messages(self._own, self.rank, to, of, channel)
+            found = self._waits[to, of, channel] = for_messages(self._own, self.rank, to, of, channel, self._log)
         return found
 
     def say(self, text: str) -> None:
         """Announce this rank's next meeting with the others outside of a graph; "" if there is none any more."""
+        self._log.text = text
         write_text(self._own, text)
 
     def said(self, rank: int) -> str:
@@ -169,6 +178,7 @@ class JobWatch:
         """Note that this rank has finished its work and waits for the others to finish theirs."""
         self._own[NODE] = -1
         self._own[STATE] = ENDED
+        self._has_ended = True
 
     def stop(self) -> None:
         """Stop watching: every rank has ended."""
@@ -180,23 +190,43 @@ class JobWatch:
     # Ending the job
     # --------------------------------------------------------------------------------------------
 
-    def fail(self, text: str, status: int, quiet: bool = False) -> NoReturn:
+    def fail(self, text: str, status: int, quiet: bool = False, stuck: bool = False) -> NoReturn:
         """End the job because of this rank: print `text` unless another rank was first (`quiet`: another rank will be),
-        and end the process without MPI's finalization, which would wait for the others."""
+        and end the process without MPI's finalization, which would wait for the others. stuck: the job hangs, and its
+        ranks write their fault records."""
         self._own[STATE] = FAILED
+        if stuck:
+            self._words[IS_STUCK] = 1
         sys.stdout.flush()
         if quiet:
             time.sleep(1.5)
         elif self._claim():
+            if stuck:
+                remove_records(self._records)
             tell(text)
+            if stuck:
+                tell(f"note: mspc explain-hang {self._records.name} compares the calls of the ranks")
         else:
             time.sleep(0.5)  # the rank that was first is still writing its message
         self._leave(status)
 
     def _leave(self, status: int) -> NoReturn:
+        self._write_calls()
         if not self._is_ready:
             self._file.remove()
         os._exit(status)
+
+    def _write_calls(self) -> None:
+        """Write the fault record of this rank once if the job hangs; a failure must not hide the message of the job.
+        mpirun kills a rank a second after another one has failed."""
+        if not self._words[IS_STUCK] or self._is_saved:
+            return
+        self._is_saved, graph_of = True, self.graph_of
+        with suppress(Exception):
+            self._records.mkdir(parents=True, exist_ok=True)
+            own = None if graph_of is None else lambda number: graph_of(self.rank, number)
+            place = "at its end" if self._has_ended else self.place(self.rank).message
+            self._log.write(self._records / f"rank_{self.rank}.json", own, place)
 
     def _claim(self) -> bool:
         """Return whether this rank is the one that prints the job's message."""
@@ -227,7 +257,8 @@ class JobWatch:
 
     def _report(self, rank: int, what: str, status: int = 1) -> NoReturn:
         place = self.place(rank)
-        self.fail(ExecutionError(f"rank {rank} {what} {place.message}", frames=place.frames).render(), status)
+        error = ExecutionError(f"rank {rank} {what} {place.message}", frames=place.frames)
+        self.fail(error.render(), status, stuck=True)
 
     # The thread
     # --------------------------------------------------------------------------------------------------
@@ -293,7 +324,7 @@ class JobWatch:
         if self.said(rank):
             where = first_line(self.said(other)) or f"is {self.place(other).message}"
             where = "has ended" if self.record(other)[STATE] == ENDED else where
-            self.fail(missed(rank, self.said(rank), other, where, self.place(rank).frames).render(), 1)
+            self.fail(missed(rank, self.said(rank), other, where, self.place(rank).frames).render(), 1, stuck=True)
         place = self.place(rank)
         notes: list[str] = []
         what = f"rank {other} has ended while rank {rank} waits for it"
@@ -304,7 +335,7 @@ class JobWatch:
                 "every rank must call the same networks and read the same sharded parameters, in one order",
             ]
         error = ExecutionError(f"{what}: {place.message}", notes=notes, frames=place.frames)
-        self.fail(error.render(), 1)
+        self.fail(error.render(), 1, stuck=True)
 
     def _judge(self, records: list[Any]) -> None:
         """End the job, in which nothing moves, if a GPU waits for a rank that has not come."""
@@ -335,7 +366,7 @@ class JobWatch:
         if "has ended" not in reasons:
             notes.append(f"no rank has moved for {self.patience:g} s; mspc run --timeout SECONDS waits longer")
         error = ExecutionError(what if many else f"{what}, which {reasons[0]}", notes=notes, frames=place.frames)
-        self.fail(error.render(), 1)
+        self.fail(error.render(), 1, stuck=True)
 
     def _signalled(self, numbers: bytes, gone: list[int]) -> None:
         if signal.SIGTERM in numbers:
@@ -344,6 +375,7 @@ class JobWatch:
             for rank in dead:
                 if self.record(rank)[STATE] == RUNNING:
                     self._report(rank, "was killed or left without a word", 1)
+            self._write_calls()
             time.sleep(0.2)
             remove_unfinished()
             self._leave(128 + signal.SIGTERM)
@@ -358,6 +390,7 @@ class JobWatch:
         if state == RUNNING:
             self._report(rank, "was killed or left without a word", 1)
         if state == FAILED:
+            self._write_calls()
             time.sleep(1.0)  # Open MPI ends this process, or else it ends itself
             self._leave(1)
 

@@ -60,7 +60,8 @@ def record_of(rank: int, path: Path, content: Mapping[str, Any], last: int = 0) 
         dropped = int(entries[0]["record_id"]) if entries else 0
         if dropped < 0:
             raise ValueError(f"record_id {dropped}")
-        return Record(rank, path, calls, dropped, _members(content))
+        place = content.get("mspc", {}).get("place", "")
+        return Record(rank, path, calls, dropped, _members(content), (_text(place),) if place else ())
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise MspcError(f"{path} is damaged: an entry lacks a field, or it is malformed: {error!r:.100}") from None
 
