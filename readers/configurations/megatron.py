@@ -69,12 +69,10 @@ def family(found: Settings) -> str:
 
 
 def read_megatron(found: Settings, ranks: int, sequence: int = 0, kind: str = "") -> TrainingRun:
-    """Return the run that the arguments describe. Raise MspcError with all mistakes."""
+    """Return the run that the arguments describe. Mistakes are recorded in `found`."""
     kind = kind or family(found)
     tensor = found.count("tensor-model-parallel-size", 1)
-    run = _Reader(found, ranks, sequence, kind, tensor).run()
-    found.check()
-    return run
+    return _Reader(found, ranks, sequence, kind, tensor).run()
 
 
 class _Reader:

@@ -58,7 +58,7 @@ def _line_of(text: str, path: str) -> int:
     """Return the line in which the last key of a path stands, after the lines of the keys before it; 0 if unknown."""
     place = 0
     for key in path.split("."):
-        found = re.compile(rf"""(?m)^[^\n#]*?["'\[{{.\s]?{re.escape(key)}["'\]]?\s*[:=\]]""").search(text, place)
+        found = re.compile(rf"""(?m)^[^\n#]*?["'\[{{. \t]?{re.escape(key)}["'\]]?[ \t]*[:=\].]""").search(text, place)
         if found is None:
             continue
         place = found.start()

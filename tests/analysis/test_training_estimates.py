@@ -1,0 +1,140 @@
+"""Memory and step time of training runs beside figures that can be counted by hand, and beside public measurements."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mspc.analysis.cost.machine import H100, KNOWN_MACHINES
+from mspc.analysis.cost.training.alternatives import best
+from mspc.analysis.cost.training.model_shape import Recomputation, TrainingRun
+from mspc.analysis.cost.training.stage_memory import in_flight, stage_layers, stage_memory, stage_parameters
+from mspc.analysis.cost.training.step_time import model_operations, step_time
+from mspc.ir.diagnostics import MspcError
+from mspc.readers.configurations.bridge import machine_of_row, row_settings
+from mspc.readers.configurations.reading import megatron_configuration
+from mspc.readers.configurations.settings import Setting
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "reference" / "configurations"
+GPT = {
+    "num-layers": 12, "hidden-size": 512, "num-attention-heads": 8, "seq-length": 1024, "bf16": True,
+    "max-position-embeddings": 1024, "micro-batch-size": 4, "global-batch-size": 32,
+    "no-gradient-accumulation-fusion": True,
+}  # fmt: skip
+
+
+def run_of(content: dict[str, Any], ranks: int | None = 8) -> TrainingRun:
+    settings = [Setting(name, value) for name, value in content.items()]
+    return megatron_configuration("test", settings, ranks, 0, "--").run
+
+
+def test_parameters_are_those_of_gpt() -> None:
+    run = run_of(GPT)
+    layer = 12 * 512 * 512 + 13 * 512
+    outer = 50304 * 512 + 1024 * 512 + 2 * 512
+    assert stage_parameters(run, list(run.model.layers), True, True) == (12 * layer + outer, 0)
+
+
+@pytest.mark.parametrize(
+    ("more", "measured"),
+    [
+        ({"use-distributed-optimizer": True}, 2691792384),
+        ({"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}, 2561334272),
+        ({"pipeline-model-parallel-size": 4}, 2211948544),
+        ({"pipeline-model-parallel-size": 4, "num-layers-per-virtual-pipeline-stage": 1}, 2643299328),
+        ({"tensor-model-parallel-size": 2, "pipeline-model-parallel-size": 2}, 1428171264),
+        ({"tensor-model-parallel-size": 2, "pipeline-model-parallel-size": 2, "cross-entropy-loss-fusion": True}, 1837640192),
+        ({"use-distributed-optimizer": True, "attention-backend": "unfused"}, 4702430720),
+    ],
+)  # fmt: skip
+def test_memory_of_the_last_stage_is_as_measured(more: dict[str, Any], measured: int) -> None:
+    """The peaks that Megatron-LM's tests record on H100."""
+    run = run_of(GPT | more)
+    assert stage_memory(run, run.pipeline - 1).peak == pytest.approx(measured, rel=0.005)
+
+
+def test_earlier_stages_hold_more_micro_batches() -> None:
+    run = run_of(GPT | {"pipeline-model-parallel-size": 4, "global-batch-size": 64})
+    assert [len(in_flight(run, stage)) for stage in range(4)] == [4, 3, 2, 1]
+    chunks = replace(run, chunks=3)
+    assert [len(in_flight(chunks, stage)) for stage in range(4)] == [15, 13, 11, 9]
+
+
+def test_uneven_layers_are_all_there() -> None:
+    run = run_of(GPT | {"num-layers": 14, "pipeline-model-parallel-size": 4, "global-batch-size": 64,
+                        "account-for-embedding-in-pipeline-split": True})  # fmt: skip
+    chunks = [chunk for number in range(run.chunks) for chunk in (stage[number] for stage in stage_layers(run))]
+    assert [layer for chunk in chunks for layer in chunk] == list(range(14))
+    assert [len(stage[0]) for stage in stage_layers(run)] == [3, 4, 4, 3]
+
+
+def test_sharding_divides_the_states() -> None:
+    run = replace(run_of(GPT), sharding="none")
+    whole = stage_memory(run, 0).parts
+    states, gradients, everything = (
+        stage_memory(replace(run, sharding=kind), 0).parts for kind in ("states", "gradients", "parameters")
+    )
+    assert states["optimizer states"] * 8 == whole["optimizer states"]
+    assert states["gradients"] == whole["gradients"] == gradients["gradients"] * 8
+    assert everything["weights"] * 8 == whole["weights"]
+
+
+def test_operations_are_six_per_parameter_and_token() -> None:
+    run = run_of(GPT | {"hidden-size": 4096, "num-attention-heads": 32})
+    layers = 12 * 12 * 4096 * 4096
+    scores = 12 * 4 * 1024 * 4096 / 2
+    expected = 32 * 1024 * (6 * (layers + 4096 * 50304) + 3 * scores)
+    assert model_operations(run) == pytest.approx(expected, rel=0.002)
+
+
+def test_small_models_wait_for_the_host() -> None:
+    assert step_time(run_of(GPT), H100).host_bound
+    large = run_of(GPT | {"hidden-size": 8192, "num-attention-heads": 64, "tensor-model-parallel-size": 8})
+    assert not step_time(large, H100).host_bound
+    assert sum(step_time(large, H100).parts.values()) == pytest.approx(step_time(large, H100).seconds)
+
+
+def test_faster_settings_fit_and_divide() -> None:
+    run = run_of(GPT | {"hidden-size": 4096, "num-attention-heads": 32, "tensor-model-parallel-size": 8, "num-layers": 32,
+                        "sequence-parallel": True, "use-distributed-optimizer": True})  # fmt: skip
+    run = replace(run, recomputation=Recomputation("full"))
+    found = best(run, H100, 5)
+    assert found
+    assert found[0].seconds < step_time(run, H100).seconds
+    assert all(each.peak <= H100.capacity and each.run.global_batch % each.run.data == 0 for each in found)
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    file = SHARED / name
+    if not file.is_file():
+        pytest.skip("the measurements are not beside this checkout")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_memory_beside_public_measurements() -> None:
+    errors: list[float] = []
+    for row in rows("megatron-h100.jsonl"):
+        run = run_of(row["args"], None)
+        errors.append(stage_memory(run, run.pipeline - 1).peak / row["max_allocated_bytes"] - 1)
+    assert statistics.median(map(abs, errors)) <= 0.025
+    assert sum(abs(error) <= 0.1 for error in errors) >= 0.83 * len(errors)
+
+
+def test_throughput_beside_public_measurements() -> None:
+    errors: list[float] = []
+    for row in rows("megatron-bridge.jsonl"):
+        if machine_of_row(row) != "h100":
+            continue
+        try:
+            run = megatron_configuration("row", list(row_settings(row)), None, 0, "").run
+        except MspcError:
+            continue
+        tokens = run.global_batch * run.model.sequence / step_time(run, KNOWN_MACHINES["h100"]).seconds / run.ranks
+        errors.append(abs(tokens / float(row["Tokens / sec / GPU"]) - 1))
+    assert len(errors) >= 20
+    assert statistics.median(errors) <= 0.15

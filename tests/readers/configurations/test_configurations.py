@@ -1,0 +1,207 @@
+"""Configurations of other trainers: each family is read, and every mistake is named with its line and a right value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mspc.ir.diagnostics import MspcError
+from mspc.readers.configurations.megatron import expanded_layout
+from mspc.readers.configurations.reading import Configuration, read_arguments, read_configuration, read_preset
+from mspc.readers.configurations.text_formats import file_values
+
+GPT = """\
+--num-layers 12
+--hidden-size 512
+--num-attention-heads 8
+--seq-length 1024
+--max-position-embeddings 1024
+--micro-batch-size 4
+--global-batch-size 32
+--bf16
+"""
+EXPERTS = "--num-experts 8\n--expert-model-parallel-size 4\n--moe-router-topk 2\n"
+LLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False,
+    "max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+def arguments(folder: Path, more: str, ranks: int | None = 8) -> Configuration:
+    file = folder / "gpt.args"
+    file.write_text(GPT + more)
+    return read_arguments(file, ranks, 0)
+
+
+@pytest.mark.parametrize(
+    ("more", "line", "problem", "right"),
+    [
+        ("--tensor-model-parallel-size 16\n", 9, "does not divide 8 ranks", "--ranks 16 works"),
+        ("--tensor-model-parallel-size 3\n", 9, "no divisor of 8 attention heads", "2 works"),
+        ("--pipeline-model-parallel-size 8\n", 1, "8 stages of 1 chunks do not divide", "6 works, or 16 layers"),
+        ("--global-batch-size 30\n", 9, "no multiple of micro-batch 4 x 8", "32 works"),
+        ("--context-parallel-size 2\n--seq-length 1023\n", 10, "no multiple of 4", "1024 works"),
+        ("--seq-length 2048\n", 5, "less than 2048 tokens", "2048 works"),
+        ("--group-query-attention\n--num-query-groups 3\n", 10, "no divisor of 8 attention heads", "2 works"),
+        ("--overlap-param-gather\n", 9, "needs the distributed optimizer", "use-distributed-optimizer"),
+        ("--tp-comm-overlap\n", 9, "needs sequence parallelism", "set sequence-parallel"),
+        ("--fp16\n", 9, "bf16 are both set", "one of them"),
+        ("--recompute-granularity full\n", 9, "without a method", "uniform or block"),
+        ("--fp8-param-gather\n", 9, "without 8-bit matmuls", "fp8-format"),
+        ("--expert-model-parallel-size 2\n", 9, "the model has no experts", "num-experts"),
+        (EXPERTS.replace("size 4", "size 16"), 10, "does not divide 8 ranks", "8 works"),
+        (EXPERTS + "--tensor-model-parallel-size 2\n", 0, "experts with tensor parallelism need it", "set it"),
+        (EXPERTS.replace("topk 2", "topk 9"), 11, "more than 8 experts", "8 works"),
+        (EXPERTS + "--moe-layer-freq ([0]*1+[1]*3)\n", 12, "names 4 layers of 12", "12 entries"),
+        ("--hiden-size 512\n", 9, "is no setting", "--hidden-size"),
+        ("--num-layers 12000000000\n", 9, "is 12,000,000,000", "between 1 and"),
+        ("--num-layers twelve\n", 9, "is 'twelve'", "an integer"),
+        ("--attention-backend fast\n", 9, "is 'fast'", "one of"),
+        ("--pipeline-model-parallel-size 2\n--num-layers-per-virtual-pipeline-stage 4\n", 10, "no divisor of the 6", "3 works"),
+        ("--pipeline-model-parallel-size 2\n--pipeline-model-parallel-layout Et*3|t*8L\n", 10, "has 11 layers", "has 12"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_line_and_a_right_value(
+    tmp_path: Path, more: str, line: int, problem: str, right: str
+) -> None:
+    with pytest.raises(MspcError) as raised:
+        arguments(tmp_path, more)
+    told = [raised.value.message, *raised.value.notes]
+    place = f"gpt.args:{line}: " if line else "gpt.args: "
+    assert any(place in each and problem in each and right in each for each in told), told
+
+
+def test_all_mistakes_are_told_together(tmp_path: Path) -> None:
+    with pytest.raises(MspcError) as raised:
+        arguments(tmp_path, "--pipeline-model-parallel-size 8\n--fp16\n--tp-comm-overlap\n")
+    assert len([raised.value.message, *raised.value.notes]) == 3
+
+
+def test_settings_without_effect_are_noted(tmp_path: Path) -> None:
+    found = arguments(tmp_path, "--sequence-parallel\n--num-query-groups 2\n--unheard-of 3\n--hidden-size 1024\n")
+    notes = "\n".join(found.notes)
+    assert "--sequence-parallel has no effect" in notes
+    assert "--num-query-groups has no effect" in notes
+    assert "not known, so ignored: --unheard-of" in notes
+    assert "'512' on line 2 and '1024' on line 12, which counts" in notes
+    assert found.run.model.hidden == 1024
+
+
+def test_layouts_are_written_out() -> None:
+    assert expanded_layout("Et*3|(tt|)*2mL") == "Ettt|tt|tt|mL"
+
+
+def test_ranks_that_are_not_stated_are_the_fewest_hosts(tmp_path: Path) -> None:
+    more = EXPERTS + "--tensor-model-parallel-size 2\n--sequence-parallel\n--pipeline-model-parallel-size 2\n"
+    assert arguments(tmp_path, more, None).run.ranks == 16
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+def test_megatron_yaml(tmp_path: Path) -> None:
+    lines = "".join(f"  {line.replace(' ', ': ', 1) if ' ' in line else line + ': true'}\n" for line in GPT.splitlines())
+    text = "ENV_VARS:\n  A: 1 # a comment\nMODEL_ARGS:\n" + lines + "TEST_TYPE: regular\nMETRICS:\n  - \"lm loss\"\n"
+    run = read_configuration(written(tmp_path, "model_config.yaml", text), 8, 0).run
+    assert (run.model.hidden, len(run.model.layers), run.data, run.parameter) == (512, 12, 8, 2)
+
+
+def test_bridge_rows(tmp_path: Path) -> None:
+    row = {"#-GPUs": "64", "CP": "1", "EP": "n/a", "GBS": "256", "MBS": "1", "PP": "8", "Precision": "FP8", "TP": "4",
+           "Sequence Length": "8192", "System": "DGX-H100", "VP": "5", "section": "LLAMA3_70B"}  # fmt: skip
+    run = read_configuration(written(tmp_path, "row.json", json.dumps(row)), None, 0).run
+    assert (run.ranks, run.tensor, run.pipeline, run.chunks, run.data, run.eight) == (64, 4, 8, 5, 2, "delayed")
+
+
+def test_torchtitan(tmp_path: Path) -> None:
+    text = "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nseq_len = 4096\nlocal_batch_size = 2\n" \
+        "[parallelism]\ntensor_parallel_degree = 4\n[activation_checkpoint]\nmode = \"none\"\n"  # fmt: skip
+    run = read_configuration(written(tmp_path, "train.toml", text), 16, 0).run
+    assert (run.tensor, run.data, run.sharding, run.micro_batch, run.model.sequence) == (4, 4, "parameters", 2, 4096)
+    wrong = text.replace("tensor_parallel_degree = 4", "tensor_parallel_degree = 16")
+    with pytest.raises(MspcError, match=r"train.toml:8: parallelism.tensor_parallel_degree .*more than 8 query groups"):
+        read_configuration(written(tmp_path, "train.toml", wrong), 16, 0)
+
+
+def test_maxtext(tmp_path: Path) -> None:
+    text = "base_config: base.yml\nmodel_name: llama3-8b\nici_fsdp_parallelism: -1\nici_tensor_parallelism: 2\n" \
+        "per_device_batch_size: 4 # rows\nmax_target_length: 2048\n"  # fmt: skip
+    run = read_configuration(written(tmp_path, "llama.yml", text), 8, 0).run
+    assert (run.tensor, run.micro_batch, run.model.sequence, run.sharding) == (2, 4, 2048, "parameters")
+    with pytest.raises(MspcError, match=r"llama.yml:2: model_name is 'llama9'"):
+        read_configuration(written(tmp_path, "llama.yml", text.replace("llama3-8b", "llama9")), 8, 0)
+
+
+def test_deepspeed_and_accelerate_take_the_model_beside_them(tmp_path: Path) -> None:
+    content = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
+               "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}  # fmt: skip
+    file = written(tmp_path, "ds.json", json.dumps(content, indent=1))
+    with pytest.raises(MspcError, match="does not describe a model"):
+        read_configuration(file, 8, 0)
+    written(tmp_path, "config.json", json.dumps(LLAMA))
+    run = read_configuration(file, 8, 0).run
+    assert (run.sharding, run.micro_batch, run.global_batch, run.model.vocabulary) == ("gradients", 2, 64, 128256)
+    with pytest.raises(MspcError, match=r"ds.json:2: train_batch_size is 64.*; 128 works"):
+        read_configuration(file, 16, 0)
+    text = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nfsdp_config:\n" \
+        "  fsdp_sharding_strategy: FULL_SHARD\nmixed_precision: bf16\nnum_processes: 16\n"  # fmt: skip
+    run = read_configuration(written(tmp_path, "accelerate.yaml", text), None, 0).run
+    assert (run.ranks, run.sharding, run.parameter) == (16, "parameters", 2)
+
+
+def test_mindformers(tmp_path: Path) -> None:
+    text = "runner_config:\n  batch_size: 1\nparallel_config:\n  data_parallel: 2\n  model_parallel: 4\n" \
+        "  pipeline_stage: 2\n  micro_batch_num: 8\nmodel:\n  model_config:\n    hidden_size: 4096\n" \
+        "    num_layers: 32\n    num_heads: 32\n    n_kv_heads: 8\n    seq_length: 4096\n    vocab_size: 32000\n"  # fmt: skip
+    file = written(tmp_path, "llama.yaml", text)
+    run = read_configuration(file, 16, 0).run
+    assert (run.data, run.tensor, run.pipeline, run.micro_batches) == (2, 4, 2, 8)
+    with pytest.raises(MspcError, match=r"llama.yaml:4: parallel_config.data_parallel 2 .* are not 32 ranks; 4 works"):
+        read_configuration(file, 32, 0)
+
+
+def test_presets() -> None:
+    run = read_preset("llama3-70b", 64, 8192).run
+    assert (run.model.hidden, len(run.model.layers), run.global_batch) == (8192, 80, 128)
+    with pytest.raises(MspcError) as raised:
+        read_preset("lama3-70b", 64, 0)
+    assert "did you mean 'llama3-70b'" in raised.value.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: 1\n\tb: 2\n", "2: the line is indented with a tab"),
+        ("a: 1\njust words\n", "2: the line 'just words' is no `key: value`"),
+        ("a:\n  b: 1\n    c: 2\n", "3: the line is indented more"),
+        ("a: *anchor\n", "1: the line has an anchor"),
+    ],
+)
+def test_yaml_that_is_not_read_is_told_with_its_line(text: str, told: str) -> None:
+    with pytest.raises(MspcError) as raised:
+        file_values("f.yaml", text, ".yaml")
+    assert f"f.yaml:{told}" in raised.value.message
+
+
+def test_yaml_values() -> None:
+    text = "---\na: {b: 1, 'c': x}\nlist:\n- p: 1\n  q: [1, 2]\n- \"#no\" # yes\nlong: |\n  one\n  two\nf: 1e-4\nn: null\n"
+    found = file_values("f.yaml", text, ".yaml")
+    assert {path: setting.value for path, setting in found.by_path.items()} == {
+        "a.b": 1, "a.c": "x", "list.0.p": 1, "list.0.q": [1, 2], "list.1": "#no", "long": "one\ntwo", "f": 1e-4, "n": None,
+    }  # fmt: skip
+    assert found.line("list.0.q") == 5
+
+
+def test_unknown_files(tmp_path: Path) -> None:
+    with pytest.raises(MspcError, match="there is no configuration"):
+        read_configuration(tmp_path / "none.yaml", 8, 0)
+    with pytest.raises(MspcError, match="no configuration of a family"):
+        read_configuration(written(tmp_path, "a.yaml", "a: 1\n"), 8, 0)
+    with pytest.raises(MspcError, match="is no JSON file"):
+        read_configuration(written(tmp_path, "a.json", "{"), 8, 0)
