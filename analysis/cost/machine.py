@@ -294,12 +294,14 @@ B300 = replace(
     B200, name="NVIDIA B300 SXM, NVLink 5", network=Link(latency=20e-6, bandwidth=Rate.of(90e9)), capacity=270 * 10**9
 )
 GB200 = replace(
-    B200, name="NVIDIA GB200 NVL72", work=_work(1517e12, 758e12, 48e12, 24e12, 33e12), ranks_per_host=64,
-    capacity=186 * 10**9,
+    B200, name="NVIDIA GB200 NVL72", work=_work(1230e12, 615e12, 48e12, 24e12, 33e12), ranks_per_host=64,
+    capacity=186 * 10**9, source=_BLACKWELL + """ Matmuls at 0.81 of those of a GB300, whose power limit is higher:
+the ratio of the published steps of LLaMA 3 70B and 405B on both (Megatron-Bridge's performance summary).""",
 )  # fmt: skip
 GB300 = replace(
-    GB200, name="NVIDIA GB300 NVL72", network=Link(latency=20e-6, bandwidth=Rate.of(90e9)), capacity=278 * 10**9
-)
+    GB200, name="NVIDIA GB300 NVL72", work=_work(1517e12, 758e12, 48e12, 24e12, 33e12),
+    network=Link(latency=20e-6, bandwidth=Rate.of(90e9)), capacity=278 * 10**9, source=_BLACKWELL,
+)  # fmt: skip
 KNOWN_MACHINES: Mapping[str, Machine] = MappingProxyType({
     "a100": A100, "h100": H100, "h200": H200, "b200": B200, "b300": B300, "gb200": GB200, "gb300": GB300,
 })  # fmt: skip

@@ -50,12 +50,20 @@ def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:
     if RECIPES[precision]:
         found["fp8-format"] = Setting("fp8-format", "hybrid")
         found["fp8-recipe"] = Setting("fp8-recipe", RECIPES[precision])
+    if "num-experts" in found and has_graphs(row):
+        found["cuda-graph-impl"] = Setting("cuda-graph-impl", "transformer_engine")
     if "w/o MTP" in str(row.get("Model", "")):
         found.pop("mtp-num-layers", None)
     # The recipes count the embedding and the loss as layers if the stages do not divide the layers.
     for name in ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"):
         found[name] = Setting(name, True)
     yield from found.values()
+
+
+def has_graphs(row: Mapping[str, Any]) -> bool:
+    """Return if the recipe of a model with experts captures CUDA graphs: from release 26 on, and before if experts drop
+    tokens, so that all shapes are fixed (megatron/bridge/recipes, `cuda_graph_impl`)."""
+    return (first_number(str(row.get("container", ""))) or 0) >= 26 or "tokendrop" in str(row.get("Model", ""))
 
 
 def preset_of(row: Mapping[str, Any]) -> str:

@@ -18,10 +18,12 @@ from mspc.analysis.cost.training.stage_memory import offloaded_bytes, stage_laye
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT32
 
-HOST_KERNEL, HOST_LOCAL, HOST_RUN, HOST_STEP = 52e-6, 42e-6, 0.75e-3, 29e-3
+HOST_KERNEL, HOST_LOCAL, HOST_RUN, HOST_STEP = 55e-6, 38e-6, 0.8e-3, 28e-3
 """Seconds of the host for a kernel of Transformer Engine's modules and of Megatron's own, for a chunk's run on a
-micro-batch, and for a step (data, optimizer, logs). Regression by least absolute errors over the 50 rows of the
-reference whose devices wait for their hosts; equal configurations differ by up to 65 % there."""
+micro-batch, and for a step (data, optimizer, logs). Regression by least absolute errors over the 56 rows of 8 GPUs of
+Megatron-LM's tests, whose devices wait for their hosts; equal configurations differ by up to 65 % there."""
+GRAPH_SHARE = 0.5
+"""Share of the host's time that remains if CUDA graphs replay attention and router, but not experts."""
 FORWARD_PASSES, BACKWARD_PASSES = 2, 3
 """Passes over the stored bytes of a layer: written and read forward; read, and their gradients written and read."""
 LOSS_PASSES = {"plain": 54, "native": 34, "te": 10}
@@ -97,7 +99,8 @@ def layer_operations(run: TrainingRun, layer: ModelLayer) -> tuple[float, float,
             width = mixer.queries + mixer.rotary + mixer.values
             scores += 2.0 * tokens * seen * width * mixer.heads / run.tensor / (2 if mixer.causal else 1)
         else:
-            scores += 6.0 * tokens * mixer.heads * mixer.head * mixer.state / run.tensor
+            scan = tokens * mixer.heads * mixer.head * (2.0 * mixer.chunk + 4.0 * mixer.state) / run.tensor
+            scores += scan * ATTENTION_SHARE / SCAN_SHARE
     return 2.0 * dense * tokens, routed, scores
 
 
@@ -139,7 +142,7 @@ def _stage_time(run: TrainingRun, machine: Machine, stage: int) -> Counter[str]:
             layer = run.model.layers[number]
             host += sum(kernels(run, layer)) * (HOST_LOCAL if run.library == "local" else HOST_KERNEL)
             device += _add_layer(run, machine, layer, found)
-    host = host * (0.25 if run.graphs else 1.0) + HOST_RUN * run.chunks
+    host = host * (GRAPH_SHARE if run.graphs else 1.0) + HOST_RUN * run.chunks
     if stage == run.pipeline - 1:
         for _ in range(run.model.predictions):
             device += _add_layer(run, machine, run.model.layers[-1], found)
@@ -157,6 +160,10 @@ def _add_layer(run: TrainingRun, machine: Machine, layer: ModelLayer, found: Cou
     half = machine.work_rate(PRODUCTS, BFLOAT16)
     nbytes = sum(n for _, n in stored(run, layer)) * (FORWARD_PASSES * (1 + again) + BACKWARD_PASSES)
     nbytes += PERMUTED_PASSES * _routed_bytes(run, layer)
+    if run.eight:
+        # Operands are read in half precision and written twice in 8 bits, by rows and by columns: forward the inputs of
+        # four matmuls, backward the gradients of their results.
+        nbytes += CONVERTED_BYTES * _matmul_elements(run, layer)
     parts = {
         "matmuls": ((2 if run.frozen else 3) + again) * (dense + routed / GROUPED_SHARE) / rate.at(dense + routed),
         "attention": (3.5 + again) * scores / (half.at(scores) * ATTENTION_SHARE),
@@ -172,11 +179,17 @@ def _add_layer(run: TrainingRun, machine: Machine, layer: ModelLayer, found: Cou
 ATTENTION_SHARE = 0.75
 """Share of the rate of matmuls that fused attention reaches: FlashAttention-3 on an H100, 450 to 600 TFLOP/s forward
 and backward (Shah et al., 2024), beside matmuls at 600."""
+SCAN_SHARE = 0.2
+"""Share of the rate of matmuls that the scan of Mamba-2 reaches: matmuls of 64 to 256 rows between passes over memory
+(Dao and Gu, "Transformers are SSMs", 2024, compare it with FlashAttention-2)."""
 EIGHT_BIT_SHARE, FOUR_BIT_SHARE = 2.0, 3.2
 """Rates of matmuls of 8 and 4 bits beside those of bfloat16: two and four times on the tensor cores (NVIDIA's data
 sheets), of four-bit ones four fifths, as their operands are also rotated and rounded at random."""
-GROUPED_SHARE = 0.5
-"""Rate of the grouped matmuls of experts beside those of dense layers, whose operands have more rows."""
+GROUPED_SHARE = 0.4
+"""Rate of the grouped matmuls of experts beside those of dense layers, whose operands have more rows and columns. Over
+all published rows of models with experts on H100 (Megatron-Bridge's performance summary)."""
+CONVERTED_BYTES = 4
+"""Bytes of memory traffic to convert an element of an operand to 8 bits."""
 PERMUTED_PASSES = 12
 """Passes over the rows that experts read: permuted, sorted by expert, and back, each read and written, forward and
 backward."""
@@ -215,6 +228,22 @@ def _layer_communication(run: TrainingRun, machine: Machine, layer: ModelLayer) 
         sent = run.tokens(layer.sequence) * keys * HALF * (run.context - 1)
         found["context"] = 0.5 * 3 * machine.collective_seconds("AllGather", sent, group)
     return found
+
+
+def _matmul_elements(run: TrainingRun, layer: ModelLayer) -> int:
+    """Return the elements of the inputs and results of a layer's matmuls for one micro-batch on one rank."""
+    tokens, h = run.tokens(layer.sequence), run.model.hidden
+    elements = 0
+    for a in layer.mixers:
+        if isinstance(a, AttentionShape):
+            columns = a.heads * (a.queries + a.values) + a.groups * (a.queries + a.values)
+            elements += tokens * (2 * h // run.rows + columns // run.tensor)
+    f = layer.feed
+    if f is not None:
+        rows = tokens if not f.experts else tokens // run.rows * f.choices * run.expert_tensor
+        degree = run.expert_tensor if f.experts else run.tensor
+        elements += rows * (2 * h + f.width * (3 if f.gated else 2) // degree)
+    return elements
 
 
 def _routed_bytes(run: TrainingRun, layer: ModelLayer) -> int:

@@ -22,6 +22,7 @@ GPT = """\
 --global-batch-size 32
 --bf16
 """
+STAGES = "--pipeline-model-parallel-size 2\n"
 EXPERTS = "--num-experts 8\n--expert-model-parallel-size 4\n--moe-router-topk 2\n"
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -60,8 +61,8 @@ def arguments(folder: Path, more: str, ranks: int | None = 8) -> Configuration:
         ("--num-layers 12000000000\n", 9, "is 12,000,000,000", "between 1 and"),
         ("--num-layers twelve\n", 9, "is 'twelve'", "an integer"),
         ("--attention-backend fast\n", 9, "is 'fast'", "one of"),
-        ("--pipeline-model-parallel-size 2\n--num-layers-per-virtual-pipeline-stage 4\n", 10, "no divisor of the 6", "3 works"),
-        ("--pipeline-model-parallel-size 2\n--pipeline-model-parallel-layout Et*3|t*8L\n", 10, "has 11 layers", "has 12"),
+        (STAGES + "--num-layers-per-virtual-pipeline-stage 4\n", 10, "no divisor of the 6", "3 works"),
+        (STAGES + "--pipeline-model-parallel-layout Et*3|t*8L\n", 10, "has 11 layers", "has 12"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_its_line_and_a_right_value(
@@ -106,7 +107,8 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 
 def test_megatron_yaml(tmp_path: Path) -> None:
-    lines = "".join(f"  {line.replace(' ', ': ', 1) if ' ' in line else line + ': true'}\n" for line in GPT.splitlines())
+    pairs = (line.partition(" ") for line in GPT.splitlines())
+    lines = "".join(f"  {name}: {value or 'true'}\n" for name, _, value in pairs)
     text = "ENV_VARS:\n  A: 1 # a comment\nMODEL_ARGS:\n" + lines + "TEST_TYPE: regular\nMETRICS:\n  - \"lm loss\"\n"
     run = read_configuration(written(tmp_path, "model_config.yaml", text), 8, 0).run
     assert (run.model.hidden, len(run.model.layers), run.data, run.parameter) == (512, 12, 8, 2)
@@ -158,7 +160,7 @@ def test_deepspeed_and_accelerate_take_the_model_beside_them(tmp_path: Path) -> 
 def test_mindformers(tmp_path: Path) -> None:
     text = "runner_config:\n  batch_size: 1\nparallel_config:\n  data_parallel: 2\n  model_parallel: 4\n" \
         "  pipeline_stage: 2\n  micro_batch_num: 8\nmodel:\n  model_config:\n    hidden_size: 4096\n" \
-        "    num_layers: 32\n    num_heads: 32\n    n_kv_heads: 8\n    seq_length: 4096\n    vocab_size: 32000\n"  # fmt: skip
+        "    num_layers: 32\n    num_heads: 32\n    n_kv_heads: 8\n    seq_length: 4096\n"  # fmt: skip
     file = written(tmp_path, "llama.yaml", text)
     run = read_configuration(file, 16, 0).run
     assert (run.data, run.tensor, run.pipeline, run.micro_batches) == (2, 4, 2, 8)
@@ -190,10 +192,10 @@ def test_yaml_that_is_not_read_is_told_with_its_line(text: str, told: str) -> No
 
 
 def test_yaml_values() -> None:
-    text = "---\na: {b: 1, 'c': x}\nlist:\n- p: 1\n  q: [1, 2]\n- \"#no\" # yes\nlong: |\n  one\n  two\nf: 1e-4\nn: null\n"
+    text = "---\na: {b: 1, 'c': x}\nlist:\n- p: 1\n  q: [1, 2]\n- \"#no\" # yes\nlong: |\n  one\n  two\nf: 1e-4\n"
     found = file_values("f.yaml", text, ".yaml")
     assert {path: setting.value for path, setting in found.by_path.items()} == {
-        "a.b": 1, "a.c": "x", "list.0.p": 1, "list.0.q": [1, 2], "list.1": "#no", "long": "one\ntwo", "f": 1e-4, "n": None,
+        "a.b": 1, "a.c": "x", "list.0.p": 1, "list.0.q": [1, 2], "list.1": "#no", "long": "one\ntwo", "f": 1e-4,
     }  # fmt: skip
     assert found.line("list.0.q") == 5
 

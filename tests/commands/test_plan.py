@@ -1,0 +1,49 @@
+"""`mspc plan`: one screen, JSON, and faster settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mspc.commands.plan import PlanRequest, plan
+from mspc.ir.diagnostics import MspcError
+
+
+def test_a_preset_fits_one_screen_and_json_has_all_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "plan.json"
+    assert plan(PlanRequest(preset="llama3-8b", ranks=8, machine="h100", sequence=8192, json=out)) == 0
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) <= 50
+    assert "tokens/s a rank" in shown
+    content = json.loads(out.read_text())
+    stages = content["memory"]["stages"]
+    assert content["memory"]["worst_rank_bytes"] == max(stage["peak_bytes"] for stage in stages)
+    assert content["memory"]["last_stage_bytes"] == stages[-1]["peak_bytes"] == sum(stages[-1]["parts"].values())
+    assert content["memory"]["worst_rank_bytes"] <= content["memory"]["capacity_bytes"]
+    assert sum(content["parts_seconds"].values()) == pytest.approx(content["step_seconds"])
+    assert 0.2 < content["model_flops_utilisation"] < 1
+
+
+def test_faster_settings_have_the_names_of_the_tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "train.toml"
+    config.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nglobal_batch_size = 64\n'
+        '[parallelism]\ntensor_parallel_degree = 8\n[activation_checkpoint]\nmode = "full"\n'
+    )
+    out = tmp_path / "plan.json"
+    plan(PlanRequest(config, ranks=16, machine="h100", json=out, better=True))
+    assert "faster settings that fit" in capsys.readouterr().out
+    content = json.loads(out.read_text())
+    assert content["better"]
+    first = content["better"][0]
+    assert first["step_seconds"] < content["step_seconds"]
+    assert "parallelism.tensor_parallel_degree" in first["settings"]
+
+
+def test_one_configuration_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MspcError, match="name one configuration"):
+        plan(PlanRequest())
+    with pytest.raises(MspcError, match="no degrees fit"):
+        plan(PlanRequest(preset="llama3.1-405b", ranks=8, machine="h100"))
