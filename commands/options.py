@@ -89,7 +89,7 @@ StrategiesFile = Annotated[
 ]
 JsonFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as JSON; - is stdout.")]
 MachineName = Annotated[
-    str, typer.Option(metavar="NAME|FILE", help="The machine: h200 (the default), h100, a100, b200, ..., or a TOML file.")
+    str, typer.Option(metavar="NAME|FILE", help="The machine: h200 (the default), h100, a100, gb200, or a TOML file.")
 ]
 AllRows = Annotated[bool, typer.Option("--all", help="Print every row, not a summary that fits a screen.")]
 

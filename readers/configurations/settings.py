@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.late_dataclass import dataclass
 
 MOST = 10**9
@@ -22,6 +22,13 @@ class Setting:
     value: Any
     line: int = 0
     shown: str = ""
+
+
+def error_at(file: str, line: int, text: str, notes: Iterable[str] = ()) -> MspcError:
+    """Return the error of a line of a file; of the file if the line is 0."""
+    if not line:
+        return MspcError(f"{file}: {text}", notes=notes)
+    return MspcError(text, location=Location(file, line), notes=notes)
 
 
 class Values:
@@ -56,8 +63,7 @@ class Values:
 
     def wrong(self, path: str, problem: str) -> MspcError:
         """Return the error of a mistake at a path."""
-        line = self.line(path)
-        return MspcError(f"{self.file}:{line}: {path} {problem}" if line else f"{self.file}: {path} {problem}")
+        return error_at(self.file, self.line(path), f"{path} {problem}")
 
 
 class Settings:
@@ -67,7 +73,7 @@ class Settings:
         self.file, self.prefix = file, prefix
         self.by_name: dict[str, Setting] = {}
         self.used: set[str] = set()
-        self.mistakes: list[str] = []
+        self.mistakes: list[tuple[int, str]] = []
         self.notes: list[str] = []
         for setting in found:
             before = self.by_name.get(setting.name)
@@ -82,8 +88,8 @@ class Settings:
     def mistake(self, name: str, problem: str, right: str, setting: Setting | None = None) -> None:
         """Record a mistake in a setting. right: the value that works."""
         found = setting or self.by_name.get(name)
-        place = f"{self.file}:{found.line}" if found is not None and found.line else self.file
-        self.mistakes.append(f"{place}: {self.shown(name)} {problem}; {right}")
+        line = found.line if found is not None else 0
+        self.mistakes.append((line, f"{self.shown(name)} {problem}; {right}"))
 
     def shown(self, name: str) -> str:
         """Return the name of a setting as the file has it."""
@@ -93,8 +99,9 @@ class Settings:
     def check(self) -> None:
         """Raise MspcError with all mistakes, if there are any."""
         if self.mistakes:
-            first, *rest = self.mistakes
-            raise MspcError(first, notes=rest)
+            (line, first), *rest = sorted(self.mistakes)
+            notes = [f"{self.file}:{line}: {text}" if line else text for line, text in rest]
+            raise error_at(self.file, line, first, notes)
 
     def raw(self, name: str) -> Any:
         """Return the value as read, or None."""

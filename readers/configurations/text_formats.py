@@ -14,7 +14,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.readers.configurations.settings import Setting, Values
+from mspc.readers.configurations.settings import Setting, Values, error_at
 
 _KEY = re.compile(r"""^(?:"(?P<d>[^"]*)"|'(?P<s>[^']*)'|(?P<p>[^\s#:"'\[{][^#:]*?)):(?:\s+(?P<rest>.*))?$""")
 DEEPEST = 64
@@ -103,7 +103,7 @@ class _Yaml:
 
     def error(self, number: int, problem: str, right: str) -> MspcError:
         """Return the error of a line."""
-        return MspcError(f"{self.file}:{number}: the line {problem}; {right}")
+        return error_at(self.file, number, f"the line {problem}; {right}")
 
     def settings(self) -> dict[str, Setting]:
         """Return all values by path."""
