@@ -63,6 +63,7 @@ def capture_stablehlo(
         raise MspcError(f"{other} is for a network of PyTorch, and {name} is a program of JAX", code="E0107")
     path = target if isinstance(target, Path) else target.path
     layouts: list[Any] = []
+    made_for: list[int] = []
 
     def make() -> tuple[Any, Sequence[TensorType]]:
         from mspc.readers.stablehlo.network import StableHloNetwork  # late: few networks come from JAX
@@ -75,6 +76,7 @@ def capture_stablehlo(
         if partitions and ranks not in (1, partitions):
             say_once("partitions", f"{name} is sharded for {partitions} devices, and there are {ranks} ranks: its "
                      "shardings are left out")  # fmt: skip
+        made_for.append(ranks)
         network = StableHloNetwork(module, ranks, not partitions or ranks == partitions)
         if network.ranks > 1 and network.has_shardings:
             layouts.extend(network.input_layouts())
@@ -89,6 +91,8 @@ def capture_stablehlo(
 
     captured = capture_made(make, path, session, data)
     context = captured.context
+    if not session.launched:
+        context = replace(context, device_num=made_for[-1])
     if layouts:  # what the text leaves open follows what it says
         context = replace(context, parallel_mode="auto_parallel", search_mode="sharding_propagation")
     if options.device:

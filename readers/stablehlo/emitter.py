@@ -49,6 +49,14 @@ class Rows:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class StackedRows:
+    """A tensor into which every iteration of a loop puts one row, which the loop stacks. row: that of the iteration."""
+
+    type: TensorType
+    row: Any = None
+
+
 class ProgramScope(Protocol):
     """The parts of a walk that kinds with regions read."""
 
@@ -85,6 +93,8 @@ class Emitter:
             return TensorType(dtype_of(value.base.dtype), value.shape)
         if isinstance(value, Repeated):
             return TensorType(self.type_of(value.value).dtype, value.shape)
+        if isinstance(value, StackedRows):
+            return value.type
         if isinstance(value, Rows):
             return TensorType(self.type_of(value.base).dtype, value.shape)
         found = self.evaluator.type_of(value)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.diagnostics import Frames, MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import BOOL
+from mspc.ir.types import BOOL, TensorType
 from mspc.mindspore_api import ops
 from mspc.readers.pytorch.evaluation import FEW, InnerGraph
-from mspc.readers.stablehlo.emitter import Emitter, Known, integer, tensor
+from mspc.readers.stablehlo.emitter import Emitter, Known, StackedRows, integer, tensor
 from mspc.readers.stablehlo.kinds.kind import symbol
 from mspc.readers.stablehlo.kinds.table import kind_of, name_of
 from mspc.readers.stablehlo.module import Dense, HloFunction, HloModule, HloOperation, HloRegion, constant_array
@@ -295,7 +296,7 @@ class Walk:
         it puts into a tensor, one in each iteration, are stacked after it."""
         last = body.operations[-1].operands
         fixed = {k for k, name in enumerate(body.arguments) if last[k] == name}
-        stacked = {} if loop.count < 1 else self.stacked(body, loop, given)
+        stacked = self.stacked(body, loop)
         own = [k for k in range(len(given)) if k not in fixed and k not in stacked and k != loop.counter]
         dtype = self.e.type_of(given[loop.counter]).dtype
         rows = list(stacked)
@@ -310,10 +311,12 @@ class Walk:
                 counter = walk.e.call(ops.Add(), counter, walk.e.constant(np.array(loop.begin, dtype.numpy)))
             values = list(given)
             values[loop.counter] = counter
+            for k in rows:
+                values[k] = StackedRows(self.e.type_of(given[k]))
             for k, value in zip(own, state, strict=False):
                 values[k] = value
             found = walk.run(body, values)
-            made = tuple(walk.e.whole(stacked[k](walk, found[k])) for k in rows)
+            made = tuple(walk.e.whole(walk.e.reshaped(found[k].row, found[k].type.shape[1:])) for k in rows)
             after = tuple(walk.e.whole(found[k]) for k in own)
             return (after, made) if own else ((*state,), made)
 
@@ -324,13 +327,91 @@ class Walk:
         for k, value in zip(own, after, strict=False):
             values[k] = value
         values[loop.counter] = self.e.number(loop.begin + loop.count * loop.step, dtype)
-        for k, name in enumerate(rows):
-            values[name] = self.e.call(ops.stack, tuple([each[k] for each in made]), 0)
+        for k, at in enumerate(rows):
+            found = self.e.call(ops.stack, tuple([each[k] for each in made]), 0)
+            values[at] = found if stacked[at] == 1 else self.e.call(ops.ReverseV2((0,)), found)
         return values
 
-    def stacked(self, body: HloRegion, loop: CountedLoop, given: Sequence[Any]) -> Mapping[int, Callable[..., Any]]:
-        """Return functions of the rows of arguments that a loop only puts rows into, one for each iteration."""
-        return {}
+    def stacked(self, body: HloRegion, loop: CountedLoop) -> dict[int, int]:
+        """Return the arguments of a loop that an iteration only puts its row into: 1 if rows follow each other in the
+        order of the iterations, -1 if in the other order."""
+        found: dict[int, int] = {}
+        last = body.operations[-1].operands
+        uses = Counter(name for each in body.operations for name in each.operands)
+        inside = {name for each in body.operations for region in each.regions for inner in region.all_operations()
+                  for name in inner.operands}  # fmt: skip
+        for k, (name, type) in enumerate(zip(body.arguments, body.types, strict=True)):
+            made = next((each for each in body.operations if last[k] in each.results), None)
+            if made is None or uses[name] != 1 or uses[last[k]] != 1 or {name, last[k]} & inside:
+                continue
+            index = self.row_index(made, name, {body.arguments[loop.counter]: (1, 0)}, body)
+            if index is None or not isinstance(type, TensorType) or type.shape[0] != loop.count:
+                continue
+            slope, start = index[0] * loop.step, index[0] * loop.begin + index[1]
+            if (slope, start) in ((1, 0), (-1, loop.count - 1)):
+                found[k] = slope
+        return found
+
+    def row_index(
+        self, operation: HloOperation, target: str, known: Mapping[str, tuple[int, int]], region: HloRegion
+    ) -> tuple[int, int] | None:
+        """Return (slope, start) of the row of `target` that an operation replaces as a whole, as a linear function of a
+        loop's counter; None if it does anything else. A call of a function that only does this is one, too."""
+        linear = LinearValues(self, known, region)
+        if operation.name in _CALLS:
+            callee = self.function(symbol(operation, "callee")).body
+            last = callee.operations[-1].operands
+            made = next((each for each in callee.operations if last and last[0] in each.results), None)
+            if made is None or len(last) != 1 or target not in operation.operands:
+                return None
+            own = callee.arguments[operation.operands.index(target)]
+            if sum(each.operands.count(own) for each in callee.operations) != 1:
+                return None
+            pairs = ((name, linear.of(value)) for name, value in zip(callee.arguments, operation.operands, strict=True))
+            return self.row_index(made, own, {name: value for name, value in pairs if value is not None}, callee)
+        if name_of(operation) != "dynamic_update_slice" or operation.operands[0] != target:
+            return None
+        x, update = operation.types[0], region_type(region, operation, 1)
+        starts = [linear.of(name) for name in operation.operands[2:]]
+        is_row = isinstance(x, TensorType) and isinstance(update, TensorType) and update.shape == (1, *x.shape[1:])
+        return starts[0] if is_row and starts and all(each == (0, 0) for each in starts[1:]) else None
+
+
+class LinearValues:
+    """Integers of a region as linear functions (slope, start) of a loop's counter."""
+
+    def __init__(self, walk: Walk, known: Mapping[str, tuple[int, int]], region: HloRegion) -> None:
+        self.walk, self.known = walk, dict(known)
+        self.made = {name: each for each in region.operations for name in each.results}
+
+    def of(self, name: str, depth: int = 0) -> tuple[int, int] | None:
+        """Return the function of a value, None if it has another form."""
+        made = self.made.get(name)
+        if name in self.known or made is None or depth > DEEPEST_CALLS:
+            return self.known.get(name)
+        kind = name_of(made)
+        if kind == "constant":
+            array = self.walk.constant_of(made)
+            return (0, int(array.reshape(-1)[0])) if array.size == 1 and array.dtype.kind in "iu" else None
+        if kind not in ("add", "subtract", "convert"):
+            return None
+        parts = [self.of(each, depth + 1) for each in made.operands]
+        if parts[0] is None or parts[-1] is None or kind == "convert":
+            return parts[0]
+        sign = -1 if kind == "subtract" else 1
+        first, second = parts[0], parts[-1]
+        return first[0] + sign * second[0], first[1] + sign * second[1]
+
+
+def region_type(region: HloRegion, operation: HloOperation, at: int) -> Any:
+    """Return the type of an operand of an operation of a region, None if it is not known there."""
+    if len(operation.operand_types) > at:
+        return operation.operand_types[at]
+    name = operation.operands[at]
+    made = next((each for each in region.operations if name in each.results), None)
+    if made is not None:
+        return made.types[made.results.index(name)]
+    return region.types[region.arguments.index(name)] if name in region.arguments else None
 
 
 def run_function(walk: Walk, function: HloFunction, given: Sequence[Any]) -> list[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import INT32, INT64
 from mspc.mindspore_api import ops
-from mspc.readers.stablehlo.emitter import Emitter, Known, Repeated, Rows, attribute, integer, tensor
+from mspc.readers.stablehlo.emitter import Emitter, Known, Repeated, Rows, StackedRows, attribute, integer, tensor
 from mspc.readers.stablehlo.kinds.kind import Function, Kinds, integers
 from mspc.readers.stablehlo.module import HloOperation
 
@@ -190,6 +190,8 @@ def _taken(e: Emitter, x: Any, start: Any, d: int, size: int) -> Any:
 def updated_part(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return a tensor with a slice replaced whose starts may be known only when it runs."""
     x, update, *starts = given
+    if isinstance(x, StackedRows):
+        return [StackedRows(x.type, update)]
     shape, sizes = e.shape_of(x), e.shape_of(update)
     starts = [clipped(e, start, n - size) for start, n, size in zip(starts, shape, sizes, strict=True)]
     numbers = [integer(start) for start in starts]
