@@ -171,11 +171,7 @@ class Walk:
 
     def constrained(self, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
         """Return a value in the layout that the text gives it."""
-        if name_of(operation) == "custom_call":
-            sharding = operation.attributes.get("mhlo.sharding", operation.attributes.get("sdy.sharding"))
-        else:
-            sharding = operation.attributes.get("sharding", operation.entries[0] if operation.entries else None)
-        return [self.in_layout(given[0], sharding)]
+        return [self.in_layout(given[0], sharding_of(operation))]
 
     def in_layout(self, value: Any, sharding: Any) -> Any:
         """Return a value constrained to a sharding as it is written, None for none."""
@@ -320,7 +316,7 @@ class Walk:
             after = tuple(walk.e.whole(found[k]) for k in own)
             return (after, made) if own else ((*state,), made)
 
-        state = tuple(self.e.whole(given[k]) for k in own) or (self.e.call(ops.arange, 0, 1, 1),)
+        state = tuple(self.e.whole(self.in_layout(given[k], self.carried_sharding(body, k))) for k in own) or (self.e.call(ops.arange, 0, 1, 1),)
         table = self.e.call(ops.arange, 0, loop.count, 1)
         after, made = self.e.call(ops.Scan(), InnerGraph(turn), state, table, None, False)
         values = list(given)
@@ -331,6 +327,32 @@ class Walk:
             found = self.e.call(ops.stack, tuple([each[k] for each in made]), 0)
             values[at] = found if stacked[at] == 1 else self.e.call(ops.ReverseV2((0,)), found)
         return values
+
+    def carried_sharding(self, body: HloRegion, at: int) -> Any:
+        """Return the sharding that an iteration gives a carried value, at its end or else at its beginning; None if it
+        gives it none."""
+        region, name = body, body.operations[-1].operands[at]
+        for _ in range(DEEPEST_CALLS):
+            made = next((each for each in region.operations if name in each.results), None)
+            if made is None or is_constraint(made) or made.name not in _CALLS:
+                break
+            place = made.results.index(name)
+            region = self.function(symbol(made, "callee")).body
+            name = region.operations[-1].operands[place]
+        else:
+            made = None
+        if made is not None and is_constraint(made):
+            return sharding_of(made)
+        region, name = body, body.arguments[at]
+        for _ in range(DEEPEST_CALLS):
+            users = [each for each in region.operations if name in each.operands]
+            found = next((each for each in users if is_constraint(each)), None)
+            call = next((each for each in users if each.name in _CALLS), None)
+            if found is not None or call is None:
+                return None if found is None else sharding_of(found)
+            region, place = self.function(symbol(call, "callee")).body, call.operands.index(name)
+            name = region.arguments[place]
+        return None
 
     def stacked(self, body: HloRegion, loop: CountedLoop) -> dict[int, int]:
         """Return the arguments of a loop that an iteration only puts its row into: 1 if rows follow each other in the
@@ -375,6 +397,18 @@ class Walk:
         starts = [linear.of(name) for name in operation.operands[2:]]
         is_row = isinstance(x, TensorType) and isinstance(update, TensorType) and update.shape == (1, *x.shape[1:])
         return starts[0] if is_row and starts and all(each == (0, 0) for each in starts[1:]) else None
+
+
+def is_constraint(operation: HloOperation) -> bool:
+    """Return whether an operation says how its operand is sharded."""
+    return name_of(operation) in ("sdy.sharding_constraint", "custom_call")
+
+
+def sharding_of(operation: HloOperation) -> Any:
+    """Return the sharding of a constraint as it is written."""
+    if name_of(operation) == "custom_call":
+        return operation.attributes.get("mhlo.sharding", operation.attributes.get("sdy.sharding"))
+    return operation.attributes.get("sharding", operation.entries[0] if operation.entries else None)
 
 
 class LinearValues:
