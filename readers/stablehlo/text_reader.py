@@ -6,6 +6,7 @@ without names, regions and types, in any order. `kinds/` says which of them a ki
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,7 @@ from mspc.readers.stablehlo.module import (
 
 TOKEN = re.compile(
     r"""(?:\s|//[^\n]*+)*+(?:
-    (?P<known>%[\w.$-]++(?:\#\d++)?+
+    (%[\w.$-]++(?:\#\d++)?+
     |tensor<[^<>"\n]*+(?:<[^<>"\n]*+>)?+[^<>"\n]*+>
     |loc\(\#[\w.]++\)
     |dense(?:_resource)?<(?:"0x[0-9A-Fa-f]*+"|[^<>"]*+)>
@@ -40,8 +41,8 @@ TOKEN = re.compile(
     |[\#!^][\w.$]++
     |->|\{-\#|\#-\}
     |-?0x[0-9A-Fa-f]++|-?\d++(?:\.\d*+)?+(?:[eE][+-]?\d++)?+
-    |[A-Za-z_][\w.$]*+)
-    |(?P<sign>\S)|$)""",
+    |[A-Za-z_][\w.$]*+
+    |\S)|$)""",
     re.VERBOSE,
 )
 RESOURCE = re.compile(r'([\w.$-]+)\s*:\s*"0x([0-9A-Fa-f]*)"')
@@ -73,7 +74,13 @@ def read_module(path: Path) -> HloModule:
 
 def read_text(text: str, file: str) -> HloModule:
     """Return the module of a text. file: its name in messages. Raise MspcError if it is none of StableHLO."""
-    return _TextReader(text, file).module()
+    was_enabled = gc.isenabled()
+    gc.disable()  # nothing that is read is garbage, and looking for some takes longer than reading
+    try:
+        return _TextReader(text, file).module()
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _TextReader:
@@ -85,11 +92,12 @@ class _TextReader:
         self.starts: list[int] = []
         resources = text.find("{-#")
         end = len(text) if resources < 0 else resources
+        add_token, add_start = self.tokens.append, self.starts.append
         for match in TOKEN.finditer(text, 0, end):
-            token = match["known"] or match["sign"]
+            token = match[1]
             if token is not None:
-                self.tokens.append(token)
-                self.starts.append(match.end() - len(token))
+                add_token(token)
+                add_start(match.start(1))
         self.resources = dict(RESOURCE.findall(text, end))
         self.tokens.append("")
         self.starts.append(end)
