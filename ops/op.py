@@ -40,7 +40,6 @@ class Sharding:
         additive: the result is a sum or a concatenation of the inputs: partial sums over the same axes pass.
         operandwise: the result combines one idempotent `reduction` (all, any, max, min) per operand: every operand
             may be sharded in its own way, and the result is partial over all their axes.
-        followers: operands that are sharded like the others if a strategy does not shard them.
         follows_neighbours: it only moves data; without a strategy it is sharded like the operators around it.
         exchanged: operands whose rows are exchanged on demand, whatever the rule gathers: a copy that the rule asks
             for is not shared with another reader.
@@ -63,7 +62,6 @@ class Sharding:
     linear_in: ClassVar[tuple[int, ...]] = ()
     additive: ClassVar[bool] = False
     operandwise: ClassVar[bool] = False
-    followers: ClassVar[tuple[int, ...]] = ()
     follows_neighbours: ClassVar[bool] = False
     exchanged: ClassVar[tuple[int, ...]] = ()
     bordered: ClassVar[int | None] = None
@@ -99,8 +97,6 @@ class MemoryEffects:
         moves: every element of a result is an element of an operand, for any element type: a cast may come before or
             after.
         selects: it reads only those elements of operand 0 that its result holds, as a lookup of rows does.
-        packs: number of elements of the result that are one element in MindSpore: a Reshape to that many times fewer
-            elements leaves them, last.
     """
 
     has_side_effect: ClassVar[bool] = False
@@ -116,7 +112,6 @@ class MemoryEffects:
     may_alias: ClassVar[bool] = False
     moves: ClassVar[bool] = False
     selects: ClassVar[bool] = False
-    packs: ClassVar[int] = 1
 
 
 class KernelTraits:

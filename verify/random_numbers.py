@@ -17,7 +17,7 @@ from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.types import TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.op import Op
-from mspc.ops.random.dropout import Dropout, DropoutGenMask
+from mspc.ops.random.dropout import Dropout
 from mspc.runtime.backend import NumPyBackend
 from mspc.verify.difference import ComparedValue
 
@@ -96,8 +96,6 @@ def _wrong_parts(
 
 def _keep_probability(op: Op, operands: list[Array]) -> float | None:
     """The part of the elements that a mask keeps; None if the operator makes no mask."""
-    if isinstance(op, DropoutGenMask):
-        return float(operands[-1])
     return op.keep_prob if isinstance(op, Dropout) else None
 
 

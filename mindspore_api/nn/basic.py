@@ -408,15 +408,13 @@ class EmbeddingLookup(Cell):
 
     Args:
         slice_mode: in semi-automatic and automatic parallel mode, the tensor sharded over all ranks: "batch_slice" the
-            batch, "table_row_slice" and "table_column_slice" the table, "field_slice" the fields and the table's rows.
-        manual_shapes: for "field_slice" the number of rows that belong to each rank's fields.
+            batch, "table_row_slice" and "table_column_slice" the table.
         target: "CPU" or "DEVICE": the device of the lookup in MindSpore; here it is always the rank's device, as a
             warning says if they differ. sparse, vocab_cache_size: accepted; they control the storage of the table in
             MindSpore.
     """
 
     BATCH_SLICE = "batch_slice"
-    FIELD_SLICE = "field_slice"
     TABLE_ROW_SLICE = "table_row_slice"
     TABLE_COLUMN_SLICE = "table_column_slice"
 
@@ -440,18 +438,15 @@ class EmbeddingLookup(Cell):
         sharded = get_auto_parallel_context("parallel_mode") in _SHARDED and ranks > 1
         strategies = {
             self.BATCH_SLICE: ((1, 1), (ranks, 1)),
-            self.FIELD_SLICE: ((ranks, 1), (1, ranks)),
             self.TABLE_ROW_SLICE: ((ranks, 1), (1, 1)),
             self.TABLE_COLUMN_SLICE: ((1, ranks), (1, 1)),
         }
         if slice_mode not in strategies:
             raise ApiValueError(f"{name}: slice_mode {slice_mode!r} is not one of {', '.join(map(repr, strategies))}")
-        if slice_mode == self.FIELD_SLICE and manual_shapes is None:
-            raise ApiValueError(f"{name}: slice_mode 'field_slice' needs manual_shapes")
+        if manual_shapes is not None:
+            raise ApiValueError(f"{name}: manual_shapes is not supported: slices of a table have one size")
         if sharded:
             self.gather.shard(strategies[slice_mode])
-            if slice_mode == self.FIELD_SLICE:
-                self.gather.add_prim_attr("manual_split", tuple(manual_shapes))
 
     def construct(self, indices: Any) -> Tensor:
         return self.gather(self.embedding_table, indices, 0)

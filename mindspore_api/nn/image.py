@@ -64,20 +64,6 @@ class ResizeBilinear(Cell):
         return ops.ResizeBilinear(size, align_corners, self.half_pixel_centers)(x)
 
 
-class LRN(Cell):
-    """x / (bias + alpha * (the sum of the squares of 2 depth_radius + 1 channels around))**beta."""
-
-    def __init__(
-        self, depth_radius: int = 5, bias: float = 1.0, alpha: float = 1.0, beta: float = 0.5,
-        norm_region: str = "ACROSS_CHANNELS",
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.lrn = ops.LRN(depth_radius, bias, alpha, beta, norm_region)
-
-    def construct(self, input_x: Any) -> Tensor:
-        return self.lrn(input_x)
-
-
 class Unflatten(Cell):
     """Dimension `axis` split into several, of the sizes `unflattened_size`."""
 

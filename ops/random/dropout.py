@@ -16,7 +16,6 @@ from mspc.ir.types import BOOL, FLOAT32, TensorType, dtype_of
 from mspc.ops.bases import Elementwise
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.blocks import elementwise
-from mspc.ops.cuda.elementwise import launch_elementwise
 from mspc.ops.cuda.moves import put_values
 from mspc.ops.cuda.text import address, definitions, grid_of, index_type, number
 from mspc.ops.device import Array, Device, Launch, computing_type
@@ -90,79 +89,6 @@ class Drawn(DrawnByPlace, abstract=True):
         each = f"[&] {{ const u64 word = {word}; return {text}; }}()"
         arrays = [("step", device.step), *operands]
         return put_values(device, "random", out, each, arrays, device_key(*seeds))
-
-
-class DropoutGenMask(Drawn):
-    """A mask that is true with probability keep_prob. Called as `DropoutGenMask()(shape, keep_prob)`.
-
-    A Bool per element; MindSpore packs the bits of 8 into one.
-    """
-
-    packs = 8
-    Seed0: int = 0
-    Seed1: int = 0
-    seeds = ("Seed0", "Seed1")
-    bprop = _RANDOM
-    float_only = True
-    settings = (("shape", shape_of),)
-    settings_at = 0
-    result_dtypes = (BOOL,)
-    strategy_of = (-1,)  # as in MindSpore
-    samples = (
-        sample((), low=0.25, high=0.75, shape=(8, 16), gradient=False),
-        sample((), low=0.25, high=0.75, shape=(4, 2, 8), Seed0=3, gradient=False),
-    )
-
-    def rule(self, keep_prob: TensorType) -> str:
-        if keep_prob.shape:
-            raise MspcError(f"DropoutGenMask: keep_prob has shape {keep_prob.shape}, not that of a scalar")
-        return shape_rule(self.sizes)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        words = self.words(be, self.Seed0, self.Seed1, number_of_run(be))
-        return words < (inputs[0].astype(be.xp.float64) * 2.0**64)
-
-    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        text = "(double)word < (double)wide(*keep) * 18446744073709551616.0"
-        return self.filling(device, text, (self.Seed0, self.Seed1), out, ("keep", inputs[0]))
-
-
-class DropoutDoMask(Op):
-    """x / keep_prob if the mask is true, else 0. Called as `DropoutDoMask()(x, mask, keep_prob)`."""
-
-    linear_in = (0,)
-    cuda = "{0} * T({1}) / T({2})"
-    strategy_of = (0,)  # as in MindSpore
-    samples = (
-        sample((8, 16), (8, 16), (), dtypes=("Float64", "Bool", "Float64"), low=0.25, high=0.75, gradient=False),
-    )
-
-    def check(self, *types: TensorType) -> None:
-        require_float(self.name, types[0], types[2])
-        if types[1].dtype != BOOL:
-            raise MspcError(
-                f"DropoutDoMask: input 1 is {types[1].dtype}, not the mask that DropoutGenMask makes",
-                kind=TypeError,
-                code="E0304",
-            )
-
-    def rule(self, x: TensorType, mask: TensorType, keep_prob: TensorType) -> str:
-        if mask.shape != x.shape or keep_prob.shape:
-            raise MspcError(
-                f"DropoutDoMask takes x, a mask of its shape and a scalar, not {x.shape}, {mask.shape} and "
-                f"{keep_prob.shape}"
-            )
-        both, _, out = same_rule(x.shape, 2).partition("->")
-        return f"{both.rstrip()},  ->{out}"
-
-    def bprop(self, b: Builder, x: Value, mask: Value, keep_prob: Value, out: Value, dout: Value) -> Gradients:
-        return b.emit(DropoutDoMask(), dout, mask, keep_prob), None, None
-
-    def compute(self, xp: Any, x: Any, mask: Any, keep_prob: Any) -> Any:
-        return (x * mask / keep_prob).astype(x.dtype)
-
-    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        return launch_elementwise(device, self, inputs, out)
 
 
 class UniformReal(Drawn):

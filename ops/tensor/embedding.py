@@ -21,11 +21,9 @@ from mspc.ops.op import (
     NotDifferentiable,
     Op,
     RankPlacement,
-    RequestedSharding,
     sample,
 )
 from mspc.ops.operator_arguments import axis_in, int_of, size_of
-from mspc.ops.tensor.host_memory import REQUESTS, gathered_by_hand
 from mspc.sharding.rules import Rule, factor_names, sized
 
 if TYPE_CHECKING:
@@ -53,7 +51,6 @@ class Gather(RowsByIntegers):
     offset: int = 0
     total: int = 0
     linear_in = (0,)
-    requests = REQUESTS
     settings = (("axis", int_of),)
     integers = (1,)
     samples = (
@@ -91,9 +88,6 @@ class Gather(RowsByIntegers):
         axis = axis_in(self.name, self.axis, len(params.shape))
         batch = self.batches(len(ids.shape), axis)
         return b.emit(GatherGrad(params.shape[axis], axis, batch_dims=batch), dout, ids), None
-
-    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        return gathered_by_hand(b, self, self.axis, self.offset, asked, inputs)
 
     def compute(self, xp: Any, params: Any, ids: Any) -> Any:
         axis = self.axis % params.ndim
@@ -280,7 +274,6 @@ class EmbeddingLookup(RowsByIntegers):
 
     offset: int = 0
     linear_in = (0,)
-    requests = REQUESTS
     settings = (("offset", int_of),)
     integers = (1,)
     samples = (
@@ -300,9 +293,6 @@ class EmbeddingLookup(RowsByIntegers):
 
     def bprop(self, b: Builder, params: Value, ids: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(UnsortedSegmentSum(params.shape[0], self.offset), dout, ids), None
-
-    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        return gathered_by_hand(b, self, 0, self.offset, asked, inputs)
 
     def compute(self, xp: Any, params: Any, ids: Any) -> Any:
         places = ids - self.offset

@@ -14,15 +14,13 @@ from mspc.ir.graph import Constant, Value
 from mspc.ir.types import TensorType
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexBlock, IndexMap, padded
-from mspc.ops.math.arithmetic import Add, Mul, Sub
-from mspc.ops.math.elementwise import constant
+from mspc.ops.math.arithmetic import Sub
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.nn.activation import Sigmoid, SiLU
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axis_in, constant_of, describe, int_of, ints_of, plain
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.moving import Concat, Pad, TensorParts, margins_in
-from mspc.ops.tensor.slicing import StridedSlice, take_part
+from mspc.ops.tensor.moving import Pad, TensorParts, margins_in
+from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.rules import factor_names
 
 
@@ -131,60 +129,6 @@ class SplitTensor(_Parts):
         return axis, (self.split_size,) * count + ((rest,) if rest or not count else ())
 
 
-def _slice_line(shape: tuple[int, ...], axis: int, begin: int, end: int) -> str:
-    """Return a part of a kernel's first operand along an axis, as a line of a fused operator."""
-    begins, ends = [0] * len(shape), list(shape)
-    begins[axis], ends[axis] = begin, end
-    masks = ", ".join(f"{name}_mask=0" for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis"))
-    where = ", ".join(
-        f"{name}=({', '.join(map(str, values))})"
-        for name, values in (("begin", begins), ("end", ends), ("strides", [1] * len(shape)))
-    )
-    return f"StridedSlice(x0, {masks}, {where})"
-
-
-class Swiglu(Op):
-    """silu(a) * b for the two halves a and b of x along `dim`. Called as `Swiglu()(input, dim)`."""
-
-    dim: int = -1
-    float_only = True
-    settings = (("dim", int_of),)
-    optional_settings = 1
-    samples = (sample((8, 16)), sample((4, 8, 2), dim=1))
-
-    def rule(self, x: TensorType) -> str:
-        axis = axis_in(self.name, self.dim, len(x.shape))
-        if x.shape[axis] % 2:
-            raise MspcError(f"Swiglu: dimension {axis} of input 0 is {x.shape[axis]}, which has no two halves")
-        *names, half = factor_names(len(x.shape) + 1)
-        operand = (*names[:axis], f"{names[axis]}!", *names[axis + 1 :])
-        part = (*names[:axis], f"{half}={x.shape[axis] // 2}!", *names[axis + 1 :])
-        return f"{' '.join(operand)} -> {' '.join(part)}"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        axis = axis_in(self.name, self.dim, len(x.shape))
-        half = x.shape[axis] // 2
-        gate, value = take_part(b, x, axis, 0, half), take_part(b, x, axis, half, 2 * half)
-        one = constant(b, 1, x)
-        steep = b.emit(Sigmoid(), gate)
-        inner = b.emit(Add(), one, b.emit(Mul(), gate, b.emit(Sub(), one, steep)))
-        dgate = b.emit(Mul(), b.emit(Mul(), dout, value), b.emit(Mul(), steep, inner))
-        return (b.emit(Concat(axis), dgate, b.emit(Mul(), dout, b.emit(SiLU(), gate))),)
-
-    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        from mspc.ops.fused.elementwise import FusedElementwise  # late: only a GPU needs it
-
-        (x,) = inputs
-        axis = axis_in(self.name, self.dim, x.ndim)
-        half = x.shape[axis] // 2
-        gate, value = (_slice_line(x.shape, axis, begin, begin + half) for begin in (0, half))
-        return FusedElementwise((gate, value, "SiLU(t0)", "Mul(t2, t1)"), (3,)).launch(device, out, *inputs)
-
-    def compute(self, xp: Any, *inputs: Any) -> Any:
-        gate, value = xp.split(inputs[0], 2, axis=self.dim)
-        return gate / (1 + xp.exp(-gate)) * value
-
-
 class PadV3(Op):
     """x with a margin of one value. Called as `PadV3()(x, paddings, value)`.
 
@@ -261,67 +205,6 @@ def pairs_of(name: str, what: str, value: Any, count: int) -> Pairs:
 
 def _valid(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _image(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    if len(shape) != 4:
-        raise MspcError(f"{name}: the image must have 4 dimensions, but its shape is {shape}", code="E0303")
-    return shape
-
-
-class _ChannelBlocks(Op, abstract=True):
-    """block_size: places of a block along height and along width."""
-
-    block_size: int = 2
-    linear_in = (0,)
-
-    def size(self) -> int:
-        if not _valid(self.block_size, 2):
-            raise MspcError(f"{self.name}: block_size must be an integer above 1, not {self.block_size!r}")
-        return self.block_size
-
-
-class DepthToSpace(_ChannelBlocks):
-    """Images whose channels, in groups of block_size * block_size, are blocks of places; a block's place is the more
-    significant part of a channel's number."""
-
-    samples = (sample((2, 8, 4, 2), block_size=2), sample((2, 9, 1, 4), block_size=3))
-
-    def rule(self, x: TensorType) -> str:
-        size, shape = self.size(), _image(self.name, x.shape)
-        if shape[1] % size**2:
-            raise MspcError(f"{self.name}: {shape[1]} channels cannot be shared out to blocks of {size} x {size}")
-        return f"n (r={size}! s={size}! c) h w -> n c (h r) (w s)"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(SpaceToDepth(self.block_size), dout),)
-
-    def compute(self, xp: Any, x: Any) -> Any:
-        size = self.block_size
-        n, channels, h, w = x.shape
-        parts = x.reshape(n, size, size, channels // size**2, h, w).transpose(0, 3, 4, 1, 5, 2)
-        return xp.array(parts).reshape(n, channels // size**2, h * size, w * size)
-
-
-class SpaceToDepth(_ChannelBlocks):
-    """The reverse of DepthToSpace: every block of places becomes channels of one place."""
-
-    samples = (sample((2, 4, 8, 4), block_size=2), sample((2, 2, 3, 9), block_size=3))
-
-    def rule(self, x: TensorType) -> str:
-        size, shape = self.size(), _image(self.name, x.shape)
-        if shape[2] % size or shape[3] % size:
-            raise MspcError(f"{self.name}: an image of {shape[2]} x {shape[3]} has no full blocks of {size} x {size}")
-        return f"n c (h r={size}!) (w s={size}!) -> n (r! s! c) h w"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(DepthToSpace(self.block_size), dout),)
-
-    def compute(self, xp: Any, x: Any) -> Any:
-        size = self.block_size
-        n, channels, h, w = x.shape
-        parts = x.reshape(n, channels, h // size, size, w // size, size).transpose(0, 3, 5, 1, 2, 4)
-        return xp.array(parts).reshape(n, channels * size**2, h // size, w // size)
 
 MODES = ("reflect", "symmetric", "edge", "circular")
 

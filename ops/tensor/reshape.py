@@ -9,7 +9,7 @@ from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Value
 from mspc.ir.types import COMPLEX64, COMPLEX128, FLOAT32, FLOAT64, HALVES, DType, TensorType
 from mspc.ops.bases import Unary
 from mspc.ops.control.structural import constrained
@@ -32,8 +32,7 @@ class Reshape(Op):
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("shape",))
-        shape = ints_of(self.name, "shape", found["shape"])
-        return replace(self, shape=_unpacked(tensors[0], shape)), tensors
+        return replace(self, shape=ints_of(self.name, "shape", found["shape"])), tensors
 
     def resolved(self, source: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape with its -1 filled in. Raise MspcError if the number of elements differs."""
@@ -80,14 +79,6 @@ class Reshape(Op):
         sample((8, 8), shape=(64,)),
         sample((), shape=(1, 1)),
     )
-
-
-def _unpacked(x: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the intended shape, if `shape` counts elements that MindSpore packs and mspc does not: `Op.packs`."""
-    packs = x.op.packs if isinstance(x, Node) and isinstance(x.op, Op) else 1
-    if packs == 1 or not shape or math.prod(shape) * packs != math.prod(x.shape):
-        return shape
-    return (*shape[:-1], shape[-1] * packs)
 
 
 class Flatten(Op):

@@ -161,13 +161,10 @@ def _from_tuples(
                 f"{len(tensor)} dimensions{shape}",
                 notes=[f"give one number per dimension, for example {(1,) * len(tensor)}"], code="E0403",
             )
-        follows = i in cast(Op, node.op).followers
         for d, (factors, shards) in enumerate(zip(tensor, entry, strict=True)):
             where = f"dimension {d} of input {i}"
             size = math.prod(rule.sizes[f] for f in factors)
             _check_shards(node, rule, factors, size, shards, (i, d))
-            if shards == 1 and follows:
-                continue
             rest = shards
             for f in factors:
                 part = math.gcd(rest, rule.sizes[f])
@@ -285,7 +282,7 @@ def _from_layouts(
             where = f"dimension {d} of input {i}"
             shards = math.prod(mesh[a] for a in wanted)
             _check_shards(node, rule, factors, math.prod(rule.sizes[f] for f in factors), shards, (i, d))
-            if not factors or (not wanted and i in cast(Op, node.op).followers):
+            if not factors:
                 continue
             wanted = tuple(a for a in wanted if mesh[a] > 1)  # others shard nothing, whichever factor they are of
             for f, own in zip(factors, _axes_of_factors(node, rule, factors, (mesh, wanted), where), strict=True):

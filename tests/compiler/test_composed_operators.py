@@ -41,16 +41,6 @@ class Net(nn.Cell):
 net = Net()
 ms.value_and_grad(net, 0, net.trainable_params())(tensor(8, 6, 4))
 """,
-    "DropoutGenMask by itself": """
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.mask = P.DropoutGenMask(1, 2).shard(((4, 2),))
-        self.drop = P.DropoutDoMask().shard(((8, 1),))
-    def construct(self, x):
-        return self.drop(x, self.mask(x.shape, Tensor(0.5, ms.float32)), Tensor(0.5, ms.float32))
-Net()(tensor(16, 8))
-""",
     "dropout_ext_op": """
 from mindspore.ops.auto_generate import dropout_ext_op
 class Net(nn.Cell):

@@ -152,22 +152,6 @@ ms.value_and_grad(net, None, net.trainable_params())(tensor(16, 8))
 """
         for what, k, n in (("columns", 1, 4), ("rows", 4, 1))
     },
-    "a mask made and used by two operators": """
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(tensor(16), "w")
-        self.mul = P.Mul().shard(((4, 2), (2,)))
-        self.make = P.DropoutGenMask(3, 4)
-        self.use = P.DropoutDoMask().shard(((8, 1),))
-        self.shape, self.dtype = P.Shape(), P.DType()
-        self.keep = Tensor(0.75, ms.float32)
-    def construct(self, x):
-        y = self.mul(x, self.w)
-        keep = ops.cast(self.keep, self.dtype(y))
-        return self.use(y, self.make(self.shape(y), keep), keep)
-C.GradOperation(get_all=True)(Net())(tensor(8, 16))
-""",
     "rows gathered batch by batch": """
 class Net(nn.Cell):
     def __init__(self):
@@ -200,19 +184,6 @@ class Net(nn.Cell):
         return self.scatter(x, places, self.w)
 net = Net()
 ms.value_and_grad(net, None, net.trainable_params())(tensor(8, 16), Tensor([[1], [3], [6], [0]], ms.int32))
-""",
-    "rotary embedding by heads": """
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(tensor(8, 2, 2, 4), "w")
-        self.rotary = ops.ApplyRotaryPosEmb(1).shard(((2, 1, 2, 1), (2, 1, 2, 1), (1, 1, 1, 1), (1, 1, 1, 1), (1,)))
-    def construct(self, x, cos, sin, places):
-        query, key = self.rotary(x, self.w, cos, sin, places)
-        return (query * query).sum() + key
-net = Net()
-ms.value_and_grad(net, (0, 1, 2), net.trainable_params())(
-    tensor(8, 2, 4, 4), tensor(1, 2, 1, 4), tensor(1, 2, 1, 4), Tensor([0], ms.int32))
 """,
     "indices and assignments across sharded dimensions": """
 class Net(nn.Cell):

@@ -337,27 +337,11 @@ def _turned(x: Any) -> Any:
     return torch.cat((-x[..., half:], x[..., :half]), -1)
 
 
-def _rotary(query: Any, key: Any, cos: Any, sin: Any, _: Any) -> Any:
-    found: list[Any] = []
-    for x in (query, key):
-        heads = x if x.dim() == 4 else x.reshape(*x.shape[:2], -1, cos.shape[-1])
-        tables = [t if x.dim() == 4 else t[:, None, None] if x.shape[1] == 1 else t[None, :, None] for t in (cos, sin)]
-        found.append((heads * tables[0] + _turned(heads) * tables[1]).reshape(x.shape))
-    return tuple(found)
-
-
-_IDS = np.arange(2, dtype=np.int32)
 ROTARY = [
     Judge(
-        ("ops.ApplyRotaryPosEmb", "ops.apply_rotary_pos_emb_"),
-        _rotary,
-        [
-            [drawn(2, 3, 4, 6), drawn(2, 3, 2, 6), drawn(2, 3, 1, 6), drawn(2, 3, 1, 6), _IDS],
-            [drawn(2, 3, 4, 6), drawn(2, 3, 2, 6), drawn(1, 3, 1, 6), drawn(1, 3, 1, 6), _IDS],
-            [drawn(2, 3, 8), drawn(2, 3, 4), drawn(3, 4), drawn(3, 4), _IDS],
-            [drawn(2, 1, 8), drawn(2, 1, 8), drawn(2, 4), drawn(2, 4), _IDS],
-            [*(drawn(*shape, dtype="float32") for shape in ((2, 3, 8), (2, 3, 4), (3, 4), (3, 4))), _IDS],
-        ],
+        ("ops.RotaryPositionEmbedding", "ops.rotary_position_embedding"),
+        lambda x, cos, sin: x * cos + _turned(x) * sin,
+        [[drawn(2, 3, 4, 6), drawn(n, 3, 1, 6), drawn(n, 3, 1, 6)] for n in (1, 2)],
         loose=4,
     ),
 ]

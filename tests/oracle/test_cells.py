@@ -82,7 +82,7 @@ ELSEWHERE = {
         nn.AvgPool3d nn.BatchNorm1d nn.BatchNorm2d nn.BatchNorm3d nn.Conv1d nn.Conv1dTranspose nn.Conv2d
         nn.Conv2dTranspose nn.Conv3d nn.Conv3dTranspose nn.GroupNorm nn.InstanceNorm1d nn.InstanceNorm2d
         nn.InstanceNorm3d nn.MaxPool1d nn.MaxPool2d nn.MaxPool3d nn.SyncBatchNorm nn.Upsample""",
-    "test_image_functions.py": """nn.AdaptiveMaxPool2d nn.ConstantPad2d nn.LRN nn.Pad nn.ReflectionPad2d nn.ZeroPad2d
+    "test_image_functions.py": """nn.AdaptiveMaxPool2d nn.ConstantPad2d nn.Pad nn.ReflectionPad2d nn.ZeroPad2d
         mint.nn.ConstantPad2d mint.nn.ReflectionPad2d mint.nn.ZeroPad2d mint.nn.MaxPool2d nn.PixelShuffle
         nn.PixelUnshuffle nn.ResizeBilinear mint.nn.Fold mint.nn.PixelShuffle mint.nn.Unfold
         mint.nn.Upsample""",

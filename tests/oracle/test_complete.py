@@ -36,7 +36,7 @@ REASONS = {
         "ops.Index ops.GroupNorm ops.dropout_ext_op",
     "an older name of GeLU and FastGeLU, which are judged: tests/mindspore_api/test_index.py": "ops.Gelu ops.FastGelu",
     "made of operators that are judged: tests/mindspore_api/common/test_small_names.py":
-        """ops.add_layer_norm ops.add_rms_norm ops.deepcopy ops.mixed_precision_cast ops.rotary_position_embedding
+        """ops.add_layer_norm ops.add_rms_norm ops.deepcopy ops.mixed_precision_cast
         ops.swiglu ops.DropoutExt ops.FloatStatus ops.NPUAllocFloatStatus ops.NPUClearFloatStatus
         ops.NPUClearFloatStatusV2 ops.NPUGetFloatStatus ops.NPUGetFloatStatusV2 ops.clip_by_norm ops.tensor_dot
         ops.InvertPermutation ops.HistogramSummary ops.ImageSummary ops.ScalarSummary ops.TensorSummary""",
@@ -76,7 +76,7 @@ REASONS = {
         ops.bernoulli_ext Tensor.multinomial Tensor.random_categorical Tensor.uniform Tensor.bernoulli mint.rand
         mint.randn mint.randint mint.randint_like mint.rand_like mint.randn_like mint.randperm mint.normal
         mint.multinomial mint.bernoulli ops.normal ops.rand ops.randn ops.standard_normal ops.uniform ops.dropout1d
-        ops.dropout2d ops.dropout3d ops.Dropout2D ops.Dropout3D ops.DropoutGenMask ops.UniformReal""",
+        ops.dropout2d ops.dropout3d ops.Dropout2D ops.Dropout3D ops.UniformReal""",
     "a loss, an activation or a norm, judged with the cells":
         """ops.cross_entropy ops.flash_attention_score ops.gelu ops.l1_loss ops.layer_norm ops.log_softmax ops.mse_loss
         ops.nll_loss ops.relu ops.relu6 ops.sigmoid ops.silu ops.softmax ops.softplus ops.tanh mint.sigmoid mint.softmax
@@ -97,9 +97,8 @@ REASONS = {
         mint.meshgrid""",
     "of images: tests/oracle/test_image_functions.py":
         """ops.Col2Im ops.adaptive_max_pool1d ops.adaptive_max_pool2d ops.adaptive_max_pool3d ops.affine_grid
-        ops.channel_shuffle ops.conv_transpose2d ops.fold ops.grid_sample ops.lrn
-        ops.max_unpool2d ops.pixel_shuffle ops.pixel_unshuffle ops.unfold ops.upsample
-        ops.LRN""",
+        ops.channel_shuffle ops.conv_transpose2d ops.fold ops.grid_sample
+        ops.max_unpool2d ops.pixel_shuffle ops.pixel_unshuffle ops.unfold ops.upsample""",
     "tokens of experts, against formulas: tests/mindspore_api/common/test_names_of_language_models.py":
         "ops.moe_token_permute ops.moe_token_unpermute",
     "complex numbers and transforms: tests/oracle/test_fourier.py":
@@ -114,7 +113,6 @@ REASONS = {
     "groups of rows or sequences: tests/ops hold each against its own operator":
         """ops.FlashAttentionVarlen ops.GroupedMatmul ops.GroupedOuter ops.GroupedProduct ops.GroupedRows
         ops.GroupedSums""",
-    "tests/ops/nn/test_rotary.py": "ops.RotaryPositionEmbedding",
     "tests/ops/nn/test_token_routing.py, against loops": "ops.TopKRouter",
     "tests/ops/test_gamma.py, against SciPy":
         """ops.bitwise_left_shift ops.bitwise_right_shift ops.digamma ops.lgamma ops.zeta
@@ -137,7 +135,7 @@ def names() -> set[str]:
 
 def in_place() -> set[str]:
     """Forms that change a tensor: tests/mindspore_api/common/test_changes_in_place.py compares them."""
-    return {name for name in names() if name.endswith("_") and name != "ops.apply_rotary_pos_emb_"}
+    return {name for name in names() if name.endswith("_")}
 
 
 def another_names(judged: set[str]) -> set[str]:

@@ -145,17 +145,9 @@ def moved() -> Iterator[Twins]:
     yield Twins("pixel_unshuffle", called(F, "pixel_unshuffle", 2),
                 [called(ops, "pixel_unshuffle", 2), nn.PixelUnshuffle(2)], [IMAGE])  # fmt: skip
     yield Twins("channel_shuffle", called(F, "channel_shuffle", 2), [called(ops, "channel_shuffle", 2)], [IMAGE])
-    shuffled = lambda a: F.pixel_shuffle(a.reshape(2, 4, 1, 6, 8).transpose(1, 2).reshape(2, 4, 6, 8), 2)  # noqa: E731
-    yield Twins("DepthToSpace", shuffled, [ops.DepthToSpace(2)], [IMAGE])
-    yield Twins("SpaceToDepth", lambda a: a * 1, [lambda a: ops.SpaceToDepth(2)(ops.DepthToSpace(2)(a))], [IMAGE])
 
 
 def multiplied() -> Iterator[Twins]:
-    """nn.LRN"""
-    for depth, alpha, beta, bias in ((1, 1e-2, 0.75, 1.0), (5, 1.0, 0.5, 2.0), (0, 0.3, 1.5, 1.0)):
-        size, given = 2 * depth + 1, (depth, bias, alpha, beta)
-        yield Twins("lrn", called(F, "local_response_norm", size, alpha * size, beta, bias),
-                    [called(ops, "lrn", *given), ops.LRN(*given), nn.LRN(*given)], [IMAGE])  # fmt: skip
     arrays = [floats(1, 2, 4, 5, 6), floats(2, 4, 3, 3, 2), floats(3, 6)]
     for given in (((2, 1), 1, (1, 0), 2, 1), (1, 0, 0, 2, 2)):
         yield functions("conv_transpose2d", arrays, *given, others=[called(ops, "conv_transpose2d", *given)])
@@ -228,13 +220,3 @@ def test_operators_of_columns(given: Any) -> None:
     assert np.array_equal(grouped.asnumpy().reshape(columns.shape), columns)
     back = ops.Col2Im(kernel, dilation, padding, stride)(grouped, (6, 8))
     near(back.asnumpy(), F.fold(torch.tensor(columns), (6, 8), *given).numpy(), "image")
-
-
-def test_blocks_are_those_of_mindspore() -> None:
-    """Numbers of MindSpore 2.10 on a CPU."""
-    deep = Tensor(np.arange(16, dtype=np.float32).reshape(1, 8, 1, 2))
-    rows = [[[[0, 4, 1, 5], [8, 12, 9, 13]], [[2, 6, 3, 7], [10, 14, 11, 15]]]]
-    assert ops.DepthToSpace(2)(deep).asnumpy().tolist() == rows
-    wide = Tensor(np.arange(16, dtype=np.float32).reshape(1, 2, 2, 4))
-    blocks = [0, 2, 8, 10, 1, 3, 9, 11, 4, 6, 12, 14, 5, 7, 13, 15]
-    assert ops.SpaceToDepth(2)(wide).asnumpy().reshape(-1).tolist() == blocks

@@ -82,19 +82,6 @@ class Net(nn.Cell):
         return self.second(self.first(x, self.u), ops.transpose(self.v, (1, 0)))
 C.GradOperation(get_all=True)(Net())(tensor(16, 16))
 """,
-    "a table split by hand": """
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(tensor(64, 8), "w")
-        self.gather = P.Gather().shard(((4, 2), (1, 4))).add_prim_attr("manual_split", (10, 20, 30, 4))
-        self.mul = P.Mul().shard(((1, 4, 2), (1, 4, 2)))
-    def construct(self, ids, x):
-        return self.mul(self.gather(self.w, ids, 0), x)
-net = Net()
-ms.value_and_grad(net, None, net.trainable_params())(
-    Tensor(random.integers(0, 64, (6, 4)), ms.int32), tensor(6, 4, 8))
-""",
     "a tensor brought into another layout": """
 class Net(nn.Cell):
     def __init__(self):
@@ -126,7 +113,7 @@ C.GradOperation(get_all=True)(Net())(tensor(4, 8))
 """,
     **{
         f"embeddings, {mode}": f"""
-net = nn.EmbeddingLookup(32, 8, slice_mode="{mode}", manual_shapes={counts})
+net = nn.EmbeddingLookup(32, 8, slice_mode="{mode}")
 class Loss(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -136,10 +123,7 @@ class Loss(nn.Cell):
 loss = Loss()
 ms.value_and_grad(loss, None, loss.trainable_params())(Tensor(random.integers(0, 32, (8, 8)), ms.int32))
 """
-        for mode, counts in (
-            ("batch_slice", None), ("table_row_slice", None), ("table_column_slice", None),
-            ("field_slice", (4, 4, 2, 6, 8, 2, 3, 3)),
-        )
+        for mode in ("batch_slice", "table_row_slice", "table_column_slice")
     },
     "places in dimensions that are sharded": """
 class Net(nn.Cell):
@@ -253,19 +237,8 @@ def test_a_plan_says_how_parameters_are_stored(tmp_path: Path) -> None:
     assert [layout.strategy for layout in layouts if isinstance(layout, Layout)] == [(1, 4), (4,), (1, 4)]
 
 
-BY_HAND, TWO_AXES = "a table split by hand", "products on a mesh of two axes"
+TWO_AXES = "products on a mesh of two axes"
 REFUSED = [
-    (BY_HAND, "(10, 20, 30, 4)", "(10, 20, 30)",
-     "Gather: manual_split has 3 parts, but the strategy shards the table 4 ways and the fields 4 ways"),
-    (BY_HAND, "(10, 20, 30, 4)", "(10, 20, 30, 5)", "Gather: manual_split has 65 rows in all, the table 64"),
-    (BY_HAND, "(10, 20, 30, 4)", "4", "Gather: manual_split must be a tuple of numbers of rows, not 4"),
-    (BY_HAND, "(1, 4)))", "(4, 1)))",
-     "Gather: manual_split has 4 parts, but the strategy shards the table 4 ways and the fields 1 ways"),
-    (BY_HAND, ".shard(((4, 2), (1, 4)))", "", "Gather: manual_split needs a strategy of two tuples"),
-    (BY_HAND, "((4, 2), (1, 4))", "((4, 1), (1, 4))",
-     "Gather: manual_split needs a part for each of the 8 ranks, but the strategy (4, 1) has 4"),
-    (BY_HAND, 'manual_split", (10, 20, 30, 4)', 'manual_split_with_offset", (10, 20, 30, 4)',
-     "Gather: manual_split_with_offset must be a tuple of pairs (rows, offset), not (10, 20, 30, 4)"),
     (TWO_AXES, '(plane("None", ("x", "y")), plane("x", "y"))', "((1, 8), (8, 1))",
      "MatMul: enable_nd_tp needs a Layout for each of its two tensors"),
     ("a norm over a dimension that is sharded", "((2, 4), (4,))", "((2, 4), (2,))",
@@ -281,12 +254,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, name: str, old: str, new: 
     with pytest.raises(MspcError) as raised:
         compiled(tmp_path, NETWORKS[name].replace(old, new, 1))
     assert raised.value.message == message
-
-
-def test_a_table_split_by_hand_is_stored_in_parts(tmp_path: Path) -> None:
-    layout = compiled(tmp_path, NETWORKS["a table split by hand"]).graph.parameter("w").layout
-    assert isinstance(layout, Layout)
-    assert layout.strategy == (4, 2)
 
 
 def test_products_on_a_mesh_of_two_axes_gather_and_scatter(tmp_path: Path) -> None:

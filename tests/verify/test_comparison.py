@@ -232,8 +232,6 @@ def rows_of(op: Op, shapes: Any, dtypes: Any = ()) -> list[str]:
         Parameter(f"x{i}", TensorType(dtype_of(kind), shape), "input")
         for i, (kind, shape) in enumerate(zip(kinds, shapes, strict=True))
     ]
-    if op.name == "DropoutGenMask":
-        inputs = [Constant(np.float32(0.6), FLOAT32)]
     graph = Graph("draws")
     graph.nodes = [Node(op, inputs, TensorType(FLOAT32, ()), "", "")]
     return [row.name for row in wrong_random_numbers(graph)]
@@ -248,7 +246,7 @@ def test_right_numbers_pass() -> None:
                 op = REGISTRY[name](**each.fields)
                 count += op.draws
                 assert not op.draws or rows_of(op, each.shapes, each.dtypes) == [], name
-    assert count > 12
+    assert count > 10
 
 
 @pytest.mark.parametrize("size", [64, 4096])

@@ -141,17 +141,7 @@ def _rearranged(torch: Any) -> dict[str, Counterpart]:
                 x = _margin(torch, x, d, before, after, modes[op.kind])
         return x
 
-    def to_space(op: Any, x: Tensor) -> Tensor:
-        n, channels, h, w = x.shape
-        parts = x.reshape(n, op.block_size**2, channels // op.block_size**2, h, w).transpose(1, 2)
-        return f.pixel_shuffle(parts.reshape(x.shape), op.block_size)
-
-    def to_depth(op: Any, x: Tensor) -> Tensor:
-        found = f.pixel_unshuffle(x, op.block_size)
-        n, _, h, w = found.shape
-        return found.reshape(n, x.shape[1], op.block_size**2, h, w).transpose(1, 2).reshape(found.shape)
-
-    return {"Im2Col": columns, "MirrorPad": mirrored, "DepthToSpace": to_space, "SpaceToDepth": to_depth}
+    return {"Im2Col": columns, "MirrorPad": mirrored}
 
 
 def _margin(torch: Any, x: Tensor, d: int, before: int, after: int, mode: str) -> Tensor:
@@ -344,7 +334,6 @@ def _activations(torch: Any) -> dict[str, Counterpart]:
         "PReLU": lambda op, x, weight: functional.prelu(x, weight),
         "Softmax": lambda op, x: (x - torch.logsumexp(x, op.axis, keepdim=True)).exp(),
         "SoftShrink": lambda op, x: functional.softshrink(x, op.lambd),
-        "Swiglu": lambda op, x: functional.silu(x.chunk(2, op.dim)[0]) * x.chunk(2, op.dim)[1],
     }
 
 
@@ -604,7 +593,6 @@ def _losses(torch: Any) -> dict[str, Counterpart]:
 
 def _masks(torch: Any) -> dict[str, Counterpart]:
     return {
-        "DropoutDoMask": lambda op, x, mask, keep: x * mask / keep.detach(),
         "FlashAttentionScore": attention(torch),
     }
 

@@ -345,22 +345,6 @@ def _resized(x: Any, sizes: Any, mode: str, align: bool) -> Any:
     return ops.ResizeBilinear(sizes, align, not align)(x)
 
 
-def lrn(
-    x: Any, depth_radius: int = 5, bias: float = 1.0, alpha: float = 1.0, beta: float = 0.5,
-    norm_region: str = "ACROSS_CHANNELS",
-) -> Any:  # fmt: skip
-    """x / (bias + alpha * (the sum of the squares of 2 depth_radius + 1 channels around))**beta. Raise ValueError for a
-    negative radius, another norm_region than "ACROSS_CHANNELS", or less than two dimensions."""
-    least("lrn", "depth_radius", depth_radius, 0)
-    least("lrn", "the number of dimensions of x", len(x.shape), 2)
-    if norm_region != "ACROSS_CHANNELS":
-        no_such("lrn", "norm_region", norm_region, "'ACROSS_CHANNELS'")
-    size = 2 * depth_radius + 1
-    planes = ops.reshape(ops.square(x), (x.shape[0], 1, x.shape[1], -1))
-    means = ops.AvgPool3D((1, size, 1), 1, "pad", (0, 0, depth_radius, depth_radius, 0, 0))(ops.expand_dims(planes, 1))
-    return x / (bias + alpha * size * ops.reshape(means, x.shape)) ** beta
-
-
 def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
     """Return [..., c r^2, h, w] as [..., c, h r, w r]: a channel's index within its block is the less significant
     part."""

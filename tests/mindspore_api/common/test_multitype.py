@@ -44,8 +44,7 @@ def test_maps_keep_the_structure():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"slice_mode": "rows"}, "EmbeddingLookup: slice_mode 'rows' is not one of 'batch_slice', 'field_slice'"),
-        ({"slice_mode": "field_slice"}, "EmbeddingLookup: slice_mode 'field_slice' needs manual_shapes"),
+        ({"slice_mode": "rows"}, "EmbeddingLookup: slice_mode 'rows' is not one of 'batch_slice', 'table_row_slice'"),
         ({"max_norm": 1.0}, "EmbeddingLookup: max_norm is not supported"),
     ],
 )

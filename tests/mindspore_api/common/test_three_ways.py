@@ -56,7 +56,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "avg_pool3d": (IMAGE[None], 1), "max_pool3d": (IMAGE[None], 1), "adaptive_avg_pool2d": (IMAGE, 2),
     "adaptive_avg_pool3d": (IMAGE[None], 1), "interpolate": (IMAGE, (2, 3)), "group_norm": (IMAGE, 2),
     "batch_norm": (IMAGE, ZEROS, ZEROS + 1, ZEROS + 2, ZEROS),
-    **dict.fromkeys("pixel_shuffle lrn".split(), (IMAGE[:, :1], 1)), "pixel_unshuffle": (IMAGE, 2),
+    "pixel_shuffle": (IMAGE[:, :1], 1), "pixel_unshuffle": (IMAGE, 2),
     "channel_shuffle": (IMAGE, 2), "unfold": (IMAGE, 2), "fold": (IMAGE.reshape(1, 8, 4), (3, 3), 2),
     **dict.fromkeys("upsample adaptive_max_pool2d".split(), (IMAGE, (2, 3))), "adaptive_max_pool1d": (IMAGE[0], 2),
     "adaptive_max_pool3d": (IMAGE[None], 1),

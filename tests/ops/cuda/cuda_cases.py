@@ -23,8 +23,6 @@ MODULES = (
 """Modules of which operators have kernels."""
 ARRAY_BY_ARRAY = {("ScatterElements", 2), ("TopkExt", 1)}
 """Samples that go through CuPy all the same: an index that is smaller than its target, the least along dimension 0."""
-ELEMENTWISE = ("DropoutDoMask",)
-"""Operators of these modules that are tested with the elementwise operators."""
 TOO_SMALL = ("ExpertProduct", "ExpertOuter")
 """Operators with samples for which a GPU has no kernel; larger cases are below."""
 TOLERANCE = {"Float64": 1e-12, "Float32": 3e-6, "Float16": 2e-3, "BFloat16": 1.6e-2}
@@ -99,7 +97,7 @@ def sample_cases() -> Iterator[Case]:
     """Every sample of every operator in Float32, the first one in Float64 and, by turns, in one of the halves too."""
     for place, (name, cls) in enumerate(sorted(REGISTRY.items())):
         module = cls.launch.__module__.removeprefix("mspc.ops.")
-        if module not in MODULES or name in ELEMENTWISE + TOO_SMALL:
+        if module not in MODULES or name in TOO_SMALL:
             continue
         for index, spec in enumerate(cls.samples):
             if (name, index) in ARRAY_BY_ARRAY:
@@ -248,8 +246,6 @@ def odd_cases() -> Iterator[Case]:
     yield _case("SortExt", b16, (2, 600), dim=1, descending=True)
     yield _case("TopkExt", f32, (9, 40), k=5, largest=False)
     yield _case("TopkExt", b16, (70, 8), k=2, low=-3, high=3)
-    yield _case("Swiglu", b16, (40, 48))
-    yield _case("Swiglu", f32, (4, 48, 6), dim=1)
     for ends, dtype in (("Int64", f32), ("Int32", b16)):
         grouped = (dtype, dtype, ends)
         for rows, first, extra in ((90, 0, {}), (40, 30, {"begin": 1, "count": 2})):
@@ -291,10 +287,6 @@ def odd_cases() -> Iterator[Case]:
         yield _case("Dropout", dtype, (6, 24), keep_prob=0.3, shape=(2, 9, 24), begin=(0, 3, 0), local=(2, 3, 24))
         whole, local = (2, 9, 4, 2, 3), (2, 3, 4, 2, 3)
         yield _case("Dropout2D", dtype, (6, 4, 2, 3), shape=whole, begin=(0, 6, 0, 0, 0), local=local)
-    yield _case("DropoutGenMask", f32, (), low=0.3, high=0.7, shape=(40, 130), Seed0=3)
-    yield _case("DropoutGenMask", f32, (), low=0.3, high=0.7, shape=(40, 130), begin=(20, 0), local=(20, 65))
-    split = {"shape": (2, 12, 5), "begin": (0, 4, 0), "local": (2, 4, 5), "rows": (0, 2)}
-    yield _case("DropoutGenMask", f32, (), low=0.3, high=0.7, Seed0=3, **split)
     yield _case("UniformReal", (), shape=(71, 60), seed=7)
 
 

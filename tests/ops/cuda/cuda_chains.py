@@ -122,7 +122,7 @@ def tensor(text: str) -> TensorType:
 def elementwise_operators() -> Iterator[tuple[Op, tuple[str, ...], Any]]:
     """(operator, element types of its operands, sample) of every sample of an operator with an expression."""
     for _, cls in sorted(REGISTRY.items()):
-        if not issubclass(cls, Elementwise) and cls.__name__ != "DropoutDoMask":
+        if not issubclass(cls, Elementwise):
             continue
         for sample in cls.samples:
             yield cls(**sample.fields), sample.dtypes or ("Float64",) * len(sample.shapes), sample
@@ -162,7 +162,7 @@ def edge_cases() -> Iterator[Case]:
 
 
 def _takes(op: Op, types: Sequence[TensorType]) -> bool:
-    if op.name in ("PReLU", "DropoutDoMask"):  # their operands differ in shape
+    if op.name == "PReLU":  # their operands differ in shape
         return False
     real = type(op).__module__.endswith("activation") and op.name not in ("ReLU", "ReluGrad")
     if real and any(t.dtype.is_integer for t in types):

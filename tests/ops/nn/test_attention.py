@@ -111,36 +111,6 @@ def test_weights_are_dropped_and_the_others_made_up_for_them(shape: tuple[int, .
         np.testing.assert_allclose(run(op, q, k, v, kept.astype(dtype), mask), expected, rtol=1e-12)
 
 
-DROPPING = """
-import numpy as np
-import mindspore as ms
-from mindspore import Tensor, nn, ops
-from mindspore.ops import operations as P
-
-ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch")
-draw = np.random.default_rng(0)
-x, y, z = (Tensor(draw.standard_normal((4, 8, 16)).astype(np.float32)) for _ in range(3))
-
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.mask, self.reshape = P.DropoutGenMask(Seed0=3, Seed1=5), P.Reshape()
-        self.attention = P.FlashAttentionScore(4, keep_prob=0.75, input_layout="BSH")
-        self.attention.shard(((4, 1, 2), (4, 1, 2), (4, 1, 2), (4, 2, 1, 1)))
-    def construct(self, q, k, v):
-        kept = self.reshape(self.mask((4, 4, 8, 8), Tensor(0.75, ms.float32)), (4, 4, 8, 1))
-        return self.attention(q, k, v, None, kept)[3]
-
-ms.value_and_grad(lambda q, k, v: Net()(q, k, v).sum(), (0, 1, 2))(x, y, z)
-"""
-
-
-def test_the_mask_of_mindspores_dropout_drops_weights_on_ranks_too(tmp_path: Path) -> None:
-    """Its bits are packed in MindSpore, which asks for an eighth of the elements in the mask's last dimension."""
-    (tmp_path / "net.py").write_text(DROPPING)
-    verify_target(str(tmp_path / "net.py"), CompileOptions(), seed=1)
-
-
 CAUSAL = """
 import numpy as np
 import mindspore as ms
@@ -281,9 +251,9 @@ def test_a_rank_has_its_heads_only() -> None:
 
 
 def test_heads_stay_whole(tmp_path: Path) -> None:
-    old, new = "((4, 1, 2), (4, 1, 2), (4, 1, 2), (4, 2, 1, 1))", "((1, 1, 8), (1, 1, 8), (1, 1, 8), (1, 1, 1, 1))"
-    assert old in DROPPING
-    (tmp_path / "net.py").write_text(DROPPING.replace(old, new))
+    old, new = "((2, 2, 2), (2, 1, 2), (2, 1, 2), ENTRY)", "((1, 1, 8), (1, 1, 8), (1, 1, 8), (1, 1))"
+    assert old in CAUSAL
+    (tmp_path / "net.py").write_text(CAUSAL.replace(old, new).replace("MODE", "2"))
     with pytest.raises(MspcError) as raised:
         verify_target(str(tmp_path / "net.py"), CompileOptions(), seed=1)
     message = "dimension 2 of input 0 is 4 parts that must not be sharded, and 8 does not divide 4"

@@ -155,18 +155,6 @@ def test_what_skips_redistribution_is_replicated_where_it_must_be(entry: object)
     assert node.in_layouts[0].strategy == (2, 1)
 
 
-def test_operands_that_follow_where_a_strategy_does_not_shard_them() -> None:
-    net = Sharded()
-    inputs = [net.tensor(*shape) for shape in ((4, 8, 4, 6), (4, 8, 4, 6), (4, 8, 1, 6), (4, 8, 1, 6), (4,))]
-    not_sharded = (1, 1, 1, 1)
-    node = net.emit("ApplyRotaryPosEmb", ((2, 1, 4, 1), not_sharded, not_sharded, (2, 1, 1, 1), (1,)), *inputs)
-    CheckStrategies().run(net.graph)
-    assert node.in_layouts is not None
-    assert [layout.strategy for layout in node.in_layouts] == [
-        (2, 1, 4, 1), (2, 1, 4, 1), (2, 1, 1, 1), (2, 1, 1, 1), (1,)
-    ]  # fmt: skip
-
-
 def test_an_out_strategy_that_does_not_follow() -> None:
     net = Sharded()
     net.matmul(((2, 4), (4, 1)), out=((4, 1),))
