@@ -250,7 +250,7 @@ class MspcError(Exception):
         notes: remedies and further places; one line each.
         frames: the call stack, innermost first; `location` defaults to its first entry in a user's file.
         kind: the built-in exception that this one is as well, one of KINDS.
-        code: the kind of mistake in `ir/error_codes.py`; without it, the code of the module that made the error.
+        code: the kind of mistake in `ir/error_codes.toml`; without it, the code of the module that made the error.
 
     python: the exception of Python that revealed the mistake, if any.
     """

@@ -23,10 +23,10 @@ def explain(
 ) -> None:
     """Explain the codes of errors, each with a wrong and a right example."""
     from mspc.commands.report.tables import TextTable, check_json, line_width, print_table, write_json
-    from mspc.ir.error_codes import MISTAKES
+    from mspc.ir.error_codes import mistakes
 
     check_json(json)
-    known = {entry.code: entry for entry in MISTAKES}
+    known = {entry.code: entry for entry in mistakes()}
     wanted = [code.upper() for code in codes or ()]
     for code in wanted:
         if code not in known:

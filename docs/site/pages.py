@@ -52,10 +52,10 @@ def all_pages() -> dict[str, str]:
 def generated() -> dict[str, str]:
     """The pages that are generated from the code: lists, and the pages that each list contains."""
     from mspc.commands.verbs.explain import page_of
-    from mspc.ir.error_codes import MISTAKES
+    from mspc.ir.error_codes import mistakes
 
     lists = {
-        "errors": ("Errors", {entry.code: page_of(entry) for entry in MISTAKES}),
+        "errors": ("Errors", {entry.code: page_of(entry) for entry in mistakes()}),
         "options": ("Options of every command", dict(command_pages())),
         "passes": ("Passes", dict(pass_pages())),
         "operators": ("Operators and their rules", dict(operator_pages())),

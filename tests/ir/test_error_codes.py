@@ -17,11 +17,12 @@ from typer.testing import CliRunner
 from mspc.cli import app
 from mspc.engine.ranks.mpirun import mpirun_environment
 from mspc.ir.diagnostics import ErrorGroup, MspcError
-from mspc.ir.error_codes import AREAS, MISTAKES, RETIRED, ErrorCode, area_code
+from mspc.ir.error_codes import AREAS, RETIRED, ErrorCode, area_code, mistakes
 from mspc.mindspore_api.errors import ApiTypeError
 from tests.conftest import HANG
 from tests.shares import is_taken
 
+MISTAKES = mistakes()
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = '''\
 import mindspore as ms
