@@ -128,6 +128,7 @@ FOUND: dict[str, Callable[[Graph, str], None]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("feature", FOUND)
 def test_a_feature(
     feature: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

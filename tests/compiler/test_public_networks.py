@@ -180,6 +180,7 @@ def collectives(training: Training) -> Counter[str]:
     )  # fmt: skip
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_trains_as_on_one_device(name: str) -> None:
     expected, alone = trained(name, 1)

@@ -22,7 +22,7 @@ from mspc.ops.op import load_operators
 from mspc.output.programs import config_of
 from mspc.passes.base import find_pass, parse_passes, run_passes
 from tests.networks import PASSES, RandomNetwork
-from tests.shares import share_of
+from tests.shares import is_taken, share_of
 
 SAMPLES = ("quickstart/net.py", "operator_parallel/net.py", "operator_parallel/net_layout.py", "transformer/net.py")
 HEAD = """
@@ -123,6 +123,7 @@ def compiled(script: Path, ranks: int, *arguments: str, device: str = "CPU") -> 
     return compile_call(captured.target, captured.args, replace(config_of(captured, ranks), device=device))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("ranks", [8, 16])
 def test_samples(root: Path, sample: str, ranks: int) -> None:
@@ -135,8 +136,9 @@ def test_samples(root: Path, sample: str, ranks: int) -> None:
 
 
 def test_conformance_cases(conformance: Path) -> None:
+    cases = [each for place, each in enumerate(sorted((conformance / "cases").glob("*.py"))) if is_taken(place, 3)]
     done = 0
-    for case in sorted((conformance / "cases").glob("*.py")):
+    for case in cases:
         try:
             found = compiled(case, 16 if case.stem == "repeated_16" else 8)
         except (MspcError, AttributeError):
@@ -145,7 +147,7 @@ def test_conformance_cases(conformance: Path) -> None:
         others = random.Random(case.stem).sample(range(1, ranks), share_of(4, 2))
         assert_every_rank_as_alone(found.rank_graphs, [0, *others])
         done += 1
-    assert done >= 25
+    assert done >= 3 * len(cases) // 4
 
 
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
@@ -163,6 +165,7 @@ def test_random_networks(device: str) -> None:
     assert shared >= count / 2
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("rows", "columns", "ranks"), [(2, 2, 4), (3, 2, 6), (4, 3, 12), (8, 1, 8), (3, 3, 3)])
 def test_parts_of_an_embedding(tmp_path: Path, rows: int, columns: int, ranks: int) -> None:
     script = tmp_path / "train.py"
@@ -170,6 +173,7 @@ def test_parts_of_an_embedding(tmp_path: Path, rows: int, columns: int, ranks: i
     assert_every_rank_as_alone(compiled(script, ranks).rank_graphs, range(ranks))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("ranks", "other"), [(6, 1), (12, 2), (24, 4)])
 def test_exchanges_between_crossing_meshes(tmp_path: Path, ranks: int, other: int) -> None:
     script = tmp_path / "train.py"

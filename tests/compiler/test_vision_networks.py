@@ -117,11 +117,13 @@ def with_modes(names: Iterable[str]) -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("name", "mode"), with_modes(CLASSIFIERS))
 def test_classifiers(name: str, mode: str) -> None:
     compared("classes", name, mode)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("name", "mode"), with_modes(PICTURES))
 def test_pictures(name: str, mode: str) -> None:
     compared("pictures", name, mode)
@@ -132,11 +134,13 @@ def test_random_masks(name: str) -> None:
     compared("random", name, "auto_parallel")
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_sharded_channels(name: str) -> None:
     compared("classes", name, "semi_auto_parallel", 2)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", PICTURES)
 def test_sharded_height(name: str) -> None:
     compared("pictures", name, "semi_auto_parallel", 1, 2)

@@ -18,6 +18,7 @@ from tests.judged_seeds import EQUAL
 from tests.shares import crossed, share_of
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("training", TRAINING)
 @pytest.mark.parametrize("number", range(share_of(12)))
 def test_ranks_equal_one_device_on_the_global_batch(number: int, training: str) -> None:
@@ -38,6 +39,7 @@ NO_ALARM = [
 ]  # fmt: skip
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("drawn", "judge", "is_folder"), crossed(NO_ALARM, [verify_target, verify_scale], [False, True])
 )

@@ -10,6 +10,7 @@ from tests.sharded_beside_one import beside_one_device
 from tests.shares import share_of
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("number", range(share_of(8)))
 def test_experts_on_ranks_are_those_of_one_device(number: int, form: str) -> None:

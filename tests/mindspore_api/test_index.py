@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -47,22 +46,6 @@ def test_a_row_is_a_function_with_its_signature_and_its_words(tmp_path: Path, mo
     assert not rows_of(tmp_path.name)["twice"].is_public
 
 
-def test_a_row_may_stand_for_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "at_{least most}(x) = '{}', x\n    The {}.\n"
-    row = row_of(monkeypatch, tmp_path, text, "at_most")
-    assert (found(row)(1), row.doc) == (("most", 1), "The most.")
-
-
-def test_words_of_the_tables_may_be_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "all absent(x) = x\n    It.\neach = all\nabsent: a.b c = each of d\nall: math\n"
-    row = row_of(monkeypatch, tmp_path, text, "absent")
-    assert (row.kind, row.names, found(row)(3)) == ("", ("all", "absent"), 3)
-    assert {name: row.target for name, row in rows_of(tmp_path.name, "absent").items()} == dict.fromkeys(
-        ("a.b", "c"), "each of d"
-    )
-    assert list(rows_of(tmp_path.name, "all")) == ["math"]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -83,14 +66,6 @@ def test_a_mistake_in_a_table_is_told_with_its_line(
     with pytest.raises(ValueError, match=r"\.txt:\d+: ") as raised:
         found(row_of(monkeypatch, tmp_path, text, "f"))
     assert message in str(raised.value)
-
-
-def test_names_of_one_thing_are_one_object() -> None:
-    assert ops.clip is ops.clip
-    assert mint.abs is ops.abs
-    assert ops.Gelu is ops.GeLU
-    assert ops.FastGelu is ops.FastGeLU
-    assert pickle.loads(pickle.dumps(ops.softmax)) is ops.softmax
 
 
 def test_an_error_points_to_the_row_and_the_message_to_the_call() -> None:

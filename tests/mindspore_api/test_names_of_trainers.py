@@ -12,23 +12,10 @@ import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc import dataset as ds
 from mspc.common.api import _pynative_executor
-from mspc.dataset import MappableDataset, SourceDataset, TextBaseDataset, VisionBaseDataset
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api import state
 from mspc.train.callback._callback import set_cur_net
 from mspc.train.serialization import _get_merged_param_data
-
-
-def test_data_sets_are_known_by_their_origin() -> None:
-    rows = ds.GeneratorDataset(lambda: iter(range(4)), ["x"])
-    assert isinstance(rows, MappableDataset)
-    assert isinstance(rows, SourceDataset)
-    assert not isinstance(rows.batch(2), SourceDataset)
-    assert issubclass(ds.NumpySlicesDataset, MappableDataset)
-    assert issubclass(ds.MnistDataset, VisionBaseDataset)
-    assert issubclass(ds.MnistDataset, MappableDataset)
-    assert issubclass(ds.MindDataset, TextBaseDataset)
-    assert not issubclass(ds.MnistDataset, TextBaseDataset)
 
 
 def test_an_operation_of_a_script() -> None:

@@ -10,6 +10,7 @@ from tests.sharded_beside_one import beside_one_device
 from tests.shares import share_of
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", range(share_of(4)))
 def test_combinations_are_those_of_one_device(number: int, kind: str) -> None:

@@ -13,7 +13,7 @@ from mspc import Parameter, Tensor, mint, nn
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
 from tests.oracle.against import floats, near  # noqa: E402  # it imports PyTorch
-from tests.oracle.optimizer_cases import GRADIENTS, START, weights  # noqa: E402
+from tests.oracle.optimizer_cases import GRADIENTS, START  # noqa: E402
 
 T = torch.optim
 
@@ -58,24 +58,3 @@ def test_centralized_gradients(kind: str, capsys: Any) -> None:
         near(mine, theirs, kind, 1e-5)
     said = "warning: AdamWeightDecay: grad_centralization changes nothing, as in MindSpore\n"
     assert capsys.readouterr().err == (said if kind == "AdamWeightDecay" else "")
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda p: nn.Adam(p, use_lasy=True), TypeError, "Adam has no argument 'use_lasy'"),
-        (lambda p: nn.Adam(p, use_amsgrad=1), TypeError, "Adam: use_amsgrad must be True or False, not 1"),
-        (lambda p: nn.Adam(p, use_amsgrad=True, use_nesterov=True), ValueError,
-         "Adam: use_amsgrad goes with neither use_nesterov nor use_lazy nor use_offload"),
-        (lambda p: nn.LARS(p), TypeError, "LARS: optimizer must be an Optimizer, not list"),
-        (lambda p: mint.optim.AdamW(p, betas=(0.9, 1.0)), ValueError, "AdamW: betas (0.9, 1.0) must be in [0, 1)"),
-        (lambda p: nn.SGD([{"params": p}, {"order_params": p[:1]}]), ValueError,
-         "SGD: order_params must hold each parameter of the groups once"),
-        (lambda p: nn.SGD([{"params": p, "grad_centralization": 1}]), TypeError,
-         "SGD: grad_centralization must be True or False, not 1"),
-    ],
-)  # fmt: skip
-def test_mistakes(make: Any, error: Any, message: str) -> None:
-    with pytest.raises(error) as raised:
-        make(weights())
-    assert raised.value.message == message

@@ -10,6 +10,7 @@ from tests.sharded_beside_one import beside_one_device
 from tests.shares import share_of
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("number", range(share_of(12)))
 def test_networks_in_stages_are_those_of_one_device(number: int, way: str) -> None:

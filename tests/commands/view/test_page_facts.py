@@ -69,6 +69,7 @@ def test_sources_below_the_current_folder_have_relative_paths(tmp_path: Path, mo
     assert tables.as_dict()["strings"] == ["model.py", "x", "/else/model.py", "net.py"]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("case", CASES)
 def test_mindspores_dumps_are_shown_as_they_are(case: str, conformance: Path) -> None:
     path = conformance / "dumps" / f"{case}.begin.ir"
@@ -82,6 +83,7 @@ def test_mindspores_dumps_are_shown_as_they_are(case: str, conformance: Path) ->
         check_equal(facts, shown, graph)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("case", CASES)
 def test_shared_cases_are_shown_as_they_are_compiled(
     case: str, conformance: Path, tmp_path: Path, pytestconfig: pytest.Config

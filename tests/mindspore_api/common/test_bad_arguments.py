@@ -190,10 +190,3 @@ def test_messages(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(MspcError) as raised:
         call()
     assert raised.value.message == message
-
-
-def test_a_function_says_where_an_operator_of_its_own_fails() -> None:
-    with pytest.raises(MspcError) as raised:
-        ops.amax(X, 5)
-    assert raised.value.message == "ReduceMax: axis 5 is out of range for 2 dimensions"
-    assert raised.value.notes == ("in ops.amax()",)

@@ -9,7 +9,6 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, nn, ops
-from mspc.communication.comm_func import barrier
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.primitive import _primexpr, constexpr
@@ -60,16 +59,6 @@ def test_a_morph_is_cut_as_a_function_is() -> None:
     morph = ops.Morph(lambda x: x * 2).shard(((2,),), ((2,),))
     traced = trace(lambda x: morph(x), [Tensor(np.ones(4, np.float32))])
     assert [node.op.name for node in traced.graph.nodes] == ["ShardingConstraint", "Mul", "ShardingConstraint"]
-
-
-def test_a_barrier_is_in_the_graph() -> None:
-    def waits(x: Any) -> Any:
-        barrier()
-        return x * 2
-
-    ms.communication.init()
-    traced = trace(waits, [ONES])
-    assert [node.op.name for node in traced.graph.nodes] == ["Barrier", "Mul"]
 
 
 @pytest.mark.parametrize(("call", "message"), [

@@ -50,35 +50,6 @@ def test_grad_operation_flags(flags, fields):
     assert names == fields
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: ms.grad(3), TypeError, "grad takes a Cell or a function, not int"),
-        (lambda: ms.grad(loss, None), ValueError, "grad: grad_position and weights must not both be None"),
-        (
-            lambda: ms.grad(loss, "0"),
-            TypeError,
-            "grad: grad_position must be an integer or a tuple of them, not '0'",
-        ),
-        (lambda: ms.grad(loss, -1), ValueError, "grad: grad_position -1 is negative"),
-        (
-            lambda: ms.value_and_grad(loss, 0, [1]),
-            TypeError,
-            "weights must be Parameters, for example net.trainable_params()",
-        ),
-        (
-            lambda: ops.GradOperation(get_all=1),
-            TypeError,
-            "GradOperation: get_all must be True or False, not 1",
-        ),
-    ],
-)
-def test_wrong_requests_are_named(call, error, message):
-    with pytest.raises(error) as caught:
-        call()
-    assert caught.value.message == message
-
-
 def test_calls_reach_the_launcher():
     recorder = Recorder()
     call_handler.install(recorder)

@@ -13,59 +13,11 @@ from mspc.parallel import AutoParallel, Layout
 layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
 
 
-def test_calls_name_the_axes_from_the_right():
-    assert layout("dp", "None", "mp").tensor_map == (2, -1, 0)
-    assert layout("mp", ("sp", "dp")).tensor_map == (0, (1, 2))
-    assert layout("mp", ("sp", "dp")).strategy == (2, 4)
-    assert layout().tensor_map == ()
-    assert ms.Layout is Layout
-
-
 def test_first_axis_of_a_tuple_cuts_coarsest():
     cut = layout("mp", ("sp", "dp")).to_layout()
     assert [cut.slice_index(rank) for rank in range(8)] == [
         (0, 0), (1, 0), (0, 2), (1, 2), (0, 1), (1, 1), (0, 3), (1, 3),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (
-            lambda: Layout([2], ("a",)),
-            TypeError,
-            "Layout: device_matrix must be a tuple of integers, not [2]",
-        ),
-        (lambda: Layout((2,), "a"), TypeError, "Layout: alias_name must be a tuple of strings, not 'a'"),
-        (lambda: Layout((2.0,), ("a",)), TypeError, "Layout: device_matrix holds 2.0, not an integer"),
-        (lambda: Layout((0,), ("a",)), ValueError, "Layout: device_matrix (0,) has an axis of size 0"),
-        (lambda: Layout((2,), (1,)), TypeError, "Layout: alias_name holds 1, not a string"),
-        (lambda: Layout((2,), ("",)), ValueError, "Layout: '' cannot name an axis"),
-        (lambda: Layout((2,), ("None",)), ValueError, "Layout: 'None' cannot name an axis"),
-        (
-            lambda: Layout((2, 4), ("a",)),
-            ValueError,
-            "Layout: device_matrix (2, 4) has 2 axes, alias_name 1 names",
-        ),
-        (lambda: Layout((2, 4), ("a", "a")), ValueError, "Layout: alias_name ('a', 'a') holds a name twice"),
-        (lambda: layout("dp", "tp"), ValueError, "Layout: dimension 1 names the unknown axis 'tp'"),
-        (
-            lambda: layout("dp", ("sp", "dp")),
-            ValueError,
-            "Layout: axis 'dp' is used twice, the second time for dimension 1",
-        ),
-        (
-            lambda: layout(1),
-            TypeError,
-            "Layout: dimension 0 is 1, not the name of an axis or a tuple of them",
-        ),
-        (lambda: layout(()), ValueError, 'Layout: dimension 0 names no axis; write "None" to replicate it'),
-    ],
-)
-def test_wrong_layouts_are_named(call, error, message):
-    with pytest.raises(error) as caught:
-        call()
-    assert caught.value.message == message
 
 
 def test_unknown_axes_come_with_the_known_ones():
@@ -98,19 +50,6 @@ def test_auto_parallel_brings_its_own_settings():
     assert frozen.gradients_mean
     assert freeze(AutoParallel(nn.ReLU(), "sharding_propagation")).search_mode == "sharding_propagation"
     assert freeze().parallel_mode == "data_parallel"
-
-
-def test_auto_parallel_takes_functions_and_keeps_names():
-    init()
-
-    def step(x):
-        return x
-
-    assert AutoParallel(step).network is step
-    assert AutoParallel(ms.jit(step)).network is step
-    dense = nn.Dense(2, 2)
-    AutoParallel(dense)
-    assert dense.weight.name == "weight"
 
 
 def test_auto_parallel_needs_init_and_a_known_mode():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mspc import Tensor, ops
-from mspc.mindspore_api.nn.basic import EmbeddingLookup
 
 
 def chooser():
@@ -39,15 +38,3 @@ def test_maps_keep_the_structure():
     assert ops.HyperMap(lambda x: seen.append(x) or -x, reverse=True)((1, (2, 3))) == (-1, (-2, -3))
     assert seen == [3, 2, 1]
     assert ops.Map(ops.partial(max, 2))((1, 3)) == (2, 3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"slice_mode": "rows"}, "EmbeddingLookup: slice_mode 'rows' is not one of 'batch_slice', 'table_row_slice'"),
-        ({"max_norm": 1.0}, "EmbeddingLookup: max_norm is not supported"),
-    ],
-)
-def test_tables_refuse(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        EmbeddingLookup(4, 2, **arguments)

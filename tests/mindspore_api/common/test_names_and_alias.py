@@ -51,29 +51,6 @@ def test_names_of_scripts_are_mspcs_own(mindspore, module, name, home):
     assert getattr(importlib.import_module(module), name).__module__ == home
 
 
-def test_import_statements_of_scripts(mindspore):
-    namespace: dict[str, object] = {}
-    script = """
-import mindspore as ms
-import mindspore.common.dtype as mstype
-import mindspore.dataset as ds
-import mindspore.dataset.vision.c_transforms as vision
-import mindspore.ops as ops
-from mindspore import context, nn, train, Tensor
-from mindspore.ops import composite as C, functional as F, operations as P
-from mindspore.nn import Momentum
-"""
-    exec(script, namespace)  # a script's own imports
-    assert namespace["mstype"].float32 is namespace["ms"].float32 is mspc.float32
-    assert namespace["P"].MatMul is namespace["ops"].MatMul is mspc.ops.MatMul
-    assert namespace["C"].GradOperation is mspc.GradOperation
-    assert namespace["F"].relu is mspc.ops.relu
-    assert namespace["ms"].nn.Momentum is namespace["Momentum"] is mspc.nn.Momentum
-    assert namespace["context"].GRAPH_MODE == 0
-    assert namespace["ds"].vision.Rescale is namespace["vision"].Rescale
-    assert namespace["ms"].runtime.set_memory(max_size="28GB") is None
-
-
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -111,14 +88,6 @@ def test_unsupported_names_are_named(mindspore):
         from mindspore import Zyxwv  # noqa: F401
     with pytest.raises(AttributeError, match=r"module 'mspc' has no attribute 'Tensr'; did you mean Tensor or"):
         mspc.Tensr  # noqa: B018  # the access is what is tested
-
-
-@pytest.mark.parametrize("module", ["mspc", "mspc.nn"])
-def test_a_private_name_is_like_no_public_one(module, monkeypatch):
-    """pytest and others ask every object for names of their own: nothing is looked through for the answer."""
-    monkeypatch.setattr("mspc.mindspore_api.index.module.listed", lambda name: pytest.fail("names are listed"))
-    with pytest.raises(AttributeError, match=r"'_Dense'$"):
-        importlib.import_module(module)._Dense  # noqa: B018
 
 
 def test_what_is_no_name_is_not_there(mindspore):

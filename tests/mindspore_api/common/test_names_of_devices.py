@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mspc as ms
-from mspc import common, nn, ops, runtime
+from mspc import nn, ops, runtime
 from mspc.ir.diagnostics import MspcError
 
 
@@ -47,12 +47,6 @@ def test_devices() -> None:
         ms.set_deterministic(1)
     assert ms.get_log_config() == {"GLOG_v": ms.get_level()}
     assert (ms.STRICT, ms.COMPATIBLE, ms.LAX) == (0, 1, 2)
-
-
-def test_every_name_of_common_is_there() -> None:
-    assert [name for name in common.__all__ if not hasattr(common, name)] == []
-    assert common.float32 is ms.float32
-    assert (ms.ubyte, ms.intc, ms.cdouble) == (ms.uint8, ms.int32, ms.complex128)
 
 
 def test_a_tensor_of_a_buffer() -> None:

@@ -26,25 +26,6 @@ def rows_of(experts: np.ndarray) -> list[tuple[int, int]]:
     return [(token, choice) for _, token, choice in sorted(choices)]
 
 
-@pytest.mark.parametrize("experts", [EXPERTS, EXPERTS[:, 0], EXPERTS.astype(np.int64)])
-@pytest.mark.parametrize("kept", [None, 0, 3, -2])
-def test_tokens_stand_expert_by_expert(experts: np.ndarray, kept: int | None) -> None:
-    permuted, places = ops.moe_token_permute(Tensor(TOKENS), Tensor(experts), kept)
-    rows = rows_of(experts)
-    table = experts.reshape(len(experts), -1)
-    assert places.dtype == ms.int32
-    assert [rows[place] for place in places.asnumpy()] == [(t, c) for t in range(5) for c in range(table.shape[1])]
-    expected = [TOKENS[token] for token, _ in rows][: kept or None]
-    np.testing.assert_array_equal(permuted.asnumpy(), expected)
-
-
-def test_tokens_as_the_documentation_shows_them() -> None:
-    tokens = Tensor(np.array([1, 7, 2, 1, 2, 3], np.float32)[:, None])
-    permuted, places = ops.moe_token_permute(tokens, Tensor([5, 0, 3, 1, 2, 4], ms.int32))
-    assert permuted.asnumpy()[:, 0].tolist() == [7, 1, 2, 2, 3, 1]
-    assert places.asnumpy().tolist() == [5, 0, 3, 1, 2, 4]
-
-
 @pytest.mark.parametrize("left_out", [0, 3])
 def test_what_experts_give_is_added_up_for_every_token(left_out: int) -> None:
     _, places = ops.moe_token_permute(Tensor(TOKENS), Tensor(EXPERTS))
@@ -70,18 +51,6 @@ def test_gradients_of_tokens_and_probabilities() -> None:
     np.testing.assert_allclose(of_tokens.asnumpy(), 2 * TOKENS * weight * PROBS.sum(1)[:, None], rtol=1e-5)
     expected = np.repeat((TOKENS**2 * weight).sum(1)[:, None], 2, 1)
     np.testing.assert_allclose(of_probs.asnumpy(), expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("call", [
-    lambda: ops.moe_token_permute(Tensor(TOKENS), Tensor(EXPERTS[:3])),
-    lambda: ops.moe_token_permute(Tensor(TOKENS), Tensor(PROBS)),
-    lambda: ops.moe_token_permute(Tensor(TOKENS), Tensor(EXPERTS), padded_mode=True),
-    lambda: ops.moe_token_unpermute(Tensor(TOKENS), Tensor(EXPERTS[:, 0]), Tensor(PROBS)),
-    lambda: ops.moe_token_unpermute(Tensor(TOKENS), Tensor(PROBS[:, 0])),
-])  # fmt: skip
-def test_tokens_that_do_not_fit_are_refused(call: Any) -> None:
-    with pytest.raises(MspcError, match="moe_token_"):
-        call()
 
 
 def test_profilers_say_that_they_note_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,15 +61,6 @@ def test_uniform_tensors_take_their_operands_by_name() -> None:
         ops.Zeros()(shape=(2, 3), kind=ms.float16)
 
 
-def test_auto_prefix_is_read_as_a_truth() -> None:
-    class Outer(nn.Cell):
-        def __init__(self, auto_prefix: Any) -> None:
-            super().__init__(auto_prefix=auto_prefix)
-            self.inner = nn.Dense(3, 2, has_bias=False)
-
-    assert [Outer(each).inner.weight.name for each in ("yes", 1, None)] == ["inner.weight", "inner.weight", "weight"]
-
-
 def test_cells_have_the_operator_cast() -> None:
     class Half(nn.Cell):
         def construct(self, x: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 import mspc
 from mspc import Tensor, nn, ops
-from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.ops import operations as P
 
 DRAWS = np.random.default_rng(6)
@@ -89,21 +87,3 @@ def test_names_of_the_files_of_functions() -> None:
     with pytest.raises(AttributeError):
         _ = ops.function.array_func.none_ext
     assert not hasattr(ops, "max_ext")
-
-
-MISTAKES = [
-    (lambda: P.Cross(1, 2), "Cross: too many positional arguments"),
-    (lambda: P.GLU(dim=1), "GLU: got an unexpected keyword argument 'dim'"),
-    (lambda: P.Einsum(), "Einsum: missing a required argument: 'equation'"),
-    (lambda: P.SearchSorted(mspc.float32)(Tensor(X), Tensor(X)),
-     "SearchSorted: dtype must be int32 or int64, not DType"),
-    (lambda: P.ResizeNearestNeighborV2(half_pixel_centers=True)(Tensor(IMAGES), (4, 4)),
-     "ResizeNearestNeighborV2: half_pixel_centers=True is not supported"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("wrong", "message"), MISTAKES, ids=range(len(MISTAKES)))
-def test_mistakes_are_named(wrong: Callable[[], Any], message: str) -> None:
-    with pytest.raises((ApiTypeError, ApiValueError)) as caught:
-        wrong()
-    assert caught.value.message == message

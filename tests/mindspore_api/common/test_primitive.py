@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 
 import mspc as ms
 from mspc import Tensor, ops
 from mspc.mindspore_api.ops.primitive import Primitive
-from mspc.ops.math.matmul import MatMul
 
 layout = ms.Layout((2, 2, 2), ("dp", "sp", "mp"))
-
-
-def test_ops_names_are_primitive_classes():
-    matmul = ops.MatMul(transpose_b=True)
-    assert isinstance(matmul, ops.MatMul)
-    assert isinstance(matmul, ops.Primitive)
-    assert matmul.op == MatMul(False, True)
-    assert matmul.transpose_b is True
-    assert (matmul.name, matmul.instance_name) == ("MatMul", "")
-    assert ops.MatMul is ops.MatMul
 
 
 def test_shard_keeps_tuples_and_layouts():
@@ -111,33 +99,6 @@ def test_unknown_attributes_and_operators_are_named():
         ops.MatMul().axis  # noqa: B018  # the access is what is tested
     with pytest.raises(TypeError, match="Primitive has no operator"):
         Primitive()
-
-
-def test_calls_outside_construct_run_at_once():
-    x = Tensor(np.arange(6).reshape(2, 3), ms.float32)
-    assert ops.MatMul(transpose_b=True)(x, x).array.tolist() == [[5, 14], [14, 50]]
-    assert ops.ReduceSum(keep_dims=True)(x, 1).array.tolist() == [[3], [12]]
-    assert ops.Reshape()(x, (3, -1)).shape == (3, 2)
-    assert ops.Cast()(x, ms.int32).dtype == ms.int32
-    assert ops.Add()(x, 1).dtype == ms.float32
-    assert ops.Add()(Tensor([1], ms.int32), 1.5).array.tolist() == [2.5]
-    a, b = ops.Split(1, 3)(x)[:2]
-    assert (a.array.tolist(), b.array.tolist()) == ([[0], [3]], [[1], [4]])
-    assert ops.Concat(1)((a, b)).array.tolist() == [[0, 1], [3, 4]]
-
-
-def test_eager_errors_name_the_users_line():
-    x = Tensor(np.ones((2, 3)), ms.float32)
-    with pytest.raises(ms.MspcError, match="MatMul") as caught:
-        ops.MatMul()(x, x)
-    assert caught.value.location.text.strip() == "ops.MatMul()(x, x)"
-
-
-def test_clip_by_global_norm_scales_all_alike():
-    a, b = ops.clip_by_global_norm([Tensor([3.0]), Tensor([4.0])], 1.0)
-    assert [round(t.item(), 6) for t in (a, b)] == [0.6, 0.8]
-    (c,) = ops.clip_by_global_norm([Tensor([0.5])], 1.0)
-    assert c.item() == 0.5
 
 
 def test_attributes_of_dumps():

@@ -135,21 +135,6 @@ def test_what_is_set_on_a_public_module_counts_until_it_is_deleted():
     assert not hasattr(behind, "fresh")
 
 
-@pytest.mark.parametrize("statement", [
-    "import mspc.runtime as found", "from mspc import runtime as found", "import mspc; found = mspc.runtime",
-    "import importlib; found = importlib.import_module('mspc.runtime')",
-])  # fmt: skip
-@pytest.mark.parametrize("ran", [False, True])
-def test_the_module_runtime_is_the_public_one_whatever_ran(statement, ran):
-    if ran:
-        importlib.import_module("mspc.runtime.executor")
-    namespace: dict[str, object] = {}
-    exec(statement, namespace)
-    found = namespace["found"]
-    assert found.set_memory.__module__ == "mspc.mindspore_api.runtime"
-    assert {"launch_blocking", "max_memory_allocated", "set_device", "set_memory"} < set(dir(found))
-
-
 @pytest.mark.parametrize("module", ["checks", "errors", "launch", "index", "setting", "state"])
 def test_what_no_script_imports_is_no_public_module(module):
     with pytest.raises(ModuleNotFoundError):

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import mspc as ms
@@ -12,28 +10,6 @@ from mspc import log, nn, ops
 from mspc.mindspore_api.communication.group import GlobalComm, require_init
 from mspc.mindspore_api.ops.own_operators import _get_cache_prim
 from mspc.mindspore_api.state import Session
-
-
-def test_a_symbol_keeps_what_it_is_told() -> None:
-    symbol = ms.Symbol(max=32, divisor=8, remainder=1, unique=True)
-    assert (symbol.max, symbol.min, symbol.divisor, symbol.remainder, symbol.unique) == (32, 1, 8, 1, True)
-    assert ms.Tensor(shape=(symbol, 2), dtype=ms.float32).shape == (-1, 2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"max": 1.5}, TypeError, "Symbol: max must be an integer, not 1.5"),
-        ({"min": True}, TypeError, "Symbol: min must be an integer, not True"),
-        ({"unique": 1}, TypeError, "Symbol: unique must be True or False, not 1"),
-        ({"min": 0}, ValueError, "Symbol: min must be at least 1, not 0"),
-        ({"divisor": -2}, ValueError, "Symbol: divisor must be at least 1, not -2"),
-        ({"divisor": 8, "remainder": 8}, ValueError, "Symbol: remainder must be from 0 to 7, not 8"),
-    ],
-)
-def test_a_symbol_refuses_the_rest(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        ms.Symbol(**arguments)
 
 
 def test_a_cell_takes_the_configuration_of_a_compile() -> None:

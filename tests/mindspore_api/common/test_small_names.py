@@ -38,26 +38,6 @@ def test_cells_of_arrays() -> None:
     assert nn.Dense(2, 3, has_bias=False).bias is None
 
 
-@pytest.mark.parametrize("axes", [0, 1, 2, (1, 0), ([0, 1], [1, 0])])
-def test_tensor_dot_is_that_of_numpy(axes: object) -> None:
-    near(ops.tensor_dot(X, X + 1, axes), np.tensordot(X.asnumpy(), X.asnumpy() + 1, axes))
-
-
-@pytest.mark.parametrize(
-    ("axes", "message"),
-    [
-        (3, "tensor_dot(): axes 3 is not from 0 to 2"),
-        ("a", "tensor_dot(): axes must be a number or a pair of lists, not 'a'"),
-        ((0, 2), "tensor_dot: axis 2 is out of range for 2 dimensions"),
-        (([0, 1], [0]), "tensor_dot(): dimensions (0, 1) of (2, 2) do not fit dimensions (0,) of (2, 2)"),
-    ],
-)
-def test_tensor_dot_refuses(axes: object, message: str) -> None:
-    with pytest.raises(MspcError) as refused:
-        ops.tensor_dot(X, X, axes)
-    assert refused.value.message == message
-
-
 def test_words_of_overflow() -> None:
     near(ops.FloatStatus()(X), [0.0])
     near(ops.FloatStatus()(Tensor([1.0, float("nan")], ms.float32)), [1.0])

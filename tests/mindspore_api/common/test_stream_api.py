@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 import mspc.dataset as ds
 from mspc import hal, runtime
-from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 
 
 def test_devices() -> None:
@@ -26,16 +22,3 @@ def test_settings_of_pipelines(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().err
     assert "set_iterator_mode() changes nothing here" in said
     assert "errors of pipelines name their stage always" in said
-
-
-MISTAKES: list[tuple[Callable[[], Any], str]] = [
-    (lambda: hal.device_count("TPU"), "device_count(): device_target must be 'CPU', 'GPU' or 'Ascend', not 'TPU'"),
-    (lambda: ds.config.set_debug_mode(True, [1]), "dataset.config.set_debug_mode: debug_hook_list is not supported"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("wrong", "message"), MISTAKES, ids=range(len(MISTAKES)))
-def test_mistakes_are_named(wrong: Callable[[], Any], message: str) -> None:
-    with pytest.raises((ApiRuntimeError, ApiTypeError, ApiValueError)) as caught:
-        wrong()
-    assert caught.value.message == message

@@ -14,20 +14,6 @@ def endless():
     return ((i,) for i in itertools.count())
 
 
-class Restarting:
-    """An iterator that its `__iter__` starts again, as MindSpore's documentation has it."""
-
-    def __iter__(self):
-        self.next = 0
-        return self
-
-    def __next__(self):
-        self.next += 1
-        if self.next > 3:
-            raise StopIteration
-        return (self.next,)
-
-
 @pytest.mark.parametrize(
     ("steps", "rows"),
     [
@@ -73,11 +59,6 @@ def test_an_iterator_is_good_for_one_epoch(source, steps):
 def test_a_repeated_iterator_is_no_half_epoch():
     with pytest.raises(RuntimeError, match="cannot be read for a second epoch"):
         first(ds.GeneratorDataset(iter([(1,)]), ["x"]).repeat(2))
-
-
-def test_an_iterator_that_starts_again_is_good_for_more():
-    dataset = ds.GeneratorDataset(Restarting(), ["x"])
-    assert [first(dataset), first(dataset)] == [[1, 2, 3], [1, 2, 3]]
 
 
 def test_a_function_that_gives_the_same_iterator_again():

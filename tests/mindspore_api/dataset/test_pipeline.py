@@ -32,26 +32,6 @@ def numbers(n=6):
     return ds.GeneratorDataset(lambda: ((i,) for i in range(n)), ["x"])
 
 
-def test_sources():
-    assert first(numbers(3)) == [0, 1, 2]
-    assert first(ds.GeneratorDataset([10, 20], "x", shuffle=False)) == [10, 20]
-    assert first(ds.GeneratorDataset(iter([(1,), (2,)]), ["x"])) == [1, 2]
-    assert first(ds.GeneratorDataset(Items(), ["a", "b"], shuffle=False)) == [0, 1, 2, 3, 4, 5]
-    assert first(ds.GeneratorDataset(Items(), ["a", "b"], sampler=[3, 1])) == [3, 1]
-    assert first(ds.NumpySlicesDataset(np.arange(3), "x", shuffle=False)) == [0, 1, 2]
-    by_name = ds.NumpySlicesDataset({"a": [1, 2], "b": [3.0, 4.0]}, shuffle=False)
-    assert list(by_name.create_dict_iterator(output_numpy=True))[1] == {"a": 2, "b": 4.0}
-
-
-def test_rows_are_tensors_and_generators_start_anew():
-    dataset = numbers(2)
-    for _ in range(2):
-        (a,), (b,) = list(dataset)
-        assert isinstance(a, ms.Tensor)
-        assert (a.item(), b.item()) == (0, 1)
-    assert [row["x"].item() for row in dataset.create_dict_iterator()] == [0, 1]
-
-
 def test_column_types_convert():
     dataset = ds.GeneratorDataset(Items(), ["a", "b"], [ms.float16, ms.int32], shuffle=False)
     assert dataset.output_types() == [np.float16, np.int32]
@@ -66,32 +46,6 @@ def test_shapes_of_all_rows():
     mixed = ds.GeneratorDataset([np.zeros(2), np.zeros((2, 2))], ["a"], shuffle=False)
     with pytest.raises(ValueError, match=r"column 'a' have shapes \[\(2,\), \(2, 2\)\]: no common one"):
         mixed.output_shapes(True)
-
-
-def test_map_style_sources_are_shuffled_anew_each_epoch_and_alike_everywhere():
-    def epochs():
-        ms.set_seed(4)
-        dataset = ds.GeneratorDataset(Items(), ["a", "b"])
-        return first(dataset), first(dataset)
-
-    one, two = epochs()
-    assert sorted(one) == sorted(two) == [0, 1, 2, 3, 4, 5]
-    assert one != two
-    assert epochs() == (one, two)
-
-
-def test_shards_divide_the_rows():
-    shards = [
-        ds.GeneratorDataset(Items(), ["a", "b"], shuffle=False, num_shards=4, shard_id=i) for i in range(4)
-    ]
-    assert [first(s) for s in shards] == [[0, 4], [1, 5], [2, 0], [3, 1]]
-    mixed = []
-    for i in range(2):
-        ms.set_seed(1)
-        mixed += first(ds.NumpySlicesDataset(np.arange(8), "x", num_shards=2, shard_id=i))
-    assert sorted(mixed) == list(range(8))
-    streamed = ds.GeneratorDataset(lambda: range(5), ["x"], num_shards=2, shard_id=1)
-    assert (first(streamed), streamed.get_dataset_size()) == ([1, 3], 2)
 
 
 def test_batches():
@@ -119,63 +73,6 @@ def test_map_takes_and_gives_columns():
     assert positional.output_types()[0] == np.int32
     chosen = dataset.project(["b", "a"]).rename("b", "label")
     assert chosen.column_names == ["label", "a"]
-
-
-def test_shuffle_draws_from_its_window():
-    ms.set_seed(2)
-    dataset = numbers(20).shuffle(4)
-    one, two = first(dataset), first(dataset)
-    assert sorted(one) == list(range(20))
-    assert one != two != list(range(20))
-    assert all(value <= place + 4 for place, value in enumerate(one))
-
-
-def test_columns_can_be_chosen_when_read():
-    rows = ds.GeneratorDataset(Items(), ["a", "b"], shuffle=False).create_tuple_iterator(columns=["b"])
-    assert next(rows)[0].shape == (2,)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: ds.GeneratorDataset(3, ["x"]), TypeError, "GeneratorDataset: source int gives no rows"),
-        (lambda: ds.GeneratorDataset([1]), ValueError, "GeneratorDataset: column_names is missing"),
-        (
-            lambda: first(ds.GeneratorDataset([(1, 2)], ["x"])),
-            ValueError,
-            "GeneratorDataset: a row has 2 columns, column_names has 1",
-        ),
-        (lambda: numbers().batch(0), ValueError, "batch: batch_size 0 must be at least 1"),
-        (lambda: numbers().map(3), TypeError, "map: 3 is no operation"),
-        (lambda: numbers().map(len, "y"), ValueError, "there is no column 'y'; there are 'x'"),
-        (lambda: len(numbers().repeat()), ValueError, "a data set that is repeated for ever has no size"),
-        (
-            lambda: first(ds.GeneratorDataset(lambda: iter([np.ones(1), np.ones(2)]), ["x"]).batch(2)),
-            ValueError,
-            "batch: rows of column 'x' have different shapes: (1,), (2,)",
-        ),
-        (
-            lambda: ds.NumpySlicesDataset(([1], [1, 2])),
-            ValueError,
-            "NumpySlicesDataset: the columns have different lengths",
-        ),
-        (
-            lambda: ds.GeneratorDataset([1], "x", num_shards=2, shard_id=2),
-            ValueError,
-            "GeneratorDataset: shard_id 2 must be below num_shards 2",
-        ),
-        (
-            lambda: ds.MnistDataset("none", "training"),
-            ValueError,
-            "MnistDataset: usage 'training' is not 'train', ",
-        ),
-        (lambda: ds.vision.Normalize((0.1,), (0.0,)), ValueError, "Normalize: std (0.0,) must be positive"),
-    ],
-)
-def test_wrong_arguments_are_named(call, error, message):
-    with pytest.raises(error) as caught:
-        call()
-    assert caught.value.message.startswith(message)
 
 
 def write_idx(path, array, compressed=False):
@@ -285,18 +182,6 @@ def counted(rows, size=1):
         return ((np.full(size, 100 * calls[-1] + i, np.int64),) for i in range(rows))
 
     return ds.GeneratorDataset(source, ["x"]), calls
-
-
-def test_a_function_is_not_run_once_more_to_be_counted():
-    dataset, calls = counted(3)
-    batches = dataset.batch(2, drop_remainder=False)
-    assert [batches.get_dataset_size(), dataset.get_dataset_size(), len(dataset)] == [2, 3, 3]
-    assert calls == [0]
-    assert first(dataset) == [[0], [1], [2]]
-    assert calls == [0]
-    assert first(dataset) == [[100], [101], [102]]
-    assert dataset.get_dataset_size() == 3
-    assert calls == [0, 1]
 
 
 def test_an_iterator_can_be_counted_and_read():

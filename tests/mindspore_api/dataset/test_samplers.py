@@ -9,7 +9,6 @@ import pytest
 
 import mspc as ms
 from mspc import dataset as ds
-from mspc.ir.diagnostics import MspcError
 
 
 def epochs(sampler: Any, rows: int = 10, count: int = 2, **options: Any) -> list[list[int]]:
@@ -45,18 +44,6 @@ def test_one_seed_gives_one_order() -> None:
         return epochs(ds.RandomSampler())
 
     assert order(3) == order(3) != order(4)
-
-
-@pytest.mark.parametrize("shuffle", [False, True, ds.Shuffle.GLOBAL])
-@pytest.mark.parametrize("shards", [1, 3, 4, 10, 13])
-def test_shards_are_all_rows(shards: int, shuffle: Any) -> None:
-    found = [epochs(ds.DistributedSampler(shards, i, shuffle))[1] for i in range(shards)]
-    assert {len(shard) for shard in found} == {-(-10 // shards)}
-    assert sorted({row for shard in found for row in shard}) == list(range(10))
-    interleaved = [shard[i] for i in range(len(found[0])) for shard in found]
-    assert sorted(interleaved[:10]) == list(range(10))
-    given = [epochs(None, shuffle=shuffle, num_shards=shards, shard_id=i)[1] for i in range(shards)]
-    assert given == found
 
 
 def test_a_sampler_chooses_from_its_childs() -> None:
@@ -105,39 +92,3 @@ def test_samplers_of_the_user_have_children_and_are_children(sampler: Any, child
     outside.add_child(ds.IterSampler([1, 2]))
     with pytest.raises(ValueError, match="gives row 9, but the data set has 2 rows"):
         epochs(outside)
-
-
-@pytest.mark.parametrize(
-    ("make", "kind", "message"),
-    [
-        (lambda: ds.DistributedSampler(2, 2), RuntimeError, "DistributedSampler: shard_id 2 must be below num_shards"),
-        (lambda: ds.DistributedSampler("2", 0), TypeError, "DistributedSampler: num_shards must be an integer, not '2"),
-        (lambda: ds.DistributedSampler(0, 0), ValueError, "DistributedSampler: num_shards 0 must be at least 1"),
-        (lambda: ds.DistributedSampler(2, 0, "yes"), TypeError, "DistributedSampler: shuffle must be True, False or"),
-        (lambda: ds.RandomSampler(1), TypeError, "RandomSampler: replacement must be True or False, not 1"),
-        (lambda: ds.RandomSampler(shuffle=ds.Shuffle.FILES), RuntimeError, "RandomSampler: files is not supported"),
-        (lambda: ds.RandomSampler(num_samples=-1), ValueError, "RandomSampler: num_samples -1 must be at least 0"),
-        (lambda: ds.SubsetSampler(["a"]), TypeError, "SubsetSampler: an index must be an integer, not 'a'"),
-        (lambda: epochs(ds.SubsetSampler([10])), ValueError, "SubsetSampler: index 10 is not below the 10 rows"),
-        (lambda: epochs(ds.SequentialSampler(10)), ValueError, "SequentialSampler: start_index 10 is not below the 10"),
-        (lambda: epochs(ds.IterSampler([11])), ValueError, "the sampler gives row 11, but the data set has 10 rows"),
-        (lambda: epochs(ds.IterSampler([1.5])), TypeError, "the sampler gives 1.5, which is no number of a row"),
-        (lambda: epochs("all"), TypeError, "NumpySlicesDataset: sampler 'all' is no sampler"),
-        (lambda: epochs([1], shuffle=True), RuntimeError, "NumpySlicesDataset: sampler and shuffle are both given"),
-        (lambda: epochs([1], num_shards=1, shard_id=0), RuntimeError, "NumpySlicesDataset: sampler and num_shards are"),
-        (lambda: epochs(ds.RandomSampler(), num_samples=1), ValueError, "NumpySlicesDataset: sampler and num_samples"),
-        (lambda: epochs(None, num_shards=2), RuntimeError, "NumpySlicesDataset: num_shards is given, but shard_id is "
-         "not"),
-        (lambda: epochs(None, shard_id=1), RuntimeError, "NumpySlicesDataset: shard_id is given, but num_shards is no"),
-        (lambda: epochs(None, num_shards=2, shard_id=2), ValueError, "NumpySlicesDataset: shard_id 2 must be below "),
-        (lambda: ds.GeneratorDataset([1], "x", batch_sampler=[[0]]), ValueError,
-         "GeneratorDataset: batch_sampler is not supported"),
-    ],
-)  # fmt: skip
-def test_what_is_refused(make: Any, kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind) as caught:
-        make()
-    assert isinstance(caught.value, MspcError)
-    assert caught.value.message.startswith(message)
-    assert caught.value.location is not None
-    assert "test_samplers.py" in caught.value.location.file

@@ -40,12 +40,3 @@ def test_a_transposed_convolution_is_padded_by_its_third_argument() -> None:
     x, weight = (Tensor(np.ones((1, 1, n, n), np.float32)) for n in (2, 3))
     found = convolution(x, weight, (1, 1, 4, 4))
     np.testing.assert_array_equal(found.asnumpy()[0, 0], [[1, 1, 2, 1], [1, 1, 2, 1], [2, 2, 4, 2], [1, 1, 2, 1]])
-
-
-def test_settings_are_asked_by_name() -> None:
-    assert ms.get_auto_parallel_context(attr_key="gradients_mean") is False
-
-
-def test_nothing_is_done_in_place(capsys: pytest.CaptureFixture[str]) -> None:
-    mint.nn.SiLU(inplace=True)
-    assert "SiLU(inplace=True) does not change its input: use its result" in capsys.readouterr().err

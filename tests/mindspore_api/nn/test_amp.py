@@ -17,7 +17,6 @@ from mspc.ir.graph import Graph, Node
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType
 from mspc.mindspore_api.context import set_context
-from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.passes.base import parse_passes, run_passes
 
 X, Y = floats(3, 8, 16), floats(4, 8, 8)
@@ -391,44 +390,6 @@ def test_keep_batchnorm_fp32_replaces_the_levels() -> None:
     graph = traced(step.network, (8, 16))
     norms = [[str(t.dtype) for t in n.type.elements] for n in graph.nodes if n.op.name == "LayerNorm"]
     assert norms == [["Float16", "Float32", "Float32"]] * len(norms) != []
-
-
-MISTAKES = [
-    (lambda: Model(Net(), amp_level="O4"),
-     "Model: level 'O4' is not one of 'O0', 'O1', 'O2', 'O3', 'auto'"),
-    (lambda: Model(Net(), amp_level="O2"), "Model: amp_level needs an optimizer"),
-    (lambda: Model(Net(), loss_scale_manager=dynamic(2.0)), "Model: loss_scale_manager needs an optimizer"),
-    (lambda: train_cell("O2", keep_batchnorm_fp32=1),
-     "build_train_network: keep_batchnorm_fp32 must be True or False, not 1"),
-    (lambda: train_cell("O2", loss_scale_manager=3),
-     "build_train_network: loss_scale_manager must be a LossScaleManager, not int"),
-    (lambda: train_cell("O2", scale=3), "build_train_network has no argument 'scale'; it takes cast_model_type, "
-                                        "keep_batchnorm_fp32, loss_scale_manager"),
-    (lambda: amp.auto_mixed_precision(Net(), "O2", mspc.float32),
-     "auto_mixed_precision: Float32 is neither Float16 nor BFloat16"),
-    (lambda: amp.auto_mixed_precision(Net(), "O2", "half"), "auto_mixed_precision: 'half' is no element type"),
-    (lambda: amp.auto_mixed_precision(3, "O2"), "auto_mixed_precision: network must be a Cell, not int"),
-    (lambda: amp.custom_mixed_precision(Net()),
-     "custom_mixed_precision takes a white_list or a black_list, and not both"),
-    (lambda: Net().to_float(mspc.int32), "to_float: Int32 is none of Float16, BFloat16, Float32"),
-    (lambda: amp.DynamicLossScaleManager(0.5), "DynamicLossScaleManager: init_loss_scale 0.5 must be at least 1"),
-    (lambda: amp.DynamicLossScaleManager(scale_window=0), "DynamicLossScaleManager: scale_window 0 must be at least 1"),
-    (lambda: nn.TrainOneStepWithLossScaleCell(Net(), nn.SGD(Net().trainable_params()), 4.0),
-     "TrainOneStepWithLossScaleCell: scale_sense must be a Cell or a Tensor, not float"),
-    (lambda: nn.TrainOneStepWithLossScaleCell(Net(), nn.SGD(Net().trainable_params()), Tensor([1.0, 2.0])),
-     "TrainOneStepWithLossScaleCell: scale_sense must be a scalar, not of shape (2,)"),
-    (lambda: set_context(gpu_config={"matmul_allow_tf32": 1}),
-     "gpu_config['matmul_allow_tf32'] must be True or False, not 1"),
-    (lambda: set_context(gpu_config={"tf32": True}), "gpu_config has no entry 'tf32'; it takes matmul_allow_tf32, "
-     "conv_allow_tf32, conv_fprop_algo, conv_dgrad_algo, conv_wgrad_algo"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("wrong", "message"), MISTAKES, ids=range(len(MISTAKES)))
-def test_mistakes_are_named(wrong: Any, message: str) -> None:
-    with pytest.raises((ApiTypeError, ApiValueError)) as caught:
-        wrong()
-    assert caught.value.message == message
 
 
 @pytest.mark.parametrize("spread", SPREAD, ids=lambda s: s.get("mode", "one"))

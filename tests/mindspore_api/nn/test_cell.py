@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import mspc as ms
-from mspc import Parameter, ParameterTuple, Tensor, nn, ops
-from mspc.mindspore_api import call_handler
+from mspc import Parameter, Tensor, nn, ops
 
 
 def weight(name=None):
@@ -35,69 +34,6 @@ class Holder(nn.Cell):
 
 def names(cell):
     return [p.name for p in cell.get_parameters()]
-
-
-def test_names_are_given_ones_and_paths_of_attributes():
-    net = Net()
-    assert names(net) == ["w", "other", "dense.weight", "dense.bias"]
-    outer = Holder(net)
-    assert names(outer) == ["net.weight", "net.other", "net.dense.weight", "net.dense.bias"]
-    assert names(Holder(outer)) == [
-        "net.net.weight",
-        "net.net.other",
-        "net.net.dense.weight",
-        "net.net.dense.bias",
-    ]
-
-
-def test_cells_in_lists_are_named_by_number():
-    class Block(nn.Cell):
-        def __init__(self, i):
-            super().__init__()
-            self.wq = weight(f"l{i}.wq")
-
-    class Tower(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.blocks = nn.CellList([Block(i) for i in range(2)])
-
-    assert names(Holder(Tower())) == ["net.blocks.0.wq", "net.blocks.1.wq"]
-
-
-def test_optimizer_states_are_named_before_wrapping():
-    net = Net()
-    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-    step = nn.TrainOneStepCell(Holder(net), optimizer)
-    assert names(step) == [
-        "net.weight", "net.other", "net.dense.weight", "net.dense.bias", "global_step", "learning_rate",
-        "momentum",
-        "moments.w", "moments.other", "moments.dense.weight", "moments.dense.bias",
-    ]  # fmt: skip
-
-
-def test_wrapping_for_training_keeps_names():
-    net = Net()
-    nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params()))
-    assert names(net) == ["w", "other", "dense.weight", "dense.bias"]
-
-
-def test_a_second_holder_renames_from_the_start():
-    net = Net()
-    Holder(net)
-    assert names(Holder(net))[0] == "net.weight"
-
-
-def test_lists_of_parameters_are_collected():
-    class Lists(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.w = [weight(f"w{i}") for i in range(2)]
-            self.w0, self.w1 = self.w
-            self.pair = ParameterTuple([weight("a"), weight("b")])
-            self.free = [weight()]
-
-    assert names(Lists()) == ["w0", "w1", "a", "b", "free.0"]
-    assert names(Holder(Lists())) == ["net.w0", "net.w1", "net.a", "net.b", "net.free.0"]
 
 
 def test_a_shared_parameter_counts_once_and_keeps_its_first_path():
@@ -153,21 +89,6 @@ def test_looking_around():
     assert [p.name for p in outer.untrainable_params()] == ["net.weight"]
     assert len(outer.trainable_params()) == 3
     assert list(filter(lambda p: p.requires_grad, outer.get_parameters())) == outer.trainable_params()
-
-
-def test_operators_take_the_name_of_their_attribute():
-    net = Net()
-    assert net.matmul.instance_name == "matmul"
-    assert net.dense.matmul.instance_name == "matmul"
-
-
-def test_set_train_reaches_all():
-    net = Holder(Net()).set_train()
-    assert all(cell.training for _, cell in net.cells_and_names())
-    net.set_train(False)
-    assert not net.net.dense.training
-    with pytest.raises(TypeError, match="set_train: mode must be True or False, not 1"):
-        net.set_train(1)
 
 
 def test_flags():
@@ -273,27 +194,6 @@ def test_repr_shows_the_tree():
     )
 
 
-def test_a_called_cell_reaches_the_launcher_with_positional_arguments():
-    class Recorder:
-        def call(self, target, args):
-            self.seen = target, args
-            return Tensor(0.0)
-
-    class Two(nn.Cell):
-        def construct(self, x, y, scale=2):
-            return x * y * scale
-
-    recorder = Recorder()
-    call_handler.install(recorder)
-    net, x, y = Two(), Tensor(1.0), Tensor(2.0)
-    net(x, y)
-    assert recorder.seen[1] == (x, y)
-    net(y=y, x=x)
-    assert recorder.seen == (net, (x, y, 2))
-    with pytest.raises(TypeError, match="missing a required argument: 'x'"):
-        net(y=y)
-
-
 def test_wrappers_check_their_parts():
     with pytest.raises(TypeError, match="TrainOneStepCell: network must be a Cell, not int"):
         nn.TrainOneStepCell(3, nn.SGD([weight("w")]))
@@ -321,37 +221,6 @@ class Own(nn.Cell):
         self.w = Parameter(Tensor(np.ones(2, np.float32)), "a.given.name")
 
 
-class Holding(nn.Cell):
-    def __init__(self, network: nn.Cell, auto_prefix: bool = True) -> None:
-        super().__init__(auto_prefix)
-        self.network = network
-
-
-class Tuple(nn.Cell):
-    def __init__(self) -> None:
-        super().__init__()
-        self.both = ParameterTuple((Parameter(Tensor([1.0]), "p0"), Parameter(Tensor([1.0]), "p1")))
-
-
-NAMED = {
-    "by itself": (Own(), ["a.given.name"]),
-    "in another": (Holding(Own()), ["network.w"]),
-    "in two": (Holding(Holding(Own())), ["network.network.w"]),
-    "in a cell that leaves names": (Holding(Own(), auto_prefix=False), ["a.given.name"]),
-    "below a cell that leaves names": (Holding(Holding(Own(), auto_prefix=False)), ["network.network.w"]),
-    "above a cell that leaves names": (Holding(Holding(Own()), auto_prefix=False), ["network.w"]),
-    "a cell that leaves names, held": (Holding(Own(auto_prefix=False)), ["network.w"]),
-    "in a sequence": (Holding(nn.SequentialCell(Own(), Holding(Own()))), ["network.0.w", "network.1.network.w"]),
-    "in a tuple": (Holding(Tuple()), ["network.p0", "network.p1"]),
-}
-
-
-@pytest.mark.parametrize(("cell", "names"), NAMED.values(), ids=NAMED)
-def test_parameters_are_called_by_the_attributes_that_lead_to_them(cell: nn.Cell, names: list[str]) -> None:
-    """Read from MindSpore 2.10.0."""
-    assert [parameter.name for parameter in cell.get_parameters()] == names
-
-
 def test_cells_added_to_a_list_are_called_as_mindspore_calls_them() -> None:
     """MindSpore 2.10 gives these names: the second cell's begin as the first one's, up to its last own number."""
     plain, nested = nn.CellList(), nn.CellList()
@@ -370,31 +239,10 @@ def test_cells_added_to_a_list_are_called_as_mindspore_calls_them() -> None:
     assert [p.name for p in pairs.get_parameters()] == ["0.0.0.weight", "0.0.1.0.0.weight"]
 
 
-def test_a_parameter_that_replaces_another_has_its_place() -> None:
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.dense = nn.Dense(2, 2)
-            self.dense.weight = Parameter(Tensor(np.ones((2, 2), np.float32)), name="own")
-
-    assert [p.name for p in Net().get_parameters()] == ["own", "dense.bias"]
-
-
 def test_a_batch_norm_of_volumes_holds_its_parameters_in_a_cell_as_in_mindspore() -> None:
     found = nn.SequentialCell(nn.BatchNorm3d(4))
     names = ("moving_mean", "moving_variance", "gamma", "beta")
     assert [p.name for p in found.get_parameters()] == [f"0.bn2d.{name}" for name in names]
-
-
-def test_a_function_has_no_name_of_a_cell() -> None:
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.activation, self.own = ops.tanh, ops.Tanh()
-
-    net = Net()
-    assert (net.activation.instance_name, net.own.instance_name) == ("", "own")
-    assert ops.tanh is net.activation
 
 
 class Converts(nn.Cell):

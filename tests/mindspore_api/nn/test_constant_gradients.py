@@ -92,15 +92,3 @@ def test_data_parallel_ranks_add_constants_too(name: str) -> None:
         start = many.start[parameter]
         expected = sum(start - half.states[0][parameter] for half in halves)
         np.testing.assert_allclose(start - many.states[0][parameter], expected, 1e-4, 1e-5)
-
-
-@pytest.mark.parametrize("operator", [ops.Unstack(0), ops.Split(0, 1), ops.Split(1, 1)])
-def test_a_tuple_of_one_element(operator: Any) -> None:
-    class First(nn.Cell):
-        def construct(self, x: Any) -> Any:
-            return operator(x)[0]
-
-    rows = floats(3, 1, 4)
-    training = Training(First(), [rows.shape], 2, "semi_auto_parallel")
-    (found,) = training.run([[rows]])
-    np.testing.assert_array_equal(np.ravel(found), np.ravel(rows))

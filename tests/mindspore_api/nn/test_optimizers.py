@@ -73,22 +73,6 @@ def test_lamb_moves_a_parameter_of_zeros():
     np.testing.assert_allclose(w.asnumpy(), -0.5 * np.sign(GRADS[0]), rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda p: nn.Adagrad(p, -1.0), "Adagrad: accum -1.0 must be at least 0"),
-        (lambda p: nn.Adagrad(p, update_slots=1), "Adagrad: update_slots must be True or False, not 1"),
-        (lambda p: nn.RMSProp(p, centered=1), "RMSProp: centered must be True or False, not 1"),
-        (lambda p: nn.RMSProp(p, epsilon=0.0), "RMSProp: epsilon 0.0 must be above 0"),
-        (lambda p: nn.FTRL(p, lr_power=0.5), "FTRL: lr_power 0.5 must be a number of at most 0"),
-        (lambda p: nn.Lamb(p, 0.1, beta1=1.0), "Lamb: beta1 1.0 must be between 0 and 1"),
-    ],
-)
-def test_adaptive_optimizers_refuse(make, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        make([Parameter(Tensor(START), "w")])
-
-
 def test_learning_rates_as_a_list_hold_the_last():
     found, optimizer = run(lambda p: nn.SGD(p, [0.4, 0.2, 0.1]))
     rates = np.array([0.4, 0.2, 0.1, 0.1])
@@ -124,52 +108,6 @@ def test_dynamic_rates():
     assert nn.warmup_lr(0.1, 4, 2, 2) == [0.0, 0.0, 0.05, 0.05]
     with pytest.raises(ValueError, match="2 milestones, 1 learning rates"):
         nn.piecewise_constant_lr([2, 4], [0.1])
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda w: nn.Momentum([], 0.1, 0.9), ValueError, "Momentum: the list of parameters is empty"),
-        (
-            lambda w: nn.Momentum(w, 0.1, 0.9),
-            TypeError,
-            "Momentum: params must be a list of Parameters, not Parameter",
-        ),
-        (
-            lambda w: nn.Momentum([w], -0.1, 0.9),
-            ValueError,
-            "Momentum: learning_rate -0.1 must be at least 0",
-        ),
-        (lambda w: nn.Momentum([w], 0.1, "x"), TypeError, "Momentum: momentum must be a number, not 'x'"),
-        (
-            lambda w: nn.Momentum([w, w], 0.1, 0.9),
-            ValueError,
-            "Momentum: a parameter is twice in the list",
-        ),
-        (
-            lambda w: nn.Momentum([w], 0.1, 0.9, loss_scale=0),
-            ValueError,
-            "Momentum: loss_scale 0 must be above 0",
-        ),
-        (
-            lambda w: nn.SGD([w], nesterov=True),
-            ValueError,
-            "SGD: nesterov needs a momentum above 0 and no dampening",
-        ),
-        (
-            lambda w: nn.SGD([{"parms": [w]}]),
-            ValueError,
-            "SGD: a group has no entry 'parms'; it takes params, lr, ",
-        ),
-        (lambda w: nn.SGD([w, {"params": []}]), TypeError, "SGD: params mixes Parameters and groups"),
-        (lambda w: nn.Adam([w], beta1=1.0), ValueError, "Adam: beta1 1.0 must be between 0 and 1"),
-        (lambda w: nn.Adam([w], amsgrad=True), TypeError, "Adam has no argument 'amsgrad'"),
-    ],
-)
-def test_wrong_arguments_are_named(make, error, message):
-    with pytest.raises(error) as caught:
-        make(Parameter(Tensor([1.0]), "w"))
-    assert caught.value.message.startswith(message)
 
 
 def test_a_gradient_too_few_is_an_error():

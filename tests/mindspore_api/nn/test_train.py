@@ -50,27 +50,6 @@ def model(**settings):
     return net, Model(net, nn.MSELoss(), nn.Momentum(net.trainable_params(), 0.1, 0.9), **settings)
 
 
-def test_losses_are_printed_as_mindspore_does(capsys):
-    call_handler.install(Losses())
-    model()[1].train(2, data(), callbacks=[LossMonitor()], dataset_sink_mode=False)
-    assert capsys.readouterr().out.splitlines() == [
-        "epoch: 1 step: 1, loss is 1.0",
-        "epoch: 1 step: 2, loss is 0.5",
-        "epoch: 1 step: 3, loss is 0.33333334",
-        "epoch: 2 step: 1, loss is 0.25",
-        "epoch: 2 step: 2, loss is 0.2",
-        "epoch: 2 step: 3, loss is 0.16666667",
-    ]
-
-
-def test_every_second_loss(capsys):
-    call_handler.install(Losses())
-    model()[1].train(2, data(), LossMonitor(2))
-    assert [line[:16] for line in capsys.readouterr().out.splitlines()] == [
-        "epoch: 1 step: 2", "epoch: 2 step: 1", "epoch: 2 step: 3",
-    ]  # fmt: skip
-
-
 def test_the_step_is_built_from_network_loss_and_optimizer():
     recorder = Losses()
     call_handler.install(recorder)
@@ -84,14 +63,6 @@ def test_the_step_is_built_from_network_loss_and_optimizer():
     assert [a.array[0, 0] for a in args] == [0, 0]
     assert recorder.calls[1][1][0].array[0, 0] == 1
     assert [p.name for p in net.get_parameters()] == ["w"]
-
-
-def test_without_loss_or_optimizer_the_network_is_called():
-    recorder = Losses()
-    call_handler.install(recorder)
-    step = nn.ReLU()
-    Model(step).train(1, data(1))
-    assert recorder.calls[0][0] is step
 
 
 def test_auto_parallel_networks_stay_outermost():
@@ -170,62 +141,3 @@ def test_checkpoints_fit_wrapped_and_bare_networks(tmp_path):
     assert wrapped.net.w.asnumpy().tolist() == [[3, 4]]
     assert ms.load_param_into_net(bare, {"net.w": Tensor([[5.0, 6.0]])}) == ([], [])
     assert bare.w.asnumpy().tolist() == [[5, 6]]
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"w": Tensor([1.0])}, "load_param_into_net: parameter 'w' has shape (1, 2), the checkpoint (1,)"),
-        ({"w": Tensor([[1, 2]])}, "load_param_into_net: parameter 'w' is Float32, in the checkpoint Int64"),
-    ],
-)
-def test_what_does_not_fit_is_named(values, message):
-    with pytest.raises(ValueError, match="load_param_into_net") as caught:
-        ms.load_param_into_net(Net(), values)
-    assert caught.value.message == message
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: Model(3), TypeError, "Model: network must be a Cell, not int"),
-        (
-            lambda: Model(nn.ReLU(), metrics={"acuracy"}),
-            ValueError,
-            "unknown metric 'acuracy'; known are accuracy, ",
-        ),
-        (
-            lambda: Model(nn.ReLU(), amp_level="O2"),
-            ValueError,
-            "Model: amp_level needs an optimizer",
-        ),
-        (lambda: Model(nn.ReLU(), net=1), ValueError, "Model has no argument 'net'"),
-        (
-            lambda: Model(nn.ReLU()).train(0, data()),
-            ValueError,
-            "Model.train: epoch 0 must be a positive integer",
-        ),
-        (lambda: Model(nn.ReLU()).train(1, data(0)), ValueError, "Model.train: the data set has no batch"),
-        (lambda: Model(nn.ReLU()).train(1, data(), [3]), TypeError, "callbacks takes Callbacks, not int"),
-        (
-            lambda: LossMonitor(-1),
-            ValueError,
-            "LossMonitor: per_print_times -1 must be an integer, 0 or more",
-        ),
-        (
-            lambda: ModelCheckpoint("a/b"),
-            ValueError,
-            "ModelCheckpoint: prefix 'a/b' must be a string without '/'",
-        ),
-        (
-            lambda: CheckpointConfig(0),
-            ValueError,
-            "CheckpointConfig: save_checkpoint_steps or save_checkpoint_seconds ",
-        ),
-    ],
-)
-def test_wrong_arguments_are_named(call, error, message):
-    call_handler.install(Losses())
-    with pytest.raises(error) as caught:
-        call()
-    assert caught.value.message.startswith(message)

@@ -106,18 +106,3 @@ def test_no_summary_is_written(capsys: Any, tmp_path: Any) -> None:
     model().train(1, data(), train.SummaryCollector(str(tmp_path / "s"), collect_freq=1))
     assert capsys.readouterr().err.startswith(f"warning: SummaryCollector('{tmp_path}/s') writes nothing here; ")
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: train.LearningRateScheduler(0.1), TypeError, "LearningRateScheduler: learning_rate_function must"),
-        (lambda: train.TimeMonitor(0), ValueError, "TimeMonitor: data_size 0 must be a positive integer"),
-        (lambda: train.TimeMonitor(data_time=1), TypeError, "TimeMonitor: data_time must be True or False, not 1"),
-        (lambda: train.RunContext(3), TypeError, "RunContext takes a dict, not int"),
-    ],
-)
-def test_wrong_arguments_are_named(call: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error) as caught:
-        call()
-    assert caught.value.message.startswith(message)

@@ -74,16 +74,6 @@ def test_several_labels_at_once_are_judged_per_sample() -> None:
     assert fed(train.Accuracy("multilabel"), MANY, MANY_TRUE).eval() == sk.accuracy_score(MANY_TRUE, MANY)
 
 
-def test_classes_of_pixels_count_one_by_one() -> None:
-    scores = DRAW.standard_normal((15, 4, 2, 3)).astype(np.float32)
-    pixels = DRAW.integers(0, 4, (15, 2, 3))
-    flat, chosen = pixels.reshape(-1), scores.argmax(1).reshape(-1)
-    assert fed(train.Accuracy(), scores, pixels).eval() == sk.accuracy_score(flat, chosen)
-    rows = np.moveaxis(scores, 1, -1).reshape(-1, 4)
-    top = sk.top_k_accuracy_score(flat, rows, k=2, labels=range(4))
-    assert fed(train.TopKCategoricalAccuracy(2), scores, pixels).eval() == top
-
-
 def test_of_equal_scores_the_first_class_is_the_likeliest() -> None:
     assert train.Top1CategoricalAccuracy()(Tensor(np.ones((2, 3), np.float32)), Tensor([0, 1])) == 0.5
 
@@ -96,13 +86,6 @@ def test_errors_are_means_over_rows(made: Any, judge: str) -> None:
     assert metric.eval() == pytest.approx(getattr(sk, judge)(truth.astype(float), guesses.astype(float)), rel=1e-12)
     wide = made()(np.array([[1, 2], [3, 4]], np.uint8), np.array([[2, 2], [3, 6]], np.uint8))  # a sum per row
     assert wide == {"mean_squared_error": 2.5, "mean_absolute_error": 1.5}[judge]
-
-
-def test_losses_of_batches_are_averaged() -> None:
-    metric = train.Loss()
-    for loss in (Tensor(1.0), Tensor([2.0, 4.0]), np.float32(2)):
-        metric.update(loss)
-    assert metric.eval() == 2.0
 
 
 def test_metrics_of_scripts_choose_their_inputs() -> None:
@@ -145,61 +128,6 @@ def test_metrics_by_name() -> None:
     assert caught.value.notes[0].startswith("did you mean 'accuracy'")
     assert nn.Accuracy is train.Accuracy  # as in MindSpore 1
     assert nn.rearrange_inputs is train.rearrange_inputs
-
-
-def other_classes() -> None:
-    metric = train.Accuracy()
-    metric.update(LOGITS, CLASSES)
-    metric.update(LOGITS[:, :5], CLASSES)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (
-            lambda: train.Accuracy()(LOGITS, np.zeros((15, 1))), ValueError,
-            "Accuracy.update: predictions have shape (15, 6), labels (15, 1); for predictions [n, classes, ...] labels "
-            "are [n, ...]",
-        ),
-        (
-            lambda: train.Accuracy("multilabel")(LOGITS, CLASSES), ValueError,
-            "Accuracy.update: predictions have shape (15, 6), labels (15,); with 'multilabel' both are "
-            "[n, classes, ...]",
-        ),
-        (
-            lambda: train.Accuracy("multilabel")(LOGITS, MANY), ValueError,
-            "Accuracy.update: with 'multilabel' all predictions and labels are 0 or 1",
-        ),
-        (other_classes, ValueError, "Accuracy.update: predictions of 5 classes come after some of 6"),
-        (
-            lambda: train.Accuracy()(LOGITS), ValueError,
-            "Accuracy.update takes 2 inputs, predictions and labels, not 1",
-        ),
-        (
-            lambda: train.Accuracy("x"), TypeError,
-            "Accuracy: eval_type 'x' is neither 'classification' nor 'multilabel'",
-        ),
-        (lambda: train.TopKCategoricalAccuracy(0), ValueError, "TopKCategoricalAccuracy: k 0 must be at least 1"),
-        (
-            lambda: train.TopKCategoricalAccuracy(1.5), TypeError,
-            "TopKCategoricalAccuracy: k must be an integer, not 1.5",
-        ),
-        (
-            lambda: train.Top5CategoricalAccuracy()(LOGITS[:, :3], CLASSES), ValueError,
-            "Top5CategoricalAccuracy: 3 classes have no 5 likeliest",
-        ),
-        (lambda: train.Loss()(1.0, 2.0), ValueError, "Loss.update takes 1 input, the loss of a batch, not 2"),
-        (lambda: train.MSE().eval(), RuntimeError, "MSE: there was no sample"),
-        (
-            lambda: train.MAE()(LOGITS, CLASSES), ValueError,
-            "MAE.update: predictions have shape (15, 6), labels (15,)",
-        ),
-    ],
-)  # fmt: skip
-def test_what_fits_no_metric_is_named(call: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error) as caught:
-        call()
-    assert caught.value.message.startswith(message)
 
 
 @pytest.mark.parametrize(

@@ -86,41 +86,6 @@ def test_a_row_may_be_a_tensor_alone() -> None:
     assert "train_step_end 1.2" in told.seen
 
 
-def test_callbacks_are_told_of_every_step() -> None:
-    told = Told()
-    model().train(2, data(2), told)
-    assert told.seen == [
-        "enter", "train_begin 0.0",
-        "train_epoch_begin 1.0", "train_step_begin 1.1", "train_step_end 1.1", "train_step_begin 1.2",
-        "train_step_end 1.2", "train_epoch_end 1.2",
-        "train_epoch_begin 2.2", "train_step_begin 2.3", "train_step_end 2.3", "train_step_begin 2.4",
-        "train_step_end 2.4", "train_epoch_end 2.4",
-        "train_end 2.4", "exit",
-    ]  # fmt: skip
-
-
-def test_a_sink_is_told_of_as_one_step_where_data_go_to_a_device(losses: Any, capsys: Any) -> None:
-    ms.set_context(device_target="Ascend")
-    told = Told()
-    model().train(2, data(3), [told, LossMonitor()], dataset_sink_mode=True)
-    assert fed(losses) == [0, 1, 2, 0, 1, 2]
-    assert told.seen[1:-2] == [
-        "train_begin 0.0",
-        "train_epoch_begin 1.0", "train_step_begin 1.3", "train_step_end 1.3", "train_epoch_end 1.3",
-        "train_epoch_begin 2.3", "train_step_begin 2.6", "train_step_end 2.6", "train_epoch_end 2.6",
-    ]  # fmt: skip
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == ["epoch: 1 step: 3, loss is 0.33333334", "epoch: 2 step: 3, loss is 0.16666667"]
-
-
-@pytest.mark.parametrize("setting", [{"device_target": "CPU"}, {"device_target": "GPU", "mode": ms.PYNATIVE_MODE}])
-def test_elsewhere_a_sink_is_told_of_step_by_step(setting: Any, capsys: Any) -> None:
-    ms.set_context(**setting)
-    model().train(1, data(2), LossMonitor(), dataset_sink_mode=True)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == ["epoch: 1 step: 1, loss is 1.0", "epoch: 1 step: 2, loss is 0.5"]
-
-
 @pytest.mark.parametrize("target", ["CPU", "GPU"])
 def test_a_sink_size_goes_on_in_the_data_set(losses: Any, target: str) -> None:
     ms.set_context(device_target=target)
@@ -129,11 +94,6 @@ def test_a_sink_size_goes_on_in_the_data_set(losses: Any, target: str) -> None:
     losses.calls.clear()
     model().train(1, data(3), dataset_sink_mode=True, sink_size=7)
     assert fed(losses) == [0, 1, 2, 0, 1, 2, 0]
-
-
-def test_without_sink_mode_a_sink_size_changes_nothing(losses: Any) -> None:
-    model().train(1, data(3), sink_size=2)
-    assert fed(losses) == [0, 1, 2]
 
 
 def test_a_data_set_that_ends_early_is_counted_as_it_is() -> None:
@@ -225,11 +185,6 @@ def test_fit_evaluates_between_epochs(evaluator: Any, capsys: Any) -> None:
 def test_fit_evaluates_after_the_epochs_of_a_list(evaluator: Any) -> None:
     model(metrics={"acc"}).fit(4, data(1), data(1), valid_frequency=[1, 4])
     assert evaluator.modes == [True, False, True, True, True, False]
-
-
-def test_fit_without_data_for_it_only_trains(evaluator: Any) -> None:
-    model().fit(2, data(1))
-    assert evaluator.modes == [True, True]
 
 
 def test_times_of_evaluations_are_told_in_fit(evaluator: Any, capsys: Any) -> None:
@@ -330,87 +285,6 @@ def test_boosts_are_said_to_change_nothing(capsys: Any) -> None:
             "build_train_network(boost_level='O2')"]  # fmt: skip
     lines = [f"warning: {call} changes nothing here: no step is approximated\n" for call in said]
     assert capsys.readouterr().err == "".join(lines)
-
-
-@pytest.mark.parametrize("name", [
-    "Accuracy", "FixedLossScaleManager", "LearningRateScheduler", "LossMonitor", "Metric", "Model",
-    "build_train_network", "get_metric_fn", "rearrange_inputs",
-])  # fmt: skip
-def test_names_of_training_are_there_at_the_top(name: str) -> None:
-    assert getattr(ms, name) is getattr(ms.train, name)
-    assert name in dir(ms)
-
-
-class Older(Callback):
-    def epoch_end(self, run_context: Any) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: model().train(True, data()), TypeError, "Model.train: epoch must be an integer, not True"),
-        (lambda: model().fit(0, data()), ValueError, "Model.fit: epoch 0 must be a positive integer"),
-        (
-            lambda: model().train(2, data(), initial_epoch=2), ValueError,
-            "Model.train: initial_epoch 2 must be from 0 to 1",
-        ),
-        (
-            lambda: model().train(1, data(), dataset_sink_mode=1), TypeError,
-            "Model.train: dataset_sink_mode must be True or False, not 1",
-        ),
-        (
-            lambda: model().train(1, data(), sink_size=0), ValueError,
-            "Model.train: sink_size 0 must be -1 or a positive integer",
-        ),
-        (
-            lambda: model().train(1, data(columns=3)), ValueError,
-            "Model.train: a row of the data set has 3 columns; with loss_fn it is (data, label)",
-        ),
-        (lambda: model(metrics=["acc"]), TypeError, "metrics must be a dict or a set of names, not list"),
-        (lambda: model().build("x"), TypeError, "Model.build: train_dataset must be a data set or None, not str"),
-        (lambda: model().build(None, 3), TypeError, "Model.build: valid_dataset must be a data set or None, not int"),
-        (lambda: model().build(data(), epoch=0), ValueError, "Model.build: epoch 0 must be a positive integer"),
-        (lambda: model().build(sink_mode=1), TypeError, "Model.build: sink_mode must be True or False, not 1"),
-        (lambda: model().fit(1, data(), data()), ValueError, "Model.fit: the model has no metrics"),
-        (
-            lambda: model(metrics={"acc"}).fit(1, data(), data(), valid_frequency=0), ValueError,
-            "Model.fit: valid_frequency 0 must be at least 1",
-        ),
-        (
-            lambda: model(metrics={"acc"}).fit(1, data(), data(), valid_frequency="2"), TypeError,
-            "Model.fit: valid_frequency must be an integer or a list of epochs, not '2'",
-        ),
-        (
-            lambda: model(metrics={"acc"}).fit(1, data(), data(), callbacks=Older()), ValueError,
-            "Model.fit: Older overrides epoch_end, which training and evaluation both call",
-        ),
-        (
-            lambda: model(metrics={"acc"}).eval(data(), dataset_sink_mode="yes"), TypeError,
-            "Model.eval: dataset_sink_mode must be True or False, not 'yes'",
-        ),
-        (
-            lambda: Model(Net(), metrics={"acc"}).eval(data()), ValueError,
-            "Model.eval: the model has neither loss_fn nor eval_network",
-        ),
-        (
-            lambda: Model(Net(), eval_indexes=[0, 1]), ValueError,
-            "Model: eval_indexes [0, 1] must list three integers: the positions of loss, output and label",
-        ),
-        (
-            lambda: Model(Net(), boost_level="O9"), ValueError,
-            "Model: boost_level 'O9' is not one of 'O0', 'O1', 'O2', 'auto'",
-        ),
-        (lambda: Model(Net()).predict(3), TypeError, "Model.predict takes Tensors, not int"),
-        (
-            lambda: Model(Net()).predict(Tensor(1.0), backend="x"), ValueError,
-            "Model.predict: backend 'x' is neither None nor 'lite'",
-        ),
-    ],
-)  # fmt: skip
-def test_wrong_arguments_are_named(call: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error) as caught:
-        call()
-    assert caught.value.message == message
 
 
 @pytest.mark.parametrize("rates", [[0.1, 0.2], Tensor(np.array([0.1, 0.2], np.float32)), [0.1] * 6, 0.1])
