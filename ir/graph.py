@@ -394,6 +394,16 @@ def copied_graph(graph: Graph, name: str | None = None) -> Graph:
     return made
 
 
+def depending(nodes: Sequence[Node], on: Sequence[Value]) -> set[Value]:
+    """Return the nodes computed from these values, including those of the values that are computed from others."""
+    given = set(on)
+    found: set[Value] = set()
+    for node in nodes:
+        if any(value in given or value in found for value in node.inputs):
+            found.add(node)
+    return found
+
+
 def copied_region(graph: Graph, name: Callable[[str], str] = str, known: dict[Graph, Graph] | None = None) -> Graph:
     """Return a copy of a graph and of its regions, or the copy in `known`.
 

@@ -10,7 +10,6 @@ from typing import Any
 from mspc.compiler.frontend.argument_binding import as_it_is
 from mspc.compiler.frontend.remembered_calls import (
     call_key,
-    depending,
     differentiated_by,
     forget,
     recalled,
@@ -18,7 +17,7 @@ from mspc.compiler.frontend.remembered_calls import (
 )
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, describe, tensors_in
-from mspc.ir.graph import Node, Parameter, Value, copied_node, interpose
+from mspc.ir.graph import Node, Parameter, Value, copied_node, depending, interpose
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.mindspore_api.common import parameter as session

@@ -17,7 +17,7 @@ from typing import Any
 from mspc.compiler.frontend.cell_marks import is_sharded_function
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure
-from mspc.ir.graph import Node, Value, interpose
+from mspc.ir.graph import Node, Value, depending, interpose
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.mindspore_api.common.gradient import JitFunction
@@ -125,16 +125,6 @@ def without_gradient(tracer: Tracer, first: int) -> Generator[None]:
             builder.nodes.append(interpose(node, StopGradient()))
         builder.nodes.append(node)
     forget(tracer, first)  # calls of the same functions outside have gradients
-
-
-def depending(nodes: Sequence[Node], on: Sequence[Value]) -> set[Value]:
-    """Return the nodes computed from these values, including those of the values that are computed from others."""
-    given = set(on)
-    found: set[Value] = set()
-    for node in nodes:
-        if any(value in given or value in found for value in node.inputs):
-            found.add(node)
-    return found
 
 
 def forget(tracer: Tracer, first: int) -> None:

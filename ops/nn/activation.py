@@ -16,13 +16,13 @@ from mspc.ops.cpu.blocks import blockwise
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Greater, LogicalAnd, Mul, Select, Sub
 from mspc.ops.math.elementwise import UNARY_SAMPLES, Abs, Square, Term, constant, scaled, select, unary
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, sample
+from mspc.ops.op import ArrayBackend, Gradients, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names, same_rule
 
 _PAIR = (sample((8, 16), (8, 16)), sample((), ()))
-_TRIPLE = (sample((8, 16), (8, 16), (8, 16), gradient=False),)
+_TRIPLE = (sample((8, 16), (8, 16), (8, 16)),)
 
 
 class Activation(Unary, abstract=True):
@@ -194,9 +194,18 @@ class GeLUGrad(Elementwise):
 
     linear_in = (0,)
     cuda = "{0} * gelu_slope({1})"
-    bprop = NotDifferentiable("it is a gradient, and second derivatives of GeLU are not built")
     fills = True
     samples = _TRIPLE
+
+    def bprop(
+        self, b: Builder, dy: Value, x: Value, y: Value, out: Value, dout: Value
+    ) -> tuple[Value | None, ...]:  # fmt: skip
+        """With t = tanh(u(x)) the second derivative of GeLU is (1 - t^2) (u' + x u'' / 2 - x t u'^2)."""
+        z, cube = Term(b, x), 3 * _GELU_CUBE
+        t = (z * (z * z * _GELU_CUBE + 1) * _GELU_SCALE).into(Tanh())
+        slope = (z * z * cube + 1) * _GELU_SCALE
+        second = (1 - t * t) * (slope + z * z * (cube * _GELU_SCALE) - z * t * slope * slope)
+        return b.emit(GeLUGrad(), dout, x, y), (Term(b, dout) * Term(b, dy) * second).value, None
 
     def rule(self, dy: TensorType, x: TensorType, y: TensorType) -> str:
         return same_rule(dy.shape, 3)
@@ -244,8 +253,13 @@ class SiLUGrad(_Gradient):
 
     linear_in = (0,)
     cuda = "{0} * sigmoid({1}) * (T(1) + {1} * (T(1) - sigmoid({1})))"
-    bprop = NotDifferentiable("it is a gradient, and second derivatives of SiLU are not built")
-    samples = (sample((8, 16), (8, 16), gradient=False),)
+    samples = (sample((8, 16), (8, 16)),)
+
+    def bprop(self, b: Builder, dy: Value, x: Value, out: Value, dout: Value) -> Gradients:
+        z = Term(b, x)
+        s = z.into(Sigmoid())
+        second = s * (1 - s) * (z * (1 - s * 2) + 2)
+        return b.emit(SiLUGrad(), dout, x), (Term(b, dout) * Term(b, dy) * second).value
 
     def compute(self, xp: Any, dy: Any, x: Any) -> Any:
         s = sigmoid(xp, x)

@@ -17,12 +17,12 @@ from mspc.ops.cpu.blocks import rowwise
 from mspc.ops.cuda.reductions import RowPass, normalise
 from mspc.ops.cuda.text import Operand
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.math.arithmetic import Div, Mul, Sub
+from mspc.ops.math.arithmetic import Div, Mul, Neg, Sub
 from mspc.ops.math.elementwise import Exp, Log
 from mspc.ops.math.reduce import ReduceMax
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.nn.norm import statistics_dtype
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axes_in, ints_of
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import as_dtype
@@ -295,11 +295,13 @@ class LogSoftmaxGrad(_Normalised):
     axis: int = -1
     numbers = 1
     linear_in = (1,)
-    bprop = NotDifferentiable(
-        "it is a gradient, and second derivatives of LogSoftmax are not built"
-    )
     fills = True
     samples = (sample((8, 16), (8, 16)), sample((4, 8, 8), (4, 8, 8), axis=1))
+
+    def bprop(self, b: Builder, out: Value, dy: Value, result: Value, dout: Value) -> Gradients:
+        weights = b.emit(Mul(), b.emit(Exp(), out), dout)
+        total, along = (b.emit(ReduceSum(True, (self.axis,)), value) for value in (dy, weights))
+        return b.emit(Neg(), b.emit(Mul(), weights, total)), b.emit(Sub(), dout, along)
 
     def of_slices(self, b: Builder, ranks: Ranks, axes: tuple[int, ...], *inputs: Value) -> Value:
         out, dout = (as_dtype(b, value, statistics_dtype(value.tensor_type.dtype)) for value in inputs)

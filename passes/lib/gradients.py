@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from mspc.analysis.aliasing import updated_parameters
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, copied_node, element_types
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, copied_node, depending, element_types
 from mspc.ir.types import INT64, StackType, TensorType, TupleType
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
@@ -32,12 +32,13 @@ operands."""
 def backpropagate(
     b: Builder, forward: Sequence[Node], terms: Terms, wanted: Sequence[Value], differentiate: Differentiate
 ) -> None:
-    """Emit the backward operators of the `forward` nodes.
+    """Emit the backward operators of the `forward` nodes. They end at wanted values that depend on no other wanted one.
 
     terms: the gradients of the outputs; after the call also those of the wanted values that have any. wanted: the
     values to differentiate with respect to.
     """
     needed = depends_on(forward, wanted)
+    further = depending(forward, wanted)
     parts: dict[Value, dict[int, list[Value]]] = {}
     for node in reversed(forward):
         if node not in needed or (node not in terms and node not in parts):
@@ -64,6 +65,8 @@ def backpropagate(
             dout = summed(b, terms.pop(node) if node not in wanted else terms[node], node)
             if node in wanted:
                 terms[node] = [dout]
+                if node not in further:
+                    continue
         _apply(b, node, dout, needed, terms)
 
 

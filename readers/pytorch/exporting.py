@@ -6,6 +6,8 @@ This is the only file of the readers that imports PyTorch.
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import importlib
 import inspect
 import json
@@ -168,7 +170,7 @@ def _exported(
     ):  # fmt: skip
         warnings.simplefilter("ignore")
         inputs, named = _each_its_own(torch, (inputs, named))
-        program = _program(torch, module, inputs, named)
+        program = _program(torch, module, inputs, named, lost)
         unknown = _unknown_kinds(program)
         if unknown:
             rules = torch.export.default_decompositions()
@@ -191,13 +193,17 @@ def _exported(
     return Exported(to, same, own_plan=plan)
 
 
-def _program(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Return the exported program: as PyTorch runs the module, else without layer drop, else as its compiler reads it.
-    Raise the first error."""
+def _program(
+    torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any], lost: Mapping[str, str]
+) -> Any:  # fmt: skip
+    """Return the exported program: as PyTorch runs the module, else without layer drop, else as its compiler reads it,
+    else of the recorded operators of the gradients in `forward`. Raise the first error. lost: the calls of users'
+    gradients, which the last way does not have."""
     try:
-        return torch.export.export(module, inputs, named, strict=False)
+        with assigned_buffers(torch, module):
+            return torch.export.export(module, inputs, named, strict=False)
     except Exception as error:
-        with contextlib.suppress(Exception), without_layer_drop(torch) as lines:
+        with contextlib.suppress(Exception), assigned_buffers(torch, module), without_layer_drop(torch) as lines:
             program = torch.export.export(module, inputs, named, strict=False)
             for line in lines:
                 text = (
@@ -208,7 +214,91 @@ def _program(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, 
             return program
         with contextlib.suppress(Exception):
             return torch.export.export(module, inputs, named, strict=True)
+        if not lost:
+            with contextlib.suppress(Exception):
+                recorded = _recorded_gradients(torch, module, inputs, named)
+                return torch.export.export(recorded, inputs, named, strict=False)
         raise error
+
+
+@contextlib.contextmanager
+def assigned_buffers(torch: Any, module: Any) -> Generator[None]:
+    """Let buffers to which `forward` assigns other tensors end with their elements: PyTorch forgets assignments in
+    inner modules."""
+    before: dict[tuple[int, str], tuple[Any, Any]] = {}
+    original = torch.nn.Module.__setattr__
+
+    def assign(self: Any, name: str, value: Any) -> None:
+        old = self.__dict__.get("_buffers", {}).get(name)
+        if isinstance(old, torch.Tensor) and isinstance(value, torch.Tensor) and old.shape == value.shape:
+            before.setdefault((id(self), name), (self, old))
+        original(self, name, value)
+
+    def write(*_: Any) -> None:
+        for (_, name), (owner, old) in before.items():
+            old.copy_(owner._buffers[name].detach())
+            owner._buffers[name] = old
+        before.clear()
+
+    hook = module.register_forward_hook(write)
+    torch.nn.Module.__setattr__ = assign
+    try:
+        yield
+    finally:
+        torch.nn.Module.__setattr__ = original
+        hook.remove()
+
+
+def _recorded_gradients(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return the module with a `forward` of the operators that PyTorch runs below autograd and `torch.func`: an
+    exported program cannot compute gradients, so that those in `forward`, as of a penalty, have to be operators of it.
+    Raise MspcError if a tensor without a gradient is overwritten.
+
+    Autograd detaches the tensors that it saves. These have gradients here, and only those that the module detaches, or
+    reads under `no_grad`, have none: they are copied to tell them apart.
+    """
+    proxies = importlib.import_module("torch.fx.experimental.proxy_tensor")
+    tree = importlib.import_module("torch.utils._pytree")
+    aten, mode = torch.ops.aten, importlib.import_module("torch.overrides").TorchFunctionMode
+    detached = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
+
+    def stopped(value: Any) -> Any:
+        trains = isinstance(value, torch.Tensor) and value.requires_grad
+        return torch.detach_copy(value.detach()) if trains else value
+
+    class Stopped(mode):  # type: ignore[misc, valid-type]  # PyTorch need not be installed
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function in detached:
+                return stopped(args[0])
+            if not torch.is_grad_enabled():
+                args, kwargs = tree.tree_map(stopped, (args, kwargs))
+            return function(*args, **(kwargs or {}))
+
+    def run(held: Any, given: Any) -> Any:
+        with Stopped():
+            return torch.func.functional_call(module, held, *given)
+
+    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    traced = proxies.make_fx(run, tracing_mode="fake", record_stack_traces=True)(held, (inputs, named))
+    for node in list(traced.graph.nodes):
+        if node.target is aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+            traced.graph.erase_node(node)
+        elif node.target is aten.detach_copy.default:
+            node.target = aten.detach.default
+        elif getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+            if node.args[0].target is aten.detach.default:
+                raise MspcError(f"{node.target} overwrites a tensor without a gradient")
+    found = copy.copy(module)
+
+    @functools.wraps(module.forward)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        own = {**dict(found.named_parameters()), **dict(found.named_buffers())}
+        with importlib.import_module("torch.fx.traceback").preserve_node_meta():
+            return torch.fx.Interpreter(traced).run(*tree.tree_leaves((own, (args, kwargs))))
+
+    found.forward = forward
+    return found
 
 
 @contextlib.contextmanager

@@ -27,8 +27,9 @@ ASSERTION = "aten._assert_scalar.default"
 CHECKS = ("aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default")
 """Kinds that only restrict sizes, as `ranges` does."""
 BOUNDED = frozenset((
-    "aten.nonzero.default", "aten.masked_select.default", "aten._unique2.default", "aten.bincount.default",
-    "aten.repeat_interleave.Tensor", "aten.repeat_interleave.self_Tensor",
+    "aten.nonzero.default", "aten.where.default", "aten.nonzero_numpy.default", "aten.masked_select.default",
+    "aten._unique2.default", "aten.bincount.default", "aten.repeat_interleave.Tensor",
+    "aten.repeat_interleave.self_Tensor",
 ))  # fmt: skip
 """Kinds with a result whose size depends on data, which may have a bound."""
 OF_SHAPES = frozenset(("view", "reshape", "_unsafe_view", "expand", "sym_size", "_assert_scalar"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.indexing import bags, embedding
@@ -31,15 +33,25 @@ def gradients(function: Any, count: Any = 1) -> Any:
     None in an argument that is None. Formulas of other kinds in this file need less: a result instead of an operand."""
 
     def of(dout: Any, *args: Any) -> Any:
-        there = [i for i in range(count) if args[i] is not None]
-        # Not of the operators before: the gradient of a message that was received would be sent back.
-        args = tuple([ops.stop_gradient(each) if hasattr(each, "shape") else each for each in args])
+        # In all operands: from the others it would go on to the operators before, and send a received message back.
+        there = [i for i, each in enumerate(args) if hasattr(each, "shape") and each.dtype.has_gradient]
 
         def own(*values: Any) -> Any:
             return function(*[values[there.index(i)] if i in there else args[i] for i in range(len(args))])
 
         found = ops.GradOperation(get_all=True, sens_param=True)(own)(*[args[i] for i in there], dout)
         return found[0] if count == 1 else tuple([found[there.index(i)] if i in there else None for i in range(count)])
+
+    return of
+
+
+def broadcast(function: Any) -> Any:
+    """Return a function that gives its first two operands one shape: those of `torch.vmap` differ."""
+
+    def of(dout: Any, other: Any, *others: Any) -> Any:
+        shape = np.broadcast_shapes(dout.shape, other.shape)
+        alike = [each if each.shape == shape else ops.broadcast_to(each, shape) for each in (dout, other)]
+        return function(*alike, *others)
 
     return of
 
@@ -194,10 +206,12 @@ def to_places(dout: Any, self: Any, indices: Any, dims: Any) -> Any:
 
 
 GRADIENTS = (
-    row("sigmoid_backward.default", "grad_output, output", lambda dout, output: ops.SigmoidGrad()(output, dout)),
-    row("tanh_backward.default", "grad_output, output", lambda dout, output: ops.TanhGrad()(output, dout)),
-    row("silu_backward.default", "grad_output, self", lambda dout, self: ops.SiLUGrad()(dout, self)),
-    row("gelu_backward.default", "grad_output, self, approximate='none'", gradients(ops.gelu)),
+    row("sigmoid_backward.default", "grad_output, output",
+        broadcast(lambda dout, output: ops.SigmoidGrad()(output, dout))),
+    row("tanh_backward.default", "grad_output, output",
+        broadcast(lambda dout, output: ops.TanhGrad()(output, dout))),
+    row("silu_backward.default", "grad_output, self", broadcast(lambda dout, self: ops.SiLUGrad()(dout, self))),
+    row("gelu_backward.default", "grad_output, self, approximate='none'", broadcast(gradients(ops.gelu))),
     row("elu_backward.default", "grad_output, alpha, scale, input_scale, is_result, self_or_result", elu_gradient),
     row("leaky_relu_backward.default", "grad_output, self, negative_slope, -self_is_result",
         lambda dout, self, slope: ops.where(ops.Greater()(self, 0), dout, dout * slope)),
@@ -205,11 +219,11 @@ GRADIENTS = (
         "grad_output, self, noise, lower, upper, training, -self_is_result",
         lambda dout, self, noise, lower, upper, training: dout * noise if training else ops.where(
             ops.Greater()(self, 0), dout, dout * ((lower + upper) / 2))),
-    row("hardswish_backward.default", "grad_output, self", gradients(ops.hardswish)),
-    row("hardsigmoid_backward.default", "grad_output, self", gradients(ops.hardsigmoid)),
-    row("mish_backward.default", "grad_output, self", gradients(ops.mish)),
-    row("hardtanh_backward.default", "grad_output, self, min_val, max_val", gradients(ops.hardtanh)),
-    row("softplus_backward.default", "grad_output, self, beta, threshold", gradients(ops.softplus)),
+    row("hardswish_backward.default", "grad_output, self", broadcast(gradients(ops.hardswish))),
+    row("hardsigmoid_backward.default", "grad_output, self", broadcast(gradients(ops.hardsigmoid))),
+    row("mish_backward.default", "grad_output, self", broadcast(gradients(ops.mish))),
+    row("hardtanh_backward.default", "grad_output, self, min_val, max_val", broadcast(gradients(ops.hardtanh))),
+    row("softplus_backward.default", "grad_output, self, beta, threshold", broadcast(gradients(ops.softplus))),
     row("softshrink_backward.default", "grad_output, self, lambd", gradients(ops.softshrink)),
     row("hardshrink_backward.default", "grad_out, self, lambd", gradients(ops.hardshrink)),
     row("glu_backward.default", "grad_output, self, dim", gradients(ops.glu)),

@@ -143,6 +143,11 @@ def nonzero(self: Any, bound: Any, shapes: Any) -> Any:
     return ops.Bounded(0)(places, count)
 
 
+def places_by_dimension(self: Any, bound: Any, shapes: Any) -> Any:
+    """Return the places along each dimension of the elements that are not 0."""
+    return ops.unstack(nonzero(self, bound, ((*shapes[0], max(1, len(self.shape))),)), 1)
+
+
 def selected(self: Any, mask: Any, bound: Any, shapes: Any) -> Any:
     """Return the elements in the places of a mask."""
     if bound is None:
@@ -238,6 +243,8 @@ INDEXING = (
     row("repeat_interleave.Tensor", "repeats, output_size=None, bound=None", repeated_places),
     row("repeat_interleave.self_Tensor", "self, repeats, dim=None, output_size=None, bound=None", repeated),
     row("nonzero.default argwhere.default", "self, bound=None", nonzero, is_counted=True),
+    row("nonzero_numpy.default", "self, bound=None", places_by_dimension, is_counted=True),
+    row("where.default", "condition, bound=None", places_by_dimension, is_counted=True),
     row("masked_select.default", "self, mask, bound=None", selected, is_counted=True),
     row("_unique2.default", "self, -sorted=True, return_inverse=False, return_counts=False, bound=None", unique,
         is_counted=True),
@@ -274,9 +281,9 @@ def bags(
     padding_idx: Any,
 ) -> Any:  # fmt: skip
     """Return rows of a table reduced by bag; nothing in the results that only PyTorch's gradient reads. Bags begin at
-    `offsets`; mode 0 is their sum, 1 their mean."""
-    if mode not in (0, 1) or scaled:
-        raise ApiValueError("embedding_bag: sums and means are read, and neither maxima nor gradients by frequency")
+    `offsets`; mode 0 is their sum, 1 their mean, 2 their maximum."""
+    if scaled:
+        raise ApiValueError("embedding_bag: gradients by frequency are not read")
     count = offsets.shape[0] - 1 if include_last_offset else offsets.shape[0]
     places = ops.cast(ops.arange(indices.shape[0]), offsets.dtype)
     begun = ops.LessEqual()(ops.ExpandDims()(offsets[:count], 0), ops.ExpandDims()(places, 1))
@@ -285,6 +292,11 @@ def bags(
     if per_sample_weights is not None:
         rows = rows * ops.ExpandDims()(per_sample_weights, 1)
     counted = ops.ones_like(bag)
+    if mode == 2:
+        seen = bag if padding_idx is None else ops.where(indices == padding_idx % weight.shape[0], -1, bag)
+        places = ops.broadcast_to(ops.ExpandDims()(seen, 1), rows.shape)
+        nothing = ops.zeros((count, rows.shape[1]), rows.dtype)
+        return scattered_apart(nothing, 0, places, rows, "amax", False), None, None, None
     if padding_idx is not None:
         counted = ops.cast(ops.NotEqual()(indices, padding_idx % weight.shape[0]), INT64)
         rows = rows * ops.ExpandDims()(ops.cast(counted, rows.dtype), 1)

@@ -276,6 +276,7 @@ def log_of_determinant(self: Any) -> Any:
 
 DECOMPOSITIONS = (
     row("linalg_svd.default", "A, full_matrices=True, -driver=None", svd),
+    row("_linalg_svd.default", "A, full_matrices=False, -compute_uv=True, -driver=None", svd),
     row("svd.default", "self, some=True, compute_uv=True", svd_of),
     row("linalg_svdvals.default", "A, -driver=None", singular_values),
     row("linalg_eigh.default", "self, UPLO='L'", eigen),
@@ -603,11 +604,6 @@ def different(self: Any, dim: Any, is_consecutive: Any, shapes: Any) -> Any:
     return library("unique", self, settings=(place, is_consecutive, shapes))
 
 
-def places_by_dimension(self: Any, shapes: Any) -> Any:
-    """Return the places along each dimension of the elements that are not 0."""
-    return ops.unstack(library("nonzero", self, settings=((*shapes[0], max(1, len(self.shape))),)), 1)
-
-
 def counted(self: Any, bins: Any, range: Any, weight: Any, density: Any) -> Any:
     """Return (counts in bins along the last dimension's numbers, the edges of the bins of each). bins: their numbers,
     or the edges as tensors."""
@@ -700,8 +696,6 @@ STATISTICS = (
     row("histogramdd.TensorList_bins", "self, bins, range=None, weight=None, density=False", counted),
     row("nonzero_static.default", "self, size, fill_value=-1",
         lambda self, size, fill: library("nonzero_static", self, settings=(size, fill))),
-    row("nonzero_numpy.default", "self", places_by_dimension, is_counted=True),
-    row("where.default", "condition", places_by_dimension, is_counted=True),
     row("_unique.default", "self, -sorted=True, -return_inverse=False",
         lambda self, shapes: different(self, None, False, (*shapes, (0,)))[:2], is_counted=True),
     row("unique_dim.default", "self, dim, -sorted=True, -return_inverse=False, -return_counts=False",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.types import BOOL, FLOAT32, HALVES
+from mspc.ir.types import BOOL, COMPLEX64, COMPLEX128, FLOAT32, FLOAT64, HALVES
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.mint.nn import functional
@@ -17,7 +17,7 @@ def divide(self: Any, other: Any, rounding_mode: Any = None) -> Any:
     """self / other, of integers floating point, or rounded down or towards zero."""
     if rounding_mode == "floor":
         return ops.FloorDiv()(self, other)
-    return ops.div(self, other, rounding_mode=rounding_mode)
+    return ops.div(*of_numbers(self, other), rounding_mode=rounding_mode)
 
 
 def power(self: Any, exponent: Any) -> Any:
@@ -207,8 +207,15 @@ def of_one(operator: Any) -> Any:
 
 
 def of_two(operator: Any) -> Any:
-    """A function that applies an operator to two tensors, or to a tensor and a number."""
-    return lambda self, other: operator()(self, other)
+    """Return a function that applies an operator to two tensors, or to a tensor and a number."""
+    return lambda self, other: operator()(*of_numbers(self, other))
+
+
+def of_numbers(self: Any, other: Any) -> Any:
+    """Return two operands; a complex number becomes a tensor of the other one's size of numbers."""
+    if not isinstance(other, complex):
+        return self, other
+    return self, complex_number(other, (), COMPLEX128 if self.dtype in (FLOAT64, COMPLEX128) else COMPLEX64)
 
 
 UNARY = {
@@ -240,10 +247,12 @@ ELEMENTWISE = (
     *(row(names, "self", of_one(operator)) for names, operator in UNARY.items()),
     *(row(names, "self, other", of_two(operator)) for names, operator in BINARY.items()),
     *(row(f"{name}.default", "self", getattr(ops, name)) for name in NAMED_ALIKE),
-    row("add.Tensor add.Scalar", "self, other, alpha=1", lambda self, other, alpha: mint.add(self, other, alpha=alpha)),
+    row("add.Tensor add.Scalar", "self, other, alpha=1",
+        lambda self, other, alpha: mint.add(*of_numbers(self, other), alpha=alpha)),
     row("sub.Tensor sub.Scalar subtract.Tensor", "self, other, alpha=1",
-        lambda self, other, alpha: mint.sub(self, other, alpha=alpha)),
-    row("rsub.Scalar rsub.Tensor", "self, other, alpha=1", lambda self, other, alpha: other - self * alpha),
+        lambda self, other, alpha: mint.sub(*of_numbers(self, other), alpha=alpha)),
+    row("rsub.Scalar rsub.Tensor", "self, other, alpha=1",
+        lambda self, other, alpha: of_numbers(self, other)[1] - self * alpha),
     row("div.Tensor div.Scalar divide.Tensor", "self, other", divide),
     row("div.Tensor_mode div.Scalar_mode", "self, other, rounding_mode", divide),
     row("true_divide.Tensor true_divide.Scalar", "self, other", divide),
