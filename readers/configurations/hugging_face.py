@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from mspc.readers.configurations.mistakes import HOST_RANKS, largest_divisor
 from mspc.readers.configurations.settings import Setting, Values
 
 SIZES = {
@@ -67,6 +68,15 @@ def model_settings(found: Values) -> Iterator[Setting]:
         yield found.under("moe-shared-expert-intermediate-size", "n_shared_experts", width)
 
 
+def deepspeed_ranks(found: Values) -> int:
+    """Return the ranks that the batch sizes of a DeepSpeed file make, or those of a host that divide its batch."""
+    total, micro = found.count("train_batch_size"), found.count("train_micro_batch_size_per_gpu")
+    steps = found.count("gradient_accumulation_steps", 1)
+    if total and micro:
+        return max(1, total // (micro * steps))
+    return largest_divisor(max(1, total // steps), HOST_RANKS) if total else HOST_RANKS
+
+
 def deepspeed_settings(found: Values, ranks: int) -> Iterator[Setting]:
     """Yield the batch, the precision and the sharding of a DeepSpeed file. Raise MspcError if the three batch sizes
     contradict each other, as DeepSpeed does."""
@@ -77,6 +87,9 @@ def deepspeed_settings(found: Values, ranks: int) -> Iterator[Setting]:
             "train_batch_size", f"is {total}, not train_micro_batch_size_per_gpu {micro} x gradient_accumulation_steps "
             f"{steps} x {ranks} ranks; {micro * steps * ranks} works",
         )  # fmt: skip
+    if total and not micro and total % (ranks * (steps or 1)):
+        right = -(-total // ranks) * ranks
+        raise found.wrong("train_batch_size", f"is {total}, which {ranks} ranks do not divide; {right} works")
     micro = micro or max(1, (total or ranks) // (ranks * (steps or 1)))
     yield found.under("micro-batch-size", "train_micro_batch_size_per_gpu", micro)
     yield found.under("global-batch-size", "train_batch_size", total or micro * (steps or 1) * ranks)

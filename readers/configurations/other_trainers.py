@@ -6,15 +6,21 @@ import math
 from collections.abc import Iterator
 
 from mspc.ir.diagnostics import did_you_mean
+from mspc.readers.configurations.mistakes import HOST_RANKS
 from mspc.readers.configurations.presets import PRESETS, preset_settings
 from mspc.readers.configurations.settings import Setting, Values
 
 FLAVORS = {
+    ("llama3", "debugmodel"): "debug-model", ("llama4", "17bx16e"): "llama4-scout",
+    ("llama4", "17bx128e"): "llama4-maverick", ("deepseek_v3", "16B"): "deepseek-v2-lite",
+    ("qwen3", "0.6B"): "qwen3-0.6b", ("qwen3", "1.7B"): "qwen3-1.7b", ("qwen3", "4B"): "qwen3-4b",
+    ("qwen3", "14B"): "qwen3-14b", ("qwen3", "32B"): "qwen3-32b", ("gpt_oss", "20b"): "gpt-oss-20b",
     ("llama3", "8B"): "llama3-8b", ("llama3", "70B"): "llama3-70b", ("llama3", "405B"): "llama3.1-405b",
     ("deepseek_v3", "671B"): "deepseek-v3", ("qwen3", "30B-A3B"): "qwen3-30b-a3b", ("qwen3", "8B"): "qwen3-8b",
     ("qwen3", "235B-A22B"): "qwen3-235b-a22b", ("gpt_oss", "120b"): "gpt-oss-120b",
 }  # fmt: skip
 """torchtitan's models by name and flavor."""
+TITAN_DEGREES = ("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree")
 TITAN = {
     "parallelism.tensor_parallel_degree": "tensor-model-parallel-size",
     "parallelism.pipeline_parallel_degree": "pipeline-model-parallel-size",
@@ -31,11 +37,13 @@ MAXTEXT = {
     "vocab_size": "vocab-size", "max_target_length": "seq-length", "num_experts": "num-experts",
     "num_experts_per_tok": "moe-router-topk", "base_moe_mlp_dim": "moe-ffn-hidden-size",
 }  # fmt: skip
+MINDFORMERS_DEGREES = ("data_parallel", "model_parallel", "pipeline_stage", "context_parallel")
 MINDFORMERS = {
     "hidden_size": "hidden-size", "num_layers": "num-layers", "num_hidden_layers": "num-layers",
     "num_heads": "num-attention-heads", "num_attention_heads": "num-attention-heads",
     "n_kv_heads": "num-query-groups", "num_key_value_heads": "num-query-groups", "intermediate_size": "ffn-hidden-size",
-    "vocab_size": "vocab-size", "seq_length": "seq-length",
+    "vocab_size": "vocab-size", "seq_length": "seq-length", "moe_config.expert_num": "num-experts",
+    "moe_config.num_experts_chosen": "moe-router-topk",
     "parallel_config.model_parallel": "tensor-model-parallel-size",
     "parallel_config.pipeline_stage": "pipeline-model-parallel-size",
     "parallel_config.context_parallel": "context-parallel-size",
@@ -65,9 +73,20 @@ def is_mindformers(found: Values) -> bool:
     return any(name.startswith(("parallel_config.", "runner_config.")) for name in found.by_path)
 
 
+def titan_ranks(found: Values) -> int:
+    """Return the ranks that the degrees of a torchtitan file make; the fewest hosts if one degree is all the rest."""
+    dense = math.prod(found.count(f"parallelism.{degree}", 1) for degree in TITAN_DEGREES)
+    ranks = dense * found.count("parallelism.data_parallel_replicate_degree", 1)
+    shard = found.count("parallelism.data_parallel_shard_degree")
+    return ranks * shard if shard else max(HOST_RANKS, ranks, found.count("parallelism.expert_parallel_degree", 1))
+
+
 def titan_settings(found: Values, ranks: int) -> Iterator[Setting]:
     """Yield the settings of a torchtitan file. Raise MspcError for degrees that do not make the ranks."""
     name, flavor = found.value("model.name"), found.value("model.flavor")
+    name = str(name).removesuffix("_ft")
+    flavor = "debugmodel" if str(flavor).startswith("debugmodel") else flavor
+    name = "llama3" if flavor == "debugmodel" else name
     if (name, flavor) not in FLAVORS:
         known = ", ".join(f"{model} {size}" for model, size in FLAVORS)
         raise found.wrong("model.flavor", f"is {flavor!r} of {name!r}; known are {known}")
@@ -77,8 +96,7 @@ def titan_settings(found: Values, ranks: int) -> Iterator[Setting]:
             settings[target] = found.under(target, path)
     if found.count("parallelism.tensor_parallel_degree", 1) > 1:
         settings["sequence-parallel"] = Setting("sequence-parallel", True)
-    degrees = ("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree")
-    dense = math.prod(found.count(f"parallelism.{degree}", 1) for degree in degrees)
+    dense = math.prod(found.count(f"parallelism.{degree}", 1) for degree in TITAN_DEGREES)
     replicate = found.count("parallelism.data_parallel_replicate_degree", 1)
     shard = found.count("parallelism.data_parallel_shard_degree")
     if shard and replicate * shard * dense != ranks:
@@ -147,6 +165,11 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
     yield from settings.values()
 
 
+def mindformers_ranks(found: Values) -> int:
+    """Return the ranks that the degrees of a mindformers file make."""
+    return math.prod(found.count(f"parallel_config.{degree}", 1) for degree in MINDFORMERS_DEGREES)
+
+
 def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
     """Yield the settings of a mindformers file."""
     settings = {key: Setting(key, value) for key, value in _DENSE}
@@ -158,8 +181,7 @@ def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
         settings["group-query-attention"] = Setting("group-query-attention", True)
     if found.value("parallel.enable_parallel_optimizer"):
         settings["use-distributed-optimizer"] = Setting("use-distributed-optimizer", True)
-    degrees = ("data_parallel", "model_parallel", "pipeline_stage", "context_parallel")
-    dense = math.prod(found.count(f"parallel_config.{degree}", 1) for degree in degrees)
+    dense = mindformers_ranks(found)
     data = found.count("parallel_config.data_parallel")
     if data and dense != ranks:
         right = ranks * data // dense if ranks * data % dense == 0 and ranks * data >= dense else 0

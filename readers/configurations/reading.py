@@ -13,6 +13,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.readers.configurations.bridge import is_row, row_settings
 from mspc.readers.configurations.hugging_face import (
     accelerate_settings,
+    deepspeed_ranks,
     deepspeed_settings,
     is_accelerate,
     is_deepspeed,
@@ -26,7 +27,9 @@ from mspc.readers.configurations.other_trainers import (
     is_mindformers,
     is_titan,
     maxtext_settings,
+    mindformers_ranks,
     mindformers_settings,
+    titan_ranks,
     titan_settings,
 )
 from mspc.readers.configurations.presets import preset_settings
@@ -117,25 +120,25 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
         return megatron_configuration(shown, [s for s in arguments if s.value is not False], ranks, sequence, "--")
     if is_model(found):
         return megatron_configuration(shown, list(model_settings(found)), ranks, sequence, "", "Hugging Face")
-    ranks = ranks or found.count("num_processes") or HOST_RANKS
-    for fits, read, family in TOOLS:
+    for fits, stated, read, family in TOOLS:
         if fits(found):
+            ranks = ranks or stated(found)
             settings = [*_model_beside(path, family), *read(found, ranks)]
             return megatron_configuration(shown, settings, ranks, sequence, "", family)
     raise MspcError(
         f"{shown} is no configuration of a family that is read",
-        notes=["families: Megatron-LM, Megatron-Bridge, Hugging Face, " + ", ".join(family for _, _, family in TOOLS)],
+        notes=["families: Megatron-LM, Megatron-Bridge, Hugging Face, " + ", ".join(family for *_, family in TOOLS)],
     )
 
 
 TOOLS = (
-    (is_titan, titan_settings, "torchtitan"),
-    (is_maxtext, maxtext_settings, "MaxText"),
-    (is_mindformers, mindformers_settings, "mindformers"),
-    (is_deepspeed, deepspeed_settings, "DeepSpeed"),
-    (is_accelerate, accelerate_settings, "accelerate"),
+    (is_titan, titan_ranks, titan_settings, "torchtitan"),
+    (is_maxtext, lambda _: HOST_RANKS, maxtext_settings, "MaxText"),
+    (is_mindformers, mindformers_ranks, mindformers_settings, "mindformers"),
+    (is_deepspeed, deepspeed_ranks, deepspeed_settings, "DeepSpeed"),
+    (is_accelerate, lambda found: found.count("num_processes", HOST_RANKS), accelerate_settings, "accelerate"),
 )
-"""Families by the keys of their files; the first that fits is read."""
+"""Families by the keys of their files, with the ranks that a file states; the first that fits is read."""
 WITHOUT_MODEL = ("DeepSpeed", "accelerate")
 """Families whose files do not describe a model."""
 

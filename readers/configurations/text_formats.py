@@ -1,7 +1,7 @@
 """Text formats of configurations, read as data: YAML's block mappings and lists, TOML and JSON, with lines.
 
 The reader of YAML takes the part that configurations use: nested mappings and lists, flow lists and mappings on one
-line, quoted texts, anchors of scalars are refused. It needs no other package and gives every value its line.
+line, values on several lines, quoted texts and anchors. It needs no other package and gives every value its line.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ class _Yaml:
         self.file = file
         self.found: dict[str, Setting] = {}
         self.twice: list[Setting] = []
+        self.anchors: dict[str, str] = {}
         self.lines: list[_Line] = []
         for number, line in enumerate(text.splitlines(), 1):
             plain = _without_comment(line)
@@ -153,29 +154,61 @@ class _Yaml:
         if path in self.found:
             # The last one counts, as in other readers of YAML; `Settings` notes both.
             self.twice.append(self.found[path])
-        if rest.startswith(("&", "*", "!")):
-            raise self.error(line.number, "has an anchor or a tag", "write the value out")
+        if rest.startswith("!"):
+            raise self.error(line.number, "has a tag", "write the value without it")
+        if rest.startswith("&"):
+            name, _, rest = rest[1:].partition(" ")
+            self.anchors[name] = path
+            rest = rest.strip()
+        if rest.startswith("*"):
+            self.copy(rest[1:].strip(), prefix.rstrip(".") if key == "<<" else path, line.number)
+            return place + 1
         if rest in ("|", ">", "|-", ">-"):
             return self.text(place, path)
-        if not rest and following is not None and following.indent > line.indent and not (
+        if not rest and following is not None and following.text.startswith("- ") and following.indent == line.indent:
+            return self.list_at(place + 1, line.indent, path, depth)
+        if not rest and following is not None and following.indent > line.indent and (
             _KEY.match(following.text) or following.text.startswith("- ")
         ):  # fmt: skip
-            self.found[path] = Setting(path, scalar(following.text), line.number)
-            return place + 2
-        if not rest and following is not None and (
-            following.indent > line.indent or (following.indent == line.indent and following.text.startswith("- "))
-        ):  # fmt: skip
-            return self.block(place + 1, following.indent, path + ".", depth + 1) if (
-                following.indent > line.indent
-            ) else self.list_at(place + 1, line.indent, path, depth)  # fmt: skip
+            return self.block(place + 1, following.indent, path + ".", depth + 1)
+        rest, end = self.joined(place, rest)
         if rest.startswith("{") and rest.endswith("}"):
-            for part in filter(None, (part.strip() for part in rest[1:-1].split(","))):
-                name, _, value = part.partition(":")
-                inner = f"{path}.{name.strip(' ' + chr(34) + chr(39))}"
-                self.found[inner] = Setting(inner, scalar(value), line.number)
-            return place + 1
-        self.found[path] = Setting(path, scalar(rest), line.number)
-        return place + 1
+            self.flow_mapping(rest, path, line.number)
+        else:
+            self.found[path] = Setting(path, scalar(rest), line.number)
+        return end
+
+    def joined(self, place: int, rest: str) -> tuple[str, int]:
+        """Return a value with its further lines, and the place after them: lines that are indented more, or that
+        precede the closing bracket."""
+        line, end = self.lines[place], place + 1
+        while end < len(self.lines) and (
+            self.lines[end].indent > line.indent
+            or (rest[:1] in ("[", "{") and sum(map(rest.count, "[{")) > sum(map(rest.count, "]}")))
+        ):
+            if rest[:1] not in ("[", "{", '"', "'") and _KEY.match(self.lines[end].text):
+                raise self.error(self.lines[end].number, "is indented more than the one before it", "indent both alike")
+            rest = f"{rest} {self.lines[end].text}".strip()
+            end += 1
+        return rest, end
+
+    def flow_mapping(self, text: str, path: str, number: int) -> None:
+        """Read `{a: 1, b: 2}`."""
+        for part in filter(None, (part.strip() for part in text[1:-1].split(","))):
+            name, _, value = part.partition(":")
+            inner = f"{path}.{name.strip(' ' + chr(34) + chr(39))}"
+            self.found[inner] = Setting(inner, scalar(value), number)
+
+    def copy(self, anchor: str, path: str, number: int) -> None:
+        """Give a path the value of an anchor, or all values below it."""
+        source = self.anchors.get(anchor)
+        if source is None:
+            raise self.error(number, f"reads the anchor {anchor}, which no line before it makes", "write the value out")
+        for name, setting in list(self.found.items()):
+            if name == source or name.startswith(source + "."):
+                target = (path + name[len(source) :]).lstrip(".")
+                if target not in self.found:
+                    self.found[target] = Setting(target, setting.value, number)
 
     def list_at(self, place: int, indent: int, path: str, depth: int) -> int:
         """Read a list that is indented as its key is; return the place after it."""

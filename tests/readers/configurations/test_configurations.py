@@ -165,7 +165,8 @@ def test_mindformers(tmp_path: Path) -> None:
     file = written(tmp_path, "llama.yaml", text)
     run = read_configuration(file, 16, 0).run
     assert (run.data, run.tensor, run.pipeline, run.micro_batches) == (2, 4, 2, 8)
-    with pytest.raises(MspcError, match=r"llama.yaml:4: error: parallel_config.data_parallel 2 .* are not 32 ranks; 4 works"):
+    told = r"llama.yaml:4: error: parallel_config.data_parallel 2 .* are not 32 ranks; 4 works"
+    with pytest.raises(MspcError, match=told):
         read_configuration(file, 32, 0)
 
 
@@ -183,7 +184,8 @@ def test_presets() -> None:
         ("a: 1\n\tb: 2\n", "2: the line is indented with a tab"),
         ("a: 1\njust words\n", "2: the line 'just words' is no `key: value`"),
         ("a:\n  b: 1\n    c: 2\n", "3: the line is indented more"),
-        ("a: *anchor\n", "1: the line has an anchor"),
+        ("a: *anchor\n", "1: the line reads the anchor anchor"),
+        ("a: !!int 1\n", "1: the line has a tag"),
     ],
 )
 def test_yaml_that_is_not_read_is_told_with_its_line(text: str, told: str) -> None:
@@ -193,6 +195,11 @@ def test_yaml_that_is_not_read_is_told_with_its_line(text: str, told: str) -> No
 
 
 def test_yaml_values() -> None:
+    text = "base: &b\n  p: 1\nnew:\n  <<: *b\n  q: [1,\n    2]\n"
+    found = file_values("f.yaml", text, ".yaml")
+    assert {path: setting.value for path, setting in found.by_path.items()} == {
+        "base.p": 1, "new.p": 1, "new.q": [1, 2],
+    }  # fmt: skip
     text = "---\na: {b: 1, 'c': x}\nlist:\n- p: 1\n  q: [1, 2]\n- \"#no\" # yes\nlong: |\n  one\n  two\nf: 1e-4\n"
     found = file_values("f.yaml", text, ".yaml")
     assert {path: setting.value for path, setting in found.by_path.items()} == {
