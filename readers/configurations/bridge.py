@@ -54,9 +54,11 @@ def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:
         found["cuda-graph-impl"] = Setting("cuda-graph-impl", "transformer_engine")
     if "w/o MTP" in str(row.get("Model", "")):
         found.pop("mtp-num-layers", None)
-    # The recipes count the embedding and the loss as layers if the stages do not divide the layers.
-    for name in ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"):
-        found[name] = Setting(name, True)
+    parts = int(found[DEGREES["PP"]].value) * int(found[DEGREES["VP"]].value if DEGREES["VP"] in found else 1)
+    if int(found["num-layers"].value) % parts:
+        # The recipes count the embedding and the loss as layers then.
+        for name in ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"):
+            found[name] = Setting(name, True)
     yield from found.values()
 
 

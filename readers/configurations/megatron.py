@@ -19,6 +19,7 @@ from mspc.analysis.cost.training.model_shape import (
     Recomputation,
     TrainingRun,
 )
+from mspc.analysis.cost.training.stage_memory import uneven_layers
 from mspc.readers.configurations.settings import Setting, Settings
 
 VOCABULARIES = {"gpt": 50257, "bert": 30522, "t5": 28996 + 2}
@@ -31,6 +32,8 @@ Supervision", 2021)."""
 BERT = ((1024, 24, 16, 512), (768, 12, 12, 512))
 """Hidden size, layers, heads and positions of BERT large and base (Devlin et al., 2019). Megatron's arguments are the
 same for BERT and GPT; the script that is started decides."""
+IMAGE_TOKENS, CAPTION_TOKENS = 576, 64
+"""Patches of an image of 336 pixels, and tokens of a long caption of LLaVA's pretraining data (Liu et al., 2023)."""
 PUBLISHED = {
     (6144, 48, 24576, 0): 256000, (4096, 32, 14336, 8): 32000, (6144, 48, 16384, 8): 32768, (4096, 32, 11008, 0): 32000,
     (4096, 32, 14336, 0): 128256, (8192, 64, 28672, 0): 128256, (16384, 128, 53248, 0): 128256,
@@ -117,7 +120,8 @@ class _Reader:
         if stages:
             chunks = len(stages[0])
         sequence_parallel = found.flag("sequence-parallel") and self.tensor > 1
-        return TrainingRun(
+        accounted = [found.flag(f"account-for-{part}-in-pipeline-split") for part in ("embedding", "loss")]
+        run = TrainingRun(
             model=model, ranks=self.ranks, micro_batch=micro,
             global_batch=self.batch(micro * data), tensor=self.tensor,
             pipeline=pipeline, context=context, expert=expert,
@@ -140,11 +144,11 @@ class _Reader:
             overlapped_tensor=found.flag("tp-comm-overlap"),
             overlapped_experts=found.flag("overlap-moe-expert-parallel-comm"),
             frozen=CLIP + model.hidden * (1024 + model.hidden) if provider == "llava_vlm" else 0,
-            warm_up_overlap=found.flag("overlap-p2p-communication-warmup-flush"),
             deferred_embedding=self.deferred(), reserved=self.reserved(),
             graphs=found.text("cuda-graph-impl", "none") != "none" or found.flag("enable-cuda-graph"),
             recomputation=self.recomputation(),
         )  # fmt: skip
+        return replace(run, stages=uneven_layers(run)) if any(accounted) and pipeline > 1 else run
 
     def batch(self, least: int) -> int:
         """Return the global batch; the first of a schedule."""
@@ -222,7 +226,7 @@ class _Reader:
         predictions = found.count("mtp-num-layers", 0, 0)
         return ModelShape(
             family=kind, hidden=self.hidden, vocabulary=self.vocabulary(), layers=layers, sequence=sequence,
-            positions=0 if kind == "hybrid" else positions, types=2 if kind == "bert" else 0,
+            positions=positions, types=2 if kind == "bert" else 0,
             tied=tied, biased=not found.flag("disable-bias-linear"), query_biased=found.flag("add-qkv-bias"),
             rms=found.text("normalization", "LayerNorm") == "RMSNorm",
             dropout=found.number("hidden-dropout", 0.1), attention_dropout=found.number("attention-dropout", 0.1),
@@ -232,6 +236,9 @@ class _Reader:
     def vision_model(self) -> ModelShape:
         """Return the language model of Megatron's LLaVA example, Vicuna 7B, whatever the other arguments say."""
         sequence = self.found.count("total-seq-length", self.sequence)
+        if "packing-buffer-size" not in self.found:
+            # Samples are as long as their longest, which total-seq-length bounds: an image and a caption.
+            sequence = min(sequence, IMAGE_TOKENS + CAPTION_TOKENS)
         layer = ModelLayer(
             sequence, (AttentionShape(32, 32, 128, 128, rotated=True),), FeedForwardShape(11008, True, "silu")
         )

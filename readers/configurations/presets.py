@@ -67,6 +67,8 @@ PRESETS: Mapping[str, str] = MappingProxyType({
     "qk-pos-emb-head-dim=64 v-head-dim=128 num-layers=27 hidden-size=2048 num-attention-heads=16 "
     "ffn-hidden-size=10944 moe-ffn-hidden-size=1408 num-experts=64 moe-router-topk=6 "
     "moe-shared-expert-intermediate-size=2816 moe-layer-freq=([0]*1+[1]*26) vocab-size=102400 seq-length=4096",
+    "debug-experts": _LLAMA + _EXPERTS + " num-layers=8 hidden-size=256 num-attention-heads=16 num-experts=64 "
+    "moe-router-topk=8 moe-ffn-hidden-size=768 vocab-size=2048 seq-length=2048",
     "debug-model": _LLAMA + " num-layers=6 hidden-size=256 num-attention-heads=16 vocab-size=2048 seq-length=2048",
     "deepseek-v3": _LATENT + " num-attention-heads=128 num-experts=256 moe-layer-freq=([0]*3+[1]*58) mtp-num-layers=1 "
     "vocab-size=129280 seq-length=4096",

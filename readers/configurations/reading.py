@@ -33,6 +33,7 @@ from mspc.readers.configurations.other_trainers import (
     titan_settings,
 )
 from mspc.readers.configurations.presets import preset_settings
+from mspc.readers.configurations.python_registry import registry_values
 from mspc.readers.configurations.settings import Setting, Settings
 from mspc.readers.configurations.text_formats import file_values
 
@@ -101,13 +102,20 @@ def megatron_configuration(
 
 
 def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configuration:
-    """Return the run that a file describes. Raise MspcError if its family is not known, or with all mistakes in it."""
+    """Return the run that a file describes. Raise MspcError if its family is not known, or with all mistakes in it.
+
+    path: the file; a function of a Python file is `file.py:function`.
+    """
+    path, _, function = (Path(str(path).partition(":")[0]), *str(path).partition(":")[1:])
     text, shown = text_of(path), shown_path(path)
     if text.lstrip().startswith("--"):
         return read_arguments(path, ranks, sequence)
     if path.suffix == ".jsonl":
         raise MspcError(f"{shown} has several rows", notes=["put one of them into a file of its own"])
-    found = file_values(shown, text, path.suffix)
+    if path.suffix == ".py":
+        found = registry_values(shown, path, text, function)
+    else:
+        found = file_values(shown, text, path.suffix)
     if is_row(found.by_path):
         row = {key: setting.value for key, setting in found.by_path.items()}
         return megatron_configuration(shown, list(row_settings(row)), ranks, sequence, "", "Megatron-Bridge")

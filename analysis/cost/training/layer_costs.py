@@ -148,10 +148,9 @@ def _stored_attention(run: TrainingRun, a: AttentionShape, layer: ModelLayer) ->
 def _stored_mamba(run: TrainingRun, m: MambaShape, tokens: int) -> Iterator[tuple[str, int]]:
     inner, t = m.heads * m.head, run.tensor
     mixed = inner + 2 * m.groups * m.state
+    # The scan stores its inputs and its output before the norm, and computes convolution and states again.
     yield "mixer", (inner + mixed + m.heads) // t * tokens * HALF
-    yield "mixer", mixed // t * tokens * HALF
-    yield "mixer", inner // t * tokens * HALF * 2
-    yield "mixer", m.heads // t * m.head * m.state * (tokens // m.chunk) * SINGLE
+    yield "mixer", 2 * inner // t * tokens * HALF
 
 
 def _stored_feed(run: TrainingRun, f: FeedForwardShape, tokens: int, outside: int) -> Iterator[tuple[str, int]]:
@@ -206,7 +205,9 @@ def working(run: TrainingRun, layer: ModelLayer) -> int:
             if run.backend not in ("fused", "flash"):
                 most = max(most, 2 * heads * tokens * (mixer.keys or layer.sequence) * HALF)
         else:
-            most = max(most, 4 * mixer.heads * mixer.head // run.tensor * tokens * HALF)
+            inner, states = mixer.heads * mixer.head, mixer.heads * mixer.head * mixer.state // mixer.chunk
+            wide = 2 * inner + 2 * (inner + 2 * mixer.groups * mixer.state)
+            most = max(most, (wide * HALF + 2 * states * SINGLE) // run.tensor * tokens)
     f = layer.feed
     if f is not None:
         inner, seen = f.width // run.tensor, tokens

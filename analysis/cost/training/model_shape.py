@@ -151,7 +151,6 @@ class TrainingRun:
     overlapped_parameters: bool = False
     overlapped_tensor: bool = False
     overlapped_experts: bool = False
-    warm_up_overlap: bool = False
     deferred_embedding: int = 0
     frozen: int = 0
     reserved: int = 0

@@ -38,7 +38,7 @@ def stage_layers(run: TrainingRun) -> tuple[tuple[tuple[int, ...], ...], ...]:
     count, stages, chunks = len(run.model.layers), run.pipeline, run.chunks
     first, last = run.first_layers, run.last_layers
     if not first and not last and count % (stages * chunks):
-        return _uneven_layers(run)
+        return uneven_layers(run)
     between = stages - bool(first) - bool(last)
     each = (count - first - last) // between if between else 0
     counts = [first if first and not p else last if last and p == stages - 1 else each for p in range(stages)]
@@ -52,7 +52,7 @@ def stage_layers(run: TrainingRun) -> tuple[tuple[tuple[int, ...], ...], ...]:
     return tuple(map(tuple, found))
 
 
-def _uneven_layers(run: TrainingRun) -> tuple[tuple[tuple[int, ...], ...], ...]:
+def uneven_layers(run: TrainingRun) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Return the layers of every chunk if they cannot be equal: the embedding, the loss and each further prediction
     count as a layer, as with Megatron's `--account-for-embedding-in-pipeline-split`."""
     count, parts = len(run.model.layers), run.pipeline * run.chunks
@@ -71,14 +71,15 @@ def in_flight(run: TrainingRun, stage: int) -> list[int]:
     """Return the model chunks whose activations a stage holds at its peak, one entry for each micro-batch.
 
     Megatron Core, pipeline_parallel/schedules.py: a stage runs `stages - stage - 1` forward passes ahead of its first
-    backward pass, or twice that and a group for each further chunk if it has several.
+    backward pass, or twice that and a group for each further chunk if it has several, and one more if collectives of
+    experts overlap.
     """
     ahead = run.pipeline - stage - 1
     total = run.micro_batches * run.chunks
     if run.chunks == 1:
         return [0] * min(total, ahead + 1)
     group = run.group or run.pipeline
-    count = min(total, 2 * ahead + (run.chunks - 1) * group + 1 + run.warm_up_overlap)
+    count = min(total, 2 * ahead + (run.chunks - 1) * group + 1 + run.overlapped_experts)
     return [number // group % run.chunks for number in range(count)]
 
 
@@ -121,7 +122,7 @@ def stage_memory(run: TrainingRun, stage: int) -> StageMemory:
     found["loss" if loss >= widest else "temporary"] += max(loss, widest)
     found["workspaces"] += WORKSPACES
     found["inference cache"] += run.reserved
-    if run.frozen:
+    if run.frozen and run.parameter < SINGLE:
         rest = sum(found.values()) - found["weights"]
         found["weights while loaded"] = max(0, found["weights"] * SINGLE // run.parameter - rest)
     held = [name for name, nbytes in found.items() if nbytes]

@@ -29,6 +29,23 @@ LLAMA = {
     "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False,
     "max_position_embeddings": 8192,
 }  # fmt: skip
+REGISTRY = """\
+raise SystemExit("nothing runs")
+
+def llama3_8b():
+    spec = model_registry("8B")
+    return Trainer.Config(
+        model_spec=spec,
+        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=2 * 4096, max_context_length=4096),
+        activation_checkpoint=SelectiveAC.Config(),
+    )
+
+def llama3_8b_tp():
+    config = llama3_8b()
+    config.parallelism.tensor_parallel_degree = 8
+    config.activation_checkpoint = None
+    return config
+"""
 
 
 def arguments(folder: Path, more: str, ranks: int | None = 8) -> Configuration:
@@ -130,6 +147,18 @@ def test_torchtitan(tmp_path: Path) -> None:
     told = r"train.toml:8: error: parallelism.tensor_parallel_degree .*more than 8 query groups"
     with pytest.raises(MspcError, match=told):
         read_configuration(written(tmp_path, "train.toml", wrong), 16, 0)
+
+
+def test_torchtitan_registries_are_data(tmp_path: Path) -> None:
+    folder = tmp_path / "llama3"
+    folder.mkdir()
+    file = written(folder, "config_registry.py", REGISTRY)
+    run = read_configuration(Path(f"{file}:llama3_8b_tp"), 16, 0).run
+    assert (run.model.hidden, run.model.sequence, run.micro_batch, run.tensor) == (4096, 4096, 2, 8)
+    assert run.recomputation.granularity == ""
+    with pytest.raises(MspcError) as raised:
+        read_configuration(Path(f"{file}:llama3_9b"), 16, 0)
+    assert "did you mean 'llama3_8b'" in raised.value.notes[0]
 
 
 def test_maxtext(tmp_path: Path) -> None:
