@@ -11,7 +11,8 @@ from mspc.readers.configurations.presets import PRESETS, preset_settings
 from mspc.readers.configurations.settings import Setting, Values
 
 FLAVORS = {
-    ("llama3", "debugmodel"): "debug-model", ("experts", "debugmodel"): "debug-experts", ("llama4", "17bx16e"): "llama4-scout",
+    ("llama3", "debugmodel"): "debug-model",
+    ("experts", "debugmodel"): "debug-experts", ("llama4", "17bx16e"): "llama4-scout",
     ("llama4", "17bx128e"): "llama4-maverick", ("deepseek_v3", "16B"): "deepseek-v2-lite",
     ("qwen3", "0.6B"): "qwen3-0.6b", ("qwen3", "1.7B"): "qwen3-1.7b", ("qwen3", "4B"): "qwen3-4b",
     ("qwen3", "14B"): "qwen3-14b", ("qwen3", "32B"): "qwen3-32b", ("gpt_oss", "20b"): "gpt-oss-20b",
@@ -92,6 +93,7 @@ def titan_settings(found: Values, ranks: int) -> Iterator[Setting]:
         known = ", ".join(f"{model} {size}" for model, size in FLAVORS)
         raise found.wrong("model.flavor", f"is {flavor!r} of {name!r}; known are {known}")
     settings = {setting.name: setting for setting in preset_settings(FLAVORS[name, flavor])}
+    settings["expert-tensor-parallel-size"] = Setting("expert-tensor-parallel-size", 1)
     for path, target in TITAN.items():
         if found.count(path):
             settings[target] = found.under(target, path)

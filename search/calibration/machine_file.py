@@ -59,8 +59,8 @@ ROUNDED = "products of Float32 rounded to TF32"
 """In the source of a file if its rates of Float32 are those of rounded matmuls."""
 WORK = (PRODUCTS, *LIKE, *ALONE)
 LINK = ("latency", "bandwidth", "hop")
-KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", "ranks_per_host", *WORK, "traffic",
-        "link", "network")  # fmt: skip
+KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", "ranks_per_host", "capacity", *WORK,
+        "traffic", "link", "network")  # fmt: skip
 
 
 def machine_of(text: str) -> Machine:
@@ -101,6 +101,9 @@ class _MachineFileReader:
         per_host = found.get("ranks_per_host", 0)
         if not isinstance(per_host, int) or isinstance(per_host, bool) or not 0 <= per_host < 1 << 20:
             raise MspcError(f"{self.shown}: ranks_per_host is {per_host!r}, not a number of ranks")
+        capacity = found.get("capacity", 0)
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or not 0 <= capacity < 1 << 50:
+            raise MspcError(f"{self.shown}: capacity is {capacity!r}, not a number of bytes")
         if per_host and "network" not in found:
             raise MspcError(f"{self.shown}: there are ranks_per_host, and no table [network] of links between hosts")
         return Machine(
@@ -116,6 +119,7 @@ class _MachineFileReader:
             source=str(found.get("source", "")).strip(),
             doubts=self._doubts(found),
             traffic=self._traffic(found) if "traffic" in found else {},
+            capacity=capacity,
         )
 
     def _doubts(self, found: Mapping[str, Any]) -> tuple[str, ...]:
@@ -214,6 +218,8 @@ def _lines(machine: Machine) -> Iterator[str]:
     yield f"other_products = {_rate(machine.other_products)}"
     if machine.ranks_per_host:
         yield f"ranks_per_host = {machine.ranks_per_host}"
+    if machine.capacity:
+        yield f"capacity = {machine.capacity}"
     for kind, rates in machine.work.items():
         yield from ("", f"[{kind}]")
         yield from (f"{dtype} = {_rate(rate)}" for dtype, rate in rates.items())
