@@ -220,8 +220,8 @@ def is_capture(target: NamedTarget | Path) -> TypeGuard[Path]:
 
 
 def is_imported(target: NamedTarget | Path) -> bool:
-    """Return whether a target is an exported program (by its suffix, or an archive), a folder of Hugging Face, or a text
-    of StableHLO."""
+    """Return whether a target is an exported program (by its suffix, or an archive), a folder of Hugging Face, or a
+    text of StableHLO."""
     if not isinstance(target, Path):
         return False
     if target.suffix in (EXPORTED, STABLEHLO) or os.path.isfile(target / CONFIG):

@@ -110,7 +110,8 @@ def _module(target: NamedTarget | Path) -> Any:
 
 
 def lowered_text(target: NamedTarget) -> str:
-    """Return the text of a step that a script lowers, in a process of a Python with JAX. Raise MspcError if it fails."""
+    """Return the text of a step that a script lowers, in a process of a Python with JAX. Raise MspcError if it
+    fails."""
     if not target.path.is_file():
         raise MspcError(f"there is no script {str(target.path)!r}", code="E0101")
     python = os.environ.get(PYTHON, sys.executable)

@@ -80,7 +80,9 @@ def compile_(
             inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
             strategies=strategies, schedule=schedule, machine=machine,
             loudness=Loudness(verbose, quiet), all_rows=all_rows, out_torch=out_torch,
-            imported=opts.import_options(loss, optimizer, size, torch, precision, accumulate, load, plan, device, jax=jax),
+            imported=opts.import_options(
+                loss, optimizer, size, torch, precision, accumulate, load, plan, device, jax
+            ),
         ),
     )
     leave_out_loaded()  # the process ends

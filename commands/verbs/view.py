@@ -51,6 +51,7 @@ def view(
 
     common = CompileOptions(
         ranks=ranks, inputs=tuple(input_ or ()), script_arguments=tuple(script_arguments or ()), strategies=strategies,
-        loudness=Loudness(verbose, quiet), imported=opts.import_options(loss, optimizer, size, torch, plan=plan, jax=jax),
+        loudness=Loudness(verbose, quiet),
+        imported=opts.import_options(loss, optimizer, size, torch, plan=plan, jax=jax),
     )  # fmt: skip
     view_target(target, ViewOptions(common, machine, profile, proof, out, open_))

@@ -74,15 +74,8 @@ class LibraryFunction(Op):
     takes_complex = True
 
     @property
-    def widens(self) -> bool:  # type: ignore[override]
-        """Whether halves are computed in Float32; XLA's functions say themselves how they compute."""
-        return not self.function.startswith("xla.")
-
-    @property
     def row(self) -> LibraryRow:
         """Return the row. Raise MspcError if there is none."""
-        if self.function.startswith("xla."):
-            importlib.import_module("mspc.ops.math.xla_functions")  # late: few networks come from XLA
         if self.function not in FUNCTIONS:
             raise MspcError(f"{self.name}: there is no function {self.function!r:.60}")
         return FUNCTIONS[self.function]
@@ -845,6 +838,6 @@ CHOICES = {
 """Functions that choose, count or reduce elements by other elements."""
 
 FUNCTIONS: dict[str, LibraryRow] = {**SPECIAL, **COMPLEX, **LINEAR, **CHOICES}
-"""All functions by their names. `ops/math/xla_functions.py` adds those of XLA."""
+"""All functions by their names."""
 
 LibraryFunction.samples = tuple(each for row in FUNCTIONS.values() for each in row.samples)

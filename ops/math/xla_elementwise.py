@@ -25,7 +25,8 @@ def rounded(function: Callable[..., Array]) -> Callable[..., Array]:
     def run(*operands: Array) -> Array:
         dtype = operands[0].dtype
         found = function(*map(_in_float32, operands))
-        return found.astype(dtype) if found.dtype != dtype and dtype.itemsize == 2 and found.dtype.kind == "f" else found
+        is_wider = found.dtype != dtype and dtype.itemsize == 2 and found.dtype.kind == "f"
+        return found.astype(dtype) if is_wider else found
 
     return run
 
@@ -78,12 +79,10 @@ def shift_right_logical(a: Array, b: Array) -> Array:
 def shift_right_arithmetic(a: Array, b: Array) -> Array:
     most = 8 * a.dtype.itemsize - 1
     by = np.minimum(_unsigned(b), np.array(most, _unsigned(b).dtype)).astype(a.dtype)
-    return _signed(a >> by if a.dtype.kind == "i" else a.view(f"i{a.dtype.itemsize}") >> by.view(f"i{by.dtype.itemsize}"),
-                   a.dtype)  # fmt: skip
-
-
-def _signed(x: Array, dtype: Any) -> Array:
-    return x if x.dtype == dtype else x.view(dtype)
+    if a.dtype.kind == "i":
+        return a >> by
+    signed = f"i{a.dtype.itemsize}"
+    return (a.view(signed) >> by.view(signed)).view(a.dtype)
 
 
 def popcnt(x: Array) -> Array:
@@ -155,7 +154,8 @@ def convert(x: Array, dtype: Any) -> Array:
     ends = np.iinfo(dtype)
     wide = np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
     inside = np.where((wide > float(ends.min)) & (wide < float(ends.max)), wide, 0.0).astype(dtype)
-    return np.where(wide >= float(ends.max), ends.max, np.where(wide <= float(ends.min), ends.min, inside)).astype(dtype)
+    low = np.where(wide <= float(ends.min), ends.min, inside)
+    return np.where(wide >= float(ends.max), ends.max, low).astype(dtype)
 
 
 def reduce_precision(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
@@ -199,6 +199,10 @@ def nextafter(a: Array, b: Array) -> Array:
     return np.where(np.isnan(wide) | np.isnan(towards), np.array(np.nan).astype(a.dtype), found)
 
 
+def complex_number(a: Array, b: Array) -> Array:
+    return (a + 1j * b).astype(np.complex128 if a.dtype == np.float64 else np.complex64)
+
+
 def _either(of_bools: Callable[..., Array], of_numbers: Callable[..., Array]) -> Callable[..., Array]:
     return lambda *operands: (of_bools if operands[0].dtype == bool else of_numbers)(*operands)
 
@@ -206,7 +210,7 @@ def _either(of_bools: Callable[..., Array], of_numbers: Callable[..., Array]) ->
 ELEMENTWISE: Mapping[str, Callable[..., Array]] = {
     "abs": rounded(np.abs), "add": rounded(_either(np.logical_or, np.add)), "and": _either(np.logical_and,
     np.bitwise_and), "atan2": rounded(atan2), "cbrt": rounded(np.cbrt), "ceil": rounded(np.ceil), "clamp": clamp,
-    "compare": compare, "complex": lambda a, b: a + 1j * b if a.dtype == np.float64 else (a + 1j * b).astype(np.complex64),
+    "compare": compare, "complex": complex_number,
     "convert": convert, "cosine": rounded(np.cos), "count_leading_zeros": count_leading_zeros,
     "divide": rounded(divide), "exponential": rounded(np.exp), "exponential_minus_one": rounded(np.expm1),
     "floor": rounded(np.floor), "imag": lambda x: x.imag if x.dtype.kind == "c" else np.zeros_like(x),

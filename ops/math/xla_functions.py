@@ -4,15 +4,16 @@ sorts and reductions whose regions are programs."""
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, DType, TensorType, dtype_of
-from mspc.ops.math.library import FUNCTIONS, LibraryRow, ResultTypes, whole_rule
+from mspc.ops.math.library import LibraryFunction, LibraryRow, ResultTypes
 from mspc.ops.math.xla_elementwise import ELEMENTWISE, Program, run_program, total_order
+from mspc.ops.op import NotDifferentiable, sample
 from mspc.sharding.rules import broadcast_rule, sized
 
 Array = Any
@@ -480,7 +481,32 @@ STRUCTURAL: Mapping[str, LibraryRow] = {
 }  # fmt: skip
 """Rows of operations that are no elementwise functions, or whose results have other element types."""
 
-XLA = "xla."
-"""The beginning of the names of these functions in the library."""
-FUNCTIONS.update({f"{XLA}{name}": row for name, row in STRUCTURAL.items()})
-FUNCTIONS.update({f"{XLA}{name}": _elementwise(name) for name in ELEMENTWISE if name not in STRUCTURAL})
+FUNCTIONS: Mapping[str, LibraryRow] = {
+    **STRUCTURAL, **{name: _elementwise(name) for name in ELEMENTWISE if name not in STRUCTURAL},
+}  # fmt: skip
+"""All functions by the names of XLA's operations."""
+
+
+class XlaFunction(LibraryFunction):
+    """A function of the table in `ops/math/xla_functions.py`, by the name of XLA's operation. Called as
+    `XlaFunction(name, settings)(x)`."""
+
+    function: str = "popcnt"
+    options: tuple[Any, ...] = ()
+    widens = False
+    bprop = NotDifferentiable("StableHLO programs bring their gradients")
+    samples = (
+        sample((4, 6), dtypes=("Int32",), gradient=False),
+        sample((4, 6), (), function="reduce", options=((1,), ((("maximum", (0, 1), ()),), (2,))), gradient=False),
+        sample((4, 6), (), function="reduce_window", gradient=False, options=(
+            ((1, 2), (1, 2), (1, 1), (1, 1), ((0, 0), (1, 1))), ((("maximum", (0, 1), ()),), (2,)))),
+        sample((4, 6), function="sort", options=(1, ((("compare", (0, 1), ("LT", "TOTALORDER")),), (2,))),
+               gradient=False),
+    )  # fmt: skip
+
+    @property
+    def row(self) -> LibraryRow:
+        """Return the row. Raise MspcError if there is none."""
+        if self.function not in FUNCTIONS:
+            raise MspcError(f"{self.name}: there is no function {self.function!r:.60}")
+        return FUNCTIONS[self.function]

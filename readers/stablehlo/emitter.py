@@ -86,7 +86,7 @@ class Emitter:
 
     def host(self, name: str, options: Sequence[Any], *operands: Any) -> Any:
         """Return the result of a function in NumPy, as XLA computes it."""
-        return self.call(ops.LibraryFunction(f"xla.{name}", tuple(options)), *map(self.whole, operands))
+        return self.call(ops.XlaFunction(name, tuple(options)), *map(self.whole, operands))
 
     def type_of(self, value: Any) -> TensorType:
         if isinstance(value, Known):

@@ -106,7 +106,7 @@ class Walk:
                 if error.location is not None:
                     raise
                 raise self.told(operation, error) from None
-            for name, value in zip(operation.results, found, strict=True):
+            for name, value in zip(operation.results, found, strict=False):
                 self.values[name] = value
         raise MspcError("a region returns nothing")
 
@@ -316,7 +316,8 @@ class Walk:
             after = tuple(walk.e.whole(found[k]) for k in own)
             return (after, made) if own else ((*state,), made)
 
-        state = tuple(self.e.whole(self.in_layout(given[k], self.carried_sharding(body, k))) for k in own) or (self.e.call(ops.arange, 0, 1, 1),)
+        begin = (self.in_layout(given[k], self.carried_sharding(body, k)) for k in own)
+        state = tuple(map(self.e.whole, begin)) or (self.e.call(ops.arange, 0, 1, 1),)
         table = self.e.call(ops.arange, 0, loop.count, 1)
         after, made = self.e.call(ops.Scan(), InnerGraph(turn), state, table, None, False)
         values = list(given)

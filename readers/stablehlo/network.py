@@ -130,8 +130,10 @@ def step_arguments(module: HloModule) -> list[StepArgument]:
     for at, type in enumerate(main.body.types):
         attributes = main.argument_attributes[at]
         if isinstance(type, OtherType):
-            raise MspcError(f"{module.file}: argument {at} is {type}, no tensor of static shape with an element type "
-                            "of mspc", module.location(main.place), ["export it with sizes instead of symbols"])  # fmt: skip
+            raise MspcError(
+                f"{module.file}: argument {at} is {type}, no tensor of static shape with an element type of mspc",
+                module.location(main.place), ["export it with sizes instead of symbols"],
+            )  # fmt: skip
         name = base = argument_name(main, at, attributes)
         number = 0
         while name in taken:

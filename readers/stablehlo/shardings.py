@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -57,9 +58,9 @@ def _on_mesh(axes: Axes, dims: Sequence[Sequence[Any]], file: str) -> NamedLayou
     parts: list[tuple[str, int, int]] = []
     for name, _ in axes:
         ends = sorted(bounds[name])
-        if any(b % a for a, b in zip(ends, ends[1:], strict=False)):
+        if any(b % a for a, b in itertools.pairwise(ends)):
             raise MspcError(f"{file}: sub-axes of {name!r} overlap")
-        parts += [(name, a, b // a) for a, b in zip(ends, ends[1:], strict=False)] or [(name, 1, 1)]
+        parts += [(name, a, b // a) for a, b in itertools.pairwise(ends)] or [(name, 1, 1)]
     last, entries = len(parts) - 1, list[Any]()
     for each in dims:
         numbers: list[int] = []
@@ -126,7 +127,8 @@ def _digits(number: int, sizes: Sequence[int]) -> list[int]:
 
 
 def _tiled(tiles: Sequence[int], shape: Sequence[int], order: Sequence[int], text: str, file: str) -> NamedLayout:
-    """Return the layout of tiles over the axes of a mesh, taken in an order; axes are divided if a tile needs a part."""
+    """Return the layout of tiles over the axes of a mesh, taken in an order; axes are divided if a tile needs a
+    part."""
     parts: list[list[int]] = [[] for _ in shape]  # sizes of the parts of each axis
     uses: list[list[tuple[int, int]]] = []
     waiting = [(axis, shape[axis]) for axis in order]

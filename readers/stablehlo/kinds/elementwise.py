@@ -61,7 +61,7 @@ def emitted(name: str, e: Emitter, given: Sequence[Any], shape: tuple[int, ...])
     elif native is not None and kind in kinds:
         found = e.call(native(), *map(e.loose, given))
     else:
-        found = e.call(ops.LibraryFunction(f"xla.{name}", ()), *map(e.loose, given))
+        found = e.call(ops.XlaFunction(name, ()), *map(e.loose, given))
     return e.spread(found, shape)
 
 
@@ -89,7 +89,7 @@ def compared(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Seque
         return [folded]
     dtype = e.type_of(given[0]).dtype
     if kind == "TOTALORDER" or dtype.kind not in "iuf":
-        return [e.spread(e.call(ops.LibraryFunction("xla.compare", settings), *map(e.loose, given)), shape)]
+        return [e.spread(e.call(ops.XlaFunction("compare", settings), *map(e.loose, given)), shape)]
     return [e.spread(e.call(ORDERS[direction](), *map(e.loose, given)), shape)]
 
 
@@ -99,7 +99,7 @@ def selected(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Seque
     condition = given[0]
     operator: Any = ops.Select()
     if e.type_of(given[1]).dtype.is_complex:
-        operator = ops.LibraryFunction("xla.select", ())
+        operator = ops.XlaFunction("select", ())
     if isinstance(condition, Known) and condition.base.size == 1:
         return [given[1] if condition.base.reshape(()) else given[2]]
     folded = e.folded("select", given, (), shape)
@@ -146,7 +146,7 @@ def converted_to(e: Emitter, value: Any, dtype: DType) -> Any:
     elif is_plain:
         found = e.call(ops.Cast(), e.loose(value), dtype)
     else:
-        found = e.call(ops.LibraryFunction("xla.convert", settings), e.loose(value))
+        found = e.call(ops.XlaFunction("convert", settings), e.loose(value))
     return e.spread(found, own.shape)
 
 
@@ -177,11 +177,6 @@ def mspc_operator(operator: Callable[[], Any]) -> Function:
         return [e.spread(e.call(operator(), *map(e.loose, given)), tensor(operation.types[0]).shape)]
 
     return run
-
-
-def library(name: str) -> Function:
-    """Return the kind of an operation that is a function of the library."""
-    return mspc_operator(lambda: ops.LibraryFunction(name, ()))
 
 
 def unknown_numbers(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:

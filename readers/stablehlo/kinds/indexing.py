@@ -35,7 +35,7 @@ def _where(operation: HloOperation, attribute: str, names: Sequence[str]) -> tup
 def _indices(e: Emitter, indices: Any, index_dim: int) -> Any:
     """Return indices of one dimension of the operand, without the dimension that holds them."""
     shape = e.shape_of(indices)
-    found = e.reshaped(indices, [n for d, n in enumerate(shape) if d != index_dim]) if index_dim < len(shape) else indices
+    found = e.reshaped(indices, [n for d, n in enumerate(shape) if d != index_dim])
     dtype = e.type_of(found).dtype
     return found if dtype in (INT32, INT64) else e.call(ops.Cast(), e.whole(found), INT64)
 

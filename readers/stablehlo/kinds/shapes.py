@@ -269,5 +269,6 @@ def in_parts(kind: Function) -> Function:
 SHAPE_KINDS: Kinds = {
     "broadcast_in_dim": broadcast, "reshape": reshaped, "transpose": transposed, "slice": sliced,
     "concatenate": concatenated, "pad": padded, "iota": counted, "reverse": reversed_along,
-    "dynamic_slice": in_parts(dynamic_part), "dynamic_update_slice": in_parts(updated_part), "get_dimension_size": dimension_size,
+    "dynamic_slice": in_parts(dynamic_part), "dynamic_update_slice": in_parts(updated_part),
+    "get_dimension_size": dimension_size,
 }  # fmt: skip

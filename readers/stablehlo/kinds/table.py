@@ -20,11 +20,8 @@ STRUCTURAL = frozenset((
     "sdy.sharding_constraint", "custom_call",
 ))  # fmt: skip
 """Operations that the walk of a program reads itself."""
-TARGETS = frozenset((
-    "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement", "xla.sdy.FuncResultSharding",
-))  # fmt: skip
-"""Targets of custom calls that say where values are, and compute nothing."""
 IDENTITIES = frozenset(("Sharding", "annotate_device_placement", "xla.sdy.FuncResultSharding"))
+"""Targets of custom calls that say where values are, and compute nothing."""
 _MOST = 20
 
 
