@@ -114,7 +114,7 @@ def lowered_text(target: NamedTarget) -> str:
     fails."""
     if not target.path.is_file():
         raise MspcError(f"there is no script {str(target.path)!r}", code="E0101")
-    python = os.environ.get(PYTHON, sys.executable)
+    python = os.environ.get(PYTHON) or sys.executable
     with TemporaryDirectory(prefix="mspc-") as folder:
         to = Path(folder) / "step.mlir"
         given = [str(target.path.resolve()), target.name, list(target.args), dict(target.keywords), str(to)]

@@ -17,7 +17,7 @@ from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.readers.stablehlo.evaluation import Walk, run_function
-from mspc.readers.stablehlo.kinds.table import check_kinds
+from mspc.readers.stablehlo.kinds.table import check_kinds, name_of
 from mspc.readers.stablehlo.module import HloFunction, HloModule, OtherType
 from mspc.readers.stablehlo.shardings import layout_of, sharding_in
 
@@ -59,9 +59,10 @@ class StableHloNetwork(Cell):
         object.__setattr__(self, "arguments", arguments)
         object.__setattr__(self, "argument_names", tuple(each.name for each in arguments if each.target < 0))
         held: dict[str, Parameter] = {}
-        for each in arguments:
+        averages = moving_averages(module.main)
+        for at, each in enumerate(arguments):
             if each.target >= 0:
-                sigma = _DEVIATION if each.type.dtype.is_float else 0.0
+                sigma = _DEVIATION if each.type.dtype.is_float and at not in averages else 0.0
                 value = Tensor(initial_value(Normal(sigma), each.type.shape, each.type.dtype))
                 held[each.name] = Parameter(value, name=each.name, requires_grad=False)
                 self._insert(each.name, held[each.name])
@@ -150,6 +151,31 @@ def argument_name(main: HloFunction, at: int, attributes: Mapping[str, Any]) -> 
     parts = _KEY.sub(lambda m: "." + next(filter(None, m.groups()), ""), str(text)).split(".")
     name = ".".join(filter(None, (re.sub(r"\W+", "_", part).strip("_") for part in parts)))
     return name if name and name[0].isalpha() else f"arg{at}"
+
+
+def moving_averages(main: HloFunction) -> frozenset[int]:
+    """Return the arguments that a step multiplies by constant numbers and reads nowhere else, as optimizers do with
+    averages of gradients: they begin at zero, and the square root of one exists."""
+    made = {name: each for each in main.body.operations for name in each.results}
+    readers: dict[str, list[Any]] = {}
+    for operation in main.body.operations:
+        for name in operation.operands:
+            readers.setdefault(name, []).append(operation)
+
+    def is_number(name: str) -> bool:
+        found = made.get(name)
+        if found is not None and name_of(found) in ("broadcast_in_dim", "convert"):
+            return is_number(found.operands[0])
+        return found is not None and name_of(found) == "constant"
+
+    def decays(argument: str) -> bool:
+        found = readers.get(argument, [])
+        return bool(found) and all(
+            name_of(each) == "multiply" and any(is_number(name) for name in each.operands if name != argument)
+            for each in found
+        )  # fmt: skip
+
+    return frozenset(at for at, name in enumerate(main.body.arguments) if decays(name))
 
 
 def donated_targets(main: HloFunction) -> dict[int, int]:
