@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -141,8 +144,8 @@ class HloFunction:
 
 @dataclass(frozen=True)
 class HloModule:
-    """A module. file: its name in messages. meshes: names and sizes of axes by the mesh's name. lines: offsets of
-    lines. resources: the bytes of large constants, as hexadecimal digits, by name."""
+    """A module. file: its name in messages. meshes: names and sizes of axes by the mesh's name. resources: the bytes of
+    large constants, as hexadecimal digits, by name."""
 
     file: str
     text: str
@@ -169,10 +172,16 @@ class HloModule:
 
     def location(self, place: int) -> Location:
         """Return the line and column of an offset of the text."""
-        begin = self.text.rfind("\n", 0, place) + 1
+        number = bisect.bisect_right(self.lines, place)
+        begin = self.lines[number - 1] if number else 0
         end = self.text.find("\n", place)
         line = self.text[begin : len(self.text) if end < 0 else end]
-        return Location(self.file, self.text.count("\n", 0, place) + 1, place - begin + 1, text=line[:160])
+        return Location(self.file, number, place - begin + 1, text=line[:160])
+
+    @cached_property
+    def lines(self) -> list[int]:
+        """Offsets of the beginnings of lines."""
+        return [0, *(found.end() for found in re.finditer("\n", self.text))]
 
 
 def constant_array(module: HloModule, dense: Dense, type: TensorType) -> np.ndarray[Any, Any]:

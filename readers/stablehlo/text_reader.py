@@ -99,8 +99,8 @@ class _TextReader:
                 add_token(token)
                 add_start(match.start(1))
         self.resources = dict(RESOURCE.findall(text, end))
-        self.tokens.append("")
-        self.starts.append(end)
+        self.tokens += [""] * 3  # an end that may be looked past
+        self.starts += [end] * 3
         self.at = 0
         self.depth = 0
         self.types: dict[str, HloType] = {}
@@ -626,7 +626,9 @@ class _TextReader:
             self.pretty(made)
         made.origin = self.location()
         named = sum(count for _, count in results)
-        if not is_generic and named and len(made.types) > named:  # `select`: the type of the condition comes first
+        if not (is_generic or named or made.operand_types):
+            made.operand_types, made.types = made.types, []
+        elif not is_generic and len(made.types) > named:  # `select`: the type of the condition comes first
             made.types = made.types[-named:]
         for name, count in results:
             made.results += [name] if count == 1 else [f"{name}#{n}" for n in range(count)]
