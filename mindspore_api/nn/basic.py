@@ -13,11 +13,9 @@ from mspc.mindspore_api.common.seed import new_dropout_seeds
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.context import get_auto_parallel_context
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
-from mspc.mindspore_api.nn.activation import LeakyReLU, get_activation
+from mspc.mindspore_api.nn.activation import get_activation
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_arguments import flag, number, parameter, positive
-from mspc.mindspore_api.nn.conv import Conv2d
-from mspc.mindspore_api.nn.normalization import BatchNorm1d, BatchNorm2d
 from mspc.mindspore_api.ops.primitive import Primitive
 from mspc.mindspore_api.placement import note_target
 
@@ -331,73 +329,6 @@ class MatMul(Cell):
         if self.transpose_x2 and len(x2.shape) > 1:
             x2 = ops.swapaxes(x2, -1, -2)
         return ops.matmul(x1, x2)
-
-
-class _Combined(Cell):
-    """A layer, then `batchnorm` with has_bn, then `activation`, if there is one."""
-
-    def _append(
-        self, norm: type[Cell], features: int, has_bn: bool, momentum: float, eps: float, activation: Any, alpha: float,
-        after_fake: bool,
-    ) -> None:  # fmt: skip
-        """Add the parts after the layer."""
-        name = type(self).__name__
-        self.has_bn, self.after_fake = flag(name, "has_bn", has_bn), flag(name, "after_fake", after_fake)
-        if has_bn:
-            self.batchnorm = norm(features, eps, momentum)
-        self.has_act = activation is not None
-        if isinstance(activation, str):
-            activation = LeakyReLU(alpha) if activation == "leakyrelu" else get_activation(activation)
-        elif isinstance(activation, type) and issubclass(activation, Cell):
-            activation = activation()
-        if activation is not None and not isinstance(activation, (Cell, Primitive)):
-            raise ApiTypeError(f"{name}: activation must be a Cell, a Primitive or a name, not {activation!r}")
-        if activation is not None:
-            self.activation = activation
-
-    def _finish(self, x: Any) -> Any:
-        if self.has_bn:
-            x = self.batchnorm(x)
-        return self.activation(x) if self.has_act else x
-
-
-class Conv2dBnAct(_Combined):
-    """Conv2d, then BatchNorm2d with has_bn, then the activation.
-
-    Args:
-        in_channels, ..., bias_init: of Conv2d. momentum, eps: of BatchNorm2d. activation: a Cell, a Primitive, a name,
-            or None. alpha: of "leakyrelu". after_fake: read by tools that quantise; nothing here does.
-    """
-
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, pad_mode: str = "same",
-        padding: Any = 0, dilation: Any = 1, group: int = 1, has_bias: bool = False, weight_init: Any = "normal",
-        bias_init: Any = "zeros", has_bn: bool = False, momentum: float = 0.997, eps: float = 1e-5,
-        activation: Any = None, alpha: float = 0.2, after_fake: bool = True,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.conv = Conv2d(in_channels, out_channels, kernel_size, stride, pad_mode, padding, dilation, group, has_bias,
-                           weight_init, bias_init)  # fmt: skip
-        self._append(BatchNorm2d, out_channels, has_bn, momentum, eps, activation, alpha, after_fake)
-
-    def construct(self, x: Any) -> Tensor:
-        return self._finish(self.conv(x))
-
-
-class DenseBnAct(_Combined):
-    """Dense, then BatchNorm1d with has_bn, then the activation; arguments as Dense's and Conv2dBnAct's."""
-
-    def __init__(
-        self, in_channels: int, out_channels: int, weight_init: Any = "normal", bias_init: Any = "zeros",
-        has_bias: bool = True, has_bn: bool = False, momentum: float = 0.9, eps: float = 1e-5, activation: Any = None,
-        alpha: float = 0.2, after_fake: bool = True,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.dense = Dense(in_channels, out_channels, weight_init, bias_init, has_bias)
-        self._append(BatchNorm1d, out_channels, has_bn, momentum, eps, activation, alpha, after_fake)
-
-    def construct(self, x: Any) -> Tensor:
-        return self._finish(self.dense(x))
 
 
 _SHARDED = ("semi_auto_parallel", "auto_parallel")

@@ -18,7 +18,6 @@ from mspc.mindspore_api.ops.numpy_arguments import (
     made_line,
     made_of,
     number_kind,
-    padded_widths,
     pieces,
     refuse,
     spaced,
@@ -168,44 +167,6 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
         return refuse("where", "a condition alone, whose result has no known shape,")
     left, right = pair(x, y)
     return ops.where(as_type(condition, BOOL), left, right)
-
-
-def pad(
-    arr: Any, pad_width: Any, mode: str = "constant", stat_length: Any = None, constant_values: Any = 0,
-    end_values: Any = 0, reflect_type: str = "even",
-) -> Any:  # fmt: skip
-    """Add elements around a tensor: a number, or for mode "edge", "reflect", "symmetric" and "wrap" copies of its own.
-    The modes that use stat_length, end_values and reflect_type are refused."""
-    widths = padded_widths("pad", pad_width, len(arr.shape))
-    if mode == "constant":
-        flat = []
-        for ahead, behind in widths[::-1]:
-            flat = [*flat, ahead, behind]
-        return ops.pad(arr, flat, "constant", constant_values)
-    if mode not in ("edge", "reflect", "symmetric", "wrap"):
-        return refuse("pad", f"mode={mode!r}")
-    for axis in range(len(arr.shape)):
-        arr = ops.gather(arr, _places(arr.shape[axis], widths[axis], mode), axis)
-    return arr
-
-
-def _places(size: int, width: Any, mode: str) -> Any:
-    found = []
-    for place in range(-width[0], size + width[1]):
-        if mode == "edge":
-            place = min(max(place, 0), size - 1)
-        elif mode == "wrap":
-            place = place % size
-        elif mode == "symmetric":
-            place = place % (2 * size)
-            place = place if place < size else 2 * size - 1 - place
-        elif size == 1:
-            place = 0
-        else:
-            place = place % (2 * size - 2)
-            place = place if place < size else 2 * size - 2 - place
-        found = [*found, place]
-    return array(found, INT32)
 
 
 def sort(a: Any, axis: Any = -1) -> Any:

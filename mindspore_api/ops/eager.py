@@ -234,9 +234,9 @@ def run_on_ranks(op: Op, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
 
 
 _WITHOUT_GRADIENT = frozenset(
-    """ACos Acosh AddExt Asin Asinh Atan Atanh BatchMatMul BatchMatMulExt Cos Cosh CumProd CumSum CumsumExt
+    """ACos Acosh AddExt Asin Asinh Atan Atanh BatchMatMul BatchMatMulExt Cos Cosh CumProd CumSum
     EmbeddingLookup Equal Exp Expm1 Gather GatherD GatherNd Identity IndexSelect Inv IsFinite IsInf IsNan
-    Log Log1p MaskedFill MatMul MatMulExt MeanExt NotEqual OnesLikeExt Pow Reciprocal ReduceAll ReduceAny
+    Log Log1p MaskedFill MatMul MatMulExt MeanExt NotEqual Pow Reciprocal ReduceAll ReduceAny
     ReduceMean ReduceProd RepeatInterleaveInt RepeatInterleaveTensor ReverseV2 Rsqrt ScatterAdd ScatterNd ScatterNdAdd
     ScatterNdSub ScatterNdUpdate ScatterSub ScatterUpdate Select Sign Sin Sinh SplitTensor SplitWithSize Sqrt
     Square SubExt Tan Tanh TensorScatterAdd TensorScatterSub TensorScatterUpdate Tril Triu UnsortedSegmentSum

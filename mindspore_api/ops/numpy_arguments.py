@@ -102,14 +102,6 @@ def pieces(name: str, size: int, wanted: Any, equal: bool) -> list[tuple[int, in
     return list(zip([0, *places], [*places, size], strict=True))
 
 
-def padded_widths(name: str, width: Any, rank: int) -> tuple[tuple[int, int], ...]:
-    """Return (elements before, elements after) of every dimension."""
-    found = np.broadcast_to(np.asarray(width), (rank, 2))
-    if found.dtype.kind != "i" or (found < 0).any():
-        raise ApiValueError(f"{name}(): pad_width must be numbers from 0 on, not {describe(width)}")
-    return tuple((int(first), int(last)) for first, last in found)
-
-
 def refuse(name: str, what: str) -> None:
     """Raise ValueError for an unsupported request."""
     raise ApiValueError(f"numpy.{name}(): {what} is not supported")

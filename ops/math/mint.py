@@ -14,14 +14,13 @@ from mspc.ops.bases import Binary, Unary, operator
 from mspc.ops.cuda.text import number
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexBlock, IndexMap, along
-from mspc.ops.math.arithmetic import FloorMod, IsFinite, Mul, TruncateMod
+from mspc.ops.math.arithmetic import IsFinite, Mul
 from mspc.ops.math.elementwise import UNARY_SAMPLES, scaled
 from mspc.ops.math.matmul import BatchMatMul, MatMul
-from mspc.ops.math.reduce import CumSum, ReduceMax, ReduceMean, ReduceMin
+from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.op import Gradients, Op, sample
 from mspc.ops.operator_arguments import (
     axis_in,
-    dtype_arg,
     int_of,
     ints_of,
     number_of,
@@ -29,8 +28,7 @@ from mspc.ops.operator_arguments import (
     split_call,
 )
 from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum, sum_to_shape
-from mspc.ops.tensor.creation import Fill, OnesLike, Range, ZerosLike
-from mspc.ops.tensor.embedding import Gather, OneHot
+from mspc.ops.tensor.embedding import Gather
 from mspc.ops.tensor.moving import Stack
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.sharding.rules import factor_names
@@ -73,30 +71,6 @@ SubExt = operator(
 )  # fmt: skip
 
 
-class Muls(Unary):
-    """x times a number, in the element type of x. Called as `Muls()(x, other)`."""
-
-    other: int | float = 1
-    additive = True
-    settings = (("other", number_of),)
-    samples = (sample((8, 16), other=0.5), sample((8, 16), other=3))
-
-    def rule(self, x: TensorType) -> str:
-        if x.dtype.is_integer and isinstance(self.other, float):
-            raise MspcError(f"{self.name}: {self.other} is no integer, as the elements of x are; cast x first")
-        return super().rule(x)
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (dout if self.other == 1 else scaled(b, self.other, dout),)
-
-    @property
-    def cuda(self) -> str:  # type: ignore[override]  # depends on other
-        return f"{{0}} * {_factor(self.other)}"
-
-    def compute(self, xp: Any, x: Any) -> Any:
-        return (x * self.other).astype(x.dtype)
-
-
 class NanToNum(Unary):
     """x with other numbers in place of NaN and the infinities. Called as `NanToNum()(x, nan, posinf, neginf)`.
 
@@ -129,22 +103,6 @@ class NanToNum(Unary):
         return xp.nan_to_num(inputs[0], nan=self.nan or 0.0, posinf=self.posinf, neginf=self.neginf)
 
 
-class OneHotExt(OneHot):
-    """OneHot with the axis at the call. Called as `OneHotExt()(indices, depth, on_value, off_value, axis)`."""
-
-    samples = OneHot.samples
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        op, operands = super().call(*args[:4])
-        return (replace(op, axis=int_of(self.name, "axis", args[4])) if len(args) == 5 else op), operands  # type: ignore[call-arg]  # has axis
-
-
-Arange = operator(
-    "Arange", "start, start + step, ... below end. Called as `Arange()(start, end, step, dtype)`.", Range,
-    samples=Range.samples, __module__=__name__,
-)  # fmt: skip
-
-
 def _reduction(op: Any, *args: Any) -> tuple[Op, tuple[Any, ...]]:
     """Return (operator, operands) of a call `op(input, dim, keepdim, dtype)`; no dim means all."""
     tensors, found = split_call(op.name, args, 1, ("dim", "keepdim", "dtype"), optional=3)
@@ -171,33 +129,6 @@ class MeanExt(ReduceMean):
     float_only = True
     samples = REDUCE_SAMPLES
     call = _reduction
-
-
-def _of_all(op: Op, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-    """Return (operator, operands) of a call `op(input)`."""
-    return op, split_call(op.name, args, 1, ())[0]
-
-
-Max = operator(
-    "Max", "Maximum of all elements; its gradient is shared equally among equal maxima.", ReduceMax,
-    samples=(sample((8, 16)), sample((4,))), call=_of_all, __module__=__name__,
-)  # fmt: skip
-Min = operator(
-    "Min", "Minimum of all elements; its gradient is shared equally among equal minima.", ReduceMin,
-    samples=(sample((8, 16)), sample((4,))), call=_of_all, __module__=__name__,
-)  # fmt: skip
-
-
-class CumsumExt(CumSum):
-    """Running sums along a dimension. Called as `CumsumExt()(input, dim)`."""
-
-    samples = (sample((8, 16)), sample((8, 16), axis=-1))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("dim", "dtype"), optional=1)
-        if found.get("dtype") is not None:
-            raise MspcError(f"{self.name}: dtype is not supported", notes=["cast the result"])
-        return replace(self, axis=int_of(self.name, "dim", found["dim"])), tensors
 
 
 class IndexSelect(Gather):
@@ -310,43 +241,3 @@ class RepeatInterleaveInt(Op):
 
     def compute(self, xp: Any, *inputs: Any) -> Any:
         return xp.repeat(inputs[0], self.repeats, axis=self.dim)
-
-
-RemainderTensorTensor = operator(
-    "RemainderTensorTensor", "The remainder with the sign of the divisor.", FloorMod,
-    samples=FloorMod.samples, __module__=__name__,
-)  # fmt: skip
-RemainderTensorScalar = operator(  # a strategy has no entries for numbers
-    "RemainderTensorScalar", "The remainder with the sign of the divisor, a number.", FloorMod,
-    samples=FloorMod.samples, strategy_of=(0,), __module__=__name__,
-)  # fmt: skip
-RemainderScalarTensor = operator(
-    "RemainderScalarTensor", "The remainder of a number, with the sign of the divisor.", FloorMod,
-    samples=FloorMod.samples, strategy_of=(1,), __module__=__name__,
-)  # fmt: skip
-FmodTensor = operator(
-    "FmodTensor", "The remainder with the sign of the dividend.", TruncateMod,
-    samples=TruncateMod.samples, __module__=__name__,
-)  # fmt: skip
-FmodScalar = operator(
-    "FmodScalar", "The remainder with the sign of the dividend, of a division by a number.", TruncateMod,
-    samples=TruncateMod.samples, strategy_of=(0,), __module__=__name__,
-)  # fmt: skip
-
-
-def _in_type(op: Op, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-    tensors, found = split_call(op.name, args, 1, ("dtype",), optional=1)
-    dtype = found.get("dtype")
-    if dtype is None or dtype_arg(op.name, "dtype", dtype) == tensors[0].dtype:
-        return op, tensors
-    return Fill(dtype_arg(op.name, "dtype", dtype), tuple(tensors[0].shape), op.uniform() or 0), ()
-
-
-ZerosLikeExt = operator(
-    "ZerosLikeExt", "Zeros of the shape of x. Called as `ZerosLikeExt()(x, dtype)`; None is the element type of x.",
-    ZerosLike, samples=ZerosLike.samples, call=_in_type, __module__=__name__,
-)  # fmt: skip
-OnesLikeExt = operator(
-    "OnesLikeExt", "Ones of the shape of x. Called as `OnesLikeExt()(x, dtype)`; None is the element type of x.",
-    OnesLike, samples=ZerosLike.samples, call=_in_type, __module__=__name__,
-)  # fmt: skip

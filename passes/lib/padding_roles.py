@@ -49,18 +49,16 @@ _POINTWISE = frozenset((
 nothing but the operands at that index."""
 _SINGULAR = {
     "Acosh": 2.0, "Div": 1.0, "RealDiv": 1.0, "FloorDiv": 1.0, "FloorMod": 1.0, "Mod": 1.0, "TruncateDiv": 1.0,
-    "TruncateMod": 1.0, "FmodTensor": 1.0, "FmodScalar": 1.0, "RemainderTensorTensor": 1.0,
-    "RemainderTensorScalar": 1.0, "RemainderScalarTensor": 1.0, "Inv": 1.0, "Reciprocal": 1.0, "Log": 1.0, "Rsqrt": 1.0,
+    "TruncateMod": 1.0, "Inv": 1.0, "Reciprocal": 1.0, "Log": 1.0, "Rsqrt": 1.0,
     "Sqrt": 1.0, "Pow": 1.0, "Xlogy": 1.0, "Atan2": 1.0, "Hypot": 1.0, "DivNoNan": 1.0,
 }  # fmt: skip
 """Elementwise operators that have no finite result or gradient at 0, with an operand for which they have both."""
 _DIVISIONS = frozenset((
-    "Div", "RealDiv", "FloorDiv", "FloorMod", "Mod", "TruncateDiv", "TruncateMod", "FmodTensor", "FmodScalar",
-    "RemainderTensorTensor", "RemainderTensorScalar", "DivNoNan", "Xlogy",
+    "Div", "RealDiv", "FloorDiv", "FloorMod", "Mod", "TruncateDiv", "TruncateMod", "DivNoNan", "Xlogy",
 ))  # fmt: skip
 _ZERO_AT_ZERO = frozenset((
     "Abs", "Add", "AddExt", "AddN", "Asin", "Asinh", "Atan", "Atanh", "Cast", "Ceil", "Concat", "Elu", "Erf", "Expm1",
-    "FastGeLU", "Floor", "GeLU", "HSwish", "Identity", "Log1p", "Maximum", "Minimum", "Mish", "Muls", "Neg", "ReLU",
+    "FastGeLU", "Floor", "GeLU", "HSwish", "Identity", "Log1p", "Maximum", "Minimum", "Mish", "Neg", "ReLU",
     "ReLU6", "Rint", "Round", "SeLU", "ShardingConstraint", "SiLU", "Sign", "Sin", "Sinh", "SoftShrink", "Softsign",
     "Square", "SquaredDifference", "Stack", "Sub", "SubExt", "Tan", "Tanh", "Trunc",
 ))  # fmt: skip

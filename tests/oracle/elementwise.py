@@ -120,11 +120,11 @@ ARITHMETIC = [
         binary(0.5, 9.0, _KINDS),
     ),
     Judge(
-        everywhere("floor_mod remainder", "FloorMod RemainderTensorTensor RemainderTensorScalar RemainderScalarTensor"),
+        everywhere("floor_mod remainder", "FloorMod"),
         torch.remainder,
         binary(0.5, 9.0, _KINDS),
     ),
-    Judge(everywhere("fmod", "Mod TruncateMod FmodTensor FmodScalar"), torch.fmod, binary(0.5, 9.0, _KINDS)),
+    Judge(everywhere("fmod", "Mod TruncateMod"), torch.fmod, binary(0.5, 9.0, _KINDS)),
     Judge(("ops.TruncateDiv",), lambda x, y: torch.div(x, y, rounding_mode="trunc"), binary(0.5, 9.0, _KINDS)),
     Judge(everywhere("pow tensor_pow", "Pow"), torch.pow, binary(0.5, 3.0, _KINDS), loose=4),
     _of_two("maximum", "Maximum", torch.maximum),

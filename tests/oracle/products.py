@@ -63,6 +63,5 @@ JUDGES = [
         [[drawn(3, 4), drawn(4)]],
         ours=lambda f, x, y: f(x, y, 2) if hasattr(f, "op") else f(x, y, alpha=2),
     ),
-    judged(("ops.Muls",), torch.mul, [[drawn(3, 4)]], (2.5,)),
     judged(everywhere("lerp", "Lerp"), torch.lerp, [[drawn(3, 4), drawn(4), drawn(3, 1)]]),
 ]

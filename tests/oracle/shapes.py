@@ -223,13 +223,6 @@ CHOSEN = [
         (4, 2.0, -1.0),
     ),
     judged(("ops.one_hot",), lambda i, n: torch.nn.functional.one_hot(i.long(), n), [[PLACES]], (4,)),
-    judged(
-        ("ops.OneHotExt",),
-        lambda i, n: torch.nn.functional.one_hot(i.long(), n),
-        [[PLACES]],
-        (4,),
-        ours=lambda f, i, n: f(i, n, np.int64(1), np.int64(0), -1),
-    ),
 ]
 
 

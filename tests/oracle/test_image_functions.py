@@ -127,10 +127,10 @@ COLUMNS = [(2, 1, 0, 2), ((3, 2), (1, 2), (1, 0), 1), (3, 1, 1, (2, 3))]
 
 
 def moved() -> Iterator[Twins]:
-    """nn.PixelShuffle nn.PixelUnshuffle mint.nn.Fold mint.nn.PixelShuffle mint.nn.Unfold"""
+    """nn.PixelShuffle nn.PixelUnshuffle mint.nn.PixelShuffle"""
     for given in COLUMNS:
-        yield functions("unfold", IMAGE, *given, others=[called(ops, "unfold", *given), mint.nn.Unfold(*given)])
-        others = [called(ops, "fold", (6, 8), *given), mint.nn.Fold((6, 8), *given)]
+        yield functions("unfold", IMAGE, *given, others=[called(ops, "unfold", *given)])
+        others = [called(ops, "fold", (6, 8), *given)]
         yield functions("fold", F.unfold(torch.tensor(IMAGE), *given).numpy(), (6, 8), *given, others=others)
     grid, deep = floats(5, 2, 5, 3, 2, low=-1.8, high=1.8), floats(6, 2, 2, 3, 2, 3, low=-1.8, high=1.8)
     for mode, padding, align in product(("bilinear", "nearest"), ("zeros", "border", "reflection"), (False, True)):

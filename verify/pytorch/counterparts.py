@@ -279,12 +279,11 @@ def _alike(torch: Any) -> dict[str, Counterpart]:
     others = {
         "Abs": "abs", "Add": "add", "Atan2": "atan2", "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or",
         "BitwiseXor": "bitwise_xor", "Ceil": "ceil", "Div": "div", "Floor": "floor", "FloorMod": "remainder",
-        "FmodScalar": "fmod", "FmodTensor": "fmod", "Hypot": "hypot", "Identity": "clone", "Inv": "reciprocal",
+        "Hypot": "hypot", "Identity": "clone", "Inv": "reciprocal",
         "Invert": "bitwise_not",
         "Lerp": "lerp", "LogicalAnd": "logical_and", "LogicalNot": "logical_not", "LogicalOr": "logical_or",
         "LogicalXor": "logical_xor", "Mod": "fmod", "OnesLike": "ones_like", "Pow": "pow", "RealDiv": "div",
-        "RemainderScalarTensor": "remainder", "RemainderTensorScalar": "remainder",
-        "RemainderTensorTensor": "remainder", "Rint": "round", "Round": "round", "Select": "where",
+        "Rint": "round", "Round": "round", "Select": "where",
         "Sigmoid": "sigmoid", "Sign": "sign", "Square": "square", "Sub": "sub", "Tanh": "tanh", "Trunc": "trunc",
         "TruncateMod": "fmod", "ZerosLike": "zeros_like",
     }  # fmt: skip
@@ -311,7 +310,6 @@ def _arithmetic(torch: Any) -> dict[str, Counterpart]:
     return {
         "AddExt": lambda op, x, y: torch.add(x, y, alpha=op.alpha),
         "AddN": lambda op, *terms: sum(terms[1:], terms[0]),
-        "Muls": lambda op, x: torch.mul(x, op.other),
         "SubExt": lambda op, x, y: torch.sub(x, y, alpha=op.alpha),
     }
 
@@ -354,11 +352,8 @@ def _reductions(torch: Any) -> dict[str, Counterpart]:
 
     return {
         "CumSum": lambda op, x: _cumulated(torch, op, x),
-        "CumsumExt": lambda op, x: _cumulated(torch, op, x),
         "L2Loss": lambda op, x: x.square().sum() / 2,
-        "Max": reduced(torch.amax),
         "MeanExt": reduced(torch.mean),
-        "Min": reduced(torch.amin),
         "ReduceAll": reduced(torch.all),
         "ReduceAny": reduced(torch.any),
         "ReduceMax": reduced(torch.amax),
@@ -525,7 +520,6 @@ def _lookups(torch: Any) -> dict[str, Counterpart]:
         "GatherD": lambda op, x, places: torch.gather(x, op.dim, places.long() % max(1, x.shape[op.dim])),
         "GatherNd": nested,
         "OneHot": one_hot,
-        "OneHotExt": one_hot,
     }
 
 

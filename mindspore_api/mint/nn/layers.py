@@ -16,7 +16,6 @@ from mspc.mindspore_api.mint.nn import functional
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_arguments import channel_groups, flag, number, parameter, positive
 from mspc.mindspore_api.nn.function_cells import FunctionCell
-from mspc.mindspore_api.ops.function_arguments import element_type
 
 
 class Linear(Cell):
@@ -52,15 +51,6 @@ class GELU(Cell):
 
     def construct(self, input: Any) -> Any:
         return functional.gelu(input, approximate=self.approximate)
-
-
-class PReLU(nn.PReLU):
-    """x if it is positive, weight * x elsewhere; one weight of the type `dtype`, or one for each channel."""
-
-    def __init__(self, num_parameters: int = 1, init: float = 0.25, dtype: Any = None) -> None:
-        count = positive("PReLU", "num_parameters", num_parameters)
-        kind = FLOAT32 if dtype is None else element_type(dtype)
-        super().__init__(count, Tensor([number("PReLU", "init", init, -math.inf)] * count, kind))
 
 
 class Softmax(FunctionCell):
@@ -169,28 +159,6 @@ class ELU(nn.ELU):
         super().__init__(alpha)
 
 
-class Threshold(nn.Threshold):
-    """x if it is above the threshold, else value."""
-
-    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
-        not_in_place("Threshold", inplace)
-        super().__init__(threshold, value)
-
-
-class GLU(nn.GLU):
-    """The first half along `dim` times the sigmoid of the second."""
-
-    def __init__(self, dim: int = -1) -> None:
-        super().__init__(dim)
-
-
-class SmoothL1Loss(nn.SmoothL1Loss):
-    """0.5 d^2 / beta if |d| < beta, |d| - 0.5 beta elsewhere, for d = input - target."""
-
-    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
-        super().__init__(beta, reduction)
-
-
 class BCEWithLogitsLoss(nn.BCEWithLogitsLoss):
     """Binary cross entropy of sigmoid(input) and targets, times weight; targets of 1 have the additional weight
     pos_weight."""
@@ -199,27 +167,15 @@ class BCEWithLogitsLoss(nn.BCEWithLogitsLoss):
         super().__init__(reduction, weight, pos_weight)
 
 
-class KLDivLoss(Cell):
-    """target (log(target) - input); with `log_target`, `target` is given as its logarithm."""
-
-    def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
-        super().__init__()
-        self.reduction, self.log_target = reduction, log_target
-
-    def construct(self, input: Any, target: Any) -> Any:
-        return functional.kl_div(input, target, self.reduction, self.log_target)
-
-
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class _Convolution(Cell):
     """Class attributes:
-    dims: dimensions of the image. transposed: the layer is the gradient of a convolution.
+    dims: dimensions of the image.
     """
 
     dims: int = 2
-    transposed: bool = False
 
     def __init__(
         self, in_channels: Any, out_channels: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
@@ -239,11 +195,11 @@ class _Convolution(Cell):
         self.padding = padding if isinstance(padding, str) else _sizes(name, "padding", padding, self.dims, least=0)
         self.padding_mode = padding_mode
         dtype = FLOAT32 if dtype is None else dtype
-        pair = (in_channels, out_channels // groups) if self.transposed else (out_channels, in_channels // groups)
-        self.weight = parameter(HeUniform(math.sqrt(5)), (*pair, *self.kernel_size), dtype, "weight")
+        shape = (out_channels, in_channels // groups, *self.kernel_size)
+        self.weight = parameter(HeUniform(math.sqrt(5)), shape, dtype, "weight")
         self.bias: Parameter | None = None
         if flag(name, "bias", bias):
-            bound = 1 / math.sqrt(pair[1] * math.prod(self.kernel_size))
+            bound = 1 / math.sqrt(math.prod(shape[1:]))
             self.bias = parameter(Uniform(bound), (out_channels,), dtype, "bias")
 
     def margins(self) -> Any:
@@ -339,32 +295,6 @@ class Conv3d(_ForwardConvolution):
 
     def construct(self, input: Any) -> Any:
         return self.convolved(self.inside_margins(input), self.weight)
-
-
-class ConvTranspose2d(_Convolution):
-    """The gradient of a convolution as a layer: images [n, in_channels, h, w] grow by the stride.
-
-    Args:
-        output_padding: additional rows and columns on one side.
-    """
-
-    transposed = True
-
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, padding: Any = 0,
-        output_padding: Any = 0, groups: int = 1, bias: bool = True, dilation: Any = 1, padding_mode: str = "zeros",
-        dtype: Any = None,
-    ) -> None:  # fmt: skip
-        if padding_mode != "zeros" or isinstance(padding, str):
-            raise ApiValueError("ConvTranspose2d: padding must be integers, and padding_mode 'zeros'")
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode,
-                         dtype)  # fmt: skip
-        self.output_padding = _sizes("ConvTranspose2d", "output_padding", output_padding, 2, least=0)
-
-    def construct(self, input: Any) -> Any:
-        return functional.conv_transpose2d(
-            input, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
-        )
 
 
 class _BatchNorm(Cell):
@@ -483,45 +413,3 @@ class AvgPool2d(nn.AvgPool2d):
         count_include_pad: bool = True, divisor_override: Any = None,
     ) -> None:  # fmt: skip
         super().__init__(kernel_size, stride, "pad", padding, ceil_mode, count_include_pad, divisor_override)
-
-
-class AvgPool3d(nn.AvgPool3d):
-    """The mean of every window of [n, c, d, h, w]; `stride` is `kernel_size` by default."""
-
-    def __init__(
-        self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-        count_include_pad: bool = True, divisor_override: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(kernel_size, stride, "pad", padding, ceil_mode, count_include_pad, divisor_override)
-
-
-class Fold(FunctionCell):
-    """Images [n, c, *output_size] with each pixel the sum of the columns' values for it; see `functional.fold`."""
-
-    def __init__(
-        self, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
-    ) -> None:
-        super().__init__(functional.fold, output_size, kernel_size, dilation, padding, stride)
-
-
-class Unfold(FunctionCell):
-    """The elements in every window of images as a column; see `functional.unfold`."""
-
-    def __init__(self, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> None:
-        super().__init__(functional.unfold, kernel_size, dilation, padding, stride)
-
-
-class Dropout2d(nn.Dropout2d):
-    """Dropout of whole channels of images."""
-
-    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        not_in_place("Dropout2d", inplace)
-        super().__init__(p)
-
-
-class Hardtanh(nn.Hardtanh):
-    """x within [min_val, max_val]."""
-
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
-        not_in_place("Hardtanh", inplace)
-        super().__init__(min_val, max_val)

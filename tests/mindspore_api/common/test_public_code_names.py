@@ -11,7 +11,7 @@ import pytest
 
 import mspc
 import mspc.dataset as ds
-from mspc import Tensor, nn, ops
+from mspc import Tensor, nn
 from mspc.dataset import vision
 from mspc.ops import operations as P
 from mspc.profiler import Profiler, schedule
@@ -32,45 +32,6 @@ def in_graph(function: Callable[..., Any], *arguments: Any) -> Any:
             return function(*given)
 
     return Net()(*map(Tensor, arguments))
-
-
-def similarity(x: np.ndarray, y: np.ndarray, size: int, sigma: float, most: float) -> np.ndarray:
-    """Structural similarity, window by window."""
-    places = np.arange(size) - (size - 1) / 2
-    weights = np.exp(-(places[:, None] ** 2 + places**2) / (2 * sigma**2))
-    weights /= weights.sum()
-    c1, c2 = (0.01 * most) ** 2, (0.03 * most) ** 2
-    found = []
-    for top in range(x.shape[2] - size + 1):
-        for left in range(x.shape[3] - size + 1):
-            a, b = (image[..., top : top + size, left : left + size].astype(np.float64) for image in (x, y))
-            ma, mb = (np.sum(part * weights, (2, 3)) for part in (a, b))
-            va, vb = (np.sum(part**2 * weights, (2, 3)) - m**2 for part, m in ((a, ma), (b, mb)))
-            both = np.sum(a * b * weights, (2, 3)) - ma * mb
-            found.append((2 * ma * mb + c1) * (2 * both + c2) / ((ma**2 + mb**2 + c1) * (va + vb + c2)))
-    return np.mean(found, (0, 2))
-
-
-def test_measures_of_images() -> None:
-    found = nn.SSIM(1.0, 5, 1.2)(Tensor(IMAGES), Tensor(OTHERS)).asnumpy()
-    np.testing.assert_allclose(found, similarity(IMAGES, OTHERS, 5, 1.2, 1.0), rtol=2e-4, atol=1e-6)
-    found = nn.PSNR(2.0)(Tensor(IMAGES), Tensor(OTHERS)).asnumpy()
-    wanted = 10 * np.log10(4 / np.mean((IMAGES - OTHERS) ** 2, (1, 2, 3)))
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
-
-
-def test_layers_with_what_follows_them() -> None:
-    layer = nn.Conv2dBnAct(3, 4, 3, has_bias=True, has_bn=True, activation="leakyrelu")
-    assert [p.name for p in layer.get_parameters()] == [
-        "conv.weight", "conv.bias", "batchnorm.moving_mean", "batchnorm.moving_variance", "batchnorm.gamma",
-        "batchnorm.beta",
-    ]  # fmt: skip
-    x = Tensor(IMAGES)
-    wanted = nn.LeakyReLU(0.2)(layer.batchnorm(layer.conv(x)))
-    np.testing.assert_array_equal(layer(x).asnumpy(), wanted.asnumpy())
-    layer = nn.DenseBnAct(12, 4, activation=nn.Sigmoid)
-    x = Tensor(IMAGES[0, 0])
-    np.testing.assert_allclose(layer(x).asnumpy(), ops.sigmoid(layer.dense(x)).asnumpy(), rtol=1e-6)
 
 
 def test_operators_that_are_functions() -> None:

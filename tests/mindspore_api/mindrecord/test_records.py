@@ -137,7 +137,7 @@ def test_a_data_set_of_records(tmp_path: Path) -> None:
     assert sorted(shuffled) == sorted(EDGES[:10])
 
 
-def test_samplers_shards_and_padding(tmp_path: Path) -> None:
+def test_samplers_and_shards(tmp_path: Path) -> None:
     path = str(write(tmp_path / "set", [{"x": i} for i in range(7)], {"x": {"type": "int32"}}, shards=2))
     assert epoch(ds.MindDataset(path, shuffle=False)) == list(range(7))
     assert epoch(ds.MindDataset(path, sampler=ds.SubsetSampler([3, 1]))) == [3, 1]
@@ -145,11 +145,6 @@ def test_samplers_shards_and_padding(tmp_path: Path) -> None:
     assert [epoch(ds.MindDataset(path, shuffle=False, num_shards=2, shard_id=i)) for i in range(2)] == [
         [0, 2, 4, 6], [1, 3, 5, 0],
     ]  # fmt: skip
-    padded = {"columns_list": ["x"], "padded_sample": {"x": 99}, "num_padded": 3, "shuffle": False}
-    assert [epoch(ds.MindDataset(path, num_shards=5, shard_id=i, **padded)) for i in range(5)] == [
-        [0, 5], [1, 6], [2, 99], [3, 99], [4, 99],
-    ]  # fmt: skip
-    assert epoch(ds.MindDataset(path, **padded)) == [*range(7), 99, 99, 99]
 
 
 def test_images_in_records_are_decoded(tmp_path: Path) -> None:

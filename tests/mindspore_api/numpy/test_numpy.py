@@ -59,7 +59,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "flip": [(A,), (A, 1)], "fliplr": [(A,)], "flipud": [(A,)], "rot90": [(A,), (A, 2)],
     "diag": [(V,), (V, -1), (A, 1)], "diagonal": [(A,), (THREE, 1, 1, 2)],
     "take_along_axis": [(A, np.array([[0], [1], [3]]), 1)], "where": [(M, A, B), (M, A, 1.5)],
-    "pad": [(A, 1), (A, ((1, 2), (0, 1)), "edge"), (V, 3, "reflect"), (V, 5, "symmetric"), (V, (3, 5), "wrap")],
     "size": [(A,), (A, 1)], "shape": [(A,)], "ndim": [(A,)], "argsort": [(A,), (A, 0), (A, None)],
     "sort": [(A,), (A, None)], "isin": [(I, [1, 7])],
     "any": [(M,), (M, 1)], "all": [(M,), (M, 0)],
