@@ -143,7 +143,6 @@ _OFF = {
 }
 _CALLS: dict[str, str] = {
     "runtime.launch_blocking": "errors name their operator also in replayed steps",
-    "dataset.config.set_enable_shared_mem": "worker processes hand rows on through pipes",
     "nn.Cell.place": EVERYWHERE,
     "ops.Primitive.place": EVERYWHERE,
     "nn.Cell.set_grad": str(settings.SET_GRAD["requires_grad"].ignored),

@@ -312,11 +312,6 @@ OFFLOAD = table(
 DATASET = table(
     Setting("num_parallel_workers", 8, integer(1), changes="how many threads share a stage, up to the cores there are"),
     Setting("prefetch_size", 16, integer(1), changes="the number of rows, or batches, to prefetch"),
-    Setting("numa_enable", False, boolean, ignored="threads run on any core"),
-    Setting("enable_shared_mem", True, boolean, ignored="worker processes hand rows on through pipes"),
-    Setting("autotune_interval", 0, integer(0), ignored="pipelines are not tuned"),
-    Setting("enable_autotune", False, boolean, ignored="pipelines are not tuned"),
-    Setting("debug_mode", False, boolean, ignored="errors of pipelines name their stage always"),
 )
 """Settings of `dataset.config.set_...`, except the seed."""
 

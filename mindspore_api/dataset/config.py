@@ -10,7 +10,7 @@ import numpy as np
 
 from mspc.mindspore_api import state
 from mspc.mindspore_api.errors import ApiValueError
-from mspc.mindspore_api.setting_kind import checked, place_of_caller, say_once
+from mspc.mindspore_api.setting_kind import checked
 from mspc.mindspore_api.settings import DATASET
 
 _KEY = "dataset"
@@ -72,46 +72,3 @@ set_num_parallel_workers, get_num_parallel_workers = _pair(
 set_prefetch_size, get_prefetch_size = _pair(
     "prefetch_size", "size", "the number of rows, or batches, to read in advance, up to 256 MiB"
 )
-set_enable_shared_mem, get_enable_shared_mem = _pair("enable_shared_mem", "enable", "whether workers share memory")
-set_numa_enable, get_numa_enable = _pair("numa_enable", "enable", "whether workers are bound to a NUMA node")
-set_autotune_interval, get_autotune_interval = _pair(
-    "autotune_interval", "interval", "the number of steps between two tunings of the workers"
-)
-
-
-def set_enable_autotune(enable: bool, filepath_prefix: str | None = None) -> None:
-    """Set whether a pipeline tunes its number of workers; a warning says that it changes nothing. No file with the
-    prefix filepath_prefix is written. Raise TypeError for no bool."""
-    _set("enable_autotune", enable)
-
-
-def get_enable_autotune() -> bool:
-    """Return the value of `set_enable_autotune`, or MindSpore's default."""
-    return _get("enable_autotune")
-
-
-def set_iterator_mode(do_copy: bool = False, parallel_convert: bool = False) -> None:
-    """Set how iterators return arrays; a warning says that do_copy and parallel_convert change nothing."""
-    state.current().general["iterator_mode"] = {"do_copy": do_copy, "parallel_convert": parallel_convert}
-    if do_copy or parallel_convert:
-        why = "an array that was handed out is not written again"
-        say_once("iterator_mode", f"{place_of_caller()}dataset.config.set_iterator_mode() changes nothing here: {why}")
-
-
-def get_iterator_mode() -> dict[str, bool]:
-    """Return the value of `set_iterator_mode`, or MindSpore's default."""
-    return state.current().general.get("iterator_mode", {"do_copy": False, "parallel_convert": False})
-
-
-def set_debug_mode(debug_mode_flag: bool, debug_hook_list: list[Any] | None = None) -> None:
-    """Set whether a pipeline is debugged; a warning says that it changes nothing. Raise TypeError for no bool,
-    ValueError for hooks."""
-    if debug_hook_list:
-        raise ApiValueError("dataset.config.set_debug_mode: debug_hook_list is not supported",
-                            ["a function in map() sees every row"])  # fmt: skip
-    _set("debug_mode", debug_mode_flag)
-
-
-def get_debug_mode() -> bool:
-    """Return the value of `set_debug_mode`, or MindSpore's default."""
-    return _get("debug_mode")

@@ -27,35 +27,16 @@ class Shuffle(StrEnum):
 
 
 class BuiltinSampler:
-    """Chooses row numbers. num_samples: maximum number of rows, None for all. child_sampler: the sampler of the rows to
-    choose from.
+    """Chooses row numbers. num_samples: maximum number of rows, None for all.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind.
     """
 
-    child_sampler: BuiltinSampler | None = None
-
     def __init__(self, num_samples: int | None = None) -> None:
         name = type(self).__name__
         self.num_samples = None if num_samples is None else integer(name, "num_samples", num_samples, 0) or None
         self._key = next_shuffle() if self.is_shuffled() else 0
-
-    def add_child(self, sampler: BuiltinSampler) -> None:
-        """Choose from the rows that another sampler chose. Raise RuntimeError for a second child."""
-        if self.child_sampler is not None:
-            raise ApiRuntimeError(f"{type(self).__name__}.add_child: there is a child already")
-        if not isinstance(sampler, BuiltinSampler):
-            raise ApiTypeError(f"{type(self).__name__}.add_child takes a sampler, not {type(sampler).__name__}")
-        self.child_sampler = sampler
-
-    def get_child(self) -> BuiltinSampler | None:
-        return self.child_sampler
-
-    def get_num_samples(self) -> int | None:
-        """Return the maximum number of rows, including the children's limits; None for all."""
-        child = None if self.child_sampler is None else self.child_sampler.get_num_samples()
-        return min((count for count in (self.num_samples, child) if count is not None), default=None)
 
     def is_shuffled(self) -> bool:
         return False
@@ -66,14 +47,11 @@ class BuiltinSampler:
     def order(self, rows: int, reading: DataPass) -> Sequence[int] | np.ndarray:
         """Return the row numbers of one pass over a source of `rows` rows. Raise ValueError for rows that the source
         lacks."""
-        chosen = None if self.child_sampler is None else self.child_sampler.order(rows, reading)
-        if chosen is None:
-            return self._limited(self._order(rows, reading))
-        return np.asarray(chosen)[np.asarray(self._limited(self._order(len(chosen), reading)), np.int64)]
+        return self._limited(self._order(rows, reading))
 
     def runs_script(self) -> bool:
-        """Return whether a script wrote this sampler or one below it."""
-        return isinstance(self, Sampler) or (self.child_sampler is not None and self.child_sampler.runs_script())
+        """Return whether a script wrote this sampler."""
+        return isinstance(self, Sampler)
 
     def position(self, place: Any) -> Any:
         """Return the position in the order of all shards of the row at index `place` of this shard; elementwise for an
@@ -82,8 +60,6 @@ class BuiltinSampler:
 
     def count(self, rows: int) -> int:
         """Return the length of `order` without computing the order if possible."""
-        if self.child_sampler is not None:
-            rows = self.child_sampler.count(rows)
         found = self._count(rows)
         return found if self.num_samples is None else min(found, self.num_samples)
 
@@ -99,7 +75,7 @@ class BuiltinSampler:
 
 class Sampler(BuiltinSampler):
     """Base class of samplers in scripts. `__iter__` yields row numbers below `dataset_size`, the number of rows of the
-    source or the child. A subclass may omit the call of this class's `__init__`."""
+    source. A subclass may omit the call of this class's `__init__`."""
 
     num_samples: int | None = None
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from mspc.ir.types import FLOAT32
 from mspc.mindspore_api import ops
-from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_arguments import flag, number, positive
 
@@ -99,24 +98,6 @@ class PolynomialDecayLR(LearningRateSchedule):
 _MOST = 2**31 - 1
 
 
-def piecewise_constant_lr(milestone: Sequence[int], learning_rates: Sequence[float]) -> list[float]:
-    """Return learning_rates[i] until step milestone[i]. Raise ValueError if the lists do not fit or milestones
-    decrease."""
-    name = "piecewise_constant_lr"
-    if not isinstance(milestone, (list, tuple)) or not isinstance(learning_rates, (list, tuple)):
-        raise ApiTypeError(f"{name}: milestone and learning_rates must be lists")
-    if len(milestone) != len(learning_rates):
-        raise ApiValueError(f"{name}: {len(milestone)} milestones, {len(learning_rates)} learning rates")
-    rates: list[float] = []
-    for end, rate in zip(milestone, learning_rates, strict=True):
-        if positive(name, "a milestone", end) > _MOST:
-            raise ApiValueError(f"{name}: milestone {end} must be at most {_MOST}")
-        if end <= len(rates):
-            raise ApiValueError(f"{name}: milestones {list(milestone)} must rise")
-        rates += [number(name, "a learning rate", rate)] * (end - len(rates))
-    return rates
-
-
 def exponential_decay_lr(
     learning_rate: float, decay_rate: float, total_step: int, step_per_epoch: int, decay_epoch: int,
     is_stair: bool = False,
@@ -135,35 +116,6 @@ def cosine_decay_lr(
     number(name, "max_lr", max_lr, above=number(name, "min_lr", min_lr))
     shares = _shares(name, total_step, step_per_epoch, decay_epoch)
     return [min_lr + 0.5 * (max_lr - min_lr) * (1 + math.cos(math.pi * min(share, 1.0))) for share in shares]
-
-
-def polynomial_decay_lr(
-    learning_rate: float, end_learning_rate: float, total_step: int, step_per_epoch: int, decay_epoch: int,
-    power: float, update_decay_epoch: bool = False,
-) -> list[float]:  # fmt: skip
-    """Return (learning_rate - end) * (1 - epoch / decay_epoch)^power + end. With update_decay_epoch, decay_epoch grows
-    to its next multiple once the epoch has passed it."""
-    name = "polynomial_decay_lr"
-    number(name, "learning_rate", learning_rate, above=0.0)
-    number(name, "end_learning_rate", end_learning_rate)
-    number(name, "power", power, above=0.0)
-    shares = _shares(name, total_step, step_per_epoch, decay_epoch)
-    if flag(name, "update_decay_epoch", update_decay_epoch):
-        shares = [share / max(1, math.ceil(share)) for share in shares]
-    return [
-        (learning_rate - end_learning_rate) * (1 - min(share, 1.0)) ** power + end_learning_rate for share in shares
-    ]
-
-
-def warmup_lr(learning_rate: float, total_step: int, step_per_epoch: int, warmup_epoch: int) -> list[float]:
-    """Return rates that grow linearly to learning_rate over warmup_epoch epochs."""
-    name = "warmup_lr"
-    number(name, "learning_rate", learning_rate)
-    if warmup_epoch == 0:
-        return [float(learning_rate)] * _count(name, total_step)
-    positive(name, "warmup_epoch", warmup_epoch)
-    shares = _shares(name, total_step, step_per_epoch, warmup_epoch)
-    return [learning_rate * min(share, 1.0) for share in shares]
 
 
 def _check_rates(name: str, learning_rate: float, decay_rate: float) -> None:

@@ -30,7 +30,7 @@ from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.setting_kind import say_once
 
 __all__ = [
-    "async_ckpt_thread_status", "load_checkpoint", "load_checkpoint_async", "load_param_into_net", "load_torch",
+    "async_ckpt_thread_status", "load_checkpoint", "load_param_into_net", "load_torch",
     "save_checkpoint",
 ]  # fmt: skip
 
@@ -327,30 +327,6 @@ def load_checkpoint(
     if net is not None:
         load_param_into_net(net, found, strict_load)
     return found
-
-
-def load_checkpoint_async(
-    ckpt_file_name: str, net: Cell | None = None, strict_load: bool = False, filter_prefix: Any = None,
-    dec_key: Any = None, dec_mode: str = "AES-GCM", specify_prefix: Any = None,
-    choice_func: Callable[[str], bool] | None = None,
-) -> Any:  # fmt: skip
-    """Call `load_checkpoint` and return a future; its `result()` returns the parameters, which are read when they are
-    needed anyway."""
-    found = load_checkpoint(
-        ckpt_file_name, net, strict_load, filter_prefix, dec_key, dec_mode, specify_prefix, choice_func
-    )
-    return ParamDictFuture(found)
-
-
-class ParamDictFuture:
-    """The result of `load_checkpoint_async`."""
-
-    def __init__(self, found: dict[str, Any]) -> None:
-        self._found = found
-
-    def result(self) -> dict[str, Any]:
-        """Return the parameters by name."""
-        return self._found
 
 
 def load_param_into_net(

@@ -224,14 +224,6 @@ def rates() -> list[Case]:
                lambda t: 0.4 * 0.5 ** (t // 2 // 3), documented),
         listed("cosine_decay_lr", lambda: nn.cosine_decay_lr(0.1, 0.4, COUNT, 2, 4),
                lambda t: 0.1 + 0.15 * (1 + math.cos(math.pi * min(t // 2, 4) / 4)), cosine),
-        listed("polynomial_decay_lr", lambda: nn.polynomial_decay_lr(0.4, 0.1, COUNT, 2, 4, 2.0),
-               lambda t: 0.3 * (1 - min(t // 2, 4) / 4) ** 2 + 0.1, documented),
-        listed("polynomial_decay_lr in cycles",
-               lambda: nn.polynomial_decay_lr(0.4, 0.1, COUNT, 2, 3, 0.5, update_decay_epoch=True),
-               lambda t: 0.3 * (1 - t // 2 / (3 * max(1, math.ceil(t // 2 / 3)))) ** 0.5 + 0.1, documented),
-        listed("warmup_lr", lambda: nn.warmup_lr(0.4, COUNT, 2, 3), lambda t: 0.4 * min(t // 2, 3) / 3, documented),
-        listed("piecewise_constant_lr", lambda: nn.piecewise_constant_lr([3, COUNT], [0.4, 0.1]),
-               lambda t: 0.4 if t < 3 else 0.1, documented),
     ]  # fmt: skip
 def _of_steps(schedule: Any) -> Array:
     """The rates of the steps of an optimizer, measured with gradients of ones."""

@@ -25,7 +25,7 @@ def one(name: str) -> Case:
 def test_every_case_agrees() -> None:
     rows = [judged(case, torch) for case in cases()]
     assert [row.name for row in rows if not row.same or row.difference > row.tolerance / 2] == []
-    assert len({row.name for row in rows}) == len(rows) > 55
+    assert len({row.name for row in rows}) == len(rows) > 50
 
 
 def test_every_optimizer_and_schedule_has_a_case() -> None:

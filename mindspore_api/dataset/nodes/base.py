@@ -179,7 +179,7 @@ class Indexed(PipelineNode):
     def numbers(self, reading: DataPass) -> Iterator[np.ndarray]:
         """Yield row numbers in the blocks in which they are fetched."""
         rows = self.length()
-        if isinstance(self.sampler, Sampler) and self.sampler.child_sampler is None:
+        if isinstance(self.sampler, Sampler):
             yield from (np.array([number]) for number in self.sampler.numbers(rows))
             return
         order = np.asarray(self.sampler.order(rows, reading), np.int64)
@@ -202,7 +202,7 @@ class Indexed(PipelineNode):
 
     def count(self, most: int | None = None) -> int:
         rows = self.length()
-        if isinstance(self.sampler, Sampler) and self.sampler.child_sampler is None:
+        if isinstance(self.sampler, Sampler):
             return sum(1 for _ in itertools.islice(self.sampler.numbers(rows), most))
         return self.sampler.count(rows)
 

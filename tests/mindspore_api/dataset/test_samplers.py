@@ -46,13 +46,6 @@ def test_one_seed_gives_one_order() -> None:
     assert order(3) == order(3) != order(4)
 
 
-def test_a_sampler_chooses_from_its_childs() -> None:
-    sampler = ds.DistributedSampler(2, 1, shuffle=False)
-    sampler.add_child(ds.SubsetSampler([9, 8, 7, 6]))
-    assert epochs(sampler) == [[8, 6]] * 2
-    assert sampler.get_child() is not None
-    with pytest.raises(RuntimeError, match="there is a child already"):
-        sampler.add_child(ds.RandomSampler())
 
 
 def test_a_sampler_of_the_user() -> None:
@@ -75,20 +68,3 @@ def test_a_sampler_of_the_user() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "child", "rows"),
-    [
-        (ds.SequentialSampler(1, 2), ds.IterSampler([7, 5, 3, 1]), [5, 3]),
-        (ds.DistributedSampler(2, 0, shuffle=False), ds.IterSampler([7, 5, 3, 1]), [7, 3]),
-        (ds.SubsetSampler([0, 2]), ds.IterSampler([7, 5, 3, 1]), [7, 3]),
-        (ds.IterSampler([2, 0]), ds.SequentialSampler(4, 3), [6, 4]),
-        (ds.IterSampler([2, 0]), ds.IterSampler([7, 5, 3, 1]), [3, 7]),
-    ],
-)
-def test_samplers_of_the_user_have_children_and_are_children(sampler: Any, child: Any, rows: list[int]) -> None:
-    """The rows are those that MindSpore 2.10 gives."""
-    sampler.add_child(child)
-    assert epochs(sampler) == [rows] * 2
-    outside = ds.IterSampler([9])
-    outside.add_child(ds.IterSampler([1, 2]))
-    with pytest.raises(ValueError, match="gives row 9, but the data set has 2 rows"):
-        epochs(outside)

@@ -103,11 +103,7 @@ def test_groups_have_their_own_rate_and_decay():
 
 
 def test_dynamic_rates():
-    assert nn.piecewise_constant_lr([2, 4], [0.1, 0.01]) == [0.1, 0.1, 0.01, 0.01]
     assert nn.exponential_decay_lr(0.1, 0.5, 4, 2, 1) == [0.1, 0.1, 0.05, 0.05]
-    assert nn.warmup_lr(0.1, 4, 2, 2) == [0.0, 0.0, 0.05, 0.05]
-    with pytest.raises(ValueError, match="2 milestones, 1 learning rates"):
-        nn.piecewise_constant_lr([2, 4], [0.1])
 
 
 def test_a_gradient_too_few_is_an_error():
