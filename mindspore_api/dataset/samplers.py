@@ -91,15 +91,6 @@ class Sampler(BuiltinSampler):
         self.dataset_size = rows
         return (_row_number(i, rows) for i in _flat(itertools.islice(iter(self), self.num_samples)))
 
-    def _limited(self, order: Any) -> Any:
-        return order
-
-    def _order(self, rows: int, reading: DataPass) -> Any:
-        return [*self.numbers(rows)]
-
-    def _count(self, rows: int) -> int:
-        return sum(1 for _ in self.numbers(rows))
-
 
 def _flat(numbers: Iterable[Any]) -> Iterator[object]:
     """Yield single numbers: a sampler may return lists of numbers."""

@@ -33,6 +33,8 @@ from mspc.ops.operator_arguments import describe
 Strategies = tuple[Any, ...] | None
 
 _WITHOUT_EFFECT = {
+    "manual_split": "all slices of a table have one size, which the strategy gives",
+    "manual_split_with_offset": "all slices of a table have one size, which the strategy gives",
     "skip_redistribution": "tensors are redistributed if layouts differ, and results are those of one device",
 }
 """Attributes that mean something to MindSpore, and why nothing here."""
