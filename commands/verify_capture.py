@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from mspc.commands.captured import ranks_in
 from mspc.commands.captured_draws import place_draws
+from mspc.commands.captured_offsets import graphs_of
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
@@ -32,7 +33,7 @@ from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.verification import plain_network
 
 if TYPE_CHECKING:
-    from mspc.readers.pytorch.captured import CapturedStep, DrawState
+    from mspc.readers.pytorch.captured import CapturedStep, DrawState, Members
 
 _CLASS = re.compile(r"-[^/]*")
 WAITS = ("_c10d_functional.wait_tensor.default", "_c10d_functional._wrap_tensor_autograd.default")
@@ -80,7 +81,7 @@ def programs_of_captures(folder: Path, single: Path) -> CapturedPrograms:
     steps = _kinds(folder)
     shapes = {p.name: p.tensor_type.shape for p in one.parameters}
     mesh = placed.mesh_of([step for _, step, *_ in steps])
-    graphs = [_program(step, folder)[:2] for _, step, *_ in steps]
+    graphs = graphs_of([step for _, step, *_ in steps], lambda step: _program(step, folder))
     stages = placed.axes_of_messages([step for _, step, *_ in steps], mesh)
     named = [_Named({parameter.name for parameter in graph.parameters}, {*found}, folder) for graph, found in graphs]
     whole = _Named({*shapes}, {*results}, single)
@@ -146,26 +147,20 @@ def check_waits(step: CapturedStep) -> None:
             origin.update((result, read[0]) for result in node.results)
 
 
-Members = Mapping[str, tuple[tuple[int, ...], ...]]
-"""The ranks of each group of a kind's program, as each rank of the kind has them."""
-
-
 def _kinds(folder: Path) -> list[tuple[tuple[int, ...], CapturedStep, Members, Sequence[Sequence[DrawState]]]]:
     """Return (the ranks, the step of the first, their groups, the states before draws of each) of each kind; ranks that
     differ in more than groups and seeds are kinds of their own."""
-    from mspc.readers.pytorch.captured import groups_of, read_rank, states_of
+    from mspc.readers.pytorch.captured import programs_of, read_rank
     from mspc.readers.pytorch.captured_kinds import read_kinds
 
     count, kinds = ranks_in(folder), read_kinds(folder)
-    found: list[tuple[tuple[int, ...], Members]] = []
-    states: dict[int, Sequence[DrawState]] = {}
+    steps: list[tuple[tuple[int, ...], CapturedStep, Members, Sequence[Sequence[DrawState]]]] = []
     for kind in kinds:
-        members = groups_of(folder, kind)
-        found += [(kind.ranks, members)] if members is not None else [((rank,), {}) for rank in kind.ranks]
-        states |= zip(kind.ranks, states_of(folder, kind), strict=True) if members is not None else ()
-    found = found or [((rank,), {}) for rank in range(count)]
-    read = [(ranks, read_rank(folder, ranks[0], kinds), members) for ranks, members in found]
-    steps = [(ranks, step, members, [states.get(rank, step.states) for rank in ranks]) for ranks, step, members in read]
+        for ranks, members, states in programs_of(folder, kind):
+            steps.append((ranks, read_rank(folder, ranks[0], kinds), members, states))
+    for rank in range(0 if kinds else count):
+        step = read_rank(folder, rank, kinds)
+        steps.append(((rank,), step, {}, [step.states]))
     for ranks, step, *_ in steps:
         check_waits(step)
         if step.ranks != count:

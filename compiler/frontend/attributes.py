@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mspc.compiler.frontend.cell_marks import attribute_as_float, scope_of
+from mspc.compiler.frontend.repeated_calls import RepeatedCalls
 from mspc.compiler.frontend.source import IMPORTED
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import (
@@ -293,6 +294,7 @@ class _FrontEnd:
         self._frame = caller
         self._plan = plan
         self._reason = ""
+        self._repeated = RepeatedCalls(tracer)
 
     def at(self, frames: Frames, scope: str, precision: Precision | None, reason: str = "") -> None:
         made = Frame(IMPORTED, {}, {}, None, self._caller, (*frames, *self._outer))
@@ -301,14 +303,20 @@ class _FrontEnd:
         self._frame, self._reason = made, reason
         self._tracer.at(made, _CALL)
 
-    def call(self, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    def call(self, function: Callable[..., Any], operands: Sequence[Any], repeats: bool = False) -> Any:
         builder = self._tracer.builder
         before = len(builder.nodes)
-        found = self._tracer.call(self._frame, _CALL, function, operands, {})
+        found = self._called(function, operands, repeats)
         for node in builder.nodes[before:] if self._reason else ():
             if isinstance(node.op, Collective):
                 node.attrs["reason"] = self._reason
         return found if self._plan is None else self._plan.given(builder, before, found)
+
+    def _called(self, function: Callable[..., Any], operands: Sequence[Any], repeats: bool) -> Any:
+        def run() -> Any:
+            return self._tracer.call(self._frame, _CALL, function, operands, {})
+
+        return self._repeated.call(self._frame, function, operands, run) if repeats else run()
 
     def graph(self, graph: Graph, operands: Sequence[Any]) -> list[Value]:
         """Add the nodes of a graph, with operands for its parameters, and return its results. Raise MspcError if a node

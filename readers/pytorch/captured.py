@@ -17,7 +17,15 @@ from mspc.ir.files.parsing import LARGEST_SIZE, entry, list_in, object_in, parse
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, DType, TensorType, dtype_of
 from mspc.readers.pytorch.archive import MOST_DIMENSIONS, NOT_HERE, Archive, ProgramWeights
-from mspc.readers.pytorch.captured_kinds import GROUPS, RANKS, CapturedKind, read_kinds, with_own_groups
+from mspc.readers.pytorch.captured_kinds import (
+    GROUPS,
+    RANKS,
+    CapturedKind,
+    coordinates,
+    in_common_form,
+    read_kinds,
+    with_slices,
+)
 from mspc.readers.pytorch.exported_program import (
     Argument,
     ExportedGraph,
@@ -48,6 +56,8 @@ PEER = {"c10d.send.default": "dst", _RECEIVE: "src"}
 """Kinds of messages, and the argument with the place of the other rank in the group."""
 _TAGS = 4096
 """Messages of one tag from one rank to another that are told apart."""
+_OF_RANKS = ("groups", "draws")
+"""Parts of a file that every rank has for itself."""
 _OUTSIDE = "outside_"
 """The beginning of the names of tensors that are no parameters, buffers or inputs."""
 _TARGETS = ("loss", "gradient_to_parameter")
@@ -111,6 +121,10 @@ def read_step(path: Path, change: Callable[[Any], Any] = lambda content: content
                 f"{archive.shown} is of version {version} of captures; mspc reads version {VERSION}",
                 notes=["capture it again with this version of mspc"],
             )
+        try:
+            content = with_slices(content)
+        except (AttributeError, LookupError, TypeError, ValueError):
+            pass  # the reader says what is damaged
         return _StepReader(archive, change(content)).step()
     except ValueError as error:
         raise MspcError(f"{archive.shown} is damaged: {CONTENT}: {error}", code="E0116") from None
@@ -125,45 +139,52 @@ def read_rank(folder: Path, rank: int, kinds: Sequence[CapturedKind] | None = No
         step = read_step(own)
     else:
         step = read_step(
-            folder / f"rank_{kind.traced}.step", lambda content: kind.program_of(rank, with_own_groups(content))
+            folder / f"rank_{kind.traced}.step", lambda content: kind.program_of(rank, in_common_form(content))
         )
     if step.rank != rank:
         raise MspcError(f"{step.program.name} is of rank {step.rank}, not of rank {rank}")
     return step
 
 
-def groups_of(folder: Path, kind: CapturedKind) -> Mapping[str, tuple[tuple[int, ...], ...]] | None:
-    """Return the ranks of each group of the traced rank's program as each rank of the kind has them, in the order of
-    the ranks; None if ranks differ in more than groups."""
+Members = Mapping[str, tuple[tuple[int, ...], ...]]
+"""The ranks of each group of a program, as each rank that runs it has them."""
+
+
+def programs_of(folder: Path, kind: CapturedKind) -> list[tuple[tuple[int, ...], Members, list[tuple[DrawState, ...]]]]:
+    """Divide the ranks of a kind by the program that they run, but for groups and seeds: offsets are part of it. Return
+    (the ranks, the ranks of each group of the first one's program as each of them has them, the states of generators
+    before draws on each) of each program."""
     path, count = folder / f"rank_{kind.traced}.step", math.prod(kind.mesh)
+    found = dict[Any, tuple[list[int], list[Any], list[tuple[DrawState, ...]]]]()
     try:
-        content = with_own_groups(parsed_json(Archive(path).text(CONTENT)))
-        for place in (place for slopes in kind.slopes for place in slopes):
-            if place[0] == "nodes":
-                operator = kind_of(content["nodes"][place[1]][0])
-                if operator is None or place[3] not in operator.unread:
-                    return None
-        groups = {"groups": content["groups"]}
-        own = replace(kind, slopes=tuple({p: n for p, n in each.items() if p[0] == "groups"} for each in kind.slopes))
-        found = [own.program_of(rank, groups)["groups"].values() for rank in kind.ranks]
-        listed = [
-            [tuple(whole_in(rank, "a group", 0, count - 1) for rank in g["ranks"]) for g in each] for each in found
-        ]
-        named = [_label(group["about"], group["ranks"]) for group in groups["groups"].values()]
+        content = in_common_form(parsed_json(Archive(path).text(CONTENT)))
+        own = replace(kind, slopes=tuple({p: n for p, n in each.items() if p[0] in _OF_RANKS} for each in kind.slopes))
+        short = {"groups": content["groups"], "draws": content.get("draws", [])}
+        offsets = [{p: n for p, n in each.items() if _is_offset(p, content)} for each in kind.slopes]
+        for rank in kind.ranks:
+            made = own.program_of(rank, short)
+            place = coordinates(rank, kind.mesh)
+            key = tuple(at for at, slopes in zip(place, offsets, strict=True) if slopes)
+            ranks, groups, states = found.setdefault(key, ([], [], []))
+            ranks.append(rank)
+            groups.append([[whole_in(r, "a group", 0, count - 1) for r in g["ranks"]] for g in made["groups"].values()])
+            states.append(_draws(made)[1])
+        about = [group["about"] for group in content["groups"].values()]
     except (LookupError, TypeError, ValueError) as error:
         raise MspcError(f"{path} and {folder / RANKS} do not fit each other: {error}", code="E0116") from None
-    return dict(zip(named, zip(*listed, strict=True), strict=True))
+    return [
+        (tuple(ranks), {_label(said, each[0]): tuple(map(tuple, each)) for said, each in
+                        zip(about, zip(*groups, strict=True), strict=True)}, states)
+        for ranks, groups, states in found.values()
+    ]  # fmt: skip
 
 
-def states_of(folder: Path, kind: CapturedKind) -> list[tuple[DrawState, ...]]:
-    """Return the states of generators before draws on each rank of a kind, in the order of the ranks."""
-    path = folder / f"rank_{kind.traced}.step"
-    slopes = tuple({p: n for p, n in each.items() if p[0] == "draws"} for each in kind.slopes)
-    try:
-        content = {"draws": object_in(parsed_json(Archive(path).text(CONTENT)), "it").get("draws", [])}
-        return [_draws(replace(kind, slopes=slopes).program_of(rank, content))[1] for rank in kind.ranks]
-    except ValueError as error:
-        raise MspcError(f"{path} and {folder / RANKS} do not fit each other: {error}", code="E0116") from None
+def _is_offset(place: Any, content: Any) -> bool:
+    """Return whether a number of a program is an argument that mspc reads."""
+    if place[0] != "nodes":
+        return False
+    operator = kind_of(content["nodes"][place[1]][0])
+    return operator is None or place[3] not in operator.unread
 
 
 def _draws(content: Mapping[str, Any], nodes: int = LARGEST_SIZE) -> tuple[list[int], tuple[DrawState, ...]]:
@@ -189,6 +210,8 @@ class _StepReader:
         self.used: set[str] = set()
         """Groups that nodes name."""
         self.dtypes: dict[str, DType] = {}
+        self.constants = 0
+        """Number of stored constants so far."""
 
     def _entry(self, name: str) -> Any:
         return entry(self.content, name, "it")
@@ -247,6 +270,9 @@ class _StepReader:
         qualified = text_in(entry(owner, "name", where), where)
         if kind == "user" and not qualified[:1].isalpha():
             qualified = f"input_{qualified}".rstrip("_")
+        if kind == "constant" and type.shape and owner.get("value") is not None:
+            qualified = f"{_OUTSIDE}constant_{self.constants}"  # ranks and one device have other numbers of inputs
+            self.constants += 1
         return ProgramInput(kind, name, qualified, type, kind == "parameter", kind != "constant")
 
     def _placement(self, owner: Mapping[str, Any], where: str) -> Placement:

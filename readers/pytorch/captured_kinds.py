@@ -19,6 +19,7 @@ RANKS = "ranks.json"
 """The file of a captured folder that lists kinds of ranks; absent if every rank has a file."""
 GROUPS = ("group_name", "process_group", "pg_name")
 """Arguments that name a group."""
+SPLITS = ("aten.split.Tensor", "aten.split_with_sizes.default")
 Place = tuple[Any, ...]
 """Keys and numbers that lead to a value in JSON."""
 Slopes = Mapping[Place, int]
@@ -77,9 +78,10 @@ def changed(content: Any, changes: Mapping[Place, int]) -> Any:
     return made
 
 
-def with_own_groups(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a file with its groups numbered in the order of their first use: their names count the
-    groups that a rank made, and differ from rank to rank."""
+def in_common_form(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a file in the form that ranks of one kind share: with slices, and with its groups numbered
+    in the order of their first use. Their names count the groups that a rank made, and differ from rank to rank."""
+    content = with_slices(content)
     names: dict[str, str] = {}
     nodes: list[Any] = []
     for operator, given, *rest in content["nodes"]:
@@ -88,6 +90,62 @@ def with_own_groups(content: dict[str, Any]) -> dict[str, Any]:
                 given = {**given, name: names.setdefault(given[name], f"group {len(names)}")}
         nodes.append([operator, given, *rest])
     return {**content, "groups": {made: content["groups"][name] for name, made in names.items()}, "nodes": nodes}
+
+
+def with_slices(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a file with a slice in place of a split of which one part is read: ranks that take their
+    own part, as of a DTensor, do not differ in the names of tensors then."""
+    slices = _slices(content)
+    renamed = {name: made for _, name, made in slices.values()}
+    nodes: list[Any] = []
+    for at, (operator, given, by_name, results, place) in enumerate(content["nodes"] if slices else ()):
+        given = _with_names(given, renamed)
+        if at in slices:
+            begin, name, made = slices[at]
+            dim = given.get("dim", 0)
+            ((_, dtype, shape),) = [each for each in results if each and each[0] == name]
+            given = {"self": given["self"], "dim": dim, "start": begin, "end": begin + shape[dim]}
+            operator, by_name, results = "aten.slice.Tensor", 0, [[made, dtype, shape]]
+        nodes.append([operator, given, by_name, results, place])
+    outputs = [[kind, name, renamed.get(value, value), *rest] for kind, name, value, *rest in content["outputs"]]
+    return {**content, "nodes": nodes, "outputs": outputs} if slices else content
+
+
+def _slices(content: Mapping[str, Any]) -> dict[int, tuple[int, str, str]]:
+    """Return, by the number of a node that splits a tensor and of which one part is read, (the place where that begins,
+    its name, its name in a form that does not depend on the part)."""
+    read = {output[2] for output in content["outputs"]}
+    for _, given, *_ in content["nodes"]:
+        read.update(_names(given))
+    found: dict[int, tuple[int, str, str]] = {}
+    for at, (operator, given, _, results, _) in enumerate(content["nodes"]):
+        if operator in SPLITS:
+            parts = [number for number, each in enumerate(results) if each and each[0] in read]
+            if len(parts) == 1 and len(results) > 1:
+                begin = sum(each[2][given.get("dim", 0)] for each in results[: parts[0]])
+                found[at] = begin, results[parts[0]][0], results[0][0]
+    return found
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Yield the names of tensors in an argument."""
+    if isinstance(value, dict) and isinstance(value.get("tensor"), str):
+        yield value["tensor"]
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _names(each)
+
+
+def _with_names(value: Any, names: Mapping[str, str]) -> Any:
+    """Return an argument in which tensors have other names."""
+    if isinstance(value, list):
+        return [_with_names(each, names) for each in value] if any(True for _ in _names(value)) else value
+    if not isinstance(value, dict):
+        return value
+    tensor = value.get("tensor")
+    if isinstance(tensor, str):
+        return {"tensor": names[tensor]} if tensor in names else value
+    return {name: _with_names(each, names) for name, each in value.items()}
 
 
 def differences(first: Any, other: Any, path: Place = ()) -> Iterator[tuple[Place, int]]:
@@ -164,7 +222,7 @@ def content_of(path: Path) -> dict[str, Any]:
     """Return the content of a file that `mspc capture` has just written, with the checksums of its values."""
     with zipfile.ZipFile(path) as archive:
         sums = [f"{each.CRC:08x}" for each in archive.infolist() if "value_" in each.filename]
-        return {**with_own_groups(json.loads(archive.read("step/capture.json"))), "sums": sums}
+        return {**in_common_form(json.loads(archive.read("step/capture.json"))), "sums": sums}
 
 
 def write_kinds(path: Path, kinds: Sequence[CapturedKind]) -> None:

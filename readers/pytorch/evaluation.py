@@ -266,8 +266,9 @@ class Evaluator(Protocol):
         calls."""
         ...
 
-    def call(self, function: Function, operands: Sequence[Any]) -> Any:
-        """The value of a call. Raises MspcError."""
+    def call(self, function: Function, operands: Sequence[Any], repeats: bool = False) -> Any:
+        """The value of a call. repeats: an earlier call with operands of the same types may be copied, as no gradient
+        is taken of it. Raises MspcError."""
         ...
 
     def held(self, tensor: Tensor, name: str) -> Any:
@@ -514,7 +515,8 @@ class _Walk:
         call, type_of, autocast, name = self.evaluator.call, self.evaluator.type_of, self.autocast, name_of(node.target)
         given = operands if autocast is None else autocast.operands(name, operands, call, type_of)
         is_number = _takes_dimensions(node, kind) and _is_number(given[0], type_of)
-        found = call(kind.target, self._as_vectors(given) if is_number else given)
+        read = self._as_vectors(given) if is_number else given
+        found = self.evaluator.call(kind.target, read, not self.folds)
         values = list(found) if isinstance(found, (tuple, list)) else [found]
         if is_number:
             values = self._as_numbers(node, values, given[0])

@@ -99,7 +99,10 @@ def _change(kind: RankKind, others: RankKind) -> Odd | None:
         return None
     for mine, given in zip(ours, theirs, strict=True):
         ours_said, theirs_said = list(map(_said, mine.nodes)), list(map(_said, given.nodes))
-        first, second = _between(ours_said, theirs_said)
+        known: dict[Hashable, int] = {}
+        pairs = zip(_computed(mine, ours_said, known), _computed(given, theirs_said, known), strict=False)
+        begin = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(mine.nodes), len(given.nodes)))
+        first, second = _between(ours_said, theirs_said, begin)
         moved = _moved([ours_said[i] for i in first], [theirs_said[i] for i in second])
         if moved is not None:
             changes.append(_does(kind, mine.nodes[first[moved]]))
@@ -127,11 +130,9 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {few}"
 
 
-def _between(first: Sequence[Hashable], second: Sequence[Hashable]) -> tuple[range, range]:
-    """Strip the common beginning and end of two lists."""
-    begin, shorter = 0, min(len(first), len(second))
-    while begin < shorter and first[begin] == second[begin]:
-        begin += 1
+def _between(first: Sequence[Hashable], second: Sequence[Hashable], begin: int) -> tuple[range, range]:
+    """Strip the common beginning, of a given length, and end of two lists."""
+    shorter = min(len(first), len(second))
     end = 0
     while end < shorter - begin and first[-1 - end] == second[-1 - end]:
         end += 1
@@ -149,6 +150,16 @@ def _moved(first: Sequence[Hashable], second: Sequence[Hashable]) -> int | None:
 
 def _said(node: Node) -> Hashable:
     return (node.op.name, node.type, node.scope, node.phase, node.name, tuple(map(str, node.frames)))
+
+
+def _computed(graph: Graph, said: Sequence[Hashable], known: dict[Hashable, int]) -> list[int]:
+    """Return a number for each node, equal for nodes that are said the same and computed from the same values: of nodes
+    of one line, as of a loop, these tell which one others lack."""
+    numbers: dict[Value, int] = {}
+    for node, own in zip(graph.nodes, said, strict=True):
+        read = [numbers.get(v, v.name if isinstance(v, Parameter) else v.type) for v in node.inputs]
+        numbers[node] = known.setdefault((own, *read), len(known))
+    return [numbers[node] for node in graph.nodes]
 
 
 def _read_otherwise(mine: Graph, given: Graph) -> list[Node]:

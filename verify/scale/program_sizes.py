@@ -33,6 +33,7 @@ from mspc.verify.finite_differences import wide_type
 from mspc.verify.scale.operator_sizes import Dim, Row, row_of
 from mspc.verify.scale.rank_kinds import RankKind, told_apart
 from mspc.verify.scale.readers import Readers, choices, counted_for, has_multiples, named_by
+from mspc.verify.scale.table_places import places_in_tables
 
 Product = tuple[int, ...]
 """Unknowns by their numbers; the product of none is 1."""
@@ -436,6 +437,8 @@ class Sizing:
     _halves: list[Product] = field(default_factory=list[Product])
     _line_dims: dict[Node, Dims] = field(default_factory=dict[Node, Dims])
     """Dimensions of the lines of fused operators."""
+    places: dict[Constant, Product] = field(default_factory=dict[Constant, Product])
+    """Constants that are places along a dimension."""
 
     def dims(self, value: Value) -> Dims:
         """The divisors of a value's dimensions."""
@@ -457,6 +460,11 @@ class Sizing:
             known = self._named.setdefault(parameter.name, own)
             self.same(known, own)
         self._graph(graph, kind)
+        for node, dim, constant in () if kind is None else places_in_tables(kind):
+            along = self.dims(node if dim.of_result else node.inputs[dim.tensor])[0][dim.dimension]
+            self.places[constant] = along
+            for own in kind.constants[id(constant)]:
+                self.divisors.divides(along, int(own.value))
 
     def same_results(self, one: Graph, other: Graph) -> None:
         """Let the results of two programs be of the same dimensions."""

@@ -746,12 +746,14 @@ def _proved(
     small = program.reference.graph
     sizes = {a.name: (a.shape, b.shape) for a, b in zip(one.parameters, small.parameters, strict=True)}
     made = ScaleProof(sum(len(kind.ranks) for kind in program.kinds), len(program.kinds), program.rows, sizes)
+    are_at_odds = False  # at a collective: no value of a captured step decides which nodes its ranks run
     try:
         with program.beside():
             program.compare()
     except Deadlock as error:
-        made.stuck = tuple(error.waiting)
+        made.stuck, are_at_odds = tuple(error.waiting), True
     except NodeError as error:
+        are_at_odds = not error.computed
         if error.computed and not at_last:
             raise FailedHere(error.node) from error
         made.failed, made.others = (error.kind, error.node, error.reason), error.others
@@ -767,6 +769,7 @@ def _proved(
             made.stuck = tuple(error.waiting)
     made.kinds, made.loss = len(program.kinds), program.loss
     if is_told and not made.same and made.first is None:
-        made.first = program.first_wrong()
+        if not are_at_odds or program.batch is None:
+            made.first = program.first_wrong()
         made.odd = odd if odd is not None and made.may_be_of(odd, program.kinds) else None
     return made

@@ -20,7 +20,7 @@ from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
-from mspc.verify.scale.rank_kinds import RankKind, widened
+from mspc.verify.scale.rank_kinds import RankKind, flat, widened
 
 Array = Any
 CLOSE = 1e-9
@@ -43,7 +43,7 @@ class Pieces:
         rows = np.asarray(split.transpose(order).reshape(math.prod(counts), -1), np.float64)
         self.count, self.length = rows.shape
         self._most = FAR * max(_usual(rows), 1.0)
-        rows = self._bounded(rows)
+        self._rows = rows = self._bounded(rows)
         self._vector = np.random.default_rng(self.count).standard_normal(self.length)
         with np.errstate(all="ignore"):
             self.sums = rows @ self._vector
@@ -58,6 +58,15 @@ class Pieces:
             return None
         count = math.prod(total // n for n, total in zip(local, whole.shape, strict=True))
         return Pieces(whole, own) if count <= MOST_PIECES else None
+
+    def are_on_some_rank(self, value: Array, kind: RankKind) -> bool:
+        """Return whether each row of all pieces is on some rank, and no rank has all of a piece: ranks that have a part
+        of a table look rows of others up at a wrong place, and a mask leaves them out afterwards."""
+        ranks = np.reshape(flat(value, kind.mesh), (len(kind.ranks), 1, -1, value.shape[-1]))
+        right = np.isclose(ranks, self._rows.reshape(1, self.count, -1, value.shape[-1]), CLOSE, CLOSE).all(-1)
+        piece = right.sum(-1).argmax(1)
+        own = right[np.arange(len(piece)), piece]
+        return not own.all(1).any() and all(own[piece == number].any(0).all() for number in {*piece.tolist()})
 
     def product(self, value: Array, depth: int) -> Array:
         """Return the dot products of the ranks' values, with `depth` leading dimensions."""

@@ -23,7 +23,11 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.ops.collective.one_rank import OneRank
+from mspc.ops.control.structural import StopGradient
 from mspc.ops.math.arithmetic import Add, Div, Mul
+from mspc.ops.op import Op
+from mspc.ops.tensor.moving import Transpose
+from mspc.ops.tensor.reshape import Cast
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import pieces
@@ -138,14 +142,33 @@ def doubled_sums(kind: RankKind, seed: Node) -> Iterator[Edit]:
 
 
 def _likely_parts(kind: RankKind, nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes, first those at which the program adds up other values: between the same operators."""
+    """Return the nodes, first those at which the program adds up other values: between the same operators. Those that
+    are only moved afterwards, by nodes that nothing else reads, are taken then: next to the reader that lacks a sum."""
     readers = Readers(kind.graph)
     usual = {(term, reader) for _, term, reader in readers.places_of_sums()}
 
     def is_unusual(node: Node) -> bool:
         return not any(isinstance(r, Node) and (node.op.name, r.op.name) in usual for r in readers.of(node))
 
-    return sorted(nodes, key=is_unusual)
+    live: set[Value] = {*kind.graph.results}
+    for node in reversed(kind.graph.nodes):
+        if node in live or node.op.mutates:
+            live.update((node, *node.inputs))
+
+    def last(node: Node) -> Node:
+        found: Value = node
+        while isinstance(found, Node) and (found is node or _moves(found)):
+            node, of = found, [each for each in readers.of(found) if each in live]
+            if len(of) != 1:
+                break
+            found = of[0]
+        return node
+
+    return list(dict.fromkeys(map(last, sorted(nodes, key=is_unusual))))
+
+
+def _moves(node: Node) -> bool:
+    return isinstance(node.op, Cast | StopGradient | Transpose) or (isinstance(node.op, Op) and node.op.reshapes)
 
 
 def _near(

@@ -158,6 +158,8 @@ class Resized:
         if any(n % small for n, small in zip(value.shape, shape, strict=True) if small):
             raise Unfit([of], "a constant has segments of several sizes")
         array = exact(thinned(value.value, shape))
+        if (along := self.sizing.places.get(of)) is not None:
+            array = np.full_like(array, self.sizing.small(along, int(array)))
         dtype = wide_type(value.tensor_type)
         assert isinstance(dtype, TensorType)
         return Constant(array, dtype.dtype)

@@ -17,6 +17,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.op import Op
+from mspc.ops.tensor.embedding import Gather
 from mspc.ops.tensor.moving import Transpose
 from mspc.runtime.backend import NumPyBackend
 from mspc.verify.scale.blame import (
@@ -69,6 +70,11 @@ def _takes_mean(op: Any) -> bool:
     if isinstance(op, FusedElementwise):
         return any(isinstance(line.op, ReduceMean) for line in steps_of(op))
     return isinstance(op, ReduceMean)
+
+
+def _are_masked(value: Together, wholes: Sequence[Array]) -> bool:
+    found = (Pieces.of(whole, value.value.shape[value.kind.depth :]) for whole in wholes)
+    return any(pieces is not None and pieces.are_on_some_rank(value.value, value.kind) for pieces in found)
 
 
 def _largest(arrays: Iterable[Array]) -> float:
@@ -338,6 +344,8 @@ class ValueWatch:
                 if candidates.own not in (None, of) and node not in self._turns:
                     self._turns[node] = len(self._turns)
                     self._other[node] = self._described(kind, node, value, wholes[0])
+            elif self._are_paired and isinstance(node.op, Gather) and _are_masked(value, wholes):
+                self._aside.add(node)
             elif node not in self._wrong and (candidates.own is not None or not self._are_paired):
                 described = self._described(kind, node, value, wholes[0])
                 if len(value.nodes) == 1 and self._can_be_tried(node, value.kind, operands):

@@ -14,7 +14,7 @@ import pytest
 from mspc.commands.captured import ranks_in
 from mspc.ir.diagnostics import MspcError
 from mspc.readers.pytorch import placed
-from mspc.readers.pytorch.captured import groups_of, read_rank, read_step
+from mspc.readers.pytorch.captured import programs_of, read_rank, read_step
 from mspc.readers.pytorch.captured_kinds import read_kinds
 from tests.captures import SCRIPT, captured, shared
 from tests.conftest import HANG
@@ -115,8 +115,8 @@ def test_derived_ranks_are_as_if_they_were_traced(single: Path, tmp_path: Path) 
     assert derived.placements == traced.placements
     assert derived.program.graph == traced.program.graph
     (kind,) = read_kinds(folder)
-    groups = groups_of(folder, kind)
-    assert groups is not None
+    ((ranks, groups, _),) = programs_of(folder, kind)
+    assert ranks == (0, 1, 2, 3)
     assert [*zip(*groups.values(), strict=True)] == [tuple(read_rank(every, rank).groups.values()) for rank in range(4)]
     (folder / "rank_0.step").rename(tmp_path / "rank_0.step")
     (folder / "rank_2.step").rename(folder / "rank_0.step")
