@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -31,7 +32,7 @@ from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.container import CellList
 from mspc.mindspore_api.ops.primitive import Primitive
-from mspc.ops.control.regions import For, MakeStack, Scan, emit_regions, outlined, with_effects
+from mspc.ops.control.regions import FEWEST_LAYERS, For, MakeStack, Scan, emit_regions, outlined, with_effects
 from mspc.ops.control.structural import Depend, Gradient, TupleGetItem
 from mspc.ops.math.arithmetic import AddN, LogicalAnd, LogicalOr, Maximum, Minimum, Mul
 from mspc.ops.math.reduce import ReduceAll, ReduceAny, ReduceMax, ReduceMin, ReduceProd
@@ -126,10 +127,13 @@ class Counterparts:
 
 
 def asks_for_one_graph(items: Sequence[Any]) -> bool:
-    """Return whether `items` are two or more cells of one class whose constructor is marked with `lazy_inline`."""
-    if len(items) < 2 or not isinstance(items[0], Cell) or any(type(item) is not type(items[0]) for item in items):
-        return False
-    return getattr(type(items[0]).__init__, "is_lazily_inlined", False)
+    """Return whether `items` are cells of one class whose constructor is marked with `lazy_inline`."""
+    return isinstance(items[0], Cell) and _are_of_one_class(items) and (
+        getattr(type(items[0]).__init__, "is_lazily_inlined", False))  # fmt: skip
+
+
+def _are_of_one_class(items: Sequence[Any]) -> bool:
+    return all(type(item) is type(items[0]) for item in items)
 
 
 def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any]) -> tuple[Any] | None:
@@ -137,10 +141,12 @@ def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any]) ->
 
     Return a tuple of one element, how the statement ends; None, with nothing traced, if the iterations must be inlined.
     """
-    read = _read_by_turn(tracer, frame, node, items)
-    if not any(map(asks_for_one_graph, read or ())):
+    read = [each for each in _read_by_turn(tracer, frame, node, items) or () if len(each) > 1]
+    is_asked = any(map(asks_for_one_graph, read))
+    cells = [each for each in read if isinstance(each[0], Cell) and _are_of_one_class(each)]
+    if not is_asked and (len(items) < FEWEST_LAYERS or not cells):
         return None
-    rows = list(zip(*read or (), strict=True))
+    rows = list(zip(*read, strict=True))
     starts = [0]
     if tracer.stages > 1:  # a loop for consecutive iterations whose cells are in the same stages
         stages = [
@@ -152,8 +158,19 @@ def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any]) ->
     if not all(counterparts.are_alike for _, counterparts in runs):
         return None
     beginning = TraceSnapshot(tracer, frame)
-    found = tried(tracer, beginning, lambda: _loops(tracer, frame, node, items, runs))
+    loops = partial(_loops, tracer, frame, node, items, runs)
+    found = tried(tracer, beginning, loops if is_asked else partial(_without_draws, tracer, loops))
     return None if found is UNROLLED else (found,)
+
+
+def _without_draws(tracer: Tracer, run: Callable[[], Any]) -> Any:
+    """Return the result of compiling equal layers as a loop. Raise MspcError if they draw random numbers: each layer
+    draws its own."""
+    drawn = tracer.draws.copy()
+    found = run()
+    if tracer.draws != drawn:
+        raise MspcError("equal layers draw random numbers")
+    return found
 
 
 def _loops(
@@ -276,15 +293,12 @@ def repeated(
         frame.locals["carry"] = layer(frame.locals["carry"])
 
     def run() -> tuple[Any, ...]:
-        drawn = tracer.draws.copy()
         assert isinstance(LOOP, ast.For)
         run_loop(tracer, frame, LoopPlan(LOOP, place, None, turn, count, None))
-        if tracer.draws != drawn:
-            raise MspcError("equal layers draw random numbers")
         _scan_parameters(tracer, *_last_loop(tracer, of_layers=True), parameters)
         return frame.locals["carry"]
 
-    found = tried(tracer, TraceSnapshot(tracer, frame), run)
+    found = tried(tracer, TraceSnapshot(tracer, frame), partial(_without_draws, tracer, run))
     return None if found is UNROLLED else found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mspc.mindspore_api import ops
@@ -50,7 +51,7 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Any:
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     """input @ weight.T + bias, weight [out, in]."""
     shape = input.shape
-    out = ops.dense(ops.Reshape()(input, (-1, shape[-1])), weight, bias)
+    out = ops.dense(ops.Reshape()(input, (math.prod(shape[:-1]), shape[-1])), weight, bias)
     return ops.Reshape()(out, (*shape[:-1], weight.shape[0]))
 
 
