@@ -169,6 +169,11 @@ def _triangle(keeps: Callable[..., Any]) -> Callable[..., Any]:
     return fold
 
 
+def _counted(shape: tuple[int, ...], /, end: Any, start: Any = 0, step: Any = 1, dtype: Any = None) -> Any:
+    is_whole = dtype is not None and dtype.is_integer  # PyTorch rounds the ends towards zero first
+    return np.arange(*[int(each) if is_whole else each for each in (start, end, step)])
+
+
 def _all_of(name: str) -> Callable[..., Any]:
     """Return one number, which the kind has itself or takes by this name."""
     fixed = {"zeros": 0, "ones": 1}.get(name)
@@ -192,9 +197,7 @@ FOLDS: dict[str, Callable[..., Any]] = {
     **{f"where.{kind}": _elementwise(np.where) for kind in ("self", "ScalarOther", "ScalarSelf", "Scalar")},
     **{f"masked_fill.{kind}": lambda shape, /, self, mask, value: _elementwise(np.where)(
         shape, mask=mask, value=value, self=self) for kind in ("Scalar", "Tensor")},
-    "arange.default": lambda shape, /, end, dtype=None: np.arange(end),
-    "arange.start": lambda shape, /, start, end, dtype=None: np.arange(start, end),
-    "arange.start_step": lambda shape, /, start, end, step=1, dtype=None: np.arange(start, end, step),
+    **{f"arange.{name}": _counted for name in ("default", "start", "start_step")},
     **{f"{name}.default": _all_of("zeros") for name in ("zeros", "zeros_like", "new_zeros")},
     **{f"{name}.default": _all_of("ones") for name in ("ones", "ones_like", "new_ones")},
     **{f"{name}.default": _all_of("fill_value") for name in ("full", "full_like", "new_full")},

@@ -184,3 +184,8 @@ def test_rows_that_are_counted_alike_are_one_constant(tmp_path: Path) -> None:
     found = network(Tensor(np.zeros(6, np.float32)), Tensor(places_given))
     np.testing.assert_array_equal(found.asnumpy(), places_given + np.arange(1, 7))
     assert [*network.constants] == ["row_0", "other"]
+
+
+def test_integers_are_counted_between_ends_without_fractions() -> None:
+    found = FOLDS["arange.start_step"]((2,), start=0.1, end=-7.9, step=-4.0, dtype=dtype_of("int64"))
+    np.testing.assert_array_equal(found, [0, -4])
