@@ -294,8 +294,7 @@ class Waiting:
 
     Args:
         own: the rank's record. ranks: the ranks it waits for. meeting: as in the record. counted: the identities that
-        its calls count, see `record.identity`. log: notes the calls, of
-        these ranks (`called`); None for a log of its own.
+        its calls count, see `record.identity`. log: notes the calls of `called`; None for a log of its own.
     """
 
     def __init__(

@@ -9,8 +9,12 @@ of the device until the end of a step; gloo records no messages, groups or state
 from __future__ import annotations
 
 import argparse
+import pickle
 import random
+import resource
+import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -247,7 +251,7 @@ class Simulation:
         return {
             "frames": [{"name": name, "filename": file, "line": line} for file, name, line in lines],
             "record_id": index,
-            "pg_id": int(call.group),
+            "pg_id": int(call.group.lstrip("G")),
             "process_group": (call.group, "x"),
             "thread_name": "python",
             "thread_id": "1",
@@ -380,6 +384,73 @@ def analyzed_by_pytorch(seed: int, fault: str) -> str:
     return "found" if f"{job.rank}" in said else "silent"
 
 
+def as_pytorch_writes(value: Any) -> bytes:
+    """A pickle with PyTorch's opcodes: texts are numbered, dictionaries and lists are not."""
+    numbers: dict[str, int] = {}
+
+    def written(each: Any) -> bytes:
+        if isinstance(each, dict):
+            return b"}(" + b"".join(written(part) for pair in each.items() for part in pair) + b"u"
+        if isinstance(each, list):
+            return b"](" + b"".join(map(written, each)) + b"e"
+        if isinstance(each, tuple):
+            return b"(" + b"".join(map(written, each)) + b"t"
+        if not isinstance(each, str):
+            return pickle.dumps(each, 2)[2:-1]
+        if each in numbers:
+            return b"h" + bytes([numbers[each]])
+        numbers[each] = len(numbers)
+        return b"X" + len(each).to_bytes(4, "little") + each.encode() + b"q" + bytes([numbers[each]])
+
+    return b"\x80\x02" + written(value) + b"."
+
+
+def write_large_job(folder: Path, ranks: int, entries: int) -> int:
+    """Write the flight records of a job of ranks / 8 x 8 ranks in which one rank leaves a sum out; return that rank."""
+    job = Job(ranks // 8, 8, 1, 3, 4, 2, False, False, False)
+    step = [replace(call, group=f"G{call.group:0>8}") for call in job.program(0) if call.step == 2]
+    calls = (step * (entries // len(step) + 1))[: entries - entries % len(step)]
+    at, last = len(calls) - len(step) + 3, max(i for i, call in enumerate(calls) if call.line == 46)
+    culprit = ranks // 2 + 3
+    lengths = {"culprit": len(calls), "peer": last + 1, "beside": last + 2, "other": len(calls)}
+    contents = {}
+    for name, length in lengths.items():
+        run = Simulation.__new__(Simulation)
+        run.job, run.waits, counts = job, [0], Counter[str]()
+        run.issued, run.counts = [[]], [Counter()]
+        for i, call in enumerate(calls[:length]):
+            if (name, i) != ("culprit", at):
+                counts[call.group] += 1
+                run.issued[0].append([call, counts[call.group], i * 10**6, 0])
+        contents[name] = as_pytorch_writes(run._record(0))
+    for rank in range(ranks):
+        peer = rank // 8 == culprit // 8
+        name = "culprit" if rank == culprit else "peer" if peer else "other" if rank % 8 == 3 else "beside"
+        data = contents[name]
+        for axis in ("tp", "dp"):
+            old, new = (f"G{job.of_axis[axis, each]:0>8}".encode() for each in (0, rank))
+            data = data.replace(old, new)
+        (folder / f"trace_rank_{rank}").write_bytes(data)
+    return culprit
+
+
+def measure_large_job(ranks: int, entries: int = 2000) -> bool:
+    """Print the time and memory of the command for a large job; return whether it names the culprit within limits."""
+    with tempfile.TemporaryDirectory() as folder:
+        culprit = write_large_job(Path(folder), ranks, entries)
+        size = sum(path.stat().st_size for path in Path(folder).iterdir())
+        begin = time.perf_counter()
+        command = [sys.executable, "-m", "mspc", "explain-hang", folder]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        seconds = time.perf_counter() - begin
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    memory, core = used.ru_maxrss / 2**20, used.ru_utime + used.ru_stime
+    said = done.stdout.splitlines()[1] if done.stdout.count("\n") > 1 else done.stderr
+    print(f"{ranks} records of {entries} calls, {size / 1e9:.1f} GB: {seconds:.1f} s ({core:.1f} s of a core), "
+          f"{memory:.2f} GiB: {said}")  # fmt: skip
+    return said.startswith(f"rank {culprit} left out") and seconds <= 30 and memory <= 4
+
+
 def _case(number: int, first: int, with_program: bool) -> Outcome:
     return outcome(first + number, FAULTS[number % len(FAULTS)], with_program)
 
@@ -390,9 +461,12 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--pytorch", type=int, default=0, help="records that PyTorch's analyzer reads, too")
+    parser.add_argument("--ranks", type=int, default=0, help="ranks of a large job whose records are timed")
     parser.add_argument("--without", action="store_true", help="only without the program")
     parser.add_argument("--show", action="store_true", help="print wrong answers")
     options = parser.parse_args()
+    if options.ranks:
+        return int(not measure_large_job(options.ranks))
     is_right = True
     with ProcessPoolExecutor(options.jobs) as pool:
         for with_program in (False,) if options.without else (False, True):

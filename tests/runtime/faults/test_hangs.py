@@ -23,7 +23,7 @@ from mspc.runtime.faults.formats.plain_pickle import plain_pickle
 from mspc.runtime.faults.formats.reading import read_record_file, read_records
 from mspc.runtime.faults.records import Record
 from tests.conftest import HANG
-from tests.runtime.planted_hangs import FAULTS, outcome
+from tests.runtime.planted_hangs import FAULTS, as_pytorch_writes, outcome
 from tests.serving import SERVED
 
 
@@ -140,27 +140,6 @@ def test_records_of_json_and_pickles_are_alike(tmp_path: Path) -> None:
     (one, other), _ = read_records([tmp_path])
     assert (one.calls, one.dropped, one.members) == (other.calls, 5, {"0": (0, 1)})
     assert one.calls[0].place == "/job/train.py:7"
-
-
-def as_pytorch_writes(value: Any) -> bytes:
-    """A pickle with PyTorch's opcodes: texts are numbered, dictionaries and lists are not."""
-    numbers: dict[str, int] = {}
-
-    def written(each: Any) -> bytes:
-        if isinstance(each, dict):
-            return b"}(" + b"".join(written(part) for pair in each.items() for part in pair) + b"u"
-        if isinstance(each, list):
-            return b"](" + b"".join(map(written, each)) + b"e"
-        if isinstance(each, tuple):
-            return b"(" + b"".join(map(written, each)) + b"t"
-        if not isinstance(each, str):
-            return pickle.dumps(each, 2)[2:-1]
-        if each in numbers:
-            return b"h" + bytes([numbers[each]])
-        numbers[each] = len(numbers)
-        return b"X" + len(each).to_bytes(4, "little") + each.encode() + b"q" + bytes([numbers[each]])
-
-    return b"\x80\x02" + written(value) + b"."
 
 
 def test_the_last_calls_of_a_large_record_are_read_alone(tmp_path: Path) -> None:
