@@ -139,6 +139,10 @@ class Alignment:
         self.records = {record.rank: record for record in records}
         self.sequences = {record.rank: tokens.of(record) for record in records}
         self.clusters = clusters(records, self.sequences)
+        self._furthest: dict[int, Record] = {}
+        for ranks in self.clusters:
+            furthest = max((self.records[rank] for rank in ranks), key=lambda each: each.dropped + len(each.calls))
+            self._furthest |= dict.fromkeys(ranks, furthest)
 
     def edits(self) -> list[HangCause]:
         """Return the first difference of each rank from most others with its program."""
@@ -166,8 +170,7 @@ class Alignment:
         from its own earlier steps."""
         record = self.records[rank]
         at = record.dropped + len(record.calls)
-        ranks = next(ranks for ranks in self.clusters if rank in ranks)
-        furthest = max((self.records[each] for each in ranks), key=lambda each: each.dropped + len(each.calls))
+        furthest = self._furthest[rank]
         if 0 <= at - furthest.dropped < len(furthest.calls):
             return furthest.calls[at - furthest.dropped]
         tokens = self.sequences[rank]

@@ -22,8 +22,8 @@ from mspc.runtime.faults.records import Record, RecordedCall, last_numbers
 
 SLOW, SLOW_FACTOR = 1_000_000_000, 20
 """Least delay of a slow rank, in nanoseconds, and beside a typical delay between two calls."""
-MUCH = 3
-"""Delay of a slow rank beside that of half of the ranks, which wait for something outside of the job."""
+MUCH, REPEATED = 3, 3
+"""Delay of a slow rank beside that of half of the ranks, which may all compile, and times that it is late otherwise."""
 RECEIVE, SEND = re.compile(r"recv \d+<-(\d+)"), re.compile(r"send \d+->(\d+)")
 COUNTED = ("left out", "doubled", "added", "doubled or left out")
 """Faults after which a rank has issued more or fewer calls of a group than its other members."""
@@ -144,8 +144,10 @@ class _State:
             for call in record.calls:
                 if not call.is_message and (call.group, call.number) in wanted:
                     self.calls[call.group, call.number][record.rank] = call
+        self._complete: dict[tuple[str, int], bool] = {}
         self.pending = {record.rank: first[record.rank] or self._last_open(record) for record in records}
         self.meetings = self._meetings()
+        self._awaited: dict[tuple[str, int], tuple[int, ...]] = {}
         found = [] if self._has_ended() else [self._wait(record) for record in records]
         self.waits = tuple(each for each in found if each is not None)
 
@@ -181,29 +183,33 @@ class _State:
 
     def _is_complete(self, call: RecordedCall) -> bool:
         """Whether all members of the group have come to a call with the same collective, or one has gone on."""
-        if self.furthest.get(call.group, 0) > call.number:
-            return True
-        here = self.calls[call.group, call.number]
-        members = self.members[call.group]
-        return len(here) >= len(members) and len({_signature(c) for c in here.values()}) == 1
+        key = call.group, call.number
+        if key not in self._complete:
+            here = self.calls[key]
+            all_came = len(here) >= len(self.members[call.group]) and len({_signature(c) for c in here.values()}) == 1
+            self._complete[key] = self.furthest.get(call.group, 0) > call.number or all_came
+        return self._complete[key]
 
     def _wait(self, record: Record) -> BlockedRank | None:
         call = self.pending[record.rank]
         if call is None or not call.group:
             return None
-        behind = self._behind(record.rank, call)
+        behind = self._behind(call)
         return BlockedRank(record.rank, call, behind, call.created) if behind else None
 
-    def _behind(self, rank: int, call: RecordedCall) -> tuple[int, ...]:
+    def _behind(self, call: RecordedCall) -> tuple[int, ...]:
         group = self.members.get(call.group, ())
         if call.is_message:
             peer = RECEIVE.fullmatch(call.kind) or SEND.fullmatch(call.kind)
             return (group[int(peer[1])],) if peer is not None and int(peer[1]) < len(group) else ()
-        known = [other for other in group if other != rank and other in self.records]
-        behind = [other for other in known if self._number(call.group, other) < call.number]
-        if self._has_states or self.furthest[call.group] <= call.number:
-            behind += [other for other in group if other not in self.records]
-        return tuple(sorted(behind))
+        key = call.group, call.number
+        if key not in self._awaited:
+            known = [other for other in group if other in self.records]
+            behind = [other for other in known if self._number(call.group, other) < call.number]
+            if self._has_states or self.furthest[call.group] <= call.number:
+                behind += [other for other in group if other not in self.records]
+            self._awaited[key] = tuple(sorted(behind))
+        return self._awaited[key]
 
     def _number(self, group: str, rank: int) -> int:
         return self.reached.get((group, rank), 0)
@@ -256,22 +262,27 @@ class _State:
     def stopped(self, following: Mapping[int, RecordedCall]) -> list[HangCause]:
         """The ranks that others wait for, and that wait for none."""
         blocked = {wait.rank for wait in self.waits}
-        weights: Counter[int] = Counter()
-        for wait in self.waits:
-            for rank in wait.behind:
+        first: dict[tuple[int, ...], BlockedRank] = {}
+        for wait in sorted(self.waits, key=lambda each: (each.since, each.rank)):
+            first.setdefault(wait.behind, wait)
+        weights: dict[int, float] = defaultdict(float)
+        awaited: dict[int, BlockedRank] = {}
+        for behind, count in Counter(wait.behind for wait in self.waits).items():
+            for rank in behind:
                 if rank not in blocked:
-                    weights[rank] += 1 / len(wait.behind)
+                    weights[rank] += count / len(behind)
+                    one, other = awaited.get(rank, first[behind]), first[behind]
+                    awaited[rank] = min(one, other, key=lambda wait: (wait.since, wait.rank))
         if not weights:
             return self._unknown_members()
-        since = {rank: min(w.since for w in self.waits if rank in w.behind) for rank in weights}
         known = [rank for rank in weights if rank in self.records]
         is_sure = self._has_messages or self._has_states  # gloo's ranks may wait for a message
         named = known if known and is_sure else [*weights]
+        named.sort(key=lambda each: (awaited[each].since, -weights[each], each not in self.records, each))
         total = sum(weights[rank] for rank in named)
         found: list[HangCause] = []
-        for rank in sorted(named, key=lambda each: (since[each], -weights[each], each not in self.records, each)):
-            first = min((w for w in self.waits if rank in w.behind), key=lambda wait: (wait.since, wait.rank))
-            call = following.get(rank) or first.call
+        for rank in named[:MOST_EXPLANATIONS]:
+            call = following.get(rank) or awaited[rank].call
             fault = "stopped before" if rank in self.records else "no record"
             found.append(HangCause(rank, fault, call, None, weights[rank] / total))
         return found
@@ -366,11 +377,14 @@ def _late(records: Sequence[Record]) -> list[tuple[int, int, RecordedCall]]:
     if not delays:
         return []
     typical = sorted(delays)[len(delays) // 2]
-    found: dict[int, tuple[int, int, RecordedCall]] = {}
+    found: dict[int, list[tuple[int, RecordedCall]]] = defaultdict(list)
     for delay, rank, call in idle:
         if delay >= SLOW and delay > SLOW_FACTOR * typical:
-            before, _, first = found.get(rank, (0, rank, call))
-            found[rank] = (before + delay, rank, first)
-    totals = sorted(found[record.rank][0] if record.rank in found else 0 for record in records)
-    slow = [each for each in found.values() if each[0] > MUCH * totals[len(totals) // 2]]
+            found[rank].append((delay, call))
+    total = {rank: sum(delay for delay, _ in each) for rank, each in found.items()}
+    half = sorted(total.get(record.rank, 0) for record in records)[len(records) // 2]
+    slow = [
+        (total[rank], rank, each[0][1]) for rank, each in found.items()
+        if total[rank] > MUCH * half or len(each) >= REPEATED
+    ]  # fmt: skip
     return sorted(slow, key=lambda each: (-each[0], each[1]))

@@ -385,10 +385,17 @@ def analyzed_by_pytorch(seed: int, fault: str) -> str:
 
 
 def as_pytorch_writes(value: Any) -> bytes:
-    """A pickle with PyTorch's opcodes: texts are numbered, dictionaries and lists are not."""
-    numbers: dict[str, int] = {}
+    """A pickle with PyTorch's opcodes: texts and frames are numbered, other dictionaries and lists are not."""
+    numbers: dict[Any, int] = {}
 
     def written(each: Any) -> bytes:
+        if isinstance(each, dict) and "filename" in each:
+            key = tuple(each.values())
+            if key in numbers:
+                return b"h" + bytes([numbers[key]])
+            data = b"}(" + b"".join(written(part) for pair in each.items() for part in pair) + b"u"
+            numbers[key] = len(numbers)
+            return data + b"q" + bytes([numbers[key]])
         if isinstance(each, dict):
             return b"}(" + b"".join(written(part) for pair in each.items() for part in pair) + b"u"
         if isinstance(each, list):

@@ -9,7 +9,6 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-MARK = object()
 _SHORT: dict[int, Any] = {ord("N"): None, 0x88: True, 0x89: False}
 FRAMES = b"X\x06\x00\x00\x00framesq"
 
@@ -26,10 +25,10 @@ def last_entries(data: bytes, last: int) -> Any:
     at = data.find(FRAMES) + len(FRAMES)
     begin = b"}(h" + data[at : at + 1]  # an entry: an empty dictionary, a mark, and its first key
     second, start = data.find(begin, at), len(data)
-    if data.count(begin) < last + 2:
-        return plain_pickle(data)
     for _ in range(last):
         start = data.rfind(begin, 0, start)
+        if start <= second:
+            return plain_pickle(data)
     decoder = PlainDecoder(data)
     try:
         decoder.run(0, second)
@@ -63,6 +62,7 @@ class PlainDecoder:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.stack: list[Any] = []
+        self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
 
     def run(self, at: int, end: int = 0) -> Any:
@@ -71,7 +71,7 @@ class PlainDecoder:
         Raises:
             ValueError: see `plain_pickle`.
         """
-        data, stack, memo = self.data, self.stack, self.memo
+        data, stack, marks, memo = self.data, self.stack, self.marks, self.memo
         until = end or len(data)
         try:
             while at < until:
@@ -80,6 +80,13 @@ class PlainDecoder:
                 if code == 0x68:  # BINGET
                     stack.append(memo[data[at]])
                     at += 1
+                elif code == 0x28:  # MARK
+                    marks.append(len(stack))
+                elif code in _SINCE_MARK:
+                    begin = marks.pop()
+                    items = stack[begin:]
+                    del stack[begin:]
+                    _SINCE_MARK[code](stack, items)
                 elif code == 0x6A:  # LONG_BINGET
                     stack.append(memo[int.from_bytes(data[at : at + 4], "little")])
                     at += 4
@@ -126,27 +133,6 @@ class PlainDecoder:
         return None
 
 
-def _since_mark(stack: list[Any]) -> list[Any]:
-    at = len(stack) - 1
-    while stack[at] is not MARK:
-        at -= 1
-        if at < 0:
-            raise IndexError
-    items = stack[at + 1 :]
-    del stack[at:]
-    return items
-
-
-def _extend(stack: list[Any]) -> None:
-    items = _since_mark(stack)
-    stack[-1].extend(items)
-
-
-def _update(stack: list[Any]) -> None:
-    items = _since_mark(stack)
-    stack[-1].update(zip(items[::2], items[1::2], strict=True))
-
-
 def _append(stack: list[Any]) -> None:
     item = stack.pop()
     stack[-1].append(item)
@@ -160,7 +146,7 @@ def _set(stack: list[Any]) -> None:
 def _tuple_of(size: int) -> Callable[[list[Any]], None]:
     def build(stack: list[Any]) -> None:
         items = tuple(stack[len(stack) - size :])
-        if len(items) < size or MARK in items:
+        if len(items) < size:
             raise IndexError
         del stack[len(stack) - size :]
         stack.append(items)
@@ -174,8 +160,11 @@ _NUMBERS: dict[int, tuple[int, Callable[[bytes, int], tuple[Any, ...]]]] = {
     for code, form in ((0x4B, "<B"), (0x4D, "<H"), (0x4A, "<i"), (0x47, ">d"))
 }
 _BUILDERS: dict[int, Callable[[list[Any]], None]] = {
-    0x28: lambda stack: stack.append(MARK), 0x7D: lambda stack: stack.append({}), 0x5D: lambda stack: stack.append([]),
-    0x29: lambda stack: stack.append(()), 0x74: lambda stack: stack.append(tuple(_since_mark(stack))),
-    0x65: _extend, 0x75: _update, 0x61: _append, 0x73: _set,
+    0x7D: lambda stack: stack.append({}), 0x5D: lambda stack: stack.append([]), 0x29: lambda stack: stack.append(()),
+    0x61: _append, 0x73: _set,
     0x85: _tuple_of(1), 0x86: _tuple_of(2), 0x87: _tuple_of(3),
+}  # fmt: skip
+_SINCE_MARK: dict[int, Callable[[list[Any], list[Any]], None]] = {
+    0x65: lambda stack, items: stack[-1].extend(items), 0x74: lambda stack, items: stack.append(tuple(items)),
+    0x75: lambda stack, items: stack[-1].update(zip(items[::2], items[1::2], strict=True)),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.runtime.faults.formats import flight_recorder, nccl_ras, traces, xla_rendezvous
 from mspc.runtime.faults.records import NUMBER, Record
 
-LARGE, LAST = 64 << 20, 64
+LARGE, LAST = 64 << 20, 50
 """Bytes of all records from which on only the last calls of each are read, and how many these are."""
 HOUR = 3_600_000_000_000
 """Least nanoseconds between the records of different jobs: of a job that hangs all records end at about one time."""
