@@ -18,6 +18,7 @@ from mspc.engine.ranks.hosts import Host
 from mspc.engine.ranks.mpirun import end_with_parent, forwarding, mpirun_command, mpirun_environment
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
+from mspc.runtime.faults.call_log import FOLDER, VARIABLE
 from mspc.runtime.faults.stopped import LAST_WORDS
 
 # The reason why a job has ended is found in the output of mpirun and the ranks: the cause comes first.
@@ -246,7 +247,7 @@ def launch(job: LaunchJob, restarts: int) -> int:
 def _run(job: LaunchJob, number: int, places: dict[int, int]) -> tuple[int, int | None, dict[int, int]]:
     """(mpirun's status, the signal that this process got, bytes of the logs that were printed) of one start. places:
     bytes of the logs, by rank, that earlier starts wrote."""
-    environment = {**mpirun_environment(), RESTARTS: str(number)}
+    environment = {VARIABLE: str((job.folder / FOLDER).absolute()), **mpirun_environment(), RESTARTS: str(number)}
     for rank in range(job.ranks if not number else 0):  # output of an earlier job's rank is not this one's
         job.log(rank).unlink(missing_ok=True)
     with open(job.folder / SCHEDULER_LOG, "ab" if number else "wb") as log:

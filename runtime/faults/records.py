@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-LIBRARY = re.compile(r"(?:^|[/\\])torch[/\\]|[/\\]site-packages[/\\]|^<")
+LIBRARY = re.compile(r"(?:^|[/\\])(?:torch[/\\]|typing_extensions\.py)|[/\\]site-packages[/\\]|^<")
 """Files whose frames are not the user's."""
 NUMBER = re.compile(r"\d+")
 

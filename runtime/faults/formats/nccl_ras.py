@@ -113,7 +113,7 @@ def _enter(path: Path, current: Communicator, kind: str, rank: int, count: int, 
 
 def _records(path: Path, communicators: Iterable[Communicator], world: int) -> list[Record]:
     """The records of all ranks that answer. Ranks of a smaller communicator are those of the largest if their processes
-    tell so."""
+    tell so. The last call of a rank is of the kind with most different counts."""
     every = sorted(communicators, key=lambda each: -each.size)
     ranks = {process: rank for each in every if each.size == world for rank, process in each.processes.items()}
     calls: dict[int, list[RecordedCall]] = defaultdict(list)
@@ -124,7 +124,8 @@ def _records(path: Path, communicators: Iterable[Communicator], world: int) -> l
         number = {rank: ranks.get(each.processes.get(rank, ""), rank) for rank in range(each.size)}
         away.update(number[rank] for rank in each.missing)
         notes.update((number[rank], process) for rank, process in each.processes.items())
-        for kind in sorted({*each.counts, *each.usual}):
+        kinds = {*each.counts, *each.usual}
+        for kind in sorted(kinds, key=lambda kind: (len({*each.counts.get(kind, {}).values()}), kind)):
             group = f"{each.name} {kind}"
             members[group] = tuple(sorted(number.values()))
             for rank in set(range(each.size)) - each.missing:

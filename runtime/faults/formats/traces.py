@@ -1,7 +1,7 @@
 """Traces of PyTorch's profiler (Kineto) and of its execution trace observer (Chakra), JSON with an entry per operator.
 
-NCCL's collectives are `record_param_comms` entries with their group; gloo's are `gloo:` entries without one, which are
-compared and give no waits. A trace ends when the profiler ends: calls in it have ended unless they have no duration.
+NCCL's collectives are `record_param_comms` entries with their group; gloo's are `c10d::` entries without one, which are
+compared and give no waits. The duration of an entry is the time to issue the call: whether it has ended is unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mspc.runtime.faults.records import LIBRARY, Record, RecordedCall
 
 COMMS = "record_param_comms"
 NO_COLLECTIVES = ("", "wait", "init")
-BACKEND = re.compile(r"(?:gloo|nccl|mpi):(.+)")
+BACKEND = re.compile(r"c10d::(\w+?)_?")
 FRAME = re.compile(r"(.*)\((\d+)\): ")
 GROUPS = "## process_group:init ##"
 
@@ -103,9 +103,9 @@ def _calls(events: Sequence[Event], base: int) -> tuple[RecordedCall, ...]:
         counts[group, message] += 1
         number = int(arguments.get("Seq") or counts[group, message])
         created = base + int(moment * 1000)
-        ended = created + int(duration * 1000) if duration > 0 else 0
         dtypes = (str(arguments.get("dtype") or ""),)
-        found.append(RecordedCall(group, number, kind, sizes, dtypes, stack, message, duration >= 0, created, ended))
+        retired = duration >= 0
+        found.append(RecordedCall(group, number, kind, sizes, dtypes, stack, message, False, created, 0, 0, retired))
     return tuple(found)
 
 
