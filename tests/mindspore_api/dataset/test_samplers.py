@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 import mspc as ms
 from mspc import dataset as ds
@@ -46,8 +45,6 @@ def test_one_seed_gives_one_order() -> None:
     assert order(3) == order(3) != order(4)
 
 
-
-
 def test_a_sampler_of_the_user() -> None:
     class Backwards(ds.Sampler):
         def __iter__(self) -> Any:
@@ -65,6 +62,3 @@ def test_a_sampler_of_the_user() -> None:
     assert epochs(Backwards()) == [list(range(9, -1, -1))] * 2
     assert epochs(Backwards(3)) == [[9, 8, 7]] * 2
     assert epochs(Lists()) == [[1, 2, 3, 4]] * 2
-
-
-@pytest.mark.parametrize(
