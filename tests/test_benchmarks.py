@@ -121,6 +121,7 @@ def test_a_machine_is_measured_once_for_all(tmp_path: Path, monkeypatch: pytest.
         estimates.machine_file(kept, tmp_path / "other", 1)
 
 
+@pytest.mark.thorough
 def test_a_network_as_it_stands_is_measured_beside_its_estimate(root: Path, tmp_path: Path) -> None:
     write_machine(tmp_path / "machine.toml", replace(H200, device="CPU"))
     words = ["--networks", "recommender", "--dtype", "f32", "--steps", "3", "--machine", str(tmp_path / "machine.toml")]

@@ -23,10 +23,14 @@ pytestmark = pytest.mark.usefixtures("brief_searches")
 DOCUMENTS = ("README.md", *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))))
 WITH_EXAMPLES = [name for name in DOCUMENTS if "\n<!-- run -->\n" in (ROOT / name).read_text(encoding="utf-8")]
 LONG = {
-    "docs/guides/check-pytorch-step.md": "five captures: tests/readers/pytorch/test_captures.py and "
-    "tests/commands/test_captures_in_commands.py run its commands",
-}  # fmt: skip
-"""Pages that only `--thorough` runs, and the tests that stand for them."""
+    "docs/guides/check-pytorch-step.md": "tests/readers/pytorch/test_captures.py",
+    "docs/guides/choose-a-plan.md": "tests/commands/test_search.py",
+    "docs/guides/fit-memory.md": "tests/search/plans/test_limited_plans.py",
+    "docs/guides/from-pytorch.md": "tests/commands/test_compile_pytorch.py",
+    "docs/guides/gpus.md": "tests/commands/test_compile_for_gpu.py",
+    "docs/guides/offload.md": "tests/offload/test_chosen.py",
+}
+"""Pages with captures and searches, which only `--thorough` runs, and the tests that run such commands every day."""
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

@@ -143,6 +143,7 @@ SAMPLES = ("samples/quickstart/net.py", "samples/transformer/net.py", "tests/doc
 UNKNOWN = ("reportAttributeAccessIssue", "reportCallIssue", "reportMissingImports", "reportMissingModuleSource")
 
 
+@pytest.mark.thorough
 def test_a_type_checker_sees_what_is_right_and_wrong(root: Path, made: Path, tmp_path: Path) -> None:
     """Laid out as an installation has it."""
     site = tmp_path / "site"

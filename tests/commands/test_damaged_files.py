@@ -21,8 +21,9 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from tests.commands.test_run_script import NETWORK
 from tests.conftest import HANG, ROOT
+from tests.shares import share_of
 
-CASES = 200
+CASES = share_of(200, 2)
 """How many changes the suite tries; `python -m tests.fuzz` tries more."""
 PASSES = [
     f"{name}{{rank=1}}" if name == "slice_to_rank" else name

@@ -89,6 +89,7 @@ def check_replay(folder: Path) -> None:
             previous = path
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("mode", "device"),
     [("semi_auto_parallel", "CPU"), ("semi_auto_parallel", "GPU"), ("auto_parallel", "CPU"), ("data_parallel", "CPU"),

@@ -56,6 +56,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         return plans(search(tmp_path_factory.mktemp("free"), patch))
 
 
+@pytest.mark.thorough
 def test_a_limit_brings_memory_down(
     every: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

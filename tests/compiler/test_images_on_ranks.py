@@ -108,6 +108,7 @@ def test_sharded_channels(shards: Shards, channels: int, ranks: int) -> None:
     compared(shards, channels, ranks, "semi_auto_parallel")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel", "data_parallel"])
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_nothing_configured(ranks: int, mode: str) -> None:
@@ -115,6 +116,7 @@ def test_nothing_configured(ranks: int, mode: str) -> None:
     compared(None, 1, ranks, mode)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("name", "channels", "ranks"),
     [("", 1, 1), *((name, 1, int(np.prod(shards))) for name, shards in CUTS.items()), ("batch", 2, 8)],

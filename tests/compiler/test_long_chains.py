@@ -106,6 +106,7 @@ KINDS = [terms, elements, residuals, views, casts, integers, doubles, means]
 X = floats(3, 4, 4, scale=0.5)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_chain_is_compiled_and_run(kind: Any) -> None:
     def gradient(x: Any) -> Any:

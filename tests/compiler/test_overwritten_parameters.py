@@ -109,6 +109,7 @@ def wanted(turn: int) -> dict[str, np.ndarray]:
     return found
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("turn", range(len(PLACES)))
 @pytest.mark.parametrize("where", ["alone", "ranks", "gpu"])
 def test_values_stay_when_parameters_are_overwritten(turn: int, where: str, tmp_path: Path) -> None:

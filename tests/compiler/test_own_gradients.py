@@ -95,6 +95,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_that_nobody_reduces_are_named_once(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -59,7 +59,7 @@ OPTIMIZERS = (
     "nn.Adagrad(net.trainable_params(), learning_rate=0.01)", "nn.RMSProp(net.trainable_params(), 0.01)",
     "nn.Lamb(net.trainable_params(), 0.01)", "nn.FTRL(net.trainable_params())",
 )  # fmt: skip
-COUNT = share_of(240, 40)
+COUNT = share_of(240, 80)
 
 
 def drawn(seed: int) -> tuple[str, int]:

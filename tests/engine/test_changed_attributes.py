@@ -200,23 +200,6 @@ def test_graph_mode_warns_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert "test_changed_attributes.py" in said
 
 
-def test_a_global_with_the_name_and_value_of_a_loop_variable_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def use(n: Any, x: Any) -> Any:
-        for place in (0, 1):
-            x = x * [n.values[place + j] for j in (0,)][-1]
-        return x
-
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    compiled: list[Any] = []
-    build = RankCalls._compile
-    monkeypatch.setattr(RankCalls, "_compile", lambda *args: compiled.append(args) or build(*args))
-    net = Net(use)
-    for number in range(3):
-        monkeypatch.setitem(globals(), "place", number)
-        np.testing.assert_array_equal(net(Tensor(X)).asnumpy(), X * 2)
-    assert len(compiled) == 1
-
-
 def test_a_captured_variable_is_followed() -> None:
     factor = 2.0
     table = [1.0]
@@ -310,4 +293,3 @@ def test_random_numbers_of_numpy_and_python_are_warned_about(
 
     Draws()(Tensor(X))
     assert "draws a random number once, when the network is compiled" in capsys.readouterr().err
-

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import json
 import linecache
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mspc.commands.run import run_script
-from mspc.compiler.config import Config
-from mspc.engine.calls import global_outputs
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import dtype_of
-from mspc.runtime.comm.local import LocalComm, World
-from tests.conftest import HANG
-from tests.serving import SERVED
 
 TEXT = """
 import json
@@ -109,13 +101,6 @@ def test_metrics_are_those_of_one_device(script: Path, capsys: Any, mode: str, d
     assert all(same(each, expected) for each in found)
 
 
-def test_ranks_by_themselves_judge_their_own_data(script: Path, capsys: Any) -> None:
-    found = printed(script, text("", OWN, ""), 2, capsys)
-    alone = printed(script, text("", "rows(slice(1, None, 2), 4)", ""), 1, capsys)
-    assert found[0] != found[1]
-    assert found[1] == alone[0]
-
-
 @pytest.mark.parametrize(
     ("mode", "data"),
     [
@@ -170,36 +155,3 @@ def test_a_rank_without_any_batch_is_named(script: Path) -> None:
     script.write_text(text(PARALLEL.format("hybrid_parallel", ""), f"rows(slice(0, 4), 4) if rank else {empty}", ""))
     with pytest.raises(MspcError, match="rank 0 has no batch for WithEvalCell"):
         run_script(script, 2, simulate=True)
-
-
-def test_outputs_of_any_type_and_size_are_joined() -> None:
-    half = dtype_of("BFloat16").numpy
-    config = Config(ranks=3, mode="data_parallel")
-
-    def main(comm: LocalComm) -> Any:
-        rank = comm.rank
-        own = [
-            np.full((rank, 2), rank, half), np.array(rank == 0), np.array(float(rank), np.float32),
-            np.array(rank, np.int32), np.arange(4 * rank).reshape(2, 2 * rank).T,
-        ]  # fmt: skip
-        return global_outputs(comm, config, (), None if rank == 1 else own)
-
-    for rows, flag, number, count, turned in World(3).run(main):
-        assert rows.dtype == half
-        assert rows.tolist() == [[2, 2], [2, 2]]
-        assert flag.tolist() == [True, False]
-        assert number.tolist() == 1.0
-        assert number.dtype == np.float32
-        assert count.tolist() == [0, 2]
-        assert turned.tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
-
-
-def test_metrics_under_mpirun(script: Path, capsys: Any) -> None:
-    expected = printed(script, text("", "rows(slice(None), 8)"), 1, capsys)[0]
-    script.write_text(text(DATA_PARALLEL, OWN))
-    command = [*SERVED, "run", str(script), "--ranks", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(found) == 2
-    assert all(same(each, expected) for each in found)

@@ -14,7 +14,6 @@ import pytest
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
 from mspc.engine.own_collectives import ALIKE, TOGETHER
-from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.collective.one_rank import EqualRanks
 from tests.conftest import HANG
@@ -86,20 +85,6 @@ def test_ranks_that_do_not_call_the_same(case: str, tmp_path: Path) -> None:
     with pytest.raises(MspcError) as refused:
         run_script(script, 3, simulate=True)
     assert message in refused.value.render()
-
-
-def test_another_order_under_mpirun(tmp_path: Path) -> None:
-    """The job ends, and names both."""
-    script = tmp_path / "net.py"
-    script.write_text(START + ORDER + "print('went on')")
-    line = [find_mpirun(), "-n", "3", "--oversubscribe", "--bind-to", "none", *SERVED, "run"]
-    done = subprocess.run(
-        [*line, str(script)], env=mpirun_environment(), capture_output=True, text=True, timeout=HANG, check=False
-    )
-    assert done.returncode == 1
-    assert "net.py:22 with ranks 0-2, but rank 1 calls AllReduce at" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "went on" not in done.stdout
 
 
 def test_a_compile_plays_the_other_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,24 +192,6 @@ def test_one_rank_reads_a_sharded_parameter(script, line):
     assert found.exit_status == 1
 
 
-def test_all_ranks_read_a_sharded_parameter(script):
-    text = SHARDED.replace("if rank == 0:", "if True:").replace("LINE", "ms.save_checkpoint(net, 'net.ckpt')")
-    script.write_text(text)
-    run_script(script, 2, simulate=True)
-    assert Path("net.ckpt").is_file()
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_one_rank_has_a_shorter_batch(script, mode):
-    text = STEPS.replace("MODE", mode).replace("BATCHES", "([4, 4, 4], [4, 4, 3])")
-    found = simulated(script, text)
-    assert found.message.startswith(
-        f"rank 1 calls TrainOneStepCell at occasion.py:{line_of(text, CALL)} with Float32 (3, 4), Float32 (3, 3), for "
-        "which it has no graph, but rank 0 waits in "
-    )
-    assert found.notes == (f"the line is {CALL}", "before, it was called with Float32 (4, 4), Float32 (4, 3)", ALIKE)
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("before", ["", "4, "])
 def test_the_ranks_have_different_short_batches(script, mode, before):
@@ -238,20 +205,6 @@ def test_the_ranks_have_different_short_batches(script, mode, before):
     assert found.location is not None
     assert found.location.text.strip() == CALL
     assert found.exit_status == 2
-
-
-def test_one_rank_has_more_batches(script):
-    text = STEPS.replace("MODE", MODES[0]).replace("BATCHES", "([4, 4], [4, 4, 2])")
-    found = simulated(script, text)
-    assert found.message == (
-        f"rank 1 calls TrainOneStepCell at occasion.py:{line_of(text, CALL)} with Float32 (2, 4), Float32 (2, 3), for "
-        "which it has no graph, but rank 0 has ended"
-    )
-
-
-def test_all_ranks_have_a_shorter_batch(script):
-    script.write_text(STEPS.replace("MODE", MODES[0]).replace("BATCHES", "([4, 3, 4, 3], [4, 3, 4, 3])"))
-    run_script(script, 2, simulate=True)
 
 
 def test_under_mpirun_one_rank_has_a_shorter_batch(script):
@@ -332,19 +285,6 @@ def test_device_num_without_ranks(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "net.py:5:1: error: the script sets device_num=4, but runs on one rank\n" in done.stderr
     assert "note: start it with mspc run SCRIPT --ranks 4, or under mpirun -n 4" in done.stderr
-
-
-def test_another_version_among_the_ranks(tmp_path: Path) -> None:
-    Path("net.py").write_text(SCRIPT)
-    Path("other.py").write_text("import mspc.mindspore_api\nmspc.mindspore_api.VERSION = '9.9'\n" + SCRIPT)
-    command = [find_mpirun(), "--oversubscribe", "-n", "1", sys.executable, "net.py", ":", "-n", "1", sys.executable,
-               "other.py"]  # fmt: skip
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=mpirun_environment(), timeout=HANG, check=False
-    )
-    assert done.returncode == 2
-    assert "error: ranks run different versions of mspc: rank 0 0.1.0, rank 1 9.9\n" in done.stderr
-    assert "[1. 0.]" not in done.stdout
 
 
 def test_tests_that_ask_for_ranks_compile_in_memory(tmp_path: Path) -> None:

@@ -92,29 +92,3 @@ def test_a_request_made_again_is_found_again() -> None:
     assert len(call_handler.current().compiled_calls) == count
     ms.grad(net, None, weights[1])(X)
     assert len(call_handler.current().compiled_calls) == count + 1
-
-
-def test_another_object_at_the_place_of_one_that_is_gone() -> None:
-    """Python gives the id of what is gone to others: what is stored under the id is not theirs."""
-
-    def scaled(by: float) -> Any:
-        class Scaled(nn.Cell):
-            def construct(self, x: Any) -> Any:
-                return x * by
-
-        return Scaled()
-
-    for by in range(1, 40):
-        assert float(scaled(float(by))(X).asnumpy()[0, 0]) == by
-
-
-def test_a_function_reads_the_network_that_its_name_has_now() -> None:
-    names = {"net": nn.Dense(8, 8)}
-
-    def function(x: Any) -> Any:
-        return names["net"](x)
-
-    ms.jit(function)(X)
-    names["net"] = nn.Dense(8, 8)
-    gc.collect()
-    np.testing.assert_array_equal(ms.jit(function)(X).asnumpy(), names["net"](X).asnumpy())

@@ -40,23 +40,6 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     return write
 
 
-FACTS = """
-    import os, sys
-    print(__name__, __file__, sys.argv, sys.path[0], os.getcwd(), __spec__)
-    print(sys.modules["__main__"].__dict__ is globals())
-    print(sorted(globals()))
-"""
-
-
-def test_script_sees_what_plain_python_shows(script: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    path = script(FACTS)
-    plain = subprocess.run(
-        [sys.executable, str(path), "--lr", "3"], capture_output=True, text=True, check=True
-    ).stdout
-    run_script_as("__main__", path, ["--lr", "3"])
-    assert capsys.readouterr().out == plain
-
-
 def test_error_shows_the_users_frames_only(script: Write) -> None:
     path = script(
         """
@@ -98,19 +81,6 @@ def test_error_keeps_its_cause(script: Write) -> None:
     assert "ZeroDivisionError: division by zero" in text
     assert text.endswith("ValueError: no rate")
     assert "script.py" not in text
-
-
-def test_own_errors_pass_unchanged(script: Write) -> None:
-    path = script("from mspc.ir.diagnostics import MspcError\nraise MspcError('a strategy')\n")
-    with pytest.raises(MspcError, match="a strategy") as raised:
-        run_script_as("__main__", path, [])
-    assert not isinstance(raised.value, ScriptError)
-
-
-def test_exit_passes(script: Write) -> None:
-    with pytest.raises(SystemExit) as raised:
-        run_script_as("__main__", script("import sys\nsys.exit(3)\n"), [])
-    assert raised.value.code == 3
 
 
 def test_missing_script(tmp_path: Path) -> None:
@@ -258,32 +228,6 @@ def test_plain_python_ends_with_the_text_and_the_status(text: str, mistake_scrip
 
 
 # State that a simulated rank has of its own.
-
-
-def test_a_ranks_modules_are_its_own_and_libraries_are_looked_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "of_this_rank.py").write_text("value = 1\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    shared = set(sys.modules)
-    first, second = (UserState(state.Session.of_rank(rank, 2), None, False, shared) for rank in range(2))
-    first.enter()
-    import colorsys
-
-    import of_this_rank  # type: ignore[import-not-found]  # written above
-
-    first.leave()
-    assert "colorsys" in shared
-    assert "of_this_rank" not in shared
-    second.enter()
-    seen = {name: sys.modules.get(name) for name in ("colorsys", "of_this_rank")}
-    second.leave()
-    assert seen == {"colorsys": colorsys, "of_this_rank": None}
-    first.enter()
-    again = sys.modules.get("of_this_rank")
-    first.leave()
-    assert again is of_this_rank
 
 
 class Late(ModuleType):

@@ -24,26 +24,6 @@ def dropped(output: Any) -> bool:
     return bool((output.asnumpy() == 0).any())
 
 
-def test_a_cell() -> None:
-    net = network()
-    for mode in (False, True, False, True):
-        net.set_train(mode)
-        assert dropped(net(X)) is mode
-
-
-@pytest.mark.parametrize("wrap", [ms.jit, lambda f: ms.value_and_grad(f, 0)], ids=["jit", "value_and_grad"])
-def test_a_function_around_a_cell(wrap: Any) -> None:
-    net = network()
-    function = wrap(lambda x: net(x).sum())
-    found: dict[bool, set[float]] = {True: set(), False: set()}
-    for mode in (False, True, False, True, False):
-        net.set_train(mode)
-        result = function(X)
-        found[mode].add(float(result[0] if isinstance(result, tuple) else result))
-    assert len(found[False]) == 1
-    assert not found[False] & found[True]
-
-
 @pytest.mark.parametrize("way", ["set_train", "training"])
 def test_a_part_of_a_network_that_evaluates(way: str) -> None:
     net = network().set_train(False)
@@ -68,16 +48,6 @@ def test_statistics_are_those_of_the_batch_while_training() -> None:
     assert net.moving_mean.asnumpy().mean() == pytest.approx(0.5, abs=0.1)
     net.set_train(False)
     assert function(far).asnumpy().mean() > 3
-
-
-def test_a_step_goes_on_training_after_its_network_was_evaluated() -> None:
-    net = network()
-    step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.0)).set_train()
-    trained = float(step(X, X))
-    net.set_train(False)
-    net(X)
-    evaluated = float(nn.WithLossCell(net, nn.MSELoss())(X, X))
-    assert float(step(X, X)) != evaluated != trained
 
 
 SCRIPT = """

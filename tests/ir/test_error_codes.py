@@ -151,20 +151,6 @@ def test_an_error_without_a_code_has_that_of_its_area() -> None:
     assert ApiTypeError("no").code == "E1001"
 
 
-def test_an_error_that_replaces_another_has_its_code() -> None:
-    def fails() -> None:
-        try:
-            raise MspcError("first", code="E0401")
-        except MspcError as error:
-            raise MspcError(error.message) from None
-
-    with pytest.raises(MspcError) as raised:
-        fails()
-    assert raised.value.code == "E0401"
-    assert str(raised.value) == "error: first"
-    assert raised.value.report() == "error: first\nexplain: mspc explain E0401"
-
-
 def test_a_group_names_each_code_once() -> None:
     group = ErrorGroup([MspcError("a", code="E0401"), MspcError("b", code="E0402"), MspcError("c", code="E0401")])
     assert group.report().endswith("\n3 errors\nexplain: mspc explain E0401 E0402")

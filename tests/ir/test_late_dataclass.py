@@ -8,46 +8,13 @@ import inspect
 import pickle
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any, ClassVar
 
 import pytest
 
-from mspc.ir.late_dataclass import _Unfinished, dataclass
-from mspc.ops.op import Op
-from tests.conftest import HANG
-
-
-class _Base(Op, abstract=True):
-    size: int = 1
-
-
-class _Scaled(_Base, abstract=True):
-    """With a field of its own."""
-
-    scale: float = 2.0
-
-
-class _Plain(_Scaled, abstract=True):
-    """Without."""
-
-
-def test_fields_are_there_before_the_first_instance() -> None:
-    assert [field.name for field in dataclasses.fields(_Plain)] == ["size", "scale"]
-    assert dataclasses.is_dataclass(_Scaled)
-
-
-def test_instances_compare_print_and_are_copied() -> None:
-    one = _Scaled(3)
-    assert one == _Scaled(3, 2.0)
-    assert one != _Scaled(4)
-    assert hash(one) == hash(_Scaled(3))
-    assert repr(one) == "_Scaled(size=3, scale=2.0)"
-    assert copy.copy(one) == dataclasses.replace(_Scaled(1), size=3)
-    assert one != _Plain(3)
-    assert one.attributes() == {"size": 3, "scale": 2.0}
+from mspc.ir.late_dataclass import dataclass
 
 
 def test_a_copy_in_another_process_is_whole() -> None:
@@ -120,58 +87,3 @@ def _told(cls: type[Any], slots: bool) -> list[Any]:
         except (AttributeError, TypeError) as error:
             said.append((type(error), str(error)))
     return said
-
-
-def test_the_two_may_inherit_from_each_other() -> None:
-    @dataclass(frozen=True)
-    class Late:
-        """Late."""
-
-        a: int
-
-    @dataclasses.dataclass(frozen=True)
-    class Standard(Late):
-        """At once."""
-
-        b: int = 2
-
-    @dataclass(frozen=True)
-    class Last(Standard):
-        """Late again."""
-
-        c: int = 3
-
-    assert repr(Last(1)).endswith("Last(a=1, b=2, c=3)")
-    assert Standard(1) == Standard(1, 2)
-
-
-def test_nothing_is_made_of_a_class_that_nobody_uses() -> None:
-    @dataclass
-    class Unused:
-        """Unused."""
-
-        a: int
-
-    assert isinstance(vars(Unused)["__init__"], _Unfinished)
-    assert Unused(1).a == 1
-    assert not isinstance(vars(Unused)["__init__"], _Unfinished)
-
-
-def test_threads_that_are_first_together_wait_for_each_other() -> None:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for _ in range(20):
-            found: list[Any] = []
-            place = _family(dataclass, frozen=True)[1]
-            threads = [threading.Thread(target=lambda: found.append(place(1, name="abc"))) for _ in range(8)]  # noqa: B023
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(HANG)
-                assert not thread.is_alive()
-            assert len(set(found)) == 1
-            assert len(found) == len(threads)
-            assert found[0].length == 3
-    finally:
-        sys.setswitchinterval(before)

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from safetensors.numpy import save_file
 
 from mspc.commands.checkpoints import check_checkpoint, diff_checkpoints, show_checkpoint
-from mspc.commands.report.tables import TextTable, fit
-from mspc.ir.diagnostics import Location, MspcError, shown
-from mspc.mindspore_api.setting_kind import say_once
+from mspc.ir.diagnostics import shown
 
 HOSTILE = "w\x1b[2J\x1b]0;title\x07\r\nrank 0 \x9b31m\u202eevil\x00"
 
@@ -27,20 +24,6 @@ def test_control_characters_are_escaped() -> None:
     assert shown("a\x1b[1mb\nc\td\x9b\u2028\u202e") == r"a\x1b[1mb\nc\td\x9b\u2028\u202e"
     assert shown("a\n\tb\r\x1b", lines=True) == "a\n\tb" + r"\r\x1b"
     assert shown("\ud800") == r"\ud800"
-
-
-def test_a_row_of_a_table_is_one_line() -> None:
-    lines = fit(TextTable("1 tensor", ("name", "type"), [(HOSTILE, "Float32")]), 400).lines
-    assert len(lines) == 3
-    assert harmless("\n".join(lines))
-
-
-def test_errors_and_warnings(capsys: pytest.CaptureFixture[str]) -> None:
-    error = MspcError(f"no {HOSTILE}", Location(f"a{HOSTILE}.py", 1, 1, HOSTILE), [HOSTILE])
-    assert harmless(error.render())
-    assert harmless(str(error))
-    say_once("hostile", HOSTILE)
-    assert harmless(capsys.readouterr().err)
 
 
 def test_checkpoints_with_hostile_names(tmp_path: Path, capsys: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.ir.files.atomic_writing import UNFINISHED, write_atomically
+from mspc.ir.files.atomic_writing import UNFINISHED
 from tests.printed_lines import lines_until
 
 SLOWLY = """
@@ -47,20 +47,3 @@ def test_what_is_not_finished_is_removed(tmp_path: Path, way: str) -> None:
     assert job.returncode == -signal.SIGTERM
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
     assert (tmp_path / "x").read_text() == "earlier"
-
-
-def test_a_handler_of_the_scripts_own_stays(tmp_path: Path) -> None:
-    def own(*_: object) -> None:
-        pass
-
-    seen: list[object] = []
-    before = signal.signal(signal.SIGTERM, own)
-    try:
-        write_atomically(tmp_path / "x", lambda _: seen.append(signal.getsignal(signal.SIGTERM)))
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        write_atomically(tmp_path / "x", lambda _: seen.append(signal.getsignal(signal.SIGTERM)))
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert seen[0] is own
-    assert seen[1] not in (own, signal.SIG_DFL)

@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 from mspc.ir.graph import Constant
-from mspc.ir.types import FLOAT32
-from mspc.ir.varying import Looks, OpKey, RankField, Varying, VaryingConstant, ascending, constant_bytes
-from mspc.ops.tensor.moving import Concat
-from mspc.ops.tensor.reshape import Cast
+from mspc.ir.varying import Looks, RankField, Varying, VaryingConstant, ascending, constant_bytes
 
 HERE, THERE = RankField(0, 0, "rank_list"), RankField(1, 0, "rank_list")
 
@@ -89,35 +86,6 @@ def test_python_s_own_hooks_are_no_question() -> None:
     assert not hasattr(Varying(HERE, (0, 1), looks), "__array__")
     looks.close()
     assert held(looks, (7, 8))
-
-
-def test_two_values_are_alike_or_not() -> None:
-    for here, there in (((0, 1), (0, 1)), ((0, 1), (0, 2))):
-        looks = Looks()
-        alike = Varying(HERE, here, looks) == Varying(THERE, there, looks)
-        assert alike == (here == there)
-        looks.close()
-        assert held(looks, (6, 7), (6, 7)) == alike
-        assert held(looks, (6, 7), (6, 8)) != alike
-
-
-def test_equal_hashes_would_be_an_answer() -> None:
-    with pytest.raises(TypeError, match="cannot be hashed"):
-        hash(Varying(HERE, (0, 1), Looks()))
-
-
-def test_an_operator_in_a_key_is_compared() -> None:
-    looks = Looks()
-    axis: Any = Varying(HERE, 1, looks)
-    table = {OpKey(Concat(axis)): "varying", OpKey(Concat(2)): "own"}
-    assert table[OpKey(Concat(axis))] == "varying"
-    assert table[OpKey(Concat(1))] == "varying"
-    assert table[OpKey(Concat(2))] == "own"
-    assert OpKey(Concat(0)) not in table
-    assert OpKey(Cast(FLOAT32)) not in table
-    looks.close()
-    assert looks.hold_for(lambda _: 1)
-    assert not looks.hold_for(lambda _: 3)
 
 
 def test_nobody_asks_when_the_questions_are_closed() -> None:

@@ -70,7 +70,7 @@ def hard_inputs(name: str, index: int) -> Iterator[tuple[str, list[Any]]]:
             yield kind, [changed(x, places, share) if k == i else x for k, x in enumerate(inputs)]
 
 
-@grouped(CASES)
+@grouped([case for place, case in enumerate(CASES) if is_taken(place, 2)])
 def test_ranks_have_what_one_device_has(name: str, index: int) -> None:
     op, spec = operator_of(name, index)
     types = types_of(spec)

@@ -54,6 +54,7 @@ class Step(nn.Cell):
         return self.both(*inputs)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("name", "ranks", "mode"), WAYS)
 def test_losses_and_gradients_are_those_of_the_twin(name: str, ranks: int, mode: str) -> None:
     """A gradient that is next to nothing beside the largest of all, as that of a key's bias, is held to that one's

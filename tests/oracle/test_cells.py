@@ -93,8 +93,7 @@ ELSEWHERE = {
     "test_norms.py": "nn.LayerNorm mint.nn.LayerNorm nn.RMSNorm",
     "test_recurrent.py": "nn.RNN nn.LSTM nn.GRU nn.RNNCell nn.LSTMCell nn.GRUCell",
     "test_transformer_cells.py": "nn.MultiheadAttention",
-    "test_optimizer_steps.py": "nn.LARS",
-    "test_schedules.py": """nn.CosineDecayLR nn.ExponentialDecayLR nn.PolynomialDecayLR nn.WarmUpLR""",
+    "optimizer_cases.py": """nn.LARS nn.CosineDecayLR nn.ExponentialDecayLR nn.PolynomialDecayLR nn.WarmUpLR""",
     "test_cells.py": "nn.Dense nn.Embedding mint.nn.Linear mint.nn.Embedding",
 }
 """Cells that other tests hold against PyTorch, by the file that does."""

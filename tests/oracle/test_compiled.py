@@ -31,6 +31,7 @@ KNOWN = {"ops.nonzero", "ops.argwhere", "ops.masked_select", "ops.unique", "ops.
 CASES = [judge for judge in JUDGES if judge.names[0] not in KNOWN]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("judge", CASES, ids=lambda judge: judge.names[0])
 def test_compiled_equals_eager(judge: Judge) -> None:
     draw = random.Random(5)

@@ -16,7 +16,6 @@ from mspc.compiler.frontend.trace import trace
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api.common.gradient import value_and_grad
-from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -158,18 +157,3 @@ def test_what_cannot_be_set_is_refused(use: Callable[..., Any], message: str) ->
     with pytest.raises(MspcError) as raised:
         Wrong(use)(Tensor(X))
     assert raised.value.message == message
-
-
-def test_a_parameter_keeps_what_it_is_assigned() -> None:
-    class Counts(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.count = Parameter(np.zeros((), np.float32), requires_grad=False)
-
-        def construct(self, x: Any) -> Any:
-            self.count = self.count + x.sum()
-            return self.count
-
-    net = Counts()
-    net(Tensor(X))
-    assert net(Tensor(X)).asnumpy() == 30

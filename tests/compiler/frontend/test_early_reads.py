@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor
-from mspc.compiler.frontend.source import FunctionSource, SourceFile
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, INT64, TensorType
@@ -60,29 +58,3 @@ def only_in_a_branch(x: Any, n: Any) -> Any:
 def test_a_name_that_only_a_branch_binds_is_not_the_one_outside() -> None:
     with pytest.raises(MspcError, match="variable 'OUTSIDE' has no value here"):
         trace(only_in_a_branch, (VECTOR, COUNT), script_folder=str(Path(__file__).parent))
-
-
-TEXT = """
-def function(a, b):
-    c = [d for d in a]
-    for e in c:
-        f = e + g
-        g = f
-    h, i = b, c
-    i += j if h else k
-    def l(m):
-        return m + n
-    n = l(1)
-    j = k = d = 2
-    p: int = p
-    del p
-    q.r = q
-    q = 1
-"""
-
-
-def test_the_order_of_the_text() -> None:
-    (tree,) = ast.parse(TEXT).body
-    assert isinstance(tree, ast.FunctionDef)
-    source = FunctionSource(SourceFile(__file__, str(Path(__file__).parent)), tree, 0)
-    assert list(source.read_early) == ["g", "j", "k", "p", "q"]

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from interpret import run_global
 
-from mspc import nn, ops
+from mspc import ops
 from mspc.compiler.frontend.trace import trace
-from mspc.ir.types import FLOAT32, FLOAT64, INT32
+from mspc.ir.types import FLOAT32, INT32
 from mspc.mindspore_api.common.tensor import Tensor
 
 SCALE = 3
@@ -349,12 +349,3 @@ def test_function_computes_what_python_does(function: Callable[..., Any]) -> Non
     feeds = {"x": x, "y": y} | traced.constants
     found = run_global(traced.graph, feeds)
     same(plain(function(Tensor(x), Tensor(y))), plain(traced.rebuild(found)))
-
-
-class ScaledInFloat64(nn.Cell):
-    def construct(self, x: Any) -> Any:
-        return ops.cast(0.1, FLOAT64) * x
-
-
-def test_a_number_becomes_float64_without_being_float32_first() -> None:
-    assert ScaledInFloat64()(Tensor(np.ones(1))).asnumpy().tolist() == [0.1]

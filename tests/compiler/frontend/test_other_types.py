@@ -10,8 +10,6 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.compiler.frontend.trace import trace
-from mspc.ir.types import FLOAT32
 
 CASES: list[Callable[[Any], Any]] = []
 
@@ -161,14 +159,3 @@ def test_what_is_called_with_it_updates_once() -> None:
     for values, result, count in (([2.0, 3.0], [4.0, 6.0], 5.0), ([-1.0, 0.5], [-2.0], 4.0)):
         assert net(Tensor(np.array(values, np.float32))).asnumpy().tolist() == result
         assert net.count.asnumpy() == count
-
-
-def test_operators_run_in_the_branch_alone() -> None:
-    def function(x: Any) -> Any:
-        y = x if x.sum() > 0 else x[:1]
-        return ops.exp(y).sum()
-
-    graph = trace(function, [((2,), FLOAT32)]).graph
-    assert "Exp" not in [node.op.name for node in graph.nodes]
-    branches = [region for node in graph.nodes for region in node.regions]
-    assert [sum(node.op.name == "Exp" for node in region.nodes) for region in branches] == [1, 1]

@@ -64,19 +64,6 @@ def test_every_value_has_a_line(lines: Callable[[], list[str]]) -> None:
                            "5.0", "(1, 'a', 3.0)", "None"]  # fmt: skip
 
 
-def test_a_branch_prints_where_it_is_taken(lines: Callable[[], list[str]]) -> None:
-    run = ms.jit(branches)
-    assert run(vector(1, 2)).asnumpy().tolist() == [2.0, 4.0]
-    assert lines() == ["above", "behind"]
-    assert run(vector(1, -2)).asnumpy().tolist() == [1.0, -2.0]
-    assert lines() == ["below", "-1.0", "behind"]
-
-
-def test_a_loop_prints_at_every_turn(lines: Callable[[], list[str]]) -> None:
-    assert ms.jit(loops)(vector(1, 2), Tensor(0)).asnumpy().tolist() == [3.0, 4.0]
-    assert lines() == ["0", "0", "0", "1", "1", "0", "1", "1"]
-
-
 class Recomputed(nn.Cell):
     def __init__(self) -> None:
         super().__init__()

@@ -207,20 +207,6 @@ def test_ranks_of_one_machine_share_its_cores(ranks: int, count: int, monkeypatc
     assert thread_count.__wrapped__() == count
 
 
-def test_a_process_that_nobody_started_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert environment.place() == {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "claimed": 1}
-    monkeypatch.setenv("RANK_ID", "2")
-    monkeypatch.setenv("RANK_SIZE", "4")
-    assert environment.place() == {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "claimed": 4}
-
-
-@pytest.mark.parametrize(("rank", "size"), [("0", "²"), ("0", "9" * 5000), ("4", "4"), ("0", "-1")])
-def test_a_launcher_that_cannot_be_is_none(rank: str, size: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", size)
-    assert environment.place()["size"] == 1
-
-
 SRUN = {"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1", "SLURM_TASKS_PER_NODE": "2(x3)"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,13 +30,6 @@ def assert_as_by_grammar(text: str) -> None:
     found = own_items(text)
     assert found is not None
     assert plain(found) == plain(parse_text(text, "module").children)
-
-
-def test_goldens_are_split_without_the_grammar(root: Path) -> None:
-    files = sorted((root / "tests" / "passes").rglob("*.ir"))
-    assert len(files) > 100
-    for file in files[::5]:
-        assert_as_by_grammar(file.read_text())
 
 
 @settings(max_examples=share_of(100), deadline=None)

@@ -28,7 +28,6 @@ VALUES = ("0", "-5", "007", "(0)", "()", "(1, -2)", "true", "false", "Float16", 
 OTHERS = ("(1,2)", "inf", "nan", "-inf", "1" * 41, "0:8:2", "I64(3)", "1-2", "(" * 9 + ")" * 9, "a.b",
           "Tensor(shape=[], dtype=Int32, value=1)", "Layout(2) [0]", "<Tensor[Int8], (2)>", "[1, 2]", "{}", "@name",
           '("a","b")', '`"a"', "a[1]")  # fmt: skip
-ATTRIBUTES = ("{}", "{a: 1}", "{a: (1, 2), b_2: \"x, y: {z}\", c: Float32}", "{transpose: true, axis: None}")
 TYPES = ("<Tensor[Float32], ()>", "<Tensor[Int8], (2, 0)>", "<Ref[Tensor[Int8]], (2, 3)>",
          "<Tuple[Tensor[Int8]], TupleShape((2))>", "<Tuple[Tensor[Int8]*2,Tensor[Bool]], TupleShape((2), (), (3, 4))>",
          "<Tuple[Tensor[Int8], Tensor[Bool]], TupleShape((2), ())>")  # fmt: skip
@@ -48,31 +47,11 @@ def test_all_else_is_left_to_the_grammar(text: str) -> None:
     assert plain_attributes(f"{{a: {text}}}") is None
 
 
-@pytest.mark.parametrize("text", ATTRIBUTES)
-def test_plain_attributes_are_those_of_the_grammar(text: str) -> None:
-    assert list(plain_attributes(text).items()) == list(parse_text(text, "attributes").items())  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "{a: 1", "{a: 1}}", "{a: 1, }", "{a: 1, a: 2}", '{"a b": 1}', "a: 1}", "{a:1}"]
-)
-def test_other_attributes_are_left_to_the_grammar(text: str) -> None:
-    assert plain_attributes(text) is None
-
-
 @pytest.mark.parametrize("text", TYPES)
 def test_plain_types_are_those_of_the_grammar(text: str) -> None:
     assert plain_tensor_type(text) or plain_tuple_type(text)
     found, expected = read_type(text), parse_text(text, "type")
     assert (found, type(found)) == (expected, type(expected))
-
-
-@pytest.mark.parametrize(
-    "text", ["<Ref[Tensor[Int8], (2)>", "<Tensor[Int8]], (2)>", "<Stack[Int8], (2)>", "<Tensor[Int8], (2,)>"]
-)
-def test_other_types_are_left_to_the_grammar(text: str) -> None:
-    assert plain_tensor_type(text) is None
-    assert plain_tuple_type(text) is None
 
 
 @pytest.mark.parametrize("text", LAYOUTS)

@@ -61,12 +61,6 @@ def test_message_names_place_and_mistake(good: str, bad: str, message: str) -> N
     assert "\n".join(shown) == message
 
 
-def test_message_shows_the_line_and_a_caret() -> None:
-    with pytest.raises(MspcError) as caught:
-        parse("\nsubgraph @f() {\n  Return(%3)\n}\n", OPERATORS, "f.ir")
-    assert str(caught.value) == "f.ir:3:10: error: unknown value %3\n      Return(%3)\n             ^"
-
-
 @pytest.mark.parametrize("text", ["", "#IR entry      : @net\n", "# only a remark"])
 def test_file_without_a_graph_is_refused(text: str) -> None:
     with pytest.raises(MspcError, match="the file holds no graph"):

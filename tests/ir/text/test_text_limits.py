@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.text.parser import parse
-from tests.conftest import LOADED
 from tests.ir.graphs import OPERATORS
 
 ONE = """#attrs         :
@@ -56,18 +53,9 @@ def test_countless_ranks_of_a_layout_are_refused(group: str) -> None:
     assert refusal(one(groups=group)) == "the mesh (2, 999999999) has more than 1048576 ranks"
 
 
-def test_brackets_that_a_file_may_have_are_read() -> None:
-    graph = parse(one(attribute=f"a : {'(' * 32}{')' * 32}"), OPERATORS).main
-    assert str(graph.attrs["a"]).count("(") == 32
-
-
 @pytest.mark.parametrize("text", ["0:1048577:1", "0:999999999999:2", "0:-1048577:-1", "5:6:0"])
 def test_long_lists_are_refused(text: str) -> None:
     assert refusal(one(attribute=f"a : {text}")) == f"{text} is no list start:stop:step of at most 1048576 integers"
-
-
-def test_a_list_that_a_file_may_have_is_read() -> None:
-    assert len(parse(one(attribute="a : 0:1048576:1"), OPERATORS).main.attrs["a"]) == 1048576
 
 
 def test_a_tuple_of_countless_tensors_is_refused() -> None:
@@ -113,20 +101,10 @@ def test_facts_of_nodes_have_their_kind(fact: str, message: str) -> None:
     assert refusal(one(groups=f"cnode_attrs: {{{fact}}}")) == message
 
 
-def test_facts_that_mspc_does_not_read_are_carried_along() -> None:
-    graph = parse(one("colour : 3", groups="cnode_attrs: {colour: 3}"), OPERATORS).main
-    assert (graph.attrs["colour"], graph.nodes[0].attrs["colour"]) == (3, 3)
-
-
 def test_a_tuple_has_a_layout_for_every_tensor() -> None:
     tuple_type = "<Tuple[Tensor[Float32]*2], TupleShape((8), (8))>"
     text = one(groups="{layout: (2) [0]}", type=tuple_type)
     assert refusal(text) == "1 layouts for a tuple of 2 tensors"
-
-
-def parameters(count: int) -> str:
-    lines = "".join(f"%para{i + 1}_p{i}: <Tensor[Float32], (8)>\n" for i in range(count))
-    return f"{lines}\nsubgraph @main() {{\n  Return(%para1_p0)\n      : (<Tensor[Float32], (8)>)\n}}\n"
 
 
 def graphs(count: int) -> str:
@@ -135,12 +113,3 @@ def graphs(count: int) -> str:
     graph = "subgraph @g{0}(%para{1}_x) {{\n  Return(%para{1}_x)\n      : (<Tensor[Float32], (8)>)\n}}\n"
     main = "\nsubgraph @main() {\n" + "".join(call.format(i) for i in range(count)) + "  Return()\n}\n"
     return line.format(1) + main + "\n".join(line.format(i + 2) + graph.format(i, i + 2) for i in range(count))
-
-
-@pytest.mark.parametrize("make", [parameters, graphs])
-def test_the_time_of_reading_grows_with_the_text(make: object) -> None:
-    assert callable(make)
-    text = make(16000)
-    start = time.perf_counter()
-    parse(text, OPERATORS)
-    assert time.perf_counter() - start < 3 * LOADED

@@ -1,12 +1,8 @@
-"""Files of records: what is written is read back, in every type and shape, over pages and files; what MindSpore writes
-is read, and it reads a value that is written here, where `MSPC_MINDSPORE` names its Python."""
+"""Files of records: what is written is read back, in every type and shape, over pages and files."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +13,7 @@ from mspc import dataset as ds
 from mspc.dataset import vision
 from mspc.mindrecord import FileReader, FileWriter
 from mspc.mindspore_api.mindrecord.file_format import pack, pack_integers, unpack, unpack_integers
-from tests.conftest import HANG
 
-PYTHON = os.environ.get("MSPC_MINDSPORE", "")
-needs_mindspore = pytest.mark.skipif(
-    not PYTHON or shutil.which(PYTHON) is None, reason="MSPC_MINDSPORE names no Python that has MindSpore"
-)
 SCHEMA: dict[str, Any] = {
     "label": {"type": "int32"}, "far": {"type": "int64"}, "score": {"type": "float64"}, "near": {"type": "float32"},
     "name": {"type": "string"}, "data": {"type": "bytes"}, "ids": {"type": "int64", "shape": [-1]},
@@ -165,71 +156,8 @@ def vision_bytes(image: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-READS = """
-import sys, json
-from mindspore.mindrecord import FileReader
-import mindspore.dataset as ds
-for name in ("a", "set0"):
-    reader = FileReader(name)
-    found = list(reader.get_next())
-    print(json.dumps([{k: v.hex() if isinstance(v, bytes) else v.tolist() if hasattr(v, "tolist") else v
-                       for k, v in row.items()} for row in found]))
-    data = ds.MindDataset(name, shuffle=False)
-    assert data.get_dataset_size() == len(found)
-    assert sum(1 for _ in data.create_tuple_iterator(num_epochs=1)) == len(found)
-"""
-WRITES = """
-import numpy as np, json, sys
-from mindspore.mindrecord import FileWriter
-inf = np.inf
-sys.path.insert(0, ".")
-schema, data = json.load(open("told.json"))
-for row in data:
-    for name, about in schema.items():
-        if about["type"] == "bytes":
-            row[name] = bytes.fromhex(row[name])
-        elif "shape" in about:
-            row[name] = np.array(row[name], about["type"])
-for name, shards in (("b", 1), ("c", 3)):
-    writer = FileWriter(name, shards)
-    writer.set_header_size(1 << 14)
-    writer.set_page_size(1 << 15)
-    writer.add_schema(schema, "")
-    writer.write_raw_data(data)
-    writer.commit()
-"""
-
-
 def plain(row: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value.hex() if isinstance(value, bytes) else value.tolist() if isinstance(value, np.ndarray) else value
         for name, value in row.items()
     }
-
-
-def mindspore(script: str, folder: Path) -> str:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    done = subprocess.run([PYTHON, "-c", script], cwd=folder, env=environment, capture_output=True, text=True,
-                          check=False, timeout=HANG)  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
-@needs_mindspore
-def test_mindspore_reads_what_is_written_here(tmp_path: Path) -> None:
-    data = [row for row in rows(40) if row["ids"].size]  # MindSpore's own reading of an empty array is at fault
-    write(tmp_path / "a", data)
-    write(tmp_path / "set", data, shards=2)
-    found = [json.loads(line) for line in mindspore(READS, tmp_path).splitlines() if line.startswith("[{")]
-    assert found[0] == [plain(row) for row in data]
-    assert sorted(map(str, found[1])) == sorted(map(str, found[0]))
-
-
-@needs_mindspore
-def test_what_mindspore_writes_is_read_here(tmp_path: Path) -> None:
-    data = rows(50)
-    (tmp_path / "told.json").write_text(json.dumps([SCHEMA, [plain(row) for row in data]]))
-    mindspore(WRITES, tmp_path)
-    for name in ("b", "c0"):
-        found = sorted(FileReader(str(tmp_path / name)).get_next(), key=lambda row: row["score"])
-        assert all(same(each, row) for each, row in zip(found, data, strict=True))

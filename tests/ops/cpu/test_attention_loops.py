@@ -202,12 +202,13 @@ def in_all_layouts(case: Case) -> list[Case]:
     return [replace(each, layout=layout) for each in (case, *alone) for layout in LAYOUTS]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", NAMED)
 def test_named_forms_equal_numpy(name: str) -> None:
     check([NAMED[name]])
 
 
+@pytest.mark.thorough
 def test_all_layouts_equal_numpy() -> None:
     check([*in_all_layouts(NAMED["several blocks"]), *in_all_layouts(NAMED["shift of a head"])])
 
@@ -245,6 +246,7 @@ def test_drawn_forms_equal_numpy() -> None:
     check([any_case(random) for _ in range(DRAWS)])
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("dtype", "bound"), [(np.float16, 2e-3), (ml_dtypes.bfloat16, 2e-2)])
 def test_halves_are_rounded_once(dtype: Any, bound: float) -> None:
     check([NAMED[name] for name in ("causal", "drawn", "shift of a head")], dtype, bound)
@@ -274,7 +276,7 @@ def check_as_numpy(case: Case) -> None:
                 np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5, err_msg=str(op))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(5)
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("operand", ["query", "key", "value", "gradient", "real_shift"])
 def test_what_is_not_finite_shows_where_it_does_in_numpy(
@@ -328,6 +330,7 @@ def test_what_stays_with_numpy() -> None:
     assert loops([(op, inputs)]) == {}
 
 
+@pytest.mark.thorough
 def test_two_functions_serve_all_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[int] = []
     functions_of = program.functions_of

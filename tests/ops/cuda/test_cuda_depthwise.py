@@ -119,6 +119,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("kind", "dtype"), [
     *itertools.product(KINDS, (FLOAT32, FLOAT64)), ("forward", FLOAT16), ("image", BFLOAT16), ("weight", FLOAT16)
 ], ids=str)  # fmt: skip

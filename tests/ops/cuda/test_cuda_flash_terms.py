@@ -15,13 +15,14 @@ from tests.ops.cuda.flash_cases import gradient_of, relative_error
 from tests.ops.cuda.flash_term_cases import EXACT, OF_FLOAT32, TERM_CASES, TOLERANCES, results_of, term_expected
 from tests.shares import is_taken
 
+DAILY = {name: case for place, (name, case) in enumerate(TERM_CASES.items()) if is_taken(place, 2)}
 GROUPED = {
     f"{name}, four warps together": case
     for place, (name, case) in enumerate(TERM_CASES.items())
     if case.case.depth in (64, 128) and is_taken(place, 6)
 }
 OTHERS = {name: case for place, (name, case) in enumerate(OF_FLOAT32.items()) if is_taken(place, 14)}
-CASES = TERM_CASES | GROUPED | OTHERS
+CASES = DAILY | GROUPED | OTHERS
 Prepared = tuple[list[Any], list[np.ndarray], list[np.ndarray]]
 
 

@@ -16,7 +16,7 @@ def single(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return captured(tmp_path_factory.mktemp("parts") / request.param, 1, request.param, script=SCRIPT)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_parts_compute_the_step_of_one_device(single: Path, tmp_path: Path) -> None:
     done = verified(captured(tmp_path / "ranks", 2, single.name, script=SCRIPT), single)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -34,7 +34,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_faults_are_found_at_their_lines(single: Path, tmp_path: Path) -> None:
     for fault, line in FAULTS[single.name].items():
         done = verified(captured(tmp_path / fault, 2, single.name, fault, script=SCRIPT), single)

@@ -17,7 +17,7 @@ from tests.shares import share_of
 
 pytest.importorskip("torch")
 JOBS = Path(__file__).with_name("captured_jobs.py")
-KINDS = ("llama", "gpt2", "experts", "stages")[: share_of(4, 2)]
+KINDS = ("llama", "gpt2", "experts", "stages")[: share_of(4, 4)]
 
 
 def mspc(*arguments: object) -> str:
@@ -67,6 +67,8 @@ def test_saved_weights_are_whole_or_those_of_every_rank(jobs: Path, tmp_path: Pa
         saved[kind] = TensorFile(path)
     assert not any(name.startswith("rank_") for name in saved["llama"].names)
     assert saved["llama"].type("layers.0.feed.gate.weight").shape == (32, 16)  # of tensor parallelism and FSDP
+    if len(KINDS) == 1:  # --thorough has the others
+        return
     last = read_step(jobs / "gpt2" / "capture" / "rank_3.step").program.weights.tensors["places.weight"]
     assert last.type.shape == (0, 16)  # 6 rows on 4 ranks are slices of 2, 2, 2 and 0
     uneven = ("gpt2", "places.weight"), ("gpt2", "head.weight")

@@ -72,6 +72,7 @@ def test_messages_are_numbered_and_stages_have_their_own_parameters(staged: Path
         assert tags == list(range(PARTS))
 
 
+@pytest.mark.thorough
 def test_schedules_run_with_equal_losses(tmp_path: Path) -> None:
     losses: list[list[float]] = []
     for schedule in ("1f1b", "interleaved"):

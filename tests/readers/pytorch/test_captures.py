@@ -63,6 +63,7 @@ def test_a_capture_is_compiled(ranks: Path, tmp_path: Path) -> None:
     assert collectives == {"AllGather": 4, "AllReduce": 4, "ReduceScatter": 2}  # of FSDP, tensor parallelism, FSDP
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("fault", ["doubled sum", "divided twice"])
 def test_faults_are_found(fault: str, single: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     doubled = fault == "doubled sum"
@@ -74,6 +75,7 @@ def test_faults_are_found(fault: str, single: Path, tmp_path_factory: pytest.Tem
     assert re.search(r"captured_training\.py:\d+", done.stderr)
 
 
+@pytest.mark.thorough
 def test_slices_of_uneven_sizes_are_compared(tmp_path: Path) -> None:
     one = captured(tmp_path / "one", 1, 1, 1, "", 10)
     cases = ((4, 1, ""), (2, 2, ""), (4, 1, "divided twice"))  # 10 rows: 3, 3, 3, 1 or 3, 2, 3, 2
@@ -124,6 +126,7 @@ def test_derived_ranks_are_as_if_they_were_traced(single: Path, tmp_path: Path) 
         read_rank(folder, 0)
 
 
+@pytest.mark.thorough
 def test_the_second_step_of_a_loop_is_captured(tmp_path: Path) -> None:
     loop = SCRIPT.with_name("captured_loop.py")
     for ranks in (1, 2):

@@ -240,6 +240,7 @@ DIFFERENTIATED = [
 """A recorded step, whose gradients are nodes of its own, is never differentiated."""
 
 
+@pytest.mark.share(2)
 @grouped(DIFFERENTIATED, MANY)
 def test_a_kind_has_pytorchs_gradients(kind: str, number: int, call: Call) -> None:
     """The gradients of the sum of the first result that has any, each element times another number."""

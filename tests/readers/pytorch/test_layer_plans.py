@@ -205,6 +205,7 @@ MEGATRON_COLLECTIVES = {"AllReduce": 9}
 """Two of every layer forward, two backward, and one of the gradients of norms."""
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("layers", "others", "ranks"),
     [

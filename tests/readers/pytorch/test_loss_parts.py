@@ -72,6 +72,7 @@ def gradients(network: Any, inputs: tuple[Any, ...]) -> tuple[float, list[np.nda
     return float(value.asnumpy()), [each.asnumpy() for each in grads]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("decomposed", [False, True])
 def test_a_ratio_of_sums_is_that_of_the_whole_batch(decomposed: bool, tmp_path: Path) -> None:
     x, labels = batch()

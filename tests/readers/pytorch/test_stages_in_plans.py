@@ -48,6 +48,7 @@ def test_stages_are_ranks_in_a_row() -> None:
         plan_of("plan", {"mesh": {"tp": 2, "pp": 2}}, 4)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "said",
     [{"layers": MEGATRON, "mesh": {"pp": 2, "tp": 2}}, {"mesh": {"pp": 2, "dp": 2}, "base_model_pp_plan": IN_ORDER}],

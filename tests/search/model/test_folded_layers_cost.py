@@ -90,6 +90,7 @@ def search(case: tuple[int, ...], terms: Terms, trains: bool, has_ends: bool, un
     return compile_traced(trace_call(target, call, config, unrolled=unrolled))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("trains", [True, False], ids=["trained", "called"])
 @pytest.mark.parametrize("has_ends", [True, False], ids=["between", "alone"])

@@ -70,6 +70,7 @@ def test_without_a_limit_plans_that_seem_to_cost_more_are_compiled(monkeypatch: 
 EVERY_LIMIT = [2087043557, 2195908194, 1210484339, 3564191072]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", [seed for place, seed in enumerate(EVERY_LIMIT) if is_taken(place, 2)])
 def test_the_fastest_plan_of_every_limit_is_near_the_best_of_all_plans(seed: int) -> None:
     """The limits are the memory of all plans, each of which is compiled."""
@@ -115,6 +116,7 @@ def test_no_plan_that_stores_a_parameter_otherwise_is_much_faster_within_a_limit
         assert front.known[found].step <= 1.03 * min(cost.step for cost in costs if cost.bytes <= limit)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [2087043557])
 def test_more_memory_never_gives_a_slower_plan_and_every_plan_states_its_gap(seed: int) -> None:
     case = case_of(seed)

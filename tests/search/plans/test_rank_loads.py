@@ -118,6 +118,7 @@ def test_nothing_is_tried_with_layers_as_one_graph_within_memory_or_where_none_a
         assert folded_network(captured, asked, list(all_ways(captured, asked))) is None
 
 
+@pytest.mark.thorough
 def test_the_row_of_a_plan_that_is_far_from_good_is_of_layers_as_one_graph(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

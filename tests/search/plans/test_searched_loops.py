@@ -157,6 +157,7 @@ def test_layers_are_looked_at_one_by_one_for_memory_and_where_turns_have_operato
     assert alike(plans_for(captured(script(tmp_path, OUTSIDE)), ASKED)) == 0
 
 
+@pytest.mark.thorough
 def test_the_table_says_that_layers_choose_alike(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[StagedNetwork, dict
     return network, costs
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("gpipe", 1), ("interleaved", 3), ("zero_bubble_h1", 1)])
 @pytest.mark.parametrize("held", ["all", "slices", "again", "both"])
 def test_what_is_foreseen_is_compiled(
@@ -122,6 +123,7 @@ def test_slices_are_taken_where_they_spare_time(tmp_path: Path) -> None:
     assert step_of(str(file), plan) == pytest.approx(rows[0]["step"])
 
 
+@pytest.mark.thorough
 def test_a_plan_that_holds_less_trains_as_one_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from mspc.commands.run import run_script
 
@@ -152,6 +154,7 @@ def test_what_never_fits_says_the_smallest_of_all(tmp_path: Path) -> None:
     assert "parameters in slices, cells computed again" in str(refused.value)
 
 
+@pytest.mark.thorough
 def test_operators_that_are_taken_out_of_micro_batches_keep_their_names(tmp_path: Path) -> None:
     """A transposed weight is the same in all micro-batches, so that it is transposed once, ahead of them."""
     file, plans = tmp_path / "net.py", tmp_path / "plans"

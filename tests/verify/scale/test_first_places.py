@@ -102,6 +102,7 @@ def no_result(graph: Graph) -> list[Node]:
     return [result]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("name", "edit", "told"),
     [

@@ -23,6 +23,7 @@ SHARE = {
 exchanges of other rounds, constants of ranks, places of keys, a third, indices beyond small tables, other groups."""
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("source", "seed"), [(source, seed) for source, seeds in SHARE.items() for seed in seeds])
 def test_what_is_right_is_equal(source: str, seed: int) -> None:
     found = outcome_of(drawn(source, seed))

@@ -28,6 +28,7 @@ SEEDS = range(share_of(7, 4))
 """Seeds of the changes in every plan."""
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", PLANS)
 def test_changes_are_found_at_their_place(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     plan = Plan(name, tmp_path_factory.mktemp(name) / "out")

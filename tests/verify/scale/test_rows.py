@@ -248,6 +248,7 @@ def edited(compiled: Path, folder: Path, old: str, new: str) -> ScaleProof:
     return of_folder(folder, CompileOptions(loudness=QUIET)).proved(0)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("what", CHANGES)
 def test_changes_are_found(what: str, compiled: Path, tmp_path: Path) -> None:
     old, new, label = CHANGES[what]
