@@ -25,6 +25,7 @@ def lowest(root: Path) -> list[str]:
     return [f"{name}=={pins[name]}" for name in PURE]
 
 
+@pytest.mark.thorough
 def test_commands_run_with_the_lowest_versions(root: Path, tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "0"]

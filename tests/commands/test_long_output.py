@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
-from mspc.commands.report.tables import size_text, sizes_text
+from mspc.commands.report.tables import size_text
 from mspc.commands.report.verification import print_values
 from mspc.verify.difference import ComparedValue
 
@@ -146,34 +146,6 @@ def test_diff_and_check_say_what_was_left_out(two: Callable[[int], tuple[str, st
         assert len(short.stdout.splitlines()) < len(full.stdout.splitlines())
         assert short.stdout.splitlines()[-1] == full.stdout.splitlines()[-1]
     assert run("diff", first, second, "-q").stdout == f"{first} and {second} differ\n"
-
-
-def test_a_diff_fits_a_screen_whatever_the_layers(two: Callable[[int], tuple[str, str]]) -> None:
-    lines = {}
-    for layers in (6, 12):
-        folders = two(layers)
-        lines[layers] = run("diff", *folders, "--json", "found.json").stdout.splitlines()
-        found = json.loads(Path("found.json").read_text())
-        (kind,) = found["kinds"]
-        (block,) = [line.split() for line in lines[layers] if line.startswith("*-Block ")]
-        counts = (len(found["layouts"]), len(kind["operators"]), sum("Block" in d["cell"] for d in kind["collectives"]))
-        assert tuple(map(int, block[1:4])) == counts
-        cells = [each for each in kind["sums"][0]["scopes"] if "Block" in each["cell"]]
-        sums = [sum(each[side]["bytes_sent"] for each in cells) for side in ("first", "second")]
-        assert " ".join(block[4:]) == sizes_text(*sums)
-        changes = lines[layers][lines[layers].index("collectives whose bytes change most in a step") + 2 :]
-        changed = [line.split() for line in changes[: changes.index("")] if " -> " in line]
-        times = [next(n for n, word in enumerate(row) if word.isdigit()) for row in changed]
-        units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
-        apart = [
-            abs(float(row[n + 1]) * units[row[n + 2]] - float(row[n + 4]) * units[row[n + 5]])
-            for row, n in zip(changed, times, strict=True)
-        ]
-        assert apart == sorted(apart, reverse=True)
-        assert sum(int(row[n]) for row, n in zip(changed, times, strict=True)) == len(kind["collectives"])
-        exact = sum(abs(d["bytes"][0] - d["bytes"][1]) for d in kind["collectives"])
-        assert sum(apart) == pytest.approx(exact, rel=0.02)
-    assert len(lines[6]) == len(lines[12]) <= SCREEN
 
 
 def test_limits_that_the_same_collectives_break_list_them_once(script: Path) -> None:

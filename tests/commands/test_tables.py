@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.report.tables import NARROWEST, TextTable, broken, clipped, fit, print_table
+from mspc.commands.report.tables import NARROWEST, TextTable, broken, fit, print_table
 from mspc.commands.verbs.ops import ops as list_operators
 from tests.conftest import HANG
 from tests.grouped import each
@@ -25,15 +25,6 @@ TABLE = TextTable(
     (2,),
     (3,),
 )
-
-
-def test_a_table_that_fits_stands_as_it_is() -> None:
-    assert fit(TABLE, 200).lines == [
-        "collectives",
-        "operator   name                                         bytes  reason",
-        f"AllReduce  {NAME}  1234567  {REASON}",
-        "Split      w                                                8  -",
-    ]
 
 
 def test_what_is_too_wide_goes_below_its_row() -> None:
@@ -88,13 +79,6 @@ def test_columns_that_have_no_room_go_below_with_their_headings() -> None:
     for width in range(20, 60):
         words = {word.strip(",") for line in fit(table, width).lines for word in line.split()}
         assert {"parallel", "propagation", "sharding", "33.9", "192.0", "KiB", "87.8%"} <= words
-
-
-def test_text_is_clipped_between_words() -> None:
-    assert clipped("the result of MatMul is sharded", 26) == "the result of MatMul is..."
-    assert clipped("sharded (2, 4) on mesh (2, 4)", 28) == "sharded (2, 4) on mesh..."
-    assert clipped("abcdefghij", 8) == "abcde..."
-    assert clipped("abc", 3) == "abc"
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_numbers_are_those_of_one_device(name: str, tmp_path: Path) -> None:
     script = tmp_path / "net.py"

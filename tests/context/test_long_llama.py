@@ -14,6 +14,7 @@ SIZES = "2 16 4 2 24 32"
 """Layers, width, heads, heads of keys, hidden width, vocabulary."""
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "arguments",
     [f"{SIZES} 1 4 1 16 1", f"{SIZES} 2 2 1 16 0", f"lazy {SIZES} 1 2 2 16 1", f"lazy {SIZES} 1 4 1 16 2"],

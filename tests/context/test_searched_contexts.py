@@ -40,6 +40,7 @@ def words_of(plan: PlanResult) -> str:
     return line.partition(" x CP ")[2].partition(" x EP ")[0]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("given", "ranks", "words"),
     [

@@ -26,6 +26,7 @@ def test_ranks_equal_one_device_on_the_global_batch(number: int, training: str) 
     assert outcome.kind == EQUAL, outcome.message
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("seed", [6, 153, 2082])
 def test_one_row_per_rank(seed: int) -> None:
     """Rows in a dimension of size 1: of (2, 4) reshaped to (1, 8), of a mask (1, 1), and of a micro-batch."""

@@ -96,6 +96,7 @@ def test_activations_wait_on_the_host_where_that_is_hidden() -> None:
     assert said in found["text"]
 
 
+@pytest.mark.thorough
 def test_what_is_chosen_is_what_its_plan_compiles_to_and_is_compared_and_told() -> None:
     found = searched(ROWS, "9.4GB")
     plan = read_plan(Path("plan.toml"))
@@ -119,6 +120,7 @@ def test_what_is_chosen_is_what_its_plan_compiles_to_and_is_compared_and_told() 
     assert run("diff", "plan.toml", "made").exit_code == 0
 
 
+@pytest.mark.thorough
 def test_nothing_is_copied_where_that_is_slower_or_the_device_is_its_own_host() -> None:
     Path("slow.toml").write_text(SLOW)
     found = searched(ROWS, "11GB", "--machine", "slow.toml")

@@ -162,6 +162,7 @@ def test_memory_is_read_and_written_in_order(options: tuple[str, str, str], tmp_
         assert not list(memory_misuses(graph, plan_memory(graph, early=True), early=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["level3", "stages"])
 def test_ranks_equal_one_device(mode: str, tmp_path: Path) -> None:
     script = tmp_path / "net.py"

@@ -100,6 +100,7 @@ def check_compiles_to(row: dict[str, Any], stages: int, *network: str) -> list[s
     return [{type(node.op) for node in graph.nodes} for graph in graphs]
 
 
+@pytest.mark.thorough
 def test_values_of_micro_batches_live_on_the_host_beside_the_work() -> None:
     network = ("GPU", "65536", "8", "8")
     rows, told = searched(4, "25GB", *network)
@@ -116,6 +117,7 @@ def test_values_of_micro_batches_live_on_the_host_beside_the_work() -> None:
     assert any(ToHost in ops for ops in check_compiles_to(own, 4, *network))
 
 
+@pytest.mark.thorough
 def test_states_live_on_the_host_where_nothing_fits_else() -> None:
     network = ("GPU", "1024", "5", "4")
     rows, told = searched(2, "6GB", *network)

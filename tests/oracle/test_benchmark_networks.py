@@ -90,6 +90,7 @@ def test_losses_and_gradients_are_those_of_the_twin(name: str, ranks: int, mode:
         near(gradient / scale, wanted / scale, f"the gradient of {key}", close)
 
 
+@pytest.mark.thorough
 def test_losses_are_those_of_the_twin(root: Path, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     command = [

@@ -26,6 +26,7 @@ def sizes_of(text: str, name: str) -> dict[str, Any]:
     return ast.literal_eval(re.sub(r"ms\.\w+", "None", table[1]))[name]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("form", ["sorted"])
 @pytest.mark.parametrize("name", ["small-mixtral", "small-deepseek"])
 def test_losses_are_those_of_pytorch(

@@ -16,6 +16,7 @@ def pytorch() -> Any:
     return pytest.importorskip("torch.distributed.pipelining.schedules")
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_cells_mean_the_same(name: str, pytorch: Any) -> None:
     schedule = named_schedule(name, 4, 8)

@@ -45,7 +45,7 @@ def test_edits_are_located(folder: Path) -> None:
     assert len(missed) <= 0.05 * len(made), missed
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("program", HARD)
 def test_hard_edits_are_located(folder: Path, program: int) -> None:
     kept_captures([program], folder)

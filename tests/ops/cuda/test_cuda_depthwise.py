@@ -97,6 +97,7 @@ LARGE = [
 ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cases", [WINDOWS, SLIDES, SIZES], ids=["windows", "slides", "sizes"])
 def test_convolutions_equal_sums(tmp_path: Path, cases: Sequence[Case], kind: str) -> None:

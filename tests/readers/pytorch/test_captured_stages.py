@@ -45,7 +45,7 @@ def test_schedules(single: Path, tmp_path: Path) -> None:
         assert f"equal: 242 values of {stages} ranks of {stages} kinds" in done.stdout
 
 
-@pytest.mark.share(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("schedule", "fault", "said"),
     [

@@ -150,7 +150,7 @@ WEIGHTS = '''PARAMETERS = {{
 }}'''
 
 
-@pytest.mark.share(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("inputs", "axes", "parameters"),
     [("((2, 1), (2, 1))", '("tp",)', WEIGHTS.format("", ",")),

@@ -98,7 +98,7 @@ def alike(plans: Plans) -> int:
     return found
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(
     ("free", "body", "step"), crossed(["free", "kept"], ["cells", "numbers", "two"], ["trained", "called"])
 )

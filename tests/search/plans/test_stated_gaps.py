@@ -24,6 +24,7 @@ def test_no_plan_is_better_than_stated(part: int) -> None:
     assert found.plans > found.networks * DRAWN * 0.9
 
 
+@pytest.mark.thorough
 def test_searched_steps_are_the_quickest_that_were_seen() -> None:
     found = Found()
     for seed in range(FIRST, FIRST + SEARCHED):
