@@ -32,6 +32,8 @@ Supervision", 2021)."""
 BERT = ((1024, 24, 16, 512), (768, 12, 12, 512))
 """Hidden size, layers, heads and positions of BERT large and base (Devlin et al., 2019). Megatron's arguments are the
 same for BERT and GPT; the script that is started decides."""
+T5 = ("encoder-num-layers", "decoder-num-layers", "vocab-extra-ids")
+"""Arguments that models with an encoder of text have."""
 IMAGE_TOKENS, CAPTION_TOKENS = 576, 64
 """Patches of an image of 336 pixels, and tokens of a long caption of LLaVA's pretraining data (Liu et al., 2023)."""
 PUBLISHED = {
@@ -59,7 +61,7 @@ def argument_settings(text: str) -> Iterator[Setting]:
 
 def family(found: Settings) -> str:
     """Return the family of model that the arguments describe: "t5", "bert", "hybrid" or "gpt"."""
-    if "encoder-num-layers" in found or "decoder-num-layers" in found or "vocab-extra-ids" in found:
+    if "img-h" not in found and any(name in found for name in T5):
         return "t5"
     if "hybrid-override-pattern" in found or "hybrid-layer-pattern" in found or "is-hybrid-model" in found:
         return "hybrid"
@@ -89,6 +91,13 @@ class _Reader:
         gated_width = int(4 * self.hidden * 2 / 3) // 64 * 64
         self.width = found.count("ffn-hidden-size", gated_width if found.flag("swiglu") else 4 * self.hidden)
         self.sequence = sequence or found.count("seq-length") or found.count("encoder-seq-length", 1024)
+        self.image = 0
+        if "img-h" in found and "patch-dim" in found:
+            patch = found.count("patch-dim", 14)
+            rows, columns = found.count("img-h", patch) // patch, found.count("img-w", patch) // patch
+            self.image = rows * columns + (not found.flag("disable-vision-class-token"))
+            parts = 2 * tensor * found.count("context-parallel-size", 1)
+            self.sequence = -(-(self.sequence + self.image) // parts) * parts
         self.local = "local" in (found.text("transformer-impl", "transformer_engine"), found.text("spec"))
 
     def run(self) -> TrainingRun:
@@ -219,6 +228,7 @@ class _Reader:
             rotary = "rope"
         layers, encoders = self.layers(rotary == "rope")
         positions = found.count("max-position-embeddings", self.sequence) if rotary == "learned_absolute" else 0
+        positions = max(positions, self.sequence) if self.image and positions else positions
         tied = not found.flag("untie-embeddings-and-output-weights")
         sequence = self.sequence
         if kind == "t5":
@@ -285,18 +295,22 @@ class _Reader:
             pattern = found.text("hybrid-override-pattern") or found.text("hybrid-layer-pattern")
             return tuple(self.hybrid(letter, rotated, dense) for letter in pattern.replace("|", "").split("/")[0]), 0
         attention = self.attention(rotated, self.kind != "bert")
+        images: tuple[ModelLayer, ...] = ()
+        if self.image:
+            layer = ModelLayer(self.image, (replace(attention, causal=False),), dense)
+            images = (layer,) * found.count("encoder-num-layers", count)
         window = int(next(iter(re.findall(r"\d+", found.text("window-size"))), 0))
         local = replace(attention, window=window)
         expert = self.experts()
         every = found.count("window-attn-skip-freq", 0, 0)
-        return tuple(
+        return images + tuple(
             ModelLayer(
                 self.sequence,
                 (local if window and (not every or (number + 1) % every) else attention,),
                 expert if expert is not None and has else dense,
             )
             for number, has in enumerate(self.expert_layers(count))
-        ), 0
+        ), len(images)
 
     def hybrid(self, letter: str, rotated: bool, dense: FeedForwardShape) -> ModelLayer:
         """Return the layer of a letter of a hybrid pattern: M, *, - or E."""

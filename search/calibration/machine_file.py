@@ -8,6 +8,7 @@
     kernel = 1.5e-6                 # seconds from one small kernel to the next
     other_products = 50e12          # operations per second of matmuls of element types that are not listed
     ranks_per_host = 8
+    capacity = 80000000000          # bytes of a rank's memory
     [products]                      # also [convolutions], [attention], if they have separate rates
     Float32 = [[1e9, 20e12], [1e11, 50e12]]
     TF32 = [[1e9, 90e12], [1e11, 300e12]]   # of Float32 if a program lets GPUs round it (`matmul_allow_tf32`)
