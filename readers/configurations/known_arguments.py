@@ -2,7 +2,6 @@
 
 KNOWN = frozenset(
     """
-    disable-vision-class-token img-h img-w patch-dim
     account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split accumulate-allreduce-grads-in-fp32
     activation-func-clamp-value add-qkv-bias apply-layernorm-1p apply-query-key-layer-scaling
     apply-wd-to-qk-layernorm attention-backend attention-dropout attention-output-gate attention-softmax-in-fp32
