@@ -232,6 +232,7 @@ def _content(found: Configuration, estimate: Estimate, machine: Machine) -> dict
             "last_stage_bytes": estimate.stages[-1].peak,
             "context_bytes": CONTEXT,
             "capacity_bytes": machine.capacity,
+            "fits": not machine.capacity or estimate.worst.peak + CONTEXT <= machine.capacity,
             "stages": [{"stage": s.stage, "peak_bytes": s.peak, "parts": s.parts} for s in estimate.stages],
         },
         "step_seconds": time.seconds,

@@ -17,6 +17,47 @@ TENSOR, PIPELINE, CONTEXT = "tensor-model-parallel-size", "pipeline-model-parall
 EXPERT, EXPERT_TENSOR = "expert-model-parallel-size", "expert-tensor-parallel-size"
 PER_CHUNK, CHUNKS = "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank"
 
+NEEDS = (
+    ("overlap-param-gather-with-optimizer-step", "use-distributed-optimizer"),
+    ("overlap-param-gather-with-optimizer-step", "overlap-param-gather"), ("fp16-lm-cross-entropy", "fp16"),
+    ("fp8-param-gather", "fp8-format"), ("fp4-param-gather", "fp4-format"), ("tp-comm-overlap", "sequence-parallel"),
+    ("use-torch-fsdp2", "untie-embeddings-and-output-weights"), ("use-torch-fsdp2", "no-gradient-accumulation-fusion"),
+    ("optimizer-cpu-offload", "use-precision-aware-optimizer"), ("hybrid-context-parallel", "calculate-per-token-loss"),
+    ("moe-shared-expert-overlap", "moe-shared-expert-intermediate-size"), ("fp8-recipe", "fp8-format"),
+    ("distribute-saved-activations", "recompute-method"), ("moe-router-num-groups", "moe-router-group-topk"),
+    ("num-query-groups", "group-query-attention"), ("moe-ffn-hidden-size", "num-experts"),
+    ("defer-embedding-wgrad-compute", "pipeline-model-parallel-size"),
+)  # fmt: skip
+"""Settings, and others without which they are refused or have no effect."""
+SILENT = frozenset(("num-query-groups", "moe-ffn-hidden-size", "fp8-recipe"))
+"""Settings of `NEEDS` that have no effect then, and are only noted."""
+EXCLUDES = (
+    ("fp16", "bf16"), ("fp4-format", "fp8-format"), ("use-torch-fsdp2", "fp16"), ("train-samples", "train-iters"),
+    ("train-samples", "lr-decay-iters"), ("train-iters", "lr-decay-samples"), ("num-layers", "encoder-num-layers"),
+    ("lr-warmup-fraction", "lr-warmup-iters"), ("lr-warmup-fraction", "lr-warmup-samples"), ("mock-data", "data-path"),
+    ("train-samples", "lr-warmup-iters"), ("use-torch-fsdp2", "use-distributed-optimizer"),
+    (PER_CHUNK, CHUNKS), ("seq-length", "encoder-seq-length"), ("hybrid-context-parallel", "use-megatron-fsdp"),
+)  # fmt: skip
+"""Pairs of settings that exclude each other."""
+
+
+def _is_set(found: Settings, name: str) -> bool:
+    """Return if a setting is there and neither false nor 0."""
+    return name in found and found.by_name[name].value not in (False, 0, None, "0", "false", "none", "None")
+
+
+def _check_lists(found: Settings) -> None:
+    """Record the mistakes of `NEEDS` and `EXCLUDES`."""
+    for name, other in NEEDS:
+        if _is_set(found, name) and not _is_set(found, other):
+            if name in SILENT:
+                found.notes.append(f"{found.shown(name)} has no effect without {other}")
+            else:
+                found.mistake(name, f"needs {other}", f"set {found.prefix}{other}, or leave it out")
+    for name, other in EXCLUDES:
+        if _is_set(found, name) and _is_set(found, other) and "img-h" not in found:
+            found.mistake(name, f"and {other} are both set", "set one of them")
+
 
 def largest_divisor(number: int, most: int) -> int:
     """Return the largest divisor of a number that is at most `most`, at least 1."""
@@ -36,6 +77,10 @@ def check_settings(found: Settings, ranks: int | None) -> int:
         ranks = HOST_RANKS
         while (ranks % dense or ranks % sparse) and ranks < 1 << 24:
             ranks += HOST_RANKS
+        samples = found.count("global-batch-size") // found.count("micro-batch-size", 1)
+        fewer = dense * largest_divisor(samples, ranks // dense) if samples and ranks % dense == 0 else 0
+        if fewer and samples % (ranks // dense) and fewer % sparse == 0:
+            ranks = fewer
         found.notes.append(f"the number of ranks is not stated: {ranks}, the fewest hosts that fit; --ranks states it")
     if ranks % dense:
         product = f"{tensor} x pipeline {pipeline} x context {context} = {dense}"
@@ -54,13 +99,10 @@ def check_settings(found: Settings, ranks: int | None) -> int:
 
 def _check_pairs(found: Settings, tensor: int, pipeline: int, expert: int) -> None:
     """Record settings that contradict each other."""
-    if found.flag("fp16") and found.flag("bf16"):
-        found.mistake("fp16", "and bf16 are both set", "set one of them")
+    _check_lists(found)
     if (PER_CHUNK in found or CHUNKS in found) and pipeline == 1:
         # Megatron resets both without a pipeline, which the author of the file did not mean.
         found.notes.append(f"{found.shown(PER_CHUNK if PER_CHUNK in found else CHUNKS)} has no effect with one stage")
-    if PER_CHUNK in found and CHUNKS in found:
-        found.mistake(PER_CHUNK, f"and {CHUNKS} are both set", "set one of them")
     if found.flag("sequence-parallel") and tensor == 1:
         found.notes.append(f"{found.shown('sequence-parallel')} has no effect without tensor parallelism")
     if expert > 1 and "num-experts" not in found and not found.flag("use-checkpoint-args"):
@@ -70,8 +112,6 @@ def _check_pairs(found: Settings, tensor: int, pipeline: int, expert: int) -> No
     trains = not any(name.startswith("inference-") for name in found.by_name)
     if found.count("num-experts") and tensor > 1 and trains and not found.flag("sequence-parallel"):
         found.mistake("sequence-parallel", "is not set, but experts with tensor parallelism need it", "set it")
-    if "num-query-groups" in found and not found.flag("group-query-attention"):
-        found.notes.append(f"{found.shown('num-query-groups')} has no effect without group-query-attention")
     if found.text("recompute-granularity") == "full" and "recompute-method" not in found:
         found.mistake("recompute-granularity", "is full without a method", "set recompute-method to uniform or block")
     if found.text("recompute-granularity") == "selective" and "recompute-method" in found:
@@ -95,10 +135,8 @@ def _check_pairs(found: Settings, tensor: int, pipeline: int, expert: int) -> No
     if found.count("num-distributed-optimizer-instances", 1) > 1 and not found.flag("use-distributed-optimizer"):
         found.mistake("num-distributed-optimizer-instances", "needs the distributed optimizer",
                       "set use-distributed-optimizer")  # fmt: skip
-    if found.flag("fp8-param-gather") and "fp8-format" not in found:
-        found.mistake("fp8-param-gather", "is set without 8-bit matmuls", "set fp8-format")
-    if found.flag("tp-comm-overlap") and not found.flag("sequence-parallel"):
-        found.mistake("tp-comm-overlap", "needs sequence parallelism", "set sequence-parallel")
+    if found.number("min-lr") > found.number("lr", 1e9):
+        found.mistake("min-lr", f"is {found.raw('min-lr')}, more than lr {found.raw('lr')}", "a smaller one works")
 
 
 def _check_names(found: Settings) -> None:
@@ -151,6 +189,24 @@ def check_run(found: Settings, run: TrainingRun) -> None:
                           f"{-(-f.width // degree) * degree} works")  # fmt: skip
             break
     _check_experts(found, run)
+    _check_units(found, run)
+
+
+def _check_units(found: Settings, run: TrainingRun) -> None:
+    """Record sizes that 8-bit matmuls refuse, and note those that leave tensor cores partly idle."""
+    model, rows = run.model, run.tokens(run.model.sequence) // run.rows
+    widths = [("hidden-size", model.hidden)]
+    feeds = {layer.feed for layer in model.layers if layer.feed is not None and not layer.feed.experts}
+    widths += [("ffn-hidden-size", width) for width in sorted({feed.width // run.tensor for feed in feeds})]
+    for name, width in widths:
+        if run.eight and width % 16:
+            found.mistake(name, f"is {width} on a rank, no multiple of 16, which 8-bit matmuls need",
+                          f"{-(-width // 16) * 16} on a rank works")  # fmt: skip
+        elif width % 64:
+            found.notes.append(f"{found.shown(name)} is {width} on a rank: tensor cores work best with multiples of 64")
+    if run.eight and rows % 8:
+        found.mistake("seq-length", f"gives {rows} rows on a rank, no multiple of 8, which 8-bit matmuls need",
+                      f"{-(-model.sequence // 64) * 64} works")  # fmt: skip
 
 
 def _check_experts(found: Settings, run: TrainingRun) -> None:
