@@ -7,15 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mspc.analysis.cost.machine import PRODUCTS, Machine
+from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.training.alternatives import Alternative, best
 from mspc.analysis.cost.training.model_shape import TrainingRun
 from mspc.analysis.cost.training.stage_memory import CONTEXT, StageMemory, stage_memory
-from mspc.analysis.cost.training.step_time import StepTime, step_time
+from mspc.analysis.cost.training.step_time import StepTime, matmul_rate, step_time
 from mspc.commands.report.tables import TextTable, check_json, print_line, print_table, size_text, write_report
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import BFLOAT16
 from mspc.readers.configurations.reading import Configuration, read_arguments, read_configuration, read_preset
 from mspc.search.calibration.machine_file import machine_of
 
@@ -51,7 +50,7 @@ class Estimate:
     tokens: float
     """Tokens per second and rank."""
     utilisation: float
-    """Operations of the model by those of which the machine's matmuls in bfloat16 are capable (MFU)."""
+    """Operations of the model by those of the machine's matmuls in the run's precision (MFU)."""
 
     @property
     def worst(self) -> StageMemory:
@@ -67,6 +66,7 @@ def plan(request: PlanRequest) -> int:
     check_json(request.json)
     machine = machine_of(request.machine)
     found = _read(request, machine)
+    machine = machine if request.machine or not found.machine else machine_of(found.machine)
     estimate = estimate_of(found, machine)
     faster = _faster(found.run, machine, estimate) if request.better else []
     if request.json != Path("-"):
@@ -105,8 +105,8 @@ def estimate_of(found: Configuration, machine: Machine) -> Estimate:
     stages = [stage_memory(run, stage) for stage in range(run.pipeline)]
     samples = run.micro_batch * run.micro_batches * run.data
     tokens = samples * run.model.sequence / time.seconds / run.ranks
-    best = machine.work_rate(PRODUCTS, BFLOAT16).at(1e12)
-    return Estimate(stages, time, tokens, time.operations / time.seconds / run.ranks / best)
+    highest = matmul_rate(run, machine).at(1e12)
+    return Estimate(stages, time, tokens, time.operations / time.seconds / run.ranks / highest)
 
 
 def _faster(run: TrainingRun, machine: Machine, estimate: Estimate) -> list[Alternative]:
@@ -120,6 +120,8 @@ def changes(found: Configuration, run: TrainingRun) -> dict[str, int | str]:
     pairs: list[tuple[str, int | str, int | str]] = [
         ("tensor-model-parallel-size", old.tensor, run.tensor),
         ("pipeline-model-parallel-size", old.pipeline, run.pipeline),
+        ("context-parallel-size", old.context, run.context),
+        ("expert-model-parallel-size", old.expert, run.expert),
         ("num-virtual-stages-per-pipeline-rank", old.chunks, run.chunks),
         ("account-for-embedding-in-pipeline-split", _uneven(old), _uneven(run)),
         ("micro-batch-size", old.micro_batch, run.micro_batch),

@@ -10,7 +10,7 @@ from mspc.analysis.cost.training.model_shape import TrainingRun
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.late_dataclass import dataclass
-from mspc.readers.configurations.bridge import is_row, row_settings
+from mspc.readers.configurations.bridge import is_row, machine_of_row, row_settings
 from mspc.readers.configurations.hugging_face import (
     accelerate_settings,
     deepspeed_ranks,
@@ -43,12 +43,13 @@ LARGEST = 10 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A configuration that was read. notes: settings that have no effect here, and assumptions."""
+    """A configuration that was read. machine: the name of the machine that the file states, or ""."""
 
     name: str
     family: str
     run: TrainingRun
     settings: Settings
+    machine: str = ""
 
     @property
     def notes(self) -> Sequence[str]:
@@ -98,7 +99,7 @@ def megatron_configuration(
     run = read_megatron(settings, ranks, sequence)
     check_run(settings, run)
     settings.check()
-    return Configuration(name, family, replace(run), settings)
+    return Configuration(name, family, run, settings)
 
 
 def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configuration:
@@ -118,7 +119,8 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
         found = file_values(shown, text, path.suffix)
     if is_row(found.by_path):
         row = {key: setting.value for key, setting in found.by_path.items()}
-        return megatron_configuration(shown, list(row_settings(row)), ranks, sequence, "", "Megatron-Bridge")
+        found_row = megatron_configuration(shown, list(row_settings(row)), ranks, sequence, "", "Megatron-Bridge")
+        return replace(found_row, machine=machine_of_row(row))
     arguments = [
         Setting(key.rpartition("--")[2].replace("_", "-"), setting.value, setting.line)
         for key, setting in ((setting.name, setting) for setting in (*found.twice, *found.by_path.values()))

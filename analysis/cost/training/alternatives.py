@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from mspc.ir.late_dataclass import dataclass
 
 MICRO_BATCHES = (1, 2, 4, 8)
 TENSOR = (1, 2, 4, 8)
+EXPERTS = (1, 2, 4, 8, 16, 32, 64)
 MOST_STAGES = 16
 
 
@@ -34,27 +36,27 @@ def alternatives(run: TrainingRun) -> Iterator[TrainingRun]:
     experts = max((layer.feed.experts for layer in run.model.layers if layer.feed is not None), default=0)
     stages = [run.pipeline] if run.stages or run.model.encoders else range(1, MOST_STAGES + 1)
     recomputations = {run.recomputation, Recomputation(), Recomputation("full")}
-    for tensor in TENSOR:
-        if heads % tensor or groups % tensor:
+    contexts = sorted({1, run.context})
+    degrees = [n for n in EXPERTS if experts % n == 0 and n <= run.ranks] if experts else [run.expert]
+    for tensor, pipeline, context in itertools.product(TENSOR, stages, contexts):
+        if heads % tensor or groups % tensor or run.ranks % (tensor * pipeline * context) or pipeline > count:
             continue
-        for pipeline in stages:
-            if run.ranks % (tensor * pipeline * run.context) or pipeline > count:
-                continue
-            for chunks in _chunks(run, pipeline, count):
-                for micro in MICRO_BATCHES:
-                    changed = replace(
-                        run, tensor=tensor, pipeline=pipeline, chunks=chunks, micro_batch=micro,
-                        sequence_parallel=tensor > 1, expert_tensor=1 if experts else tensor, group=0, divided=0,
-                    )  # fmt: skip
-                    if _divides(changed):
-                        yield from (replace(changed, recomputation=how) for how in sorted(recomputations, key=repr))
+        for chunks, micro, expert in itertools.product(_chunks(run, pipeline, count), MICRO_BATCHES, degrees):
+            changed = replace(
+                run, tensor=tensor, pipeline=pipeline, context=context, chunks=chunks, micro_batch=micro, expert=expert,
+                sequence_parallel=tensor > 1, expert_tensor=1 if experts else tensor, group=0, divided=0,
+            )  # fmt: skip
+            if _divides(changed):
+                yield from (replace(changed, recomputation=how) for how in sorted(recomputations, key=repr))
 
 
 def _chunks(run: TrainingRun, pipeline: int, count: int) -> list[int]:
     if run.stages:
         return [run.chunks]
     each = count // pipeline
-    return [1] if pipeline == 1 else sorted({n for n in (1, 2, 4, each) if count % pipeline or each % n == 0})
+    if count % pipeline:
+        return [1, 2, 4]
+    return [1] if pipeline == 1 else [n for n in range(1, each + 1) if each % n == 0]
 
 
 def _divides(run: TrainingRun) -> bool:
