@@ -15,7 +15,7 @@ from mspc.readers.stablehlo.emitter import Emitter, Known, tensor
 from mspc.readers.stablehlo.kinds.elementwise import emitted
 from mspc.readers.stablehlo.kinds.kind import Kinds, integers, integers_in
 from mspc.readers.stablehlo.kinds.programs import program_of
-from mspc.readers.stablehlo.kinds.shapes import in_parts
+from mspc.readers.stablehlo.kinds.shapes import in_parts, known_numbers
 from mspc.readers.stablehlo.module import HloOperation, Words
 
 _GATHER = ("offset_dims", "collapsed_slice_dims", "operand_batching_dims", "start_indices_batching_dims",
@@ -52,9 +52,10 @@ def _bounded(e: Emitter, indices: Any, most: int) -> Any:
 
 def gathered(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return windows of a tensor at places."""
-    x, indices = given
+    x, indices = given[:2]
     where = _where(operation, "dimension_numbers", _GATHER)
-    sizes = integers(operation, "slice_sizes")
+    is_dynamic = len(given) == 3  # `dynamic_gather`
+    sizes = known_numbers(e, operation, given[2]) if is_dynamic else integers(operation, "slice_sizes")
     type = tensor(operation.types[0])
     offsets, collapsed, batching, indices_batching, index_map, index_dim = where
     shape = e.shape_of(x)
@@ -146,4 +147,4 @@ def _sum(e: Emitter, x: Any, found: Any, shape: tuple[int, ...]) -> Any:
     return emitted("add", e, (x, found), shape)
 
 
-INDEXING_KINDS: Kinds = {"gather": in_parts(gathered), "scatter": scattered}
+INDEXING_KINDS: Kinds = {"gather": in_parts(gathered), "dynamic_gather": in_parts(gathered), "scatter": scattered}

@@ -250,6 +250,33 @@ def dimension_size(e: Emitter, operation: HloOperation, given: Sequence[Any]) ->
     return [e.number(e.shape_of(given[0])[dim], INT32)]
 
 
+def known_numbers(e: Emitter, operation: HloOperation, value: Any) -> tuple[int, ...]:
+    """Return integers that an operand must have at compile time. Raise MspcError if only the run knows them."""
+    if not isinstance(value, Known):
+        raise MspcError(f"{operation.name} has sizes or places that only the run knows")
+    return tuple(int(n) for n in np.broadcast_to(value.base, value.shape).reshape(-1))
+
+
+def resliced(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return a slice whose limits are operands."""
+    begin, end, step = (known_numbers(e, operation, each) for each in given[1:])
+    return [e.part(given[0], begin, end, step)]
+
+
+def repadded(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return a padded tensor; the numbers of elements around it are operands."""
+    low, high, inside = (known_numbers(e, operation, each) for each in given[2:])
+    return [padded_by(e, given[0], given[1], low, high, inside)]
+
+
+def repeated_ahead(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return a tensor that repeats its operand along new first dimensions."""
+    shape = tensor(operation.types[0]).shape
+    own = e.shape_of(given[0])
+    operation.attributes.setdefault("dims", list(range(len(shape) - len(own), len(shape))))
+    return broadcast(e, operation, given)
+
+
 def in_parts(kind: Function) -> Function:
     """Return a kind that moves the real and the imaginary parts of complex numbers one by one."""
 
@@ -270,5 +297,7 @@ SHAPE_KINDS: Kinds = {
     "broadcast_in_dim": broadcast, "reshape": reshaped, "transpose": transposed, "slice": sliced,
     "concatenate": concatenated, "pad": padded, "iota": counted, "reverse": reversed_along,
     "dynamic_slice": in_parts(dynamic_part), "dynamic_update_slice": in_parts(updated_part),
-    "get_dimension_size": dimension_size,
+    "get_dimension_size": dimension_size, "broadcast": repeated_ahead, "dynamic_reshape": reshaped,
+    "dynamic_broadcast_in_dim": broadcast, "dynamic_iota": counted, "dynamic_pad": repadded,
+    "real_dynamic_slice": resliced,
 }  # fmt: skip
