@@ -59,7 +59,8 @@ class CompileOptions:
     all first values, including those that a run can compute itself. strategies: a file with the strategies of
     operators. schedule: file for the timeline of stages, or None; machine: name or file of the machine for its times.
     loudness: amount of output beside the requested results. all_rows: print the tables, not a summary. imported:
-    options of a network from another framework. out_torch: file for its plan as code for DTensor, or None.
+    options of a network from another framework. out_torch: file for its plan as code for DTensor, or None. out_jax:
+    file for the plan of a step of JAX as PartitionSpecs, or None.
     """
 
     ranks: int | None = None
@@ -79,6 +80,7 @@ class CompileOptions:
     all_rows: bool = False
     imported: ImportOptions = NOTHING_SAID
     out_torch: Path | None = None
+    out_jax: Path | None = None
 
 
 def compile_target(target: str, options: CompileOptions) -> None:
@@ -126,7 +128,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
             print(f"warning: {text}", file=sys.stderr)
     is_module = not timed and (is_imported(found.target) or options.imported.torch)
     is_module = is_module and not is_stablehlo(found.target)
-    notes = _write_others(options, first.compiled, captured.script, is_module)
+    notes = _write_others(options, first.compiled, captured.script, is_module, captured.target)
     if options.json is None and loudness.quiet:
         return  # nobody reads the table
     report = make_table()
@@ -160,8 +162,9 @@ def _values_of_ranks(
 def _check_files(options: CompileOptions) -> None:
     """Raise MspcError if a file outside the folder cannot be written or an option has no effect."""
     check_json(options.json)
-    if options.out_torch is not None and options.out_torch.suffix != ".py":
-        raise MspcError(f"--out-torch writes Python, and {options.out_torch} is called otherwise", code="E0109")
+    for option, path in (("--out-torch", options.out_torch), ("--out-jax", options.out_jax)):
+        if path is not None and path.suffix != ".py":
+            raise MspcError(f"{option} writes Python, and {path} is called otherwise", code="E0109")
     if options.schedule is not None:
         from mspc.commands.report.plan_summary import check_schedule_file  # late: few compiles have stages
 
@@ -173,7 +176,9 @@ def _check_files(options: CompileOptions) -> None:
         )
 
 
-def _write_others(options: CompileOptions, compiled: Compiled, script: object, is_module: bool) -> list[str]:
+def _write_others(
+    options: CompileOptions, compiled: Compiled, script: object, is_module: bool, network: object
+) -> list[str]:  # fmt: skip
     """Write the files outside the folder and return notes on their content. Raise MspcError if one cannot be written
     or the network has stages, which code for DTensor does not support. is_module: the network is one of PyTorch."""
     notes: list[str] = []
@@ -193,6 +198,10 @@ def _write_others(options: CompileOptions, compiled: Compiled, script: object, i
         else:
             code = placements_code(placement_plan(compiled.graph), str(script), compiled.compile_id)
         write_atomically(options.out_torch, lambda file: file.write(code.encode()))
+    if options.out_jax is not None:
+        from mspc.commands.stablehlo import write_partition_specs  # late: few networks come from JAX
+
+        write_partition_specs(compiled, network, options.out_jax)
     return notes
 
 

@@ -13,8 +13,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mspc.commands.options import ImportOptions, target_name
+from mspc.compiler.driver import Compiled
 from mspc.engine.capture import CapturedCall, NamedTarget, capture_made
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.types import TensorType
 from mspc.mindspore_api.setting_kind import say_once
 from mspc.mindspore_api.state import Session
@@ -98,6 +100,17 @@ def capture_stablehlo(
     if options.device:
         context = replace(context, device_target=options.device.upper())
     return replace(captured, context=context)
+
+
+def write_partition_specs(compiled: Compiled, network: object, to: Path) -> None:
+    """Write the layouts of a step's arguments as PartitionSpecs. Raise MspcError if the network is none of JAX."""
+    from mspc.readers.stablehlo.network import StableHloNetwork  # late: as above
+    from mspc.readers.stablehlo.partition_specs import partition_specs
+
+    if not isinstance(network, StableHloNetwork):
+        raise MspcError("--out-jax writes PartitionSpecs for a step of JAX, and this network is none", code="E0107")
+    code = partition_specs(compiled.graph, network, compiled.compile_id)
+    write_atomically(to, lambda file: file.write(code.encode()))
 
 
 def _module(target: NamedTarget | Path) -> Any:

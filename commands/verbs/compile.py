@@ -25,6 +25,10 @@ TorchPlan = Annotated[
     Path | None,
     typer.Option("--out-torch", metavar="FILE", help="Write the plan in DTensor's words: plan.py."),
 ]
+JaxPlan = Annotated[
+    Path | None,
+    typer.Option("--out-jax", metavar="FILE", help="Write the plan of step.mlir as PartitionSpecs: specs.py."),
+]
 ScheduleMachine = Annotated[
     str, typer.Option("--machine", metavar="NAME|FILE", help="The machine of --schedule, as of mspc search [h200].")
 ]
@@ -59,6 +63,7 @@ def compile_(
     json: opts.JsonFile = None,
     strategies: opts.StrategiesFile = None,
     out_torch: TorchPlan = None,
+    out_jax: JaxPlan = None,
     schedule: SchedulePicture = None,
     machine: ScheduleMachine = "",
     weights: Annotated[
@@ -80,6 +85,7 @@ def compile_(
             inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
             strategies=strategies, schedule=schedule, machine=machine,
             loudness=Loudness(verbose, quiet), all_rows=all_rows, out_torch=out_torch,
+            out_jax=out_jax,
             imported=opts.import_options(
                 loss, optimizer, size, torch, precision, accumulate, load, plan, device, jax
             ),

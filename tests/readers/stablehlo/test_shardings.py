@@ -13,7 +13,9 @@ from mspc.commands.options import ImportOptions
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.layout import Layout
 from mspc.readers.stablehlo.module import HloModule
+from mspc.readers.stablehlo.partition_specs import spec_of
 from mspc.readers.stablehlo.shardings import layout_of
 from mspc.readers.stablehlo.text_reader import read_text
 from tests.stablehlo_texts import STEP, module
@@ -141,3 +143,18 @@ def test_a_step_of_jax(step: Path) -> None:
     value = network(Tensor(x)).asnumpy()
     for found, expected in zip((parameter.asnumpy(), value), jax.jit(train)(params, x), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_plan_as_partition_specs(step: Path) -> None:
+    """The layouts of a compile over the mesh of the text; a search's over a mesh of its own."""
+    compile_target("step.mlir", CompileOptions(out=Path("made"), out_jax=Path("specs.py"), loudness=QUIET))
+    text = (step / "specs.py").read_text()
+    assert "MESH = {'data': 2, 'model': 2}" in text
+    assert """    "params['up']": P(None, 'model'),\n    "params['down']": P('model'),\n    'x': P('data'),\n""" in text
+    compile(text, "specs.py", "exec")
+    (step / "net.py").write_text("from mspc import nn\nclass Net(nn.Cell):\n    def construct(self, x):\n        return x\n")
+    with pytest.raises(MspcError, match="--out-jax writes PartitionSpecs for a step of JAX"):
+        compile_target("net.py:Net()", CompileOptions(
+            inputs=("float32[2]",), out=Path("made"), out_jax=Path("specs.py"), loudness=QUIET))  # fmt: skip
+    layout = Layout.of((4, 2, 3), ((2, 0), (), (1,)))
+    assert spec_of(layout, (2, 2, 2, 3), ("a", "b", "c", "d")) == "P(('d', 'a', 'b'), None, 'c')"
