@@ -152,7 +152,8 @@ def test_a_plan_as_partition_specs(step: Path) -> None:
     assert "MESH = {'data': 2, 'model': 2}" in text
     assert """    "params['up']": P(None, 'model'),\n    "params['down']": P('model'),\n    'x': P('data'),\n""" in text
     compile(text, "specs.py", "exec")
-    (step / "net.py").write_text("from mspc import nn\nclass Net(nn.Cell):\n    def construct(self, x):\n        return x\n")
+    lines = "from mspc import nn\nclass Net(nn.Cell):\n    def construct(self, x):\n        return x\n"
+    (step / "net.py").write_text(lines)
     with pytest.raises(MspcError, match="--out-jax writes PartitionSpecs for a step of JAX"):
         compile_target("net.py:Net()", CompileOptions(
             inputs=("float32[2]",), out=Path("made"), out_jax=Path("specs.py"), loudness=QUIET))  # fmt: skip
