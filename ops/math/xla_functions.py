@@ -289,10 +289,6 @@ def _selected_rule(x: TensorType, source: TensorType, init: TensorType, window: 
 # Sorts.
 
 
-_PAIRWISE = 512
-"""Longest rows whose elements are all compared with each other."""
-
-
 def sorted_together(*given: Any) -> Any:
     """Return arrays sorted along a dimension by a program that says whether the first of two elements comes first."""
     *arrays, dim, program = given
@@ -301,7 +297,7 @@ def sorted_together(*given: Any) -> Any:
     key = _simple_key(program, rows)
     if key is not None:
         order = np.argsort(key, axis=-1, kind="stable")
-    elif n <= _PAIRWISE:
+    else:
         pairs = [each for x in rows for each in (x[..., :, None], x[..., None, :])]
         pairs = [np.broadcast_to(each, (*rows[0].shape[:-1], n, n)) for each in pairs]
         before = run_program(program, pairs)[0]
@@ -309,8 +305,6 @@ def sorted_together(*given: Any) -> Any:
         earlier = np.arange(n)[:, None] < np.arange(n)[None, :]
         place = (before | (~np.swapaxes(before, -1, -2) & earlier)).sum(-2)
         order = np.argsort(place, axis=-1, kind="stable")
-    else:
-        order = _merged(program, rows, n)
     found = [np.moveaxis(np.take_along_axis(x, order, -1), -1, dim) for x in rows]
     return found[0] if len(found) == 1 else tuple(found)
 
@@ -331,34 +325,6 @@ def _simple_key(program: Program, rows: Sequence[Array]) -> Array | None:
     rising = (settings[0] == "LT") == (a < b)
     x = x.astype(np.int8) if x.dtype == bool else x
     return x if rising else np.invert(x) if x.dtype.kind in "iu" else None
-
-
-def _merged(program: Program, rows: Sequence[Array], n: int) -> Array:
-    """Return the order of long rows: neighbours are merged, all rows and pairs at a time."""
-    order = np.broadcast_to(np.arange(n), rows[0].shape).copy()
-    flat = order.reshape(-1, n)
-    wide = [x.reshape(-1, n) for x in rows]
-    for row in range(len(flat)):
-        own = [x[row] for x in wide]
-        runs = [np.array([i]) for i in range(n)]
-        while len(runs) > 1:
-            runs = [_joined(program, own, *runs[i : i + 2]) for i in range(0, len(runs), 2)]
-        flat[row] = runs[0]
-    return order
-
-
-def _joined(program: Program, own: Sequence[Array], left: Array, right: Array | None = None) -> Array:
-    """Return two sorted runs as one; each element of the right one is placed by halving."""
-    if right is None:
-        return left
-    low, high = np.zeros(len(right), np.int64), np.full(len(right), len(left))
-    while (low < high).any():
-        middle = (low + high) // 2
-        at = left[np.minimum(middle, len(left) - 1)]
-        pairs = [each for x in own for each in (x[right], x[at])]
-        before = np.broadcast_to(run_program(program, pairs)[0], low.shape) & (low < high)
-        low, high = np.where((low < high) & ~before, middle + 1, low), np.where(before, middle, high)
-    return np.insert(left, low, right)
 
 
 def _sorted_rule(*given: Any) -> str:

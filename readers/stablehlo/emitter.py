@@ -41,15 +41,6 @@ class Repeated:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A tensor of which some rows along the first dimension were replaced, each of size 1 there. rows: by number."""
-
-    base: Any
-    rows: dict[int, Any]
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class StackedRows:
     """A tensor into which every iteration of a loop puts one row, which the loop stacks. row: that of the iteration."""
 
@@ -95,8 +86,6 @@ class Emitter:
             return TensorType(self.type_of(value.value).dtype, value.shape)
         if isinstance(value, StackedRows):
             return value.type
-        if isinstance(value, Rows):
-            return TensorType(self.type_of(value.base).dtype, value.shape)
         found = self.evaluator.type_of(value)
         if found is None:
             raise MspcError("a value is no tensor")
@@ -107,8 +96,6 @@ class Emitter:
 
     def whole(self, value: Any) -> Any:
         """Return a value of the front end with all elements."""
-        if isinstance(value, Rows):
-            return self.joined(value)
         if isinstance(value, Repeated):
             found = value.value
             return found if self.shape_of(found) == value.shape else self.call(ops.BroadcastTo(value.shape), found)
@@ -122,21 +109,6 @@ class Emitter:
 
     def constant(self, array: Array) -> Any:
         return self.evaluator.held(Tensor(np.ascontiguousarray(array).reshape(array.shape)), "")
-
-    def joined(self, value: Rows) -> Any:
-        """Return a tensor with its replaced rows in their places."""
-        parts, at = [], 0
-        while at < value.shape[0]:
-            if at in value.rows:
-                parts.append(self.whole(value.rows[at]))
-                at += 1
-                continue
-            end = at
-            while end < value.shape[0] and end not in value.rows:
-                end += 1
-            parts.append(self.part(value.base, (at, *(0,) * (len(value.shape) - 1)), (end, *value.shape[1:])))
-            at = end
-        return parts[0] if len(parts) == 1 else self.call(ops.Concat(0), tuple(parts))
 
     def loose(self, value: Any) -> Any:
         """Return a value of the front end that broadcasts to the shape of this one."""
@@ -199,9 +171,6 @@ class Emitter:
                     zip(own, shape, begin, end, step, strict=True)]  # fmt: skip
             begins, stops, steps = zip(*ends, strict=True)
             return Repeated(self.part(value.value, begins, stops, steps), sizes)
-        if isinstance(value, Rows) and sizes[0] == 1 and begin[0] in value.rows:
-            row = value.rows[begin[0]]
-            return self.part(row, (0, *begin[1:]), (1, *end[1:]), step)
         if not all(sizes):
             return Known(np.zeros(sizes, self.type_of(value).dtype.numpy), sizes)
         return self.call(ops.StridedSlice(), self.whole(value), tuple(begin), tuple(end), step)

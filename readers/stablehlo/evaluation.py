@@ -217,15 +217,26 @@ class Walk:
         condition, body = operation.regions
         loop = self.counted(condition, body, given)
         if loop is not None and loop.count <= FEW:
-            values = list(given)
-            for turn in range(loop.count):
-                own = self.e.type_of(values[loop.counter]).dtype
-                values[loop.counter] = self.e.number(loop.begin + turn * loop.step, own)
-                values = self.inner().run(body, values)
-            return values
+            return self.unrolled(body, given, loop)
         if loop is not None:
             return self.scanned(body, given, loop)
         return self.repeated(condition, body, given)
+
+    def unrolled(self, body: HloRegion, given: Sequence[Any], loop: CountedLoop) -> Sequence[Any]:
+        """Return the values after a loop of few iterations."""
+        values, dtype = list(given), self.e.type_of(given[loop.counter]).dtype
+        stacked = self.stacked(body, loop) if loop.count else {}
+        rows: dict[int, list[Any]] = {k: [] for k in stacked}
+        for k in stacked:
+            values[k] = StackedRows(self.e.type_of(given[k]))
+        for turn in range(loop.count):
+            values[loop.counter] = self.e.number(loop.begin + turn * loop.step, dtype)
+            values = self.inner().run(body, values)
+            for k, order in stacked.items():
+                rows[k].insert(len(rows[k]) if order == 1 else 0, self.e.whole(values[k].row))
+        for k, made in rows.items():
+            values[k] = made[0] if len(made) == 1 else self.e.call(ops.Concat(0), tuple(made))
+        return values
 
     def counted(self, condition: HloRegion, body: HloRegion, given: Sequence[Any]) -> CountedLoop | None:
         """Return how a loop counts; None if its iterations are known only when it runs."""

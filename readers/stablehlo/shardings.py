@@ -86,44 +86,12 @@ def _of_devices(module: HloModule, text: str, rank: int) -> NamedLayout | None:
         shape = [int(n) for n in match[2].split(",")]
         order = [int(n) for n in match[3].split(",")] if match[3] else list(range(len(shape)))
     else:
-        shape, order = _mesh_of_list([int(n) for n in match[4].split(",")], text, module.file)
+        shape, order = [count], [0]
+        if match[4] != ",".join(map(str, range(count))):
+            raise MspcError(f"{module.file}: {text!r:.80} lists devices otherwise than by number")
     if math.prod(shape) != count or sorted(order) != list(range(len(shape))) or len(tiles) < rank:
         raise MspcError(f"{module.file}: {text!r:.80} does not fit {count} devices and {rank} dimensions")
     return _tiled(tiles[:rank], shape, order, text, module.file)
-
-
-def _mesh_of_list(devices: Sequence[int], text: str, file: str) -> tuple[list[int], list[int]]:
-    """Return the mesh and the order of its axes that list devices so."""
-    if sorted(devices) != list(range(len(devices))):
-        raise MspcError(f"{file}: {text!r:.80} lists devices twice or not at all")
-    axes: list[tuple[int, int]] = []  # (distance, size), the fastest first
-    at = 1
-    while at < len(devices):
-        stride, size = devices[at] - devices[0], 1
-        while at * (size + 1) <= len(devices) and devices[at * size] - devices[0] == stride * size:
-            size += 1
-        while len(devices) % (at * size):
-            size -= 1
-        if size == 1 or stride < 1:
-            raise MspcError(f"{file}: {text!r:.80} lists devices in an order of no mesh")
-        axes.append((stride, size))
-        at *= size
-    slow = sorted(range(len(axes)), key=lambda k: -axes[k][0])
-    shape = [axes[k][1] for k in slow]
-    order = [slow.index(k) for k in reversed(range(len(axes)))]
-    made = [sum(i * axes[k][0] for k, i in enumerate(_digits(n, [size for _, size in axes])))
-            for n in range(len(devices))]  # fmt: skip
-    if made != [n - devices[0] for n in devices]:
-        raise MspcError(f"{file}: {text!r:.80} lists devices in an order of no mesh")
-    return shape, order
-
-
-def _digits(number: int, sizes: Sequence[int]) -> list[int]:
-    found: list[int] = []
-    for size in sizes:
-        number, digit = divmod(number, size)
-        found.append(digit)
-    return found
 
 
 def _tiled(tiles: Sequence[int], shape: Sequence[int], order: Sequence[int], text: str, file: str) -> NamedLayout:

@@ -45,12 +45,15 @@ TOKEN = re.compile(
     |\S)|$)""",
     re.VERBOSE,
 )
+PLACE = re.compile(r'"((?:[^"\\\n]|\\.)*+)"(?::(\d+):(\d+))?+|(\#[\w.]+)')
+"""A line of a file, a name, or an alias in the text of a place; callers follow their callees."""
 RESOURCE = re.compile(r'([\w.$-]+)\s*:\s*"0x([0-9A-Fa-f]*)"')
 DEEPEST = 48
 """Brackets and regions inside of each other."""
 NUMBER = re.compile(r"-?(?:0x[0-9A-Fa-f]+|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)")
 _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _MOST_DIGITS = 40
+_MOST_FRAMES = 128
 
 
 def read_module(path: Path) -> HloModule:
@@ -105,7 +108,8 @@ class _TextReader:
         self.depth = 0
         self.types: dict[str, HloType] = {}
         self.aliases: dict[str, Any] = {}
-        self.origins: dict[str, Any] = {}
+        self.origins: dict[str, str | None] = {}
+        self.places: dict[str, Origin | None] = {}
         self.functions: dict[str, HloFunction] = {}
         self.meshes: dict[str, list[tuple[str, int]]] = {}
         self.attributes: dict[str, Any] = {}
@@ -489,87 +493,38 @@ class _TextReader:
 
     # Places in other sources.
 
-    def location(self) -> Any:
-        """Pass over `loc(...)` if it comes next, and return it, unresolved; None if there is none."""
-        token = self.tokens[self.at]
+    def location(self) -> str | None:
+        """Pass over `loc(...)` if it comes next, and return its text; None if there is none."""
+        token, begin, depth = self.tokens[self.at], self.starts[self.at], 1
         if token.startswith("loc("):
             self.at += 1
-            return token[4:-1]
+            return token
         if token != "loc" or self.tokens[self.at + 1] != "(":
             return None
         self.at += 2
-        found = self.place()
-        self.expect(")")
-        return found
-
-    def place(self) -> Any:
-        """Return a file (name, line, column), a name with a place, or a list of places."""
-        token = self.tokens[self.at]
-        self.deeper()
-        self.at += 1
-        found: Any = None
-        if token[:1] == '"' and self.tokens[self.at] == ":":
-            found = self.file_place(unescaped(token))
-        elif token[:1] == '"':
-            found = {"name": unescaped(token), "at": None}
-            if self.taken("("):
-                found["at"] = self.place()
-                self.expect(")")
-        elif token[:1] == "#":
-            found = token
-        elif token == "callsite":
-            self.expect("(")
-            found = [self.place()]
-            self.expect("at")
-            found.append(self.place())
-            self.expect(")")
-        elif token == "fused":
-            if self.tokens[self.at] == "<":
-                self.angles("fused")
-            found = self.listed("[", self.place)
-        elif token.startswith("loc("):
-            found = token[4:-1]
-        elif token != "unknown":
-            self.fail(f"expected a place, not {token!r:.60}", self.at - 1)
-        self.depth -= 1
-        return found
-
-    def file_place(self, file: str) -> Location:
-        numbers: list[int] = []
-        while self.taken(":"):
-            numbers.append(number_of(self.tokens[self.at], 1 << 31) or 0)
+        while depth and self.tokens[self.at]:
+            depth += {"(": 1, ")": -1}.get(self.tokens[self.at], 0)
             self.at += 1
-        if self.taken("to"):
-            while self.tokens[self.at] == ":" or self.tokens[self.at].isdigit():
-                self.at += 1
-        return Location(file, numbers[0] if numbers else 0, numbers[1] if len(numbers) > 1 else 0)
+        if depth:
+            self.expect(")")
+        return self.text[begin : self.starts[self.at]]
 
-    def resolved(self, place: Any) -> Origin | None:
-        """Return the frames and the name of a place; aliases are resolved once. None for an unknown place."""
-        frames: list[Location] = []
-        names: list[str] = []
-        waiting, steps = [place], 0
-        if isinstance(place, str) and isinstance(self.origins.get(place), Origin):
-            return self.origins[place]
-        while waiting and steps < 256:
-            steps += 1
-            each = waiting.pop()
-            if isinstance(each, str):
-                each = self.origins.get(each)
-            if isinstance(each, Origin):
-                frames += each.frames
-                names += [each.name] if each.name else []
-            elif isinstance(each, Location):
-                frames.append(each)
-            elif isinstance(each, dict):
-                names.append(each["name"])
-                waiting.append(each["at"])
-            elif isinstance(each, list):
-                waiting += reversed(each)
-        found = Origin(tuple(frames), names[0] if names else "") if frames or names else None
-        if isinstance(place, str) and found is not None:
-            self.origins[place] = found
-        return found
+    def resolved(self, place: str | None, depth: int = 0) -> Origin | None:
+        """Return the frames and the name of a place; each text is read once. None for an unknown place."""
+        if place is None or depth > _MOST_FRAMES:
+            return None
+        if place not in self.places:
+            frames, name = list[Location](), ""
+            for text, line, column, alias in PLACE.findall(place):
+                inner = self.resolved(self.origins.get(alias), depth + 1) if alias else None
+                if inner is not None:
+                    frames, name = frames + list(inner.frames), name or inner.name
+                elif line:
+                    frames.append(Location(text, number_of(line, 1 << 31) or 0, number_of(column, 1 << 31) or 0))
+                else:
+                    name = name or unescaped(f'"{text}"')
+            self.places[place] = Origin(tuple(frames[:_MOST_FRAMES]), name) if frames or name else None
+        return self.places[place]
 
     # Operations.
 

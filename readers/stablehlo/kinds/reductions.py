@@ -174,44 +174,8 @@ def mapped(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequenc
     return [e.host("map", (tensor(operation.types[0]).dtype.name.lower(), program), *given)]
 
 
-def normalised(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
-    """Return a batch normalisation: by its own mean and variance (training), by given ones, or its gradients."""
-    dim, epsilon = attribute(operation, "feature_index", default=-1), attribute(operation, "epsilon", default=0.0)
-    type = e.type_of(given[0])
-    others, wide = [d for d in range(type.rank) if d != dim % type.rank], [1] * type.rank
-    wide[dim] = type.shape[dim]
-    count = float(np.prod([type.shape[d] for d in others]))
-
-    def at(operator: Callable[[], Any], *operands: Any) -> Any:
-        return e.call(operator(), *operands)
-
-    def along(value: Any) -> Any:
-        return e.reshaped(e.whole(value), wide)
-
-    def mean(value: Any) -> Any:
-        total = e.call(ops.ReduceSum(), value, tuple(others))
-        return at(ops.Div, total, e.constant(np.array(count, type.dtype.numpy)))
-
-    x = e.whole(given[0])
-    is_training, is_gradient = operation.name.endswith("training"), operation.name.endswith("grad")
-    average = mean(x) if is_training else e.whole(given[2 if is_gradient else 3])
-    apart = at(ops.Sub, x, along(average))
-    variance = mean(at(ops.Mul, apart, apart)) if is_training else e.whole(given[3 if is_gradient else 4])
-    scale = at(ops.Rsqrt, at(ops.Add, variance, e.constant(np.array(epsilon, type.dtype.numpy))))
-    unit = at(ops.Mul, apart, along(scale))
-    if not is_gradient:
-        out = at(ops.Add, at(ops.Mul, unit, along(given[1])), along(given[2]))
-        return [out, average, variance] if is_training else [out]
-    gradient = e.whole(given[4])
-    weighted = at(ops.Mul, gradient, unit)
-    of_scale, of_offset = (e.call(ops.ReduceSum(), each, tuple(others)) for each in (weighted, gradient))
-    inside = at(ops.Sub, gradient, along(mean(gradient)))
-    inside = at(ops.Sub, inside, at(ops.Mul, unit, along(mean(weighted))))
-    return [at(ops.Mul, inside, along(at(ops.Mul, e.whole(given[1]), scale))), of_scale, of_offset]
-
-
 REDUCTION_KINDS: Kinds = {
-    **{f"batch_norm_{form}": normalised for form in ("training", "inference", "grad")},
+
     "reduce": reduced, "reduce_window": windows_reduced, "select_and_scatter": selected_and_scattered, "sort": ordered,
     "map": mapped, "chlo.top_k": greatest,
 }  # fmt: skip

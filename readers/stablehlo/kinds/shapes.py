@@ -10,7 +10,7 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import INT32, INT64
 from mspc.mindspore_api import ops
-from mspc.readers.stablehlo.emitter import Emitter, Known, Repeated, Rows, StackedRows, attribute, integer, tensor
+from mspc.readers.stablehlo.emitter import Emitter, Known, Repeated, StackedRows, attribute, integer, tensor
 from mspc.readers.stablehlo.kinds.kind import Function, Kinds, integers
 from mspc.readers.stablehlo.module import HloOperation
 
@@ -25,8 +25,6 @@ def broadcast(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequ
         value, dims = e.transposed(value, order), tuple(dims[i] for i in order)
     if len(dims) != len(e.shape_of(value)) or any(d >= len(shape) for d in dims):
         raise MspcError(f"broadcast_in_dim: dims {dims} do not fit {e.shape_of(value)} in {shape}")
-    if isinstance(value, Rows):
-        value = e.whole(value)
     base = value.base if isinstance(value, Known) else value.value if isinstance(value, Repeated) else value
     own = base.shape if isinstance(value, Known) else e.shape_of(base)
     wide = [1] * len(shape)
@@ -198,9 +196,6 @@ def updated_part(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> S
     if sizes == shape or not all(sizes):
         return [update if sizes == shape else x]
     if all(number is not None for number in numbers):
-        if sizes[0] == 1 and sizes[1:] == shape[1:]:
-            base, known = (x.base, x.rows) if isinstance(x, Rows) else (x, {})
-            return [Rows(base, {**known, numbers[0]: update}, shape)]
         return [_put(e, x, update, [number or 0 for number in numbers], 0)]
     return [_put_anywhere(e, x, update, starts)]
 
