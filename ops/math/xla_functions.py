@@ -90,30 +90,27 @@ def gathered_shape(x: TensorType, indices: TensorType, where: Any, sizes: Sizes)
     return tuple(next(of_window) if d in offsets else next(of_batch) for d in range(rank))
 
 
+def _window_index(starts: Array, sizes: Mapping[int, int]) -> list[Array]:
+    """Return the index of the elements of windows that begin at `starts` [..., rank]. sizes: of the dimensions of a
+    window, which come last."""
+    front, index = starts.shape[:-1], list[Array]()
+    for d in range(starts.shape[-1]):
+        own = np.asarray(starts[..., d]).reshape((*front, *(1 for _ in sizes)))
+        if d in sizes:
+            own = own + np.arange(sizes[d]).reshape([sizes[d] if d == each else 1 for each in sizes])
+        index.append(own)
+    return index
+
+
 def gather(x: Array, indices: Array, where: Any, sizes: Sizes) -> Array:
     """Return windows of an array; those that would end outside begin earlier."""
     offsets, collapsed, batching, _, _, index_dim = where
     places = _places(indices, index_dim)
-    starts = _starts(where, places, x.ndim)
-    starts = np.clip(starts, 0, np.array(x.shape) - np.array(sizes))
-    kept = [d for d in range(x.ndim) if d not in (*collapsed, *batching)]
-    batch = places.ndim - 1
-    index = []
-    for d in range(x.ndim):
-        own = np.asarray(starts[..., d]).reshape((*places.shape[:-1], *(1 for _ in kept)))
-        if d in kept:
-            shape = [1] * len(kept)
-            shape[kept.index(d)] = sizes[d]
-            own = own + np.arange(sizes[d]).reshape((1,) * batch + tuple(shape))
-        index.append(own)
+    starts = np.clip(_starts(where, places, x.ndim), 0, np.array(x.shape) - np.array(sizes))
+    index = _window_index(starts, {d: sizes[d] for d in range(x.ndim) if d not in (*collapsed, *batching)})
     found = x[tuple(index)] if index else np.broadcast_to(x, places.shape[:-1])
     others = [d for d in range(found.ndim) if d not in offsets]
-    order = [0] * found.ndim
-    for k, d in enumerate(others):
-        order[d] = k
-    for k, d in enumerate(offsets):
-        order[d] = batch + k
-    return found.transpose(order)
+    return found.transpose(np.argsort([*others, *offsets]))
 
 
 _AT: Mapping[str, Any] = {
@@ -146,14 +143,7 @@ def scatter(*given: Any) -> Any:
     ends = np.array([sizes.get(d, 1) for d in range(rank)])
     inside = np.asarray(((starts >= 0) & (starts + ends <= np.array(operands[0].shape))).all(-1))
     inside = np.broadcast_to(inside.reshape((*inside.shape, *(1 for _ in kept))), moved[0].shape)
-    index: list[Array] = []
-    for d in range(rank):
-        own = np.asarray(starts[..., d]).reshape((*starts.shape[:-1], *(1 for _ in kept)))
-        if d in kept:
-            shape = [1] * len(kept)
-            shape[kept.index(d)] = sizes[d]
-            own = own + np.arange(sizes[d]).reshape((1,) * (places.ndim - 1) + tuple(shape))
-        index.append(np.broadcast_to(own, moved[0].shape)[inside])
+    index = [np.broadcast_to(own, moved[0].shape)[inside] for own in _window_index(starts, sizes)]
     found = _combined(operands, tuple(index), [each[inside] for each in moved], program)
     return found[0] if count == 1 else tuple(found)
 
@@ -218,6 +208,11 @@ def padded(x: Array, value: Array, low: Sizes, high: Sizes, inside: Sizes) -> Ar
     if x.size:
         made[tuple(slice(max(0, a), max(0, a) + n, i + 1) for n, a, i in zip(size, low, inside, strict=True))] = x
     return made[tuple(slice(max(0, -a), max(0, n - max(0, -b))) for n, a, b in zip(made.shape, low, high, strict=True))]
+
+
+def _padded_rule(x: TensorType, value: TensorType, *around: Sizes) -> str:
+    own = [-1 if any(each[d] for each in around) else d for d in range(x.rank)]
+    return shared_rule((x, value), [STRUCTURAL["pad"].types(x, value, *around)[0][1]], [own, []], own)  # type: ignore[misc]
 
 
 def window_sizes(shape: Sizes, window: Any) -> tuple[int, ...]:
@@ -385,36 +380,6 @@ def _bitcast_rule(x: TensorType, dtype: str) -> str:
                        [d if d < common else -1 for d in range(len(out))])  # fmt: skip
 
 
-def convolution(x: Array, kernel: Array, window: Any, groups: int, dtype: str) -> Array:
-    """Return a convolution [batch, features, ...] with a kernel [features, features of a group, ...]. window: sizes,
-    strides, dilations of the images and of the kernel, padding."""
-    _, strides, base, apart, pads = window
-    wide = [padded(each, np.zeros((), each.dtype), [0, 0, *low], [0, 0, *high], [0, 0, *inside]) for each, low, high,
-            inside in ((x, [a for a, _ in pads], [b for _, b in pads], [n - 1 for n in base]),)]  # fmt: skip
-    out = [(n - ((k - 1) * gap + 1)) // stride + 1 if n >= (k - 1) * gap + 1 else 0
-           for n, k, gap, stride in zip(wide[0].shape[2:], kernel.shape[2:], apart, strides, strict=True)]  # fmt: skip
-    to = np.float64 if np.dtype(x.dtype).kind in "fV" else x.dtype
-    images = wide[0].astype(to).reshape(x.shape[0], groups, -1, *wide[0].shape[2:])
-    kernels = kernel.astype(to).reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:])
-    made = np.zeros((x.shape[0], groups, kernels.shape[1], *out), to)
-    for place in itertools.product(*map(range, kernel.shape[2:])):
-        part = tuple(slice(at * gap, at * gap + (n - 1) * stride + 1 if n else at * gap, stride)
-                     for at, gap, n, stride in zip(place, apart, out, strides, strict=True))  # fmt: skip
-        made += np.einsum("bgi...,goi->bgo...", images[(slice(None),) * 3 + part], kernels[(slice(None),) * 3 + place])
-    return made.reshape(x.shape[0], kernel.shape[0], *out)
-
-
-def _convolved_types(x: TensorType, kernel: TensorType, window: Any, groups: int, dtype: str) -> ResultTypes:
-    return ((dtype_of(dtype), (x.shape[0], kernel.shape[0], *window_sizes(x.shape[2:], window))),)
-
-
-def _convolved_rule(x: TensorType, kernel: TensorType, window: Any, groups: int, dtype: str) -> str:
-    inner = [-1] * (x.rank - 2)
-    out = _convolved_types(x, kernel, window, groups, dtype)[0][1]
-    of_kernel = 1 if groups == 1 else -1
-    return shared_rule((x, kernel), [out], [[0, -1, *inner], [of_kernel, -1, *inner]], [0, of_kernel, *inner])
-
-
 def _as_first(x: TensorType, *_: Any) -> ResultTypes:
     return ((x.dtype, x.shape),)
 
@@ -441,9 +406,8 @@ STRUCTURAL: Mapping[str, LibraryRow] = {
                       lambda *given: _common(given[:-2], dtype_of(given[-2])), rule=_elementwise_rule),
     "pad": LibraryRow(padded, lambda x, value, low, high, inside: ((x.dtype, tuple(
         max(0, a + b + ((n - 1) * (i + 1) + 1 if n else 0))
-        for n, a, b, i in zip(x.shape, low, high, inside, strict=True))),)),
+        for n, a, b, i in zip(x.shape, low, high, inside, strict=True))),), rule=_padded_rule),
     "reverse": LibraryRow(np.flip, _as_first),
-    "convolution": LibraryRow(convolution, _convolved_types, rule=_convolved_rule),
 }  # fmt: skip
 """Rows of operations that are no elementwise functions, or whose results have other element types."""
 

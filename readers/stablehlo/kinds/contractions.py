@@ -132,10 +132,8 @@ def _convolved(e: Emitter, x: Any, kernel: Any, window: tuple[Any, ...], groups:
     x_type, sizes = e.type_of(x), e.shape_of(kernel)
     rank = len(sizes) - 2
     zero = e.number(0, x_type.dtype)
-    is_empty = not all((*x_type.shape, *sizes))
-    if x_type.dtype.name not in ("Float32", "Float64", "Float16", "BFloat16") or rank not in (1, 2) or is_empty:
-        settings = ((sizes[2:], strides, base, apart, pads), groups, x_type.dtype.name.lower())
-        return e.host("convolution", settings, x, kernel)
+    if not x_type.dtype.is_float or rank not in (1, 2):
+        raise MspcError(f"mspc convolves floats along one or two dimensions, not {x_type.dtype} along {rank}")
     if {*base} != {1}:
         x = padded_by(e, x, zero, (0,) * (rank + 2), (0,) * (rank + 2), (0, 0, *(n - 1 for n in base)))
     low, high = [max(0, a) for a, _ in pads], [max(0, b) for _, b in pads]

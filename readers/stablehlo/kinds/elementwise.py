@@ -11,7 +11,7 @@ import numpy as np
 from mspc.ir.types import BOOL, DType
 from mspc.mindspore_api import ops
 from mspc.ops.math.xla_elementwise import ELEMENTWISE
-from mspc.readers.stablehlo.emitter import Emitter, Known, Repeated, attribute, integer, tensor
+from mspc.readers.stablehlo.emitter import Emitter, Known, Repeated, attribute, tensor
 from mspc.readers.stablehlo.kinds.kind import Function, Kinds, word
 from mspc.readers.stablehlo.module import HloOperation
 
@@ -184,21 +184,13 @@ def unknown_numbers(e: Emitter, operation: HloOperation, given: Sequence[Any]) -
     return list(given)
 
 
-def powered(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
-    """Return powers; squares are products."""
-    if integer(given[1]) == 2 and e.type_of(given[0]).dtype.is_float and float(given[1].base.reshape(())) == 2.0:
-        shape = tensor(operation.types[0]).shape
-        return [e.spread(e.call(ops.Mul(), e.loose(given[0]), e.loose(given[0])), shape)]
-    return elementwise("power", e, operation, given)
-
-
 _OF_CHLO = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan", "next_after")
 _SPECIAL = frozenset(("compare", "convert", "select", "clamp", "reduce_precision", "bitcast_convert", "next_after",
-                      "shift_left", "shift_right_logical", "shift_right_arithmetic", "power"))  # fmt: skip
+                      "shift_left", "shift_right_logical", "shift_right_arithmetic"))  # fmt: skip
 ELEMENTWISE_KINDS: Kinds = {
     **{name: partial(elementwise, name) for name in ELEMENTWISE if name not in _SPECIAL and name not in _OF_CHLO[:-2]},
     **{name: partial(shifted, name) for name in ("shift_left", "shift_right_logical", "shift_right_arithmetic")},
-    "compare": compared, "select": selected, "clamp": clamped, "convert": converted, "power": powered,
+    "compare": compared, "select": selected, "clamp": clamped, "convert": converted,
     "reduce_precision": less_precise, "bitcast_convert": same_bits, "optimization_barrier": unknown_numbers,
     **{f"chlo.{name}": partial(elementwise, name) for name in _OF_CHLO},
     "chlo.erf": mspc_operator(ops.Erf), "chlo.erfc": mspc_operator(ops.Erfc), "chlo.erf_inv": mspc_operator(ops.Erfinv),

@@ -15,7 +15,7 @@ from mspc.readers.stablehlo.emitter import Emitter, Known, tensor
 from mspc.readers.stablehlo.kinds.elementwise import emitted
 from mspc.readers.stablehlo.kinds.kind import Kinds, integers, integers_in
 from mspc.readers.stablehlo.kinds.programs import program_of
-from mspc.readers.stablehlo.kinds.shapes import in_parts, known_numbers
+from mspc.readers.stablehlo.kinds.shapes import known_numbers
 from mspc.readers.stablehlo.module import HloOperation, Words
 
 _GATHER = ("offset_dims", "collapsed_slice_dims", "operand_batching_dims", "start_indices_batching_dims",
@@ -61,11 +61,15 @@ def gathered(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Seque
     shape = e.shape_of(x)
     is_row = len(index_map) == 1 and (collapsed == index_map or sizes[index_map[0]] == 1)
     is_row = is_row and all(sizes[d] == n for d, n in enumerate(shape) if d not in (*index_map, *batching))
-    if is_row and all((*type.shape, *shape)):
+    if is_row and all((*type.shape, *shape)) and not e.type_of(x).dtype.is_complex:
         dim = index_map[0]
         rank = len(e.shape_of(indices)) - (index_dim < len(e.shape_of(indices)))
-        if not batching:
-            return [_rows(e, x, _indices(e, indices, index_dim), dim, offsets, type.shape, rank, collapsed)]
+        labels = [*(k for k in range(dim)), *["index"] * rank, *(k for k in range(dim + 1, len(shape)))]
+        window = iter(k for k in range(len(shape)) if k not in (*collapsed, *batching))
+        own = [next(window) if d in offsets else "index" for d in range(type.rank)]
+        if not batching and [k for k in own if k != dim] == labels:
+            places = _bounded(e, _indices(e, indices, index_dim), shape[dim] - 1)
+            return [e.reshaped(e.call(ops.Gather(), e.whole(x), e.whole(places), dim), type.shape)]
         is_last = (*batching, dim) == tuple(range(len(shape))) and not offsets and indices_batching == batching
         if is_last:
             places = _bounded(e, _indices(e, indices, index_dim), shape[dim] - 1)
@@ -73,27 +77,6 @@ def gathered(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Seque
             flat = e.reshaped(places, (*shape[:dim], count))
             return [e.reshaped(e.call(ops.GatherD(), e.whole(x), dim, e.whole(flat)), type.shape)]
     return [e.host("gather", (where, sizes), x, indices)]
-
-
-def _rows(
-    e: Emitter, x: Any, indices: Any, dim: int, offsets: Sequence[int], shape: tuple[int, ...], rank: int,
-    collapsed: Sequence[int],
-) -> Any:  # fmt: skip
-    """Return the rows of a table along a dimension, in the order of dimensions of a gather's result."""
-    found = e.call(ops.Gather(), e.whole(x), e.whole(_bounded(e, indices, e.shape_of(x)[dim] - 1)), dim)
-    batch = [d for d in range(len(shape)) if d not in offsets]
-    # The result has the dimensions before `dim`, those of the indices, and those after it.
-    own = len(e.shape_of(x))
-    kept = [d for d in range(own) if d not in collapsed]
-    places = {d: (d if d < dim else d - 1 + rank) for d in range(own) if d != dim}
-    order = [0] * (len(batch) + sum(d != dim for d in kept))
-    targets = [d for d in offsets] if dim not in kept else [o for o, k in zip(offsets, kept, strict=True) if k != dim]
-    ranked = {d: k for k, d in enumerate(sorted([*batch, *targets]))}
-    for k, d in enumerate(batch):
-        order[ranked[d]] = dim + k
-    for d, k in zip(targets, [k for k in kept if k != dim], strict=True):
-        order[ranked[d]] = places[k]
-    return e.reshaped(e.transposed(found, order), shape)
 
 
 def scattered(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
@@ -147,4 +130,4 @@ def _sum(e: Emitter, x: Any, found: Any, shape: tuple[int, ...]) -> Any:
     return emitted("add", e, (x, found), shape)
 
 
-INDEXING_KINDS: Kinds = {"gather": in_parts(gathered), "dynamic_gather": in_parts(gathered), "scatter": scattered}
+INDEXING_KINDS: Kinds = {"gather": gathered, "dynamic_gather": gathered, "scatter": scattered}

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import INT32
 from mspc.mindspore_api import ops
 from mspc.ops.math.xla_elementwise import Program
 from mspc.ops.math.xla_functions import single_operation
@@ -56,8 +55,6 @@ def reduced(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequen
         if native is not None and type.dtype.kind in kinds and len(operands) == 1:
             found = e.call(native(), e.whole(operands[0]), dims) if dims else operands[0]
             return [found if _changes_nothing(inits[0], name, nothing) else emitted(name, e, (found, inits[0]), shape)]
-        if len(operands) == 2 and len(dims) == 1 and (found := _extremum(e, operands, inits, dims[0], program)):
-            return found
     return _several(e.host("reduce", (tuple(dims), program), *operands, *inits), operation)
 
 
@@ -77,31 +74,6 @@ def _changes_nothing(init: Any, name: str, nothing: Any) -> bool:
         ends = np.iinfo(value.dtype)
         return bool(value == (ends.min if name == "maximum" else ends.max))
     return bool(value == (-np.inf if name == "maximum" else np.inf))
-
-
-def _extremum(e: Emitter, operands: Sequence[Any], inits: Sequence[Any], dim: int, program: Program) -> Any:
-    """Return the greatest or least elements and their places, if a region of values and places selects them; None for
-    other regions. JAX compares values, then NaN with itself, then places."""
-    values, places = operands
-    instructions, results = program
-    orders = [settings[0] for name, _, settings in instructions if name == "compare"]
-    names = {name for name, _, _ in instructions}
-    is_usual = names == {"compare", "or", "and", "select"} and len(results) == 2 and len(instructions) <= 9
-    dtype = e.type_of(values).dtype
-    if not is_usual or orders[:1] not in (["GT"], ["LT"]) or not isinstance(places, Known) or dtype.kind not in "iuf":
-        return None
-    if places.base.shape != tuple(n if d == dim else 1 for d, n in enumerate(places.shape)) or (
-        (places.base.reshape(-1) != np.arange(places.shape[dim])).any()
-    ):
-        return None
-    name = "maximum" if orders[0] == "GT" else "minimum"
-    if not _changes_nothing(inits[0], name, None):
-        return None
-    greatest, reduce = (ops.Argmax, ops.ReduceMax) if name == "maximum" else (ops.Argmin, ops.ReduceMin)
-    found = e.call(greatest(axis=dim, output_type=INT32), e.whole(values))
-    place = e.type_of(operands[1]).dtype
-    found = found if e.type_of(found).dtype == place else e.call(ops.Cast(), found, place)
-    return [e.call(reduce(), e.whole(values), (dim,)), found]
 
 
 def window_of(operation: HloOperation, rank: int) -> tuple[Any, ...]:

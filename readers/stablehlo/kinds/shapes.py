@@ -11,7 +11,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import INT32, INT64
 from mspc.mindspore_api import ops
 from mspc.readers.stablehlo.emitter import Emitter, Known, Repeated, StackedRows, attribute, integer, tensor
-from mspc.readers.stablehlo.kinds.kind import Function, Kinds, integers
+from mspc.readers.stablehlo.kinds.kind import Kinds, integers
 from mspc.readers.stablehlo.module import HloOperation
 
 
@@ -76,55 +76,11 @@ def padded_by(
     e: Emitter, x: Any, value: Any, low: Sequence[int], high: Sequence[int], inside: Sequence[int]
 ) -> Any:  # fmt: skip
     """Return a tensor with elements `value` around and between its own; negative numbers take elements away."""
-    shape = e.shape_of(x)
-    if not all(shape):
-        return e.host("pad", (tuple(low), tuple(high), tuple(inside)), x, value)
-    for d, gap in enumerate(inside):
-        if gap and shape[d] > 1:
-            x = _between(e, x, value, d, gap)
-            shape = e.shape_of(x)
-    around = [(max(0, a), max(0, b)) for a, b in zip(low, high, strict=True)]
-    for d, pair in enumerate(around):
-        x = _around(e, x, value, d, pair)
-    shape = e.shape_of(x)
-    begin = [max(0, -a) for a in low]
-    end = [n - max(0, -b) for n, b in zip(shape, high, strict=True)]
-    return e.part(x, begin, end)
-
-
-def _around(e: Emitter, x: Any, value: Any, d: int, pair: tuple[int, int]) -> Any:
-    """Return a tensor with elements before and after it along a dimension."""
-    shape = e.shape_of(x)
-    if pair == (0, 0):
-        return x
-    is_zero = isinstance(value, Known) and not value.base.reshape(()) and e.type_of(x).dtype.kind in "iuf"
-    if is_zero:
-        return e.call(ops.Pad(tuple(pair if k == d else (0, 0) for k in range(len(shape)))), e.whole(x))
-    parts = []
-    for n, before in ((pair[0], True), (pair[1], False)):
-        if n:
-            parts.append((before, e.whole(_filled(e, value, (*shape[:d], n, *shape[d + 1 :])))))
-    ahead = [part for before, part in parts if before]
-    behind = [part for before, part in parts if not before]
-    return e.call(ops.Concat(d), (*ahead, e.whole(x), *behind))
-
-
-def _filled(e: Emitter, value: Any, shape: tuple[int, ...]) -> Any:
-    """Return a tensor that repeats a number."""
-    ones = (1,) * len(shape)
-    if isinstance(value, Known):
-        return Known(value.base.reshape(ones), shape)
-    return Repeated(e.reshaped(value, ones), shape)
-
-
-def _between(e: Emitter, x: Any, value: Any, d: int, gap: int) -> Any:
-    """Return a tensor with `gap` elements between its own along a dimension."""
-    shape = e.shape_of(x)
-    wide = e.reshaped(x, (*shape[: d + 1], 1, *shape[d + 1 :]))
-    wide = _around(e, wide, value, d + 1, (0, gap))
-    flat = e.reshaped(wide, (*shape[:d], shape[d] * (gap + 1), *shape[d + 1 :]))
-    own = e.shape_of(flat)
-    return e.part(flat, (0,) * len(own), [n - (gap if k == d else 0) for k, n in enumerate(own)])
+    pairs = tuple(zip(low, high, strict=True))
+    is_zero = isinstance(value, Known) and not value.base.any() and e.type_of(x).dtype.kind in "iuf"
+    if {*inside} <= {0} and is_zero and all(e.shape_of(x)) and min((*low, *high, 0)) == 0:
+        return e.call(ops.Pad(pairs), e.whole(x)) if any((*low, *high)) else x
+    return e.host("pad", (tuple(low), tuple(high), tuple(inside)), x, value)
 
 
 def counted(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
@@ -192,30 +148,9 @@ def updated_part(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> S
         return [StackedRows(x.type, update)]
     shape, sizes = e.shape_of(x), e.shape_of(update)
     starts = [clipped(e, start, n - size) for start, n, size in zip(starts, shape, sizes, strict=True)]
-    numbers = [integer(start) for start in starts]
     if sizes == shape or not all(sizes):
         return [update if sizes == shape else x]
-    if all(number is not None for number in numbers):
-        return [_put(e, x, update, [number or 0 for number in numbers], 0)]
     return [_put_anywhere(e, x, update, starts)]
-
-
-def _put(e: Emitter, x: Any, update: Any, starts: Sequence[int], d: int) -> Any:
-    """Return a tensor with a slice replaced, dimension by dimension."""
-    shape, sizes = e.shape_of(x), e.shape_of(update)
-    while d < len(shape) and sizes[d] == shape[d]:
-        d += 1
-    if d == len(shape):
-        return update
-    begin, end = starts[d], starts[d] + sizes[d]
-    zeros = (0,) * len(shape)
-
-    def along(a: int, b: int) -> Any:
-        return e.part(x, (*zeros[:d], a, *zeros[d + 1 :]), (*shape[:d], b, *shape[d + 1 :]))
-
-    middle = _put(e, along(begin, end), update, starts, d + 1)
-    parts = [part for part, n in ((along(0, begin), begin), (middle, 1), (along(end, shape[d]), shape[d] - end)) if n]
-    return middle if len(parts) == 1 else e.call(ops.Concat(d), tuple(map(e.whole, parts)))
 
 
 def _put_anywhere(e: Emitter, x: Any, update: Any, starts: Sequence[Any]) -> Any:
@@ -272,26 +207,10 @@ def repeated_ahead(e: Emitter, operation: HloOperation, given: Sequence[Any]) ->
     return broadcast(e, operation, given)
 
 
-def in_parts(kind: Function) -> Function:
-    """Return a kind that moves the real and the imaginary parts of complex numbers one by one."""
-
-    def run(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
-        if not e.type_of(given[0]).dtype.is_complex:
-            return kind(e, operation, given)
-        moved = [
-            kind(e, operation, [
-                e.call(part(), e.whole(each)) if e.type_of(each).dtype.is_complex else each for each in given])
-            for part in (ops.Real, ops.Imag)
-        ]  # fmt: skip
-        return [e.call(ops.Complex(), *map(e.whole, pair)) for pair in zip(*moved, strict=True)]
-
-    return run
-
-
 SHAPE_KINDS: Kinds = {
     "broadcast_in_dim": broadcast, "reshape": reshaped, "transpose": transposed, "slice": sliced,
     "concatenate": concatenated, "pad": padded, "iota": counted, "reverse": reversed_along,
-    "dynamic_slice": in_parts(dynamic_part), "dynamic_update_slice": in_parts(updated_part),
+    "dynamic_slice": dynamic_part, "dynamic_update_slice": updated_part,
     "get_dimension_size": dimension_size, "broadcast": repeated_ahead, "dynamic_reshape": reshaped,
     "dynamic_broadcast_in_dim": broadcast, "dynamic_iota": counted, "dynamic_pad": repadded,
     "real_dynamic_slice": resliced,
