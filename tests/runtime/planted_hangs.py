@@ -3,7 +3,7 @@
 `python -m tests.runtime.planted_hangs --count 300` draws jobs, simulates them until all ranks have ended or wait, cuts
 the records as PyTorch's ring buffer does, and counts how often `explain` names the culprit and its line, with and
 without the program. `--real N` runs N of the jobs with gloo as well. Collectives block; NCCL's calls are issued ahead
-of the device until the end of a step; gloo records no messages, groups or states, as PyTorch 2.13 does.
+of the device; gloo records no messages, groups or states, as PyTorch 2.13 does.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ FAULTS = ("left out", "doubled", "swapped", "other size", "other group", "except
 LINE_FAULTS = FAULTS[:5]
 FILE = "train.py"
 SECOND = 1_000_000_000
+MOST_AHEAD = 24
+"""Exclusive upper bound of the calls that NCCL's hosts issue ahead."""
 BEGIN = 1_796_000_000 * SECOND
 
 
@@ -216,11 +218,13 @@ class Simulation:
         return True
 
     def _issue_ahead(self, rank: int) -> None:
-        """Issue the calls up to the end of the step, for which the host waits for the device."""
+        """Issue the calls up to the end of the step, for which the host waits for the device, or until the queue of the
+        device is full: it holds about a thousand kernels."""
         if self.waits[rank] is None:
             return
+        most = len(self.issued[rank]) + self.draw.randrange(MOST_AHEAD)
         moment, last = self.clocks[rank], self.issued[rank][-1][0]
-        while self.programs[rank] and last.line != 66:
+        while self.programs[rank] and last.line != 66 and len(self.issued[rank]) < most:
             last = self.programs[rank].popleft()
             moment += 1000
             self._issue(rank, last, moment)
