@@ -81,7 +81,7 @@ def _print(found: Hang, records: Sequence[Record]) -> None:
             print_line(f"  rank {each.rank} is {note}")
     if found.wrong_from is not None:
         step = f"from step {found.step} on" if found.step > 0 else "from then on"
-        print_line(f"numbers are wrong {step}: {_shown(found.wrong_from)} met another collective of its group")
+        print_line(f"numbers can be wrong {step}: {_shown(found.wrong_from)} met another collective of its group")
     if found.late:
         print_line("slow ranks, and how long others waited for them: " + ", ".join(
             f"rank {rank} {delay / 1e9:.1f} s" for rank, delay in found.late[:MOST_WAITS]

@@ -43,8 +43,8 @@ class BlockedRank(NamedTuple):
 class Hang(NamedTuple):
     """explanations: the most probable first, none if the records show no fault. waits: who waits for whom. missing:
     ranks without a record. late: slow ranks and how long others have waited for them, in nanoseconds. wrong_from: the
-    first call of the culprit that met another collective of the others, so that numbers are wrong from it on. step: of
-    the fault, from 1 on, 0 if it is unknown."""
+    first call of the culprit that can have met another collective of the others, from which on numbers are wrong. step:
+    of the fault, from 1 on, 0 if it is unknown."""
 
     explanations: tuple[HangCause, ...]
     waits: tuple[BlockedRank, ...]
@@ -296,13 +296,19 @@ class _State:
         return [HangCause(rank, "no record", waiting[0], certain=1 / len(self.missing)) for rank in self.missing]
 
     def met_another(self, cause: HangCause) -> RecordedCall | None:
-        """The first call of a culprit after its fault that met another collective of its group, and was over."""
+        """The first call of a culprit after its fault that is over, and can have met another collective of its group."""
         record = self.records.get(cause.rank)
         if record is None or cause.index < 0 or cause.fault not in ("left out", "doubled", "added", "swapped"):
             return None
-        group = (cause.expected if cause.fault == "left out" else cause.call) or cause.call
-        for call in record.calls[max(cause.index - record.dropped, 0) :]:
-            if group is not None and call.role == group.role and not call.is_message:
+        at, fault = max(cause.index - record.dropped, 0), cause.expected or cause.call
+        if fault is None:
+            return None
+        own = [call.group for call in record.calls[:at] if (call.kind, call.stack) == (fault.kind, fault.stack)]
+        if cause.fault == "left out":  # of equal calls in a row any can be the one
+            while at and is_repeated(record.calls[at - 1], fault._replace(group=record.calls[at - 1].group)):
+                at -= 1
+        for call in record.calls[at:]:
+            if call.group == (own[-1] if own else fault.group) and not call.is_message:
                 gone_on = self.furthest.get(call.group, 0) > call.number or self._is_complete(call)
                 return call if gone_on else None
         return None

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import pickle
 import random
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.runtime.faults.formats.plain_pickle import plain_pickle
 from mspc.runtime.faults.formats.reading import read_record_file, read_records
 from mspc.runtime.faults.records import Record
-from tests.conftest import HANG
 from tests.runtime.planted_hangs import FAULTS, as_pytorch_writes, outcome
 from tests.serving import SERVED
 
@@ -171,49 +168,6 @@ def test_culprits_of_random_jobs_are_found(with_program: bool) -> None:
 
 def test_healthy_jobs_are_silent() -> None:
     assert [answer.said for answer in (outcome(seed, "") for seed in range(10)) if not answer.is_silent] == []
-
-
-SCRIPT = """
-import datetime, os, sys, torch, torch.distributed as dist
-folder = sys.argv[1]
-
-
-def main(rank):
-    seconds = datetime.timedelta(seconds=2)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=4, timeout=seconds)
-    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    for step in range(3):
-        for number in range(3):
-            if (rank, number, step) != (2, 1, 1):
-                dist.all_reduce(torch.ones(4, 3), group=pairs[rank // 2])
-        dist.all_reduce(torch.ones(1))
-
-
-for rank in range(4):
-    if not os.fork():
-        try:
-            main(rank)
-        except RuntimeError:
-            pass
-        with open(f"{folder}/records/trace_rank_{rank}", "wb") as file:
-            file.write(torch._C._distributed_c10d._dump_fr_trace())
-        os._exit(0)
-for rank in range(4):
-    os.wait()
-"""
-
-
-def test_a_job_of_gloo_that_hangs_is_explained(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
-    script, records = tmp_path / "train.py", tmp_path / "records"
-    script.write_text(SCRIPT)
-    records.mkdir()
-    variables = {**os.environ, "TORCH_FR_BUFFER_SIZE": "100"}
-    subprocess.run([sys.executable, str(script), str(tmp_path)], env=variables, capture_output=True, timeout=HANG)
-    output = tmp_path / "found.json"
-    assert explain_records([records], 0, None, output) == 1
-    (found,) = json.loads(output.read_text())["explanations"]
-    assert (found["rank"], found["fault"], found["line"]) == (2, "left out", f"{script}:13")
 
 
 NETWORK = """
