@@ -42,7 +42,8 @@ def _alike(steps: Sequence[CapturedStep], read: Read) -> list[tuple[Graph, list[
     base = steps[0]
     graphs = [step.program.graph.nodes for step in steps]
     changed = [at for at, nodes in enumerate(zip(*graphs, strict=True)) if len({_numbers(n) for n in nodes}) > 1]
-    if not _have_results_alone(base, changed):
+    read_others = any(len({_tensors(nodes[at]) for nodes in graphs}) > 1 for at in changed)
+    if read_others or not _have_results_alone(base, changed):
         return None
     groups = [_groups(base, step) for step in steps]
     whole, results, _ = read(_marked(base, changed))
@@ -72,6 +73,12 @@ def _numbers(node: Any) -> Any:
     from mspc.readers.pytorch.captured_kinds import GROUPS
 
     return tuple((name, repr(value)) for name, value in node.arguments if name not in GROUPS)
+
+
+def _tensors(node: Any) -> tuple[str, ...]:
+    from mspc.readers.pytorch.exported_program import names_in
+
+    return tuple(name for _, value in node.arguments for name in names_in(value))
 
 
 def _groups(base: CapturedStep, step: CapturedStep) -> dict[str, str]:

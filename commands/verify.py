@@ -68,7 +68,7 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
         return
     found, many = compiled_call(target, options)
     config = many.config
-    program = _program(found.captured, many, seed, with_torch)
+    program = compared_program(found.captured, many, seed, with_torch)
     if with_torch:
         rows: list[ComparedValue] = []
         if options.imported.torch:
@@ -108,7 +108,7 @@ def compiled_call(target: str, options: CompileOptions) -> tuple[FoundCall, Comp
     return found, many
 
 
-def _program(captured: CapturedCall, many: Compiled, seed: int, inlines: bool) -> VerifiedProgram:
+def compared_program(captured: CapturedCall, many: Compiled, seed: int, inlines: bool) -> VerifiedProgram:
     """Return the programs and inputs of a launch that are compared. inlines: the reference has no loops over layers,
     through which PyTorch could not compare gradients."""
     config, fed, own = many.config, many.fed, many.config.feeds_own_rows

@@ -30,7 +30,7 @@ from mspc.readers.pytorch.exported_program import names_in
 from mspc.verify.scale.blame import ranks_in_words
 from mspc.verify.scale.precision import rounded_sums
 from mspc.verify.scale.rank_kinds import RankKind, merged
-from mspc.verify.verification import plain_network
+from mspc.verify.verification import plain_graph
 
 if TYPE_CHECKING:
     from mspc.readers.pytorch.captured import CapturedStep, DrawState, Members
@@ -199,7 +199,7 @@ def _program(step: CapturedStep, folder: Path) -> tuple[Graph, list[tuple[str, s
     captured = capture_made(make, folder, session, lambda types: "full_batch")
     config = Config(ranks=step.ranks, mode="stand_alone")
     call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
-    graph, _ = plain_network(call.traced.graph)
+    graph = plain_graph(call.traced.graph)
     graph.attrs["ranks"] = step.ranks
     for each in graph.graphs():
         for node in each.nodes:

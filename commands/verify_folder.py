@@ -33,7 +33,15 @@ from mspc.verify.made_inputs import made_inputs
 from mspc.verify.pytorch.against import against_torch
 from mspc.verify.same_values import MARK, FirstOperator
 from mspc.verify.scale.rank_kinds import RankKind, merged
-from mspc.verify.verification import STEPS, PlainNetwork, Verified, VerifiedProgram, plain_network, verified
+from mspc.verify.verification import (
+    STEPS,
+    PlainNetwork,
+    Verified,
+    VerifiedProgram,
+    plain_graph,
+    plain_network,
+    verified,
+)
 
 if TYPE_CHECKING:
     from mspc.verify.scale.proof import ScaleProof
@@ -357,7 +365,7 @@ def of_program(program: Program, graphs: Sequence[Graph], edited: Sequence[str])
     network = read_network(program.network, str(program.folder / PROGRAM))
     mean = bool(network.attrs.get("gradients_mean"))
     held = ranks_together(program, network)
-    one, _ = plain_network(network)
+    one = plain_graph(network)
     own = None
     rows = Config(ranks=program.ranks, mode=program.mode).feeds_own_rows
     check_fit(program, one, graphs, fed_layouts(program) if rows else ())

@@ -19,7 +19,7 @@ from mspc.passes.lib.choices import release_constraints
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.data import local_slice
 from mspc.verify.difference import ComparedValue
-from mspc.verify.finite_differences import Directions, Doubled, directions, requests
+from mspc.verify.finite_differences import Directions, Doubled, GradientQuery, directions, requests
 from mspc.verify.global_batch import (
     BatchComparison,
     GlobalBatchNetwork,
@@ -56,6 +56,17 @@ def plain_network(graph: Graph) -> tuple[Graph, Doubled]:
     Args:
         graph: of the front end; it is changed.
     """
+    graph, asked = _differentiated(graph)
+    doubled = Doubled.of(graph, asked)
+    return _named(graph), doubled
+
+
+def plain_graph(graph: Graph) -> Graph:
+    """Return the reference alone; see `plain_network`."""
+    return _named(_differentiated(graph)[0])
+
+
+def _differentiated(graph: Graph) -> tuple[Graph, list[GradientQuery]]:
     graph.attrs = {"mode": "stand_alone", "ranks": 1}
     for parameter in graph.parameters:
         parameter.layout = parameter.global_type = None
@@ -70,11 +81,14 @@ def plain_network(graph: Graph) -> tuple[Graph, Doubled]:
     asked = requests(graph)
     graph, _ = manager.apply(grad, graph)
     release_constraints(graph)
-    doubled = Doubled.of(graph, asked)
+    return graph, asked
+
+
+def _named(graph: Graph) -> Graph:
     name_gradients(graph)
     _read_elements(graph)
     _drop_dead(graph)
-    return graph, doubled
+    return graph
 
 
 def _read_elements(graph: Graph) -> None:

@@ -19,7 +19,7 @@ RANKS = "ranks.json"
 """The file of a captured folder that lists kinds of ranks; absent if every rank has a file."""
 GROUPS = ("group_name", "process_group", "pg_name")
 """Arguments that name a group."""
-SPLITS = ("aten.split.Tensor", "aten.split_with_sizes.default")
+SPLITS = ("aten.chunk.default", "aten.split.Tensor", "aten.split_with_sizes.default")
 Place = tuple[Any, ...]
 """Keys and numbers that lead to a value in JSON."""
 Slopes = Mapping[Place, int]

@@ -428,7 +428,7 @@ LIBRARIES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 def frames_of(node: ExportedNode) -> Frames:
     """The lines of the module that lead to a node, the innermost first, without those of PyTorch."""
     files = [(frame, shown_file(frame.file)) for frame in node.frames]
-    return tuple([replace(frame, file=file) for frame, file in files if file])
+    return tuple([frame if file == frame.file else replace(frame, file=file) for frame, file in files if file])
 
 
 @cache

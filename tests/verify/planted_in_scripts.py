@@ -22,7 +22,7 @@ from typing import Any
 from mspc.commands.compile import CompileOptions
 from mspc.commands.options import import_options
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify import _program, compiled_call, of_call
+from mspc.commands.verify import compared_program, compiled_call, of_call
 from mspc.commands.verify_folder import give_layouts, located
 from mspc.compiler.rank_graphs import copied
 from mspc.ir.diagnostics import ExecutionError, MspcError
@@ -66,7 +66,7 @@ class Script:
             options = replace(options, imported=imported)
         self.name = name
         found, many = compiled_call(str(target), options)
-        self.base = _program(found.captured, many, 0, inlines=False)
+        self.base = compared_program(found.captured, many, 0, inlines=False)
         self.given = of_call(found.captured, many)
         self.many = many.graph
         self.own = self.given.own is not None

@@ -23,11 +23,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.ops.collective.one_rank import OneRank
-from mspc.ops.control.structural import StopGradient
 from mspc.ops.math.arithmetic import Add, Div, Mul
 from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import Cast
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import pieces
@@ -168,7 +166,7 @@ def _likely_parts(kind: RankKind, nodes: Sequence[Node]) -> list[Node]:
 
 
 def _moves(node: Node) -> bool:
-    return isinstance(node.op, Cast | StopGradient | Transpose) or (isinstance(node.op, Op) and node.op.reshapes)
+    return isinstance(node.op, Transpose) or (isinstance(node.op, Op) and node.op.reshapes)
 
 
 def _near(

@@ -40,7 +40,7 @@ from mspc.verify.scale.proof import ScaleProof, prove, small_program
 from mspc.verify.scale.rank_kinds import RankKind, merged
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.small_programs import Unfit
-from mspc.verify.verification import plain_network
+from mspc.verify.verification import plain_graph
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable
 from tests.verify.scale.changes_of_programs import draw, made, numbered, rank_of
 
@@ -70,7 +70,7 @@ class Plan:
         self.texts = [self.program.text(rank) for rank in range(ranks)]
         network = read_network(self.program.network, PROGRAM)
         self.held = ranks_together(self.program, network)
-        self.one, _ = plain_network(network)
+        self.one = plain_graph(network)
         arrays = load_slices(self.program, self.one, 0)
         self.values = [StoredFirstValue(name, partial(arrays.get, name)) for name, array in arrays.items()]
 
