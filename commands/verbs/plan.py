@@ -15,7 +15,8 @@ def plan(
         Path | None,
         typer.Argument(
             metavar="CONFIG", show_default=False,
-            help="Megatron-LM's model_config.yaml, a row of Megatron-Bridge, torchtitan's TOML, MaxText's YAML, "
+            help="Megatron-LM's model_config.yaml, a row of Megatron-Bridge, torchtitan's TOML or "
+            "config_registry.py:NAME, MaxText's YAML, "
             "DeepSpeed's or Hugging Face's JSON, or YAML of accelerate or mindformers.",
         ),
     ] = None,

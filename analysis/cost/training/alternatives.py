@@ -69,9 +69,12 @@ def _divides(run: TrainingRun) -> bool:
 def best(run: TrainingRun, machine: Machine, most: int) -> list[Alternative]:
     """Return the fastest alternatives that fit into the machine's memory, the fastest first; any that fits is taken if
     the machine's memory is not known."""
+    timed = [(step_time(other, machine).seconds, repr(other.recomputation), other) for other in alternatives(run)]
     found: list[Alternative] = []
-    for other in alternatives(run):
-        peak = max(stage_memory(other, stage).peak for stage in {0, other.pipeline - 1}) + CONTEXT
+    for seconds, _, other in sorted(timed, key=lambda each: each[:2]):
+        peak = max(stage_memory(other, stage).peak for stage in range(other.pipeline)) + CONTEXT
         if not machine.capacity or peak <= machine.capacity:
-            found.append(Alternative(other, step_time(other, machine).seconds, peak))
-    return sorted(found, key=lambda each: (each.seconds, each.peak, repr(each.run.recomputation)))[:most]
+            found.append(Alternative(other, seconds, peak))
+        if len(found) == most:
+            break
+    return found
