@@ -34,7 +34,10 @@ def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:
         number = first_number(str(row.get(column, "")))
         if number is not None and not (name.startswith("num-virtual") and number == 1):
             found[name] = Setting(name, number, shown=column)
-    if found[DEGREES["TP"]].value > 1:
+    tensor, stages, chunks = (
+        max(1, first_number(str(row.get(column, ""))) or 1) for column in ("TP", "PP", "VP")
+    )  # fmt: skip
+    if tensor > 1:
         found["sequence-parallel"] = Setting("sequence-parallel", True)
         found["tp-comm-overlap"] = Setting("tp-comm-overlap", True)
         found["expert-tensor-parallel-size"] = Setting("expert-tensor-parallel-size", 1)
@@ -54,8 +57,7 @@ def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:
         found["cuda-graph-impl"] = Setting("cuda-graph-impl", "transformer_engine")
     if "w/o MTP" in str(row.get("Model", "")):
         found.pop("mtp-num-layers", None)
-    parts = int(found[DEGREES["PP"]].value) * int(found[DEGREES["VP"]].value if DEGREES["VP"] in found else 1)
-    if int(found["num-layers"].value) % parts:
+    if int(found["num-layers"].value) % (stages * chunks):
         # The recipes count the embedding and the loss as layers then.
         for name in ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"):
             found[name] = Setting(name, True)

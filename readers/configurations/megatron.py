@@ -20,8 +20,10 @@ from mspc.analysis.cost.training.model_shape import (
     TrainingRun,
 )
 from mspc.analysis.cost.training.stage_memory import uneven_layers
-from mspc.readers.configurations.settings import Setting, Settings
+from mspc.readers.configurations.settings import MOST_LAYERS, Setting, Settings
 
+LONGEST = 100_000
+"""Longest layout of stages that is written out; longer ones have more layers than any model."""
 VOCABULARIES = {"gpt": 50257, "bert": 30522, "t5": 28996 + 2}
 """Rows of the vocabulary if no argument states them, before padding: GPT-2's; BERT's uncased; BERT's cased with the two
 tokens that begin and end a sentence, as the tokenizers of Megatron's tests of the three families have them."""
@@ -364,7 +366,7 @@ class _Reader:
             return [number % int(text) == 0 for number in range(count)]
         found: list[bool] = []
         for items, times in re.findall(r"\[([01,]*)\](?:\*(\d+))?", text):
-            found += [item == "1" for item in items.split(",") if item] * int(times or 1)
+            found += [item == "1" for item in items.split(",") if item] * min(int(times or 1), MOST_LAYERS)
         if len(found) != count:
             self.found.mistake("moe-layer-freq", f"names {len(found)} layers of {count}", f"it has {count} entries")
             return [True] * count
@@ -396,7 +398,8 @@ class _Reader:
 def expanded_layout(text: str) -> str:
     """Return a layout without repetitions: `(tt|)*2` and `t*3` are written out."""
     text = text.replace(" ", "").replace(",", "")
-    while (found := re.search(r"\(([^()]*)\)\*(\d+)|([A-Za-z|])\*(\d+)", text)) is not None:
+    repeated = re.compile(r"\(([^()]*)\)\*(\d+)|([A-Za-z|])\*(\d+)")
+    while len(text) < LONGEST and (found := repeated.search(text)) is not None:
         part, times = (found[1], found[2]) if found[2] else (found[3], found[4])
-        text = text[: found.start()] + part * min(int(times), 4096) + text[found.end() :]
+        text = text[: found.start()] + part * min(int(times), 1 + LONGEST // len(part or " ")) + text[found.end() :]
     return text

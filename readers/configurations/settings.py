@@ -11,6 +11,8 @@ from mspc.ir.late_dataclass import dataclass
 
 MOST = 10**9
 """Largest size that a setting may have. Larger ones are slips of the finger."""
+MOST_LAYERS = 10_000
+"""Most layers of a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ class Values:
         value = self.value(path)
         if value in (None, "auto", -1, 0) and value is not False:
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.wrong(path, f"is {value!r}; it is an integer of at least 1")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+            raise self.wrong(path, f"is {value!r}; it is an integer between 1 and {MOST:,}")
         return value
 
     def wrong(self, path: str, problem: str) -> MspcError:
@@ -99,7 +101,7 @@ class Settings:
     def check(self) -> None:
         """Raise MspcError with all mistakes, if there are any."""
         if self.mistakes:
-            (line, first), *rest = sorted(self.mistakes)
+            (line, first), *rest = sorted(set(self.mistakes))
             notes = [f"{self.file}:{line}: {text}" if line else text for line, text in rest]
             raise error_at(self.file, line, first, notes)
 
@@ -134,7 +136,7 @@ class Settings:
         return text in ("true", "1", "yes")
 
     def count(self, name: str, default: int = 0, least: int = 1) -> int:
-        """Return an integer of at least `least`."""
+        """Return an integer of at least `least`, and at most `MOST`, or `MOST_LAYERS` if it is a number of layers."""
         value = self.raw(name)
         if value is None:
             return default
@@ -143,8 +145,9 @@ class Settings:
         except ValueError:
             self.mistake(name, f"is {value!r}", f"it is an integer of at least {least}")
             return default
-        if not least <= number <= MOST:
-            self.mistake(name, f"is {number:,}", f"it is between {least} and {MOST:,}")
+        most = MOST_LAYERS if name.endswith("num-layers") else MOST
+        if not least <= number <= most:
+            self.mistake(name, f"is {number:,}", f"it is between {least} and {most:,}")
             return default
         return number
 
