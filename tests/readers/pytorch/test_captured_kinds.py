@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from mspc.ir.diagnostics import MspcError
-from mspc.readers.pytorch.captured_kinds import RANKS, coordinates, find_kinds, read_kinds, write_kinds
+from mspc.readers.pytorch.captured_kinds import (
+    RANKS,
+    coordinates,
+    differences,
+    find_kinds,
+    read_kinds,
+    with_slices,
+    write_kinds,
+)
 
 MESH = (4, 2, 3)
 
@@ -51,6 +59,22 @@ def test_an_axis_with_other_programs_is_divided() -> None:
     assert same(lambda rank: program(rank, stage=stages[rank // 6])) == (4, 20)
     uneven = (2, 2, 1, 0)
     assert same(lambda rank: program(rank, sizes=uneven[rank // 6]))[0] == 4  # ranks of a kind have equal sizes
+
+
+def split_of(*read: int) -> dict[str, Any]:
+    """A tensor that is split into three, of which some parts are read."""
+    parts = [[f"v{part}", "float32", [4, 2]] for part in range(1, 4)]
+    joined = {"tensors": [{"tensor": f"v{part}"} for part in read]}
+    sums = ["aten.cat.default", joined, 0, [["v4", "float32", [4, 2 * len(read)]]], 0]
+    split = ["aten.split.Tensor", {"self": {"tensor": "v0"}, "split_size": 2, "dim": 1}, 0, parts, 0]
+    return {"nodes": [split, sums], "outputs": [["loss", "", f"v{read[0]}"]]}
+
+
+def test_the_own_part_of_a_split_is_a_slice() -> None:
+    first, second = with_slices(split_of(1)), with_slices(split_of(2))
+    assert second["nodes"][0][:2] == ["aten.slice.Tensor", {"self": {"tensor": "v0"}, "dim": 1, "start": 2, "end": 4}]
+    assert dict(differences(first, second)) == {("nodes", 0, 1, "start"): 2, ("nodes", 0, 1, "end"): 2}
+    assert with_slices(split_of(1, 3)) == split_of(1, 3)
 
 
 @pytest.mark.parametrize("value", [lambda rank: (rank + 1) % 24, lambda rank: rank * rank, lambda rank: rank // 9])

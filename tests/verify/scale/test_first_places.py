@@ -19,7 +19,7 @@ from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.math.arithmetic import Add, Div, Neg
+from mspc.ops.math.arithmetic import Add, AddN, Div, Neg
 from mspc.ops.math.elementwise import Exp, Log
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.tensor.moving import Reshape
@@ -205,6 +205,34 @@ def test_a_node_that_is_moved() -> None:
         own = kind((3,), order)
         assert told(others, own) is own.graph.nodes[place]
     assert told(others, kind((3,), (3, 2, 1, 0))) is None
+
+
+def sums_of_one_line(ranks: Sequence[int], left_out: int = -1) -> RankKind:
+    """Ranks that negate several values, perhaps but one, on one line of a script."""
+    parameter = Parameter("x", TensorType(FLOAT32, (4,)))
+    builder = Builder(Graph("net"))
+    made = [builder.emit(op(), parameter) for op in (Exp, Log, Tanh)]
+    found = [value if number == left_out else builder.emit(Neg(), value) for number, value in enumerate(made)]
+    graph = Graph("net")
+    graph.parameters, graph.nodes, graph.results = [parameter], builder.nodes, [builder.emit(AddN(), *found)]
+    return RankKind(tuple(ranks), graph, mesh=(len(ranks),))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_node_is_left_out_of_several_on_one_line(number: int) -> None:
+    others = sums_of_one_line((0, 1, 2))
+    assert told(others, sums_of_one_line((3,), number)) is others.graph.nodes[3 + number]
+
+
+def test_rows_of_which_a_mask_takes_the_right_ones() -> None:
+    ranks = RankKind((0, 1), Graph("net"), mesh=(2,))
+    whole = np.arange(1.0, 9.0).reshape(1, 4, 2)
+    pieces = Pieces.of(whole, (4, 2))
+    assert pieces is not None
+    masks = np.array([[1, 0, 0, 1], [0, 1, 1, 0]])[..., None]
+    assert pieces.are_on_some_rank(whole * masks, ranks)
+    assert not pieces.are_on_some_rank(whole * np.array([[1, 0, 0, 1], [0, 1, 0, 0]])[..., None], ranks)
+    assert not pieces.are_on_some_rank(whole * np.array([[1, 1, 1, 1], [0, 1, 1, 0]])[..., None], ranks)
 
 
 def test_kinds_that_wait_for_what_is_run_otherwise() -> None:

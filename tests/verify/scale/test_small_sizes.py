@@ -18,12 +18,12 @@ from mspc.ir.types import FLOAT32, FLOAT64, INT64, TensorType
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import StopGradient
-from mspc.ops.math.arithmetic import Add, FloorMod, Less, LessEqual, Neg
+from mspc.ops.math.arithmetic import Add, FloorMod, Less, LessEqual, Neg, Sub
 from mspc.ops.math.reduce import CumSum, ReduceSum
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import load_operators
 from mspc.ops.tensor.creation import Range
-from mspc.ops.tensor.embedding import GatherGrad, UnsortedSegmentSum
+from mspc.ops.tensor.embedding import Gather, GatherGrad, UnsortedSegmentSum
 from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.parts import PadV3
 from mspc.ops.tensor.reshape import Cast, Reshape
@@ -37,6 +37,7 @@ from mspc.verify.scale.rank_kernels import run_on_all, slices_on_each
 from mspc.verify.scale.rank_kinds import RankKind, parts_of, widened
 from mspc.verify.scale.room import check_fits
 from mspc.verify.scale.small_programs import Resized
+from mspc.verify.scale.table_places import places_in_tables
 from tests.grouped import MANY, grouped
 from tests.ops.backend import BACKEND
 from tests.ops.simulate import arrays_of, operator_of, samples_of, types_of
@@ -63,6 +64,22 @@ def test_dimensions_that_constants_alone_have() -> None:
     diagonal = builder.emit(Reshape((12, 12)), builder.emit(GatherGrad(144), ones, places))
     added = builder.emit(Add(), square, diagonal)
     assert divisors(square, builder, added, ones, places) == [[1], [1]]
+
+
+@pytest.mark.parametrize(("first", "are_places"), [((0, 8), True), ((8, 8), False), ((0, 7), False)])
+def test_first_rows_of_ranks_become_smaller_with_their_table(first: tuple[int, int], are_places: bool) -> None:
+    """Numbers that are no multiples of the rows, or the same on all ranks, may be those of words."""
+    table = Parameter("table", TensorType(FLOAT32, (8, 4)))
+    words = Parameter("words", TensorType(INT64, (16,)), "input")
+    builder = Builder(Graph("net"))
+    numbers = [Constant(np.int64(number), INT64) for number in first]
+    own = builder.emit(Sub(), words, numbers[0])
+    graph = Graph("net")
+    graph.parameters, graph.nodes = [table, words], builder.nodes
+    graph.results = [builder.emit(Gather(0), table, own)]
+    constants = {id(numbers[0]): tuple(numbers)} if first[0] != first[1] else {}
+    found = [*places_in_tables(RankKind((0, 1), graph, {}, constants, (2,)))]
+    assert [each[2] for each in found] == numbers[:1] * are_places
 
 
 def of_slices(start: int, end: int) -> tuple[tuple[int, ...], ...]:
