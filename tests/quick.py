@@ -39,7 +39,7 @@ SLOW = frozenset(
     commands/test_search_recompute.py commands/test_search_rows.py commands/test_setting_places.py
     commands/test_verify_folder.py commands/test_verify_mpi.py commands/test_verify_planted.py
     commands/test_verify_global_batch.py commands/view/test_view_command.py
-    compiler/frontend/test_frontend_indices.py compiler/test_custom.py compiler/test_images_on_ranks.py
+    compiler/frontend/test_frontend_indices.py compiler/test_images_on_ranks.py
     compiler/test_own_gradients.py compiler/test_parallel_features.py compiler/test_parallel_transformer.py
     compiler/test_public_networks.py compiler/test_rank_kinds.py compiler/test_vision_networks.py
     doctor/test_reach_and_bounds.py
