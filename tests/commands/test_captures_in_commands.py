@@ -42,6 +42,7 @@ def test_collectives_have_reasons_dimensions_modules_and_lines(captures: dict[st
     }
 
 
+@pytest.mark.thorough
 def test_view_and_diff(captures: dict[str, Path], tmp_path: Path) -> None:
     done = run("view", captures["right"], "--out", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
@@ -66,6 +67,7 @@ def test_budgets_find_a_collective_that_a_change_adds(
         mspc_budget(captures["wrong"], max_collectives={"AllReduce": 4})
 
 
+@pytest.mark.thorough
 def test_facts_are_of_all_ranks(captures: dict[str, Path]) -> None:
     facts = target_facts(str(captures["right"]), CompileOptions())
     assert sorted(rank for kind in facts.kinds for rank in kind.ranks) == [0, 1, 2, 3]

@@ -136,6 +136,7 @@ def test_a_plan_is_compiled_as_it_was_found(run: Run) -> None:
     assert read_plan(Path("plan.toml")).ranks == 8
 
 
+@pytest.mark.thorough
 def test_two_searches_write_the_same(run: Run) -> None:
     """Plan, table and JSON within a limit of memory, whatever the seed of hashes and the number of threads."""
     line = ["search", "net.py", "--ranks", "8", "--memory", "60KB", "--out", "plan.toml", "--json", "plans.json"]

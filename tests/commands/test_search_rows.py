@@ -98,7 +98,7 @@ nn.TrainOneStepCell(net, nn.Adam(net.trainable_params(), 0.1))(Tensor(np.ones((2
 """
 
 
-@pytest.mark.share(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("memory", "done"),
     [

@@ -324,6 +324,7 @@ print([float(step(x, y).asnumpy()).hex() for _ in range(3)])
 """
 
 
+@pytest.mark.thorough
 def test_ranks_of_mpirun_train_as_before(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

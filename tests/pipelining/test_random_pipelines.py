@@ -18,6 +18,7 @@ def test_networks_in_stages_are_those_of_one_device(number: int, way: str) -> No
     assert outcome.kind == EQUAL, outcome.message
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", range(share_of(12)))
 def test_random_numbers_are_those_of_one_stage(number: int) -> None:
     network = DrawnNetwork(7500 + number, only=[way for way in WAYS if way != "inference"], draws=True)

@@ -62,6 +62,7 @@ def alone(source: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
     return printed
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("feed", "launch"),
     [("as the tutorial", ("--simulate",)), ("own rows", ("--simulate",)), ("own rows", ())],

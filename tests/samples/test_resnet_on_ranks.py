@@ -114,6 +114,7 @@ def compare(cut: Cut | None, ranks: int, mode: str, wide: bool) -> list[str]:
     return names
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("name", "wide"),
     [
@@ -145,6 +146,7 @@ def test_nothing_cut_by_hand(place: int, ranks: int, mode: str) -> None:
         compare(None, ranks, mode, False)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("mode", "ranks"), [("data_parallel", 3), ("auto_parallel", 4), ("semi_auto_parallel", 2)])
 def test_verify(samples: Path, tmp_path: Path, mode: str, ranks: int, capsys: pytest.CaptureFixture[str]) -> None:
     """In data parallel mode one device computes the statistics of a batch of all ranks' rows."""

@@ -108,6 +108,7 @@ def test_rows_equal_numpy() -> None:
     check(list(row_cases()))
 
 
+@pytest.mark.thorough
 def test_families_equal_numpy() -> None:
     cases = [case for case in cuda_cases.all_cases() if case.op.name in FAMILIES]
     loops = compiled(cases).loops

@@ -55,14 +55,6 @@ def test_parameters_that_fsdp_joins_are_small(tmp_path: Path) -> None:
     assert re.search(r"layers.0.up.weight and 5 more +\(64, 32\) +\(8, 8\)", done.stdout)
 
 
-def test_a_capture_is_compiled(ranks: Path, tmp_path: Path) -> None:
-    command = [*SERVED, "compile", str(ranks), "--out", str(tmp_path / "out"), "--json", "-"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
-    assert done.returncode == 0, done.stderr
-    collectives = Counter(row["operator"] for row in json.loads(done.stdout)["collectives"])
-    assert collectives == {"AllGather": 4, "AllReduce": 4, "ReduceScatter": 2}  # of FSDP, tensor parallelism, FSDP
-
-
 @pytest.mark.share(2)
 @pytest.mark.parametrize("fault", ["doubled sum", "divided twice"])
 def test_faults_are_found(fault: str, single: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:

@@ -153,6 +153,7 @@ def test_numbers_of_the_best_that_name_places(is_known: bool) -> None:
     assert (experts == {1}) is not is_known
 
 
+@pytest.mark.thorough
 def test_latent_attention_and_routed_experts() -> None:
     words = ("small", "sorted", "2", "2", "2")
     options = CompileOptions(ranks=8, loudness=Loudness(quiet=True), script_arguments=words)
