@@ -396,19 +396,23 @@ def own_gradients(torch: Any) -> Generator[dict[str, str]]:
     """Collect the calls of users' `autograd.Function`s: the line of each call, and the name of the class."""
     found: dict[str, str] = {}
     function = torch.autograd.Function
-    original = function.apply.__func__
+    own = vars(function).get("apply")  # None if it is inherited, as in PyTorch 2.14
 
     def apply(cls: Any, *args: Any, **named: Any) -> Any:
         if not cls.__module__.startswith("torch."):
             line = sys._getframe(1)
             found[f"{line.f_code.co_filename}:{line.f_lineno}"] = cls.__name__
-        return original(cls, *args, **named)
+        original = super(function, cls).apply if own is None else own.__get__(None, cls)
+        return original(*args, **named)
 
     function.apply = classmethod(apply)
     try:
         yield found
     finally:
-        function.apply = classmethod(original)
+        if own is None:
+            del function.apply
+        else:
+            function.apply = own
 
 
 def _each_its_own(torch: Any, inputs: Any) -> Any:
