@@ -296,7 +296,7 @@ class _State:
         return [HangCause(rank, "no record", waiting[0], certain=1 / len(self.missing)) for rank in self.missing]
 
     def met_another(self, cause: HangCause) -> RecordedCall | None:
-        """The first call of a culprit after its fault that is over, and can have met another collective of its group."""
+        """The first call after a fault that is over, and can have met another collective of its group."""
         record = self.records.get(cause.rank)
         if record is None or cause.index < 0 or cause.fault not in ("left out", "doubled", "added", "swapped"):
             return None
