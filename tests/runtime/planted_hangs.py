@@ -9,6 +9,7 @@ of the device; gloo records no messages, groups or states, as PyTorch 2.13 does.
 from __future__ import annotations
 
 import argparse
+import os
 import pickle
 import random
 import resource
@@ -16,16 +17,19 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mspc.runtime.faults.culprits import Hang, explain
 from mspc.runtime.faults.formats.flight_recorder import record_of
+from mspc.runtime.faults.formats.reading import read_records
 from mspc.runtime.faults.records import Record, RecordedCall
 
 FAULTS = ("left out", "doubled", "swapped", "other size", "other group", "exception", "dead", "slow")
@@ -388,6 +392,77 @@ def analyzed_by_pytorch(seed: int, fault: str) -> str:
     return "found" if f"{job.rank}" in said else "silent"
 
 
+STATEMENTS = {
+    "all_reduce": "dist.all_reduce(torch.ones(size), group=group)",
+    "all_gather_into_tensor": "dist.all_gather_into_tensor(torch.ones(size * count), torch.ones(size), group=group)",
+    "reduce_scatter_tensor": "dist.reduce_scatter_tensor(torch.ones(size), torch.ones(size * count), group=group)",
+    "broadcast": "dist.broadcast(torch.ones(size), 0, group=group)",
+    "barrier": "dist.barrier(group=group)",
+    "send": "dist.send(torch.ones(size), peer)",
+    "recv": "dist.recv(torch.ones(size), peer)",
+}
+"""A call of each kind in a script."""
+
+
+def script_of(job: Job) -> str:
+    """A script in which each call of a job is at its line."""
+    lines = ["def call(dist, torch, line, size, group, count, peer):"] + ["    pass"] * 98
+    for rank in range(job.ranks):
+        for call in job.program(rank):
+            kind = call.kind.partition(" ")[0]
+            lines[call.line - 1] = f"    if line == {call.line}: {STATEMENTS[kind]}"
+    return "\n".join(lines) + "\n"
+
+
+def run_with_gloo(job: Job, folder: Path, seconds: float = 3) -> list[Record]:
+    """Run a job with gloo in processes of its own, and return the records that its ranks have written."""
+    import torch
+    import torch.distributed as dist
+
+    script = folder / FILE
+    script.write_text(script_of(job))
+    names: dict[str, Any] = {}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    (folder / "records").mkdir()
+    children = []
+    for rank in range(job.ranks):
+        if child := os.fork():
+            children.append(child)
+            continue
+        try:
+            torch.set_num_threads(1)
+            warnings.simplefilter("ignore")
+            limit = timedelta(seconds=seconds)
+            store = f"file://{folder}/store"
+            dist.init_process_group("gloo", init_method=store, rank=rank, world_size=job.ranks, timeout=limit)
+            groups = {name: dist.new_group(list(ranks), timeout=limit) for name, ranks in job.groups.items()}
+            for i, call in enumerate(job.program(rank)):
+                if job.fault == "slow" and rank == job.rank and i >= job.at:
+                    time.sleep(1.5)
+                count = len(job.groups[call.group])
+                names["call"](dist, torch, call.line, max(call.size, 1), groups[call.group], count, call.peer)
+        except Exception:  # the others fail, too
+            pass
+        finally:
+            if (job.fault, rank) != ("dead", job.rank):
+                data = torch._C._distributed_c10d._dump_fr_trace()
+                (folder / "records" / f"trace_rank_{rank}").write_bytes(data)
+            os._exit(0)
+    for child in children:
+        os.waitpid(child, 0)
+    return read_records([folder / "records"])[0]
+
+
+def real_outcome(seed: int, fault: str) -> Outcome:
+    """The explanation of a random job that has run with gloo."""
+    draw = random.Random(f"{seed} {fault} gloo")
+    while (job := random_job(draw, fault)).ranks > 8 or job.nccl or job.steps > 6 or job.pp == job.ranks:
+        pass
+    with tempfile.TemporaryDirectory() as folder:
+        records = run_with_gloo(job, Path(folder))
+        return judged(job, records, explain(records, job.ranks))
+
+
 def as_pytorch_writes(value: Any) -> bytes:
     """A pickle with PyTorch's opcodes: texts and frames are numbered, other dictionaries and lists are not."""
     numbers: dict[Any, int] = {}
@@ -472,10 +547,17 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--pytorch", type=int, default=0, help="records that PyTorch's analyzer reads, too")
+    parser.add_argument("--real", type=int, default=0, help="jobs that run with gloo")
     parser.add_argument("--ranks", type=int, default=0, help="ranks of a large job whose records are timed")
     parser.add_argument("--without", action="store_true", help="only without the program")
     parser.add_argument("--show", action="store_true", help="print wrong answers")
     options = parser.parse_args()
+    if options.real:
+        real = [real_outcome(options.first + i, FAULTS[i % len(FAULTS)]) for i in range(options.real)]
+        for each in real:
+            answer = "right" if each.is_culprit else "wrong"
+            print(f"{each.job.fault} of {each.job.rank}, {answer}: {each.said}", flush=True)
+        return int(sum(each.is_culprit for each in real) < 0.9 * len(real))
     if options.ranks:
         return int(not measure_large_job(options.ranks))
     is_right = True
