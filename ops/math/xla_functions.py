@@ -210,9 +210,14 @@ def padded(x: Array, value: Array, low: Sizes, high: Sizes, inside: Sizes) -> Ar
     return made[tuple(slice(max(0, -a), max(0, n - max(0, -b))) for n, a, b in zip(made.shape, low, high, strict=True))]
 
 
+def _padded_types(x: TensorType, value: TensorType, low: Sizes, high: Sizes, inside: Sizes) -> ResultTypes:
+    sizes = zip(x.shape, low, high, inside, strict=True)
+    return ((x.dtype, tuple(max(0, a + b + ((n - 1) * (i + 1) + 1 if n else 0)) for n, a, b, i in sizes)),)
+
+
 def _padded_rule(x: TensorType, value: TensorType, *around: Sizes) -> str:
     own = [-1 if any(each[d] for each in around) else d for d in range(x.rank)]
-    return shared_rule((x, value), [STRUCTURAL["pad"].types(x, value, *around)[0][1]], [own, []], own)  # type: ignore[misc]
+    return shared_rule((x, value), [_padded_types(x, value, *around)[0][1]], [own, []], own)
 
 
 def window_sizes(shape: Sizes, window: Any) -> tuple[int, ...]:
@@ -404,9 +409,7 @@ STRUCTURAL: Mapping[str, LibraryRow] = {
     "is_finite": LibraryRow(ELEMENTWISE["is_finite"], lambda x: ((BOOL, x.shape),), rule=_elementwise_rule),
     "map": LibraryRow(lambda *given: run_program(given[-1], given[:-1])[0],
                       lambda *given: _common(given[:-2], dtype_of(given[-2])), rule=_elementwise_rule),
-    "pad": LibraryRow(padded, lambda x, value, low, high, inside: ((x.dtype, tuple(
-        max(0, a + b + ((n - 1) * (i + 1) + 1 if n else 0))
-        for n, a, b, i in zip(x.shape, low, high, inside, strict=True))),), rule=_padded_rule),
+    "pad": LibraryRow(padded, _padded_types, rule=_padded_rule),
     "reverse": LibraryRow(np.flip, _as_first),
 }  # fmt: skip
 """Rows of operations that are no elementwise functions, or whose results have other element types."""

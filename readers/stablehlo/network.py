@@ -146,11 +146,12 @@ def step_arguments(module: HloModule) -> list[StepArgument]:
 
 
 def argument_name(main: HloFunction, at: int, attributes: Mapping[str, Any]) -> str:
-    """Return the name of an argument: `params.layers.a` of `params['layers']['a']`."""
+    """Return the name of an argument: `params.layers.a` of `params['layers']['a']`, else that of the value."""
     text = attributes.get("jax.arg_info") or (main.origins[at].name if main.origins[at] is not None else "")
     parts = _KEY.sub(lambda m: "." + next(filter(None, m.groups()), ""), str(text)).split(".")
     name = ".".join(filter(None, (re.sub(r"\W+", "_", part).strip("_") for part in parts)))
-    return name if name and name[0].isalpha() else f"arg{at}"
+    own = main.body.arguments[at][1:]
+    return name if name[:1].isalpha() else own if own.isidentifier() else f"arg{at}"
 
 
 def moving_averages(main: HloFunction) -> frozenset[int]:
