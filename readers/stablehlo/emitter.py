@@ -175,14 +175,6 @@ class Emitter:
             return Known(np.zeros(sizes, self.type_of(value).dtype.numpy), sizes)
         return self.call(ops.StridedSlice(), self.whole(value), tuple(begin), tuple(end), step)
 
-    def cast(self, value: Any, dtype: DType) -> Any:
-        """Return exact conversions: numbers in a wider type."""
-        if self.type_of(value).dtype == dtype:
-            return value
-        if isinstance(value, Known):
-            return Known(value.base.astype(dtype.numpy), value.shape)
-        return self.spread(self.call(ops.Cast(), self.loose(value), dtype), self.shape_of(value))
-
     def number(self, value: int, dtype: DType) -> Known:
         """Return a known number of shape ()."""
         return Known(np.array(value, dtype.numpy), ())

@@ -47,6 +47,7 @@ TOKEN = re.compile(
 )
 PLACE = re.compile(r'"((?:[^"\\\n]|\\.)*+)"(?::(\d+):(\d+))?+|(\#[\w.]+)')
 """A line of a file, a name, or an alias in the text of a place; callers follow their callees."""
+TENSOR = re.compile(r"tensor<((?:(?:\d++|\?)x)*+)([^,\s]+?)(?:,.*)?>")
 RESOURCE = re.compile(r'([\w.$-]+)\s*:\s*"0x([0-9A-Fa-f]*)"')
 DEEPEST = 48
 """Brackets and regions inside of each other."""
@@ -317,12 +318,13 @@ class _TextReader:
     def tensor_type(self, token: str) -> HloType:
         if not token.startswith("tensor<"):
             return TensorType(ELEMENT_TYPES[token], ()) if token in ELEMENT_TYPES else OtherType(token)
-        *sizes, element = token[len("tensor<") : -1].replace(" ", "").split("x", _dimensions(token))
-        dtype = ELEMENT_TYPES.get(element.partition(",")[0])
+        found = TENSOR.fullmatch(token)
+        sizes = found[1].split("x")[:-1] if found else []
         shape = [number_of(size, LARGEST_SIZE) for size in sizes]
+        if found is None or any(size is None for size, text in zip(shape, sizes, strict=True) if text != "?"):
+            self.fail(f"{token!r:.60} is no type")
+        dtype = ELEMENT_TYPES.get(found[2])
         if dtype is None or None in shape or len(shape) > MOST_DIMENSIONS:
-            if any(size is None for size, text in zip(shape, sizes, strict=True) if text != "?"):
-                self.fail(f"{token!r:.60} is no type")
             return OtherType(token)
         made = TensorType(dtype, tuple(n for n in shape if n is not None))
         if is_too_large(made.shape):
@@ -378,7 +380,8 @@ class _TextReader:
             self.at += 1
             return self.typed(Dense(token)) if token != "dense" else self.fail("a constant has no elements")
         if token == "array" and self.tokens[self.at + 1] == "<":
-            return self.array()
+            self.at += 1
+            return list(self.angles(token).entries[1:])  # after the element type
         if NUMBER.fullmatch(token):
             self.at += 1
             return self.typed(self.number(token))
@@ -460,19 +463,6 @@ class _TextReader:
         before = self.attribute()
         self.expect(")")
         return name, before, self.attribute()
-
-    def array(self) -> list[Any]:
-        """Return the entries of `array<i64: 1, 2>`."""
-        self.at += 2
-        self.at += 1  # the element type
-        found: list[Any] = []
-        if self.taken(":"):
-            while self.tokens[self.at] != ">":
-                found.append(self.attribute())
-                if not self.taken(",") and self.tokens[self.at] != ">":
-                    self.fail(f"expected ',' or '>', not {self.tokens[self.at]!r:.60}")
-        self.expect(">")
-        return found
 
     def angles(self, name: str) -> Words:
         """Return the content of `<...>`: entries with and without names."""
@@ -727,16 +717,6 @@ class _TextReader:
                 region.types = region.types[::2] + region.types[1::2]
             self.block(region)
             made.regions.append(region)
-
-
-def _dimensions(token: str) -> int:
-    """Return the number of sizes in `tensor<4x8xf32>`."""
-    count = 0
-    for part in token[len("tensor<") : -1].replace(" ", "").split("x"):
-        if not part.isdigit() and part != "?":
-            break
-        count += 1
-    return count
 
 
 _ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)")

@@ -8,13 +8,12 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.readers.stablehlo.emitter import Emitter
-from mspc.readers.stablehlo.module import Dense, HloOperation, HloRegion, Symbol, Words
+from mspc.readers.stablehlo.module import Dense, HloOperation, Symbol, Words
 
 Function = Callable[[Emitter, HloOperation, Sequence[Any]], Sequence[Any]]
 """Returns the results of an operation for its operands."""
 Kinds = Mapping[str, Function]
 """Functions by the names of operations, without `stablehlo.`."""
-RegionReader = Callable[[HloRegion], Any]
 
 
 def integers(operation: HloOperation, *names: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
