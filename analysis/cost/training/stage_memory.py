@@ -15,8 +15,9 @@ WORKSPACES = 3 * 32 * MEBI
 of autograd (`getChosenWorkspaceSize` in aten/src/ATen/cuda/CUDABlas: 32 MiB from compute capability 9.0; one per handle
 and stream), and Transformer Engine's of 32 MiB (`get_cublas_workspace_size_bytes`)."""
 UNEVEN_ROUTING = 1.25
-"""Rows of the busiest rank of an expert-parallel group beside the average: the capacity that Fedus et al., "Switch
-Transformers" (2021), give experts so that few rows are dropped. Runs without balanced routing need more."""
+"""Rows of the busiest rank of an expert-parallel group, relative to the average. An assumption: the capacity factor of
+Fedus et al., "Switch Transformers" (2021). It is no measurement of routing; without it the memory of rows with experts
+was estimated too low. Runs without balanced routing need more."""
 CONTEXT = 600 * MEBI
 """CUDA context and modules of a process, outside the allocator."""
 

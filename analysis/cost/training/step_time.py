@@ -20,10 +20,12 @@ from mspc.ir.types import BFLOAT16, FLOAT32
 
 HOST_KERNEL, HOST_LOCAL, HOST_RUN, HOST_STEP = 55e-6, 38e-6, 0.8e-3, 28e-3
 """Seconds of the host for a kernel of Transformer Engine's modules and of Megatron's own, for a chunk's run on a
-micro-batch, and for a step (data, optimizer, logs). Regression by least absolute errors over the 56 rows of 8 GPUs of
-Megatron-LM's tests, whose devices wait for their hosts; equal configurations differ by up to 65 % there."""
+micro-batch, and for a step (data, optimizer, logs). Fitted by least absolute errors and random search over the 56 rows
+of 8 GPUs of Megatron-LM's tests, whose devices wait for their hosts: 11 % is the median error over these rows. Equal
+configurations differ by up to 65 % there."""
 GRAPH_SHARE = 0.5
-"""Share of the host's time that remains if CUDA graphs replay attention and router, but not experts."""
+"""Share of the host's time that remains if CUDA graphs replay attention and router, but not experts. An assumption,
+compared with 0.25 to 0.6 over published rows."""
 FORWARD_PASSES, BACKWARD_PASSES = 2, 3
 """Passes over the stored bytes of a layer: written and read forward; read, and their gradients written and read."""
 LOSS_PASSES = {"plain": 54, "native": 34, "te": 10}
@@ -177,17 +179,17 @@ def _add_layer(run: TrainingRun, machine: Machine, layer: ModelLayer, found: Cou
 
 
 ATTENTION_SHARE = 0.75
-"""Share of the rate of matmuls that fused attention reaches: FlashAttention-3 on an H100, 450 to 600 TFLOP/s forward
-and backward (Shah et al., 2024), beside matmuls at 600."""
+"""Share of the rate of matmuls that fused attention reaches. An assumption, near what Shah et al. (2024) report of
+FlashAttention-3 on an H100."""
 SCAN_SHARE = 0.2
-"""Share of the rate of matmuls that the scan of Mamba-2 reaches: matmuls of 64 to 256 rows between passes over memory
-(Dao and Gu, "Transformers are SSMs", 2024, compare it with FlashAttention-2)."""
+"""Share of the rate of matmuls that the scan of Mamba-2 reaches: matmuls of 64 to 256 rows between passes over memory.
+An assumption, set beside published rows of Mamba hybrids."""
 EIGHT_BIT_SHARE, FOUR_BIT_SHARE = 2.0, 3.2
-"""Rates of matmuls of 8 and 4 bits beside those of bfloat16: two and four times on the tensor cores (NVIDIA's data
-sheets), of four-bit ones four fifths, as their operands are also rotated and rounded at random."""
+"""Rates of matmuls of 8 and 4 bits relative to bfloat16. NVIDIA's data sheets have 2 and 4; that four-bit matmuls reach
+four fifths, because operands are also rotated and rounded at random, is an assumption."""
 GROUPED_SHARE = 0.4
-"""Rate of the grouped matmuls of experts beside those of dense layers, whose operands have more rows and columns. Over
-all published rows of models with experts on H100 (Megatron-Bridge's performance summary)."""
+"""Rate of the grouped matmuls of experts relative to those of dense layers, whose operands have more rows and columns.
+Fitted (0.35, 0.4 and 0.5 compared) over published rows of models with experts on H100 (Megatron-Bridge)."""
 CONVERTED_BYTES = 4
 """Bytes of memory traffic to convert an element of an operand to 8 bits."""
 PERMUTED_PASSES = 12
