@@ -1,4 +1,4 @@
-"""Random schedules that are right, and the same ones with one fault, for tests and `benchmarks/pipelines/faults.py`.
+"""Random schedules that are right, and the same ones with one fault, for tests and `benchmarks/pipelines/runs.py`.
 
 A right one is a random run: an action after the other is drawn from those that could be next, so that it runs to its
 end by the way it was made. Whether an exchange of two actions is a fault says a judge of its own, which sorts all

@@ -56,7 +56,6 @@ def test_start_up_hands_on_what_is_wrong(root: Path, tmp_path: Path) -> None:
     "arguments",
     [
         ["benchmarks/compile.py", "--help"],
-        ["-m", "benchmarks.pipelines.faults", "--schedules", "20"],
     ],
 )
 def test_others_begin(root: Path, arguments: list[str]) -> None:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.pipelines.runs [--count N] [--first SEED]
 
-Schedules are those of `benchmarks/pipelines/faults.py`, by their seeds: those that a network can have (chunks in
+Schedules are those of `tests/random_schedules.py`, by their seeds: those that a network can have (chunks in
 rounds, or there and back) with as many micro-batches as stages at least, of two stages or more. All of 2 and 4 stages
 run in one start of 4 ranks, all of 3 in one of 3 ranks.
 """
