@@ -213,11 +213,15 @@ def test_presets() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a: 1\n\tb: 2\n", "2: the line is indented with a tab"),
-        ("a: 1\njust words\n", "2: the line 'just words' is no `key: value`"),
-        ("a:\n  b: 1\n    c: 2\n", "3: the line is indented more"),
-        ("a: *anchor\n", "1: the line reads the anchor anchor"),
-        ("a: !!int 1\n", "1: the line has a tag"),
+        ("a: 1\n\tb: 2\n", "2: while scanning for the next token found character '\\t'"),
+        ("a: 1\njust words\n", "2: while scanning a simple key could not find expected ':'"),
+        ("a:\n  b: 1\n    c: 2\n", "3: mapping values are not allowed here"),
+        ("a: *anchor\n", "1: found undefined alias 'anchor'"),
+        ("a: !python/name:os 1\n", "1: the value has the tag !python/name:os; write it without the tag"),
+        ("- a\n", "1: the file has no mapping of settings"),
+        ("a: &a\n  b: *a\n", "1: more than 64 levels"),
+        ("a: &a [1]\n" + "".join(f"{y}: &{y} [*{x}, *{x}, *{x}, *{x}, *{x}, *{x}, *{x}, *{x}, *{x}]\n"
+         for x, y in zip("abcdefgh", "bcdefghi", strict=True)), "1: more than 64 levels or 100,000 values"),
     ],
 )
 def test_yaml_that_is_not_read_is_told_with_its_line(text: str, told: str) -> None:
