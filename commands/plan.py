@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.training.alternatives import Alternative, best
+from mspc.analysis.cost.training.alternatives import FasterRun, best
 from mspc.analysis.cost.training.model_shape import TrainingRun
 from mspc.analysis.cost.training.stage_memory import CONTEXT, StageMemory, stage_memory
 from mspc.analysis.cost.training.step_time import StepTime, matmul_rate, step_time
@@ -28,7 +28,7 @@ DEGREES = ("tensor", "pipeline", "context", "expert", "data", "expert_tensor", "
 
 
 @dataclass(frozen=True)
-class PlanRequest:
+class ConfigurationRequest:
     """Options of `mspc plan`. One of `file`, `arguments` and `preset` names the configuration."""
 
     file: Path | None = None
@@ -58,7 +58,7 @@ class Estimate:
         return max(self.stages, key=lambda stage: stage.peak)
 
 
-def plan(request: PlanRequest) -> int:
+def plan(request: ConfigurationRequest) -> int:
     """Print the estimate of a configuration; return the exit status. Raise MspcError with all mistakes in it."""
     named = [request.file, request.arguments, request.preset or None]
     if sum(each is not None for each in named) != 1:
@@ -84,7 +84,7 @@ def plan(request: PlanRequest) -> int:
     return 0
 
 
-def _read(request: PlanRequest, machine: Machine) -> Configuration:
+def _read(request: ConfigurationRequest, machine: Machine) -> Configuration:
     if request.arguments is not None:
         return read_arguments(request.arguments, request.ranks, request.sequence)
     if request.preset:
@@ -109,7 +109,7 @@ def estimate_of(found: Configuration, machine: Machine) -> Estimate:
     return Estimate(stages, time, tokens, time.operations / time.seconds / run.ranks / highest)
 
 
-def _faster(run: TrainingRun, machine: Machine, estimate: Estimate) -> list[Alternative]:
+def _faster(run: TrainingRun, machine: Machine, estimate: Estimate) -> list[FasterRun]:
     """Return the alternatives that are faster by the same estimate."""
     return [each for each in best(run, machine, MOST) if each.seconds < 0.99 * estimate.time.seconds]
 
@@ -134,7 +134,7 @@ def _uneven(run: TrainingRun) -> str:
     return "true" if not run.stages and len(run.model.layers) % (run.pipeline * run.chunks) else "false"
 
 
-def _show_faster(found: Configuration, estimate: Estimate, faster: Sequence[Alternative]) -> None:
+def _show_faster(found: Configuration, estimate: Estimate, faster: Sequence[FasterRun]) -> None:
     if not faster:
         print_line("no other degrees, micro-batches or recomputation are faster and fit")
         return

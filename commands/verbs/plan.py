@@ -34,7 +34,7 @@ def plan(
 ) -> None:
     """Estimate memory and step time of a training configuration of another program; status 2 if it cannot work, with
     every setting that is wrong and the value that works."""
-    from mspc.commands.plan import PlanRequest
+    from mspc.commands.plan import ConfigurationRequest
     from mspc.commands.plan import plan as make_plan
 
-    raise typer.Exit(make_plan(PlanRequest(config, megatron_arguments, preset, ranks, machine, sequence, json, better)))
+    raise typer.Exit(make_plan(ConfigurationRequest(config, megatron_arguments, preset, ranks, machine, sequence, json, better)))

@@ -20,7 +20,7 @@ from mspc.analysis.cost.training.model_shape import (
     TrainingRun,
 )
 from mspc.analysis.cost.training.stage_memory import uneven_layers
-from mspc.readers.configurations.settings import MOST_LAYERS, Setting, Settings
+from mspc.readers.configurations.settings import MOST_LAYERS, ConfigurationSettings, Setting
 
 LONGEST = 100_000
 """Longest layout of stages that is written out; longer ones have more layers than any model."""
@@ -61,7 +61,7 @@ def argument_settings(text: str) -> Iterator[Setting]:
         yield Setting(name[2:].replace("_", "-"), rest, number)
 
 
-def family(found: Settings) -> str:
+def family(found: ConfigurationSettings) -> str:
     """Return the family of model that the arguments describe: "t5", "bert", "hybrid" or "gpt"."""
     if "img-h" not in found and any(name in found for name in T5):
         return "t5"
@@ -75,7 +75,7 @@ def family(found: Settings) -> str:
     return "gpt"
 
 
-def read_megatron(found: Settings, ranks: int, sequence: int = 0, kind: str = "") -> TrainingRun:
+def read_megatron(found: ConfigurationSettings, ranks: int, sequence: int = 0, kind: str = "") -> TrainingRun:
     """Return the run that the arguments describe. Mistakes are recorded in `found`."""
     kind = kind or family(found)
     tensor = found.count("tensor-model-parallel-size", 1)
@@ -85,7 +85,7 @@ def read_megatron(found: Settings, ranks: int, sequence: int = 0, kind: str = ""
 class _Reader:
     """One reading of Megatron's arguments."""
 
-    def __init__(self, found: Settings, ranks: int, sequence: int, kind: str, tensor: int) -> None:
+    def __init__(self, found: ConfigurationSettings, ranks: int, sequence: int, kind: str, tensor: int) -> None:
         self.found, self.ranks, self.kind, self.tensor = found, ranks, kind, tensor
         self.hidden = found.count("hidden-size", 1024)
         self.heads = found.count("num-attention-heads", 16)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from mspc.analysis.cost.training.model_shape import AttentionShape, TrainingRun
 from mspc.ir.diagnostics import nearest
 from mspc.readers.configurations.known_arguments import IGNORED_PREFIXES, KNOWN
-from mspc.readers.configurations.settings import Settings
+from mspc.readers.configurations.settings import ConfigurationSettings
 
 HOST_RANKS = 8
 """Ranks of a host, if the number of ranks is not stated."""
@@ -28,9 +28,9 @@ NEEDS = (
     ("num-query-groups", "group-query-attention"), ("moe-ffn-hidden-size", "num-experts"),
     ("defer-embedding-wgrad-compute", "pipeline-model-parallel-size"),
 )  # fmt: skip
-"""Settings, and others without which they are refused or have no effect."""
+"""ConfigurationSettings, and others without which they are refused or have no effect."""
 SILENT = frozenset(("num-query-groups", "moe-ffn-hidden-size", "fp8-recipe"))
-"""Settings of `NEEDS` that have no effect then, and are only noted."""
+"""ConfigurationSettings of `NEEDS` that have no effect then, and are only noted."""
 EXCLUDES = (
     ("fp16", "bf16"), ("fp4-format", "fp8-format"), ("use-torch-fsdp2", "fp16"), ("train-samples", "train-iters"),
     ("train-samples", "lr-decay-iters"), ("train-iters", "lr-decay-samples"), ("num-layers", "encoder-num-layers"),
@@ -41,12 +41,12 @@ EXCLUDES = (
 """Pairs of settings that exclude each other."""
 
 
-def _is_set(found: Settings, name: str) -> bool:
+def _is_set(found: ConfigurationSettings, name: str) -> bool:
     """Return if a setting is there and neither false nor 0."""
     return name in found and found.by_name[name].value not in (False, 0, None, "0", "false", "none", "None")
 
 
-def _check_lists(found: Settings) -> None:
+def _check_lists(found: ConfigurationSettings) -> None:
     """Record the mistakes of `NEEDS` and `EXCLUDES`."""
     for name, other in NEEDS:
         if _is_set(found, name) and not _is_set(found, other):
@@ -64,7 +64,7 @@ def largest_divisor(number: int, most: int) -> int:
     return next((d for d in range(max(1, min(number, most)), 1, -1) if number % d == 0), 1)
 
 
-def check_settings(found: Settings, ranks: int | None) -> int:
+def check_settings(found: ConfigurationSettings, ranks: int | None) -> int:
     """Record mistakes in single settings and pairs of them; return the number of ranks: as stated, or the fewest whole
     hosts that the degrees divide."""
     tensor, pipeline, context = found.count(TENSOR, 1), found.count(PIPELINE, 1), found.count(CONTEXT, 1)
@@ -97,7 +97,7 @@ def check_settings(found: Settings, ranks: int | None) -> int:
     return ranks
 
 
-def _check_pairs(found: Settings, tensor: int, pipeline: int, expert: int) -> None:
+def _check_pairs(found: ConfigurationSettings, tensor: int, pipeline: int, expert: int) -> None:
     """Record settings that contradict each other."""
     _check_lists(found)
     if (PER_CHUNK in found or CHUNKS in found) and pipeline == 1:
@@ -139,7 +139,7 @@ def _check_pairs(found: Settings, tensor: int, pipeline: int, expert: int) -> No
         found.mistake("min-lr", f"is {found.raw('min-lr')}, more than lr {found.raw('lr')}", "a smaller one works")
 
 
-def _check_names(found: Settings) -> None:
+def _check_names(found: ConfigurationSettings) -> None:
     """Record settings that look like a slip of the pen for a known one, and note those that are not known."""
     unknown: list[str] = []
     for name, setting in found.by_name.items():
@@ -163,7 +163,7 @@ def _one_slip(name: str, other: str) -> bool:
     return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
 
 
-def check_run(found: Settings, run: TrainingRun) -> None:
+def check_run(found: ConfigurationSettings, run: TrainingRun) -> None:
     """Record sizes that the degrees do not divide."""
     _check_attention(found, run)
     _check_layers(found, run)
@@ -192,7 +192,7 @@ def check_run(found: Settings, run: TrainingRun) -> None:
     _check_units(found, run)
 
 
-def _check_units(found: Settings, run: TrainingRun) -> None:
+def _check_units(found: ConfigurationSettings, run: TrainingRun) -> None:
     """Record sizes that 8-bit matmuls refuse, and note those that leave tensor cores partly idle."""
     model, rows = run.model, run.tokens(run.model.sequence) // run.rows
     widths = [("hidden-size", model.hidden)]
@@ -209,7 +209,7 @@ def _check_units(found: Settings, run: TrainingRun) -> None:
                       f"{-(-model.sequence // 64) * 64} works")  # fmt: skip
 
 
-def _check_experts(found: Settings, run: TrainingRun) -> None:
+def _check_experts(found: ConfigurationSettings, run: TrainingRun) -> None:
     f = next((layer.feed for layer in run.model.layers if layer.feed is not None and layer.feed.experts), None)
     if f is None:
         return
@@ -224,7 +224,7 @@ def _check_experts(found: Settings, run: TrainingRun) -> None:
                       f"{largest_divisor(f.experts, groups)} works")  # fmt: skip
 
 
-def _check_attention(found: Settings, run: TrainingRun) -> None:
+def _check_attention(found: ConfigurationSettings, run: TrainingRun) -> None:
     mixers = [m for layer in run.model.layers for m in layer.mixers if isinstance(m, AttentionShape)]
     if not mixers:
         return
@@ -245,7 +245,7 @@ def _check_attention(found: Settings, run: TrainingRun) -> None:
                       f"{largest_divisor(run.model.hidden, a.heads)} works")  # fmt: skip
 
 
-def _check_layers(found: Settings, run: TrainingRun) -> None:
+def _check_layers(found: ConfigurationSettings, run: TrainingRun) -> None:
     count = len(run.model.layers)
     if run.stages or run.model.encoders:
         return
@@ -264,7 +264,7 @@ def _check_layers(found: Settings, run: TrainingRun) -> None:
                       f"{PIPELINE} {right} works, or {-(-count // run.pipeline) * run.pipeline} layers")  # fmt: skip
 
 
-def _check_batch(found: Settings, run: TrainingRun) -> None:
+def _check_batch(found: ConfigurationSettings, run: TrainingRun) -> None:
     least = run.micro_batch * run.data
     if run.global_batch % least and "step-batch-size-schedule" not in found:
         found.mistake("global-batch-size", f"is {run.global_batch}, no multiple of micro-batch {run.micro_batch} x "

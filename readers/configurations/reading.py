@@ -34,7 +34,7 @@ from mspc.readers.configurations.other_trainers import (
 )
 from mspc.readers.configurations.presets import preset_settings
 from mspc.readers.configurations.python_registry import registry_values
-from mspc.readers.configurations.settings import Setting, Settings
+from mspc.readers.configurations.settings import ConfigurationSettings, Setting
 from mspc.readers.configurations.text_formats import file_values
 
 LARGEST = 10 * 1024 * 1024
@@ -48,7 +48,7 @@ class Configuration:
     name: str
     family: str
     run: TrainingRun
-    settings: Settings
+    settings: ConfigurationSettings
     machine: str = ""
 
     @property
@@ -94,7 +94,7 @@ def megatron_configuration(
     name: str, found: Sequence[Setting], ranks: int | None, sequence: int, prefix: str, family: str = "Megatron-LM"
 ) -> Configuration:
     """Return the configuration of settings with Megatron's names. Raise MspcError with all mistakes."""
-    settings = Settings(name, found, prefix)
+    settings = ConfigurationSettings(name, found, prefix)
     ranks = check_settings(settings, ranks)
     run = read_megatron(settings, ranks, sequence)
     check_run(settings, run)

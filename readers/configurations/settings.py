@@ -1,4 +1,4 @@
-"""Settings of a configuration file with their lines, read by name and type, and the mistakes found in them."""
+"""ConfigurationSettings of a configuration file with their lines, read by name and type, and the mistakes found in them."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class Values:
         return error_at(self.file, self.line(path), f"{path} {problem}")
 
 
-class Settings:
-    """Settings by name. Reading one marks it as used; mistakes are collected, so that all are reported together."""
+class ConfigurationSettings:
+    """ConfigurationSettings by name. Reading one marks it as used; mistakes are collected, so that all are reported together."""
 
     def __init__(self, file: str, found: Iterable[Setting], prefix: str = "") -> None:
         self.file, self.prefix = file, prefix

@@ -19,7 +19,7 @@ MOST_STAGES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
+class FasterRun:
     """A run with its estimated step in seconds and the bytes of its worst rank, the CUDA context included."""
 
     run: TrainingRun
@@ -66,15 +66,15 @@ def _divides(run: TrainingRun) -> bool:
     return run.chunks == 1 or run.micro_batches % run.pipeline == 0
 
 
-def best(run: TrainingRun, machine: Machine, most: int) -> list[Alternative]:
+def best(run: TrainingRun, machine: Machine, most: int) -> list[FasterRun]:
     """Return the fastest alternatives that fit into the machine's memory, the fastest first; any that fits is taken if
     the machine's memory is not known."""
     timed = [(step_time(other, machine).seconds, repr(other.recomputation), other) for other in alternatives(run)]
-    found: list[Alternative] = []
+    found: list[FasterRun] = []
     for seconds, _, other in sorted(timed, key=lambda each: each[:2]):
         peak = max(stage_memory(other, stage).peak for stage in range(other.pipeline)) + CONTEXT
         if not machine.capacity or peak <= machine.capacity:
-            found.append(Alternative(other, seconds, peak))
+            found.append(FasterRun(other, seconds, peak))
         if len(found) == most:
             break
     return found
