@@ -43,6 +43,7 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
 # As ranks of MPI do that wait for others; Open MPI has them give way by itself only where they are more than the cores.
 os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+os.environ["MSPC_HANG_RECORDS"] = os.path.join(tempfile.gettempdir(), f"hang_records_of_tests_{os.getuid()}")
 
 LONG = (
     "verify/scale/", "test_docs.py", "readers/pytorch/test_operators.py", "readers/pytorch/test_capture", "verify/",

@@ -207,7 +207,9 @@ class JobWatch:
             if stuck:
                 tell(f"note: mspc explain-hang {self._records.name} compares the calls of the ranks")
         else:
-            time.sleep(0.5)  # the rank that was first is still writing its message
+            time.sleep(0.1)  # the rank that was first removes records of an earlier job
+            self._write_calls()
+            time.sleep(0.4)  # it is still writing its message
         self._leave(status)
 
     def _leave(self, status: int) -> NoReturn:

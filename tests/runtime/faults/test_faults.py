@@ -11,6 +11,9 @@ import time
 from pathlib import Path
 
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+from mspc.runtime.faults.call_log import VARIABLE
+from mspc.runtime.faults.culprits import explain
+from mspc.runtime.faults.formats.reading import read_records
 from tests.conftest import HANG, LOADED
 from tests.printed_lines import lines_until
 from tests.shares import is_taken
@@ -19,7 +22,7 @@ LIMIT = 3.0 * LOADED
 AT_NODE = "in step 3, at TotalOfRanks 'reduce'"
 
 
-def start(how: str, ranks: int = 3) -> subprocess.Popen[str]:
+def start(how: str, ranks: int = 3, records: Path | None = None) -> subprocess.Popen[str]:
     script = Path(__file__).with_name("faulty_job.py")
     command = [
         find_mpirun(),
@@ -33,6 +36,8 @@ def start(how: str, ranks: int = 3) -> subprocess.Popen[str]:
         how,
     ]
     environment = {**mpirun_environment(), "PYTHONPATH": str(Path(__file__).parents[3])}
+    if records is not None:
+        environment[VARIABLE] = str(records)
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
     )
@@ -48,10 +53,10 @@ MORE = {"exit": FAULTS["raise"], "_exit": FAULTS["kill"]}
 """They end as others do, and are tried by `--thorough`."""
 
 
-def test_a_failing_rank_ends_the_job_with_one_message() -> None:
+def test_a_failing_rank_ends_the_job_with_one_message(tmp_path: Path) -> None:
     """The jobs run at once, since they mostly wait."""
     faults = FAULTS | (MORE if is_taken(1) else {})
-    jobs = {how: start(how) for how in faults}
+    jobs = {how: start(how, records=tmp_path / how) for how in faults}
     for how, job in jobs.items():
         out, err = job.communicate(timeout=HANG)
         over = time.time()
@@ -69,6 +74,14 @@ def test_a_failing_rank_ends_the_job_with_one_message() -> None:
         if how in ("kill", "_exit", "exit 0", "alone"):
             assert "net.py:12:5" in err
             assert "    out = self.op(x)" in err
+        if how in ("kill", "exit 0"):
+            assert f"note: mspc explain-hang {how} compares the calls of the ranks" in err
+            records, _ = read_records([tmp_path / how])
+            assert [record.rank for record in records] == ([0, 2] if how == "kill" else [0, 1, 2])
+            (found,) = explain(records, 3).explanations
+            assert (found.rank, found.fault) == (1, "no record" if how == "kill" else "stopped before")
+        else:
+            assert how == "alone" or not (tmp_path / how).exists()
 
 
 def test_a_job_without_faults_ends_well() -> None:
