@@ -23,6 +23,8 @@ from mspc.runtime.program import PROGRAM, load_program
 
 MOST_WAITS = 12
 """Most rows of waiting ranks that are printed."""
+OTHERS = ("left out", "stopped before", "no record")
+"""Faults whose call is one of another rank, in a group of that rank."""
 WORDS = {
     "left out": "left out {call}",
     "doubled": "issued {call} twice",
@@ -127,7 +129,7 @@ def _planned(node: Node) -> RecordedCall:
 
 def _said(each: HangCause) -> str:
     expected = each.expected
-    is_own = each.fault not in ("left out", "stopped before", "no record")
+    is_own = each.fault not in OTHERS
     words = WORDS[each.fault].format(
         call=_shown(each.call, is_own), expected=_shown(expected, is_own=False), expected_sizes=_sizes(expected),
         expected_types=_types(expected),
@@ -173,7 +175,7 @@ def _content(found: Hang, records: int) -> dict[str, Any]:
         "explanations": [
             {
                 "rank": each.rank, "fault": each.fault, "said": _said(each), "certain": each.certain,
-                "line": each.call.place if each.call else "", "group": each.call.group if each.call else "",
+                "line": each.call.place if each.call else "", "group": each.call.group if each.call and each.fault not in OTHERS else "",
                 "collective": each.call.kind if each.call else "",
                 "number": each.call.number if each.call else 0,
                 "expected": each.expected.kind if each.expected else "",

@@ -127,6 +127,8 @@ class PlainDecoder:
                 else:
                     raise ValueError(f"opcode {code:#04x} at byte {at - 1} is not one of plain data, and is not run")
         except (KeyError, IndexError, struct.error, TypeError, AttributeError) as error:
+            if at >= len(data):
+                raise ValueError(f"cut off after {len(data)} bytes") from None
             raise ValueError(f"damaged before byte {at}: {type(error).__name__}") from None
         if not end:
             raise ValueError(f"cut off after {until} bytes")
