@@ -37,4 +37,5 @@ def plan(
     from mspc.commands.plan import ConfigurationRequest
     from mspc.commands.plan import plan as make_plan
 
-    raise typer.Exit(make_plan(ConfigurationRequest(config, megatron_arguments, preset, ranks, machine, sequence, json, better)))
+    request = ConfigurationRequest(config, megatron_arguments, preset, ranks, machine, sequence, json, better)
+    raise typer.Exit(make_plan(request))

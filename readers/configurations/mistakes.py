@@ -28,9 +28,9 @@ NEEDS = (
     ("num-query-groups", "group-query-attention"), ("moe-ffn-hidden-size", "num-experts"),
     ("defer-embedding-wgrad-compute", "pipeline-model-parallel-size"),
 )  # fmt: skip
-"""ConfigurationSettings, and others without which they are refused or have no effect."""
+"""Settings, and others without which they are refused or have no effect."""
 SILENT = frozenset(("num-query-groups", "moe-ffn-hidden-size", "fp8-recipe"))
-"""ConfigurationSettings of `NEEDS` that have no effect then, and are only noted."""
+"""Settings of `NEEDS` that have no effect then, and are only noted."""
 EXCLUDES = (
     ("fp16", "bf16"), ("fp4-format", "fp8-format"), ("use-torch-fsdp2", "fp16"), ("train-samples", "train-iters"),
     ("train-samples", "lr-decay-iters"), ("train-iters", "lr-decay-samples"), ("num-layers", "encoder-num-layers"),

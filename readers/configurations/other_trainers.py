@@ -56,7 +56,7 @@ _DENSE = (
     ("hidden-dropout", 0.0), ("attention-dropout", 0.0), ("bf16", True), ("untie-embeddings-and-output-weights", True),
     ("moe-grouped-gemm", True), ("no-create-attention-mask-in-dataloader", True),
 )  # fmt: skip
-"""ConfigurationSettings of LLaMA-like models, which these tools train unless told otherwise."""
+"""Settings of LLaMA-like models, which these tools train unless told otherwise."""
 
 
 def is_titan(found: Values) -> bool:

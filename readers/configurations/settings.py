@@ -1,4 +1,4 @@
-"""ConfigurationSettings of a configuration file with their lines, read by name and type, and the mistakes found in them."""
+"""Settings of a configuration file with their lines, read by name and type, and the mistakes found in them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Values:
 
 
 class ConfigurationSettings:
-    """ConfigurationSettings by name. Reading one marks it as used; mistakes are collected, so that all are reported together."""
+    """Settings by name. Reading one marks it as used; mistakes are collected, so that all are reported together."""
 
     def __init__(self, file: str, found: Iterable[Setting], prefix: str = "") -> None:
         self.file, self.prefix = file, prefix

@@ -114,7 +114,7 @@ def _yaml_values(file: str, text: str) -> Values:
             for number, inner in enumerate(node.value):
                 add(inner, f"{prefix}{number}", merges)
         elif path not in found or not merges:
-            if path in found:  # the last one counts, as in other readers of YAML; `ConfigurationSettings` notes both
+            if path in found:  # the last one counts, as in other readers of YAML; `Settings` notes both
                 twice.append(found[path])
             found[path] = Setting(path, value(node), line)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.plan import PlanRequest, plan
+from mspc.commands.plan import ConfigurationRequest, plan
 from mspc.ir.diagnostics import MspcError
 
 
 def test_a_preset_fits_one_screen_and_json_has_all_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plan.json"
-    assert plan(PlanRequest(preset="llama3-8b", ranks=8, machine="h100", sequence=8192, json=out)) == 0
+    assert plan(ConfigurationRequest(preset="llama3-8b", ranks=8, machine="h100", sequence=8192, json=out)) == 0
     shown = capsys.readouterr().out
     assert len(shown.splitlines()) <= 50
     assert "tokens/s a rank" in shown
@@ -33,7 +33,7 @@ def test_faster_settings_have_the_names_of_the_tool(tmp_path: Path, capsys: pyte
         '[parallelism]\ntensor_parallel_degree = 8\n[activation_checkpoint]\nmode = "full"\n'
     )
     out = tmp_path / "plan.json"
-    plan(PlanRequest(config, ranks=16, machine="h100", json=out, better=True))
+    plan(ConfigurationRequest(config, ranks=16, machine="h100", json=out, better=True))
     assert "faster settings that fit" in capsys.readouterr().out
     content = json.loads(out.read_text())
     assert content["better"]
@@ -44,6 +44,6 @@ def test_faster_settings_have_the_names_of_the_tool(tmp_path: Path, capsys: pyte
 
 def test_one_configuration_is_named(tmp_path: Path) -> None:
     with pytest.raises(MspcError, match="name one configuration"):
-        plan(PlanRequest())
+        plan(ConfigurationRequest())
     with pytest.raises(MspcError, match="no degrees fit"):
-        plan(PlanRequest(preset="llama3.1-405b", ranks=8, machine="h100"))
+        plan(ConfigurationRequest(preset="llama3.1-405b", ranks=8, machine="h100"))
