@@ -1,0 +1,186 @@
+"""Random training steps of JAX with random shardings, beside mspc on one device and on ranks, in Float64:
+
+    python -m tests.readers.stablehlo_random_steps write FOLDER --count 300     # needs JAX
+    python -m tests.readers.stablehlo_random_steps judge FOLDER [--jobs N]      # needs no JAX
+
+`write` lowers each step plainly, with its inputs and JAX's results, and once more with shardings of its arguments and
+constraints on a mesh of one to three axes. `judge` compares the plain step with JAX's results (1e-10), and the ranks of
+the sharded one with one device. It prints a line for each step that differs or is refused, and counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import io
+import random
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mspc import Tensor
+from mspc.commands.compile import CompileOptions
+from mspc.commands.verify import verify_target
+from mspc.readers.stablehlo.network import StableHloNetwork
+from mspc.readers.stablehlo.text_reader import read_module
+
+TOLERANCE = 1e-10
+MESHES = ((2,), (4,), (8,), (2, 2), (4, 2), (2, 2, 2))
+KINDS = ("dense", "attention", "norm", "gate", "convolution", "scan", "batched", "shifted", "greatest", "lookup")
+WIDTH, ROWS, BATCH = 16, 16, 8
+SHAPES = {
+    "dense": {"w": (WIDTH, 32), "v": (32, WIDTH)}, "gate": {"w": (WIDTH, 32), "v": (32, WIDTH)},
+    "attention": {"q": (WIDTH, 4, 8), "k": (WIDTH, 4, 8), "o": (4, 8, WIDTH)}, "norm": {"g": (WIDTH,)},
+    "convolution": {"c": (3, WIDTH, WIDTH)}, "scan": {"s": (3, WIDTH, WIDTH)}, "batched": {"b": (BATCH, WIDTH, WIDTH)},
+    "lookup": {"t": (WIDTH, WIDTH)}, "shifted": {}, "greatest": {},
+}  # fmt: skip
+"""Parameters of each kind of layer."""
+
+
+def layer(jax: Any, kind: str, h: Any, p: Any) -> Any:
+    """Return the result of a layer."""
+    jnp, lax = jax.numpy, jax.lax
+    if kind in ("dense", "gate"):
+        return h + (jnp.tanh if kind == "dense" else jax.nn.silu)(h @ p["w"]) @ p["v"]
+    if kind == "attention":
+        q, k = (jnp.einsum("btd,dhk->bthk", h, p[name]) for name in "qk")
+        weights = jax.nn.softmax(jnp.einsum("bthk,bshk->bhts", q, k), -1)
+        return h + jnp.einsum("bhts,bshk,hkd->btd", weights, k, p["o"])
+    if kind == "norm":
+        apart = h - h.mean(-1, keepdims=True)
+        return apart * lax.rsqrt((apart**2).mean(-1, keepdims=True) + 1e-5) * (1 + p["g"])
+    if kind == "convolution":
+        return h + lax.conv_general_dilated(h, p["c"], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
+    if kind == "scan":
+        return lax.scan(jax.checkpoint(lambda x, w: (jnp.tanh(x @ w) + x, None)), h, p["s"])[0]
+    if kind == "batched":
+        return h + jnp.einsum("btd,bde->bte", h, p["b"])
+    if kind == "shifted":
+        return jnp.roll(h, 3, 1) * 0.5 + h[:, ::-1] + jnp.cumsum(h, 1) * 0.1
+    if kind == "greatest":
+        return h + lax.top_k(h, 4)[0].sum(-1, keepdims=True)
+    return h + p["t"][jnp.argmax(h, -1)]
+
+
+def write(folder: Path, seed: int) -> None:
+    """Write the two texts of a step, and its inputs and results."""
+    jax = importlib.import_module("jax")
+    jax.config.update("jax_enable_x64", True)
+    shardings, jnp = importlib.import_module("jax.sharding"), jax.numpy
+    drawn, numbers = random.Random(seed), np.random.default_rng(seed)
+    sizes = drawn.choice(MESHES)
+    mesh = shardings.AbstractMesh(sizes, ("a", "b", "c")[: len(sizes)])
+
+    def sharded(shape: Sequence[int]) -> Any:
+        free, entries = dict(mesh.shape), []
+        for n in shape:
+            own, parts = [], 1
+            for name, size in list(free.items()):
+                if drawn.random() < 0.35 and n % (parts * size) == 0:
+                    own.append(name)
+                    parts *= free.pop(name)
+            entries.append(tuple(own) if own else None)
+        return shardings.NamedSharding(mesh, shardings.PartitionSpec(*entries))
+
+    kinds = [drawn.choice(KINDS) for _ in range(drawn.randint(2, 5))]
+    constraints = [sharded((BATCH, ROWS, WIDTH)) if drawn.random() < 0.6 else None for _ in kinds]
+    has_averages = drawn.random() < 0.5
+    weights = [{k: 0.3 * numbers.normal(size=shape) for k, shape in SHAPES[kind].items()} for kind in kinds]
+    zeros = jax.tree.map(np.zeros_like, weights)
+
+    def train(state: Any, x: Any, y: Any, constrains: bool) -> Any:
+        def loss(p: Any) -> Any:
+            h = x
+            for kind, own, constraint in zip(kinds, p, constraints, strict=True):
+                h = layer(jax, kind, h, own)
+                h = jax.lax.with_sharding_constraint(h, constraint) if constrains and constraint is not None else h
+            return jnp.mean((h - y) ** 2)
+
+        p, m, v = state
+        value, g = jax.value_and_grad(loss)(p)
+        if not has_averages:
+            return (jax.tree.map(lambda p, g: p - 0.1 * g, p, g), m, v), value
+        m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, g)
+        v = jax.tree.map(lambda v, g: 0.9 * v + 0.1 * g * g, v, g)
+        return (jax.tree.map(lambda p, m, v: p - 0.01 * m / (jnp.sqrt(v) + 1e-3), p, m, v), m, v), value
+
+    given = ((weights, zeros, zeros), *(numbers.normal(size=(BATCH, ROWS, WIDTH)) for _ in range(2)))
+    step = jax.jit(train, donate_argnums=0, keep_unused=True, static_argnums=3)
+    plain = step.lower(*given, False).as_text(debug_info=True)
+    typed = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharded(a.shape)), given)
+    own = step.trace(*typed, True).lower(lowering_platforms=("cpu",)).as_text(debug_info=True)
+    (folder / f"{seed}.mlir").write_text(plain)
+    (folder / f"{seed}_sharded.mlir").write_text(own)
+    arrays = {f"in{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(given))}
+    found = jax.tree.leaves(jax.jit(train, static_argnums=3)(*given, False))
+    np.savez(folder / f"{seed}.npz", **arrays, **{f"out{i}": np.asarray(a) for i, a in enumerate(found)})
+
+
+def beside_jax(path: Path) -> str:
+    """Return how a step on one device differs from JAX, "" if it does not."""
+    stored = np.load(path.with_suffix(".npz"))
+    network = StableHloNetwork(read_module(path))
+    inputs: list[Any] = []
+    for i, each in enumerate(network.arguments):
+        if each.target >= 0:
+            network.held[each.name].set_data(Tensor(stored[f"in{i}"]))
+        else:
+            inputs.append(Tensor(stored[f"in{i}"]))
+    loss = network(*inputs).asnumpy()
+    found = {each.target: network.held[each.name].asnumpy() for each in network.arguments if each.target >= 0}
+    for i in range(len(found) + 1):
+        right, value = stored[f"out{i}"], found.get(i, loss)
+        if np.abs(value - right).max(initial=0.0) > TOLERANCE * max(1.0, np.abs(right).max(initial=0.0)):
+            return f"result {i} differs from JAX by {np.abs(value - right).max():.3g}"
+    return ""
+
+
+def on_ranks(path: Path) -> str:
+    """Compare the ranks of the sharded step with one device. Raise MspcError if they differ."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        verify_target(str(path.with_name(f"{path.stem}_sharded.mlir")), CompileOptions(), 0)
+    return ""
+
+
+def judged(judge: Callable[[Path], str], path: Path) -> str:
+    """Return the difference that a judge finds, or its error."""
+    try:
+        return judge(path)
+    except Exception as error:  # each kind of error counts
+        return f"{type(error).__name__}: {error}"[:300]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", choices=("write", "judge"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
+    given = parser.parse_args()
+    if given.work == "write":
+        given.folder.mkdir(parents=True, exist_ok=True)
+        for seed in range(given.first, given.first + given.count):
+            write(given.folder, seed)
+        return
+    paths = sorted(path for path in given.folder.glob("*.mlir") if not path.stem.endswith("_sharded"))
+    equal = True
+    for judge, name in ((beside_jax, "one device is equal to JAX"), (on_ranks, "ranks are equal to one device")):
+        with ProcessPoolExecutor(given.jobs) as pool:  # new processes: a command leaves its own handler of calls
+            found = list(pool.map(partial(judged, judge), paths))
+        for path, reason in zip(paths, found, strict=True):
+            if reason:
+                print(f"{path.name}: {reason}")
+        print(f"{name}: {found.count('')} of {len(found)} steps")
+        equal = equal and found.count("") == len(found)
+    sys.exit(0 if equal else 1)
+
+
+if __name__ == "__main__":
+    main()
