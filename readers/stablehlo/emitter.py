@@ -1,7 +1,7 @@
 """Values of a program that is walked, and the emission of mspc's operators for them.
 
-A value is one of the front end's, or known numbers, or a tensor that repeats along some dimensions. Repeated values
-stay small until an operation needs all of their elements: mspc's elementwise operators broadcast.
+A value is one of the front end's, or known numbers, or a tensor that repeats along some dimensions. The last kind stays
+small until an operation needs all of its elements: mspc's elementwise operators broadcast.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Repeated:
+class BroadcastView:
     """A value that repeats along the dimensions in which it has size 1."""
 
     value: Any
@@ -64,7 +64,7 @@ class ProgramScope(Protocol):
         ...
 
 
-class Emitter:
+class HloEmitter:
     """Emits operators through the front end's evaluator. program: the walk, which knows values by name."""
 
     def __init__(self, evaluator: Any, program: ProgramScope) -> None:
@@ -82,7 +82,7 @@ class Emitter:
     def type_of(self, value: Any) -> TensorType:
         if isinstance(value, Known):
             return TensorType(dtype_of(value.base.dtype), value.shape)
-        if isinstance(value, Repeated):
+        if isinstance(value, BroadcastView):
             return TensorType(self.type_of(value.value).dtype, value.shape)
         if isinstance(value, StackedRows):
             return value.type
@@ -96,7 +96,7 @@ class Emitter:
 
     def whole(self, value: Any) -> Any:
         """Return a value of the front end with all elements."""
-        if isinstance(value, Repeated):
+        if isinstance(value, BroadcastView):
             found = value.value
             return found if self.shape_of(found) == value.shape else self.call(ops.BroadcastTo(value.shape), found)
         if not isinstance(value, Known):
@@ -112,7 +112,7 @@ class Emitter:
 
     def loose(self, value: Any) -> Any:
         """Return a value of the front end that broadcasts to the shape of this one."""
-        if isinstance(value, Repeated):
+        if isinstance(value, BroadcastView):
             return value.value
         if isinstance(value, Known):
             return self.constant(value.base.reshape(()) if value.base.size == 1 else value.base)
@@ -126,7 +126,7 @@ class Emitter:
         if len(own) < len(shape):
             own = (*(1,) * (len(shape) - len(own)), *own)
             value = self.call(ops.Reshape(), value, own)
-        return value if own == shape else Repeated(value, shape)
+        return value if own == shape else BroadcastView(value, shape)
 
     def reshaped(self, value: Any, shape: Sequence[int]) -> Any:
         """Return the elements in another shape."""
@@ -136,8 +136,8 @@ class Emitter:
         if isinstance(value, Known) and (value.base.size == 1 or value.base.shape == value.shape):
             base = value.base.reshape((1,) * len(shape) if value.base.size == 1 else shape)
             return Known(base, shape)
-        if isinstance(value, Repeated) and np.prod(self.shape_of(value.value)) == 1 and np.prod(shape) != 1:
-            return Repeated(self.call(ops.Reshape(), value.value, (1,) * len(shape)), shape)
+        if isinstance(value, BroadcastView) and np.prod(self.shape_of(value.value)) == 1 and np.prod(shape) != 1:
+            return BroadcastView(self.call(ops.Reshape(), value.value, (1,) * len(shape)), shape)
         return self.call(ops.Reshape(), self.whole(value), shape)
 
     def transposed(self, value: Any, order: Sequence[int]) -> Any:
@@ -147,8 +147,8 @@ class Emitter:
         shape = tuple(self.shape_of(value)[d] for d in order)
         if isinstance(value, Known):
             return Known(value.base.transpose(order), shape)
-        if isinstance(value, Repeated):
-            return Repeated(self.transposed(value.value, order), shape)
+        if isinstance(value, BroadcastView):
+            return BroadcastView(self.transposed(value.value, order), shape)
         return self.call(ops.Transpose(), self.whole(value), order)
 
     def part(self, value: Any, begin: Sequence[int], end: Sequence[int], step: Sequence[int] | None = None) -> Any:
@@ -165,12 +165,12 @@ class Emitter:
                          zip(base.shape, shape, begin, end, step, strict=True)]  # fmt: skip
                 base = base[tuple(index)]
             return Known(base, sizes)
-        if isinstance(value, Repeated):
+        if isinstance(value, BroadcastView):
             own = self.shape_of(value.value)
             ends = [(0, 1, 1) if n == 1 != m else (a, b, s) for n, m, a, b, s in
                     zip(own, shape, begin, end, step, strict=True)]  # fmt: skip
             begins, stops, steps = zip(*ends, strict=True)
-            return Repeated(self.part(value.value, begins, stops, steps), sizes)
+            return BroadcastView(self.part(value.value, begins, stops, steps), sizes)
         if not all(sizes):
             return Known(np.zeros(sizes, self.type_of(value).dtype.numpy), sizes)
         return self.call(ops.StridedSlice(), self.whole(value), tuple(begin), tuple(end), step)

@@ -13,9 +13,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, TensorType
 from mspc.mindspore_api import ops
 from mspc.readers.pytorch.evaluation import FEW, InnerGraph
-from mspc.readers.stablehlo.emitter import Emitter, Known, StackedRows, integer, tensor
+from mspc.readers.stablehlo.emitter import HloEmitter, Known, StackedRows, integer, tensor
+from mspc.readers.stablehlo.kinds.all_kinds import kind_of, name_of
 from mspc.readers.stablehlo.kinds.kind import symbol
-from mspc.readers.stablehlo.kinds.table import kind_of, name_of
 from mspc.readers.stablehlo.module import Dense, HloFunction, HloModule, HloOperation, HloRegion, constant_array
 from mspc.readers.stablehlo.shardings import layout_of
 
@@ -35,11 +35,11 @@ class CountedLoop:
     count: int
 
 
-class Walk:
+class RegionWalk:
     """The values of a region by name; those of the regions around it are read through `outer`."""
 
     def __init__(
-        self, evaluator: Any, module: HloModule, ranks: int, constants: dict[Any, Any], outer: Walk | None = None,
+        self, evaluator: Any, module: HloModule, ranks: int, constants: dict[Any, Any], outer: RegionWalk | None = None,
         depth: int = 0,
     ) -> None:  # fmt: skip
         self.evaluator, self.module, self.ranks = evaluator, module, ranks
@@ -47,7 +47,7 @@ class Walk:
         """Elements of constants, by the identities of their operations."""
         self.outer, self.depth = outer, depth
         self.values: dict[str, Any] = {}
-        self.e = Emitter(evaluator, self)
+        self.e = HloEmitter(evaluator, self)
         self.frames: Frames = () if outer is None else outer.frames
         """Lines of the call around the operations."""
 
@@ -55,7 +55,7 @@ class Walk:
 
     def lookup(self, name: str) -> Any:
         """Return a value by its name. Raise MspcError if there is none."""
-        walk: Walk | None = self
+        walk: RegionWalk | None = self
         while walk is not None:
             if name in walk.values:
                 return walk.values[name]
@@ -84,9 +84,9 @@ class Walk:
             raise MspcError(f"there is no function @{name}")
         return self.module.functions[name]
 
-    def inner(self) -> Walk:
+    def inner(self) -> RegionWalk:
         """Return the walk of a region in this one."""
-        return Walk(self.evaluator, self.module, self.ranks, self.constants, self, self.depth)
+        return RegionWalk(self.evaluator, self.module, self.ranks, self.constants, self, self.depth)
 
     # Operations.
 
@@ -165,7 +165,7 @@ class Walk:
         function = self.function(symbol(operation, name))
         if self.depth >= DEEPEST_CALLS:
             raise MspcError(f"calls are nested deeper than {DEEPEST_CALLS}; a function may call itself")
-        walk = Walk(self.evaluator, self.module, self.ranks, self.constants, None, self.depth + 1)
+        walk = RegionWalk(self.evaluator, self.module, self.ranks, self.constants, None, self.depth + 1)
         walk.frames = self.lines(operation)
         return walk.run(function.body, given)
 
@@ -293,9 +293,9 @@ class Walk:
         carried = tuple(map(self.e.whole, given))
         return list(self.e.call(ops.WhileLoop(), InnerGraph(holds), InnerGraph(turn), carried))
 
-    def inside(self, evaluator: Any) -> Walk:
+    def inside(self, evaluator: Any) -> RegionWalk:
         """Return the walk of a loop's region, whose operators another evaluator emits."""
-        walk = Walk(evaluator, self.module, self.ranks, self.constants, self, self.depth)
+        walk = RegionWalk(evaluator, self.module, self.ranks, self.constants, self, self.depth)
         return walk
 
     def scanned(self, body: HloRegion, given: Sequence[Any], loop: CountedLoop) -> Sequence[Any]:
@@ -426,7 +426,7 @@ def sharding_of(operation: HloOperation) -> Any:
 class LinearValues:
     """Integers of a region as linear functions (slope, start) of a loop's counter."""
 
-    def __init__(self, walk: Walk, known: Mapping[str, tuple[int, int]], region: HloRegion) -> None:
+    def __init__(self, walk: RegionWalk, known: Mapping[str, tuple[int, int]], region: HloRegion) -> None:
         self.walk, self.known = walk, dict(known)
         self.made = {name: each for each in region.operations for name in each.results}
 
@@ -460,6 +460,6 @@ def region_type(region: HloRegion, operation: HloOperation, at: int) -> Any:
     return region.types[region.arguments.index(name)] if name in region.arguments else None
 
 
-def run_function(walk: Walk, function: HloFunction, given: Sequence[Any]) -> list[Any]:
+def run_function(walk: RegionWalk, function: HloFunction, given: Sequence[Any]) -> list[Any]:
     """Return the results of a module's function as values of the front end."""
     return [walk.e.whole(value) for value in walk.run(function.body, given)]

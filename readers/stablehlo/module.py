@@ -62,7 +62,7 @@ class Dense:
 
 
 @dataclass(frozen=True, slots=True)
-class Symbol:
+class SymbolReference:
     """A reference to a function or a mesh by name."""
 
     name: str
@@ -78,7 +78,7 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class HloOrigin:
     """The place from which a framework says that an operation comes. frames: source lines, the innermost first. name:
     that of a parameter, or the path of scopes and the operator; "" if there is none."""
 

@@ -16,8 +16,8 @@ from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError
 from mspc.mindspore_api.nn.cell import Cell
-from mspc.readers.stablehlo.evaluation import Walk, run_function
-from mspc.readers.stablehlo.kinds.table import check_kinds, name_of
+from mspc.readers.stablehlo.evaluation import RegionWalk, run_function
+from mspc.readers.stablehlo.kinds.all_kinds import check_kinds, name_of
 from mspc.readers.stablehlo.module import HloFunction, HloModule, OtherType
 from mspc.readers.stablehlo.shardings import layout_of, sharding_in
 
@@ -99,7 +99,7 @@ class StableHloNetwork(Cell):
             names = ", ".join(self.argument_names)
             raise ApiTypeError(f"{self.module.file} takes {len(self.argument_names)} tensors, {names}, not {len(args)}")
         tensors = iter(args)
-        walk = Walk(evaluator, self.module, self.ranks, self.constants)
+        walk = RegionWalk(evaluator, self.module, self.ranks, self.constants)
         given: list[Any] = []
         for each in self.arguments:
             value = next(tensors) if each.target < 0 else evaluator.held(self.held[each.name], each.name)

@@ -10,7 +10,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import NamedLayout
-from mspc.readers.stablehlo.module import HloModule, Symbol, Words
+from mspc.readers.stablehlo.module import HloModule, SymbolReference, Words
 
 Axes = Sequence[tuple[str, int]]
 _DEVICES = re.compile(
@@ -31,7 +31,8 @@ def layout_of(module: HloModule, sharding: Any, rank: int) -> NamedLayout | None
     """Return the layout of a sharding; None if it leaves all dimensions open. Raise MspcError for an unknown form."""
     if isinstance(sharding, str):
         return _of_devices(module, sharding, rank)
-    if not isinstance(sharding, Words) or not sharding.entries or not isinstance(sharding.entries[0], Symbol | Words):
+    named = isinstance(sharding, Words) and sharding.entries
+    if not named or not isinstance(sharding.entries[0], SymbolReference | Words):
         raise MspcError(f"{module.file}: {sharding!r:.80} is no sharding")
     first = sharding.entries[0]
     if isinstance(first, Words):  # a sharding for each result

@@ -22,11 +22,11 @@ from mspc.readers.stablehlo.module import (
     HloFunction,
     HloModule,
     HloOperation,
+    HloOrigin,
     HloRegion,
     HloType,
-    Origin,
     OtherType,
-    Symbol,
+    SymbolReference,
     Words,
 )
 
@@ -110,7 +110,7 @@ class _TextReader:
         self.types: dict[str, HloType] = {}
         self.aliases: dict[str, Any] = {}
         self.origins: dict[str, str | None] = {}
-        self.places: dict[str, Origin | None] = {}
+        self.places: dict[str, HloOrigin | None] = {}
         self.functions: dict[str, HloFunction] = {}
         self.meshes: dict[str, list[tuple[str, int]]] = {}
         self.attributes: dict[str, Any] = {}
@@ -370,7 +370,7 @@ class _TextReader:
             while self.taken(":"):
                 self.expect(":")
                 self.symbol()
-            return Symbol(name)
+            return SymbolReference(name)
         if first == "#":
             self.at += 1
             if self.tokens[self.at] == "<":
@@ -499,7 +499,7 @@ class _TextReader:
             self.expect(")")
         return self.text[begin : self.starts[self.at]]
 
-    def resolved(self, place: str | None, depth: int = 0) -> Origin | None:
+    def resolved(self, place: str | None, depth: int = 0) -> HloOrigin | None:
         """Return the frames and the name of a place; each text is read once. None for an unknown place."""
         if place is None or depth > _MOST_FRAMES:
             return None
@@ -513,7 +513,7 @@ class _TextReader:
                     frames.append(Location(text, number_of(line, 1 << 31) or 0, number_of(column, 1 << 31) or 0))
                 else:
                     name = name or unescaped(f'"{text}"')
-            self.places[place] = Origin(tuple(frames[:_MOST_FRAMES]), name) if frames or name else None
+            self.places[place] = HloOrigin(tuple(frames[:_MOST_FRAMES]), name) if frames or name else None
         return self.places[place]
 
     # Operations.
@@ -641,7 +641,7 @@ class _TextReader:
             elif token.startswith("loc("):
                 break
             elif first == "@":
-                made.entries.append(Symbol(self.symbol()))
+                made.entries.append(SymbolReference(self.symbol()))
             elif token.startswith("dense"):
                 self.at += 1  # the type that follows is that of the result
                 made.entries.append(Dense(token))

@@ -24,8 +24,8 @@ import numpy as np
 from mspc import Tensor
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType
-from mspc.readers.stablehlo.kinds.table import check_kinds
-from mspc.readers.stablehlo.module import HloFunction, HloModule, HloOperation, Symbol, constant_array
+from mspc.readers.stablehlo.kinds.all_kinds import check_kinds
+from mspc.readers.stablehlo.module import HloFunction, HloModule, HloOperation, SymbolReference, constant_array
 from mspc.readers.stablehlo.network import StableHloNetwork
 from mspc.readers.stablehlo.text_reader import read_module
 
@@ -44,7 +44,7 @@ def expectations(module: HloModule) -> tuple[HloModule, list[str], list[str], li
     known: dict[str, str] = {}
     checks: list[tuple[str, str, str]] = []
     for operation in main.body.operations:
-        callee = next((each.name for each in operation.entries if isinstance(each, Symbol)), "")
+        callee = next((each.name for each in operation.entries if isinstance(each, SymbolReference)), "")
         if operation.name.endswith("call") and callee in ("inputs", "expected"):
             known.update((name, callee) for name in operation.results)
             if callee == "inputs":

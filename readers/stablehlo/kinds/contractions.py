@@ -10,9 +10,9 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api import ops
-from mspc.readers.stablehlo.emitter import Emitter, Known, attribute, tensor
-from mspc.readers.stablehlo.kinds.elementwise import converted_to
+from mspc.readers.stablehlo.emitter import HloEmitter, Known, attribute, tensor
 from mspc.readers.stablehlo.kinds.kind import Kinds, flag, integers, integers_in, rows
+from mspc.readers.stablehlo.kinds.scalar_kinds import converted_to
 from mspc.readers.stablehlo.kinds.shapes import padded_by
 from mspc.readers.stablehlo.module import HloOperation, Words
 
@@ -33,7 +33,7 @@ def _dimensions(operation: HloOperation) -> tuple[tuple[int, ...], ...]:
     return tuple(found)
 
 
-def product(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def product(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return a product over some dimensions, for each index of the batch dimensions."""
     if operation.name.endswith(".dot"):
         dims: Any = ((), (), (len(e.shape_of(given[0])) - 1,), (0,))
@@ -59,7 +59,7 @@ def product(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequen
 
 
 def _matrix(
-    e: Emitter, x: Any, batch: Sequence[int], own: Sequence[int], summed: Sequence[int]
+    e: HloEmitter, x: Any, batch: Sequence[int], own: Sequence[int], summed: Sequence[int]
 ) -> tuple[Any, bool]:  # fmt: skip
     """Return an operand as a batch of matrices [own, summed], or transposed [summed, own] if it is in that order."""
     shape = e.shape_of(x)
@@ -103,7 +103,7 @@ def _window(operation: HloOperation, rank: int) -> tuple[tuple[Any, ...], tuple[
     return (strides, pads, base, apart), reversals
 
 
-def convolution(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def convolution(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return a convolution, grouped, dilated, or one of the gradients of another."""
     type, rank = tensor(operation.types[0]), len(e.shape_of(given[0]))
     images, kernels, results = _layout(operation, rank)
@@ -126,7 +126,7 @@ def convolution(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Se
     return [e.transposed(found, results)]
 
 
-def _convolved(e: Emitter, x: Any, kernel: Any, window: tuple[Any, ...], groups: int) -> Any:
+def _convolved(e: HloEmitter, x: Any, kernel: Any, window: tuple[Any, ...], groups: int) -> Any:
     """Return a convolution of images [batch, features, ...]."""
     strides, pads, base, apart = window
     x_type, sizes = e.type_of(x), e.shape_of(kernel)
@@ -152,7 +152,7 @@ def _convolved(e: Emitter, x: Any, kernel: Any, window: tuple[Any, ...], groups:
     return e.reshaped(found, (*own[:2], own[3])) if rank == 1 else found
 
 
-def solved(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def solved(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return the solution of linear equations with a triangular matrix."""
     value = attribute(operation, "transpose_a", default="NO_TRANSPOSE")
     transposed = str(value.entries[-1] if isinstance(value, Words) else value)
@@ -160,7 +160,7 @@ def solved(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequenc
     return [e.host("triangular_solve", settings, *given)]
 
 
-def transformed(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def transformed(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return a Fourier transform."""
     value = attribute(operation, "type", "fft_type", default="FFT")
     kind = str(value.entries[-1] if isinstance(value, Words) else value)
@@ -168,7 +168,7 @@ def transformed(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Se
     return [e.host("fft", (kind, lengths, tensor(operation.types[0]).dtype.name.lower()), given[0])]
 
 
-def factored(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def factored(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return the Cholesky factor."""
     found = e.call(ops.Cholesky(), e.whole(given[0]))
     if flag(operation, "lower"):

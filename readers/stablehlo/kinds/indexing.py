@@ -11,10 +11,10 @@ import numpy as np
 from mspc.ir.types import INT32, INT64
 from mspc.mindspore_api import ops
 from mspc.ops.math.xla_functions import single_operation
-from mspc.readers.stablehlo.emitter import Emitter, Known, tensor
-from mspc.readers.stablehlo.kinds.elementwise import emitted
+from mspc.readers.stablehlo.emitter import HloEmitter, Known, tensor
 from mspc.readers.stablehlo.kinds.kind import Kinds, integers, integers_in
 from mspc.readers.stablehlo.kinds.programs import program_of
+from mspc.readers.stablehlo.kinds.scalar_kinds import emitted
 from mspc.readers.stablehlo.kinds.shapes import known_numbers
 from mspc.readers.stablehlo.module import HloOperation, Words
 
@@ -32,7 +32,7 @@ def _where(operation: HloOperation, attribute: str, names: Sequence[str]) -> tup
     return (*lists, own.get("index_vector_dim", 0))
 
 
-def _indices(e: Emitter, indices: Any, index_dim: int) -> Any:
+def _indices(e: HloEmitter, indices: Any, index_dim: int) -> Any:
     """Return indices of one dimension of the operand, without the dimension that holds them."""
     shape = e.shape_of(indices)
     found = e.reshaped(indices, [n for d, n in enumerate(shape) if d != index_dim])
@@ -40,7 +40,7 @@ def _indices(e: Emitter, indices: Any, index_dim: int) -> Any:
     return found if dtype in (INT32, INT64) else e.call(ops.Cast(), e.whole(found), INT64)
 
 
-def _bounded(e: Emitter, indices: Any, most: int) -> Any:
+def _bounded(e: HloEmitter, indices: Any, most: int) -> Any:
     """Return indices within 0 and a largest one."""
     type = e.type_of(indices)
     low, high = (Known(np.array(n, type.dtype.numpy).reshape((1,) * type.rank), type.shape) for n in (0, most))
@@ -50,7 +50,7 @@ def _bounded(e: Emitter, indices: Any, most: int) -> Any:
     return emitted("minimum", e, (emitted("maximum", e, (indices, low), type.shape), high), type.shape)
 
 
-def gathered(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def gathered(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return windows of a tensor at places."""
     x, indices = given[:2]
     where = _where(operation, "dimension_numbers", _GATHER)
@@ -79,7 +79,7 @@ def gathered(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Seque
     return [e.host("gather", (where, sizes), x, indices)]
 
 
-def scattered(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def scattered(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return tensors with updates put together with their elements at places."""
     where = _where(operation, "scatter_dimension_numbers", _SCATTER)
     program = program_of(e, operation.regions[0])
@@ -91,7 +91,7 @@ def scattered(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequ
     return [found] if len(operation.types) == 1 else list(found)
 
 
-def _added(e: Emitter, given: Sequence[Any], where: tuple[Any, ...]) -> Any:
+def _added(e: HloEmitter, given: Sequence[Any], where: tuple[Any, ...]) -> Any:
     """Return sums of rows at places of the first dimension, or of elements in each row; None for other scatters."""
     x, indices, updates = given
     windows, inserted, batching, indices_batching, index_map, index_dim = where
@@ -123,7 +123,7 @@ def _added(e: Emitter, given: Sequence[Any], where: tuple[Any, ...]) -> Any:
     return None
 
 
-def _sum(e: Emitter, x: Any, found: Any, shape: tuple[int, ...]) -> Any:
+def _sum(e: HloEmitter, x: Any, found: Any, shape: tuple[int, ...]) -> Any:
     """Return the sum with the operand of a scatter, which is often zero."""
     if isinstance(x, Known) and not x.base.any():
         return e.spread(found, shape)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.readers.stablehlo.emitter import Emitter
-from mspc.readers.stablehlo.module import Dense, HloOperation, Symbol, Words
+from mspc.readers.stablehlo.emitter import HloEmitter
+from mspc.readers.stablehlo.module import Dense, HloOperation, SymbolReference, Words
 
-Function = Callable[[Emitter, HloOperation, Sequence[Any]], Sequence[Any]]
+Function = Callable[[HloEmitter, HloOperation, Sequence[Any]], Sequence[Any]]
 """Returns the results of an operation for its operands."""
 Kinds = Mapping[str, Function]
 """Functions by the names of operations, without `stablehlo.`."""
@@ -63,8 +63,8 @@ def word(operation: HloOperation, name: str, known: Sequence[str], default: str 
 
 def symbol(operation: HloOperation, name: str) -> str:
     """Return the name of a function or a target that the operation names."""
-    found = operation.attributes.get(name) or next((e for e in operation.entries if isinstance(e, Symbol)), "")
-    return found.name if isinstance(found, Symbol) else str(found)
+    found = operation.attributes.get(name) or next((e for e in operation.entries if isinstance(e, SymbolReference)), "")
+    return found.name if isinstance(found, SymbolReference) else str(found)
 
 
 def flag(operation: HloOperation, name: str) -> bool:

@@ -8,23 +8,23 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.math.xla_elementwise import ELEMENTWISE, Program
-from mspc.readers.stablehlo.emitter import Emitter, Known, tensor
-from mspc.readers.stablehlo.kinds.elementwise import ORDERS
+from mspc.readers.stablehlo.emitter import HloEmitter, Known, tensor
 from mspc.readers.stablehlo.kinds.kind import symbol, word
+from mspc.readers.stablehlo.kinds.scalar_kinds import ORDERS
 from mspc.readers.stablehlo.module import HloOperation, HloRegion
 
 _KEPT = ("reshape", "broadcast_in_dim", "optimization_barrier")
 """Operations that change no number of shape ()."""
 
 
-def program_of(e: Emitter, region: HloRegion) -> Program:
+def program_of(e: HloEmitter, region: HloRegion) -> Program:
     """Return the program of a region. Raise MspcError if it has an operation that is not elementwise."""
     builder = _Builder(e, len(region.arguments))
     return builder.program(region)
 
 
 class _Builder:
-    def __init__(self, e: Emitter, count: int) -> None:
+    def __init__(self, e: HloEmitter, count: int) -> None:
         self.e, self.count = e, count
         self.instructions: list[tuple[Any, ...]] = []
 

@@ -11,10 +11,10 @@ from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api import ops
 from mspc.ops.math.xla_elementwise import Program
 from mspc.ops.math.xla_functions import single_operation
-from mspc.readers.stablehlo.emitter import Emitter, Known, attribute, tensor
-from mspc.readers.stablehlo.kinds.elementwise import emitted
+from mspc.readers.stablehlo.emitter import HloEmitter, Known, attribute, tensor
 from mspc.readers.stablehlo.kinds.kind import Kinds, integers, rows
 from mspc.readers.stablehlo.kinds.programs import program_of
+from mspc.readers.stablehlo.kinds.scalar_kinds import emitted
 from mspc.readers.stablehlo.module import HloOperation
 
 NATIVE: Mapping[str, tuple[str, Callable[[], Any], Any]] = {
@@ -33,7 +33,7 @@ def split(operation: HloOperation, given: Sequence[Any]) -> tuple[list[Any], lis
     return [v for i, v in enumerate(given) if i not in inits], [v for i, v in enumerate(given) if i in inits]
 
 
-def region_program(e: Emitter, operation: HloOperation) -> Program:
+def region_program(e: HloEmitter, operation: HloOperation) -> Program:
     """Return the program of the region of a reduction, which may be one word: `applies stablehlo.add`."""
     if operation.regions:
         return program_of(e, operation.regions[0])
@@ -43,7 +43,7 @@ def region_program(e: Emitter, operation: HloOperation) -> Program:
     return (((name, (0, 1), ()),), (2,))
 
 
-def reduced(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def reduced(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return tensors reduced along some dimensions."""
     operands, inits = split(operation, given)
     dims = integers(operation, "dimensions")
@@ -86,7 +86,7 @@ def window_of(operation: HloOperation, rank: int) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def windows_reduced(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def windows_reduced(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return every window reduced."""
     operands, inits = split(operation, given)
     type = e.type_of(operands[0])
@@ -100,7 +100,7 @@ def windows_reduced(e: Emitter, operation: HloOperation, given: Sequence[Any]) -
     return _several(e.host("reduce_window", (window, program), *operands, *inits), operation)
 
 
-def _running_sum(e: Emitter, x: Any, init: Any, window: tuple[Any, ...]) -> Any:
+def _running_sum(e: HloEmitter, x: Any, init: Any, window: tuple[Any, ...]) -> Any:
     """Return the sums of all elements up to each one, if that is the window; None for other windows."""
     sizes, strides, base, apart, pads = window
     shape = e.shape_of(x)
@@ -115,7 +115,7 @@ def _running_sum(e: Emitter, x: Any, init: Any, window: tuple[Any, ...]) -> Any:
     return e.call(ops.CumSum(False, tuple(pads[wide[0]]) == (0, n - 1)), e.whole(x), wide[0])
 
 
-def selected_and_scattered(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def selected_and_scattered(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return the sums of a source at the places that windows select."""
     window = window_of(operation, len(e.shape_of(given[0])))
     programs = [program_of(e, region) for region in operation.regions]
@@ -124,7 +124,7 @@ def selected_and_scattered(e: Emitter, operation: HloOperation, given: Sequence[
     return [e.host("select_and_scatter", (window, *programs), *given)]
 
 
-def ordered(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def ordered(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return tensors sorted together along a dimension."""
     dim = attribute(operation, "dimension", "dim", default=-1)
     dim = dim % max(1, len(e.shape_of(given[0])))
@@ -132,7 +132,7 @@ def ordered(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequen
     return _several(e.host("sort", (dim, program), *given), operation)
 
 
-def greatest(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def greatest(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return the k greatest elements of rows and their places."""
     k = attribute(operation, "k", default=1)
     if e.type_of(given[0]).dtype.is_float and len(e.shape_of(given[0])) > 1:
@@ -140,7 +140,7 @@ def greatest(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Seque
     return list(e.host("top_k", (k,), given[0]))
 
 
-def mapped(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def mapped(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return a region's results for every element."""
     program = program_of(e, operation.regions[0])
     return [e.host("map", (tensor(operation.types[0]).dtype.name.lower(), program), *given)]

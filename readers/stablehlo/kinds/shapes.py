@@ -10,12 +10,12 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import INT32, INT64
 from mspc.mindspore_api import ops
-from mspc.readers.stablehlo.emitter import Emitter, Known, Repeated, StackedRows, attribute, integer, tensor
+from mspc.readers.stablehlo.emitter import BroadcastView, HloEmitter, Known, StackedRows, attribute, integer, tensor
 from mspc.readers.stablehlo.kinds.kind import Kinds, integers
 from mspc.readers.stablehlo.module import HloOperation
 
 
-def broadcast(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def broadcast(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return a tensor that repeats its operand along new dimensions, and along those of size 1."""
     shape = tensor(operation.types[0]).shape
     dims = integers(operation, "dims", "broadcast_dimensions")
@@ -25,7 +25,7 @@ def broadcast(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequ
         value, dims = e.transposed(value, order), tuple(dims[i] for i in order)
     if len(dims) != len(e.shape_of(value)) or any(d >= len(shape) for d in dims):
         raise MspcError(f"broadcast_in_dim: dims {dims} do not fit {e.shape_of(value)} in {shape}")
-    base = value.base if isinstance(value, Known) else value.value if isinstance(value, Repeated) else value
+    base = value.base if isinstance(value, Known) else value.value if isinstance(value, BroadcastView) else value
     own = base.shape if isinstance(value, Known) else e.shape_of(base)
     wide = [1] * len(shape)
     for d, n in zip(dims, own, strict=True):
@@ -35,15 +35,15 @@ def broadcast(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequ
     return [e.spread(e.reshaped(base, wide), shape)]
 
 
-def reshaped(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def reshaped(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     return [e.reshaped(given[0], tensor(operation.types[0]).shape)]
 
 
-def transposed(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def transposed(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     return [e.transposed(given[0], integers(operation, "dims", "permutation"))]
 
 
-def sliced(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def sliced(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return a slice with static limits."""
     if operation.entries and isinstance(operation.entries[0], list):
         begin, end, step = zip(*((*each, 1)[:3] for each in operation.entries[0]), strict=True) or ((), (), ())
@@ -53,7 +53,7 @@ def sliced(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequenc
     return [e.part(given[0], begin, end, step)]
 
 
-def concatenated(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def concatenated(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     dim = attribute(operation, "dim", "dimension", default=0)
     parts = [each for each in given if e.shape_of(each)[dim]] or list(given[:1])
     if len(parts) == 1:
@@ -64,7 +64,7 @@ def concatenated(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> S
     return [e.call(ops.Concat(dim), tuple(map(e.whole, parts)))]
 
 
-def padded(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def padded(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return a tensor with elements around and between its own."""
     low = integers(operation, "low", "edge_padding_low")
     high = integers(operation, "high", "edge_padding_high")
@@ -73,7 +73,7 @@ def padded(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequenc
 
 
 def padded_by(
-    e: Emitter, x: Any, value: Any, low: Sequence[int], high: Sequence[int], inside: Sequence[int]
+    e: HloEmitter, x: Any, value: Any, low: Sequence[int], high: Sequence[int], inside: Sequence[int]
 ) -> Any:  # fmt: skip
     """Return a tensor with elements `value` around and between its own; negative numbers take elements away."""
     pairs = tuple(zip(low, high, strict=True))
@@ -83,7 +83,7 @@ def padded_by(
     return e.host("pad", (tuple(low), tuple(high), tuple(inside)), x, value)
 
 
-def counted(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def counted(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return the numbers of places along a dimension."""
     type = tensor(operation.types[0])
     dim = attribute(operation, "dim", "iota_dimension", default=0)
@@ -91,7 +91,7 @@ def counted(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequen
     return [Known(base.reshape([-1 if d == dim else 1 for d in range(type.rank)]), type.shape)]
 
 
-def reversed_along(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def reversed_along(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     dims = integers(operation, "dims", "dimensions")
     if isinstance(given[0], Known):
         return [Known(np.flip(given[0].base, dims), given[0].shape)]
@@ -100,7 +100,7 @@ def reversed_along(e: Emitter, operation: HloOperation, given: Sequence[Any]) ->
     return [e.call(ops.ReverseV2(dims), e.whole(given[0])) if dims else given[0]]
 
 
-def clipped(e: Emitter, start: Any, most: int) -> Any:
+def clipped(e: HloEmitter, start: Any, most: int) -> Any:
     """Return a start of a slice as an integer of shape () within bounds."""
     number = integer(start)
     if number is not None:
@@ -114,7 +114,7 @@ def clipped(e: Emitter, start: Any, most: int) -> Any:
     return e.call(ops.Minimum(), e.call(ops.Maximum(), start, low), high)
 
 
-def dynamic_part(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def dynamic_part(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return a slice whose starts may be known only when it runs."""
     sizes = integers(operation, "sizes", "slice_sizes")
     x = given[0]
@@ -130,7 +130,7 @@ def dynamic_part(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> S
     return [x]
 
 
-def _taken(e: Emitter, x: Any, start: Any, d: int, size: int) -> Any:
+def _taken(e: HloEmitter, x: Any, start: Any, d: int, size: int) -> Any:
     """Return elements along a dimension from a start on."""
     if size == 1:
         found = e.call(ops.Gather(), e.whole(x), start, d)
@@ -141,7 +141,7 @@ def _taken(e: Emitter, x: Any, start: Any, d: int, size: int) -> Any:
     return e.call(ops.Gather(), e.whole(x), places, d)
 
 
-def updated_part(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def updated_part(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return a tensor with a slice replaced whose starts may be known only when it runs."""
     x, update, *starts = given
     if isinstance(x, StackedRows):
@@ -153,7 +153,7 @@ def updated_part(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> S
     return [_put_anywhere(e, x, update, starts)]
 
 
-def _put_anywhere(e: Emitter, x: Any, update: Any, starts: Sequence[Any]) -> Any:
+def _put_anywhere(e: HloEmitter, x: Any, update: Any, starts: Sequence[Any]) -> Any:
     """Return a tensor with a slice replaced: every element looks whether it is in the slice."""
     shape, sizes = e.shape_of(x), e.shape_of(update)
     inside: Any = None
@@ -174,32 +174,32 @@ def _put_anywhere(e: Emitter, x: Any, update: Any, starts: Sequence[Any]) -> Any
     return e.spread(e.call(ops.Select(), inside, e.loose(update), e.loose(x)), shape)
 
 
-def dimension_size(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def dimension_size(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return the size of a dimension, which is always known."""
     dim = attribute(operation, "dim", "dimension", default=0)
     return [e.number(e.shape_of(given[0])[dim], INT32)]
 
 
-def known_numbers(e: Emitter, operation: HloOperation, value: Any) -> tuple[int, ...]:
+def known_numbers(e: HloEmitter, operation: HloOperation, value: Any) -> tuple[int, ...]:
     """Return integers that an operand must have at compile time. Raise MspcError if only the run knows them."""
     if not isinstance(value, Known):
         raise MspcError(f"{operation.name} has sizes or places that only the run knows")
     return tuple(int(n) for n in np.broadcast_to(value.base, value.shape).reshape(-1))
 
 
-def resliced(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def resliced(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return a slice whose limits are operands."""
     begin, end, step = (known_numbers(e, operation, each) for each in given[1:])
     return [e.part(given[0], begin, end, step)]
 
 
-def repadded(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def repadded(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return a padded tensor; the numbers of elements around it are operands."""
     low, high, inside = (known_numbers(e, operation, each) for each in given[2:])
     return [padded_by(e, given[0], given[1], low, high, inside)]
 
 
-def repeated_ahead(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def repeated_ahead(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return a tensor that repeats its operand along new first dimensions."""
     shape = tensor(operation.types[0]).shape
     own = e.shape_of(given[0])

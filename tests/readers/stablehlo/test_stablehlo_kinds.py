@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.readers.stablehlo.kinds.table import KINDS, STRUCTURAL
+from mspc.readers.stablehlo.kinds.all_kinds import KINDS, STRUCTURAL
 from tests.stablehlo_texts import computed, numbers
 
 F = "tensor<3x4xf32>"

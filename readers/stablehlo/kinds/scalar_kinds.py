@@ -11,7 +11,7 @@ import numpy as np
 from mspc.ir.types import BOOL, DType
 from mspc.mindspore_api import ops
 from mspc.ops.math.xla_elementwise import ELEMENTWISE
-from mspc.readers.stablehlo.emitter import Emitter, Known, Repeated, attribute, tensor
+from mspc.readers.stablehlo.emitter import BroadcastView, HloEmitter, Known, attribute, tensor
 from mspc.readers.stablehlo.kinds.kind import Function, Kinds, word
 from mspc.readers.stablehlo.module import HloOperation
 
@@ -41,7 +41,7 @@ ORDERS: Mapping[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
-def elementwise(name: str, e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def elementwise(name: str, e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return the result of an elementwise operation."""
     shape = tensor(operation.types[0]).shape
     folded = e.folded(name, given, (), shape)
@@ -50,7 +50,7 @@ def elementwise(name: str, e: Emitter, operation: HloOperation, given: Sequence[
     return [emitted(name, e, given, shape)]
 
 
-def emitted(name: str, e: Emitter, given: Sequence[Any], shape: tuple[int, ...]) -> Any:
+def emitted(name: str, e: HloEmitter, given: Sequence[Any], shape: tuple[int, ...]) -> Any:
     """Return the result of an operator for an elementwise operation."""
     kind = e.type_of(given[-1]).dtype.kind
     kinds, native = NATIVE.get(name, ("", None))
@@ -65,7 +65,7 @@ def emitted(name: str, e: Emitter, given: Sequence[Any], shape: tuple[int, ...])
     return e.spread(found, shape)
 
 
-def shifted(name: str, e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def shifted(name: str, e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return shifted bits; mspc's operators shift by numbers that are less than the number of bits."""
     type, by = tensor(operation.types[0]), given[1]
     folded = e.folded(name, given, (), type.shape)
@@ -78,7 +78,7 @@ def shifted(name: str, e: Emitter, operation: HloOperation, given: Sequence[Any]
     return [e.spread(e.call(native(), *map(e.loose, given)), type.shape)]
 
 
-def compared(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def compared(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return whether pairs of elements are in an order."""
     direction = word(operation, "comparison_direction", tuple(ORDERS))
     kind = word(operation, "compare_type", ("FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED", "NOTYPE"), "NOTYPE")
@@ -93,7 +93,7 @@ def compared(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Seque
     return [e.spread(e.call(ORDERS[direction](), *map(e.loose, given)), shape)]
 
 
-def selected(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def selected(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return elements of one of two tensors."""
     shape = tensor(operation.types[0]).shape
     condition = given[0]
@@ -106,11 +106,11 @@ def selected(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Seque
     if folded is not None:
         return [folded]
     if e.shape_of(condition) != shape:  # one condition for all elements
-        condition = Repeated(e.reshaped(e.whole(condition), (1,) * len(shape)), shape)
+        condition = BroadcastView(e.reshaped(e.whole(condition), (1,) * len(shape)), shape)
     return [e.spread(e.call(operator, *map(e.loose, (condition, *given[1:]))), shape)]
 
 
-def clamped(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def clamped(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     shape = tensor(operation.types[0]).shape
     low, x, high = (each if e.shape_of(each) == shape else _as_repeated(e, each, shape) for each in given)
     folded = e.folded("clamp", (low, x, high), (), shape)
@@ -119,20 +119,20 @@ def clamped(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequen
     return [emitted("minimum", e, (emitted("maximum", e, (low, x), shape), high), shape)]
 
 
-def _as_repeated(e: Emitter, value: Any, shape: tuple[int, ...]) -> Any:
+def _as_repeated(e: HloEmitter, value: Any, shape: tuple[int, ...]) -> Any:
     """Return a number as a tensor that repeats it."""
     ones = (1,) * len(shape)
-    return Known(value.base.reshape(ones), shape) if isinstance(value, Known) else Repeated(
+    return Known(value.base.reshape(ones), shape) if isinstance(value, Known) else BroadcastView(
         e.reshaped(value, ones), shape)  # fmt: skip
 
 
-def converted(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def converted(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return the elements in another type."""
     type = tensor(operation.types[0])
     return [converted_to(e, given[0], type.dtype)]
 
 
-def converted_to(e: Emitter, value: Any, dtype: DType) -> Any:
+def converted_to(e: HloEmitter, value: Any, dtype: DType) -> Any:
     own = e.type_of(value)
     if own.dtype == dtype:
         return value
@@ -150,7 +150,7 @@ def converted_to(e: Emitter, value: Any, dtype: DType) -> Any:
     return e.spread(found, own.shape)
 
 
-def less_precise(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def less_precise(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return floats rounded to fewer bits: `format = e5m10`."""
     text = attribute(operation, "format", default="")
     exponent, _, mantissa = str(text).removeprefix("e").partition("m")
@@ -161,7 +161,7 @@ def less_precise(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> S
     return [e.host("reduce_precision", settings, given[0])]
 
 
-def same_bits(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def same_bits(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return the same bits as elements of another type."""
     type, value = tensor(operation.types[0]), given[0]
     name = type.dtype.name.lower()
@@ -173,13 +173,13 @@ def same_bits(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequ
 def mspc_operator(operator: Callable[[], Any]) -> Function:
     """Return the kind of an elementwise operation of CHLO that is one of mspc's operators for floats."""
 
-    def run(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    def run(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
         return [e.spread(e.call(operator(), *map(e.loose, given)), tensor(operation.types[0]).shape)]
 
     return run
 
 
-def unknown_numbers(e: Emitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+def unknown_numbers(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return all operands unchanged."""
     return list(given)
 

@@ -6,10 +6,10 @@ from collections import Counter
 
 from mspc.ir.diagnostics import Location, MspcError
 from mspc.readers.stablehlo.kinds.contractions import CONTRACTION_KINDS
-from mspc.readers.stablehlo.kinds.elementwise import ELEMENTWISE_KINDS
 from mspc.readers.stablehlo.kinds.indexing import INDEXING_KINDS
 from mspc.readers.stablehlo.kinds.kind import Function, Kinds, symbol
 from mspc.readers.stablehlo.kinds.reductions import REDUCTION_KINDS
+from mspc.readers.stablehlo.kinds.scalar_kinds import ELEMENTWISE_KINDS
 from mspc.readers.stablehlo.kinds.shapes import SHAPE_KINDS
 from mspc.readers.stablehlo.module import HloModule, HloOperation, OtherType
 
