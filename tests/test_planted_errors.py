@@ -57,7 +57,8 @@ def test_an_error_in_an_update_is_found() -> None:
 def test_errors_are_found(tmp_path: Path) -> None:
     """Every network and every part of the comparison has some errors in the daily run."""
     first = [errors[0].name for place, errors in enumerate(IN_PASSES.values()) if is_taken(place, 2)]
-    judged_alone = [planted.name for errors in BY_THEMSELVES.values() for planted in errors]
+    alone = [planted.name for errors in BY_THEMSELVES.values() for planted in errors]
+    judged_alone = [name for place, name in enumerate(alone) if is_taken(place, 2)]
     daily = {HIDDEN, NO_ERROR, IN_PARALLEL[1].name, *first, *judged_alone}
     taken = [
         (case, wanted) for case, wanted in cases(tmp_path)
@@ -66,5 +67,5 @@ def test_errors_are_found(tmp_path: Path) -> None:
     ]  # fmt: skip
     wanted = {case.name: want for case, want in taken}
     found = {case.name: (kind, said) for case, kind, said in outcomes([case for case, _ in taken])}
-    assert len(found) == len(taken) > 8
+    assert len(found) == len(taken) > 6
     assert {name: said for name, (kind, said) in found.items() if kind != wanted[name]} == {}

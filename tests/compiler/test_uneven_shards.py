@@ -115,6 +115,7 @@ def test_what_cannot_be_padded_is_refused(asks: bool, second: str, note: str, tm
     assert note in raised.value.render()
 
 
+@pytest.mark.thorough
 def test_a_plan_of_layers_shards_a_vocabulary_that_ranks_do_not_divide(tmp_path: Path) -> None:
     """64 words over 3 ranks: the table, the head and its loss on slices of classes."""
     plan = tmp_path / "plan.toml"

@@ -40,12 +40,12 @@ def words_of(plan: PlanResult) -> str:
     return line.partition(" x CP ")[2].partition(" x EP ")[0]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("given", "ranks", "words"),
     [
-        (f"{FULL} 1 8 8 131072", 64, "16 (ring 8 x Ulysses 2)"),
         (RING, 8, "8 (ring)"),
+        (f"{FULL} 1 8 8 131072", 64, "16 (ring 8 x Ulysses 2)"),
         ("lazy 2 1024 8 2 3584 32000 1 8 1 65536", 8, "8 (Ulysses)"),
         ("2 1024 4 1 3584 32000 8 1 1 4096", 8, "1"),
     ],

@@ -14,12 +14,14 @@ pytestmark = pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: pip install -e '.[oracle]'")
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("seed", seeds_of(5, 3))
 def test_steps_are_those_of_plain_python(seed: int) -> None:
     outcome = check(seed, gpu=True)
     assert outcome.kind == EQUAL, outcome.message
 
 
+@pytest.mark.share(2)
 @needs_torch
 @pytest.mark.parametrize("seed", seeds_of(6, 2))
 def test_gradients_are_those_of_pytorch(seed: int) -> None:

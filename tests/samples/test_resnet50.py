@@ -24,7 +24,7 @@ def data(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.share(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["data_parallel", "auto_parallel"])
 def test_both_modes_learn(root: Path, data: Path, mode: str) -> None:
     script = root / "samples/resnet50_cifar10/resnet50_distributed_training.py"

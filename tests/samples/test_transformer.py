@@ -47,6 +47,7 @@ def test_losses_equal_one_ranks(mspc: Run, script: Path, alone: np.ndarray, rank
     np.testing.assert_allclose(found[:, :1], alone[:COMPARED], rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_losses_under_mpi_equal_one_ranks(mspc: Run, script: Path, alone: np.ndarray) -> None:
     np.testing.assert_allclose(train(mspc, script, 8, 5, "--only-rank", "0"), alone[:5], rtol=1e-4)
 

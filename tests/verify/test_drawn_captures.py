@@ -12,13 +12,11 @@ from tests.verify.drawn_captures import captured, differences
 from tests.verify.drawn_plans import AXES, drawn
 
 pytest.importorskip("torch")
-FIRST = (15, 20, 4, 5, 0, 1)
+FIRST = (15, 4, 20, 5, 0, 1)
 """One of every way: gradients that tensor parallelism leaves as parts of sums, and accumulated gradients in HSDP."""
 SEEDS = (*FIRST, *(seed for seed in range(48) if seed not in FIRST))
 
 
-def test_right_steps_are_equal(tmp_path: Path) -> None:
-    taken = SEEDS[: share_of(len(SEEDS))]
     assert len({drawn(seed).way for seed in taken}) == min(len(taken), len(AXES))
     captured(taken, tmp_path)
     assert {seed: found for seed in taken if (found := differences(tmp_path, seed))} == {}

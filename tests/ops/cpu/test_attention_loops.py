@@ -202,7 +202,7 @@ def in_all_layouts(case: Case) -> list[Case]:
     return [replace(each, layout=layout) for each in (case, *alone) for layout in LAYOUTS]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", NAMED)
 def test_named_forms_equal_numpy(name: str) -> None:
     check([NAMED[name]])
