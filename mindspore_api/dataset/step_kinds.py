@@ -21,7 +21,7 @@ class _NodeKind(type):
 
 
 class BatchDataset(metaclass=_NodeKind):
-    """Result of `batch` and `padded_batch`."""
+    """Result of `batch`."""
 
     node = Batched
 
