@@ -366,7 +366,8 @@ def _members(records: Sequence[Record], world: int) -> dict[str, tuple[int, ...]
 
 def _late(records: Sequence[Record]) -> list[tuple[int, int, RecordedCall]]:
     """(delay, rank, call) of ranks that were idle for long after a collective to which all others had come, while they
-    waited for it: all delays of a rank, and its first such call; the slowest first."""
+    waited for it: all delays of a rank, and its first such call; the one that is late
+    most often first."""
     arrival: dict[tuple[str, int], int] = {}
     for record in records:
         for call in record.calls:
@@ -394,4 +395,4 @@ def _late(records: Sequence[Record]) -> list[tuple[int, int, RecordedCall]]:
         (total[rank], rank, each[0][1]) for rank, each in found.items()
         if total[rank] > MUCH * half or len(each) >= REPEATED
     ]  # fmt: skip
-    return sorted(slow, key=lambda each: (-each[0], each[1]))
+    return sorted(slow, key=lambda each: (-len(found[each[1]]), -each[0], each[1]))
