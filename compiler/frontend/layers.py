@@ -139,12 +139,13 @@ def _are_of_one_class(items: Sequence[Any]) -> bool:
 def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any]) -> tuple[Any] | None:
     """Compile the iterations of a `for` statement as loops.
 
-    Return a tuple of one element, how the statement ends; None, with nothing traced, if the iterations must be inlined.
+    Return a tuple of one element, how the statement ends; None, with nothing traced, if the iterations must be inlined,
+    or if they are few and no class asks for a loop.
     """
     read = [each for each in _read_by_turn(tracer, frame, node, items) or () if len(each) > 1]
     is_asked = any(map(asks_for_one_graph, read))
     cells = [each for each in read if isinstance(each[0], Cell) and _are_of_one_class(each)]
-    if not is_asked and (len(items) < FEWEST_LAYERS or not cells):
+    if not is_asked and not cells:
         return None
     rows = list(zip(*read, strict=True))
     starts = [0]
@@ -154,7 +155,10 @@ def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any]) ->
             for row in rows
         ]
         starts += [i for i in range(1, len(rows)) if stages[i] != stages[i - 1]]
-    runs = [(a, Counterparts(rows[a:b])) for a, b in itertools.pairwise([*starts, len(rows)])]
+    parts = list(itertools.pairwise([*starts, len(rows)]))
+    if not is_asked and min(b - a for a, b in parts) < FEWEST_LAYERS:
+        return None
+    runs = [(a, Counterparts(rows[a:b])) for a, b in parts]
     if not all(counterparts.are_alike for _, counterparts in runs):
         return None
     beginning = TraceSnapshot(tracer, frame)
