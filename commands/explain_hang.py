@@ -17,7 +17,7 @@ from mspc.ops.collective.base import Collective
 from mspc.runtime.faults.alignment import HangCause
 from mspc.runtime.faults.culprits import BlockedRank, Hang, explain, with_all_calls
 from mspc.runtime.faults.formats.reading import read_records
-from mspc.runtime.faults.records import Record, RecordedCall
+from mspc.runtime.faults.recorded_calls import Record, RecordedCall
 from mspc.runtime.faults.stopped import shown_ranks
 from mspc.runtime.program import PROGRAM, load_program
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mspc.runtime.faults.records import Record, RecordedCall
+from mspc.runtime.faults.recorded_calls import Record, RecordedCall
 
 Token = int
 WINDOW = 48

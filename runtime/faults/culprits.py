@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from mspc.runtime.faults.alignment import Alignment, HangCause, beside_program, difference, is_repeated
 from mspc.runtime.faults.formats.reading import read_record_file
-from mspc.runtime.faults.records import Record, RecordedCall, last_numbers
+from mspc.runtime.faults.recorded_calls import Record, RecordedCall, last_numbers
 
 SLOW, SLOW_FACTOR = 1_000_000_000, 20
 """Least delay of a slow rank, in nanoseconds, and beside a typical delay between two calls."""

@@ -30,7 +30,7 @@ from typing import Any
 from mspc.runtime.faults.culprits import Hang, explain
 from mspc.runtime.faults.formats.flight_recorder import record_of
 from mspc.runtime.faults.formats.reading import read_records
-from mspc.runtime.faults.records import Record, RecordedCall
+from mspc.runtime.faults.recorded_calls import Record, RecordedCall
 
 FAULTS = ("left out", "doubled", "swapped", "other size", "other group", "exception", "dead", "slow")
 LINE_FAULTS = FAULTS[:5]

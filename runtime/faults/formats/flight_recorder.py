@@ -13,7 +13,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.faults.formats.plain_pickle import last_entries, plain_pickle
-from mspc.runtime.faults.records import LIBRARY, NUMBER, Record, RecordedCall
+from mspc.runtime.faults.recorded_calls import LIBRARY, NUMBER, Record, RecordedCall
 
 VERSIONS = ("2.", "1.")
 """Beginnings of the versions whose fields are known."""

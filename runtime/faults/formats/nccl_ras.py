@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mspc.ir.diagnostics import MspcError
-from mspc.runtime.faults.records import Record, RecordedCall
+from mspc.runtime.faults.recorded_calls import Record, RecordedCall
 
 REPORT = re.compile(r"^\s*(Job summary|Communicators\.\.\.)", re.M)
 COMMUNICATOR = re.compile(r"^\s*#(\d+)-\d+ \(([0-9a-f]+)\) (\w+)")

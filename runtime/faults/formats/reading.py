@@ -9,7 +9,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.faults.formats import flight_recorder, nccl_ras, traces, xla_rendezvous
-from mspc.runtime.faults.records import NUMBER, Record
+from mspc.runtime.faults.recorded_calls import NUMBER, Record
 
 LARGE, LAST = 64 << 20, 50
 """Bytes of all records from which on only the last calls of each are read, and how many these are."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.runtime.faults.records import LIBRARY, Record, RecordedCall
+from mspc.runtime.faults.recorded_calls import LIBRARY, Record, RecordedCall
 
 COMMS = "record_param_comms"
 NO_COLLECTIVES = ("", "wait", "init")

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
-from mspc.runtime.faults.records import Record, RecordedCall
+from mspc.runtime.faults.recorded_calls import Record, RecordedCall
 
 WAITS = re.compile(r"This thread has been waiting for |Termination timeout (?:for|of) ")
 QUOTED = re.compile(r"(?:waiting for|[Tt]imeout (?:for|of)) `([^`]*)`")

@@ -19,7 +19,7 @@ from mspc.commands.report.verbosity import Loudness
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.faults.formats.plain_pickle import plain_pickle
 from mspc.runtime.faults.formats.reading import read_record_file, read_records
-from mspc.runtime.faults.records import Record
+from mspc.runtime.faults.recorded_calls import Record
 from tests.runtime.planted_hangs import FAULTS, as_pytorch_writes, outcome
 from tests.serving import SERVED
 
