@@ -175,7 +175,8 @@ def _content(found: Hang, records: int) -> dict[str, Any]:
         "explanations": [
             {
                 "rank": each.rank, "fault": each.fault, "said": _said(each), "certain": each.certain,
-                "line": each.call.place if each.call else "", "group": each.call.group if each.call and each.fault not in OTHERS else "",
+                "line": each.call.place if each.call else "",
+                "group": each.call.group if each.call and each.fault not in OTHERS else "",
                 "collective": each.call.kind if each.call else "",
                 "number": each.call.number if each.call else 0,
                 "expected": each.expected.kind if each.expected else "",

@@ -373,6 +373,11 @@ def beside_program(record: Record, step: Sequence[RecordedCall]) -> tuple[list[H
     numbers: dict[Any, Token] = {}
     mine, its = ([numbers.setdefault(family(c), len(numbers)) for c in each] for each in (record.calls, model))
     edits, after = all_edits(record, mine, record._replace(calls=model), its, first, 0)
+    begun, known = record.dropped + first + len(step), {*map(family, step)}
+    edits = [
+        edit for edit in edits  # other calls before the first step are no faults
+        if edit.index >= begun or edit.call is None or family(edit.call) in known
+    ]  # fmt: skip
     return edits, model[after] if after < len(model) else None
 
 

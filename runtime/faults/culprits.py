@@ -70,9 +70,8 @@ def explain(
     programs = {record.rank: beside_program(record, (steps or {}).get(record.rank, ())) for record in records}
     following |= {rank: call for rank, (_, call) in programs.items() if call is not None}
     own = _alone([edits for edits, _ in programs.values()])
-    culprits = {edit.rank for edit in own}
-    if culprits and (not edits or edits[0].certain < 1 or (culprits != {edits[0].rank} and len(culprits) == 1)):
-        edits = own  # a program does not have the sizes and groups that ranks compare with each other
+    if not edits or edits[0].certain < 1:
+        edits = own or edits  # a program does not have the sizes and groups that ranks compare with each other
     if not state.is_stuck:
         edits = [edit for edit in edits if edit.fault not in COUNTED]
     edits.sort(key=lambda edit: (-edit.certain, _created(edit), edit.rank))

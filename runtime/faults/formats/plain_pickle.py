@@ -114,10 +114,8 @@ class PlainDecoder:
                     size = data[at]
                     stack.append(int.from_bytes(data[at + 1 : at + 1 + size], "little", signed=True))
                     at += 1 + size
-                elif code == 0x80:  # PROTO
-                    at += 1
-                elif code == 0x95:  # FRAME
-                    at += 8
+                elif code in _SKIPPED:
+                    at += _SKIPPED[code]
                 elif code == 0x94:  # MEMOIZE
                     memo[len(memo)] = stack[-1]
                 elif code in _BUILDERS:
@@ -127,9 +125,8 @@ class PlainDecoder:
                 else:
                     raise ValueError(f"opcode {code:#04x} at byte {at - 1} is not one of plain data, and is not run")
         except (KeyError, IndexError, struct.error, TypeError, AttributeError) as error:
-            if at >= len(data):
-                raise ValueError(f"cut off after {len(data)} bytes") from None
-            raise ValueError(f"damaged before byte {at}: {type(error).__name__}") from None
+            damage = f"damaged before byte {at}: {type(error).__name__}"
+            raise ValueError(damage if at < len(data) else f"cut off after {len(data)} bytes") from None
         if not end:
             raise ValueError(f"cut off after {until} bytes")
         return None
@@ -156,6 +153,8 @@ def _tuple_of(size: int) -> Callable[[list[Any]], None]:
     return build
 
 
+_SKIPPED = {0x80: 1, 0x95: 8}
+"""Bytes after PROTO and FRAME."""
 _TEXTS = {0x58: 4, 0x8C: 1, 0x8D: 8}
 _NUMBERS: dict[int, tuple[int, Callable[[bytes, int], tuple[Any, ...]]]] = {
     code: (struct.calcsize(form), struct.Struct(form).unpack_from)
