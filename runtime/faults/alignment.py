@@ -189,23 +189,32 @@ class Alignment:
         first = next((i for i in range(index - period) if tokens[i] == tokens[i + period]), index)
         return (index - first) // period + 1
 
-    def strangest(self) -> list[HangCause]:
+    def strangest(self, pending: Mapping[int, RecordedCall | None], near: int) -> list[HangCause]:
         """Return the call of each rank that follows the calls before it most seldom elsewhere, the strangest first: a
-        call from a known line after calls that are in the records many times in their order."""
+        call from a known line after calls that are in the records many times in their order.
+
+        pending: the calls in which ranks wait. near: most calls between these and the strange ones.
+        """
         found: list[tuple[int, HangCause]] = []
-        for rank, record in [*self.records.items()][:MOST_HISTORIES]:
-            tokens = self.sequences[rank]
+        waiting = [(rank, call) for rank, call in pending.items() if call is not None]
+        for rank, call in waiting[:MOST_HISTORIES]:
+            record, tokens = self.records[rank], self.sequences[rank]
             known = {call.place for call in record.calls[: len(tokens) // 2]}
-            last = range(max(len(tokens) - WINDOW, len(tokens) // 2), len(tokens))
+            end = next(i for i, each in enumerate(record.calls) if each is call) + 1
+            last = range(max(end - near, len(tokens) // 2), end)
             runs = {i: self.support(rank, record.dropped + i) for i in last}
             strange = [
                 i for i in last
                 if runs[i] < LEAST_OVERLAP and runs.get(i - 1, 0) > 2 * LEAST_OVERLAP and record.calls[i].place in known
             ]  # fmt: skip
             if strange:
-                call = record.calls[strange[0]]
-                cause = HangCause(rank, "another collective", call, call, 0.5, record.dropped + strange[0])
-                found.append((runs[strange[0]], cause))
+                at = strange[0]
+                length, before = longest_run(tokens, at - 1, tokens[: at - 1])
+                earlier = record._replace(calls=record.calls[before + 1 :], dropped=0)
+                now = record._replace(calls=record.calls[at:], dropped=0)
+                edit = first_edit(now, tokens[at:], earlier, tokens[before + 1 :])
+                if edit is not None and length > LEAST_OVERLAP:
+                    found.append((runs[at], edit._replace(certain=0.5, index=record.dropped + at)))
         return [cause for _, cause in sorted(found, key=lambda item: item[0])]
 
     def _token(self, rank: int, index: int) -> Token | None:

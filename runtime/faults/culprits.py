@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from mspc.runtime.faults.alignment import Alignment, HangCause, beside_program, difference, is_repeated
+from mspc.runtime.faults.alignment import WINDOW, Alignment, HangCause, beside_program, difference, is_repeated
 from mspc.runtime.faults.formats.reading import read_record_file
 from mspc.runtime.faults.recorded_calls import Record, RecordedCall, last_numbers
 
@@ -28,7 +28,7 @@ RECEIVE, SEND = re.compile(r"recv \d+<-(\d+)"), re.compile(r"send \d+->(\d+)")
 COUNTED = ("left out", "doubled", "added", "doubled or left out")
 """Faults after which a rank has issued more or fewer calls of a group than its other members."""
 MOST_EXPLANATIONS = 3
-FEW_OTHERS = 2
+FEW_OTHERS, NEAR = 2, 3
 
 
 class BlockedRank(NamedTuple):
@@ -80,8 +80,8 @@ def explain(
         edits = mismatches
     late = _late(records)
     found = edits or mismatches or state.miscounted() or state.stopped(following)
-    if state.is_stuck and not found:
-        found = [each for each in alignment.strangest() if state.pending[each.rank] is not None]
+    if state.is_stuck and all(each.fault == "no record" for each in found):
+        found = alignment.strangest(state.pending, NEAR if found else WINDOW) + found
     if not found:
         found = [HangCause(rank, "late at", call) for _, rank, call in late[:1]]
     wrong = state.met_another(found[0]) if found else None
