@@ -138,11 +138,11 @@ def check_waits(step: CapturedStep) -> None:
         early = next((waiting[name] for name in read if name in waiting), None)
         if node.target in WAITS:
             waiting.pop(read[0], None)
-        elif node.target.startswith("_c10d_functional."):
-            waiting.update((result, node.target) for result in node.results)
         elif early is not None and node.target not in VIEWS:
             message = f"{node.target} on rank {step.rank} reads the result of {early} before wait_tensor"
             raise ExecutionError(message, frames=node.frames)
+        elif node.target.startswith("_c10d_functional."):
+            waiting.update((result, node.target) for result in node.results)
         if node.target in (*WAITS, *VIEWS):
             origin.update((result, read[0]) for result in node.results)
 

@@ -286,7 +286,10 @@ class SmallProgram:
         if watch is None:
             return None
         found = self._first_of(watch)
-        return self.repaired(watch, found) if self.batch is not None else found
+        if self.batch is None:
+            return found
+        repaired = self.repaired(watch, found)
+        return watch.unmoved(found) or found if found is not None and repaired is found else repaired
 
     def _first_of(self, watch: ValueWatch) -> FirstWrong | None:
         first = watch.first(self._not_right(watch) if watch.whole else None)

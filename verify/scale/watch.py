@@ -244,17 +244,19 @@ class ValueWatch:
 
     def _blamed(self, wrong: FirstWrong) -> FirstWrong:
         readers = self._readers_of(wrong.kind)
-        if (unmoved := self._unmoved(wrong, readers)) is not None:
-            return unmoved
+        if self.unmoved(wrong) is not None:
+            return wrong
         found = self._taken.repeated(wrong.node, wrong.factor, readers, self._told) if wrong.factor else None
         if found is not None:
             behind = f"{wrong.node.label} makes the first value of it that is none: {wrong.equals}"
             return replace(wrong, node=found.node, reads=(behind, *wrong.reads), equals=found.words)
         return blamed(wrong, self._families.joint(wrong.kind), self._readers_of(wrong.kind), self._told)
 
-    def _unmoved(self, wrong: FirstWrong, readers: Readers) -> FirstWrong | None:
+    def unmoved(self, wrong: FirstWrong) -> FirstWrong | None:
         """Return a value before a wrong one whose elements one device transposes before, and ranks do not; None if
-        there is none. Ranks may reshape what they have divided, so that it is known to be wrong only later."""
+        there is none. Ranks may reshape what they have divided, so that it is known to be wrong only later. It is not
+        known to be the error: right ranks may do without a transposition, too."""
+        readers = self._readers_of(wrong.kind)
         for node in readers.unknown_before(wrong.node, self.right) if self._are_paired else ():
             for candidates in self._candidates.get((id(wrong.kind), node), ()):
                 read = (value for one, _ in candidates.wholes for value in one.inputs)
