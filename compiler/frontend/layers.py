@@ -32,7 +32,7 @@ from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.container import CellList
 from mspc.mindspore_api.ops.primitive import Primitive
-from mspc.ops.control.regions import FEWEST_LAYERS, For, MakeStack, Scan, emit_regions, outlined, with_effects
+from mspc.ops.control.regions import For, MakeStack, Scan, emit_regions, outlined, with_effects
 from mspc.ops.control.structural import Depend, Gradient, TupleGetItem
 from mspc.ops.math.arithmetic import AddN, LogicalAnd, LogicalOr, Maximum, Minimum, Mul
 from mspc.ops.math.reduce import ReduceAll, ReduceAny, ReduceMax, ReduceMin, ReduceProd
@@ -44,6 +44,9 @@ from mspc.ops.tensor.reshape import Reshape
 _NOT_COMPARED = ("_cells", "_params", "_members", "_owned", "_stage_place")
 """Attributes in which a cell records its own cells and parameters, which are compared themselves, and the line of the
 script that set its stage."""
+FEWEST_CELLS = 24
+"""Fewest equal cells that become a loop unasked. Fewer stay apart: their gradients are summed over ranks while the
+backward of other cells is computed, which a loop cannot do."""
 _PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 _facts = attrgetter("dtype", "shape", *FACTS)
 
@@ -156,7 +159,7 @@ def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any]) ->
         ]
         starts += [i for i in range(1, len(rows)) if stages[i] != stages[i - 1]]
     parts = list(itertools.pairwise([*starts, len(rows)]))
-    if not is_asked and min(b - a for a, b in parts) < FEWEST_LAYERS:
+    if not is_asked and min(b - a for a, b in parts) < FEWEST_CELLS:
         return None
     runs = [(a, Counterparts(rows[a:b])) for a, b in parts]
     if not all(counterparts.are_alike for _, counterparts in runs):

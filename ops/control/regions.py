@@ -320,8 +320,6 @@ def name_apart(program: Graph) -> None:
         taken.add(graph.name)
 
 COUNT = TensorType(INT64, ())
-FEWEST_LAYERS = 8
-"""Fewest equal layers that become a loop unasked: fewer are as short as the loop, and easier to read."""
 """The type of a number of iterations, and of the number of an iteration."""
 
 

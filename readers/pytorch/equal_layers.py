@@ -16,7 +16,6 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import name_of_cells
 from mspc.mindspore_api.common.parameter import FACTS, Parameter
 from mspc.mindspore_api.common.tensor import Tensor
-from mspc.ops.control.regions import FEWEST_LAYERS as FEWEST
 from mspc.readers.pytorch.exported_program import (
     Argument,
     ExportedGraph,
@@ -27,6 +26,8 @@ from mspc.readers.pytorch.exported_program import (
     scope_of,
 )
 
+FEWEST = 8
+"""Fewest equal layers that become a loop: below that the layers are as short as the loop, and easier to read."""
 MOST_SKIPPED = 4
 """Layers at the beginning of a run that may be apart, as one whose result the caller gets."""
 PERIODS = (1, 2, 3, 4, 6)

@@ -14,7 +14,7 @@ from mspc.mindspore_api.state import Session
 from mspc.ops.collective.base import Collective
 from mspc.output.programs import config_of
 
-LAYERS = 7
+LAYERS = 12
 
 
 @pytest.fixture(scope="module")

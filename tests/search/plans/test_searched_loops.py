@@ -126,9 +126,9 @@ def plan_of_search(call: CapturedCall) -> tuple[Compiled, PlanFile]:
 
 @pytest.mark.parametrize("body", [LAYERS, TWO], ids=["cells", "two"])
 def test_a_plan_is_as_long_for_many_layers_and_names_each(tmp_path: Path, body: str) -> None:
-    plans = [plan_of_search(captured(script(tmp_path, body, layers=n)))[1] for n in (2, 7)]
+    plans = [plan_of_search(captured(script(tmp_path, body, layers=n)))[1] for n in (2, 9)]
     assert len(plans[0].operators) == len(plans[1].operators)
-    _, plain = plan_of_search(captured(script(tmp_path, body, mark="", layers=7)))
+    _, plain = plan_of_search(captured(script(tmp_path, body, mark="", layers=9)))
     assert not any(map(are_cells, plain.operators))
     assert {name for key in plans[1].operators for name in each_of_cells(key)} == set(plain.operators)
     assert set(plans[1].for_operators(()).operators) == set(plain.operators)
