@@ -31,6 +31,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], int, str]] = {
     "repeat_interleave": (
         lambda m, x, n: torch.repeat_interleave(m.one(x), n, 0).sum(), (X, torch.tensor([1, 2, 0, 3, 1, 1])), 12, "",
     ),
+    "where": (lambda m, x: m.one(x)[torch.where(x.sum(1) > 0)[0]].square().mean(), (X,), 6, ""),
     "unique": (lambda m, x: torch.unique(x, return_inverse=True), (WORDS,), 4, ""),
     "bincount": (lambda m, x: torch.bincount(x).float().max(), (WORDS,), 9, ""),
     "returned": (lambda m, x: torch.masked_select(x, x > 0), (X,), 20, ""),
