@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from docs.site.samples_on_ranks import random_strategy
 from mspc.compiler.pipeline import VIEWS, shared_passes
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
@@ -22,7 +23,6 @@ from mspc.ir.types import FLOAT64, TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Sample
 from mspc.passes.lib.choices import rule_of
-from mspc.verify.pytorch.samples_on_ranks import random_strategy
 from tests.ops.simulate import types_of
 from tests.random_updates import finish
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from docs.site.samples_on_ranks import random_strategy
 from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.nodes import least_seconds
@@ -37,7 +38,6 @@ from mspc.search.plans.alternatives import WAYS, PlanRequest
 from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import plans_for
 from mspc.sharding.rules import Rule
-from mspc.verify.pytorch.samples_on_ranks import random_strategy
 
 RANKS = (2, 2, 4, 4, 8)
 ROWS, WIDTHS = (8, 16, 32, 64, 256, 1024), (8, 16, 32, 64, 256, 2048)

@@ -48,8 +48,8 @@ ONLY_IN: dict[str, str | tuple[str, ...]] = {
     "cupy": "runtime/",
     "mpi4py": "runtime/comm/mpi_library.py",
     "torch": (
-        "verify/pytorch/counterparts.py", "verify/pytorch/operator_database.py", "verify/pytorch/operator_samples.py",
-        "readers/pytorch/exporting.py", "readers/pytorch/capture_job.py", "capture.py",
+        "verify/pytorch/counterparts.py", "readers/pytorch/exporting.py", "readers/pytorch/capture_job.py",
+        "capture.py",
     ),
 }
 THIRD_PARTY = {"ir": {"numpy", "lark", "networkx", "ml_dtypes"}}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import mspc
+from docs.site.operator_database import operators_of_pytorch
 from mspc import Tensor
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.stored_tensors import Checkpoint
@@ -27,7 +28,6 @@ from mspc.readers.pytorch.exported_program import (
 from mspc.readers.pytorch.kinds.aten_table import ALIASES, DEPENDENT, kind_of, kinds, related
 from mspc.readers.pytorch.kinds.kind import NEEDED
 from mspc.readers.pytorch.network import ImportedNetwork
-from mspc.verify.pytorch.operator_database import operators_of_pytorch
 from tests.drawn import Drawn, exactly
 from tests.grouped import MANY, each, grouped
 from tests.kind_samples import Call, calls, writing_calls

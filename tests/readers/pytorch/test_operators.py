@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
 
+from docs.site import operator_database, samples_on_ranks
 from mspc.readers.pytorch.kinds import library
-from mspc.verify.pytorch import operator_database, samples_on_ranks
 from tests.shares import is_taken
 
 KINDS = {

@@ -1,7 +1,7 @@
 """PyTorch's own samples of its operators (`op_db`), read as exported programs and compared with PyTorch.
 
-    python -m mspc.verify.pytorch.operator_database --jobs 16 --results results --table page.md
-    python -m mspc.verify.pytorch.operator_database --dtype float32 int64 --ranks 2 --jobs 16 --results results
+    python -m docs.site.operator_database --jobs 16 --results results --table page.md
+    python -m docs.site.operator_database --dtype float32 int64 --ranks 2 --jobs 16 --results results
 
 Each sample is recorded as the graph that `torch.export` gives, read, compiled and run on one rank. Values and gradients
 are compared with PyTorch's. Samples are right, wrong, refused by a message, of unknown kinds, or crash. With `--ranks`
@@ -35,9 +35,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from docs.site.operator_samples import SECONDS, SampleOutcome, compared
+from docs.site.samples_on_ranks import compared_on_ranks
 from mspc.ir.diagnostics import MspcError
-from mspc.verify.pytorch.operator_samples import SECONDS, SampleOutcome, compared
-from mspc.verify.pytorch.samples_on_ranks import compared_on_ranks
 
 DTYPES = ("float32", "float64", "int64", "bool", "bfloat16", "complex64")
 NEVER = ("to_sparse", "sparse.", "nested.", "jiterator", "item", "equal", "allclose")

@@ -9,6 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from docs.site.operator_samples import (
+    TOLERANCES,
+    RecordedSample,
+    SampleOutcome,
+    judged,
+    scales_of,
+    shown,
+)
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_traced, trace_call
@@ -22,14 +30,6 @@ from mspc.ops.op import Op
 from mspc.passes.lib.choices import composite_conflict, rule_of
 from mspc.sharding.rules import Rule
 from mspc.verify.many_ranks import ManyRanks
-from mspc.verify.pytorch.operator_samples import (
-    TOLERANCES,
-    RecordedSample,
-    SampleOutcome,
-    judged,
-    scales_of,
-    shown,
-)
 
 TRIALS = 4
 """Layouts that are drawn for a sample until a compile takes them all."""
