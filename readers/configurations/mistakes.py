@@ -6,11 +6,18 @@ megatron/training/arguments.py, `TransformerConfig.__post_init__`, and megatron/
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 from mspc.analysis.cost.training.model_shape import AttentionShape, TrainingRun
 from mspc.ir.diagnostics import nearest
-from mspc.readers.configurations.known_arguments import IGNORED_PREFIXES, KNOWN
 from mspc.readers.configurations.settings import ConfigurationSettings
 
+_ARGUMENTS = tomllib.loads(Path(__file__).with_name("megatron_arguments.toml").read_text(encoding="utf-8"))
+KNOWN = frozenset(_ARGUMENTS["known"].split())
+"""Names of Megatron-LM's arguments."""
+IGNORED_PREFIXES = tuple(_ARGUMENTS["ignored_prefixes"].split())
+"""Beginnings of the names of arguments that change neither memory nor the time of a step."""
 HOST_RANKS = 8
 """Ranks of a host, if the number of ranks is not stated."""
 TENSOR, PIPELINE, CONTEXT = "tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size"
