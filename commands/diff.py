@@ -9,10 +9,8 @@ from mspc.commands.comparison.all_differences import differences
 from mspc.commands.comparison.tables import print_differences, tables
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.reading import check_used, target_facts
-from mspc.commands.report.html import page
 from mspc.commands.report.tables import check_json, fits_screen, print_line, print_table, write_report
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.atomic_writing import check_writable, utf8_bytes, write_atomically
 from mspc.search.calibration.machine_file import machine_of
 
 DIFFERENT = 1
@@ -20,10 +18,10 @@ DIFFERENT = 1
 
 
 def diff_targets(
-    first: str, second: str, compiling: CompileOptions, json: Path | None, html: Path | None, machine: str = "",
-    every_row: bool = False, quiet: bool = False, other: CompileOptions | None = None,
+    first: str, second: str, compiling: CompileOptions, json: Path | None, machine: str = "", every_row: bool = False,
+    quiet: bool = False, other: CompileOptions | None = None,
 ) -> int:  # fmt: skip
-    """Print the differences of two targets, write them as JSON and as a page on request, and return the exit status.
+    """Print the differences of two targets, write them as JSON on request, and return the exit status.
 
     Args:
         first, second: folders of compiles, graphs, plans, scripts or networks. compiling: how scripts are compiled.
@@ -34,8 +32,6 @@ def diff_targets(
         MspcError: one cannot be read, or the two have nothing in common to compare.
     """
     check_json(json)
-    if html is not None:
-        check_writable(html, "--html")
     rates = machine_of(machine)
     check_used((first, second), compiling)
     other = other or compiling
@@ -53,9 +49,6 @@ def diff_targets(
     made = tables(found)
     if json is not None:
         write_report(json, "diff", {"equal": not found, **asdict(found)}, DIFFERENT if found else 0)
-    if html is not None:
-        text = page(f"{first} beside {second}", [verdict, *notes], made)
-        write_atomically(html, lambda file: file.write(utf8_bytes(text)))
     if json != Path("-"):
         if not quiet and (every_row or fits_screen(made)):
             for table in made:

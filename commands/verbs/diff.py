@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,16 +23,14 @@ TwoStyles = Annotated[
         help="How layers of model.pt2 are sharded, as for compile; twice: of A, and of B.",
     ),
 ]
-Page = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as a page (HTML).")]
 EveryRow = Annotated[bool, typer.Option("--all", help="Print every row, not a summary that fits a screen.")]
 
 
 def diff(
     first: First, second: Second, ranks: opts.Ranks = None, input_: opts.Inputs = None, size: opts.Sizes = None,
     loss: opts.LossName = "", optimizer: opts.OptimizerText = "", plan: TwoStyles = None, torch: opts.FromTorch = False,
-    jax: opts.FromJax = False,
-    json: opts.JsonFile = None, html: Page = None, machine: opts.MachineName = "", every_row: EveryRow = False,
-    verbose: opts.Verbose = False, quiet: opts.Quiet = False,
+    jax: opts.FromJax = False, json: opts.JsonFile = None, machine: opts.MachineName = "",
+    every_row: EveryRow = False, verbose: opts.Verbose = False, quiet: opts.Quiet = False,
 ) -> None:  # fmt: skip
     """Compare layouts, operators, collectives, memory and predicted times of two compiles; status 1 where they
     differ."""
@@ -52,4 +49,4 @@ def diff(
         )
         for each in plans
     ]
-    raise typer.Exit(diff_targets(first, second, made[0], json, html, machine, every_row, quiet, made[-1]))
+    raise typer.Exit(diff_targets(first, second, made[0], json, machine, every_row, quiet, made[-1]))

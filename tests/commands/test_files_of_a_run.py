@@ -222,7 +222,6 @@ def test_a_name_that_is_too_long(command: str) -> None:
         ("compile", "net.py:Net()", "--input", "float32[4]", "--json", "./net.py"),
         ("view", "net.py", "--ranks", "2", "--out", "net.py"),
         ("run", "net.py", "--profile", "net.py"),
-        ("diff", "out", "out", "--html", "out/program.json"),
         ("run", "out", "--simulate", "--data", "net.py", "--save-outputs", "net.py"),
         ("run", "out", "--simulate", "--synthetic", "--save", "out/program.json"),
         ("ckpt", "show", "net.py", "--json", "net.py"),
