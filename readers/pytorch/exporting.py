@@ -266,7 +266,7 @@ def _recorded_gradients(torch: Any, module: Any, inputs: tuple[Any, ...], named:
         trains = isinstance(value, torch.Tensor) and value.requires_grad
         return torch.detach_copy(value.detach()) if trains else value
 
-    class Stopped(mode):  # type: ignore[misc, valid-type]  # PyTorch need not be installed
+    class DetachingMode(mode):  # type: ignore[misc, valid-type]  # PyTorch need not be installed
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function in detached:
                 return stopped(args[0])
@@ -275,7 +275,7 @@ def _recorded_gradients(torch: Any, module: Any, inputs: tuple[Any, ...], named:
             return function(*args, **(kwargs or {}))
 
     def run(held: Any, given: Any) -> Any:
-        with Stopped():
+        with DetachingMode():
             return torch.func.functional_call(module, held, *given)
 
     held = {**dict(module.named_parameters()), **dict(module.named_buffers())}

@@ -18,7 +18,7 @@ from mspc.runtime.faults.recorded_calls import Record, RecordedCall
 REPORT = re.compile(r"^\s*(Job summary|Communicators\.\.\.)", re.M)
 COMMUNICATOR = re.compile(r"^\s*#(\d+)-\d+ \(([0-9a-f]+)\) (\w+)")
 ROW = re.compile(r"^\s*(\d+)\s+\d+\s+[\d-]+\s+[\d-]+\s+(\d+)\s+\d+\s+[A-Z]")
-COUNTS = re.compile(r"Communicator ranks have different (\w+) operation counts")
+COUNTS = re.compile(r"RasCommunicator ranks have different (\w+) operation counts")
 MANY = re.compile(r"^\s*(\d+) ranks have (?:launched up to operation (\d+)|not launched any operations)")
 ONE = re.compile(r"^\s*Rank (\d+) has (?:launched up to operation (\d+)|not launched any operations)(?: -- (.*))?")
 MEMBER = re.compile(r"^\s*Rank (\d+) -- (.*)")
@@ -26,7 +26,7 @@ MISSING = re.compile(r"The missing ranks?: ([\d, -]+)")
 MOST_RANKS = 1 << 20
 
 
-class Communicator(NamedTuple):
+class RasCommunicator(NamedTuple):
     """size: number of ranks. counts: launched operations of each kind of those ranks that differ from most. usual: the
     count of most. missing: ranks that do not answer. processes: of ranks, as text."""
 
@@ -46,8 +46,8 @@ def is_report(text: str) -> bool:
 def records_of_text(path: Path, text: str) -> list[Record]:
     """Return the records in a text report. Raise MspcError if it is damaged."""
     sizes: dict[str, int] = {}
-    found: dict[str, Communicator] = {}
-    current: Communicator | None = None
+    found: dict[str, RasCommunicator] = {}
+    current: RasCommunicator | None = None
     kind, shared = "", -1
     for line in text.splitlines():
         if (row := ROW.match(line)) is not None:
@@ -56,7 +56,7 @@ def records_of_text(path: Path, text: str) -> list[Record]:
             size = sizes.get(header[1], 0)
             if not 0 < size <= MOST_RANKS:
                 raise MspcError(f"{path} is damaged: communicator #{header[1]} has no row with its ranks")
-            current = found.setdefault(header[2], Communicator(header[2], size, {}, {}, set(), {}))
+            current = found.setdefault(header[2], RasCommunicator(header[2], size, {}, {}, set(), {}))
             kind = ""
         elif current is None:
             continue
@@ -78,10 +78,10 @@ def records_of_text(path: Path, text: str) -> list[Record]:
 
 def records_of_json(path: Path, content: Mapping[str, Any]) -> list[Record]:
     """Return the records in a JSON report. Raise MspcError if it is damaged."""
-    found: list[Communicator] = []
+    found: list[RasCommunicator] = []
     try:
         for each in content["communicators"]:
-            current = Communicator(str(each["hash"]), int(each["size"]), {}, {}, set(), {})
+            current = RasCommunicator(str(each["hash"]), int(each["size"]), {}, {}, set(), {})
             if not 0 < current.size <= MOST_RANKS:
                 raise ValueError(f"{current.size} ranks")
             for rank in each["ranks"]:
@@ -103,7 +103,7 @@ def _listed(path: Path, text: str, size: int) -> Iterable[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def _enter(path: Path, current: Communicator, kind: str, rank: int, count: int, process: str) -> None:
+def _enter(path: Path, current: RasCommunicator, kind: str, rank: int, count: int, process: str) -> None:
     if not 0 <= rank < current.size or count < 0:
         raise MspcError(f"{path} is damaged: rank {rank} launched {count} operations, of {current.size} ranks")
     current.counts.setdefault(kind, {})[rank] = count
@@ -111,7 +111,7 @@ def _enter(path: Path, current: Communicator, kind: str, rank: int, count: int, 
         current.processes[rank] = process
 
 
-def _records(path: Path, communicators: Iterable[Communicator], world: int) -> list[Record]:
+def _records(path: Path, communicators: Iterable[RasCommunicator], world: int) -> list[Record]:
     """The records of all ranks that answer. Ranks of a smaller communicator are those of the largest if their processes
     tell so. The last call of a rank is of the kind with most different counts."""
     every = sorted(communicators, key=lambda each: -each.size)

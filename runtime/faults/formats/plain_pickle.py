@@ -94,12 +94,9 @@ class PlainDecoder:
                     size, read = _NUMBERS[code]
                     stack.append(read(data, at)[0])
                     at += size
-                elif code == 0x71:  # BINPUT
-                    memo[data[at]] = stack[-1]
-                    at += 1
-                elif code == 0x72:  # LONG_BINPUT
-                    memo[int.from_bytes(data[at : at + 4], "little")] = stack[-1]
-                    at += 4
+                elif code in _PUTS:
+                    memo[int.from_bytes(data[at : at + _PUTS[code]], "little")] = stack[-1]
+                    at += _PUTS[code]
                 elif code in _TEXTS:
                     width = _TEXTS[code]
                     size = int.from_bytes(data[at : at + width], "little")
@@ -155,6 +152,8 @@ def _tuple_of(size: int) -> Callable[[list[Any]], None]:
 
 _SKIPPED = {0x80: 1, 0x95: 8}
 """Bytes after PROTO and FRAME."""
+_PUTS = {0x71: 1, 0x72: 4}
+"""Bytes of the numbers after BINPUT and LONG_BINPUT."""
 _TEXTS = {0x58: 4, 0x8C: 1, 0x8D: 8}
 _NUMBERS: dict[int, tuple[int, Callable[[bytes, int], tuple[Any, ...]]]] = {
     code: (struct.calcsize(form), struct.Struct(form).unpack_from)
