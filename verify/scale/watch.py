@@ -107,9 +107,6 @@ class ValueWatch:
         self._turns: dict[Node, int] = {}
         """In which order nodes have such values first."""
         self._identities = Identities()
-        self._unpaired: set[Node] = set()
-        """Nodes with wrong values that may have no counterpart, as of an operator that a pass takes out of a loop: a
-        reader that has one tells."""
         self._aside: set[Node] = set()
         """Fused nodes of which another is right: the wrong one may be an intermediate of a pass, unless its readers are
         wrong for no other reason."""
@@ -182,8 +179,6 @@ class ValueWatch:
             if node in self._aside and not any(self._is_of(n, node, readers) for n in found):
                 continue
             if not found or any(n in bad for n in found):
-                if node in self._unpaired and any(n in bad and n not in self._unpaired for n in found):
-                    continue
                 return self._blamed(wrong)
         return next(map(self._blamed, norms.values()), None)
 
@@ -358,8 +353,6 @@ class ValueWatch:
                 if len(value.nodes) == 1 and self._can_be_tried(node, value.kind, operands):
                     described = self._tried(described, value.kind, wholes, candidates, operands)
                 self._wrong[node] = described
-                if candidates.own is None:
-                    self._unpaired.add(node)
                 self._turns.setdefault(node, len(self._turns))
         return found is not None
 
