@@ -26,6 +26,8 @@ from tests.commands.test_search import SCRIPT
 from tests.commands.written_files import Run, ending, runner
 from tests.pipelining.test_other_commands import SCRIPT as STAGED
 
+BLACKWELL = {KNOWN_MACHINES[name].name for name in ("b200", "b300", "gb200", "gb300")}
+"""Machines whose tensor cores are faster than Hopper's, while their other cores are not."""
 SETTING = 'ms.set_context(gpu_config={"matmul_allow_tf32": True})\n'
 FILE = """
 name = "slow products"
@@ -108,7 +110,7 @@ def test_machines_that_come_along_have_both(machine: Machine) -> None:
     rounded = machine.under({ROUNDS: True})
     for kind in (PRODUCTS, "deep_products", "attention", "convolutions", "grouped_convolution_filters"):
         ratio = rounded.work_rate(kind, FLOAT32).at(1e12) / machine.work_rate(kind, FLOAT32).at(1e12)
-        assert 6 <= ratio < 10
+        assert 6 <= ratio < (50 if machine.name in BLACKWELL else 10)
     assert missing_rates([KINDS], rounded) == ()
     assert terms_for(rounded).compute < terms_for(machine).compute / 5
 

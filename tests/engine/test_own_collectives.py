@@ -177,7 +177,7 @@ def under_mpirun(script: Path, text: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG, env=dict(os.environ))
     assert done.returncode != 0
     own = done.stderr.partition("\n---")[0]
-    return "\n".join(line for line in own.splitlines() if "PMIX ERROR" not in line and not line.startswith("[warn] "))
+    return "\n".join(line for line in own.splitlines() if "PMIX ERROR" not in line and not line.startswith(("[warn] ", "  note: mspc explain-hang")))
 
 
 @pytest.mark.parametrize("line", [

@@ -132,7 +132,7 @@ class Watched:
     def said(self, rank: int) -> str:
         return ""
 
-    def fail(self, text: str, status: int, quiet: bool = False) -> None:
+    def fail(self, text: str, status: int, quiet: bool = False, stuck: bool = False) -> None:
         self.failed = text
 
 

@@ -61,6 +61,7 @@ REASONS = {
         "ops.LibraryGradient",
     "its functions are compared with PyTorch's samples: tests/readers/pytorch/test_operators.py":
         "ops.LibraryFunction",
+    "its functions are compared with NumPy: tests/readers/stablehlo/test_kinds.py": "ops.XlaFunction",
     "it overwrites a parameter: tests/oracle/test_updates.py":
         """ops.inplace_index_add ops.scatter_add ops.scatter_div ops.scatter_max ops.scatter_min ops.scatter_mul
         ops.scatter_nd_add ops.scatter_nd_div ops.scatter_nd_max ops.scatter_nd_min ops.scatter_nd_mul
