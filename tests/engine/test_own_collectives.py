@@ -177,7 +177,9 @@ def under_mpirun(script: Path, text: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG, env=dict(os.environ))
     assert done.returncode != 0
     own = done.stderr.partition("\n---")[0]
-    return "\n".join(line for line in own.splitlines() if "PMIX ERROR" not in line and not line.startswith(("[warn] ", "  note: mspc explain-hang")))
+    others = ("[warn] ", "note: mspc explain-hang")
+    lines = (line for line in own.splitlines() if "PMIX ERROR" not in line and not line.startswith(others))
+    return "\n".join(lines)
 
 
 @pytest.mark.parametrize("line", [
