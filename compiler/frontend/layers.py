@@ -8,7 +8,6 @@ import types
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -44,9 +43,6 @@ from mspc.ops.tensor.reshape import Reshape
 _NOT_COMPARED = ("_cells", "_params", "_members", "_owned", "_stage_place")
 """Attributes in which a cell records its own cells and parameters, which are compared themselves, and the line of the
 script that set its stage."""
-FEWEST_CELLS = 24
-"""Fewest equal cells that become a loop unasked. Fewer stay apart: their gradients are summed over ranks while the
-backward of other cells is computed, which a loop cannot do."""
 _PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 _facts = attrgetter("dtype", "shape", *FACTS)
 
@@ -130,27 +126,21 @@ class Counterparts:
 
 
 def asks_for_one_graph(items: Sequence[Any]) -> bool:
-    """Return whether `items` are cells of one class whose constructor is marked with `lazy_inline`."""
-    return isinstance(items[0], Cell) and _are_of_one_class(items) and (
-        getattr(type(items[0]).__init__, "is_lazily_inlined", False))  # fmt: skip
-
-
-def _are_of_one_class(items: Sequence[Any]) -> bool:
-    return all(type(item) is type(items[0]) for item in items)
+    """Return whether `items` are two or more cells of one class whose constructor is marked with `lazy_inline`."""
+    if len(items) < 2 or not isinstance(items[0], Cell) or any(type(item) is not type(items[0]) for item in items):
+        return False
+    return getattr(type(items[0]).__init__, "is_lazily_inlined", False)
 
 
 def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any]) -> tuple[Any] | None:
     """Compile the iterations of a `for` statement as loops.
 
-    Return a tuple of one element, how the statement ends; None, with nothing traced, if the iterations must be inlined,
-    or if they are few and no class asks for a loop.
+    Return a tuple of one element, how the statement ends; None, with nothing traced, if the iterations must be inlined.
     """
-    read = [each for each in _read_by_turn(tracer, frame, node, items) or () if len(each) > 1]
-    is_asked = any(map(asks_for_one_graph, read))
-    cells = [each for each in read if isinstance(each[0], Cell) and _are_of_one_class(each)]
-    if not is_asked and not cells:
+    read = _read_by_turn(tracer, frame, node, items)
+    if not any(map(asks_for_one_graph, read or ())):
         return None
-    rows = list(zip(*read, strict=True))
+    rows = list(zip(*read or (), strict=True))
     starts = [0]
     if tracer.stages > 1:  # a loop for consecutive iterations whose cells are in the same stages
         stages = [
@@ -158,26 +148,12 @@ def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any]) ->
             for row in rows
         ]
         starts += [i for i in range(1, len(rows)) if stages[i] != stages[i - 1]]
-    parts = list(itertools.pairwise([*starts, len(rows)]))
-    if not is_asked and min(b - a for a, b in parts) < FEWEST_CELLS:
-        return None
-    runs = [(a, Counterparts(rows[a:b])) for a, b in parts]
+    runs = [(a, Counterparts(rows[a:b])) for a, b in itertools.pairwise([*starts, len(rows)])]
     if not all(counterparts.are_alike for _, counterparts in runs):
         return None
     beginning = TraceSnapshot(tracer, frame)
-    loops = partial(_loops, tracer, frame, node, items, runs)
-    found = tried(tracer, beginning, loops if is_asked else partial(_without_draws, tracer, loops))
+    found = tried(tracer, beginning, lambda: _loops(tracer, frame, node, items, runs))
     return None if found is UNROLLED else (found,)
-
-
-def _without_draws(tracer: Tracer, run: Callable[[], Any]) -> Any:
-    """Return the result of compiling equal layers as a loop. Raise MspcError if they draw random numbers: each layer
-    draws its own."""
-    drawn = tracer.draws.copy()
-    found = run()
-    if tracer.draws != drawn:
-        raise MspcError("equal layers draw random numbers")
-    return found
 
 
 def _loops(
@@ -300,12 +276,15 @@ def repeated(
         frame.locals["carry"] = layer(frame.locals["carry"])
 
     def run() -> tuple[Any, ...]:
+        drawn = tracer.draws.copy()
         assert isinstance(LOOP, ast.For)
         run_loop(tracer, frame, LoopPlan(LOOP, place, None, turn, count, None))
+        if tracer.draws != drawn:
+            raise MspcError("equal layers draw random numbers")
         _scan_parameters(tracer, *_last_loop(tracer, of_layers=True), parameters)
         return frame.locals["carry"]
 
-    found = tried(tracer, TraceSnapshot(tracer, frame), partial(_without_draws, tracer, run))
+    found = tried(tracer, TraceSnapshot(tracer, frame), run)
     return None if found is UNROLLED else found
 
 

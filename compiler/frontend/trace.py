@@ -126,7 +126,7 @@ def trace(
         name: of the graph; by default from the target.
         other_mistakes: called after errors to find further ones in the part of the graph that was traced, so
             that all are reported together.
-        folds: whether equal cells become one graph if possible (`layers.py`).
+        folds: whether equal cells whose class asks for it (`lazy_inline`) become one graph if possible.
         stages: the number of stages. stage_plan: the stages of a plan, which override those of cells.
         reuses_calls: whether gradients reuse equal calls that are in the graph already.
 

@@ -196,8 +196,8 @@ ms_class = jit_class
 
 
 def lazy_inline(fn: Any = None, attrs: Any = None, policy: Any = None) -> Any:
-    """Decorate `__init__`, bare or with arguments: two or more equal cells of the class that a `for` statement calls
-    become one graph, run by a loop, if possible; unasked, 24 or more. Cells elsewhere are inlined."""
+    """Decorate `__init__`, bare or with arguments: equal cells of the class that a `for` statement calls become one
+    graph, run by a loop, if possible. Cells elsewhere are inlined."""
 
     def marked(decorated: Any) -> Any:
         decorated.is_lazily_inlined = True

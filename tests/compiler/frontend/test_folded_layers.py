@@ -277,20 +277,9 @@ def test_a_loop_goes_over_cells_or_their_numbers(way: Any, wanted: list[str]) ->
         np.testing.assert_array_equal(plain, folded)
 
 
-@pytest.mark.parametrize(("count", "rate", "folds"), [(23, 0.0, False), (24, 0.0, True), (24, 0.5, False)])
-def test_many_equal_cells_without_random_numbers_are_one_graph_unasked(count: int, rate: float, folds: bool) -> None:
-    class Dropped(Network):
-        def __init__(self) -> None:
-            super().__init__(plainly, (0.5,) * count)
-            self.drop = nn.Dropout(p=rate)
-
-        def construct(self, x: Any) -> Any:
-            for layer in self.layers:
-                x = self.drop(layer(x))
-            return x.mean()
-
-    graph = trace(Dropped().set_train(), [ROWS]).graph
-    assert any(isinstance(node.op, For) for node in graph.nodes) == folds
+def test_an_unmarked_class_is_inlined() -> None:
+    graph = trace(Network(plainly), [ROWS]).graph
+    assert not any(isinstance(node.op, For) for node in graph.nodes)
 
 
 def test_cells_are_inlined_for_gpus() -> None:
