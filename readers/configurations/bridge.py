@@ -8,13 +8,9 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.readers.configurations.presets import PRESETS, preset_settings
-from mspc.readers.configurations.settings import Setting
+from mspc.readers.configurations.settings import Setting, tables_of
 
-DEGREES = {
-    "#-GPUs": "world-size", "TP": "tensor-model-parallel-size", "PP": "pipeline-model-parallel-size",
-    "CP": "context-parallel-size", "EP": "expert-model-parallel-size", "MBS": "micro-batch-size",
-    "GBS": "global-batch-size", "Sequence Length": "seq-length", "VP": "num-virtual-stages-per-pipeline-rank",
-}  # fmt: skip
+DEGREES = tables_of("trainers")["bridge"]
 """Columns, and Megatron's names of their settings."""
 RECIPES = {
     "BF16": "", "FP8": "delayed", "FP8-CS": "tensorwise", "FP8-MX": "mxfp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4",

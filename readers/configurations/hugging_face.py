@@ -9,20 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from mspc.readers.configurations.mistakes import HOST_RANKS, largest_divisor
-from mspc.readers.configurations.settings import Setting, Values
+from mspc.readers.configurations.settings import Setting, Values, tables_of
 
-SIZES = {
-    "hidden_size": "hidden-size", "n_embd": "hidden-size", "d_model": "hidden-size",
-    "num_hidden_layers": "num-layers", "n_layer": "num-layers", "num_layers": "num-layers",
-    "num_attention_heads": "num-attention-heads", "n_head": "num-attention-heads",
-    "num_key_value_heads": "num-query-groups", "intermediate_size": "ffn-hidden-size", "n_inner": "ffn-hidden-size",
-    "vocab_size": "vocab-size", "head_dim": "kv-channels", "max_position_embeddings": "max-position-embeddings",
-    "num_local_experts": "num-experts", "num_experts": "num-experts", "n_routed_experts": "num-experts",
-    "num_experts_per_tok": "moe-router-topk", "moe_intermediate_size": "moe-ffn-hidden-size",
-    "kv_lora_rank": "kv-lora-rank", "q_lora_rank": "q-lora-rank", "qk_nope_head_dim": "qk-head-dim",
-    "qk_rope_head_dim": "qk-pos-emb-head-dim", "v_head_dim": "v-head-dim",
-    "num_nextn_predict_layers": "mtp-num-layers", "sliding_window": "window-size",
-}  # fmt: skip
+SIZES = tables_of("trainers")["hugging-face"]
 """Keys of `config.json`, and Megatron's names."""
 
 

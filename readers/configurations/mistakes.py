@@ -6,14 +6,11 @@ megatron/training/arguments.py, `TransformerConfig.__post_init__`, and megatron/
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
-
 from mspc.analysis.cost.training.model_shape import AttentionShape, TrainingRun
 from mspc.ir.diagnostics import nearest
-from mspc.readers.configurations.settings import ConfigurationSettings
+from mspc.readers.configurations.settings import ConfigurationSettings, tables_of
 
-_ARGUMENTS = tomllib.loads(Path(__file__).with_name("megatron_arguments.toml").read_text(encoding="utf-8"))
+_ARGUMENTS = tables_of("megatron_arguments")
 KNOWN = frozenset(_ARGUMENTS["known"].split())
 """Names of Megatron-LM's arguments."""
 IGNORED_PREFIXES = tuple(_ARGUMENTS["ignored_prefixes"].split())

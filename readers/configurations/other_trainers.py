@@ -8,49 +8,16 @@ from collections.abc import Iterator
 from mspc.ir.diagnostics import did_you_mean
 from mspc.readers.configurations.mistakes import HOST_RANKS
 from mspc.readers.configurations.presets import PRESETS, preset_settings
-from mspc.readers.configurations.settings import Setting, Values
+from mspc.readers.configurations.settings import Setting, Values, tables_of
 
-FLAVORS = {
-    ("llama3", "debugmodel"): "debug-model",
-    ("experts", "debugmodel"): "debug-experts", ("llama4", "17bx16e"): "llama4-scout",
-    ("llama4", "17bx128e"): "llama4-maverick", ("deepseek_v3", "16B"): "deepseek-v2-lite",
-    ("qwen3", "0.6B"): "qwen3-0.6b", ("qwen3", "1.7B"): "qwen3-1.7b", ("qwen3", "4B"): "qwen3-4b",
-    ("qwen3", "14B"): "qwen3-14b", ("qwen3", "32B"): "qwen3-32b", ("gpt_oss", "20b"): "gpt-oss-20b",
-    ("llama3", "8B"): "llama3-8b", ("llama3", "70B"): "llama3-70b", ("llama3", "405B"): "llama3.1-405b",
-    ("deepseek_v3", "671B"): "deepseek-v3", ("qwen3", "30B-A3B"): "qwen3-30b-a3b", ("qwen3", "8B"): "qwen3-8b",
-    ("qwen3", "235B-A22B"): "qwen3-235b-a22b", ("gpt_oss", "120b"): "gpt-oss-120b",
-}  # fmt: skip
+_NAMES = tables_of("trainers")
+FLAVORS = {tuple(key.split()): model for key, model in _NAMES["torchtitan-flavors"].items()}
 """torchtitan's models by name and flavor."""
 TITAN_DEGREES = ("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree")
-TITAN = {
-    "parallelism.tensor_parallel_degree": "tensor-model-parallel-size",
-    "parallelism.pipeline_parallel_degree": "pipeline-model-parallel-size",
-    "parallelism.context_parallel_degree": "context-parallel-size",
-    "parallelism.expert_parallel_degree": "expert-model-parallel-size",
-    "parallelism.expert_tensor_parallel_degree": "expert-tensor-parallel-size",
-    "training.seq_len": "seq-length", "training.local_batch_size": "micro-batch-size",
-    "training.batch_size": "micro-batch-size", "training.global_batch_size": "global-batch-size",
-}  # fmt: skip
-MAXTEXT = {
-    "base_emb_dim": "hidden-size", "base_num_query_heads": "num-attention-heads",
-    "base_num_kv_heads": "num-query-groups",
-    "base_mlp_dim": "ffn-hidden-size", "base_num_decoder_layers": "num-layers", "head_dim": "kv-channels",
-    "vocab_size": "vocab-size", "max_target_length": "seq-length", "num_experts": "num-experts",
-    "num_experts_per_tok": "moe-router-topk", "base_moe_mlp_dim": "moe-ffn-hidden-size",
-}  # fmt: skip
+TITAN = _NAMES["torchtitan"]
+MAXTEXT = _NAMES["maxtext"]
 MINDFORMERS_DEGREES = ("data_parallel", "model_parallel", "pipeline_stage", "context_parallel")
-MINDFORMERS = {
-    "hidden_size": "hidden-size", "num_layers": "num-layers", "num_hidden_layers": "num-layers",
-    "num_heads": "num-attention-heads", "num_attention_heads": "num-attention-heads",
-    "n_kv_heads": "num-query-groups", "num_key_value_heads": "num-query-groups", "intermediate_size": "ffn-hidden-size",
-    "vocab_size": "vocab-size", "seq_length": "seq-length", "moe_config.expert_num": "num-experts",
-    "moe_config.num_experts_chosen": "moe-router-topk",
-    "parallel_config.model_parallel": "tensor-model-parallel-size",
-    "parallel_config.pipeline_stage": "pipeline-model-parallel-size",
-    "parallel_config.context_parallel": "context-parallel-size",
-    "parallel_config.expert_parallel": "expert-model-parallel-size",
-    "parallel_config.use_seq_parallel": "sequence-parallel", "runner_config.batch_size": "micro-batch-size",
-}  # fmt: skip
+MINDFORMERS = _NAMES["mindformers"]
 _DENSE = (
     ("swiglu", True), ("normalization", "RMSNorm"), ("position-embedding-type", "rope"), ("disable-bias-linear", True),
     ("hidden-dropout", 0.0), ("attention-dropout", 0.0), ("bf16", True), ("untie-embeddings-and-output-weights", True),

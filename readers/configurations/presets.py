@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
-from mspc.readers.configurations.settings import Setting
+from mspc.readers.configurations.settings import Setting, tables_of
 
-_TABLES = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
+_TABLES = tables_of("models")
 PRESETS: Mapping[str, str] = MappingProxyType(_TABLES["models"])
 """Arguments of each model, `name=value`, and names of groups of them, `@name`."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import tomllib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from mspc.ir.diagnostics import Location, MspcError
@@ -13,6 +15,11 @@ MOST = 10**9
 """Largest size that a setting may have. Larger ones are slips of the finger."""
 MOST_LAYERS = 10_000
 """Most layers of a model."""
+
+
+def tables_of(name: str) -> Mapping[str, Any]:
+    """Return the tables of a data file in this folder, `NAME.toml`."""
+    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
