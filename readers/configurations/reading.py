@@ -10,29 +10,9 @@ from mspc.analysis.cost.training.model_shape import TrainingRun
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.late_dataclass import dataclass
-from mspc.readers.configurations.bridge import is_row, machine_of_row, row_settings
-from mspc.readers.configurations.hugging_face import (
-    accelerate_settings,
-    deepspeed_ranks,
-    deepspeed_settings,
-    is_accelerate,
-    is_deepspeed,
-    is_model,
-    model_settings,
-)
+from mspc.readers.configurations import trainers
 from mspc.readers.configurations.megatron import argument_settings, read_megatron
 from mspc.readers.configurations.mistakes import HOST_RANKS, check_run, check_settings, largest_divisor
-from mspc.readers.configurations.other_trainers import (
-    is_maxtext,
-    is_mindformers,
-    is_titan,
-    maxtext_settings,
-    mindformers_ranks,
-    mindformers_settings,
-    titan_ranks,
-    titan_settings,
-)
-from mspc.readers.configurations.presets import preset_settings
 from mspc.readers.configurations.python_registry import registry_values
 from mspc.readers.configurations.settings import ConfigurationSettings, Setting
 from mspc.readers.configurations.text_formats import file_values
@@ -81,7 +61,7 @@ def read_arguments(path: Path, ranks: int | None, sequence: int) -> Configuratio
 
 def read_preset(name: str, ranks: int | None, sequence: int, more: Sequence[Setting] = ()) -> Configuration:
     """Return the run of a published model."""
-    settings = {setting.name: setting for setting in (*preset_settings(name), *more)}
+    settings = {setting.name: setting for setting in (*trainers.preset_settings(name), *more)}
     # Two samples a rank, unless a setting says otherwise.
     settings.setdefault("global-batch-size", Setting("global-batch-size", 2 * (ranks or HOST_RANKS)))
     if ranks is not None and "num-experts" in settings:
@@ -117,10 +97,11 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
         found = registry_values(shown, path, text, function)
     else:
         found = file_values(shown, text, path.suffix)
-    if is_row(found.by_path):
+    if trainers.is_row(found.by_path):
         row = {key: setting.value for key, setting in found.by_path.items()}
-        found_row = megatron_configuration(shown, list(row_settings(row)), ranks, sequence, "", "Megatron-Bridge")
-        return replace(found_row, machine=machine_of_row(row))
+        settings = list(trainers.row_settings(row))
+        found_row = megatron_configuration(shown, settings, ranks, sequence, "", "Megatron-Bridge")
+        return replace(found_row, machine=trainers.machine_of_row(row))
     arguments = [
         Setting(key.rpartition("--")[2].replace("_", "-"), setting.value, setting.line)
         for key, setting in ((setting.name, setting) for setting in (*found.twice, *found.by_path.values()))
@@ -128,8 +109,8 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
     ]
     if arguments:
         return megatron_configuration(shown, [s for s in arguments if s.value is not False], ranks, sequence, "--")
-    if is_model(found):
-        return megatron_configuration(shown, list(model_settings(found)), ranks, sequence, "", "Hugging Face")
+    if trainers.is_model(found):
+        return megatron_configuration(shown, list(trainers.model_settings(found)), ranks, sequence, "", "Hugging Face")
     for fits, stated, read, family in TOOLS:
         if fits(found):
             ranks = ranks or stated(found)
@@ -142,11 +123,12 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
 
 
 TOOLS = (
-    (is_titan, titan_ranks, titan_settings, "torchtitan"),
-    (is_maxtext, lambda _: HOST_RANKS, maxtext_settings, "MaxText"),
-    (is_mindformers, mindformers_ranks, mindformers_settings, "mindformers"),
-    (is_deepspeed, deepspeed_ranks, deepspeed_settings, "DeepSpeed"),
-    (is_accelerate, lambda found: found.count("num_processes", HOST_RANKS), accelerate_settings, "accelerate"),
+    (trainers.is_titan, trainers.titan_ranks, trainers.titan_settings, "torchtitan"),
+    (trainers.is_maxtext, lambda _: HOST_RANKS, trainers.maxtext_settings, "MaxText"),
+    (trainers.is_mindformers, trainers.mindformers_ranks, trainers.mindformers_settings, "mindformers"),
+    (trainers.is_deepspeed, trainers.deepspeed_ranks, trainers.deepspeed_settings, "DeepSpeed"),
+    (trainers.is_accelerate, lambda found: found.count("num_processes", HOST_RANKS), trainers.accelerate_settings,
+     "accelerate"),
 )
 """Families by the keys of their files, with the ranks that a file states; the first that fits is read."""
 WITHOUT_MODEL = ("DeepSpeed", "accelerate")
@@ -162,4 +144,4 @@ def _model_beside(path: Path, family: str) -> list[Setting]:
     if not model.is_file():
         note = "put the config.json of the Hugging Face model into the same folder"
         raise MspcError(f"{shown_path(path)} does not describe a model", notes=[note])
-    return list(model_settings(file_values(shown_path(model), text_of(model), ".json")))
+    return list(trainers.model_settings(file_values(shown_path(model), text_of(model), ".json")))

@@ -20,25 +20,7 @@ from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.parsing import entry, flag_in, list_in, object_in, parsed_json, text_in, whole_in
 from mspc.ir.files.regular import LARGEST_TEXT, check_name, check_regular
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import (
-    BFLOAT16,
-    BOOL,
-    COMPLEX64,
-    COMPLEX128,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    UINT8,
-    UINT16,
-    UINT32,
-    UINT64,
-    DType,
-    TensorType,
-)
+from mspc.ir.types import DType, TensorType, dtype_of
 
 MOST_DIMENSIONS = 64
 def tagged(value: Any, where: str) -> tuple[str, Any]:
@@ -49,10 +31,10 @@ def tagged(value: Any, where: str) -> tuple[str, Any]:
     return found[0]
 
 
-ELEMENT_TYPES: dict[int, DType] = {
-    1: UINT8, 2: INT8, 3: INT16, 4: INT32, 5: INT64, 6: FLOAT16, 7: FLOAT32, 8: FLOAT64, 10: COMPLEX64, 11: COMPLEX128,
-    12: BOOL, 13: BFLOAT16, 28: UINT16, 34: UINT32, 35: UINT64,
-}  # fmt: skip
+ELEMENT_TYPES: dict[int, DType] = {number: dtype_of(name) for number, name in {
+    1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64",
+    10: "complex64", 11: "complex128", 12: "bool", 13: "bfloat16", 28: "uint16", 34: "uint32", 35: "uint64",
+}.items()}  # fmt: skip
 NOT_HERE: dict[int, str] = {
     9: "complex32", 29: "float8_e4m3fn", 30: "float8_e5m2", 31: "float8_e4m3fnuz", 32: "float8_e5m2fnuz",
     33: "float8_e8m0fnu",

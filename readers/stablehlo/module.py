@@ -13,31 +13,14 @@ import numpy as np
 
 from mspc.ir.diagnostics import Frames, Location, MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import (
-    BFLOAT16,
-    BOOL,
-    COMPLEX64,
-    COMPLEX128,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    UINT8,
-    UINT16,
-    UINT32,
-    UINT64,
-    DType,
-    TensorType,
-)
+from mspc.ir.types import BOOL, COMPLEX64, FLOAT32, FLOAT64, DType, TensorType, dtype_of
 
-ELEMENT_TYPES: Mapping[str, DType] = {
-    "i1": BOOL, "i8": INT8, "i16": INT16, "i32": INT32, "i64": INT64, "ui8": UINT8, "ui16": UINT16, "ui32": UINT32,
-    "ui64": UINT64, "f16": FLOAT16, "bf16": BFLOAT16, "f32": FLOAT32, "f64": FLOAT64, "complex<f32>": COMPLEX64,
-    "complex<f64>": COMPLEX128, "si8": INT8, "si16": INT16, "si32": INT32, "si64": INT64, "index": INT64,
-}  # fmt: skip
+ELEMENT_TYPES: Mapping[str, DType] = {short: dtype_of(name) for short, name in {
+    "i1": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "ui8": "uint8", "ui16": "uint16",
+    "ui32": "uint32", "ui64": "uint64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+    "complex<f32>": "complex64", "complex<f64>": "complex128", "si8": "int8", "si16": "int16", "si32": "int32",
+    "si64": "int64", "index": "int64",
+}.items()}  # fmt: skip
 """Element types by their names in MLIR."""
 
 

@@ -16,9 +16,9 @@ from mspc.analysis.cost.training.model_shape import Recomputation, TrainingRun
 from mspc.analysis.cost.training.stage_memory import in_flight, stage_layers, stage_memory, stage_parameters
 from mspc.analysis.cost.training.step_time import model_operations, step_time
 from mspc.ir.diagnostics import MspcError
-from mspc.readers.configurations.bridge import machine_of_row, row_settings
 from mspc.readers.configurations.reading import megatron_configuration
 from mspc.readers.configurations.settings import Setting
+from mspc.readers.configurations.trainers import machine_of_row, row_settings
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "reference" / "configurations"
 GPT = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.runtime.faults.formats import flight_recorder, nccl_ras, traces, xla_rendezvous
+from mspc.runtime.faults.formats import flight_recorder, reports, traces
 from mspc.runtime.faults.recorded_calls import NUMBER, Record
 
 LARGE, LAST = 64 << 20, 50
@@ -67,10 +67,10 @@ def read_record_file(path: Path, last: int = 0) -> list[Record]:
         raise MspcError(f"{path} is empty: expected {KNOWN}")
     if data[:1] != b"\x80" and data.lstrip()[:1] not in (b"{", b"["):
         text = data.decode(errors="replace")
-        if nccl_ras.is_report(text):
-            return nccl_ras.records_of_text(path, text)
-        if xla_rendezvous.is_log(text):
-            return xla_rendezvous.records_of(path, text)
+        if reports.is_report(text):
+            return reports.records_of_text(path, text)
+        if reports.is_log(text):
+            return reports.records_of_log(path, text)
         raise MspcError(f"{path} is no record of a job: expected {KNOWN}")
     try:
         content = flight_recorder.content_of(data, last)
@@ -81,7 +81,7 @@ def read_record_file(path: Path, last: int = 0) -> list[Record]:
     if not isinstance(content, dict):
         raise MspcError(f"{path} is no flight record: it has no list `entries`")
     if "communicators" in content:
-        return nccl_ras.records_of_json(path, content)
+        return reports.records_of_json(path, content)
     return [_of_json(path, content, last)]
 
 

@@ -32,12 +32,11 @@ from mspc.runtime import available_memory
 from mspc.runtime.available_memory import available_bytes
 from mspc.runtime.backend import NumPyBackend
 from mspc.verify.scale import room
-from mspc.verify.scale.program_sizes import Sizing, keep_constants
+from mspc.verify.scale.program_sizes import Sizing, keep_constants, places_in_tables
 from mspc.verify.scale.rank_kernels import run_on_all, slices_on_each
 from mspc.verify.scale.rank_kinds import RankKind, parts_of, widened
 from mspc.verify.scale.room import check_fits
 from mspc.verify.scale.small_programs import Resized
-from mspc.verify.scale.table_places import places_in_tables
 from tests.grouped import MANY, grouped
 from tests.ops.backend import BACKEND
 from tests.ops.simulate import arrays_of, operator_of, samples_of, types_of

@@ -1,7 +1,9 @@
-"""NCCL's RAS reports, text or JSON of `ncclras`: how many operations each rank of a communicator has launched.
+"""Texts about jobs that wait: reports of NCCL's RAS, and XLA's logs of a rendezvous that does not come about.
 
-A report has counts and no calls: each count becomes the last call of a rank in a group of that operation. Text lists
-only the ranks that differ from most; the others have the count of most. Ranks are those of the largest communicator.
+A RAS report, text or JSON of `ncclras`, has counts and no calls: each count becomes the last call of a rank in a group
+of that operation. Text lists only the ranks that differ from most; the others have the count of most. Ranks are those
+of the largest communicator. A message of XLA names the device that waits, and often all devices that should come; those
+without a message have not come. Operations of one list of devices are calls of one group.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +21,26 @@ from mspc.runtime.faults.recorded_calls import Record, RecordedCall
 REPORT = re.compile(r"^\s*(Job summary|Communicators\.\.\.)", re.M)
 COMMUNICATOR = re.compile(r"^\s*#(\d+)-\d+ \(([0-9a-f]+)\) (\w+)")
 ROW = re.compile(r"^\s*(\d+)\s+\d+\s+[\d-]+\s+[\d-]+\s+(\d+)\s+\d+\s+[A-Z]")
-COUNTS = re.compile(r"RasCommunicator ranks have different (\w+) operation counts")
+COUNTS = re.compile(r"Communicator ranks have different (\w+) operation counts")
 MANY = re.compile(r"^\s*(\d+) ranks have (?:launched up to operation (\d+)|not launched any operations)")
 ONE = re.compile(r"^\s*Rank (\d+) has (?:launched up to operation (\d+)|not launched any operations)(?: -- (.*))?")
 MEMBER = re.compile(r"^\s*Rank (\d+) -- (.*)")
 MISSING = re.compile(r"The missing ranks?: ([\d, -]+)")
 MOST_RANKS = 1 << 20
+WAITS = re.compile(r"This thread has been waiting for |Termination timeout (?:for|of) ")
+QUOTED = re.compile(r"(?:waiting for|[Tt]imeout (?:for|of)) `([^`]*)`")
+KEY = re.compile(r"waiting for \d+ms .*?participant (.*)")
+DEVICE = re.compile(r"device[_ ]ordinal[= ](\d+)")
+PLACE = re.compile(r"\[rank=(\d+)\]|for rank (\d+)\b")
+"""Place of a device in the list of devices."""
+DEVICES = re.compile(r"(?:global_devices|devices)=(?:\d+:)?\[([\d, ]*)\]")
+OPERATION = re.compile(r"op[_ ]id[=: ](\d+)|collective operation (\d+)")
+NAME = re.compile(r"(AllReduce|AllGather|AllToAll|ReduceScatter|CollectivePermute|Initialize clique|acquire clique"
+                  r"|initialize clique|(?:all|reduce|collective)[ -][a-z]+)")  # fmt: skip
+RUN = re.compile(r"run_id=(?:RunId: )?(-?\d+)")
+EXPECTED = re.compile(r"Expected (\d+) threads|[Aa]ll (\d+) threads|num_local_participants=(\d+)")
+CLOCK = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)|[EFW](\d\d)(\d\d) (\d\d:\d\d:\d\d)")
+MOST_DEVICES = 1 << 16
 
 
 class RasCommunicator(NamedTuple):
@@ -140,3 +157,63 @@ def _records(path: Path, communicators: Iterable[RasCommunicator], world: int) -
         Record(rank, path, tuple(calls[rank]), 0, members, (notes[rank],) if rank in notes else ())
         for rank in range(world) if rank not in away
     ]  # fmt: skip
+
+
+def is_log(text: str) -> bool:
+    """Return whether a text has such a message."""
+    return WAITS.search(text) is not None
+
+
+def records_of_log(path: Path, text: str) -> list[Record]:
+    """Return a record for each device of the messages. Raise MspcError if no message names a device."""
+    calls: dict[int, RecordedCall] = {}
+    members: dict[str, tuple[int, ...]] = {}
+    for line in text.splitlines():
+        if WAITS.search(line) is None or "joined the rendezvous" in line:
+            continue
+        key = QUOTED.search(line) or KEY.search(line)
+        if key is None:
+            continue
+        named = DEVICES.search(key[1])
+        expected = EXPECTED.search(line)
+        count = min(int(next(filter(None, expected.groups()))) if expected is not None else 0, MOST_DEVICES)
+        devices = tuple(map(int, re.findall(r"\d+", named[1]))) if named is not None else tuple(range(count))
+        rank = _device(line, devices)
+        operation, run, name = OPERATION.search(key[1]), RUN.search(key[1]), NAME.search(key[1])
+        kind = (name[1] if name is not None else key[1].partition("{")[0][:40].strip()).replace(" ", "_")
+        if operation is not None:
+            kind += f" op {next(filter(None, operation.groups()))}"
+        group = f"devices {list(devices)}" + (f" run {run[1]}" if run is not None else "")
+        if rank in devices:
+            members[group] = devices
+            calls[rank] = RecordedCall(group, 1, kind, (), (), (), False, False, _moment(line), 0)
+    if not calls:
+        raise MspcError(f"{path} names no device that waits in a rendezvous")
+    ranks: dict[int, list[RecordedCall]] = defaultdict(list)
+    for devices in members.values():
+        for rank in devices:
+            ranks[rank] += []
+    for rank, call in calls.items():
+        ranks[rank].append(call)
+    return [Record(rank, path, tuple(found), 0, members) for rank, found in sorted(ranks.items())]
+
+
+def _device(line: str, devices: tuple[int, ...]) -> int:
+    """The device that waits, or -1 if a line does not name it."""
+    device, place = DEVICE.search(line), PLACE.search(line)
+    if device is not None:
+        return int(device[1][:9])
+    at = int((place[1] or place[2])[:9]) if place is not None else len(devices)
+    return devices[at] if at < len(devices) else -1
+
+
+def _moment(line: str) -> int:
+    """The time of a line in nanoseconds, in this year if it has none; 0 if it has no time."""
+    found = CLOCK.search(line)
+    if found is None:
+        return 0
+    text = found[1] or f"{datetime.now(UTC).year}-{found[2]}-{found[3]} {found[4]}"
+    try:
+        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 1_000_000_000
+    except ValueError:
+        return 0

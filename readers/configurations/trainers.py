@@ -1,0 +1,406 @@
+"""Readers of configurations of trainers other than Megatron-LM, with Megatron's names of their settings: torchtitan's
+TOML, MaxText's and mindformers' YAML, DeepSpeed's JSON, Hugging Face's `config.json`, accelerate's YAML, rows of
+Megatron-Bridge's performance summary, and published models by name.
+
+A DeepSpeed or accelerate file says nothing of the model: its sizes are read from the `config.json` beside it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mspc.ir.diagnostics import MspcError, did_you_mean
+from mspc.readers.configurations.mistakes import HOST_RANKS, largest_divisor
+from mspc.readers.configurations.settings import Setting, Values, tables_of
+
+_TABLES = tables_of("models")
+PRESETS: Mapping[str, str] = _TABLES["models"]
+"""Arguments of each model, `name=value`, and names of groups of them, `@name`."""
+_NAMES = tables_of("trainers")
+FLAVORS = {tuple(key.split()): model for key, model in _NAMES["torchtitan-flavors"].items()}
+"""torchtitan's models by name and flavor."""
+TITAN_DEGREES = ("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree")
+TITAN = _NAMES["torchtitan"]
+MAXTEXT = _NAMES["maxtext"]
+MINDFORMERS_DEGREES = ("data_parallel", "model_parallel", "pipeline_stage", "context_parallel")
+MINDFORMERS = _NAMES["mindformers"]
+_DENSE = (
+    ("swiglu", True), ("normalization", "RMSNorm"), ("position-embedding-type", "rope"), ("disable-bias-linear", True),
+    ("hidden-dropout", 0.0), ("attention-dropout", 0.0), ("bf16", True), ("untie-embeddings-and-output-weights", True),
+    ("moe-grouped-gemm", True), ("no-create-attention-mask-in-dataloader", True),
+)  # fmt: skip
+"""Settings of LLaMA-like models, which these tools train unless told otherwise."""
+SIZES = _NAMES["hugging-face"]
+"""Keys of `config.json`, and Megatron's names."""
+DEGREES = _NAMES["bridge"]
+"""Columns, and Megatron's names of their settings."""
+RECIPES = {
+    "BF16": "", "FP8": "delayed", "FP8-CS": "tensorwise", "FP8-MX": "mxfp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4",
+}  # fmt: skip
+"""Precisions, and Megatron's recipes of 8-bit and 4-bit matmuls."""
+
+
+def preset_settings(name: str, option: str = "--preset") -> list[Setting]:
+    """Return the arguments of a published model. Raise MspcError if there is none of that name."""
+    if name not in PRESETS:
+        notes = [*did_you_mean(name, list(PRESETS)), f"published models: {', '.join(PRESETS)}"]
+        raise MspcError(f"{option} {name}: there is no published model of this name", notes=notes)
+    return _settings(PRESETS[name])
+
+
+def _settings(text: str) -> list[Setting]:
+    found = list[Setting]()
+    for part in text.split():
+        if part.startswith("@"):
+            found += _settings(_TABLES["groups"][part[1:]])
+        else:
+            key, _, value = part.partition("=")
+            found.append(Setting(key, {"true": True, "false": False}.get(value, value)))
+    return found
+
+
+def is_titan(found: Values) -> bool:
+    """Return if a TOML file is torchtitan's."""
+    return "model.flavor" in found or any(name.startswith("parallelism.") for name in found.by_path)
+
+
+def is_maxtext(found: Values) -> bool:
+    """Return if a YAML file is MaxText's."""
+    return "base_emb_dim" in found or "per_device_batch_size" in found or "base_config" in found
+
+
+def is_mindformers(found: Values) -> bool:
+    """Return if a YAML file is that of mindformers."""
+    return any(name.startswith(("parallel_config.", "runner_config.")) for name in found.by_path)
+
+
+def titan_ranks(found: Values) -> int:
+    """Return the ranks that the degrees of a torchtitan file make; the fewest hosts if one degree is all the rest."""
+    dense = math.prod(found.count(f"parallelism.{degree}", 1) for degree in TITAN_DEGREES)
+    ranks = dense * found.count("parallelism.data_parallel_replicate_degree", 1)
+    shard = found.count("parallelism.data_parallel_shard_degree")
+    return ranks * shard if shard else max(HOST_RANKS, ranks, found.count("parallelism.expert_parallel_degree", 1))
+
+
+def titan_settings(found: Values, ranks: int) -> Iterator[Setting]:
+    """Yield the settings of a torchtitan file. Raise MspcError for degrees that do not make the ranks."""
+    name, flavor = found.value("model.name"), found.value("model.flavor")
+    name = str(name).removesuffix("_ft")
+    flavor = "debugmodel" if str(flavor).startswith("debugmodel") else flavor
+    if flavor == "debugmodel":
+        name = "experts" if found.count("parallelism.expert_parallel_degree", 1) > 1 else "llama3"
+    if (name, flavor) not in FLAVORS:
+        known = ", ".join(f"{model} {size}" for model, size in FLAVORS)
+        raise found.wrong("model.flavor", f"is {flavor!r} of {name!r}; known are {known}")
+    settings = {setting.name: setting for setting in preset_settings(FLAVORS[name, flavor])}
+    settings["expert-tensor-parallel-size"] = Setting("expert-tensor-parallel-size", 1)
+    for path, target in TITAN.items():
+        if found.count(path):
+            settings[target] = found.under(target, path)
+    if found.count("parallelism.tensor_parallel_degree", 1) > 1:
+        settings["sequence-parallel"] = Setting("sequence-parallel", True)
+    dense = math.prod(found.count(f"parallelism.{degree}", 1) for degree in TITAN_DEGREES)
+    replicate = found.count("parallelism.data_parallel_replicate_degree", 1)
+    shard = found.count("parallelism.data_parallel_shard_degree")
+    if shard and replicate * shard * dense != ranks:
+        product = f"{shard} x data_parallel_replicate_degree {replicate} x {dense}"
+        raise found.wrong("parallelism.data_parallel_shard_degree", f"{product} are not {ranks} ranks; -1 works")
+    for each in ("use-distributed-optimizer", "overlap-param-gather"):
+        settings.pop(each)
+    if shard != 1:
+        settings |= {setting.name: setting for setting in _sharded()}
+    mode = found.value("activation_checkpoint.mode") or "selective"
+    if mode not in ("none", "selective", "full", "memory_budget"):
+        raise found.wrong("activation_checkpoint.mode", f"is {mode!r}; it is none, selective, full or memory_budget")
+    if mode != "none":
+        # Selective checkpoints store the results of every second matmul, close to a full one of every second layer.
+        layers = int(settings["num-layers"].value)
+        settings["recompute-granularity"] = Setting("recompute-granularity", "full")
+        settings["recompute-method"] = Setting("recompute-method", "uniform" if mode == "full" else "block")
+        settings["recompute-num-layers"] = Setting("recompute-num-layers", 1 if mode == "full" else layers // 2)
+    if any("float8" in str(setting.value) for path, setting in found.by_path.items() if "converters" in path):
+        settings["fp8-format"] = Setting("fp8-format", "hybrid")
+        settings["fp8-recipe"] = Setting("fp8-recipe", "tensorwise")
+    yield from settings.values()
+
+
+def _sharded() -> Iterator[Setting]:
+    yield Setting("use-megatron-fsdp", True)
+    yield Setting("data-parallel-sharding-strategy", "optim_grads_params")
+
+
+def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
+    """Yield the settings of a MaxText file. Raise MspcError for a model that is not known."""
+    name = str(found.value("model_name") or "default")
+    settings = {key: Setting(key, value) for key, value in _DENSE}
+    if name != "default":
+        known = {_plain(preset): preset for preset in PRESETS}
+        if _plain(name) not in known:
+            note = "; ".join(did_you_mean(name, list(PRESETS))) or f"known are {', '.join(PRESETS)}"
+            raise found.wrong("model_name", f"is {name!r}; {note}")
+        settings |= {setting.name: setting for setting in preset_settings(known[_plain(name)])}
+    for path, target in MAXTEXT.items():
+        if path in found and (name == "default" or target == "seq-length"):
+            settings[target] = found.under(target, path)
+    settings["group-query-attention"] = Setting("group-query-attention", True)
+    degrees = {"tensor": 1, "fsdp": 1, "expert": 1, "pipeline": 1, "context": 1}
+    for level in ("ici", "dcn"):
+        for kind in degrees:
+            value = found.value(f"{level}_{kind}_parallelism")
+            if isinstance(value, int) and value > 0:
+                degrees[kind] *= value
+    for kind, target in (("tensor", "tensor-model-parallel-size"), ("pipeline", "pipeline-model-parallel-size"),
+                         ("context", "context-parallel-size"), ("expert", "expert-model-parallel-size")):  # fmt: skip
+        settings[target] = found.under(target, f"ici_{kind}_parallelism", degrees[kind])
+    # MaxText divides parameters over all other ranks unless a file says otherwise.
+    settings |= {setting.name: setting for setting in _sharded()}
+    settings.pop("use-distributed-optimizer", None)
+    batch = found.value("per_device_batch_size") or 1
+    if isinstance(batch, bool) or not isinstance(batch, int | float) or batch <= 0:
+        raise found.wrong("per_device_batch_size", f"is {batch!r}; it is a number above 0")
+    settings["micro-batch-size"] = found.under("micro-batch-size", "per_device_batch_size", max(1, int(batch)))
+    policy = str(found.value("remat_policy") or "full")
+    if policy in ("full", "minimal", "save_qkv_proj", "minimal_flash"):
+        settings["recompute-granularity"] = Setting("recompute-granularity", "full")
+        settings["recompute-method"] = Setting("recompute-method", "uniform")
+    if str(found.value("quantization") or "").startswith("fp8"):
+        settings["fp8-format"] = Setting("fp8-format", "hybrid")
+    yield from settings.values()
+
+
+def mindformers_ranks(found: Values) -> int:
+    """Return the ranks that the degrees of a mindformers file make."""
+    return math.prod(found.count(f"parallel_config.{degree}", 1) for degree in MINDFORMERS_DEGREES)
+
+
+def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
+    """Yield the settings of a mindformers file."""
+    settings = {key: Setting(key, value) for key, value in _DENSE}
+    for path, setting in found.by_path.items():
+        for tail, target in MINDFORMERS.items():
+            if (path.endswith("." + tail) or path == tail) and ("model_config" in path or "." in tail):
+                settings[target] = Setting(target, setting.value, setting.line, path)
+    if "num-query-groups" in settings:
+        settings["group-query-attention"] = Setting("group-query-attention", True)
+    if found.value("parallel.enable_parallel_optimizer"):
+        settings["use-distributed-optimizer"] = Setting("use-distributed-optimizer", True)
+    dense = mindformers_ranks(found)
+    data = found.count("parallel_config.data_parallel")
+    if data and dense != ranks:
+        right = ranks * data // dense if ranks * data % dense == 0 and ranks * data >= dense else 0
+        fits = f"{right} works" if right else f"--ranks {dense} works"
+        product = f"{data} x model_parallel x pipeline_stage x context_parallel = {dense}"
+        raise found.wrong("parallel_config.data_parallel", f"{product} are not {ranks} ranks; {fits}")
+    size = found.count("runner_config.batch_size", 1)
+    batch = size * found.count("parallel_config.micro_batch_num", 1) * max(1, data)
+    settings["global-batch-size"] = Setting("global-batch-size", batch)
+    recompute = found.value("recompute_config.recompute")
+    if recompute is True:
+        settings["recompute-granularity"] = Setting("recompute-granularity", "full")
+        settings["recompute-method"] = Setting("recompute-method", "uniform")
+    yield from settings.values()
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def _line(found: Values, path: str) -> int:
+    return found[path].line if path in found else 0
+
+
+def is_model(found: Values) -> bool:
+    """Return if a JSON file is a model's `config.json`."""
+    return ("model_type" in found or "architectures" in found.by_path) and any(name in found for name in SIZES)
+
+
+def is_deepspeed(found: Values) -> bool:
+    """Return if a JSON file is DeepSpeed's."""
+    return "train_micro_batch_size_per_gpu" in found or "train_batch_size" in found or any(
+        name.startswith("zero_optimization") for name in found.by_path
+    )  # fmt: skip
+
+
+def is_accelerate(found: Values) -> bool:
+    """Return if a YAML file is accelerate's."""
+    return "distributed_type" in found or "compute_environment" in found
+
+
+def model_settings(found: Values) -> Iterator[Setting]:
+    """Yield the sizes of a `config.json`."""
+    kind = str(found.value("model_type") or "")
+    for name, setting in found.by_path.items():
+        if name in SIZES and setting.value is not None:
+            yield Setting(SIZES[name], setting.value, setting.line, name)
+    if "kv_lora_rank" in found:
+        yield Setting("multi-latent-attention", True)
+    elif "num_key_value_heads" in found:
+        yield Setting("group-query-attention", True)
+    if kind not in ("gpt2", "gpt_neo", "opt", "bert"):
+        for name, value in (("swiglu", True), ("normalization", "RMSNorm"), ("position-embedding-type", "rope"),
+                            ("disable-bias-linear", True), ("hidden-dropout", 0.0),
+                            ("attention-dropout", 0.0), ("moe-grouped-gemm", True)):  # fmt: skip
+            yield Setting(name, value)
+    if found.value("tie_word_embeddings") is False:
+        yield Setting("untie-embeddings-and-output-weights", True)
+    if "first_k_dense_replace" in found and "num_hidden_layers" in found:
+        dense, layers = found.count("first_k_dense_replace"), found.count("num_hidden_layers")
+        yield Setting("moe-layer-freq", f"([0]*{dense}+[1]*{max(0, layers - dense)})")
+    if found.value("n_shared_experts") and "moe_intermediate_size" in found:
+        width = found.count("n_shared_experts") * found.count("moe_intermediate_size")
+        yield found.under("moe-shared-expert-intermediate-size", "n_shared_experts", width)
+
+
+def deepspeed_ranks(found: Values) -> int:
+    """Return the ranks that the batch sizes of a DeepSpeed file make, or those of a host that divide its batch."""
+    total, micro = found.count("train_batch_size"), found.count("train_micro_batch_size_per_gpu")
+    steps = found.count("gradient_accumulation_steps", 1)
+    if total and micro:
+        return max(1, total // (micro * steps))
+    return largest_divisor(max(1, total // steps), HOST_RANKS) if total else HOST_RANKS
+
+
+def deepspeed_settings(found: Values, ranks: int) -> Iterator[Setting]:
+    """Yield the batch, the precision and the sharding of a DeepSpeed file. Raise MspcError if the three batch sizes
+    contradict each other, as DeepSpeed does."""
+    total, micro = found.count("train_batch_size"), found.count("train_micro_batch_size_per_gpu")
+    steps = found.count("gradient_accumulation_steps")
+    if total and micro and steps and total != micro * steps * ranks:
+        raise found.wrong(
+            "train_batch_size", f"is {total}, not train_micro_batch_size_per_gpu {micro} x gradient_accumulation_steps "
+            f"{steps} x {ranks} ranks; {micro * steps * ranks} works",
+        )  # fmt: skip
+    if total and not micro and total % (ranks * (steps or 1)):
+        right = -(-total // ranks) * ranks
+        raise found.wrong("train_batch_size", f"is {total}, which {ranks} ranks do not divide; {right} works")
+    micro = micro or max(1, (total or ranks) // (ranks * (steps or 1)))
+    yield found.under("micro-batch-size", "train_micro_batch_size_per_gpu", micro)
+    yield found.under("global-batch-size", "train_batch_size", total or micro * (steps or 1) * ranks)
+    for name in ("bf16", "fp16"):
+        if found.value(f"{name}.enabled") in (True, "auto"):
+            yield found.under(name, f"{name}.enabled", True)
+    path = "zero_optimization.stage"
+    stage = found.value(path) or 0
+    yield from zero_settings(found, stage, path)
+    if found.value("zero_optimization.offload_optimizer.device") in ("cpu", "nvme"):
+        yield found.under("optimizer", "zero_optimization.offload_optimizer.device", "host")
+    if found.value("zero_optimization.offload_param.device") in ("cpu", "nvme") and stage != 3:
+        raise found.wrong("zero_optimization.offload_param.device", f"needs stage 3, not {stage}")
+
+
+def zero_settings(found: Values, stage: Any, path: str) -> Iterator[Setting]:
+    """Yield the sharding of a stage of ZeRO. Raise MspcError if there is no such stage."""
+    if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
+        raise found.wrong(path, f"is {stage!r}; it is 0, 1, 2 or 3")
+    if stage:
+        strategy = {1: "optim", 2: "optim_grads", 3: "optim_grads_params"}[stage]
+        yield found.under("use-megatron-fsdp", path, True)
+        yield found.under("data-parallel-sharding-strategy", path, strategy)
+
+
+STRATEGIES = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3}
+"""FSDP's sharding strategies, and the stages of ZeRO that divide the same."""
+MEGATRON = {
+    "megatron_lm_tp_degree": "tensor-model-parallel-size", "megatron_lm_pp_degree": "pipeline-model-parallel-size",
+    "megatron_lm_sequence_parallelism": "sequence-parallel",
+    "megatron_lm_use_distributed_optimizer": "use-distributed-optimizer",
+}  # fmt: skip
+"""Keys of accelerate's section for Megatron-LM."""
+
+
+def accelerate_settings(found: Values, ranks: int) -> Iterator[Setting]:
+    """Yield the ranks, the precision and the sharding of an accelerate file."""
+    precision = found.value("mixed_precision")
+    if precision in ("bf16", "fp16"):
+        yield found.under(precision, "mixed_precision", True)
+    if precision == "fp8":
+        yield Setting("bf16", True)
+        yield found.under("fp8-format", "mixed_precision", "hybrid")
+    kind = str(found.value("distributed_type") or "NO")
+    if kind == "DEEPSPEED":
+        path = "deepspeed_config.zero_stage"
+        yield from zero_settings(found, found.value(path) or 0, path)
+    elif kind == "FSDP":
+        path = "fsdp_config.fsdp_sharding_strategy"
+        strategy = str(found.value(path) or "FULL_SHARD")
+        if strategy not in STRATEGIES:
+            names = ", ".join(name for name in STRATEGIES if not name.isdigit())
+            raise found.wrong(path, f"is {strategy!r}; it is one of {names}")
+        yield from zero_settings(found, STRATEGIES[strategy], path)
+    for path in found.by_path:
+        word = path.rpartition(".")[2]
+        if word in MEGATRON:
+            yield found.under(MEGATRON[word], path)
+
+
+def is_row(content: Mapping[str, Any]) -> bool:
+    """Return if a JSON object is a row."""
+    return "#-GPUs" in content and "GBS" in content
+
+
+def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:
+    """Yield the settings of a row, with Megatron's names. Raise MspcError if its model is not known."""
+    found = {setting.name: setting for setting in preset_settings(preset_of(row))}
+    for column, name in DEGREES.items():
+        number = first_number(str(row.get(column, "")))
+        if number is not None and not (name.startswith("num-virtual") and number == 1):
+            found[name] = Setting(name, number, shown=column)
+    tensor, stages, chunks = (
+        max(1, first_number(str(row.get(column, ""))) or 1) for column in ("TP", "PP", "VP")
+    )  # fmt: skip
+    if tensor > 1:
+        found["sequence-parallel"] = Setting("sequence-parallel", True)
+        found["tp-comm-overlap"] = Setting("tp-comm-overlap", True)
+        found["expert-tensor-parallel-size"] = Setting("expert-tensor-parallel-size", 1)
+    found["moe-token-dispatcher-type"] = Setting("moe-token-dispatcher-type", "flex")
+    found["cross-entropy-loss-fusion"] = Setting("cross-entropy-loss-fusion", True)
+    found["cross-entropy-fusion-impl"] = Setting("cross-entropy-fusion-impl", "te")
+    if (first_number(str(row.get("FSDP", ""))) or 0) > 1:
+        found["use-megatron-fsdp"] = Setting("use-megatron-fsdp", True)
+        found["data-parallel-sharding-strategy"] = Setting("data-parallel-sharding-strategy", "optim_grads_params")
+    precision = str(row.get("Precision", "")).split(" ")[0] or "FP8-CS"
+    if precision not in RECIPES:
+        raise MspcError(f"Precision is {precision!r}", notes=[f"it is one of {', '.join(RECIPES)}"])
+    if RECIPES[precision]:
+        found["fp8-format"] = Setting("fp8-format", "hybrid")
+        found["fp8-recipe"] = Setting("fp8-recipe", RECIPES[precision])
+    if "num-experts" in found and has_graphs(row):
+        found["cuda-graph-impl"] = Setting("cuda-graph-impl", "transformer_engine")
+    if "w/o MTP" in str(row.get("Model", "")):
+        found.pop("mtp-num-layers", None)
+    if int(found["num-layers"].value) % (stages * chunks):
+        # The recipes count the embedding and the loss as layers then.
+        for name in ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"):
+            found[name] = Setting(name, True)
+    yield from found.values()
+
+
+def has_graphs(row: Mapping[str, Any]) -> bool:
+    """Return if the recipe of a model with experts captures CUDA graphs: from release 26 on, and before if experts drop
+    tokens, so that all shapes are fixed (megatron/bridge/recipes, `cuda_graph_impl`)."""
+    return (first_number(str(row.get("container", ""))) or 0) >= 26 or "tokendrop" in str(row.get("Model", ""))
+
+
+def preset_of(row: Mapping[str, Any]) -> str:
+    """Return the name of the published model of a row."""
+    text = str(row.get("Model") or row.get("section") or "")
+    word = re.sub(r"\(.*?\)", "", text).strip().lower().replace("_", "-").replace(" ", "-")
+    word = re.sub(r"^(deepseek|kimi)-?", r"\1-", word)
+    if word not in PRESETS:
+        raise MspcError(f"Model is {text!r}", notes=[f"published models with known sizes: {', '.join(PRESETS)}"])
+    return word
+
+
+def machine_of_row(row: Mapping[str, Any]) -> str:
+    """Return the name of the machine of a row, such as "h100"."""
+    text = str(row.get("System") or row.get("section") or "")
+    return text.lower().removeprefix("dgx-")
+
+
+def first_number(text: str) -> int | None:
+    """Return the first number of a cell such as `64 (0)`, or None for `n/a`."""
+    found = re.match(r"\s*(\d+)", text)
+    return int(found[1]) if found else None
