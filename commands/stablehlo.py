@@ -131,7 +131,7 @@ def lowered_text(target: NamedTarget) -> str:
     with TemporaryDirectory(prefix="mspc-") as folder:
         to = Path(folder) / "step.mlir"
         given = [str(target.path.resolve()), target.name, list(target.args), dict(target.keywords), str(to)]
-        command = [python, "-c", _SCRIPT, json.dumps(given)]
+        command = [python, "-P", "-c", _SCRIPT, json.dumps(given)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
