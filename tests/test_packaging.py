@@ -66,6 +66,7 @@ def test_wheel_holds_the_data_files_and_no_others(root: Path, wheel_names: set[s
     sources = {f"mspc/{p.relative_to(root)}" for p in kernels if p.suffix in (".cu", ".cuh", ".cpp", ".h")}
     assert len(sources) > 90
     others = {"mspc/ir/error_codes.toml", "mspc/ir/text/grammar.lark", "mspc/py.typed"}
+    others |= {f"mspc/readers/configurations/{name}.toml" for name in ("megatron_arguments", "models", "trainers")}
     assert data == others | page | tables | demo | sources
 
 

@@ -38,7 +38,7 @@ def view(target: str) -> None:
 
 
 def diff(target: str) -> None:
-    diff_targets("whole", target, CompileOptions(), Path("table.json"), Path("page.html"))
+    diff_targets("whole", target, CompileOptions(), Path("table.json"))
 
 
 def check(target: str) -> None:

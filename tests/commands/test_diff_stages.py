@@ -76,7 +76,7 @@ def compiled(
 
 def found(folder: Path, first: str, second: str) -> dict[str, Any]:
     file = folder / "found.json"
-    status = diff_targets(str(folder / first), str(folder / second), CompileOptions(), file, None, quiet=True)
+    status = diff_targets(str(folder / first), str(folder / second), CompileOptions(), file, quiet=True)
     told = json.loads(file.read_text())
     assert status == (not told["equal"])
     return told
@@ -128,7 +128,7 @@ def test_unequal_numbers_of_stages(folder: Path, capsys: pytest.CaptureFixture[s
     assert [entry["idle"][0] is None for entry in stages["stages"]] == [False, False, True, True]
     capsys.readouterr()
     options = CompileOptions()
-    assert diff_targets(str(folder / "two"), str(folder / "four"), options, None, None, every_row=True) == 1
+    assert diff_targets(str(folder / "two"), str(folder / "four"), options, None, every_row=True) == 1
     out = capsys.readouterr().out
     for title in ("the pipeline\n", "stages: idle part", "messages between stages", "operators in another stage"):
         assert title in out
@@ -174,6 +174,6 @@ def test_programs_of_stages_that_were_changed_by_hand(
     file.write_text(text.replace(old, new))
     if message:
         with pytest.raises(MspcError, match=message):
-            diff_targets(str(folder / "two"), str(changed), CompileOptions(), None, None)
+            diff_targets(str(folder / "two"), str(changed), CompileOptions(), None)
     else:
-        assert diff_targets(str(folder / "two"), str(changed), CompileOptions(), None, None) == 0
+        assert diff_targets(str(folder / "two"), str(changed), CompileOptions(), None) == 0
