@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
-from mspc.ir.opaque import Literal, Module
+from mspc.ir.opaque import Literal
 
 _NODE_FIELDS = (
     "type", "name", "instance", "scope", "phase", "in_strategy", "out_strategy", "strategy", "in_layouts", "place",
@@ -32,16 +32,6 @@ def difference(a: Graph, b: Graph) -> str:
         for text in _differences(left, right, places)
     )
     return next(inner, "")
-
-
-def module_difference(a: Module, b: Module) -> str:
-    """Return the first difference of two files in words, "" if they are equal."""
-    if (a.entry, a.dialect) != (b.entry, b.dialect):
-        return f"the entries are @{a.entry} and @{b.entry}, the dialects {a.dialect!r} and {b.dialect!r}"
-    if len(a.graphs) != len(b.graphs):
-        return f"{len(a.graphs)} and {len(b.graphs)} graphs"
-    found = (difference(left, right) for left, right in zip(a.graphs, b.graphs, strict=True))
-    return next((text for text in found if text), "")
 
 
 def _differences(a: Graph, b: Graph, places: dict[Value, str]) -> Iterator[str]:

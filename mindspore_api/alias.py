@@ -204,13 +204,6 @@ def install_last() -> None:
         sys.meta_path.append(AliasFinder())
 
 
-def uninstall() -> None:
-    """Undo `install` and forget the modules that it imported."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AliasFinder)]
-    for name in [name for name in sys.modules if name.partition(".")[0] == NAME]:
-        del sys.modules[name]
-
-
 def _hint(module: ModuleType, full: str) -> str:
     """Return the message for a name that a public module lacks."""
     from mspc.mindspore_api.index.module import why_absent  # only on the way to an error

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from mspc.compiler.pipeline import FILE_NAMES, OPTIONAL, rank_passes, shared_passes
+from mspc.ir.compare import difference
+from mspc.ir.opaque import Module
 
 _NAME = re.compile(r"(?:(\d\d)_)?([a-z]\w*)_(\d{4})\.(?:ir|dot)")
 
@@ -40,3 +42,13 @@ def dump(folder: Path, name: str) -> Path:
     """The file of the pass `name` in a rank's folder."""
     (found,) = (path for path in folder.glob("*.ir") if pass_of(path) == name)
     return found
+
+
+def module_difference(a: Module, b: Module) -> str:
+    """Return the first difference of two files in words, "" if they are equal."""
+    if (a.entry, a.dialect) != (b.entry, b.dialect):
+        return f"the entries are @{a.entry} and @{b.entry}, the dialects {a.dialect!r} and {b.dialect!r}"
+    if len(a.graphs) != len(b.graphs):
+        return f"{len(a.graphs)} and {len(b.graphs)} graphs"
+    found = (difference(left, right) for left, right in zip(a.graphs, b.graphs, strict=True))
+    return next((text for text in found if text), "")

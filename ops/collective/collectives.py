@@ -183,10 +183,10 @@ class AlltoAll(Collective):
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if self.split_count != self.group_size:
             raise MspcError(f"AlltoAll: split_count is {self.split_count}, the group has {self.group_size} ranks")
-        split_dim, concat_dim = self._dims(len(shape))
+        split_dim, concat_dim = self.dims_of(len(shape))
         return resized(self, resized(self, shape, split_dim, 1, self.split_count), concat_dim, self.split_count, 1)
 
-    def _dims(self, rank: int) -> tuple[int, int]:
+    def dims_of(self, rank: int) -> tuple[int, int]:
         """Return split_dim and concat_dim of a tensor with `rank` dimensions, from 0 on; one that does not exist is
         unchanged."""
         found = [dim + rank if -rank <= dim < 0 else dim for dim in (self.split_dim, self.concat_dim)]
@@ -199,13 +199,13 @@ class AlltoAll(Collective):
         ranks = self.ranks
 
         def kernel(x: Any, *more: Any, **named: Any) -> Any:
-            split_dim, concat_dim = self._dims(x.ndim)
+            split_dim, concat_dim = self.dims_of(x.ndim)
             return comm.all_to_all(x, *more, ranks=ranks, split_dim=split_dim, concat_dim=concat_dim, **named)
 
         return kernel
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        return gpu.gpu_launch.launch_all_to_all(device, inputs[0], out, self.ranks, *self._dims(len(inputs[0].shape)))
+        return gpu.gpu_launch.launch_all_to_all(device, inputs[0], out, self.ranks, *self.dims_of(len(inputs[0].shape)))
 
 
 class Broadcast(Collective):

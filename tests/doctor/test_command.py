@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from mspc.cli import app
 from mspc.doctor.public import _ARGUMENTS, _CALLS, _KEYWORDS, Public, PublicModule, function_named, member
-from mspc.mindspore_api import alias
 from mspc.mindspore_api.index.module import absent_names
+from tests.aliases import uninstall
 from tests.explained import message_of
 
 GAPS = """import mindspore as ms
@@ -40,7 +40,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     yield
-    alias.uninstall()
+    uninstall()
 
 
 def doctor(text: str | None, *arguments: str, status: int) -> str:

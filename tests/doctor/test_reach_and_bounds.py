@@ -11,6 +11,7 @@ from mspc.doctor import program
 from mspc.doctor.examination import FILES_AFTER_ERROR, examine
 from mspc.engine.script import ScriptError, run_script_as
 from mspc.mindspore_api import alias
+from tests.aliases import uninstall
 
 HEAD = "import mindspore as ms\nfrom mindspore import nn, ops, parallel\n"
 
@@ -20,7 +21,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     alias.install()
     yield
-    alias.uninstall()
+    uninstall()
 
 
 def found(text: str) -> list[tuple[str, str]]:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from mspc.ir.compare import module_difference
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.opaque import GraphReference, Literal, Module, OpaqueOp, Symbol
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_module
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.op import load_operators
+from tests.dumps import module_difference
 
 DUMP = """\
 # IR entry: @2_main_7

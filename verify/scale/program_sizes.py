@@ -8,9 +8,11 @@ buffers join the elements of several tensors along one dimension, of which each 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from operator import mul
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
@@ -30,7 +32,7 @@ from mspc.ops.math.arithmetic import Add, Equal, FloorMod, Greater, GreaterEqual
 from mspc.ops.nn.experts import AddRows, TakeRows
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import Gather, GatherGrad
-from mspc.ops.tensor.reshape import Cast
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.verify.finite_differences import wide_type
 from mspc.verify.scale.operator_sizes import Dim, Row, in_dim, out_dim, row_of
 from mspc.verify.scale.rank_kinds import RankKind, told_apart
@@ -488,11 +490,30 @@ class Sizing:
         self._done.add(graph)
         for node in graph.nodes:
             self._node(node, kind)
-        chosen = choices(graph.nodes)
-        readers = Readers(graph) if chosen else None
+        chosen, exchanges = choices(graph.nodes), [node for node in graph.nodes if isinstance(node.op, AlltoAll)]
+        readers = Readers(graph) if chosen or exchanges else None
         for node in chosen:
             assert readers is not None
             self._chosen(node, *named_by(node, readers))
+        for node in exchanges:
+            assert readers is not None
+            self._slices_of_ranks(node, readers)
+
+    def _slices_of_ranks(self, node: Node, readers: Readers) -> None:
+        """Leave dimensions that number the slices of an exchange as they are: those of a reshape before or after it,
+        from the outermost one on, up to the ranks of the group. Larger ones have several entries of each rank."""
+        op: Any = node.op
+        for value, dim in zip((node.inputs[0], node), op.dims_of(len(node.shape)), strict=True):
+            waiting, begin = [value], math.prod(value.shape[:dim])
+            for at in waiting:
+                for each in readers.of(at) if value is node else (at,):
+                    far = each if value is node else next(iter(getattr(each, "inputs", ())), each)
+                    if isinstance(getattr(each, "op", None), Reshape):
+                        for own, done in zip(self.dims(far)[0], itertools.accumulate(far.shape, mul), strict=True):
+                            if begin < done <= begin * op.group_size:
+                                self.divisors.freeze(own)
+                    elif isinstance(far.type, TensorType) and far.shape == value.shape and far not in waiting:
+                        waiting.append(far)  # as of a cast
 
     def _chosen(self, node: Node, named: Sequence[tuple[Node, Dim]], are_all: bool) -> None:
         """Unify the dimension indexed by top-k indices with the dimension they were taken from."""
@@ -815,10 +836,6 @@ def _pairs(known: Sequence[Tied], values: Sequence[Tied]) -> Iterator[tuple[Tied
     elif len({value.type for value in known}) == 1:
         pairs = ((known[0], value) for value in values)
     return (pair for pair in pairs if len(pair[0].dims) == len(pair[1].dims))
-
-
-# Places in tables: a rank that has some rows of a table subtracts the number of its first one from the numbers of rows,
-# and compares these with its first and last one, as PyTorch does for an embedding whose rows are divided.
 
 
 def places_in_tables(kind: RankKind) -> Iterator[tuple[Node, Dim, Constant]]:

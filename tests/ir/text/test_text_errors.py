@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mspc.ir.compare import module_difference
 from mspc.ir.diagnostics import LONGEST_LINE, Location, MspcError
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_module
+from tests.dumps import module_difference
 from tests.ir.graphs import OPERATORS, SMALL_TEXT
 
 EXPECTED = [

@@ -12,13 +12,14 @@ import pytest
 
 import mspc
 from mspc.mindspore_api import alias
+from tests.aliases import uninstall
 
 
 @pytest.fixture
 def mindspore() -> Iterator[object]:
     alias.install()
     yield importlib.import_module("mindspore")
-    alias.uninstall()
+    uninstall()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_uninstall_forgets():
     alias.install()
     alias.install()
     importlib.import_module("mindspore.nn")
-    alias.uninstall()
+    uninstall()
     assert not [name for name in sys.modules if name.split(".")[0] == "mindspore"]
 
 

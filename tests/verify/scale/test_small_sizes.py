@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import FLOAT32, FLOAT64, INT64, TensorType
-from mspc.ops.collective.collectives import AllGather
+from mspc.ops.collective.collectives import AllGather, AlltoAll
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import StopGradient
 from mspc.ops.math.arithmetic import Add, FloorMod, Less, LessEqual, Neg, Sub
@@ -24,7 +25,7 @@ from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import load_operators
 from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import Gather, GatherGrad, UnsortedSegmentSum
-from mspc.ops.tensor.moving import Concat
+from mspc.ops.tensor.moving import Concat, Transpose
 from mspc.ops.tensor.parts import PadV3
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
@@ -63,6 +64,19 @@ def test_dimensions_that_constants_alone_have() -> None:
     diagonal = builder.emit(Reshape((12, 12)), builder.emit(GatherGrad(144), ones, places))
     added = builder.emit(Add(), square, diagonal)
     assert divisors(square, builder, added, ones, places) == [[1], [1]]
+
+
+def test_slices_of_an_exchange_stay_apart() -> None:
+    """Rows that become fewer are within the slice of each rank, before the exchange and after it."""
+    square = Parameter("square", TensorType(FLOAT32, (4, 8, 4, 6)))
+    builder = Builder(Graph("net"))
+    rows = builder.emit(Cast(FLOAT64), builder.emit(Reshape((128, 6)), square))
+    exchanged = builder.emit(AlltoAll(4, 0, 0, rank_list=(0, 1, 2, 3)), rows)
+    parts = builder.emit(Reshape((4, 8, 4, 6)), exchanged)
+    moved = builder.emit(Transpose((1, 0, 2, 3)), parts)
+    before, after = divisors(square, builder, moved, square, parts)
+    assert before == after
+    assert (before[0], math.prod(before[1:3])) == (1, 2)
 
 
 @pytest.mark.parametrize(("first", "are_places"), [((0, 8), True), ((8, 8), False), ((0, 7), False)])
