@@ -161,15 +161,6 @@ def check_isinstance(arg_name: str, arg_value: Any, classes: Any) -> Any:
     return check_value_type(arg_name, arg_value, classes)
 
 
-def check_type_name(arg_name: str, arg_type: Any, valid_types: Any, prim_name: Any = None) -> Any:
-    """Return an element type, or a type, that must be one of `valid_types`."""
-    kinds = list(valid_types) if isinstance(valid_types, Iterable) else [valid_types]
-    if arg_type not in kinds:
-        known = ", ".join(str(getattr(kind, "__name__", kind)) for kind in kinds)
-        raise ApiTypeError(f"{_subject(arg_name, prim_name)} must be one of {known}, but got {arg_type}")
-    return arg_type
-
-
 def check_subclass(arg_name: str, type_: Any, template_types: Any, prim_name: Any = None, *_: Any) -> Any:
     """Return a type, or an element type, that must be one of `template_types` or a kind of one."""
     kinds = template_types if isinstance(template_types, (tuple, list)) else [template_types]

@@ -17,7 +17,7 @@ from mspc.mindspore_api.dataset.operation import (
     Step,
     require_numbers,
 )
-from mspc.mindspore_api.dataset.pillow import decoded
+from mspc.mindspore_api.dataset.pillow import decoded, library
 from mspc.mindspore_api.dataset.pipeline_random import PipelineDraws
 from mspc.mindspore_api.dataset.resizing import resized
 from mspc.mindspore_api.dataset.row_values import flag, integer
@@ -122,6 +122,12 @@ class RandomResizedCrop(EachOperation):
             raise ApiValueError("RandomResizedCrop: ratio must be above 0")
         self.interpolation = inter_of("RandomResizedCrop", interpolation)
         self.max_attempts = integer("RandomResizedCrop", "max_attempts", max_attempts)
+
+    def one(self, value: Any, draws: PipelineDraws) -> Any:
+        if not hasattr(value, "getbands"):
+            return super().one(value, draws)
+        part = library().fromarray(self._cropped(np.asarray(value), draws))
+        return np.asarray(part.resize(self.size[::-1], self.interpolation.value))  # `Inter` has Pillow's numbers
 
     def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         return resized(self._cropped(value, draws)[None], self.size, self.interpolation)[0]
@@ -318,12 +324,17 @@ class RandomCropDecodeResize(RandomResizedCrop):
 
 
 class Resize(Operation):
-    """Resizes the image to (height, width), or its shorter side to a number. It uses the arithmetic of OpenCV."""
+    """Resizes the image to (height, width), or its shorter side to a number, as OpenCV does; Pillow resizes its own."""
 
     def __init__(self, size: Any, interpolation: Inter = Inter.LINEAR) -> None:
         self.size = size_of("Resize", size)
         self.shorter = not isinstance(size, (tuple, list))
         self.interpolation = inter_of("Resize", interpolation)
+
+    def one(self, value: Any, draws: PipelineDraws) -> Any:
+        if not hasattr(value, "getbands"):
+            return super().one(value, draws)
+        return np.asarray(value.resize(self._target(value.height, value.width)[::-1], self.interpolation.value))
 
     def many(self, values: np.ndarray, draws: PipelineDraws) -> Column:
         require_image("Resize", values.shape[1:])

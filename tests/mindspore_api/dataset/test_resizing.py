@@ -56,3 +56,14 @@ def test_a_block_is_resized_as_its_images(inter: Inter, size: int | tuple[int, i
     assert isinstance(made, np.ndarray)
     for image, found in zip(images, made, strict=True):
         assert np.array_equal(found, resize(image))
+
+
+def test_images_of_pillow_are_resized_by_pillow() -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    checks = (np.indices((8, 8)).sum(0) % 2 * 255).astype(np.uint8)
+    image = pillow.fromarray(checks)
+    expected = [[127, 128, 128], [128, 128, 128], [128, 128, 127]]  # MindSpore 2.10
+    assert vision.Resize((3, 3))(image).tolist() == expected
+    whole = vision.RandomResizedCrop((3, 3), scale=(1, 1), ratio=(1, 1))
+    assert whole(image).tolist() == expected
+    assert vision.Resize((3, 3))(checks).tolist() != expected
