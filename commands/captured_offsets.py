@@ -13,6 +13,8 @@ from mspc.compiler.rank_graphs import copied
 from mspc.ir.diagnostics import Location
 from mspc.ir.graph import Constant, Graph, Node
 from mspc.ops.collective.base import Collective
+from mspc.readers.pytorch.captured_kinds import GROUPS
+from mspc.readers.pytorch.exported_program import NodeResult, ProgramInput, ProgramOutput, names_in
 
 if TYPE_CHECKING:
     from mspc.readers.pytorch.captured import CapturedStep
@@ -70,21 +72,15 @@ def _alike(steps: Sequence[CapturedStep], read: Read) -> list[tuple[Graph, list[
 
 
 def _numbers(node: Any) -> Any:
-    from mspc.readers.pytorch.captured_kinds import GROUPS
-
     return tuple((name, repr(value)) for name, value in node.arguments if name not in GROUPS)
 
 
 def _tensors(node: Any) -> tuple[str, ...]:
-    from mspc.readers.pytorch.exported_program import names_in
-
     return tuple(name for _, value in node.arguments for name in names_in(value))
 
 
 def _groups(base: CapturedStep, step: CapturedStep) -> dict[str, str]:
     """Return the names of a step's groups by those of the same groups of another step."""
-    from mspc.readers.pytorch.captured_kinds import GROUPS
-
     pairs = zip(base.program.graph.nodes, step.program.graph.nodes, strict=True)
     return {
         str(mine): str(own) for node, other in pairs for (name, mine), (_, own) in
@@ -117,8 +113,6 @@ def _marked(step: CapturedStep, changed: Sequence[int]) -> CapturedStep:
 
 def _part(step: CapturedStep, changed: Sequence[int]) -> CapturedStep:
     """Return the step of some nodes alone, which gives their results."""
-    from mspc.readers.pytorch.exported_program import NodeResult, ProgramInput, ProgramOutput, names_in
-
     graph = _marked(step, changed).program.graph
     types = dict(graph.inputs)
     for node in graph.nodes:

@@ -33,9 +33,15 @@ class Operation:
         return column_of(results) if all(isinstance(result, np.ndarray) for result in results) else results
 
     def one(self, value: Any, draws: PipelineDraws) -> Any:
-        """Return the result for one value: an array, or an image of Pillow, which is taken as an array."""
+        """Return the result for one value: an array, or an image of Pillow."""
+        if hasattr(value, "getbands"):
+            return self.of_image(value, draws)
         (result,) = self.many(as_array(type(self).__name__, value)[None], draws)
         return np.asarray(result, order="C")  # callers may use its memory
+
+    def of_image(self, image: Any, draws: PipelineDraws) -> Any:
+        """Return the result for an image of Pillow; by default that of its array."""
+        return self.one(np.asarray(image), draws)
 
     def __call__(self, *values: Any) -> Any:
         """Return the results for one row. Raise TypeError or ValueError for values that the operation does not

@@ -103,9 +103,7 @@ class HloEmitter:
             return value
         if value.base.shape == value.shape:
             return self.constant(value.base)
-        if value.base.size == 1:
-            return self.call(ops.BroadcastTo(value.shape), self.constant(value.base.reshape(())))
-        return self.call(ops.BroadcastTo(value.shape), self.constant(value.base))
+        return self.call(ops.BroadcastTo(value.shape), self.loose(value))
 
     def constant(self, array: Array) -> Any:
         return self.evaluator.held(Tensor(np.ascontiguousarray(array).reshape(array.shape)), "")

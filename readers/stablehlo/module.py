@@ -94,8 +94,7 @@ class HloOperation:
 
 
 class HloRegion:
-    """A block of operations with arguments. bound: operands of a loop by the name of the argument that begins with
-    them."""
+    """A block of operations with arguments."""
 
     __slots__ = ("arguments", "operations", "types")
 

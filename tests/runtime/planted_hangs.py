@@ -371,7 +371,7 @@ def judged(job: Job, records: list[Record], found: Hang) -> Outcome:
 
 
 def analyzed_by_pytorch(seed: int, fault: str) -> str:
-    """What PyTorch's own analyzer does with the records: "found" if it names the culprit, or its error's type."""
+    """Return the verdict of PyTorch's own analyzer: "found" if it names the culprit, or the type of its error."""
     import contextlib
     import io
 

@@ -504,16 +504,11 @@ class Sizing:
         from the outermost one on, up to the ranks of the group. Larger ones have several entries of each rank."""
         op: Any = node.op
         for value, dim in zip((node.inputs[0], node), op.dims_of(len(node.shape)), strict=True):
-            waiting, begin = [value], math.prod(value.shape[:dim])
-            for at in waiting:
-                for each in readers.of(at) if value is node else (at,):
-                    far = each if value is node else next(iter(getattr(each, "inputs", ())), each)
-                    if isinstance(getattr(each, "op", None), Reshape):
-                        for own, done in zip(self.dims(far)[0], itertools.accumulate(far.shape, mul), strict=True):
-                            if begin < done <= begin * op.group_size:
-                                self.divisors.freeze(own)
-                    elif isinstance(far.type, TensorType) and far.shape == value.shape and far not in waiting:
-                        waiting.append(far)  # as of a cast
+            begin = math.prod(value.shape[:dim])
+            for far in _reshaped(value, readers if value is node else None):
+                for own, done in zip(self.dims(far)[0], itertools.accumulate(far.shape, mul), strict=True):
+                    if begin < done <= begin * op.group_size:
+                        self.divisors.freeze(own)
 
     def _chosen(self, node: Node, named: Sequence[tuple[Node, Dim]], are_all: bool) -> None:
         """Unify the dimension indexed by top-k indices with the dimension they were taken from."""
@@ -876,3 +871,16 @@ def _shifts(node: Node) -> bool:
 
 def _is_whole(value: Value) -> bool:
     return isinstance(value.type, TensorType) and not value.type.dtype.is_float and value.type.dtype.name != "Bool"
+
+
+def _reshaped(value: Value, readers: Readers | None) -> Iterator[Value]:
+    """Yield the values of which a value is a reshape, or those that its readers reshape it to, past operators that keep
+    its shape, as casts do."""
+    waiting = [value]
+    for at in waiting:
+        for each in (at,) if readers is None else readers.of(at):
+            far = each if readers is not None else next(iter(getattr(each, "inputs", ())), each)
+            if isinstance(getattr(each, "op", None), Reshape):
+                yield far
+            elif isinstance(far.type, TensorType) and far.shape == value.shape and far not in waiting:
+                waiting.append(far)

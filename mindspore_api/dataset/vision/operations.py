@@ -123,10 +123,8 @@ class RandomResizedCrop(EachOperation):
         self.interpolation = inter_of("RandomResizedCrop", interpolation)
         self.max_attempts = integer("RandomResizedCrop", "max_attempts", max_attempts)
 
-    def one(self, value: Any, draws: PipelineDraws) -> Any:
-        if not hasattr(value, "getbands"):
-            return super().one(value, draws)
-        part = library().fromarray(self._cropped(np.asarray(value), draws))
+    def of_image(self, image: Any, draws: PipelineDraws) -> Any:
+        part = library().fromarray(self._cropped(np.asarray(image), draws))
         return np.asarray(part.resize(self.size[::-1], self.interpolation.value))  # `Inter` has Pillow's numbers
 
     def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
@@ -331,10 +329,8 @@ class Resize(Operation):
         self.shorter = not isinstance(size, (tuple, list))
         self.interpolation = inter_of("Resize", interpolation)
 
-    def one(self, value: Any, draws: PipelineDraws) -> Any:
-        if not hasattr(value, "getbands"):
-            return super().one(value, draws)
-        return np.asarray(value.resize(self._target(value.height, value.width)[::-1], self.interpolation.value))
+    def of_image(self, image: Any, draws: PipelineDraws) -> Any:
+        return np.asarray(image.resize(self._target(image.height, image.width)[::-1], self.interpolation.value))
 
     def many(self, values: np.ndarray, draws: PipelineDraws) -> Column:
         require_image("Resize", values.shape[1:])
