@@ -874,8 +874,7 @@ def _is_whole(value: Value) -> bool:
 
 
 def _reshaped(value: Value, readers: Readers | None) -> Iterator[Value]:
-    """Yield the values of which a value is a reshape, or those that its readers reshape it to, past operators that keep
-    its shape, as casts do."""
+    """Yield the operands of reshapes that make a value, or results of reshapes that read it, also past casts."""
     waiting = [value]
     for at in waiting:
         for each in (at,) if readers is None else readers.of(at):

@@ -330,6 +330,7 @@ class Resize(Operation):
         self.interpolation = inter_of("Resize", interpolation)
 
     def of_image(self, image: Any, draws: PipelineDraws) -> Any:
+        """Return the image as Pillow resizes it. draws: of no use here."""
         return np.asarray(image.resize(self._target(image.height, image.width)[::-1], self.interpolation.value))
 
     def many(self, values: np.ndarray, draws: PipelineDraws) -> Column:
