@@ -177,12 +177,12 @@ WHOLE = -1
 
 @dataclass(frozen=True)
 class LayerBack:
-    """A module with a style: kind `Colwise` or `Rowwise`; how it takes and gives (WHOLE, or a dimension), and the last
-    dimension of its result.
+    """A module with a style: kind `Colwise`, `Rowwise` or `Sequence`; how it takes and gives (WHOLE, or a dimension),
+    and the last dimension of its result.
 
     cut: its parameters with the dimensions that are cut, of a module that is neither `Linear` nor `Embedding`. same_as:
     the module whose parameters it shares, or "". parts: of a module of kind `Local`, its parameters with the dimension
-    that is cut, and the number of weights one after another in each.
+    that is cut, and the number of weights one after another in each. gives_loss: a loss reads its slices of classes.
     """
 
     module: str
@@ -194,6 +194,7 @@ class LayerBack:
     cut: tuple[tuple[str, int], ...] = ()
     same_as: str = ""
     parts: tuple[tuple[str, int, int], ...] = ()
+    gives_loss: bool = False
 
 
 @dataclass(frozen=True)
@@ -343,11 +344,41 @@ class _Search:
         return isinstance(layout, Layout) and axes_of(layout, layout.partial) == [self.tensor]
 
     def beside(self, node: Node, parameter: Parameter) -> None:
-        """Look at an operator with a parameter that is whole: beside slices its gradient is a sum."""
+        """Look at an operator with a parameter that is whole: beside slices its gradient is a sum.
+
+        A norm of slices, as of the heads that a rank has, is a `SequenceParallel`, which sums the gradient.
+        """
         dims = {dim for value in node.inputs if not parameter_of(value) for dim in self.cut(value.layout)}
-        if not dims or parameter.name.rpartition(".")[0] in self.layers or node.op.name == "Gather":
+        module = parameter.name.rpartition(".")[0]
+        if not dims or module in self.layers or node.op.name == "Gather":
             return
-        self.wrong.append((f"{parameter.name} is whole, beside slices of dimension {min(dims)}", node))
+        inside = [each for each in self.graph.nodes if each.scope == node.scope]
+        operands = {value for each in inside for value in each.inputs if not parameter_of(value)}
+        cuts = {tuple(self.cut(value.layout)) for value in operands.union(inside)} - {()}
+        if len(parameter.shape) == len(cuts) == len(dims) == 1 and module == module_at(node.scope):
+            self.layers[module] = LayerBack(module, "Sequence", min(dims), min(dims), WHOLE)
+        else:
+            self.wrong.append((f"{parameter.name} is whole, beside slices of dimension {min(dims)}", node))
+
+    def loss_over_classes(self, forward: Sequence[Node]) -> set[Node]:
+        """Return the operators of losses over slices of classes, as PyTorch's `loss_parallel` computes them, and mark
+        the layers that give the slices: a LogSoftmax, all that is computed from it, and slices for these alone."""
+        found: set[Node] = set()
+        for node in forward:
+            if node.op.name == "LogSoftmax" and len(node.shape) - 1 in self.cut(node.inputs[0].layout):
+                value = node.inputs[0]
+                while isinstance(value, Node) and value.inputs and module_at(value.scope) not in self.layers:
+                    value = value.inputs[0]
+                layer = self.layers.get(module_at(value.scope)) if isinstance(value, Node) else None
+                if layer and not layer.cut:
+                    self.layers[layer.module] = replace(layer, gives_loss=True)
+                    found.add(node)
+            elif found.intersection(node.inputs):
+                found.add(node)
+        if any(module_at(node.scope) in self.layers for node in found):
+            return set()
+        users = {node: set(self.users.get(node, [])).intersection(forward) for node in forward if _moves(node)}
+        return found.union(node for node, readers in users.items() if readers and readers <= found)
 
 
 def module_at(scope: str) -> str:
@@ -418,9 +449,10 @@ def _walk(search: _Search, own: Mapping[str, Parameter]) -> None:
             search.take()
     order = {name.rpartition(".")[0]: i for i, name in reversed(list(enumerate(own)))}
     search.layers = dict(sorted(search.layers.items(), key=lambda pair: order.get(pair[0], len(order))))
+    covered = search.loss_over_classes(forward) | search.covered
     for node in forward:
         is_stored = bool(node.inputs) and parameter_of(node.inputs[0]) in own  # fully_shard gathers it
-        if not _moves(node) or node in search.covered or is_stored or search.is_of_gradients(node):
+        if not _moves(node) or node in covered or is_stored or search.is_of_gradients(node):
             continue
         is_result = node in search.graph.results and _of_batch(node, search.data)  # a process returns its own rows
         if not is_result and not _of_loss(node, search.data) and not _of_rows(node, search.data):
@@ -570,6 +602,8 @@ def torch_code(plan: PlanBack, made_of: str, compile_id: str) -> str:
     layers = styles(plan)
     tied = {layer.module: layer.same_as for layer in plan.layers if layer.same_as}
     used = {word for style in layers.values() for word in re.findall(r"\w+Parallel", style)}
+    if any(layer.gives_loss for layer in plan.layers):
+        used |= {"loss_parallel"}
     placements = {word for style in layers.values() for word in re.findall(r"Shard|Replicate", style)}
     is_own = any(layer.cut for layer in plan.layers)
     if is_own:
@@ -624,6 +658,9 @@ def _reader_notes(plan: PlanBack) -> list[str]:
     found = ["Between layers are local tensors: a module that views them has to ask for their sizes, or for -1 heads."]
     if plan.tensor is not None:
         found.append("Parameters that no layer cuts stay tensors, beside DTensors: optimizers take `foreach=False`.")
+    if any(layer.gives_loss for layer in plan.layers):
+        found.append("Losses are computed over slices of classes: call the module and `backward` inside of a "
+                     "`with loss_parallel():`.")  # fmt: skip
     if plan.data is not None:
         found.append(f"Every process of `{DATA}` takes its own rows; the loss is the mean of theirs.")
         if not plan.sharing:
@@ -653,10 +690,14 @@ def _style(layer: LayerBack) -> str:
         needs = WHOLE if layer.kind == "Colwise" else layer.last
         places = [_placement(dim, layer.last) for dim in (layer.takes, needs, layer.gives)]
         return f"Sliced({{{cut}}}, {', '.join(places)})"
+    if layer.kind == "Sequence":
+        return f"SequenceParallel(sequence_dim={layer.takes}, use_local_output=True)"
     if layer.takes != usual[0]:
         said.append(f"input_layouts={_placement(layer.takes, layer.last)}")
     if layer.gives != usual[1]:
         said.append(f"output_layouts={_placement(layer.gives, layer.last)}")
+    if layer.gives_loss:
+        said.append("use_local_output=False")
     return f"{layer.kind}Parallel({', '.join(said)})"
 
 

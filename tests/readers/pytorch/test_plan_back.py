@@ -57,6 +57,35 @@ class TestUnderPyTorch:
         assert found.sent["forward"] == found.said["forward"]
 
 
+HEADS = {
+    **dict.fromkeys(("layers.*.query", "layers.*.key", "layers.*.value", "head"), "colwise"),
+    **dict.fromkeys(("layers.*.query_norm", "layers.*.key_norm"), "replicated_with_grad_allreduce"),
+    "layers.*.out": "rowwise",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mesh", [pytest.param({"tp": 4}, marks=pytest.mark.thorough), {"dp": 2, "tp": 2}], ids=str)
+def test_norms_of_heads_and_losses_over_classes(mesh: dict[str, int], tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps({"layers": HEADS, "mesh": mesh, "loss_parallel": True}))
+    how = ("--torch", *TRAINED, "--plan", "plan.json", "--out-torch", "plan.py", "--out", "graph")
+    found = mspc("compile", f"{JOB}:make_words", *how, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    code = (tmp_path / "plan.py").read_text()
+    assert '"layers.*.query_norm": SequenceParallel(sequence_dim=1, use_local_output=True),' in code
+    assert '"head": ColwiseParallel(use_local_output=False),' in code
+    one, many = losses(tmp_path, "Words")
+    np.testing.assert_allclose(many, one, rtol=1e-5)
+
+
+def losses(folder: Path, *more: str) -> tuple[list[float], list[float]]:
+    """Return the losses of one device and of four processes that compute as `plan.py` of the folder says."""
+    command = [sys.executable, str(JOB), str(folder), *more]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, env=os.environ | ONE_THREAD)
+    assert done.returncode == 0, done.stderr
+    one, many = json.loads(done.stdout)
+    return one, many
+
+
 def test_a_file_says_layers_by_patterns(tmp_path: Path) -> None:
     code = written(tmp_path, MEGATRON, {"tp": 4}, SAMPLE)
     compile(code, "plan.py", "exec")
@@ -95,13 +124,9 @@ def test_one_layer_alone_has_its_own_name(tmp_path: Path) -> None:
     [(SEQUENCE, (), "of the sequence"), ({}, ("--out-torch", "plan.txt"), "writes Python")],
     ids=["sequence", "no Python"],
 )
-def test_what_is_not_written_is_refused(
-    tmp_path: Path, layers: dict[str, str], more: Sequence[str], told: str
-) -> None:
+def test_what_is_not_written_is_refused(tmp_path: Path, layers: dict[str, str], more: Sequence[str], told: str) -> None:
     (tmp_path / "plan.json").write_text(json.dumps({"layers": layers or MEGATRON, **(PLACES if layers else {})}))
-    found = mspc(
-        "compile", str(SAMPLE), *TRAINED, "--plan", "plan.json", "--out-torch", "plan.py", *more, cwd=tmp_path
-    )
+    found = mspc("compile", str(SAMPLE), *TRAINED, "--plan", "plan.json", "--out-torch", "plan.py", *more, cwd=tmp_path)
     assert found.returncode == 2
     assert told in found.stderr
     assert not (tmp_path / "plan.py").exists()
@@ -144,10 +169,10 @@ x = Tensor(np.ones([8, 8]), ms.float32)
 nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))(x, x)
 """
 JOB = Path(__file__).parent / "placed_training.py"
-WEIGHTS = '''PARAMETERS = {{
+WEIGHTS = """PARAMETERS = {{
     "layers.*.up.weight": ({0}Shard(0){1}),
     "layers.*.down.weight": ({0}Shard(1){1}),
-}}'''
+}}"""
 
 
 @pytest.mark.thorough
@@ -164,10 +189,7 @@ def test_a_script_runs_under_pytorch_as_it_is_placed(inputs: str, axes: str, par
     code = (tmp_path / "plan.py").read_text()
     assert f"AXES = {axes}\n{parameters}\n" in code
     assert ('fully_shard(module, mesh=ranks["dp"]' in code) == (axes == '("tp",)')
-    command = [sys.executable, str(JOB), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, env=os.environ | ONE_THREAD)
-    assert done.returncode == 0, done.stderr
-    one, many = json.loads(done.stdout)
+    one, many = losses(tmp_path)
     np.testing.assert_allclose(many, one, rtol=1e-5)
 
 
