@@ -12,7 +12,7 @@ from mspc.analysis.cost.nodes import work_of
 from mspc.ir.graph import Graph, Node, element_types, operand_types
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
-from mspc.ops.convolution.base import Convolution
+from mspc.ops.convolution.image_operators import Convolution
 from mspc.ops.cuda.attention_kernels import LOWEST, aligned_bytes
 from mspc.ops.cuda.flash_backward import NOTE
 from mspc.ops.cuda.flash_parts import has_kernels

@@ -17,8 +17,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import check_regular
 from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.dataset import config
-from mspc.mindspore_api.dataset.nodes.base import Arrays, Indexed
 from mspc.mindspore_api.dataset.nodes.block import Column, column_of
+from mspc.mindspore_api.dataset.nodes.pipeline_node import Arrays, Indexed
 from mspc.mindspore_api.dataset.origins import MappableDataset, VisionBaseDataset
 from mspc.mindspore_api.dataset.pillow import decoded
 from mspc.mindspore_api.dataset.row_values import flag, workers_of

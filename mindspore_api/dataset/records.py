@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from mspc.mindspore_api.dataset import config
-from mspc.mindspore_api.dataset.nodes.base import Indexed
 from mspc.mindspore_api.dataset.nodes.block import Column, column_of
+from mspc.mindspore_api.dataset.nodes.pipeline_node import Indexed
 from mspc.mindspore_api.dataset.origins import MappableDataset, UnionBaseDataset
 from mspc.mindspore_api.dataset.row_values import Row, names_of, workers_of
 from mspc.mindspore_api.dataset.samplers import BuiltinSampler, select_sampler

@@ -9,8 +9,8 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import dtype_of
-from mspc.mindspore_api.dataset.nodes.base import Arrays, Indexed, PipelineNode, RowFault
 from mspc.mindspore_api.dataset.nodes.block import Block
+from mspc.mindspore_api.dataset.nodes.pipeline_node import Arrays, Indexed, PipelineNode, RowFault
 from mspc.mindspore_api.dataset.origins import MappableDataset, UnionBaseDataset
 from mspc.mindspore_api.dataset.pipeline_random import DataPass
 from mspc.mindspore_api.dataset.row_values import Row, as_column, flag, names_of, workers_of

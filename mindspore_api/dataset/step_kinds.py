@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mspc.mindspore_api.dataset.nodes.base import PipelineNode
 from mspc.mindspore_api.dataset.nodes.batching import Batched
 from mspc.mindspore_api.dataset.nodes.mapping import Mapped
+from mspc.mindspore_api.dataset.nodes.pipeline_node import PipelineNode
 from mspc.mindspore_api.dataset.nodes.selection import Repeated, Shuffled, Zipped
 from mspc.mindspore_api.dataset.pipeline import Dataset
 

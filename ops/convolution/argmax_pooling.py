@@ -17,7 +17,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
 from mspc.ops.control.structural import items
-from mspc.ops.convolution.base import Shape
+from mspc.ops.convolution.image_operators import Shape
 from mspc.ops.convolution.pooling import MaxPool, MaxPool3D, Pooling, greatest_places
 from mspc.ops.convolution.resizing import adaptive_lengths
 from mspc.ops.convolution.window import numbers, paddings

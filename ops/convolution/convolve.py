@@ -16,7 +16,7 @@ from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.collective.exchange import exchanged
-from mspc.ops.convolution.base import BORDERS, Convolution, Shape, like, local_groups
+from mspc.ops.convolution.image_operators import BORDERS, Convolution, Shape, like, local_groups
 from mspc.ops.convolution.window import (
     Window,
     blocks,

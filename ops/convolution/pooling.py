@@ -15,7 +15,7 @@ from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.collective.exchange import exchanged
-from mspc.ops.convolution.base import BORDERS, Shape, Windowed, image_tokens, like
+from mspc.ops.convolution.image_operators import BORDERS, Shape, Windowed, image_tokens, like
 from mspc.ops.convolution.window import (
     Window,
     clipped,

@@ -19,7 +19,7 @@ from mspc.ir.layout import NamedLayout, spread
 from mspc.ir.types import TensorType
 from mspc.ops import gpu
 from mspc.ops.control.structural import constrained, items
-from mspc.ops.convolution.base import ImageOperator, Shape, last_order
+from mspc.ops.convolution.image_operators import ImageOperator, Shape, last_order
 from mspc.ops.convolution.window import listed
 from mspc.ops.cpu.products import multiplied
 from mspc.ops.device import Array, Device, Launch

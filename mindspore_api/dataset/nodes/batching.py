@@ -10,8 +10,8 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.mindspore_api.dataset.nodes.base import PipelineNode, RowFault, RowwiseNode, name_of, read
 from mspc.mindspore_api.dataset.nodes.block import Block, Column, column_values, joined
+from mspc.mindspore_api.dataset.nodes.pipeline_node import PipelineNode, RowFault, RowwiseNode, name_of, read
 from mspc.mindspore_api.dataset.pipeline_random import DataPass
 from mspc.mindspore_api.dataset.row_values import as_column, given, integer
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError

@@ -10,8 +10,15 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.mindspore_api.dataset.nodes.base import PipelineNode, RowFault, RowwiseNode, each_row, grouped, name_of
 from mspc.mindspore_api.dataset.nodes.block import Block, Column, column_of, column_values
+from mspc.mindspore_api.dataset.nodes.pipeline_node import (
+    PipelineNode,
+    RowFault,
+    RowwiseNode,
+    each_row,
+    grouped,
+    name_of,
+)
 from mspc.mindspore_api.dataset.nodes.prefetching import in_order
 from mspc.mindspore_api.dataset.operation import Operation
 from mspc.mindspore_api.dataset.pipeline_random import DataPass, PipelineDraws, own_generators, seed_row

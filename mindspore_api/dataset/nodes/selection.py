@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.mindspore_api.dataset.nodes.base import PipelineNode, RowFault, RowwiseNode, each_row, name_of, read
 from mspc.mindspore_api.dataset.nodes.block import ROWS, Block, column_values, picked
+from mspc.mindspore_api.dataset.nodes.pipeline_node import PipelineNode, RowFault, RowwiseNode, each_row, name_of, read
 from mspc.mindspore_api.dataset.pipeline_random import DataPass
 from mspc.mindspore_api.errors import ApiValueError
 

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mspc.ir.types import TensorType
-from mspc.ops.convolution.base import Convolution, first_order
 from mspc.ops.convolution.convolve import InputGradient, WeightGradient
+from mspc.ops.convolution.image_operators import Convolution, first_order
 from mspc.ops.convolution.window import Window
 from mspc.ops.cpu.blocks import scratch
 from mspc.ops.cpu.loops.kernel import Addresses, Function, Kernel, shared

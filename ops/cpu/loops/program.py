@@ -13,7 +13,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.convolution.base import Convolution
+from mspc.ops.convolution.image_operators import Convolution
 from mspc.ops.cpu.loops.attention_loops import attention_kernel, compiled_attention
 from mspc.ops.cpu.loops.chain import chain_of, functions
 from mspc.ops.cpu.loops.convolution import compiled_convolution, convolution_kernel

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.convolution.base import Convolution, ImageOperator, last_order
 from mspc.ops.convolution.convolve import (
     Conv2D,
     Conv2DBackpropFilter,
@@ -19,6 +18,7 @@ from mspc.ops.convolution.convolve import (
     Conv3DBackpropFilter,
     Conv3DBackpropInput,
 )
+from mspc.ops.convolution.image_operators import Convolution, ImageOperator, last_order
 from mspc.ops.cpu import thread_pool
 from mspc.ops.cpu.loops import convolution as convolution_kernel
 from mspc.ops.cpu.loops import kernel as loop_kernels

@@ -13,7 +13,7 @@ import pytest
 
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, dtype_of
 from mspc.ops.convolution import pooling
-from mspc.ops.convolution.base import ImageOperator, last_order
+from mspc.ops.convolution.image_operators import ImageOperator, last_order
 from mspc.ops.convolution.pooling import Pooling
 from mspc.ops.fused.norms import BatchStatistics, JoinMovingStatistics, MovingStatistics
 from mspc.ops.nn.batch_norm import ChannelStatistics
