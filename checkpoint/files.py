@@ -17,6 +17,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, shown_path
+from mspc.ir.files.parsing import reading
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import TensorFile
 
@@ -248,18 +249,12 @@ def read_header(path: Path) -> tuple[TensorFile, bool]:
     Raises:
         MspcError: it is missing, or no such file, or its header is not as it was written.
     """
-    try:
+    if not os.path.exists(path):
+        raise MspcError(f"the checkpoint's file {shown_path(path)} is missing")
+    with reading(path, "file of a checkpoint"):
         file = TensorFile(path)
-    except FileNotFoundError:
-        raise MspcError(f"the checkpoint's file {shown_path(path)} is missing") from None
-    except OSError as error:
-        raise MspcError(f"cannot read the checkpoint {shown_path(path)}: {reason_of(error)}") from None
-    except ValueError as error:
-        raise MspcError(f"{shown_path(path)} is no file of a checkpoint: {error}") from None
-    try:
+    with reading(path, "file of a checkpoint", "is damaged", damaged="E0116"):
         return file, is_sealed(file.header, file.about.get(SEAL), "header")
-    except ValueError as error:
-        raise MspcError(f"{shown_path(path)} is damaged: {error}", code="E0116") from None
 
 
 def _close(descriptors: dict[int, int]) -> None:

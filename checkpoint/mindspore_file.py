@@ -22,7 +22,8 @@ import numpy as np
 from mspc.checkpoint.files import AT_ONCE, Files
 from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces, box_of_shape
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.atomic_writing import reason_of, shown_path
+from mspc.ir.files.atomic_writing import shown_path
+from mspc.ir.files.parsing import reading
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import (
     BYTES,
@@ -115,7 +116,7 @@ def open_file(path: Path, crc_check: bool = False) -> Checkpoint:
     Raises:
         MspcError: there is no such file, it is none of MindSpore's, or damaged.
     """
-    try:
+    with reading(path, "checkpoint", "is no checkpoint of MindSpore's format", code="E0601"):
         check_regular(path)
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -125,16 +126,8 @@ def open_file(path: Path, crc_check: bool = False) -> Checkpoint:
                 end = _checked_end(data, size, crc_check)
                 values = _values(data, end)
                 texts = {n: _text(data, v) for n, v in values.items() if v.type == TEXT}
-    except FileNotFoundError:
-        raise MspcError(f"there is no checkpoint {str(path)!r}", code="E0601") from None
-    except OSError as error:
-        raise MspcError(f"cannot read the checkpoint {str(path)!r}: {reason_of(error)}") from None
-    except ValueError as error:
-        raise MspcError(f"{str(path)!r} is no checkpoint of MindSpore's format: {error}") from None
-    try:
+    with reading(path, "checkpoint", "is damaged", damaged="E0116"):
         tensors = {name: _stored(name, value) for name, value in values.items() if value.type != TEXT}
-    except ValueError as error:
-        raise MspcError(f"{str(path)!r} is damaged: {error}", code="E0116") from None
     return Checkpoint(shown_path(path), Files([path], [size]), tensors, texts=texts)
 
 

@@ -22,7 +22,7 @@ from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces
 from mspc.checkpoint.writing import PLACES, sync_folder, write_synced
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, remove, remove_left_over, shown_path
-from mspc.ir.files.parsing import list_in, object_in, parsed_json
+from mspc.ir.files.parsing import list_in, object_in, parsed_json, reading
 from mspc.ir.files.regular import check_name, check_regular, read_bytes
 from mspc.ir.files.tensors import LONGEST_HEADER, MOST_DIMENSIONS, TensorFile
 from mspc.ir.late_dataclass import dataclass
@@ -131,8 +131,7 @@ def read_index(path: Path) -> Checkpoint:
     Raises:
         MspcError: there is no index, it is damaged, or a file that it names is missing or has another size.
     """
-    shown = shown_path(path)
-    try:
+    with reading(path, "checkpoint", "is damaged", code="E0601", damaged="E0116"):
         text = read_bytes(path)
         content = object_in(parsed_json(text), "its index")
         if content.get("format") != FORMAT:
@@ -147,12 +146,6 @@ def read_index(path: Path) -> Checkpoint:
         if not all(type(n) is int and n >= 0 for n in numbers):
             raise ValueError(f"its ranks and sequence are {numbers!r:.80}")
         compared = is_sealed(text, content.get(SEAL), "text")
-    except FileNotFoundError:
-        raise MspcError(f"there is no checkpoint {shown!r}", code="E0601") from None
-    except ValueError as error:
-        raise MspcError(f"{shown} is damaged: {error}", code="E0116") from None
-    except OSError as error:
-        raise MspcError(f"cannot read {shown}: {reason_of(error)}") from None
     ranks, sequence = cast(list[int], numbers)
     return Checkpoint(
         shown_path(path.parent), Files(paths, sizes), tensors, state, ranks=ranks, sequence=sequence, headers=headers,
@@ -459,14 +452,8 @@ def open_tensors(path: Path) -> Checkpoint:
     Raises:
         MspcError: there is no such file, or it is no safetensors file.
     """
-    try:
+    with reading(path, "checkpoint", "is no safetensors file", code="E0601"):
         TensorFile(path)
-    except FileNotFoundError:
-        raise MspcError(f"there is no checkpoint {str(path)!r}", code="E0601") from None
-    except OSError as error:
-        raise MspcError(f"cannot read the checkpoint {str(path)!r}: {reason_of(error)}") from None
-    except ValueError as error:
-        raise MspcError(f"{str(path)!r} is no safetensors file: {error}") from None
     file = read_rank_file(path)
     about = file.about
     state, texts = about.get("state", {}), about.get("texts", {})
@@ -550,12 +537,10 @@ def _open_folder(path: Path) -> Checkpoint:
 
 def open_index(path: Path) -> Checkpoint:
     """A set, or sharded safetensors as Hugging Face writes them. Raises MspcError."""
-    try:
+    with reading(path, "checkpoint", code="E0601"):
         check_regular(path)
         with open(path, encoding="utf-8", errors="replace") as file:
             is_own = FORMAT in file.read(100)
-    except FileNotFoundError:
-        raise MspcError(f"there is no checkpoint {str(path)!r}", code="E0601") from None
     return read_index(path) if is_own or path.name == INDEX else open_sharded(path)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from mspc.commands.facts.equal_ranks import dump_text
 from mspc.commands.report.verbosity import NORMAL, Loudness, ProgressLine
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.regular import LARGEST_TEXT, read_text
+from mspc.ir.files.regular import LARGEST_TEXT
 from mspc.ir.graph import Graph, Node
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph, print_module
@@ -78,24 +79,16 @@ def _node_at(error: BaseException) -> Node | None:
 
 
 def _read(file: Path) -> str:
-    name = "stdin" if file == Path("-") else str(file)
-    try:
-        return _standard_input() if file == Path("-") else read_text(file)
-    except FileNotFoundError:
-        raise MspcError(f"there is no file {str(file)!r}", code="E0101") from None
-    except UnicodeDecodeError:
-        raise MspcError(f"{name} is not text") from None
-    except ValueError:  # characters that are invalid in file names
-        raise MspcError(f"{str(file)!r} names no file") from None
-    except OSError as error:
-        raise MspcError(f"cannot read {name}: {error.strerror}") from None
-
-
-def _standard_input() -> str:
-    """Return the text from stdin, decoded as UTF-8 in any locale. Raise MspcError if it exceeds LARGEST_TEXT bytes."""
+    """Return the text of a file, or of stdin, decoded as UTF-8 in any locale. Raise MspcError if it cannot be read, or
+    exceeds LARGEST_TEXT bytes."""
+    if file != Path("-"):
+        return dump_text(file)
     if not hasattr(sys.stdin, "buffer"):
         return sys.stdin.read()
     content = sys.stdin.buffer.read(LARGEST_TEXT + 1)
     if len(content) > LARGEST_TEXT:
         raise MspcError(f"stdin gives more than {LARGEST_TEXT} bytes; a text may have that many")
-    return content.decode("utf-8")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise MspcError("stdin is not text") from None

@@ -40,7 +40,7 @@ from mspc.mindspore_api.context import FrozenContext
 from mspc.mindspore_api.runtime import asked_device
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 from mspc.ops.collective.base import Collective
-from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
+from mspc.runtime.comm.agreement import agree, agree_on_collectives, gathered, stop_together
 from mspc.runtime.comm.interface import Communicator, collectives_of
 from mspc.runtime.compiled_loops import begin_library
 from mspc.runtime.data import gather, slice_parameter, slices_of
@@ -204,34 +204,18 @@ def _joined(parts: Sequence[Array]) -> Array:
 
 
 def _exchanged(comm: Communicator, own: Sequence[Array] | None) -> list[list[Array]]:
-    known = _described(comm, "" if own is None else ";".join(f"{a.dtype.name}:{_shape(a)}" for a in own))
-    have = [rank for rank, text in enumerate(known) if text]
+    known = gathered(comm, [(a.dtype.name, a.shape) for a in own or ()])
+    have = [rank for rank, types in enumerate(known) if types]
     others = [rank for rank in range(comm.size) if rank != comm.rank]
     found: list[list[Array]] = []
-    for index in range(len(known[have[0]].split(";"))):
+    for index in range(len(known[have[0]])):
         mine = None if own is None else np.ascontiguousarray(own[index]).reshape(own[index].shape)
         sends = [] if mine is None else [(rank, mine) for rank in others]
-        receives = [(rank, *_type(known[rank].split(";")[index])) for rank in have if rank != comm.rank]
+        types = [(rank, *known[rank][index]) for rank in have if rank != comm.rank]
+        receives = [(rank, tuple(shape), dtype_of(name).numpy) for rank, name, shape in types]
         arrived = dict(zip((rank for rank, *_ in receives), comm.exchange(sends, receives), strict=True))
         found.append([arrived[rank] if rank in arrived else mine for rank in have])
     return found
-
-
-def _described(comm: Communicator, text: str) -> list[str]:
-    everyone = tuple(range(comm.size))
-    own = text.encode()
-    longest = int(max(comm.all_gather(np.array([len(own)], np.int64), everyone, 0)))
-    rows = comm.all_gather(np.frombuffer(own.ljust(max(1, longest)), np.uint8)[None], everyone, 0)
-    return [bytes(row).decode().rstrip() for row in rows]
-
-
-def _shape(array: Array) -> str:
-    return ",".join(map(str, array.shape))
-
-
-def _type(text: str) -> tuple[tuple[int, ...], Any]:
-    name, _, sizes = text.partition(":")
-    return tuple(int(size) for size in sizes.split(",") if size), dtype_of(name).numpy
 
 
 # Steps of the graphs of a script are counted over all runs, also those that this one resumes.

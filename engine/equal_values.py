@@ -187,19 +187,36 @@ def _place(parameter: Parameter, array: Array, rank: int) -> str:
     return WHOLE if slices is None else ", ".join(f"{s.start}:{s.stop}" for s in slices)
 
 
+AT_ONCE = 4096
+"""Elements with a common checksum in the search for the first difference."""
+
+
+def first_difference(
+    comm: Communicator, own: Array | None, ranks: tuple[int, int]
+) -> tuple[list[int], str, str] | None:
+    """Return (the index, its texts on both ranks) of the first element in which arrays of two ranks differ, None if
+    there is none; all ranks call this together. own: this rank's array."""
+    array = np.asarray(own) if own is not None and comm.rank in ranks else np.zeros(0)
+    data = np.ascontiguousarray(array).reshape(-1)
+    blocks = [data[at : at + AT_ONCE] for at in range(0, data.size, AT_ONCE)]
+    told = gathered(comm, [array.shape, [zlib.crc32(block.view(np.uint8)) for block in blocks]])
+    number = next((i for i, (a, b) in enumerate(zip(*(told[r][1] for r in ranks), strict=False)) if a != b), 0)
+    texts = gathered(comm, [str(value) for block in blocks[number : number + 1] for value in block])
+    for place, (one, two) in enumerate(zip(*(texts[rank] for rank in ranks), strict=False), number * AT_ONCE):
+        if one != two:
+            return [int(i) for i in np.unravel_index(place, told[ranks[0]][0])], one, two
+    return None
+
+
 def _different(
     comm: Communicator, name: str, ranks: tuple[int, int], where: str, own: Array, step: int,
     fetch: Callable[[Array], Array],
 ) -> MspcError:  # fmt: skip
     """The error of two ranks that feed different values; all ranks make it together."""
-    array = np.asarray(fetch(own)) if own is not None and comm.rank in ranks else np.zeros(0)
-    rows: list[int] = gathered(comm, [zlib.crc32(np.ascontiguousarray(row)) for row in np.atleast_1d(array)])
-    one, two = (rows[rank] for rank in ranks)
-    at = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), 0)
-    shown = gathered(comm, [str(value) for value in np.atleast_1d(array)[at : at + 1].reshape(-1)])
-    pairs = zip(shown[ranks[0]], shown[ranks[1]], strict=False)
-    left, right = next(((a, b) for a, b in pairs if a != b), ("", ""))
-    row = f": in row {at} it has {left} on rank {ranks[0]} and {right} on rank {ranks[1]}" if array.ndim else ""
+    place = first_difference(comm, None if own is None else fetch(own), ranks)
+    row = ""
+    if place is not None and place[0]:
+        row = f": in row {place[0][0]} it has {place[1]} on rank {ranks[0]} and {place[2]} on rank {ranks[1]}"
     part = "the global batch" if where == WHOLE else f"its slice [{where}]"
     return MspcError(
         f"ranks {ranks[0]} and {ranks[1]} feed different values of input '{name}' in step {step}, for {part}{row}",

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mspc.compiler.driver import Compiled
-from mspc.engine.equal_values import SharedUpdates, compare_updates, shared_updates
+from mspc.engine.equal_values import SharedUpdates, compare_updates, first_difference, shared_updates
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
@@ -33,8 +33,6 @@ from mspc.runtime.comm.interface import Communicator, fingerprint
 from mspc.runtime.device_choice import EACH_ITS_OWN
 
 Array = Any
-AT_ONCE = 4096
-"""Elements with a common checksum in the search for the first difference."""
 LONGEST = 300
 """Characters of a line of a program that a message shows."""
 FEW = 4
@@ -182,8 +180,8 @@ def _compare(
     known = {b.name: b for b in begun}
     own = {name: [known[name].place, _exact(fetch(known[name].array))] for name in suspect if name in known}
     exact = gathered(comm, own)
-    for name, (first, other) in _unlike(exact).items():
-        raise _different(comm, known.get(name), name, first, other, fetch)
+    for name, ranks in _unlike(exact).items():
+        raise _different(comm, known.get(name), name, ranks, fetch)
 
 
 def _digest(begun: RankInitialValue, fetch: Callable[[Array], Array]) -> str:
@@ -214,31 +212,17 @@ def _unlike(of_ranks: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, tuple[
 
 
 def _different(
-    comm: Communicator,
-    begun: RankInitialValue | None,
-    name: str,
-    first: int,
-    other: int,
+    comm: Communicator, begun: RankInitialValue | None, name: str, ranks: tuple[int, int],
     fetch: Callable[[Array], Array],
-) -> MspcError:
+) -> MspcError:  # fmt: skip
     """The error of two ranks that begin with different values; all ranks make it together."""
+    first, other = ranks
     kind = gathered(comm, "" if begun is None else begun.kind)[other]
-    mine = comm.rank in (first, other) and begun is not None
-    data = np.asarray(fetch(begun.array)).reshape(-1) if mine and begun is not None else np.zeros(0)
-    sums = [zlib.crc32(_bytes(data[at : at + AT_ONCE])) for at in range(0, data.size, AT_ONCE)]
-    of_ranks = gathered(comm, sums)
-    both = list(zip(of_ranks[first], of_ranks[other], strict=False))
-    at = next((i * AT_ONCE for i, (one, two) in enumerate(both) if one != two), 0)
-    some = gathered(comm, [str(value) for value in data[at : at + AT_ONCE]])
-    pairs = zip(some[first], some[other], strict=False)
-    place = next((i for i, (one, two) in enumerate(pairs) if one != two), None)
+    place = first_difference(comm, None if begun is None else fetch(begun.array), ranks)
     where = ""
     if place is not None:
-        local = np.shape(begun.array) if mine and begun is not None else ()
-        shapes = gathered(comm, list(local))
-        index = [int(i) for i in np.unravel_index(at + place, shapes[first])] if shapes[first] else []
-        which = f"element {index}" if index else "its value"
-        where = f": {which} is {some[other][place]} there and {some[first][place]} on rank {first}"
+        which = f"element {place[0]}" if place[0] else "its value"
+        where = f": {which} is {place[2]} there and {place[1]} on rank {first}"
     return MspcError(
         f"{kind} '{name}' begins with other values on rank {other} than on rank {first}, which hold the same part of "
         f"it{where}",

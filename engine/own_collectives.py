@@ -19,6 +19,7 @@ from mspc.ops.collective.base import Collective, Rendezvous
 from mspc.ops.collective.point_to_point import Receive, Send
 from mspc.ops.op import Op, RequestedSharding
 from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.agreement import gathered
 from mspc.runtime.comm.interface import Communicator
 from mspc.runtime.faults.record import StoppedByOther
 from mspc.runtime.faults.stopped import shown_ranks
@@ -71,9 +72,7 @@ def name_of(target: Any) -> str:
 def different_calls(comm: Communicator, target: Any, call: Call) -> MspcError | None:
     """Return the error of ranks that call a network with tensors of different shapes, or None; all ranks call this
     together."""
-    own = described(call).encode()[:LONGEST].ljust(LONGEST)
-    rows = comm.all_gather(np.frombuffer(own, np.uint8)[None], tuple(range(comm.size)), 0)
-    texts = [bytes(row).rstrip().decode(errors="ignore") for row in rows]
+    texts: list[str] = gathered(comm, described(call)[:LONGEST])
     if len(set(texts)) == 1:
         return None
     ranks = {text: [r for r, other in enumerate(texts) if other == text] for text in texts}

@@ -15,17 +15,16 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mspc.engine.profile_options import ProfileOptions
 from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
+from mspc.runtime.comm.agreement import gathered
 from mspc.runtime.comm.interface import fingerprint
 from mspc.runtime.comm.local import LocalComm
 from mspc.runtime.device_choice import EACH_ITS_OWN
-from mspc.runtime.profile import STREAMS, NodeTiming, trace
+from mspc.runtime.profile import NodeTiming, trace
 
 PREPARING = 2
 """Steps of a graph that also prepare: kernels and memory in the first, the CUDA graph in the second."""
@@ -139,50 +138,22 @@ class StepProfiler:
 
 def _gather(job: Any, noted: _Noted | None, file: Path) -> Gathered:
     """The times of all ranks, which call this together; data of graphs are on rank 0 alone."""
-    comm = job.aside
     first, steps = noted.best() if noted is not None else (0, [])
-    everyone = tuple(range(comm.size))
-    rows = np.array(
-        [
-            (number, t.index, STREAMS.index(t.stream), t.begin, t.duration, t.plain, t.inside, t.runs)
-            for number, times in enumerate(steps)
-            for t in times
-        ],
-        np.float64,
-    ).reshape(-1, 8)
-    sizes = comm.all_gather(np.array([[first, len(steps), len(rows)]], np.int64), everyone, 0)
-    padded = np.zeros((1, max(1, int(sizes[:, 2].max())), 8))
-    padded[0, : len(rows)] = rows
-    every = comm.all_gather(padded, everyone, 0)
-    found: dict[int, list[list[NodeTiming]]] = {}
-    for rank in everyone:
-        found[rank] = [[] for _ in range(sizes[rank, 1])]
-        for number, index, stream, begin, duration, plain, inside, runs in every[rank, : sizes[rank, 2]].tolist():
-            timed = NodeTiming(int(index), STREAMS[int(stream)], begin, duration, bool(plain), inside, int(runs))
-            found[rank][int(number)].append(timed)
-    graphs = _graphs(comm, None if noted is None else noted.executor.graph)
-    firsts = {rank: int(sizes[rank, 0]) for rank in everyone}
+    told = gathered(job.aside, [first, [[list(vars(t).values()) for t in times] for times in steps]])
+    found = {rank: [[NodeTiming(*t) for t in times] for times in told[rank][1]] for rank in range(len(told))}
+    graphs = _graphs(job.aside, None if noted is None else noted.executor.graph)
+    firsts = {rank: told[rank][0] for rank in found}
     return Gathered(found, firsts, graphs, None if noted is None else noted.executor, job, file)
 
 
 def _graphs(comm: Any, graph: Graph | None) -> dict[int, Graph]:
     """On rank 0 a graph for every rank: its own for those whose nodes are the same, which is the rule; the others
     send the text of theirs."""
-    everyone = tuple(range(comm.size))
     graph = Graph("none") if graph is None else graph
-    own = fingerprint("\n".join(f"{node.label}: {node.type}" for node in graph.nodes))
-    found = comm.all_gather(own[None], everyone, 0)
-    others = [rank for rank in everyone if not np.array_equal(found[rank], found[0])]
-    text = np.frombuffer(print_graph(graph).encode() if comm.rank in others else b"", np.uint8)
-    sizes = comm.all_gather(np.array([len(text)], np.int64), everyone, 0)
-    graphs = dict.fromkeys(everyone, graph)
-    for rank in others:
-        if comm.rank in (0, rank):
-            mine = text if comm.rank == rank else np.zeros(sizes[rank], np.uint8)
-            sent = bytes(comm.broadcast(mine, rank, (0, rank)))
-            if comm.rank == 0:
-                graphs[rank] = _read(sent.decode(), rank)
-    return graphs
+    own = fingerprint("\n".join(f"{node.label}: {node.type}" for node in graph.nodes)).tolist()
+    found = gathered(comm, own)
+    texts = gathered(comm, print_graph(graph) if own != found[0] else "")
+    return {rank: _read(text, rank) if text and comm.rank == 0 else graph for rank, text in enumerate(texts)}
 
 
 def _read(text: str, rank: int) -> Graph:

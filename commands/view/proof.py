@@ -11,7 +11,7 @@ from typing import Any
 from mspc.commands.view.dump import Dump
 from mspc.commands.view.stages import rounded
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.parsing import parsed_json, reading
 from mspc.ir.files.regular import read_bytes
 from mspc.ir.graph import Graph
 from mspc.ops.control.structural import label_of_result
@@ -35,7 +35,8 @@ def read_proof(path: Path, dump: Dump) -> dict[str, Any]:
     """
     if dump.module is not None:
         raise MspcError("--proof is for the folder of a compile, not for one graph")
-    content = _json_of(path, "report", "report of a proof", HOW)
+    with reading(path, "report of a proof", notes=[HOW]):
+        content = parsed_json(read_bytes(path))
     if (
         not isinstance(content, dict)
         or not isinstance(content.get("equal"), bool)
@@ -66,18 +67,6 @@ def read_proof(path: Path, dump: Dump) -> dict[str, Any]:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         what = f"there is no {error}" if isinstance(error, KeyError) else str(error)
         raise MspcError(f"{path} is damaged: {what}", notes=[HOW], code="E0116") from None
-
-
-def _json_of(path: Path, name: str, kind: str, how: str) -> Any:
-    """Return the content of a JSON file. name, kind: what it should be, for messages. how: to write one."""
-    try:
-        return parsed_json(read_bytes(path))
-    except FileNotFoundError:
-        raise MspcError(f"there is no {name} {str(path)!r}", notes=[how], code="E0101") from None
-    except ValueError as error:
-        raise MspcError(f"{path} is no {kind}: {error}", notes=[how]) from None
-    except OSError as error:
-        raise MspcError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _failure(content: Content) -> Content:
@@ -186,7 +175,8 @@ def read_profile(path: Path, dump: Dump) -> dict[int, dict[str, Any]]:
     Raises:
         MspcError: the file cannot be read or is no profile, or it is of another compile.
     """
-    content = _json_of(path, "profile", "profile", HOW_TO_PROFILE)
+    with reading(path, "profile", notes=[HOW_TO_PROFILE]):
+        content = parsed_json(read_bytes(path))
     events = content.get("traceEvents") if isinstance(content, dict) else None
     if not isinstance(events, list):
         raise MspcError(f"{path} is no profile: it has no list of traceEvents", notes=[HOW_TO_PROFILE])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any, cast
@@ -150,6 +151,32 @@ def indented(value: Any, newline: str = "\n") -> str:
     return json.dumps(value)
 
 
+@contextmanager
+def reading(
+    path: Path, what: str, wrong: str = "", code: str = "E0101", kind: type[Exception] | None = None,
+    notes: Sequence[str] = (), damaged: str = "",
+) -> Generator[None]:  # fmt: skip
+    """Raise the errors of a block that reads a file as MspcError.
+
+    Args:
+        what: the kind of file, for messages. wrong: text for a ValueError of the block, after the path; "is no `what`"
+        without it. code, kind: of the error if there is no such file. notes, damaged: notes and the code of the error
+        if the content is wrong.
+    """
+    shown = shown_path(path)
+    try:
+        yield
+    except MspcError:
+        raise
+    except FileNotFoundError:
+        raise MspcError(f"there is no {what} {shown!r}", kind=kind, code=code) from None
+    except OSError as error:
+        raise MspcError(f"cannot read the {what} {shown}: {reason_of(error)}") from None
+    except ValueError as error:
+        message = f"{shown} {wrong or f'is no {what}'}: {error}"
+        raise MspcError(message, kind=kind, notes=notes, code=damaged) from None
+
+
 def read_toml(
     path: Path, what: str, largest: int, as_json: bool = False, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
@@ -162,18 +189,10 @@ def read_toml(
     Raises:
         MspcError: the file does not exist, cannot be read, or is no TOML, or JSON.
     """
-    shown = shown_path(path)
-    try:
+    with reading(path, what, f"is no {'JSON' if as_json else 'TOML'} file", kind=ValueError, notes=notes):
         check_regular(path, largest)
         text = path.read_bytes()
         return object_in(parsed_json(text), "its content") if as_json else parsed_toml(text)
-    except FileNotFoundError:
-        raise MspcError(f"there is no {what} {shown!r}", kind=ValueError, code="E0101") from None
-    except OSError as error:
-        raise MspcError(f"cannot read the {what} {shown}: {reason_of(error)}") from None
-    except ValueError as error:
-        message = f"{shown} is no {'JSON' if as_json else 'TOML'} file: {error}"
-        raise MspcError(message, kind=ValueError, notes=notes) from None
 
 
 def check_keys(shown: str, found: Iterable[str], known: tuple[str, ...], of: str) -> None:

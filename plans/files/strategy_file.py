@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.atomic_writing import make_folder, reason_of, shown_path, write_atomically
-from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.atomic_writing import make_folder, shown_path, write_atomically
+from mspc.ir.files.parsing import parsed_json, reading
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import (
     BYTES,
@@ -121,21 +121,14 @@ def write_strategies(path: Path, strategies: StrategyFile) -> None:
 
 def read_strategies(path: Path) -> StrategyFile:
     """Read a file. Raise MspcError if the file does not exist, cannot be read, or is no strategy file."""
-    shown = shown_path(path)
-    try:
+    shown, kinds = shown_path(path), "a strategy file is MindSpore's (.ckpt) or its JSON (.json)"
+    notes = [] if path.suffix in (".json", ".ckpt") else [kinds]
+    with reading(path, "strategy file", code="", kind=ValueError, notes=notes):
         check_regular(path, LARGEST)
         data = path.read_bytes()
         if not data:
             raise ValueError("it is empty")
         found = _from_json(data) if path.suffix == ".json" else _from_message(without_checksum(data))
-    except FileNotFoundError:
-        raise MspcError(f"there is no strategy file {shown!r}", kind=ValueError) from None
-    except OSError as error:
-        raise MspcError(f"cannot read the strategy file {shown}: {reason_of(error)}") from None
-    except ValueError as error:
-        kinds = "a strategy file is MindSpore's (.ckpt) or its JSON (.json)"
-        notes = [] if path.suffix in (".json", ".ckpt") else [kinds]
-        raise MspcError(f"{shown} is no strategy file: {error}", kind=ValueError, notes=notes) from None
     for name, sharding in found.parameters.items():
         _check(shown, name, sharding)
     return found
@@ -144,20 +137,13 @@ def read_strategies(path: Path) -> StrategyFile:
 def read_restore_ranks(path: Path) -> list[int]:
     """Return the ranks in a file of groups (`ParallelGroupMap`) that hold the same slices as the rank that wrote it.
     Raise MspcError if the file cannot be read or is no such file."""
-    shown = shown_path(path)
-    try:
+    with reading(path, "file of groups", kind=ValueError):
         check_regular(path, LARGEST)
         data = without_checksum(path.read_bytes())
         for outer in fields(data, 0, len(data)):
             if outer.number == 2 and outer.kind == BYTES:
                 return [n for inner in fields(data, outer.begin, outer.end) for n in integers(data, inner)]
         raise ValueError("it names no ranks")
-    except FileNotFoundError:
-        raise MspcError(f"there is no file of groups {shown!r}", kind=ValueError, code="E0101") from None
-    except OSError as error:
-        raise MspcError(f"cannot read the file of groups {shown}: {reason_of(error)}") from None
-    except ValueError as error:
-        raise MspcError(f"{shown} is no file of groups: {error}", kind=ValueError) from None
 
 
 def write_groups(path: Path, groups: Mapping[str, Iterable[int]], alike: Iterable[int]) -> None:

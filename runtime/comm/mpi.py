@@ -10,6 +10,7 @@ import atexit
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -250,19 +251,10 @@ class MpiComm(Exchanging):
         return found
 
     def _waiting(self, ranks: Ranks) -> Any:
-        return _NOTHING if self._watch is None else self._watch.in_group(ranks, self._channel)
+        return nullcontext() if self._watch is None else self._watch.in_group(ranks, self._channel)
 
     def _messages(self, to: Ranks, of: Ranks, channel: int) -> Any:
-        return _NOTHING if self._watch is None else self._watch.for_messages(to, of, channel)
-
-
-class _Nothing:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-_NOTHING = _Nothing()
+        return nullcontext() if self._watch is None else self._watch.for_messages(to, of, channel)
 
 
 def _bytes(array: Array) -> list[Any]:

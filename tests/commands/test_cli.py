@@ -106,7 +106,7 @@ def test_console_script_is_installed() -> None:
     [
         (("compile", "no.py"), "error: there is no script 'no.py'\n"),
         (("run", "no.py"), "error: there is no script 'no.py'\n"),
-        (("opt", "no.ir"), "error: there is no file 'no.ir'\n"),
+        (("opt", "no.ir"), "error: there is no file or folder 'no.ir'\n"),
         (("opt", "-p", "gard", "no.ir"), f"error: there is no pass 'gard'\n  note: did you mean 'grad'?\n{PASSES}"),
         (
             ("opt", "-p", "slice_to_rank{rnk=2}", "no.ir"),

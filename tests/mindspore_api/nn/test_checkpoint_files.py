@@ -59,7 +59,7 @@ def test_a_damaged_header_is_explained(header: str, tmp_path: Path) -> None:
     path.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(8))
     with pytest.raises(MspcError) as raised:
         ms.load_checkpoint(str(path))
-    assert raised.value.message == f"{str(path)!r} is no safetensors file: {HEADERS[header]}"
+    assert raised.value.message == f"{path} is no safetensors file: {HEADERS[header]}"
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 20])
