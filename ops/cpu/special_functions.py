@@ -1,59 +1,25 @@
-"""Modified Bessel functions of order 0 and 1, and the error function, of arrays of Float64 on NumPy or CuPy.
-
-Near 0 Bessel functions are series with terms of one sign, elsewhere sums over equidistant points of their integrals;
-their integrands vanish so quickly that these sums have all digits. (Abramowitz and Stegun, 9.6.10, 9.6.16.)
-"""
+"""The error function of arrays on NumPy or CuPy, and the functions of SciPy or of CuPy's part of that name."""
 
 from __future__ import annotations
 
+import importlib
 import math
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from mspc.ir.diagnostics import MspcError
 from mspc.ops.cpu.blocks import elementwise
 
-_LARGEST = 1e300
-"""Upper bound to which arguments are clipped if only their root counts."""
-_SERIES_OF_I = 20.0
 
-
-def bessel_i(xp: Any, x: Any, order: int, scaled: bool) -> Any:
-    """Return I, times exp(-|x|) if `scaled`."""
-    size = xp.abs(x)
-    near = xp.minimum(size, _SERIES_OF_I)
-    far = _mean_on_circle(xp, xp.maximum(size, _SERIES_OF_I), order)
-    series = _series(xp, near, order)
-    if scaled:
-        found = xp.where(size < _SERIES_OF_I, series * xp.exp(-near), far)
-    else:
-        root = xp.exp(size / 2)  # its square may be too large while the product is not
-        found = xp.where(size < _SERIES_OF_I, series, far * root * root)
-    return xp.where(x < 0, -found, found) if order else found
-
-
-def _series(xp: Any, x: Any, order: int) -> Any:
-    """Return (x/2)^order times the sum of (x/2)^(2k) / (k! (k + order)!)."""
-    square = x * x / 4
-    total = xp.zeros_like(x)
-    for k in range(_TERMS_OF_I, -1, -1):
-        total = total * square / ((k + 1) * (k + 1 + order)) + 1.0
-    return total * x / 2 if order else total
-
-
-_TERMS_OF_I = 50
-"""Enough at `_SERIES_OF_I`."""
-
-
-def _mean_on_circle(xp: Any, x: Any, order: int) -> Any:
-    """Return the mean of exp(x (cos t - 1)) cos(order t) over the circle, from `_SERIES_OF_I` on."""
-    step, root = 0.5, xp.sqrt(xp.minimum(x, _LARGEST))
-    total = xp.full_like(x, 0.5)  # half of the integrand at 0
-    for n in range(1, 24):
-        angle = n * step / root
-        total = total + xp.exp(-2 * (root * xp.sin(angle / 2)) ** 2) * (xp.cos if order else xp.ones_like)(angle)
-    return total * (step / math.pi) / xp.sqrt(x)
+def scipy_module(name: str, xp: Any = np) -> Any:
+    """Return a module of SciPy, or CuPy's of that name for arrays of CuPy. Raise MspcError if it is not installed."""
+    try:
+        return importlib.import_module(f"scipy.{name}" if xp is np else f"cupyx.scipy.{name}")
+    except ImportError:
+        raise MspcError("this function is computed by SciPy, which is not installed",
+                        notes=["pip install scipy"]) from None  # fmt: skip
 
 
 # The error function of arrays is computed by Taylor's polynomial about the nearest point of a table.

@@ -6,7 +6,6 @@ gradients. Elementwise rows are sharded like any elementwise operator; the other
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,6 +30,7 @@ from mspc.ir.types import (
 )
 from mspc.ops.bases import promoted
 from mspc.ops.control.structural import items
+from mspc.ops.cpu.special_functions import scipy_module
 from mspc.ops.op import Gradients, NotDifferentiable, Op, Sample, sample
 from mspc.ops.operator_arguments import require_elements
 from mspc.ops.tensor.broadcast import zeros
@@ -54,15 +54,6 @@ class LibraryRow:
     samples: tuple[Sample, ...] = ()
     is_counted: bool = False
     rule: Callable[..., str] | None = None
-
-
-def scipy_module(name: str) -> Any:
-    """Return a module of SciPy. Raise MspcError if it is not installed."""
-    try:
-        return importlib.import_module(f"scipy.{name}")
-    except ImportError:
-        raise MspcError("this function is computed by SciPy, which is not installed",
-                        notes=["pip install scipy"]) from None  # fmt: skip
 
 
 class LibraryFunction(Op):
