@@ -44,9 +44,10 @@ def own_fields(cls: type[Any]) -> dict[str, Any]:
 
 
 def finish_subclass(cls: type[Any]) -> None:
-    """Make a subclass of a frozen dataclass one, too, for `__init_subclass__`; without own fields it inherits all."""
+    """Make a subclass of a frozen dataclass one, too, for `__init_subclass__`; without own fields it inherits those of
+    its one base."""
     said = own_fields(cls)
-    if said:
+    if said or len(cls.__bases__) > 1:
         finish_later(cls, {name: vars(cls)[name] for name in said if name in vars(cls)}, frozen=True)
 
 

@@ -31,11 +31,11 @@ from mspc.sharding.rules import broadcast_rule
 Family = TypeVar("Family", bound=Op)
 
 
-def operator(name: str, text: str, base: type[Family], **declared: Any) -> type[Family]:
-    """Make an operator from a row of a family's table: a class below a base of the row's own module (else the row
+def operator(name: str, text: str, base: type[Family], *others: type[Op], **declared: Any) -> type[Family]:
+    """Make an operator from a row of a family's table: a class below bases of the row's own module (else the row
     says `__module__=__name__`), whose docstring is `text`, with these declarations."""
     body = {"__doc__": text, "__module__": base.__module__, "__qualname__": name, **declared}
-    return cast("type[Family]", type(name, (base,), body))
+    return cast("type[Family]", type(name, (base, *others), body))
 
 
 class Elementwise(Op, abstract=True):

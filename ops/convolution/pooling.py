@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
+from mspc.ops.bases import operator
 from mspc.ops.collective.exchange import exchanged
 from mspc.ops.convolution.image_operators import BORDERS, Shape, Windowed, image_tokens, like
 from mspc.ops.convolution.window import (
@@ -30,7 +31,7 @@ from mspc.ops.convolution.window import (
 from mspc.ops.cpu.blocks import in_rows
 from mspc.ops.cuda.windows import launch_greatest, launch_greatest_gradient, launch_mean, launch_mean_gradient
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement, sample
+from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement, Sample, sample
 from mspc.ops.operator_arguments import constant_of, shape_of
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.borders import Span, border_exchange, is_sharded, own_span, place_of
@@ -239,10 +240,6 @@ class PoolingBackward(Pooling, abstract=True):
         return b.emit(StridedSlice(begin=begin, end=end, strides=(1,) * len(end)), found)
 
 
-def pooled_shape(op: type[Pooling], image: Shape, given: dict[str, Any]) -> Shape:
-    return (*image[:2], *op(**given).counts(image[2:]))
-
-
 class _MaxPool(PoolingForward, abstract=True):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(like(self, f"{self.name}Grad"), x, out, dout),)
@@ -379,43 +376,40 @@ _COUNTED: dict[str, Any] = {
 }  # fmt: skip
 
 
-class MaxPool(_MaxPool):
-    """The greatest value of every window over height and width."""
-
-    samples = tuple(sample(x, **given) for x, given in TWO)
+Cases = Sequence[tuple[Shape, dict[str, Any]]]
 
 
-class MaxPool3D(_MaxPool):
-    """The greatest value of every window over depth, height and width."""
-
-    arguments = (
-        "kernel_size", "strides", "pad_mode", "pad_list=pad", "ceil_mode", "data_format"
-    )  # fmt: skip
-    dims = 3
-    samples = tuple(sample(x, **given) for x, given in THREE)
+def _samples(cases: Cases) -> tuple[Sample, ...]:
+    return tuple(sample(x, **given) for x, given in cases)
 
 
-class MaxPoolGrad(_MaxPoolGrad):
-    """The gradient of MaxPool's images, from them, the result and its gradient."""
-
-    samples = tuple(
-        sample(x, pooled_shape(MaxPool, x, given), pooled_shape(MaxPool, x, given), **given) for x, given in TWO
-    )
+def _of_gradients(forward: type[Pooling], cases: Cases) -> Iterator[tuple[Shape, Shape, dict[str, Any]]]:
+    """Yield (shape of the image, shape of the result, attributes) of every case."""
+    for x, given in cases:
+        yield x, (*x[:2], *forward(**given).counts(x[2:])), given
 
 
-class MaxPool3DGrad(_MaxPoolGrad):
-    """The gradient of MaxPool3D's images."""
-
-    dims = 3
-    samples = tuple(
-        sample(x, pooled_shape(MaxPool3D, x, given), pooled_shape(MaxPool3D, x, given), **given) for x, given in THREE
-    )
-
-
-class AvgPool(_AvgPool):
-    """The mean of every window over height and width; padding does not count by default."""
-
-    samples = tuple(sample(x, **given) for x, given in (*TWO, ((2, 2, 7, 8), _COUNTED)))
+MaxPool = operator(
+    "MaxPool", "The greatest value of every window over height and width.", _MaxPool, samples=_samples(TWO)
+)
+MaxPool3D = operator(
+    "MaxPool3D", "The greatest value of every window over depth, height and width.", _MaxPool, dims=3,
+    samples=_samples(THREE),
+    arguments=("kernel_size", "strides", "pad_mode", "pad_list=pad", "ceil_mode", "data_format"),
+)  # fmt: skip
+MaxPoolGrad = operator(
+    "MaxPoolGrad", "The gradient of MaxPool's images, from them, the result and its gradient.", _MaxPoolGrad,
+    samples=tuple(sample(x, y, y, **given) for x, y, given in _of_gradients(MaxPool, TWO)),
+)  # fmt: skip
+MaxPool3DGrad = operator(
+    "MaxPool3DGrad", "The gradient of MaxPool3D's images.", _MaxPoolGrad, dims=3,
+    samples=tuple(sample(x, y, y, **given) for x, y, given in _of_gradients(MaxPool3D, THREE)),
+)  # fmt: skip
+_WITH_COUNTED = (*TWO, ((2, 2, 7, 8), _COUNTED))
+AvgPool = operator(
+    "AvgPool", "The mean of every window over height and width; padding does not count by default.", _AvgPool,
+    samples=_samples(_WITH_COUNTED),
+)  # fmt: skip
 
 
 class AvgPool3D(_AvgPool):
@@ -427,24 +421,17 @@ class AvgPool3D(_AvgPool):
         "data_format",
     )  # fmt: skip
     dims = 3
-    samples = tuple(sample(x, **given) for x, given in THREE)
+    samples = _samples(THREE)
 
 
-class AvgPoolGrad(_AvgPoolGrad):
-    """The gradient of AvgPool's images."""
-
-    samples = tuple(
-        sample(pooled_shape(AvgPool, x, given), input_size=x, **given) for x, given in (*TWO, ((2, 2, 7, 8), _COUNTED))
-    )
-
-
-class AvgPool3DGrad(_AvgPoolGrad):
-    """The gradient of AvgPool3D's images."""
-
-    dims = 3
-    samples = tuple(
-        sample(pooled_shape(AvgPool3D, x, given), input_size=x, **given) for x, given in THREE
-    )
+AvgPoolGrad = operator(
+    "AvgPoolGrad", "The gradient of AvgPool's images.", _AvgPoolGrad,
+    samples=tuple(sample(y, input_size=x, **given) for x, y, given in _of_gradients(AvgPool, _WITH_COUNTED)),
+)  # fmt: skip
+AvgPool3DGrad = operator(
+    "AvgPool3DGrad", "The gradient of AvgPool3D's images.", _AvgPoolGrad, dims=3,
+    samples=tuple(sample(y, input_size=x, **given) for x, y, given in _of_gradients(AvgPool3D, THREE)),
+)  # fmt: skip
 
 
 class _Columns(Op, abstract=True):

@@ -18,6 +18,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout, spread
 from mspc.ir.types import TensorType
 from mspc.ops import gpu
+from mspc.ops.bases import operator
 from mspc.ops.control.structural import constrained, items
 from mspc.ops.convolution.image_operators import ImageOperator, Shape, last_order
 from mspc.ops.convolution.window import listed
@@ -31,6 +32,7 @@ from mspc.ops.op import (
     Op,
     RankPlacement,
     RequestedSharding,
+    Sample,
     sample,
 )
 from mspc.ops.operator_arguments import constant_of, shape_of
@@ -174,32 +176,30 @@ class _Adaptive(Resampling, abstract=True):
         return found
 
 
-class AdaptiveAvgPool2D(_Adaptive, Forward):
-    """Means of as many windows as the result has places, which cover the image."""
-
-    samples = (sample((2, 4, 6, 8), output_size=(3, 2)), sample((2, 4, 5, 7), output_size=(None, 3)))
-
-
-class AdaptiveAvgPool2DGrad(_Adaptive, Backward):
-    """The gradient of AdaptiveAvgPool2D's images."""
-
-    input_size: tuple[int, ...] = ()
-    samples = (sample((2, 4, 3, 2), output_size=(3, 2), input_size=(2, 4, 6, 8)),)
+def _of_gradients(forward: type[Resampling]) -> tuple[Sample, ...]:
+    """Return the first sample of an operator as one of its gradient."""
+    given = forward.samples[0]
+    image = given.shapes[0]
+    counts = forward(**given.fields).lengths(image[2:])
+    return (sample((*image[:2], *counts), input_size=image, **given.fields),)
 
 
-class AdaptiveAvgPool3D(_Adaptive, Forward):
-    """AdaptiveAvgPool2D over depth, height and width."""
-
-    dims = 3
-    samples = (sample((2, 2, 4, 4, 6), output_size=(2, 1, 4)),)
-
-
-class AdaptiveAvgPool3DGrad(_Adaptive, Backward):
-    """The gradient of AdaptiveAvgPool3D's images."""
-
-    input_size: tuple[int, ...] = ()
-    dims = 3
-    samples = (sample((2, 2, 2, 1, 4), output_size=(2, 1, 4), input_size=(2, 2, 4, 4, 6)),)
+AdaptiveAvgPool2D = operator(
+    "AdaptiveAvgPool2D", "Means of as many windows as the result has places, which cover the image.", _Adaptive,
+    Forward, samples=(sample((2, 4, 6, 8), output_size=(3, 2)), sample((2, 4, 5, 7), output_size=(None, 3))),
+)  # fmt: skip
+AdaptiveAvgPool2DGrad = operator(
+    "AdaptiveAvgPool2DGrad", "The gradient of AdaptiveAvgPool2D's images.", _Adaptive, Backward,
+    samples=_of_gradients(AdaptiveAvgPool2D),
+)  # fmt: skip
+AdaptiveAvgPool3D = operator(
+    "AdaptiveAvgPool3D", "AdaptiveAvgPool2D over depth, height and width.", _Adaptive, Forward, dims=3,
+    samples=(sample((2, 2, 4, 4, 6), output_size=(2, 1, 4)),),
+)  # fmt: skip
+AdaptiveAvgPool3DGrad = operator(
+    "AdaptiveAvgPool3DGrad", "The gradient of AdaptiveAvgPool3D's images.", _Adaptive, Backward, dims=3,
+    samples=_of_gradients(AdaptiveAvgPool3D),
+)  # fmt: skip
 
 
 class _Resized(Resampling, abstract=True):
@@ -305,102 +305,59 @@ class _Bicubic(_Resized, abstract=True):
         return found / found.sum(axis=1, keepdims=True)
 
 
-class ResizeBilinear(_Resize, _Bilinear, Forward):
-    """Images of another size, by linear interpolation along height and width."""
-
-    samples = (
-        sample((2, 4, 4, 6), size=(8, 3)),
-        sample((2, 4, 5, 4), size=(3, 8), align_corners=True),
-        sample((2, 4, 4, 4), size=(8, 6), half_pixel_centers=True),
-    )
-
-
-class ResizeBilinearGrad(_Resize, _Bilinear, Backward):
-    """The gradient of ResizeBilinear's images."""
-
-    input_size: tuple[int, ...] = ()
-    samples = (sample((2, 4, 8, 3), size=(8, 3), input_size=(2, 4, 4, 6)),)
-
-
-class ResizeNearestNeighbor(_Resize, _Nearest, Forward):
-    """Images of another size, every place the nearest one of the image."""
-
-    moves = True
-    samples = (
-        sample((2, 4, 4, 6), size=(8, 3)),
-        sample((2, 4, 5, 4), size=(3, 8), align_corners=True),
-    )
-
-
-class ResizeNearestNeighborGrad(_Resize, _Nearest, Backward):
-    """The gradient of ResizeNearestNeighbor's images."""
-
-    input_size: tuple[int, ...] = ()
-    samples = (sample((2, 4, 8, 3), size=(8, 3), input_size=(2, 4, 4, 6)),)
-
-
-class ResizeBilinearV2(_Called, _Bilinear, Forward):
-    """ResizeBilinear, called as `ResizeBilinearV2(...)(x, size)`."""
-
-    samples = (
-        sample((2, 4, 4, 6), size=(8, 3)),
-        sample((2, 4, 4, 6), size=(3, 8), half_pixel_centers=True),
-    )
-
-
-class ResizeBilinearV2Grad(_Called, _Bilinear, Backward):
-    """The gradient of ResizeBilinearV2's images."""
-
-    input_size: tuple[int, ...] = ()
-    samples = (sample((2, 4, 8, 3), size=(8, 3), input_size=(2, 4, 4, 6)),)
-
-
-class ResizeBicubic(_Called, _Bicubic, Forward):
-    """Images of another size, by cubic interpolation. Called as `ResizeBicubic(...)(x, size)`."""
-
-    samples = (
-        sample((2, 4, 4, 6), size=(8, 3), half_pixel_centers=True),
-        sample((2, 4, 5, 4), size=(3, 8), align_corners=True),
-    )
-
-
-class ResizeBicubicGrad(_Called, _Bicubic, Backward):
-    """The gradient of ResizeBicubic's images."""
-
-    input_size: tuple[int, ...] = ()
-    samples = (sample((2, 4, 8, 3), size=(8, 3), input_size=(2, 4, 4, 6)),)
-
-
-class ResizeTrilinear(_Resize, _Bilinear, Forward):
-    """ResizeBilinear of [n, c, d, h, w]."""
-
-    dims = 3
-    samples = (sample((2, 4, 2, 4, 3), size=(4, 2, 5), half_pixel_centers=True),)
-
-
-class ResizeTrilinearGrad(_Resize, _Bilinear, Backward):
-    """The gradient of ResizeTrilinear's images."""
-
-    input_size: tuple[int, ...] = ()
-    dims = 3
-    samples = (sample((2, 4, 4, 2, 5), size=(4, 2, 5), input_size=(2, 4, 2, 4, 3)),)
-
-
-class ResizeNearest3D(_Resize, _Nearest, Forward):
-    """ResizeNearestNeighbor of [n, c, d, h, w]."""
-
-    dims = 3
-    samples = (sample((2, 4, 2, 4, 3), size=(4, 2, 5)),)
-
-
-class ResizeNearest3DGrad(_Resize, _Nearest, Backward):
-    """The gradient of ResizeNearest3D's images."""
-
-    input_size: tuple[int, ...] = ()
-    dims = 3
-    samples = (sample((2, 4, 4, 2, 5), size=(4, 2, 5), input_size=(2, 4, 2, 4, 3)),)
-
-Modes = tuple[str, str]
+ResizeBilinear = operator(
+    "ResizeBilinear", "Images of another size, by linear interpolation along height and width.",
+    _Resize, _Bilinear, Forward,
+    samples=(sample((2, 4, 4, 6), size=(8, 3)), sample((2, 4, 5, 4), size=(3, 8), align_corners=True),
+             sample((2, 4, 4, 4), size=(8, 6), half_pixel_centers=True)),
+)  # fmt: skip
+ResizeBilinearGrad = operator(
+    "ResizeBilinearGrad", "The gradient of ResizeBilinear's images.", _Resize, _Bilinear, Backward,
+    samples=_of_gradients(ResizeBilinear),
+)  # fmt: skip
+ResizeNearestNeighbor = operator(
+    "ResizeNearestNeighbor", "Images of another size, every place the nearest one of the image.",
+    _Resize, _Nearest, Forward, moves=True,
+    samples=(sample((2, 4, 4, 6), size=(8, 3)), sample((2, 4, 5, 4), size=(3, 8), align_corners=True)),
+)  # fmt: skip
+ResizeNearestNeighborGrad = operator(
+    "ResizeNearestNeighborGrad", "The gradient of ResizeNearestNeighbor's images.", _Resize, _Nearest, Backward,
+    samples=_of_gradients(ResizeNearestNeighbor),
+)  # fmt: skip
+ResizeBilinearV2 = operator(
+    "ResizeBilinearV2", "ResizeBilinear, called as `ResizeBilinearV2(...)(x, size)`.", _Called, _Bilinear, Forward,
+    samples=(sample((2, 4, 4, 6), size=(8, 3)), sample((2, 4, 4, 6), size=(3, 8), half_pixel_centers=True)),
+)  # fmt: skip
+ResizeBilinearV2Grad = operator(
+    "ResizeBilinearV2Grad", "The gradient of ResizeBilinearV2's images.", _Called, _Bilinear, Backward,
+    samples=_of_gradients(ResizeBilinearV2),
+)  # fmt: skip
+ResizeBicubic = operator(
+    "ResizeBicubic", "Images of another size, by cubic interpolation. Called as `ResizeBicubic(...)(x, size)`.",
+    _Called, _Bicubic, Forward,
+    samples=(sample((2, 4, 4, 6), size=(8, 3), half_pixel_centers=True),
+             sample((2, 4, 5, 4), size=(3, 8), align_corners=True)),
+)  # fmt: skip
+ResizeBicubicGrad = operator(
+    "ResizeBicubicGrad", "The gradient of ResizeBicubic's images.", _Called, _Bicubic, Backward,
+    samples=_of_gradients(ResizeBicubic),
+)  # fmt: skip
+ResizeTrilinear = operator(
+    "ResizeTrilinear", "ResizeBilinear of [n, c, d, h, w].", _Resize, _Bilinear, Forward, dims=3,
+    samples=(sample((2, 4, 2, 4, 3), size=(4, 2, 5), half_pixel_centers=True),),
+)  # fmt: skip
+ResizeTrilinearGrad = operator(
+    "ResizeTrilinearGrad", "The gradient of ResizeTrilinear's images.", _Resize, _Bilinear, Backward, dims=3,
+    samples=_of_gradients(ResizeTrilinear),
+)  # fmt: skip
+ResizeNearest3D = operator(
+    "ResizeNearest3D", "ResizeNearestNeighbor of [n, c, d, h, w].", _Resize, _Nearest, Forward, dims=3,
+    samples=(sample((2, 4, 2, 4, 3), size=(4, 2, 5)),),
+)  # fmt: skip
+ResizeNearest3DGrad = operator(
+    "ResizeNearest3DGrad", "The gradient of ResizeNearest3D's images.", _Resize, _Nearest, Backward, dims=3,
+    samples=_of_gradients(ResizeNearest3D),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -563,27 +520,19 @@ _KINDS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-class GridSampler2D(_Sampled):
-    """Images [n, c, h, w] read at a grid [n, h', w', 2]: [n, c, h', w']."""
-
-    samples = tuple(sample((2, 4, 5, 6), (2, 4, 2, 2), low=-1.4, high=1.4, **kind) for kind in _KINDS)
-
-
-class GridSampler3D(_Sampled):
-    """Images [n, c, d, h, w] read at a grid [n, d', h', w', 3]."""
-
-    dims = 3
-    samples = (sample((2, 2, 3, 4, 2), (2, 2, 1, 4, 3), low=-1.4, high=1.4),)
-
-
-class GridSampler2DGrad(_SampledGrad):
-    """The gradients of GridSampler2D's images and grid."""
-
-    samples = (sample((2, 4, 4, 2), (2, 4, 5, 6), (2, 4, 2, 2), low=-1.4, high=1.4),)
-
-
-class GridSampler3DGrad(_SampledGrad):
-    """The gradients of GridSampler3D's images and grid."""
-
-    dims = 3
-    samples = (sample((2, 2, 2, 1, 4), (2, 2, 3, 4, 2), (2, 2, 1, 4, 3), low=-1.4, high=1.4),)
+GridSampler2D = operator(
+    "GridSampler2D", "Images [n, c, h, w] read at a grid [n, h', w', 2]: [n, c, h', w'].", _Sampled,
+    samples=tuple(sample((2, 4, 5, 6), (2, 4, 2, 2), low=-1.4, high=1.4, **kind) for kind in _KINDS),
+)  # fmt: skip
+GridSampler3D = operator(
+    "GridSampler3D", "Images [n, c, d, h, w] read at a grid [n, d', h', w', 3].", _Sampled, dims=3,
+    samples=(sample((2, 2, 3, 4, 2), (2, 2, 1, 4, 3), low=-1.4, high=1.4),),
+)  # fmt: skip
+GridSampler2DGrad = operator(
+    "GridSampler2DGrad", "The gradients of GridSampler2D's images and grid.", _SampledGrad,
+    samples=(sample((2, 4, 4, 2), (2, 4, 5, 6), (2, 4, 2, 2), low=-1.4, high=1.4),),
+)  # fmt: skip
+GridSampler3DGrad = operator(
+    "GridSampler3DGrad", "The gradients of GridSampler3D's images and grid.", _SampledGrad, dims=3,
+    samples=(sample((2, 2, 2, 1, 4), (2, 2, 3, 4, 2), (2, 2, 1, 4, 3), low=-1.4, high=1.4),),
+)  # fmt: skip
