@@ -40,38 +40,6 @@ def merged(shape: Sequence[int], result: Sequence[int], dim: int) -> int | None:
     return None
 
 
-def moved(kind: str, given: Mapping[str, Argument], dim: int, rank: int) -> int | None:
-    """The dimension that `dim` becomes; None if that is not known, or slices of it are none of the result."""
-    if kind in ("transpose", "swapaxes"):
-        first = _dim(given.get("dim0", given.get("axis0")), rank)
-        second = _dim(given.get("dim1", given.get("axis1")), rank)
-        if first is None or second is None:
-            return None
-        return {first: second, second: first}.get(dim, dim)
-    if kind == "t":
-        return rank - 1 - dim
-    if kind == "permute":
-        dims = given.get("dims")
-        places = [_dim(each, rank) for each in dims] if isinstance(dims, tuple) else []
-        return places.index(dim) if dim in places else None
-    if kind == "unsqueeze":
-        place = _dim(given.get("dim"), rank + 1)
-        return None if place is None else dim + (place <= dim)
-    if kind in ("slice", "split", "chunk", "cat", "narrow", "split_with_sizes"):
-        return dim if _dim(given.get("dim", 0), rank) != dim else None
-    if kind == "select":
-        place = _dim(given.get("dim"), rank)
-        return None if place is None or place == dim else dim - (place < dim)
-    if kind == "expand":
-        size = given.get("size")
-        return dim + len(size) - rank if isinstance(size, tuple) else None
-    return None
-
-
-def _dim(value: Argument, rank: int) -> int | None:
-    return value % rank if isinstance(value, int) else None
-
-
 # Whether an operator gives slices of its results for slices of its operands is decided by computing both on an example:
 # ranks that follow a plan by hand call every operator on their slices, which is right if rank r gets slice r of the
 # results for whole operands, along some dimension, or all of it. No list of operators could say so: it holds for `x[:,
@@ -417,13 +385,9 @@ class LayerFlow:
             return state
         if kind in REDUCED:
             return self._reduced(node, given, first, state)
-        shape = self.shape(first)
         if kind in ("view", "reshape", "_unsafe_view", "flatten", "unflatten"):
             return self._viewed(node, kind, states, state)
-        dim = moved(kind, given, state.dim, len(shape))
-        if dim is None or len(cut) != len([v for v, _ in states if self.shape(v)]):
-            return self._on_slices(node, kind, states)
-        return SlicedValue(dim, state.layer)
+        return self._on_slices(node, kind, states)
 
     def _on_slices(self, node: ExportedNode, kind: str, states: Sequence[tuple[NodeResult, State]]) -> list[State]:
         """Return the results of a kind that every rank computes from its slices."""
