@@ -23,6 +23,7 @@ from mspc.ops.device import Array, Device, Launch, RowProducts
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import (
+    REGISTRY,
     ArrayBackend,
     Gradients,
     NotDifferentiable,
@@ -311,20 +312,16 @@ def group_slices(ends: Any, first: int, rows: int, begin: int, count: int) -> li
     return [slice(start, max(start, end)) for start, end in itertools.pairwise(within)]
 
 
-class _GroupedRows(Op, abstract=True):
-    """An operator on rows by group; the last operand holds the end of the rows of every matrix's group.
+class RowsByGroup(Op, abstract=True):
+    """An operator on rows by group; the last operand, `ends`, says which rows belong to which group.
 
-    first: rows of other ranks before this one's. begin, count: the groups of which this rank has the matrices, if
-    others have the rest; count is 0 if it has all. Rows of the others' groups are zeros, so that the ranks' results add
-    up.
+    Class attributes:
+        family: the first word of the names of operators whose rows lie in this order.
+        matrices: the operand with an entry for every group; -1 if that is the result.
     """
 
-    first: int = 0
-    begin: int = 0
-    count: int = 0
+    family: ClassVar[str] = ""
     matrices: ClassVar[int] = 1
-    """The operand with an entry for every group; -1 if that is the result."""
-    omitted = ("first", "begin", "count")
 
     def check(self, *types: TensorType) -> None:
         if types[0].dtype != INT32:
@@ -334,6 +331,167 @@ class _GroupedRows(Op, abstract=True):
             raise MspcError(
                 f"{self.name}: the ends of groups are {types[-1].dtype}, not integers", kind=TypeError, code="E0304"
             )
+
+    def names(self, ends: TensorType) -> tuple[str, str, str]:
+        """Return the names of factors: of the rows, of the groups, and of the ends."""
+        raise NotImplementedError
+
+    def require_groups(self, matrices: TensorType, ends: TensorType) -> None:
+        """Raise MspcError if there are not as many ends as matrices."""
+
+    def held(self, ends: Any) -> int:
+        """Return the number of groups of which this rank has matrices. ends: an array or a type."""
+        raise NotImplementedError
+
+    def own_rows(self, rows: TensorType, ends: TensorType) -> float:
+        """Return how many of the rows belong to groups of which this rank has matrices, if all have equally many."""
+        raise NotImplementedError
+
+    def slices(self, ends: Any, rows: int) -> Iterator[tuple[int, slice]]:
+        """Yield (number of an own group, a slice of its rows). ends: an array on the host."""
+        raise NotImplementedError
+
+    def pieces(self, xp: Any, ends: Any, rows: int) -> Iterator[tuple[int, Any]]:
+        """Yield the same, or a mask of all rows [rows, 1] instead of a slice."""
+        return self.slices(ends, rows)
+
+    def grouping(self, rows: int, ends: Array) -> gpu.expert_rows.Grouping:
+        """Return the groups of this many rows, for kernels."""
+        raise NotImplementedError
+
+    def relative(self, name: str, **fields: Any) -> Any:
+        """Return another operator of the family."""
+        return REGISTRY[f"{self.family}{name}"](**fields)
+
+    def asking(self, device: Device, multiply: RowProducts | None, ends: Array, rows: int) -> Launch | None:
+        """Return the launch of the matmuls of all groups; None if there is no `multiply`."""
+        return None if multiply is None else device.asking([ends], lambda at: multiply(self.slices(at, rows)))
+
+
+class ProductByGroup(RowsByGroup, abstract=True):
+    transpose_b: bool = False
+    linear_in = (0, 1)
+    host_reads = (2,)
+
+    def rule(self, x: TensorType, w: TensorType, ends: TensorType) -> str:
+        if len(x.shape) != 2 or len(w.shape) != 3:
+            raise MspcError(f"{self.name}: inputs of shapes {x.shape} and {w.shape} are no rows and matrices of groups")
+        self.require_groups(w, ends)
+        rows, groups, all_ends = self.names(ends)
+        return f"{rows} k, {groups} {'n k' if self.transpose_b else 'k n'}, {all_ends} -> {rows} n"
+
+    def bprop(self, b: Builder, x: Value, w: Value, ends: Value, out: Value, dout: Value) -> Gradients:
+        dx = b.emit(self.relative("Product", transpose_b=not self.transpose_b), dout, w, ends)
+        left, right = (dout, x) if self.transpose_b else (x, dout)
+        return dx, b.emit(self.relative("Outer"), left, right, ends), None
+
+    def operations(self, types: Sequence[TensorType]) -> float:
+        x, w, ends = types
+        return 2.0 * self.own_rows(x, ends) * w.shape[1] * w.shape[2]
+
+    def launch(self, device: Device, out: Any, x: Array, w: Array, ends: Array) -> Launch | None:
+        multiply = device.products_of_rows(x, w, out, transpose_b=self.transpose_b)
+        return self.asking(device, multiply, ends, x.shape[0])
+
+    def compute(self, xp: Any, x: Any, w: Any, ends: Any) -> Any:
+        matrices = w.swapaxes(1, 2) if self.transpose_b else w
+        made = xp.zeros((x.shape[0], matrices.shape[2]), x.dtype)
+        for i, mine in self.pieces(xp, ends, x.shape[0]):
+            if isinstance(mine, slice):
+                xp.matmul(x[mine], matrices[i], out=made[mine])
+            else:
+                made += xp.matmul(xp.where(mine, x, xp.zeros((), x.dtype)), matrices[i])
+        return made
+
+
+class OuterByGroup(RowsByGroup, abstract=True):
+    matrices = -1
+    linear_in = (0, 1)
+    host_reads = (2,)
+
+    def rule(self, x: TensorType, y: TensorType, ends: TensorType) -> str:
+        rows, groups, all_ends = self.names(ends)
+        return f"{rows} k, {rows} n, {all_ends} -> {groups} k n"
+
+    def bprop(self, b: Builder, x: Value, y: Value, ends: Value, out: Value, dout: Value) -> Gradients:
+        dx = b.emit(self.relative("Product", transpose_b=True), y, dout, ends)
+        return dx, b.emit(self.relative("Product"), x, dout, ends), None
+
+    def operations(self, types: Sequence[TensorType]) -> float:
+        x, y, ends = types
+        return 2.0 * self.own_rows(x, ends) * x.shape[1] * y.shape[1]
+
+    def launch(self, device: Device, out: Any, x: Array, y: Array, ends: Array) -> Launch | None:
+        return self.asking(device, device.products_of_rows(x, y, out, outer=True), ends, x.shape[0])
+
+    def compute(self, xp: Any, x: Any, y: Any, ends: Any) -> Any:
+        made = xp.zeros((self.held(ends), x.shape[1], y.shape[1]), x.dtype)
+        for i, mine in self.pieces(xp, ends, x.shape[0]):
+            left, right = (x[mine], y[mine]) if isinstance(mine, slice) else (xp.where(mine, x, 0 * x[:1]), y)
+            made[i] += xp.matmul(left.T, right)
+        return made
+
+
+class EntryByGroup(RowsByGroup, abstract=True):
+    linear_in = (1,)
+
+    def rule(self, like: TensorType, b: TensorType, ends: TensorType) -> str:
+        self.require_groups(b, ends)
+        rows, groups, all_ends = self.names(ends)
+        return f"{rows} n, {groups} n, {all_ends} -> {rows} n"
+
+    def bprop(self, b: Builder, like: Value, rows: Value, ends: Value, out: Value, dout: Value) -> Gradients:
+        return None, b.emit(self.relative("Sums"), dout, ends), None
+
+    def launch(self, device: Device, out: Any, like: Array, b: Array, ends: Array) -> Launch | None:
+        return gpu.expert_rows.rows_of_groups(device, self.grouping(like.shape[0], ends), b, ends, out)
+
+    def compute(self, xp: Any, like: Any, b: Any, ends: Any) -> Any:
+        made = xp.zeros((like.shape[0], b.shape[1]), b.dtype)
+        for i, mine in self.pieces(xp, ends, like.shape[0]):
+            if isinstance(mine, slice):
+                made[mine] = b[i]
+            else:
+                made = xp.where(mine, b[i], made)
+        return made
+
+
+class SumsByGroup(RowsByGroup, abstract=True):
+    matrices = -1
+    linear_in = (0,)
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+
+    def rule(self, x: TensorType, ends: TensorType) -> str:
+        rows, groups, all_ends = self.names(ends)
+        return f"{rows} n, {all_ends} -> {groups} n"
+
+    def launch(self, device: Device, out: Any, x: Array, ends: Array) -> Launch | None:
+        return gpu.expert_rows.sums_of_groups(device, self.grouping(x.shape[0], ends), x, ends, out)
+
+    def compute(self, xp: Any, x: Any, ends: Any) -> Any:
+        made = xp.zeros((self.held(ends), x.shape[1]), x.dtype)
+        ones = xp.ones(x.shape[0], x.dtype)
+        for i, mine in self.pieces(xp, ends, x.shape[0]):
+            if isinstance(mine, slice):
+                made[i] += xp.matmul(ones[mine], x[mine])
+            else:
+                made[i] += xp.matmul(mine[:, 0].astype(x.dtype), x)
+        return made
+
+
+class _Grouped(RowsByGroup, abstract=True):
+    """Rows in the order of their groups: `ends` [groups] has the end of each group's rows.
+
+    first: rows of other ranks before this one's. begin, count: the groups of which this rank has the matrices, if
+    others have the rest; count is 0 if it has all. Rows of the others' groups are zeros, so that the ranks' results add
+    up.
+    """
+
+    first: int = 0
+    begin: int = 0
+    count: int = 0
+    omitted = ("first", "begin", "count")
+    family = "Grouped"
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         """Return the limits: a group may end with the last row."""
@@ -350,162 +508,62 @@ class _GroupedRows(Op, abstract=True):
             return replace(self, first=rows.start)
         return replace(self, first=rows.start, begin=held.start, count=held.stop - held.start)
 
-    def held(self, ends: TensorType) -> int:
-        """Return the number of groups of which this rank has matrices."""
-        return self.count or ends.shape[0]
-
-    def own_rows(self, rows: TensorType, ends: TensorType) -> float:
-        """Return how many of the rows belong to groups of which this rank has matrices, if all groups have equally
-        many."""
-        return rows.shape[0] * self.held(ends) / max(1, ends.shape[0])
+    def names(self, ends: TensorType) -> tuple[str, str, str]:
+        return "m", f"e={self.held(ends)}" if self.matrices < 0 else "e", "g!"
 
     def require_groups(self, matrices: TensorType, ends: TensorType) -> None:
-        """Raise MspcError if there are not as many ends as matrices."""
         if matrices.shape[0] != self.held(ends):
             raise MspcError(f"{self.name}: {matrices.shape[0]} groups have {ends.shape[0]} ends")
 
-    def groups(self, xp: Any, ends: Any, rows: int) -> Iterator[tuple[int, Any]]:
-        """Yield (number of an own group, its rows): slices on the CPU, and masks on a GPU, for which the host does not
-        wait."""
-        count = self.count or ends.shape[0]
+    def held(self, ends: Any) -> int:
+        return self.count or ends.shape[0]
+
+    def own_rows(self, rows: TensorType, ends: TensorType) -> float:
+        return rows.shape[0] * self.held(ends) / max(1, ends.shape[0])
+
+    def slices(self, ends: Any, rows: int) -> Iterator[tuple[int, slice]]:
+        return enumerate(group_slices(ends, self.first, rows, self.begin, self.count or len(ends)))
+
+    def pieces(self, xp: Any, ends: Any, rows: int) -> Iterator[tuple[int, Any]]:
+        """Yield slices on the CPU, and masks on a GPU, for which the host does not wait."""
         if xp.__name__ == "numpy":
-            yield from enumerate(group_slices(ends, self.first, rows, self.begin, count))
+            yield from self.slices(ends, rows)
             return
         group = groups_of(xp, ends, self.first, rows)
-        yield from ((i, (group == self.begin + i)[:, None]) for i in range(count))
-
+        yield from ((i, (group == self.begin + i)[:, None]) for i in range(self.held(ends)))
 
     def grouping(self, rows: int, ends: Array) -> gpu.expert_rows.Grouping:
-        """Return the groups of this many rows, for kernels."""
         groups = ends.shape[0]
         return gpu.expert_rows.Grouping(1, 1, groups, rows, self.first, self.begin, self.count or groups, False)
 
-    def asking(self, device: Device, multiply: RowProducts | None, ends: Array, rows: int) -> Launch | None:
-        """Return the launch of the matmuls of all groups; None if there is no `multiply`."""
-        if multiply is None:
-            return None
-        return device.asking([ends], lambda at: multiply(enumerate(
-            group_slices(at, self.first, rows, self.begin, self.count or len(at))
-        )))  # fmt: skip
 
-
-class GroupedProduct(_GroupedRows):
+class GroupedProduct(ProductByGroup, _Grouped):
     """x [m, k] with the rows of every group times its matrix of w [groups, k, n], or [groups, n, k] transposed; rows
     after the last group give zeros."""
 
-    transpose_b: bool = False
-    linear_in = (0, 1)
-    host_reads = (2,)
     samples = (
         sample((8, 4), (1, 4, 6), (1,), dtypes=ENDS, low=1, high=9),
         sample((8, 6), (1, 4, 6), (1,), transpose_b=True, dtypes=ENDS, low=1, high=9),
     )
 
-    def rule(self, x: TensorType, w: TensorType, ends: TensorType) -> str:
-        if len(x.shape) != 2 or len(w.shape) != 3:
-            raise MspcError(f"{self.name}: inputs of shapes {x.shape} and {w.shape} are no rows and matrices of groups")
-        self.require_groups(w, ends)
-        return f"m k, e {'n k' if self.transpose_b else 'k n'}, g! -> m n"
 
-    def bprop(self, b: Builder, x: Value, w: Value, ends: Value, out: Value, dout: Value) -> Gradients:
-        dx = b.emit(GroupedProduct(transpose_b=not self.transpose_b), dout, w, ends)
-        left, right = (dout, x) if self.transpose_b else (x, dout)
-        return dx, b.emit(GroupedOuter(), left, right, ends), None
-
-    def operations(self, types: Sequence[TensorType]) -> float:
-        x, w, ends = types
-        return 2.0 * self.own_rows(x, ends) * w.shape[1] * w.shape[2]
-
-    def launch(self, device: Device, out: Any, x: Array, w: Array, ends: Array) -> Launch | None:
-        multiply = device.products_of_rows(x, w, out, transpose_b=self.transpose_b)
-        return self.asking(device, multiply, ends, x.shape[0])
-
-    def compute(self, xp: Any, x: Any, w: Any, ends: Any) -> Any:
-        matrices = w.swapaxes(1, 2) if self.transpose_b else w
-        made = xp.zeros((x.shape[0], matrices.shape[2]), x.dtype)
-        for i, mine in self.groups(xp, ends, x.shape[0]):
-            if isinstance(mine, slice):
-                xp.matmul(x[mine], matrices[i], out=made[mine])
-            else:
-                made += xp.matmul(xp.where(mine, x, xp.zeros((), x.dtype)), matrices[i])
-        return made
-
-
-class GroupedOuter(_GroupedRows):
+class GroupedOuter(OuterByGroup, _Grouped):
     """For every group the matmul of the transposed rows of x [m, k] with those of y [m, n]: [groups, k, n]."""
 
-    matrices = -1
-    linear_in = (0, 1)
-    host_reads = (2,)
     samples = (sample((8, 4), (8, 2), (2,), dtypes=ENDS, low=1, high=9),)
 
-    def rule(self, x: TensorType, y: TensorType, ends: TensorType) -> str:
-        return f"m k, m n, g! -> e={self.held(ends)} k n"
 
-    def bprop(self, b: Builder, x: Value, y: Value, ends: Value, out: Value, dout: Value) -> Gradients:
-        dx = b.emit(GroupedProduct(transpose_b=True), y, dout, ends)
-        return dx, b.emit(GroupedProduct(), x, dout, ends), None
-
-    def operations(self, types: Sequence[TensorType]) -> float:
-        x, y, ends = types
-        return 2.0 * self.own_rows(x, ends) * x.shape[1] * y.shape[1]
-
-    def launch(self, device: Device, out: Any, x: Array, y: Array, ends: Array) -> Launch | None:
-        return self.asking(device, device.products_of_rows(x, y, out, outer=True), ends, x.shape[0])
-
-    def compute(self, xp: Any, x: Any, y: Any, ends: Any) -> Any:
-        made = xp.zeros((self.count or ends.shape[0], x.shape[1], y.shape[1]), x.dtype)
-        for i, mine in self.groups(xp, ends, x.shape[0]):
-            if isinstance(mine, slice):
-                xp.matmul(x[mine].T, y[mine], out=made[i])
-            else:
-                made[i] = xp.matmul(xp.where(mine, x, xp.zeros((), x.dtype)).T, y)
-        return made
-
-
-class GroupedRows(_GroupedRows):
+class GroupedRows(EntryByGroup, _Grouped):
     """For every row the row of its group in b [groups, n]; as many rows as `like` [m, n] has, zeros after the last
     group."""
 
-    linear_in = (1,)
     samples = (sample((8, 4), (2, 4), (2,), dtypes=ENDS, low=1, high=9, gradient=False),)
 
-    def rule(self, like: TensorType, b: TensorType, ends: TensorType) -> str:
-        self.require_groups(b, ends)
-        return "m n, e n, g! -> m n"
 
-    def bprop(self, b: Builder, like: Value, rows: Value, ends: Value, out: Value, dout: Value) -> Gradients:
-        return None, b.emit(GroupedSums(), dout, ends), None
-
-    def launch(self, device: Device, out: Any, like: Array, b: Array, ends: Array) -> Launch | None:
-        return gpu.expert_rows.rows_of_groups(device, self.grouping(like.shape[0], ends), b, ends, out)
-
-    def compute(self, xp: Any, like: Any, b: Any, ends: Any) -> Any:
-        group = groups_of(xp, ends, self.first, like.shape[0]) - self.begin
-        count = b.shape[0]
-        return xp.concatenate([b, xp.zeros((1, b.shape[1]), b.dtype)])[
-            xp.where((group < 0) | (group > count), count, group)
-        ]
-
-
-class GroupedSums(_GroupedRows):
+class GroupedSums(SumsByGroup, _Grouped):
     """The sums of the rows of every group of x [m, n]: [groups, n]."""
 
-    matrices = -1
-    linear_in = (0,)
-    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
     samples = (sample((8, 4), (2,), dtypes=ENDS[1:], low=1, high=9, gradient=False),)
-
-    def rule(self, x: TensorType, ends: TensorType) -> str:
-        return f"m n, g! -> e={self.held(ends)} n"
-
-    def launch(self, device: Device, out: Any, x: Array, ends: Array) -> Launch | None:
-        return gpu.expert_rows.sums_of_groups(device, self.grouping(x.shape[0], ends), x, ends, out)
-
-    def compute(self, xp: Any, x: Any, ends: Any) -> Any:
-        group = groups_of(xp, ends, self.first, x.shape[0])
-        own = self.begin + xp.arange(self.count or ends.shape[0])
-        return xp.matmul((group[None, :] == own[:, None]).astype(x.dtype), x)
 
 
 class GroupedMatmul(Op):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +13,20 @@ from mspc.ir.types import INT32, INT64, TensorType, TupleType, Type
 from mspc.ops import gpu
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Equal, Select
+from mspc.ops.math.matmul import (
+    ENDS,
+    EntryByGroup,
+    OuterByGroup,
+    ProductByGroup,
+    RowsByGroup,
+    SumsByGroup,
+)
 from mspc.ops.op import (
     Gradients,
     NotDifferentiable,
     Op,
     RankPlacement,
-    require_float,
     require_integer,
-    require_same,
     sample,
 )
 from mspc.ops.operator_arguments import int_of, size_of, split_call
@@ -265,29 +271,14 @@ class SetRows(Op):
         made[own[inside]] = rows[inside]
         return made
 
-ENDS = ("Float64", "Float64", "Int64")
 
-
-class _BlocksOfRows(Op, abstract=True):
-    """The last operand is `ends`, the first has the rows of all blocks. filled: rows of a block that belong to experts
-    if these share them evenly, for estimates; 0 for all."""
+class _Blocks(RowsByGroup, abstract=True):
+    """Rows in blocks: `ends` [outer, parts, experts / parts] has the end of each expert's rows in every block."""
 
     waits = True
-
-    def check(self, *types: TensorType) -> None:
-        require_float(self.name, *types[:-1])
-        require_same(self.name, *types[:-1])
-        if not types[-1].dtype.is_integer:
-            raise MspcError(
-                f"{self.name}: the ends of groups are {types[-1].dtype}, not integers", kind=TypeError, code="E0304"
-            )
-
-    def rows_of_experts(self, rows: TensorType, ends: TensorType, filled: int) -> int:
-        """Return how many rows belong to experts, if these share them evenly."""
-        return ends.shape[0] * ends.shape[1] * filled if filled else rows.shape[0]
+    family = "Expert"
 
     def names(self, ends: TensorType) -> tuple[str, str, str]:
-        """Return the names of factors: of the rows of all blocks, of all experts, and of the ends."""
         if len(ends.shape) != 3:
             raise MspcError(f"{self.name}: ends of shape {ends.shape} are not [outer, parts, experts]")
         outer, parts, experts = ends.shape
@@ -295,139 +286,65 @@ class _BlocksOfRows(Op, abstract=True):
             raise MspcError(f"{self.name}: there are no blocks and experts, ends have shape {ends.shape}")
         return f"(d={outer} p={parts} b!)", f"(p={parts} e={experts}!)", "d p e!"
 
+    def held(self, ends: Any) -> int:
+        return ends.shape[1] * ends.shape[2]
 
-def _blocks(rows: int, ends: Any) -> Iterator[tuple[int, slice]]:
-    """Yield (expert, slice of its rows) for every expert of every block."""
-    outer, parts, experts = ends.shape
-    size = rows // (outer * parts)
-    for block, borders in enumerate(ends.reshape(outer * parts, experts).tolist()):
-        start = 0
-        for e, end in enumerate(borders):
-            yield block % parts * experts + e, slice(block * size + start, block * size + end)
-            start = end
+    def slices(self, ends: Any, rows: int) -> Iterator[tuple[int, slice]]:
+        outer, parts, experts = ends.shape
+        size = rows // (outer * parts)
+        for block, borders in enumerate(ends.reshape(outer * parts, experts).tolist()):
+            start = 0
+            for e, end in enumerate(borders):
+                yield block % parts * experts + e, slice(block * size + start, block * size + end)
+                start = end
+
+    def grouping(self, rows: int, ends: Array) -> gpu.expert_rows.Grouping:
+        outer, parts, experts = ends.shape
+        blocks = outer * parts
+        return gpu.expert_rows.Grouping(blocks, parts, experts, rows // blocks, 0, 0, parts * experts, True)
 
 
-def _grouping(rows: int, ends: Array) -> gpu.expert_rows.Grouping:
-    """Return the same for kernels."""
-    outer, parts, experts = ends.shape
-    return gpu.expert_rows.Grouping(outer * parts, parts, experts, rows // (outer * parts), 0, 0, parts * experts, True)
+class _FilledBlocks(_Blocks, abstract=True):
+    """filled: rows of a block that belong to experts if these share them evenly, for estimates; 0 for all."""
 
-
-class ExpertProduct(_BlocksOfRows):
-    """x [rows, k] by the matrix of every row's expert in w [experts, k, n], or [experts, n, k] transposed: [rows, n].
-    Rows that belong to no expert give zeros. filled: see `_BlocksOfRows`."""
-
-    transpose_b: bool = False
     filled: int = 0
     omitted = ("filled",)
-    linear_in = (0, 1)
-    host_reads = (2,)
+
+    def own_rows(self, rows: TensorType, ends: TensorType) -> float:
+        return ends.shape[0] * ends.shape[1] * self.filled if self.filled else rows.shape[0]
+
+    def relative(self, name: str, **fields: Any) -> Any:
+        return super().relative(name, filled=self.filled, **fields)
+
+
+class ExpertProduct(_FilledBlocks, ProductByGroup):
+    """x [rows, k] by the matrix of every row's expert in w [experts, k, n], or [experts, n, k] transposed: [rows, n].
+    Rows that belong to no expert give zeros."""
+
     samples = (
         sample((8, 4), (4, 4, 6), (2, 2, 2), dtypes=ENDS, low=0, high=3),
         sample((8, 6), (4, 4, 6), (2, 2, 2), transpose_b=True, dtypes=ENDS, low=0, high=3),
     )
 
-    def rule(self, x: TensorType, w: TensorType, ends: TensorType) -> str:
-        rows, experts, groups = self.names(ends)
-        return f"{rows} k, {experts} {'n k' if self.transpose_b else 'k n'}, {groups} -> {rows} n"
 
-    def bprop(self, b: Builder, x: Value, w: Value, ends: Value, out: Value, dout: Value) -> Gradients:
-        dx = b.emit(ExpertProduct(transpose_b=not self.transpose_b, filled=self.filled), dout, w, ends)
-        left, right = (dout, x) if self.transpose_b else (x, dout)
-        return dx, b.emit(ExpertOuter(self.filled), left, right, ends), None
-
-    def operations(self, types: Sequence[TensorType]) -> float:
-        _, w, ends = types
-        return 2.0 * self.rows_of_experts(types[0], ends, self.filled) * w.shape[1] * w.shape[2]
-
-    def launch(self, device: Device, out: Any, x: Array, w: Array, ends: Array) -> Launch | None:
-        multiply = device.products_of_rows(x, w, out, transpose_b=self.transpose_b)
-        return None if multiply is None else device.asking([ends], lambda at: multiply(_blocks(x.shape[0], at)))
-
-    def compute(self, xp: Any, x: Any, w: Any, ends: Any) -> Any:
-        matrices = w.swapaxes(1, 2) if self.transpose_b else w
-        made = xp.zeros((x.shape[0], matrices.shape[2]), x.dtype)
-        for expert, rows in _blocks(x.shape[0], ends):
-            made[rows] = xp.matmul(x[rows], matrices[expert])
-        return made
-
-
-class ExpertOuter(_BlocksOfRows):
+class ExpertOuter(_FilledBlocks, OuterByGroup):
     """For every expert the matmul of the transposed rows of x [rows, k] with those of y [rows, n], of its rows in all
-    blocks: [experts, k, n]. filled: see `_BlocksOfRows`."""
+    blocks: [experts, k, n]."""
 
-    filled: int = 0
-    omitted = ("filled",)
-    linear_in = (0, 1)
-    host_reads = (2,)
     samples = (sample((8, 4), (8, 2), (2, 2, 2), dtypes=ENDS, low=0, high=3),)
 
-    def rule(self, x: TensorType, y: TensorType, ends: TensorType) -> str:
-        rows, experts, groups = self.names(ends)
-        return f"{rows} k, {rows} n, {groups} -> {experts} k n"
 
-    def bprop(self, b: Builder, x: Value, y: Value, ends: Value, out: Value, dout: Value) -> Gradients:
-        dx = b.emit(ExpertProduct(transpose_b=True, filled=self.filled), y, dout, ends)
-        return dx, b.emit(ExpertProduct(filled=self.filled), x, dout, ends), None
-
-    def operations(self, types: Sequence[TensorType]) -> float:
-        x, y, ends = types
-        return 2.0 * self.rows_of_experts(x, ends, self.filled) * x.shape[1] * y.shape[1]
-
-    def launch(self, device: Device, out: Any, x: Array, y: Array, ends: Array) -> Launch | None:
-        multiply = device.products_of_rows(x, y, out, outer=True)
-        return None if multiply is None else device.asking([ends], lambda at: multiply(_blocks(x.shape[0], at)))
-
-    def compute(self, xp: Any, x: Any, y: Any, ends: Any) -> Any:
-        made = xp.zeros((ends.shape[1] * ends.shape[2], x.shape[1], y.shape[1]), x.dtype)
-        for expert, rows in _blocks(x.shape[0], ends):
-            made[expert] += xp.matmul(x[rows].T, y[rows])
-        return made
-
-
-class ExpertRows(_BlocksOfRows):
+class ExpertRows(_Blocks, EntryByGroup):
     """For every row the row of its expert in b [experts, n]; as many rows as `like` [rows, m] has, zeros if there is no
     expert."""
 
-    linear_in = (1,)
     samples = (sample((8, 4), (4, 4), (2, 2, 2), dtypes=ENDS, low=0, high=3, gradient=False),)
 
-    def rule(self, like: TensorType, b: TensorType, ends: TensorType) -> str:
-        rows, experts, groups = self.names(ends)
-        return f"{rows} n, {experts} n, {groups} -> {rows} n"
 
-    def bprop(self, b: Builder, like: Value, rows: Value, ends: Value, out: Value, dout: Value) -> Gradients:
-        return None, b.emit(ExpertSums(), dout, ends), None
-
-    def launch(self, device: Device, out: Any, like: Array, b: Array, ends: Array) -> Launch | None:
-        return gpu.expert_rows.rows_of_groups(device, _grouping(like.shape[0], ends), b, ends, out)
-
-    def compute(self, xp: Any, like: Any, b: Any, ends: Any) -> Any:
-        made = xp.zeros((like.shape[0], b.shape[1]), b.dtype)
-        for expert, rows in _blocks(like.shape[0], ends):
-            made[rows] = b[expert]
-        return made
-
-
-class ExpertSums(_BlocksOfRows):
+class ExpertSums(_Blocks, SumsByGroup):
     """The sums of the rows of every expert in all blocks of x [rows, n]: [experts, n]."""
 
-    linear_in = (0,)
-    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
     samples = (sample((8, 4), (2, 2, 2), dtypes=ENDS[1:], low=0, high=3, gradient=False),)
-
-    def rule(self, x: TensorType, ends: TensorType) -> str:
-        rows, experts, groups = self.names(ends)
-        return f"{rows} n, {groups} -> {experts} n"
-
-    def launch(self, device: Device, out: Any, x: Array, ends: Array) -> Launch | None:
-        return gpu.expert_rows.sums_of_groups(device, _grouping(x.shape[0], ends), x, ends, out)
-
-    def compute(self, xp: Any, x: Any, ends: Any) -> Any:
-        made = xp.zeros((ends.shape[1] * ends.shape[2], x.shape[1]), x.dtype)
-        for expert, rows in _blocks(x.shape[0], ends):
-            made[expert] += x[rows].sum(0)
-        return made
 
 
 class TopKRouter(Op):
