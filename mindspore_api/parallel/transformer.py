@@ -423,18 +423,24 @@ def _get_lambda_func(total_layer: int | None = None) -> Any:
     return place
 
 
-class _Layer(Cell):
-    """Base of encoder and decoder layers: self-attention, a feed-forward network, and their norms.
+class TransformerEncoderLayer(Cell):
+    """Self-attention of x [batch, seq_length, hidden_size] and a feed-forward network. A norm precedes each; the result
+    is added to the input of the norm, or with post_layernorm_residual to its output.
+
+    Called with input_mask [batch, seq_length, seq_length], 1 for allowed pairs. Returns the output and the keys and
+    values. compute_dtype, which MindSpore fixes at Float16, is the element type of matmuls. init_reset and
+    batch_valid_length belong to use_past, which is refused.
 
     Attributes for subclasses, as in MindSpore: the sizes under their names, `dtype` of matmuls, and `key_past` and
     `value_past`, which are None.
     """
 
     def __init__(
-        self, batch_size: Any, length: int, hidden_size: int, ffn_hidden_size: int, num_heads: int,
-        attention_dropout_rate: float, hidden_dropout_rate: float, post_layernorm_residual: bool,
-        layernorm_compute_type: Any, softmax_compute_type: Any, param_init_type: Any, hidden_act: Any, use_past: bool,
-        moe_config: Any, parallel_config: Any, compute_dtype: Any,
+        self, batch_size: Any, hidden_size: int, ffn_hidden_size: int, num_heads: int, seq_length: int,
+        attention_dropout_rate: float = 0.1, hidden_dropout_rate: float = 0.1, post_layernorm_residual: bool = False,
+        layernorm_compute_type: Any = FLOAT32, softmax_compute_type: Any = FLOAT32, param_init_type: Any = FLOAT32,
+        hidden_act: Any = "gelu", use_past: bool = False, moe_config: Any = default_moe_config,
+        parallel_config: Any = default_dpmp_config, compute_dtype: Any = FLOAT16,
     ) -> None:  # fmt: skip
         super().__init__()
         name = type(self).__name__
@@ -450,7 +456,7 @@ class _Layer(Cell):
         self.layernorm1 = _LayerNorm((hidden_size,)).shard(((dp, 1, 1),))
         self.layernorm2 = _LayerNorm((hidden_size,)).shard(((dp, 1, 1),))
         self.attention = MultiHeadAttention(
-            batch_size, length, length, hidden_size, num_heads, hidden_dropout_rate, attention_dropout_rate,
+            batch_size, seq_length, seq_length, hidden_size, num_heads, hidden_dropout_rate, attention_dropout_rate,
             compute_dtype, softmax_compute_type, param_init_type, False, config,
         )  # fmt: skip
         self.output = FeedForward(
@@ -459,58 +465,18 @@ class _Layer(Cell):
         )  # fmt: skip
         self.add = ops.Add().shard(((dp, 1, 1), (dp, 1, 1)))
 
+    def construct(self, x: Any, input_mask: Any = None, init_reset: Any = True, batch_valid_length: Any = None) -> Any:
+        read = self.normal(self.layernorm1, x)
+        seen, present = self.attention(read, read, read, input_mask)
+        x = self.add(read if self.post_layernorm_residual else x, seen)
+        read = self.normal(self.layernorm2, x)
+        return self.add(read if self.post_layernorm_residual else x, self.output(read)), present
+
     def normal(self, norm: Any, x: Any) -> Any:
         return ops.cast(norm(ops.cast(x, self.norm_dtype)), x.dtype)
 
-    def attend(self, x: Any, mask: Any) -> Any:
-        """Return (x plus its self-attention, the keys and values)."""
-        read = self.normal(self.layernorm1, x)
-        seen, present = self.attention(read, read, read, mask)
-        return self.add(read if self.post_layernorm_residual else x, seen), present
 
-    def feed_forward(self, x: Any) -> Any:
-        read = self.normal(self.layernorm2, x)
-        return self.add(read if self.post_layernorm_residual else x, self.output(read))
-
-
-class TransformerEncoderLayer(_Layer):
-    """Self-attention of x [batch, seq_length, hidden_size] and a feed-forward network. A norm precedes each; the result
-    is added to the input of the norm, or with post_layernorm_residual to its output.
-
-    Called with input_mask [batch, seq_length, seq_length], 1 for allowed pairs. Returns the output and the keys and
-    values. compute_dtype, which MindSpore fixes at Float16, is the element type of matmuls. init_reset and
-    batch_valid_length belong to use_past, which is refused.
-    """
-
-    def __init__(
-        self, batch_size: Any, hidden_size: int, ffn_hidden_size: int, num_heads: int, seq_length: int,
-        attention_dropout_rate: float = 0.1, hidden_dropout_rate: float = 0.1, post_layernorm_residual: bool = False,
-        layernorm_compute_type: Any = FLOAT32, softmax_compute_type: Any = FLOAT32, param_init_type: Any = FLOAT32,
-        hidden_act: Any = "gelu", use_past: bool = False, moe_config: Any = default_moe_config,
-        parallel_config: Any = default_dpmp_config, compute_dtype: Any = FLOAT16,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            batch_size, seq_length, hidden_size, ffn_hidden_size, num_heads, attention_dropout_rate,
-            hidden_dropout_rate, post_layernorm_residual, layernorm_compute_type, softmax_compute_type,
-            param_init_type, hidden_act, use_past, moe_config, parallel_config, compute_dtype,
-        )  # fmt: skip
-
-    def construct(self, x: Any, input_mask: Any = None, init_reset: Any = True, batch_valid_length: Any = None) -> Any:
-        x, present = self.attend(x, input_mask)
-        return self.feed_forward(x), present
-
-
-class _Stack(Cell):
-    """Layers in sequence."""
-
-    def stack(self, layers: list[Cell], lambda_func: Any, offset: int, config: Any) -> None:
-        place = _get_lambda_func() if lambda_func is None else lambda_func
-        for i, layer in enumerate(layers):
-            place(layer, layer_id=i, layers=len(layers), offset=offset, parallel_config=config)
-        self.blocks = CellList(layers)
-
-
-class TransformerEncoder(_Stack):
+class TransformerEncoder(Cell):
     """`num_layers` layers; see `TransformerEncoderLayer`.
 
     lambda_func: called for every layer as `lambda_func(layer, layer_id=, layers=, offset=, parallel_config=)`, in place
@@ -536,7 +502,10 @@ class TransformerEncoder(_Stack):
             )
             for _ in range(positive("TransformerEncoder", "num_layers", num_layers, MOST_CELLS))
         ]  # fmt: skip
-        self.stack(layers, lambda_func, offset, config)
+        place = _get_lambda_func() if lambda_func is None else lambda_func
+        for i, layer in enumerate(layers):
+            place(layer, layer_id=i, layers=len(layers), offset=offset, parallel_config=config)
+        self.blocks = CellList(layers)
 
     def construct(
         self, hidden_states: Any, attention_mask: Any, init_reset: Any = True, batch_valid_length: Any = None
