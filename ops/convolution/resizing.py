@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -262,17 +262,38 @@ class _Called(_Resized, abstract=True):
     optional_settings = 1
 
 
+def linear_matrix(at: Any, length: int) -> Any:
+    """Return [places, length]: the weights of the two neighbours of every place of a line."""
+    at, rows = np.maximum(at, 0), np.arange(len(at))
+    low = np.minimum(np.floor(at).astype(int), length - 1)
+    share = at - low
+    found = np.zeros((len(at), length))
+    np.add.at(found, (rows, low), 1 - share)
+    np.add.at(found, (rows, np.minimum(low + 1, length - 1)), share)
+    return found
+
+
+def cubic(distance: Any, steep: float) -> Any:
+    """Return the weight of a pixel at a distance. Keys 1981. steep: the slope at distance 1."""
+    x = np.abs(distance)
+    near = ((steep + 2) * x - (steep + 3)) * x * x + 1
+    return np.where(x <= 1, near, np.where(x < 2, (((x - 5) * x + 8) * x - 4) * steep, 0.0))
+
+
+def cubic_matrix(at: Any, length: int, steep: float, is_inside: bool) -> Any:
+    """Return [places, length]: the weights of the four neighbours of every place of a line. is_inside: those outside of
+    it have no weight; else the border is repeated."""
+    low, rows = np.floor(at).astype(int), np.arange(len(at))
+    found = np.zeros((len(at), length))
+    for neighbour in (low + step for step in range(-1, 3)):
+        weight = cubic(at - neighbour, steep) * ((not is_inside) | ((neighbour >= 0) & (neighbour < length)))
+        np.add.at(found, (rows, np.clip(neighbour, 0, length - 1)), weight)
+    return found / found.sum(axis=1, keepdims=True)
+
+
 class _Bilinear(_Resized, abstract=True):
     def weights(self, length: int, count: int) -> Any:
-        at = np.maximum(self.places(length, count), 0)
-        low = np.minimum(np.floor(at).astype(int), length - 1)
-        high = np.minimum(low + 1, length - 1)
-        share = at - low
-        found = np.zeros((count, length))
-        rows = np.arange(count)
-        np.add.at(found, (rows, low), 1 - share)
-        np.add.at(found, (rows, high), share)
-        return found
+        return linear_matrix(self.places(length, count), length)
 
 
 class _Nearest(_Resized, abstract=True):
@@ -286,23 +307,12 @@ class _Nearest(_Resized, abstract=True):
 
 
 class _Bicubic(_Resized, abstract=True):
-    """Keys 1981. As in MindSpore: with half_pixel_centers the steepness is -0.5, and places outside of the image have
-    no weight; else -0.75, and the border is repeated."""
+    """As in MindSpore: with half_pixel_centers the steepness is -0.5, and places outside of the image have no weight;
+    else -0.75, and the border is repeated."""
 
     def weights(self, length: int, count: int) -> Any:
-        at = self.places(length, count)
-        low = np.floor(at).astype(int)
-        steep = -0.5 if self.half_pixel_centers else -0.75
-        found = np.zeros((count, length))
-        for step in range(-1, 3):
-            away = np.abs(at - (low + step))
-            near = (steep + 2) * away**3 - (steep + 3) * away**2 + 1
-            far = steep * (away**3 - 5 * away**2 + 8 * away - 4)
-            weight = cast("Any", np.where(away <= 1, near, far))
-            if self.half_pixel_centers:
-                weight *= (low + step >= 0) & (low + step < length)
-            np.add.at(found, (np.arange(count), np.clip(low + step, 0, length - 1)), weight)
-        return found / found.sum(axis=1, keepdims=True)
+        half = self.half_pixel_centers
+        return cubic_matrix(self.places(length, count), length, -0.5 if half else -0.75, is_inside=half)
 
 
 ResizeBilinear = operator(

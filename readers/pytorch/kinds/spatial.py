@@ -15,6 +15,7 @@ from mspc.ir.types import FLOAT64
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.mint.nn import functional
+from mspc.ops.convolution.resizing import cubic, cubic_matrix, linear_matrix
 from mspc.readers.pytorch.kinds.kind import Kind, row
 from mspc.readers.pytorch.kinds.linear import of_parts
 
@@ -30,18 +31,19 @@ def _step(size: int, new: int, factor: float | None) -> float:
     return size / new if factor is None else 1 / factor
 
 
+def _places(size: int, new: int, corners: bool, factor: float | None) -> np.ndarray:
+    """Return [new]: the place of every new pixel in the old line. corners: the outermost pixels stay at their places.
+    factor: by which the line grows, if given."""
+    places = np.arange(new)
+    step = (size - 1) / max(1, new - 1) if corners else _step(size, new, factor)
+    return places * step if corners else (places + 0.5) * step - 0.5
+
+
 @cache
 def cubic_weights(size: int, new: int, corners: bool, factor: float | None, dtype: Any) -> np.ndarray:
-    """Return [new, size]: the weights of the `size` old pixels in every new one, four neighbours of each. corners: the
-    outermost pixels stay at their places. factor: by which the line grows, if given."""
-    found = np.zeros((new, size))
-    step = (size - 1) / max(1, new - 1) if corners else _step(size, new, factor)
-    for place in range(new):
-        source = place * step if corners else (place + 0.5) * step - 0.5
-        first = math.floor(source)
-        for neighbour in range(first - 1, first + 3):
-            found[place, min(max(neighbour, 0), size - 1)] += cubic(source - neighbour, SHARP)
-    return found.astype(dtype)
+    """Return [new, size]: the weights of the `size` old pixels in every new one, four neighbours of each; arguments as
+    of `_places`."""
+    return cubic_matrix(_places(size, new, corners, factor), size, SHARP, is_inside=False).astype(dtype)
 
 
 @cache
@@ -49,7 +51,7 @@ def filtered_weights(kind: str, size: int, new: int, corners: bool, factor: floa
     """Return [new, size]: the same with a filter as wide as one new pixel; kind: "bilinear" or "bicubic"."""
     found = np.zeros((new, size))
     step = (size - 1) / max(1, new - 1) if corners else _step(size, new, factor)
-    kernel: Callable[[float], float] = partial(cubic, coefficient=SOFT) if kind == "bicubic" else _triangle
+    kernel: Callable[[float], float] = partial(cubic, steep=SOFT) if kind == "bicubic" else _triangle
     reach = (2.0 if kind == "bicubic" else 1.0) * max(step, 1.0)
     for place in range(new):
         centre = step * (place + 0.5)
@@ -61,16 +63,8 @@ def filtered_weights(kind: str, size: int, new: int, corners: bool, factor: floa
 
 @cache
 def linear_weights(size: int, new: int, corners: bool, factor: float | None, dtype: Any) -> np.ndarray:
-    """Return [new, size]: the weights of the two neighbours of every new pixel; arguments as of `cubic_weights`."""
-    found = np.zeros((new, size))
-    step = (size - 1) / max(1, new - 1) if corners else _step(size, new, factor)
-    for place in range(new):
-        source = place * step if corners else max((place + 0.5) * step - 0.5, 0.0)
-        first = min(int(source), size - 1)
-        part = min(max(source - first, 0.0), 1.0)
-        found[place, first] += 1 - part
-        found[place, min(first + 1, size - 1)] += part
-    return found.astype(dtype)
+    """Return [new, size]: the weights of the two neighbours of every new pixel; arguments as of `_places`."""
+    return linear_matrix(np.minimum(_places(size, new, corners, factor), size - 1), size).astype(dtype)
 
 
 @cache
@@ -87,14 +81,6 @@ def nearest_places(size: int, new: int, factor: float | None, is_exact: bool) ->
 def is_even(places: np.ndarray, size: int) -> bool:
     """Return whether pixels are spread as their numbers alone say."""
     return bool((places == np.arange(len(places)) * size // len(places)).all())
-
-
-def cubic(distance: float, coefficient: float) -> float:
-    """The weight of a pixel at a distance."""
-    x = abs(distance)
-    if x <= 1:
-        return ((coefficient + 2) * x - (coefficient + 3)) * x * x + 1
-    return (((x - 5) * x + 8) * x - 4) * coefficient if x < 2 else 0.0
 
 
 def _triangle(distance: float) -> float:
