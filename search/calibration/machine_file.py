@@ -55,9 +55,9 @@ from mspc.ir.files.parsing import check_keys, quoted, read_toml, table_in
 from mspc.ir.types import DTYPES
 
 LARGEST = 1 << 20
-"""Most bytes of a file."""
+"""Maximum size of a machine file in bytes."""
 ROUNDED = "products of Float32 rounded to TF32"
-"""In the source of a file if its rates of Float32 are those of rounded matmuls."""
+"""Marker in `source` of a file whose Float32 rates were measured with matmuls rounded to TF32."""
 WORK = (PRODUCTS, *LIKE, *ALONE)
 LINK = ("latency", "bandwidth", "hop")
 KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", "ranks_per_host", "capacity", *WORK,

@@ -1,8 +1,8 @@
-"""Measurement of the machine that this process runs on: rates by size of matmuls, convolutions, attention, memory and
-links.
+"""Measurement of the machine that this process runs on: rates of matmuls, convolutions, attention, memory traffic and
+links, each as a function of size.
 
-Everything is timed as a network's nodes run: in steps, on the executor that runs networks (`timer`). Measurements
-that other load on the machine has disturbed are reported (`Machine.doubts`).
+Operators are timed the way a network runs them: in steps, on the executor that runs networks (`timer`). Measurements
+disturbed by other load on the machine are recorded in `Machine.doubts`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from mspc.analysis.cost.nodes import computed, computing_seconds, cost_of_lines,
 from mspc.ir.graph import Node
 from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64
 from mspc.runtime.device_choice import GPU, DeviceRequest
-from mspc.search.calibration.timed_operators import TimingSizes, by_urgency, touching, traffic, work
-from mspc.search.calibration.timer import Timer, host_rates, not_falling, rates_of
+from mspc.search.calibration.timed_operators import TimingSizes, additions, by_urgency, timing_tasks, traffic
+from mspc.search.calibration.timer import Timer, host_rates, rates_of, without_drops
 
 ON_CPU = TimingSizes((64, 256, 768), (((4, 16, 16),), ((8, 64, 28),)), (), (1 << 12, 1 << 16, 1 << 20, 1 << 24),
                (1 << 10, 1 << 14, 1 << 18, 1 << 22), (FLOAT32, FLOAT64), (FLOAT32,),
@@ -31,20 +31,19 @@ ON_GPU = TimingSizes((128, 512, 1024, 2048, 4096),
                ((1e-5, (64, 192)), (1e-4, (16, 64)), (1e-3, (4, 12))), channels_last=True, rotated=1 << 27,
                settling=0.02, kinds=True, rounds=True)  # fmt: skip
 ALONE = Link(latency=1e-5, bandwidth=Rate.of(1e10))
-"""Link of a machine that was measured with one rank."""
+"""Link rates of a machine that was measured with one rank."""
 
 
 def calibrate(
     job: Any, name: str, tell: Callable[[str], None] = lambda _: None, sizes: TimingSizes | None = None,
     limit: float = 0.0
 ) -> Machine:  # fmt: skip
-    """Return the rates of the machine under all ranks of a job, which call this together.
+    """Return the rates of the machine, measured by all ranks of a job together.
 
     Args:
-        name: of the machine, for people. tell: called with the name of the next measurement. sizes: of the
-        measurements. limit: seconds after which no further kind of work is begun except plain matmuls, because no
-        element type can take another's rates for these; the remaining kinds take the rates of similar kinds. 0 for
-        none.
+        name: shown to people. tell: called with the name of the next measurement. sizes: of the timed operators.
+        limit: seconds after which no further kind of work is started, except for plain matmuls, which have no fallback.
+        Kinds that were not measured use the rates of similar kinds. 0 for no limit.
 
     Raises:
         MspcError: if a device is not available.
@@ -59,7 +58,7 @@ def calibrate(
     tell("small operators")
     kernel = timer.measured("small operators", timer.kernel)
     tell("memory")
-    times = timer.measured("memory", lambda: [(nodes, timer.sums(nodes[0])) for nodes in touching(sizes)])
+    times = timer.measured("memory", lambda: [(nodes, timer.sums(nodes[0])) for nodes in additions(sizes)])
     memory = rates_of(times, kernel, lambda node: 3.0 * node.type.nbytes)
     machine = Machine(
         name=name,
@@ -96,7 +95,7 @@ def _with_work(
 ) -> Machine:  # fmt: skip
     found: dict[str, dict[str, Rate]] = {}
     left: list[str] = []
-    every = list(work(timer.sizes))
+    every = list(timing_tasks(timer.sizes))
     for timed in by_urgency(every):
         kind = timed.kind
         what = f"{kind.replace('_', ' ')} of {timed.rates}"
@@ -105,7 +104,7 @@ def _with_work(
             continue
         tell(what)
         times = timer.measured(what, partial(timer.times, timed.groups(), timed.rounds))
-        found.setdefault(kind, {})[timed.rates] = not_falling(_rates_of_work(kind, machine, times))
+        found.setdefault(kind, {})[timed.rates] = without_drops(_rates_of_work(kind, machine, times))
         machine = replace(machine, work=found)
     slowest = min(found[PRODUCTS].values(), key=lambda rate: rate.points[-1][1])
     source = f"{machine.source}; no time was left for {', '.join(left)}" if left else machine.source
@@ -120,7 +119,7 @@ def _rates_of_work(kind: str, machine: Machine, times: Sequence[tuple[Sequence[N
         return rates_of(times, machine.kernel, lambda node: cost_of_lines(node).operations, beside)
     if kind != DRAWS:
         return rates_of(times, machine.kernel, lambda node: computed(node, machine), beside)
-    # The arithmetic of the same lines is known, and its time is subtracted from that of the draws.
+    # The time of the other arithmetic in these lines is known; it is subtracted to get the time of the draws.
     others = [(group, seconds - sum(computing_seconds(node, machine) for node in group)) for group, seconds in times]
     return rates_of(others, machine.kernel, lambda node: cost_of_lines(node).draws, beside)
 
@@ -128,7 +127,7 @@ def _rates_of_work(kind: str, machine: Machine, times: Sequence[tuple[Sequence[N
 def _with_links(machine: Machine, timer: Timer, tell: Callable[[str], None]) -> Machine:
     tell("links")
     size, local = timer.job.size, timer.ranks_per_host
-    handing = timer.handing_over(machine.kernel) if size > 1 else 0.0
+    handing = timer.stream_switch_seconds(machine.kernel) if size > 1 else 0.0
 
     def link(what: str, ranks: Sequence[int]) -> Link:
         return timer.measured(what, lambda: timer.link(ranks, handing))

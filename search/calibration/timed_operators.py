@@ -1,4 +1,4 @@
-"""Operators that `mspc calibrate` times: in several sizes, in the forms in which networks have them."""
+"""Operators that `mspc calibrate` times, in several sizes and in the forms that occur in networks."""
 
 from __future__ import annotations
 
@@ -50,33 +50,37 @@ from mspc.ops.tensor.embedding import GatherGrad
 
 HEADS, DEPTH, BATCH = 16, 64, 16
 """Sizes of the timed attention."""
-KEPT = 0.9
-"""The share of weights and elements that are not dropped."""
+KEEP_PROBABILITY = 0.9
+"""Keep probability of dropout."""
 ROW = 1024
-"""Elements of the rows that are added up."""
+"""Elements of the rows that are summed."""
 LINES = 16
 """Lines of a fused operator with a long computation."""
 
-URGENT = (
+FIRST_TIMED = (
     PRODUCTS, *ATTENTION, *CONVOLUTIONS, ELEMENTWISE, DRAWS, DEEP, FLAT, *(CAUSAL + kind for kind in ATTENTION),
     *(POINTWISE + kind for kind in CONVOLUTIONS),
 )  # fmt: skip
-"""Kinds of work that are timed first: common ones, and those with rates that others take if no time is left for
-them."""
+"""Kinds of work that are timed first: common ones, and those whose rates other kinds fall back to if the time runs
+out."""
 
 Groups = Sequence[Sequence[Node]]
-"""Nodes that have one rate together."""
+"""Groups of nodes; the nodes of a group share one rate."""
 
 
 @dataclass(frozen=True)
 class TimingSizes:
-    """Sizes of the timed operators. products: sides of square matrices; other matmuls have as many operations.
-    images: groups of (rows, channels, side); the convolutions of a group have one rate per window, because one
-    network has them from its first to its last. sequences: tokens. touched, sent: bytes of operands. types: element
-    types of matmuls; image_types: of convolutions and attention. copies: (seconds, counts) pairs; a step has these
-    counts of an operator, more than `FEW`, if one takes at most so long. channels_last: of images. rotated: bytes of
-    operands and of results that are used in rotation. settling: seconds that a step is repeated before it is timed.
-    kinds: kinds of work with separate kernels on GPUs are timed, too. rounds: Float32 is timed rounded to TF32, too."""
+    """Sizes of the timed operators.
+
+    products: sides of square matrices; other matmuls have as many operations. images: groups of (rows, channels, side);
+    the convolutions of a group share one rate per window, like the convolutions of one network. sequences: tokens.
+    touched, sent: bytes of operands. types: element types of matmuls. image_types: element types of convolutions and
+    attention. copies: (seconds, counts) pairs: an operator that takes at most `seconds` is timed by two steps with
+    these counts instead of `FEW`. channels_last: layout of images. rotated: total bytes of the operands, and of the
+    results, that are used in rotation so that caches miss. settling: seconds that a step is repeated before it is
+    timed. kinds: also time kinds of work that have kernels of their own on GPUs. rounds: also time Float32 rounded to
+    TF32.
+    """
 
     products: tuple[int, ...]
     images: tuple[tuple[tuple[int, int, int], ...], ...]
@@ -95,17 +99,18 @@ class TimingSizes:
 
 def node_of(op: Any, dtype: DType, *shapes: tuple[int, ...]) -> Node:
     """Return a single operator on parameters of one element type."""
-    return _alone(op, [TensorType(dtype, shape) for shape in shapes])
+    return _single_operator(op, [TensorType(dtype, shape) for shape in shapes])
 
 
-def _alone(op: Any, types: Sequence[TensorType]) -> Node:
+def _single_operator(op: Any, types: Sequence[TensorType]) -> Node:
     """Return a single operator on new parameters."""
     return Builder(Graph("one")).emit(op, *[Parameter("p", type, "parameter", False) for type in types])
 
 
 @dataclass(frozen=True)
 class TimingTask:
-    """A kind of work to time. rates: the name of its rates, the element type or `TF32`. groups: makes the operators."""
+    """A kind of work to time. rates: key of its rates, an element type or `TF32`. groups: function that builds the
+    operators."""
 
     kind: str
     rates: str
@@ -113,12 +118,12 @@ class TimingTask:
 
     @property
     def rounds(self) -> bool:
-        """Whether matmuls of Float32 are rounded meanwhile."""
+        """Whether matmuls of Float32 are rounded to TF32 during the measurement."""
         return self.rates == TF32
 
 
-def work(sizes: TimingSizes) -> Iterator[TimingTask]:
-    """Yield the kinds of work with separate rates, by element type, in the order of a machine's file."""
+def timing_tasks(sizes: TimingSizes) -> Iterator[TimingTask]:
+    """Yield the kinds of work with separate rates, for each element type, in the order of a machine file."""
     for dtype in sizes.types:
         yield from _named(dtype.name, _work_on(sizes, dtype))
         if sizes.kinds and dtype == sizes.types[0]:
@@ -135,9 +140,9 @@ def _named(rates: str, kinds: Iterable[tuple[str, Callable[[], Groups]]]) -> Ite
 
 
 def by_urgency(timed: Sequence[TimingTask]) -> list[TimingTask]:
-    """Return the same kinds in the order in which they are timed: each kind for all element types, the most needed
-    kinds first."""
-    places = {kind: place for place, kind in enumerate(dict.fromkeys((*URGENT, *(each.kind for each in timed))))}
+    """Return the tasks in the order in which they are timed: the most needed kinds first, each for all element
+    types."""
+    places = {kind: place for place, kind in enumerate(dict.fromkeys((*FIRST_TIMED, *(each.kind for each in timed))))}
     return sorted(timed, key=lambda each: places[each.kind])
 
 
@@ -170,8 +175,8 @@ def _work_on_images(sizes: TimingSizes, dtype: DType) -> Iterator[tuple[str, Cal
         yield SHALLOW + op.work, lambda op=op: _shallow(sizes, dtype, op)
 
 
-def touching(sizes: TimingSizes) -> Groups:
-    """Return sums of two operands."""
+def additions(sizes: TimingSizes) -> Groups:
+    """Return additions of two operands."""
     return [[node_of(Add(), FLOAT32, (n // 4,), (n // 4,))] for n in sizes.touched]
 
 
@@ -189,12 +194,11 @@ def traffic(sizes: TimingSizes) -> Iterator[tuple[str, Groups]]:
 
 def _row_sums(rows: int) -> Node:
     types = TensorType(FLOAT32, (rows, ROW)), TensorType(INT32, (rows,))
-    return _alone(GatherGrad(2 * rows), types)
+    return _single_operator(GatherGrad(2 * rows), types)
 
 
 def products(sizes: TimingSizes, dtype: DType) -> Groups:
-    """Return a matmul as a forward step has it, and those of its gradients; if many kinds are timed, also matmuls of
-    many rows."""
+    """Return a forward matmul and the matmuls of its gradients, and, if `kinds` is set, matmuls with many rows."""
     forms = MatMul(), MatMul(transpose_b=True), MatMul(transpose_a=True)
     groups = [[node_of(op, dtype, (n, n), (n, n)) for op in forms] for n in _sides(sizes, dtype)]
     if not sizes.kinds:
@@ -205,7 +209,7 @@ def products(sizes: TimingSizes, dtype: DType) -> Groups:
 
 
 def _deep_products(sizes: TimingSizes, dtype: DType) -> Groups:
-    """Return gradients of weights, with many rows."""
+    """Return weight gradients, whose contracted dimension is long."""
     op = MatMul(transpose_a=True)
     return [[node_of(op, dtype, (4 * n, n // 2), (4 * n, n // 2)), node_of(op, dtype, (4 * n, n), (4 * n, n // 4))]
             for n in _sides(sizes, dtype)[1:]]  # fmt: skip
@@ -219,7 +223,7 @@ def _flat_products(sizes: TimingSizes, dtype: DType) -> Groups:
 
 
 def _uneven_products(sizes: TimingSizes, dtype: DType, nbytes: int) -> Groups:
-    """Return matmuls of rows that are a multiple of `nbytes` bytes, and of no larger power of two."""
+    """Return matmuls with rows whose bytes are a multiple of `nbytes` but of no larger power of two."""
     found: list[list[Node]] = []
     for n in _sides(sizes, dtype)[1:4:2]:
         length = n // 2 - nbytes // dtype.itemsize
@@ -238,13 +242,13 @@ def _images(sizes: TimingSizes, dtype: DType, op: type[Any], window: int) -> Gro
 
 
 def _grouped(sizes: TimingSizes, dtype: DType, op: type[Any]) -> Groups:
-    """Return convolutions of every channel by itself, with windows of 7 by 7."""
+    """Return depthwise convolutions with 7 x 7 windows."""
     return [[_convolution(op, dtype, image, 7, sizes.channels_last, group=image[1]) for image in each[::2]]
             for each in sizes.images[:2]]  # fmt: skip
 
 
 def _shallow(sizes: TimingSizes, dtype: DType, op: type[Any]) -> Groups:
-    """Return convolutions of images of three channels, with adjacent windows that do not overlap."""
+    """Return convolutions of three-channel images with adjacent windows that do not overlap."""
     found: list[list[Node]] = []
     for (rows, channels, side), *_ in sizes.images[:2]:
         image = rows, channels, 4 * side
@@ -256,8 +260,8 @@ def _convolution(
     op: type[Any], dtype: DType, image: tuple[int, int, int], window: int, last: bool, group: int = 1, read: int = 0,
     stride: int = 1,
 ) -> Node:  # fmt: skip
-    """Return a convolution as residual blocks have it; a window of one element makes four times the channels. read:
-    channels of the image, if they differ from those of the result."""
+    """Return a convolution of a residual block; a 1 x 1 window quadruples the channels. read: channels of the image if
+    they differ from those of the result."""
     rows, channels, side = image
     out, into = channels * (4 if window == 1 else 1), read or channels
     images, weight = (rows, into, side, side), (out, into // group, window, window)
@@ -275,8 +279,8 @@ def _convolution(
 
 
 def _attention(sizes: TimingSizes, dtype: DType, op: type[Any], form: str) -> Groups:
-    """Return attention on queries, keys and values made by one matmul, as compiled networks have it; sequences are
-    longer if half of the scores are masked."""
+    """Return attention on queries, keys and values that are slices of one matmul's result, as in compiled networks.
+    Sequences are longer if half of the scores are masked."""
     found: list[list[Node]] = []
     longer = 2 if form == CAUSAL else 1
     for tokens, batch in ((tokens * longer, BATCH // longer) for tokens in sizes.sequences):
@@ -285,7 +289,7 @@ def _attention(sizes: TimingSizes, dtype: DType, op: type[Any], form: str) -> Gr
             settings["sparse_mode"] = 2
         if form.endswith(DROPPED):
             places = (batch, HEADS, tokens, tokens)
-            settings |= {"keep_prob": KEPT, "Seed1": 1, "shape": places, "begin": (0,) * 4, "local": places}
+            settings |= {"keep_prob": KEEP_PROBABILITY, "Seed1": 1, "shape": places, "begin": (0,) * 4, "local": places}
         one = TensorType(dtype, (batch, tokens, HEADS, DEPTH))
         statistics = TensorType(FLOAT32, (batch, HEADS, tokens, 1))
         operand = TensorType(dtype, (batch, tokens, 3 * HEADS, DEPTH))
@@ -295,31 +299,31 @@ def _attention(sizes: TimingSizes, dtype: DType, op: type[Any], form: str) -> Gr
             added, settings["optional"] = [TensorType(FLOAT32, shape)], ("real_shift",)
         forward = op is FlashAttentionScore
         types = [operand, *added] if forward else [operand, one, *added, statistics, one]
-        found.append([_alone(op(HEADS, **settings), types)])
+        found.append([_single_operator(op(HEADS, **settings), types)])
     return found
 
 
 def _functions(size: int) -> Node:
-    """Return a fused operator with a long computation of functions."""
+    """Return a fused operator with a long chain of elementwise functions."""
     type = TensorType(FLOAT32, (size,))
     lines = [BodyLine(Erf(), (("x", 0) if i == 0 else ("t", i - 1),)) for i in range(LINES)]
-    return _alone(FusedElementwise.of(lines, [LINES - 1]), [type])
+    return _single_operator(FusedElementwise.of(lines, [LINES - 1]), [type])
 
 
 def _drawn(size: int) -> Node:
-    """Return a fused operator that draws many masks."""
+    """Return a fused operator that draws many random masks."""
     type, places = TensorType(FLOAT32, (size // ROW, ROW)), (size // ROW, ROW)
     lines: list[BodyLine] = []
     value = ("x", 0)
     for i in range(LINES):
-        mask = DropoutMask(KEPT, Seed1=i + 1, sizes=places, shape=places, begin=(0, 0), local=places)
-        lines += [BodyLine(mask, ()), BodyLine(DropoutGrad(KEPT), (value, ("t", 2 * i)))]
+        mask = DropoutMask(KEEP_PROBABILITY, Seed1=i + 1, sizes=places, shape=places, begin=(0, 0), local=places)
+        lines += [BodyLine(mask, ()), BodyLine(DropoutGrad(KEEP_PROBABILITY), (value, ("t", 2 * i)))]
         value = ("t", 2 * i + 1)
-    return _alone(FusedElementwise.of(lines, [2 * LINES - 1]), [type])
+    return _single_operator(FusedElementwise.of(lines, [2 * LINES - 1]), [type])
 
 
 def collectives(sizes: TimingSizes, group: tuple[int, ...], rank: int) -> Groups:
-    """Return the collectives of a group in every size; ranks outside of it run them as a group of their own."""
+    """Return the collectives of a group in every size. Ranks outside the group run them as a group of their own."""
     count = len(group)
     members = group if rank in group else (rank,)
     found: list[list[Node]] = []

@@ -1,7 +1,8 @@
-"""Timing of operators on the executor that runs networks: by the increase of a step's time with more of one operator.
+"""Timing of operators on the executor that runs networks, by the increase of a step's time with more copies of an
+operator.
 
-This excludes the start of a step and clock calls between nodes. As in networks, the copies of an operator read operands
-and write results that no cache holds, and run for as long as clock rates need to settle.
+The difference of two steps excludes the start of a step and clock calls between nodes. As in networks, the copies read
+operands and write results that are not in any cache, and run until clock rates have settled.
 """
 
 from __future__ import annotations
@@ -28,55 +29,55 @@ from mspc.ops.tensor.host_memory import AssignOnHost, AwaitHost, FromHost, ToHos
 from mspc.ops.tensor.parts import Slice
 from mspc.search.calibration.timed_operators import Groups, TimingSizes, collectives
 
-NOISY = 0.35
-"""Difference of a step's repeats, as a share of their least time, in the median over steps timed together, above which
-a measurement is doubtful: the machine has other load."""
-FALL = 0.5
-"""Least share of the best rate that larger work must have: computation needs no larger cache."""
+NOISE_THRESHOLD = 0.35
+"""Spread of a step's repeats relative to the fastest repeat, as the median over steps timed together, above which a
+measurement is doubtful because the machine has other load."""
+MIN_RATE_SHARE = 0.5
+"""Minimum rate of larger work as a share of the best rate. A larger drop is a measurement error."""
 
 Measured = TypeVar("Measured")
 
 
-def not_falling(rate: Rate) -> Rate:
-    """Return the rates with a doubtful fall replaced by the rate of less work: more work can be done in parts."""
+def without_drops(rate: Rate) -> Rate:
+    """Return the rates with a doubtful drop replaced by the rate at the smaller size: larger work can be split."""
     found: list[tuple[float, float]] = []
     best = 0.0
     for amount, at in rate.points:
         best = max(best, at)
-        found.append((amount, best if at < FALL * best else at))
+        found.append((amount, best if at < MIN_RATE_SHARE * best else at))
     return Rate(tuple(found))
 
 
 STEPS, PREPARING = 7, 3
-"""How many steps are timed, and how many run before."""
+"""Number of timed steps, and of warm-up steps."""
 FEW = 1, 3
 """Copies of a long operator in the two steps by which it is timed."""
 SLOW = 1e-3
 """Seconds of an operator above which fewer steps are timed."""
-MOST = 200
-"""Most steps that run before timing, until clock rates have settled."""
+MAX_WARMUP_STEPS = 200
+"""Maximum number of steps before timing, until clock rates have settled."""
 REPEATS = 3
-"""How often the steps are timed; the least time counts, because it was not disturbed."""
-LEAST = 0.2
-"""Least share of a measured time that counts as work if most of it is the start of a kernel, or traffic."""
+"""Number of repeats; the minimum counts, because it was disturbed least."""
+MIN_WORK_SHARE = 0.2
+"""Minimum share of a measured time that counts as work if kernel start or memory traffic explain most of it."""
 SHORTEST = 1e-9
 """Lower bound of an operator's seconds, even if a clock measures less."""
 SMALL = 128
-"""Largest number of results that together make up the rotated bytes; smaller results are not held."""
+"""Maximum number of results that together make up the rotated bytes; smaller results are not retained."""
 DRAWN = 1 << 20
-"""Different numbers of an operand; longer ones repeat them."""
+"""Number of different random values of an operand; longer operands repeat them."""
 STRIDE = 7919
-"""Distance from one index of an operand to the next: a prime number, so that they are spread over all places."""
+"""Distance between consecutive indices of an operand: a prime, so that indices spread over all positions."""
 DIFFERENT = (Add(), SquaredDifference(), Maximum(), Mul(), Sub(), Minimum())
-"""Operators with different kernels; however many follow each other, no number grows without end."""
+"""Operators with different kernels whose chains stay bounded in any order."""
 
 Fill = Callable[[Graph, int], None]
-"""Adds a number of copies of the timed operator to a graph."""
+"""Function that adds a number of copies of the timed operator to a graph."""
 
 
 class Timer:
-    """Timer of operators on this rank's executor; all ranks time the same ones. doubts: measurements that other load
-    has disturbed, the same on all ranks."""
+    """Timer of operators on this rank's executor; all ranks time the same operators. doubts: measurements disturbed by
+    other load, equal on all ranks."""
 
     def __init__(self, job: Any, sizes: TimingSizes) -> None:
         self.job, self.sizes = job, sizes
@@ -90,17 +91,17 @@ class Timer:
         self._placed: dict[tuple[TensorType, int | None, bool], Any] = {}
 
     def measured(self, what: str, measure: Callable[[], Measured]) -> Measured:
-        """Return a measurement, and note if it is doubtful."""
+        """Return a measurement and record whether it is doubtful."""
         self._spreads.clear()
         found = measure()
         typical = statistics.median(self._spreads) if self._spreads else 0.0
-        if typical > NOISY:
+        if typical > NOISE_THRESHOLD:
             self.doubts.append(f"{what}: repeats of one step differ by {typical:.0%}")
         return found
 
     def times(self, groups: Groups, rounds: bool = False) -> list[tuple[Sequence[Node], float]]:
-        """Return groups of operators, each with the total seconds of its operators. rounds: GPUs may round matmuls
-        of Float32 to TF32 meanwhile."""
+        """Return the groups, each with the total seconds of its operators. rounds: GPUs may round matmuls of Float32 to
+        TF32."""
         self.rounds = rounds
         try:
             return [(group, sum(self.seconds(node) for node in group)) for group in groups]
@@ -112,21 +113,21 @@ class Timer:
         return self._alone(node, _copies)
 
     def kernel(self) -> float:
-        """Return the seconds from one small operator to the next."""
-        self.small = self.longer(_different) / len(DIFFERENT)
+        """Return the seconds from the start of one small operator to the next."""
+        self.small = self.seconds_per_copy(_different) / len(DIFFERENT)
         return self.small
 
     def sums(self, node: Node) -> float:
-        """Return the seconds of a sum of operands that no cache holds any more, like most operands in networks."""
+        """Return the seconds of an addition whose operands are not in any cache."""
         return self._alone(node, _sums)
 
     def _alone(self, node: Node, fill: Callable[[Node, int, Graph, int], None]) -> float:
-        """Return the seconds of an operator without those of the operators that hold its results."""
+        """Return the seconds of an operator, without the operators that retain its results."""
         rotated = self.sizes.rotated
         reading = self.small if _holds(node, rotated) else 0.0
-        return max(self.longer(partial(fill, node, rotated)) - reading, SHORTEST)
+        return max(self.seconds_per_copy(partial(fill, node, rotated)) - reading, SHORTEST)
 
-    def longer(self, fill: Fill) -> float:
+    def seconds_per_copy(self, fill: Fill) -> float:
         """Return the seconds that each copy adds to a step, on the slowest rank."""
         self._placed.clear()  # operands of another operator; every step has copies of them
         about = self._slowest(min(self._step(fill, FEW[1], PREPARING, FEW[1])) / FEW[1])
@@ -134,15 +135,15 @@ class Timer:
         # All ranks have the same `about`, so that they take as many steps.
         settling = int(self.sizes.settling / (about * max(more)))
         few, many = more
-        preparing, steps = min(MOST, max(PREPARING, settling)), STEPS if about < SLOW else FEW[1]
+        preparing, steps = min(MAX_WARMUP_STEPS, max(PREPARING, settling)), STEPS if about < SLOW else FEW[1]
         longer, shorter = (self._step(fill, count, preparing, steps) for count in (many, few))
         self._spreads.append(self._slowest(max(sorted(each)[1] / min(each) - 1 for each in (longer, shorter))))
         return max(self._slowest((min(longer) - min(shorter)) / (many - few)), SHORTEST)
 
     def _step(self, fill: Fill, count: int, preparing: int, steps: int) -> list[float]:
-        """Return the seconds of a step with `count` copies, once per repeat: after `preparing` steps, each repeat
-        averages `steps` steps."""
-        graph = step_of(self.job.size)
+        """Return the seconds of a step with `count` copies for every repeat. Each repeat averages `steps` steps, after
+        `preparing` warm-up steps."""
+        graph = empty_step(self.job.size)
         fill(graph, count)
         for i, parameter in enumerate(graph.parameters):
             parameter.name = f"p{i}"
@@ -168,21 +169,21 @@ class Timer:
         return float(self.job.aside.all_gather(np.array([found]), tuple(range(self.job.size)), 0).max())
 
     def is_over(self, begin: float, limit: float) -> bool:
-        """Return whether more than `limit` seconds have passed since `begin` by the clock of the latest rank."""
+        """Return whether more than `limit` seconds have passed since `begin`, by the latest clock of all ranks."""
         return bool(limit) and self._slowest(time.perf_counter() - begin) > limit
 
-    def handing_over(self, kernel: float) -> float:
-        """Return the additional seconds of a small collective between small kernels, compared with one after another
-        collective."""
+    def stream_switch_seconds(self, kernel: float) -> float:
+        """Return the additional seconds of a small collective between small kernels, compared with a sequence of
+        collectives."""
         [alone], *_ = collectives(replace(self.sizes, sent=(64,)), tuple(range(self.job.size)), self.job.rank)
-        between = self.longer(partial(_in_turn, alone))
+        between = self.seconds_per_copy(partial(_alternate, alone))
         return max(0.0, between - kernel - self.seconds(alone))
 
     def link(self, ranks: Sequence[int], handing: float = 0.0) -> Link:
-        """Return the link between some ranks, by collectives of two and of all of them.
+        """Return the link between some ranks, measured with collectives of two ranks and of all of them.
 
         Args:
-            handing: additional seconds of every collective if kernels run before and after it.
+            handing: additional seconds of every collective that runs between kernels.
         """
         pair, group = tuple(ranks[:2]), tuple(ranks)
         of_group = [(nodes[0], t) for nodes, t in self.times(collectives(self.sizes, group, self.job.rank))]
@@ -213,7 +214,7 @@ class Timer:
         return hardware.executor(graph, self.job.comm, values, cursor, number=self.number, tf32=self.rounds)
 
 
-def step_of(ranks: int) -> Graph:
+def empty_step(ranks: int) -> Graph:
     """Return the graph of a step without operators."""
     graph = Graph("calibration")
     graph.attrs = {"ranks": ranks, "mode": "semi_auto_parallel"}
@@ -231,8 +232,8 @@ def _index_limits(graph: Graph) -> Mapping[Value, int]:
 
 
 def _numbers(type: TensorType, limit: int | None) -> Any:
-    """Return numbers of an operand: of [0, 1), as different as those of networks (equal ones take less power, and
-    are multiplied faster), or indices below a limit, spread over all places."""
+    """Return the values of an operand: random values in [0, 1), because equal values draw less power and run faster, or
+    indices below `limit` that spread over all positions."""
     if limit is not None:
         return (np.arange(type.size, dtype=np.int64) * STRIDE % limit).astype(type.dtype.numpy).reshape(type.shape)
     drawn = np.random.default_rng(0).random(min(DRAWN, type.size), np.float32).astype(type.dtype.numpy)
@@ -252,22 +253,24 @@ def _copies(node: Node, rotated: int, graph: Graph, count: int) -> None:
     graph.parameters = [value for each in operands for value in each]
     b = Builder(graph)
     made = [b.emit(node.op, *operands[i % turns]) for i in range(count)]
-    _held(graph, made, rotated)
+    _hold_results(graph, made, rotated)
 
 
 def _sums(node: Node, rotated: int, graph: Graph, count: int) -> None:
-    """Fill a graph with sums of operands that no cache holds any more: each operand is read again after half of all
-    operands."""
+    """Fill a graph with additions whose operands have left the caches: each operand is read again after half of the
+    others."""
     type = node.inputs[0].type
     turns = 1 + (_rotation(type.nbytes, rotated, count) if rotated else count)
     graph.parameters = [Parameter("p", type, "parameter", False) for _ in range(turns)]
     b, values = Builder(graph), graph.parameters
-    _held(graph, [b.emit(node.op, values[i % turns], values[(i + turns // 2) % turns]) for i in range(count)], rotated)
+    _hold_results(
+        graph, [b.emit(node.op, values[i % turns], values[(i + turns // 2) % turns]) for i in range(count)], rotated
+    )
 
 
-def _held(graph: Graph, made: Sequence[Node], rotated: int) -> None:
-    """Hold large results until `rotated` bytes of others are written, so that no result reuses recently freed
-    memory: a small operator then reads one number of each."""
+def _hold_results(graph: Graph, made: Sequence[Node], rotated: int) -> None:
+    """Retain large results until `rotated` bytes of others are written, so that no result reuses recently freed memory.
+    A small operator that reads one element of each result extends the live ranges."""
     if not _holds(made[0], rotated):
         return
     turns = _rotation(made[0].type.nbytes, rotated, len(made))
@@ -288,7 +291,7 @@ def _holds(node: Node, rotated: int) -> bool:
 
 
 def _different(graph: Graph, count: int) -> None:
-    """Fill a graph with different small operators, each on the result of the previous one, as in a network."""
+    """Fill a graph with a chain of different small operators, as in a network."""
     first = Parameter("p", TensorType(FLOAT32, (16,)), "parameter", False)
     graph.parameters = [first]
     b, value = Builder(graph), first
@@ -296,9 +299,8 @@ def _different(graph: Graph, count: int) -> None:
         value = b.emit(op, value, first)
 
 
-def _in_turn(collective: Node, graph: Graph, count: int) -> None:
-    """Fill a graph with a kernel and a collective alternately, each on the result of the other; no sum grows without
-    end."""
+def _alternate(collective: Node, graph: Graph, count: int) -> None:
+    """Fill a graph with a chain that alternates a kernel and a collective, with bounded values."""
     graph.parameters = [value for value in collective.inputs if isinstance(value, Parameter)]
     b, [most] = Builder(graph), graph.parameters
     value = b.emit(collective.op, most)
@@ -310,18 +312,18 @@ def rates_of(
     times: Sequence[tuple[Sequence[Node], float]], kernel: float, amount_of: Callable[[Node], float],
     beside: Callable[[Node], float] = lambda _: 0.0,
 ) -> Rate:  # fmt: skip
-    """Return the rate at every size, without the time in which no work is done.
+    """Return the rate at every size, excluding the time without work.
 
     Args:
-        kernel: seconds to start an operator. beside: seconds of memory traffic besides the work of one, which combine
-        with it like the legs of a right triangle (`analysis.cost.nodes`).
+        kernel: seconds to start an operator. beside: seconds of an operator's memory traffic besides its work, which
+        combine with it like the legs of a right triangle (`analysis.cost.nodes`).
     """
     points: dict[float, float] = {}
     for group, seconds in times:
         amounts, begins = [amount_of(node) for node in group], len(group) * kernel
-        doing = max(seconds - begins, LEAST * seconds, SHORTEST)
+        doing = max(seconds - begins, MIN_WORK_SHARE * seconds, SHORTEST)
         moving = sum(map(beside, group))
-        doing = max(math.sqrt(max(doing**2 - moving**2, 0.0)), LEAST * doing)
+        doing = max(math.sqrt(max(doing**2 - moving**2, 0.0)), MIN_WORK_SHARE * doing)
         points[sum(amounts) / len(amounts)] = sum(amounts) / doing
     return Rate(tuple(sorted(points.items())))
 
@@ -333,8 +335,8 @@ GIGA = 1e9
 
 @dataclass(frozen=True)
 class HostRates:
-    """Bytes per second of a copy. to_host, from_host: without other copies. both: each way, while as much is copied
-    the other way."""
+    """Bytes per second of copies between device and host. to_host, from_host: in one direction. both: in each direction
+    while both directions copy."""
 
     to_host: Rate
     from_host: Rate
@@ -354,10 +356,10 @@ def host_rates(timer: Timer, kernel: float, tell: Callable[[str], None]) -> Host
         tell(what)
 
         def times() -> list[tuple[Sequence[Node], float]]:
-            fills = {n: partial(copies, n, timer.sizes.rotated, leaves, comes) for n in copied(timer.sizes)}
-            return [([_copy(n)], timer.longer(fill)) for n, fill in fills.items()]
+            fills = {n: partial(copies, n, timer.sizes.rotated, leaves, comes) for n in copy_sizes(timer.sizes)}
+            return [([_copy(n)], timer.seconds_per_copy(fill)) for n, fill in fills.items()]
 
-        return not_falling(rates_of(timer.measured(what, times), kernel, _nbytes))
+        return without_drops(rates_of(timer.measured(what, times), kernel, _nbytes))
 
     return HostRates(
         rate("copies to the host", True, False), rate("copies from the host", False, True),
@@ -365,14 +367,13 @@ def host_rates(timer: Timer, kernel: float, tell: Callable[[str], None]) -> Host
     )  # fmt: skip
 
 
-def copied(sizes: TimingSizes) -> list[int]:
+def copy_sizes(sizes: TimingSizes) -> list[int]:
     """Return the bytes of the timed copies."""
     return [n for n in sizes.touched if n >= LEAST_COPIED]
 
 
 def copies(nbytes: int, rotated: int, leaves: bool, comes: bool, graph: Graph, count: int) -> None:
-    """Fill a graph with `count` copies that leave, that come, or of both kinds; only the end of the step waits for
-    them."""
+    """Fill a graph with `count` copies to the host, from the host, or both; only the end of the step waits for them."""
     type = TensorType(FLOAT32, (nbytes // 4,))
     turns = min(count, max(1, -(-rotated // nbytes)))
     b = Builder(graph)

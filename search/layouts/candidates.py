@@ -1,9 +1,9 @@
-"""Search for many plans of one model that take little memory or time, so that plans missed by the search are tried,
-too.
+"""Generation of many plans of one model with low memory or time, so that plans missed by the solver are tried, too.
 
-The memory of a compiled program is more than sums of tables: it also depends on steps between layouts, on fusion, and
-on early gathers. So plans are searched under several measures of memory, the best one for every sharding of each
-operator. They are then ranked by a simulation of the step (`Footprint`), and finally by compiling them.
+The memory of a compiled program is not a sum of tables: it also depends on steps between layouts, on fusion and on
+early gathers. The search therefore solves the model under several measures of memory, and takes the best plan for every
+sharding of each operator. The plans are ranked by a simulation of the step (`Footprint`), and finally by compiling
+them.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from mspc.search.solver.elimination import Bucket, Elimination, Factor, Sums, Ta
 Values = tuple[int, ...]
 
 SMALL_TABLES = 1 << 16
-"""Most elements of a table: there are many eliminations, and none has to prove anything."""
+"""Maximum number of elements of a table. Tables are small because there are many eliminations and none proves a
+bound."""
 WORK = 30_000
-"""Largest product of choices and operators of a network for which every choice of each decision is tried."""
+"""Maximum of choices x operators for which every choice of each decision is tried."""
 POWERS = 1, 4
-"""Powers of the bytes that operators hold while they run: their sum, and a sum dominated by the largest."""
-LEXICAL = 1e4
-"""Price with which memory counts first."""
-FAIR = 0.25
-"""Price with which a byte held and a byte sent count about the same."""
+"""Exponents of the live bytes of operators: 1 for their sum, 4 for a sum dominated by the largest."""
+MEMORY_FIRST_PRICE = 1e4
+"""Price of memory at which it dominates the costs."""
+BALANCED_PRICE = 0.25
+"""Price of memory at which a live byte costs about as much as a sent byte."""
 
 
 class PlanCandidates:
-    """Plans of a model, with their costs and their memory."""
+    """Plans of a model with their costs and memory."""
 
     def __init__(self, model: CostModel, memory: MemoryModel) -> None:
         self.model, self.memory = model, memory
@@ -71,45 +72,48 @@ class PlanCandidates:
         return self._costs[values]
 
     def _possible(self, plans: Collection[Values]) -> list[Values]:
-        """Return the plans that the model does not rule out, and note the costs of all."""
+        """Return the plans that are feasible in the model, and cache the costs of all."""
         unknown = [values for values in plans if values not in self._costs]
         if unknown:
-            self._costs.update(zip(unknown, self.costs.total_of_each(unknown), strict=True))
+            self._costs.update(zip(unknown, self.costs.totals(unknown), strict=True))
         return [values for values in plans if self._costs[values] < NEVER / 2]
 
     def found(self) -> list[Values]:
-        """Return the best plan of every measure, and in small networks the best one with every choice of each
+        """Return the best plan under every measure and, in small networks, the best plan with every choice of each
         decision."""
         plans: dict[Values, None] = {}
         for factors in self._measures():
-            plans[self.settled(self._solved(factors))] = None
+            plans[self.with_best_copies(self._solved(factors))] = None
             problem = Elimination(self.sizes, factors, SMALL_TABLES, order=self.order)
             for variable in self.decisions if self.is_small else ():
-                plans.update(dict.fromkeys(self.settled(plan.values) for plan in problem.given_each(variable)))
+                plans.update(
+                    dict.fromkeys(self.with_best_copies(plan.values) for plan in problem.min_marginals(variable))
+                )
         return self._possible(plans)
 
-    def settled(self, values: Sequence[int]) -> Values:
-        """Return the same plan with the copies that serve it best: they follow from all other decisions."""
+    def with_best_copies(self, values: Sequence[int]) -> Values:
+        """Return the same plan with the cheapest choice for every copy variable, which follows from the other
+        decisions."""
         found = list(values)
         for copy in self._copies:
             found[copy.variable] = copy.best(found)
         return tuple(found)
 
     def _changed(self, values: Values, variable: int, choice: int) -> Values:
-        """Return a settled plan with another choice of a variable, settled again."""
+        """Return a plan with another choice of a variable, and the best copies for it."""
         found = list(values)
         found[variable] = choice
         for copy in self._copies_of.get(variable, ()):
             found[copy.variable] = copy.best(found)
         return tuple(found)
 
-    def plain(self, values: Values) -> Values:
-        """Return the same plan with every parameter stored as costs least. A parameter that is sharded further may
-        need more memory, because it is gathered again."""
+    def with_cheapest_storage(self, values: Values) -> Values:
+        """Return the same plan with every parameter stored in its cheapest layout. A parameter that is sharded further
+        may need more memory, because it is gathered again."""
         found = list(values)
         for parameter in self._parameters:
             found[parameter.variable] = parameter.best(found)
-        return self.settled(found)
+        return self.with_best_copies(found)
 
     def _decisions(self) -> list[int]:
         """Return the variables of operators, of parameters and of cells that may be recomputed."""
@@ -117,7 +121,7 @@ class PlanCandidates:
         return [variable for variable in own if self.sizes[variable] > 1]
 
     def _buckets(self, variables: Collection[int]) -> list[Bucket]:
-        """Return the cost factors that decide on each of some variables."""
+        """Return the cost factors of each of some variables."""
         found: dict[int, list[Factor]] = {}
         for factor in self.model.factors:
             for variable in factor.variables:
@@ -126,9 +130,8 @@ class PlanCandidates:
         return [Bucket(variable, factors) for variable, factors in found.items()]
 
     def neighbours(self, values: Values) -> list[Values]:
-        """Return the plans that differ from a settled one in one decision, with the copies that serve them best. If
-        the decision is not on a parameter, also return the plan with the parameters stored as costs least. Return []
-        if the network is not small."""
+        """Return the plans that differ from a plan in one decision, with the best copies. For decisions other than
+        parameters, also return each with the cheapest storage of parameters. Return [] if the network is not small."""
         if not self.is_small:
             return []
         parameters = {bucket.variable for bucket in self._parameters}
@@ -139,7 +142,7 @@ class PlanCandidates:
                     other = self._changed(values, variable, choice)
                     found[other] = None
                     if variable not in parameters:
-                        found[self.plain(other)] = None
+                        found[self.with_cheapest_storage(other)] = None
         return self._possible(found)
 
     def _solved(self, factors: Sequence[Factor]) -> Values:
@@ -150,18 +153,18 @@ class PlanCandidates:
         return values
 
     def _measures(self) -> Iterator[list[Factor]]:
-        """Yield the costs, and the costs with memory at several prices."""
+        """Yield the costs, and the costs plus memory at several prices."""
         costs = self.model.factors
         yield list(costs)
         held = [[*self.memory.static, *self._running(power)] for power in POWERS]
         held += [[*row, *self._running(1)] for row in self.memory.rows[1:]]
-        for price in (LEXICAL, FAIR):
+        for price in (MEMORY_FIRST_PRICE, BALANCED_PRICE):
             for measure in held:
                 yield [*costs, *_at_price(measure, price)]
 
     def _running(self, power: int) -> list[Factor]:
-        """Return factors of the bytes that operators hold while they run, and of values while they are
-        redistributed, each raised to a power."""
+        """Return factors of the bytes that are live while operators run and values are redistributed, raised to a
+        power."""
         model = self.model
         scale = max((sum(t.nbytes for t in element_types(node.type)) for node in model.nodes), default=1)
         found: list[Factor] = []
@@ -174,16 +177,16 @@ class PlanCandidates:
             variable = model.variables[own]
             made, read = np.zeros(variable.size), np.zeros(variable.size)
             for numbers, type in zip(variable.outputs, element_types(node.type), strict=True):
-                made = made + model.held(numbers, type)
+                made = made + model.slice_bytes(numbers, type)
             for place, value in enumerate(node.inputs):
                 source = model.source(value)
                 if source is None or source[0] not in model.of:
                     continue
                 needs = variable.operands[place]
                 if isinstance(source[0], Node):
-                    read = read + model.held(needs, value.tensor_type)
+                    read = read + model.slice_bytes(needs, value.tensor_type)
                 if model.of[source[0]] != own:
-                    found.append(_pair(model.of[source[0]], own, powered(self._brought(source, value, needs))))
+                    found.append(_pair(model.of[source[0]], own, powered(self._redistribution(source, value, needs))))
             rule = model.search.rules[node]
             in_place = rule is not None and elementwise(rule)
             found.append(Factor((own,), powered(np.maximum(made, read) if in_place else made + read)))
@@ -191,16 +194,16 @@ class PlanCandidates:
             source = model.source(value)
             if source is not None and source[0] in model.of:
                 needs = np.array([model.number(value, layout)])
-                found.append(Factor((model.of[source[0]],), powered(self._brought(source, value, needs)[:, 0])))
+                found.append(Factor((model.of[source[0]],), powered(self._redistribution(source, value, needs)[:, 0])))
         return found
 
-    def _brought(self, source: Source, read: Value, needs: Table) -> Table:
-        """Return [made, needed]: bytes of a tensor in the layout that is made and the one that is needed if they
-        differ, once if partial sums are added up in place. read: the tensor as it is read."""
+    def _redistribution(self, source: Source, read: Value, needs: Table) -> Table:
+        """Return [made, needed]: bytes of a tensor in both its layouts if they differ; bytes of one layout if partial
+        sums are added in place. read: the operand."""
         value, index = source
         type = element_types(value.type)[index]
         outputs = self.model.variables[self.model.of[value]].outputs[index]
-        made, needed = self.model.held(outputs, type), self.model.held(needs, type)
+        made, needed = self.model.slice_bytes(outputs, type), self.model.slice_bytes(needs, type)
         partial = np.array([self.model.layout(read, int(number)).is_partial for number in outputs])
         in_place = partial[:, None] & (made[:, None] == needed[None, :])
         both = (made * isinstance(value, Node))[:, None] * ~in_place + needed[None, :]
@@ -220,9 +223,9 @@ def _at_price(factors: Sequence[Factor], price: float) -> list[Factor]:
     return found
 
 
-def least_stored(model: CostModel) -> int:
-    """Return a lower bound of the bytes of parameters, inputs and results on a rank: inputs as they arrive,
-    parameters sharded over as many ranks as their shape allows, and results as the caller receives them."""
+def stored_bytes_bound(model: CostModel) -> int:
+    """Return a lower bound of a rank's bytes of parameters, inputs and results: inputs in their layouts, parameters
+    sharded over as many ranks as their shapes allow, and results in the caller's layouts."""
     graph, total = model.search.graph, 0.0
     users = model.search.traffic.users
     for parameter in graph.parameters:
@@ -230,15 +233,15 @@ def least_stored(model: CostModel) -> int:
             continue
         type, layout = parameter.tensor_type, parameter.layout
         given = getattr(layout, "strategy", None) if parameter.kind == "input" else None
-        total += type.nbytes / (math.prod(given) if given is not None else _most_parts(type.shape, model.search.ranks))
+        total += type.nbytes / (math.prod(given) if given is not None else _max_shards(type.shape, model.search.ranks))
     for value, layout in model.search.traffic.required.items():
         if isinstance(value, Node) and not value.op.is_view and not value.op.mutates:
             total += value.tensor_type.nbytes / math.prod(layout.strategy)
     return math.ceil(total)
 
 
-def _most_parts(shape: Sequence[int], ranks: int) -> int:
-    """Return the largest number of equal slices of a tensor, sharded by axes of a mesh of `ranks` ranks."""
+def _max_shards(shape: Sequence[int], ranks: int) -> int:
+    """Return the maximum number of equal slices of a tensor on a mesh of `ranks` ranks."""
     parts, left, prime = 1, ranks, 2
     sizes = list(shape)
     while left > 1:
@@ -253,18 +256,18 @@ def _most_parts(shape: Sequence[int], ranks: int) -> int:
 
 
 Exchange = dict[int, tuple[int, ...]]
-"""For every decision the choice that it becomes when mesh axes change places, -1 if it has no such choice."""
+"""For every decision, the choice that each choice becomes if mesh axes are exchanged; -1 if there is none."""
 
 
 class AxisSymmetry:
-    """Exchanges of mesh axes of equal size in the plans of a model. decisions: the variables that distinguish plans."""
+    """Exchanges of equally long mesh axes in the plans of a model. decisions: the variables that distinguish plans."""
 
     def __init__(self, model: CostModel, decisions: Sequence[int]) -> None:
         self.decisions = list(decisions)
         mesh = model.mesh
         orders = permutations(range(len(mesh)))
         alike = [order for order in orders if all(mesh[a] == mesh[b] for a, b in enumerate(order))]
-        # Between hosts axes differ in cost.
+        # With several hosts, axes of equal length differ in cost.
         self.exchanges = [] if model.hosts is not None else [_exchange(model, order) for order in alike[1:]]
 
     def key(self, values: Sequence[int]) -> tuple[int, ...]:

@@ -1,5 +1,5 @@
-"""Search for the layouts of all forward operators at once: the cheapest plan of a step, or one at a known distance
-from it. A plan is also placed on a graph of the same network that was traced again."""
+"""Search for the layouts of all forward operators together: the cheapest plan of a step, or a plan with a known gap to
+it. A plan can also be applied to another trace of the same network."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ from mspc.search.model.model import NEVER, CostModel
 from mspc.search.solver.elimination import LARGEST, Assignment, Elimination, OutOfTime, Sums
 
 SMALL = 12
-"""Most operators of a network."""
+"""Maximum number of operators of a network for which plans near the optimum are tried."""
 TABLE = 1 << 14
-"""Most elements of a table."""
+"""Maximum number of elements of a table."""
 FEWEST, WORK = 20, 2400
-"""Plans that are tried, the cheapest first: at least the first number of either kind, or as many as have the second
-number of operators together."""
-BACK = "back"
-"""Kind of the factors of bytes that gradients send."""
+"""Number of plans that are tried, in order of cost: at least `FEWEST` of either kind, or as many as have `WORK`
+operators together."""
+GRADIENT_BYTES = "back"
+"""Kind of the cost factors that count the bytes sent for gradients."""
 DIGITS = 2
-"""Digits to which costs in bytes are rounded: plans that cost the same are mostly one plan on other axes."""
+"""Decimal places to which costs in bytes are rounded: plans of equal cost are mostly one plan on exchanged axes."""
 
 Values = tuple[int, ...]
 
 
 def nearby(model: CostModel) -> list[tuple[float, Values]]:
-    """Return (bytes sent before the gradients, assignment) of plans of a model; [] for a large network. First come
-    plans near the optimum of all costs of the model, then those near the optimum without the costs of gradients,
-    each the cheapest first."""
+    """Return (bytes sent before the gradients, assignment) of plans near the optimum; [] for a large network. First
+    come plans near the optimum of all costs, then plans near the optimum without costs of gradients, each by increasing
+    cost."""
     sizes = [variable.size for variable in model.variables]
     decided = sorted({model.of[node] for node in model.nodes if sizes[model.of[node]] > 1})
     if len(decided) > SMALL:
         return []
-    forward = [factor for factor, (kind, _) in zip(model.factors, model.about, strict=True) if kind != BACK]
+    forward = [factor for factor, (kind, _) in zip(model.factors, model.about, strict=True) if kind != GRADIENT_BYTES]
     ahead, found = Sums(forward), dict[Values, float]()
     most = max(FEWEST, WORK // len(model.search.graph.nodes))
     for factors, first in ((model.factors, 1), (forward, 0)):  # the best plan of the model is known, and skipped
         plans: dict[float, Values] = {}
         problem = Elimination(sizes, factors, TABLE)
         for variable in decided:
-            for each in problem.given_each(variable):
+            for each in problem.min_marginals(variable):
                 if each.cost < NEVER / 2:
                     plans.setdefault(round(each.cost, DIGITS), each.values)
         for cost in sorted(plans)[first : most + first]:
@@ -68,17 +68,17 @@ def nearby(model: CostModel) -> list[tuple[float, Values]]:
     return [(cost, values) for values, cost in found.items()]
 
 
-def take_assignment(search: Search, model: CostModel, values: Sequence[int], source: str) -> None:
-    """Apply an assignment to every forward operator without a layout, and to every parameter that one reads."""
+def apply_assignment(search: Search, model: CostModel, values: Sequence[int], source: str) -> None:
+    """Apply an assignment to every forward operator without a layout and to the parameters that it reads."""
     for value, v in model.of.items():
         if isinstance(value, Parameter) and value.layout is None:
             value.layout = model.layout(value, int(model.variables[v].outputs[0][values[v]]))
     for node in search.graph.nodes:
         if node.phase == "forward":
-            _take_nearest(search, model, node, values, source)
+            _apply_nearest(search, model, node, values, source)
 
 
-def _take_nearest(search: Search, model: CostModel, node: Node, values: Sequence[int], source: str) -> None:
+def _apply_nearest(search: Search, model: CostModel, node: Node, values: Sequence[int], source: str) -> None:
     if search.rules[node] is None:
         search.structure([node])
     elif node.in_layouts is None and cast(Op, node.op).operandwise:
@@ -93,15 +93,15 @@ def _take_nearest(search: Search, model: CostModel, node: Node, values: Sequence
 SOURCE = "search"
 """Origin of a layout, in words."""
 FAST = 1 << 16
-"""Most elements of a table in recursive programming, which may miss the optimum."""
+"""Maximum number of elements of a table for recursive programming, which may miss the optimum."""
 AXES = 3
-"""Most axes of a mesh: every one multiplies the choices for an operator."""
+"""Maximum number of mesh axes: each multiplies the number of choices of an operator."""
 
 
 @dataclass(frozen=True)
 class FoundPlan:
-    """Result of a search on one mesh: an assignment, with the bytes that a rank sends in a step, and a lower bound
-    for any plan there. model: the problem that was solved."""
+    """Result of a search on one mesh. assignment: with the bytes that a rank sends in a step and a lower bound for all
+    plans on the mesh. model: the problem that was solved."""
 
     mesh: tuple[int, ...]
     assignment: Assignment
@@ -109,9 +109,10 @@ class FoundPlan:
 
 
 def mesh_of(search: Search) -> tuple[int, ...]:
-    """Return the mesh for the search. If the settings name none, it consists of the prime factors of the number of
-    ranks. The smallest factors are multiplied together until there are at most `AXES`. Their order is the one that
-    fits most layouts of configured operators and inputs. If there are several hosts, no axis is partly within one."""
+    """Return the mesh for the search. Without a configured mesh, it consists of the prime factors of the number of
+    ranks, of which the smallest are merged until there are at most `AXES`. The order of axes is the one that fits most
+    layouts of configured operators and inputs. With several hosts, every axis is either within a host or between
+    hosts."""
     terms = Terms.of(search.graph.attrs)
     if terms.axes:
         return terms.axes
@@ -135,7 +136,8 @@ def _orders(sizes: list[int]) -> list[tuple[int, ...]]:
 
 
 def cheapest(model: CostModel, largest: int, seconds: float = 0) -> Assignment:
-    """Return the cheapest assignment; that of small tables if it takes more than `seconds`, unless they are 0."""
+    """Return the cheapest assignment, or that of small tables if the search takes more than `seconds` (0 for no
+    limit)."""
     sizes = [variable.size for variable in model.variables]
     if not seconds:
         return Elimination(sizes, model.factors, largest).solve()
@@ -146,15 +148,14 @@ def cheapest(model: CostModel, largest: int, seconds: float = 0) -> Assignment:
 
 
 def limited(model: CostModel, memory: MemoryModel, largest: int, seconds: float = 0, proves: bool = True) -> Limited:
-    """Return the problem of a model within a limit of memory; see `Limited`."""
+    """Return the problem of a model with a memory limit; see `Limited`."""
     sizes = [variable.size for variable in model.variables]
     memory.add_moment(Elimination(sizes, model.factors, QUICK).solve().values, at=BEGIN)
     return Limited(sizes, model.factors, memory, largest, seconds, proves)
 
 
 def place_forward(search: Search) -> FoundPlan:
-    """Give every forward operator without a layout, and every parameter that it reads, the layouts that the search
-    finds."""
+    """Search layouts for all forward operators without one, and for the parameters that they read, and apply them."""
     mesh = mesh_of(search)
     model = CostModel(search, mesh)
     largest = FAST if search.graph.attrs.get("search_mode") == "recursive_programming" else LARGEST
@@ -166,17 +167,16 @@ def place_forward(search: Search) -> FoundPlan:
         assignment = limited(model, memory, largest, terms.milliseconds / 1000).solve(terms.memory)
     if memory is not None:
         search.graph.attrs["search_held"] = round(memory.peak(assignment.values))
-    take_assignment(search, model, assignment.values, SOURCE)
+    apply_assignment(search, model, assignment.values, SOURCE)
     if memory is not None:
         _save_memory(search, memory, assignment)
     return FoundPlan(mesh, assignment, model)
 
 
 def _save_memory(search: Search, memory: MemoryModel, assignment: Assignment) -> None:
-    """Mark the operators with parameters that are gathered again, and recompute the chosen cells in the backward
-    graph."""
+    """Mark the operators whose parameters are gathered again, and recompute the chosen cells in the backward graph."""
     graph = search.graph
-    gathered = set(memory.gathered_again(assignment.values))
+    gathered = set(memory.regathered_parameters(assignment.values))
     for node in graph.nodes:
         if node.phase == "forward" and any(value in gathered for value in node.inputs):
             node.attrs["gathers_again"] = True
@@ -189,8 +189,8 @@ def _save_memory(search: Search, memory: MemoryModel, assignment: Assignment) ->
 
 
 def place(memory: MemoryModel, graph: Graph, values: Sequence[int]) -> None:
-    """Apply an assignment to the operators and parameters of a graph, and recompute its cells; no decision is left
-    to search. memory: of the model of another graph of the same network, at the same stage."""
+    """Apply a complete assignment to a graph, and recompute its cells. memory: of a model of the same network at the
+    same stage of the pipeline."""
     model = memory.model
     own = dict(zip(model.search.graph.nodes, graph.nodes, strict=True))
     stored = dict(zip(model.search.graph.parameters, graph.parameters, strict=True))
@@ -203,7 +203,7 @@ def place(memory: MemoryModel, graph: Graph, values: Sequence[int]) -> None:
             take_form(graph, node, choice.inputs)
             node.in_layouts, node.layout = choice.inputs, choice.layout(node.type)
             node.attrs["strategy_from"] = SOURCE
-    gathered = {stored[parameter] for parameter in memory.gathered_again(values)}
+    gathered = {stored[parameter] for parameter in memory.regathered_parameters(values)}
     for node in graph.nodes:
         if node.phase == "forward" and any(value in gathered for value in node.inputs):
             node.attrs["gathers_again"] = True
@@ -215,21 +215,21 @@ def place(memory: MemoryModel, graph: Graph, values: Sequence[int]) -> None:
     graph.attrs["search_held"] = round(memory.peak(values))
 
 
-AS_FORESEEN = 1.001
-"""Up to this many times the predicted bytes, or work, counts as equal."""
-LEAST = 1.0
-"""Difference in bytes that counts."""
+SAME_AS_PREDICTED = 1.001
+"""Ratio to the predicted bytes, or work, up to which they count as equal."""
+MIN_GAIN = 1.0
+"""Minimum difference in bytes between plans."""
 FEW = 400
-"""Largest number of forward operators for which the usual plans are always tried."""
+"""Maximum number of forward operators for which the usual plans are always tried."""
 
 Usual = Callable[[Search, list[Node]], None]
 
 
-def decide_together(graph: Graph) -> None:
-    """Give all nodes and parameters of a graph layouts, and note their cost and its proven bound in the header.
+def assign_cheapest_layouts(graph: Graph) -> None:
+    """Assign layouts to all nodes and parameters of a graph, and record their cost and its proven bound in the header.
 
     Raises:
-        MspcError: if no plan is within the limit of memory, or an operator cannot be sharded as asked.
+        MspcError: if no plan is within the memory limit, or an operator cannot be sharded as requested.
     """
     search, forward = begun(graph)
     terms = Terms.of(graph.attrs)
@@ -241,16 +241,16 @@ def decide_together(graph: Graph) -> None:
     placed = place_forward(search)
     found = placed.assignment
     total = _finished(search, forward)
-    as_foreseen = abs(total.nbytes - found.cost) <= (AS_FORESEEN - 1) * found.cost + LEAST
+    as_foreseen = abs(total.nbytes - found.cost) <= (SAME_AS_PREDICTED - 1) * found.cost + MIN_GAIN
     if timed or terms.memory:  # its costs include more than bytes
-        share = found.proven / max(found.cost, LEAST)
+        share = found.proven / max(found.cost, MIN_GAIN)
     else:
         share = _proven(found.proven, total.nbytes)
     if not alone and (len(forward) <= FEW or not as_foreseen):
         near = nearby(placed.model) if search.trains else ()
         plans = [
             *((0.0, plan) for plan in usual),
-            *((ahead, partial(_take, placed, values)) for ahead, values in near),
+            *((ahead, partial(_apply, placed, values)) for ahead, values in near),
         ]
         better = _cheaper(search, forward, before, total, plans)
         if better is not total:
@@ -265,7 +265,7 @@ def decide_together(graph: Graph) -> None:
 
 @dataclass(frozen=True)
 class _Decisions:
-    """Decisions on some values at one time: layouts and forms of operators, and their origin."""
+    """Snapshot of the decisions on some values: layouts, forms of operators, and their origins."""
 
     values: Sequence[Value]
     states: Sequence[State]
@@ -276,7 +276,7 @@ class _Decisions:
         sources = [value.attrs.get("strategy_from") if isinstance(value, Node) else None for value in values]
         return cls(values, [state_of(value) for value in values], sources)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore the decisions."""
         restore(self.values, self.states)
         for value, source in zip(self.values, self.sources, strict=True):
@@ -286,34 +286,34 @@ class _Decisions:
                     value.attrs["strategy_from"] = source
 
 
-def _take(placed: FoundPlan, values: Sequence[int], search: Search, forward: list[Node]) -> None:
-    take_assignment(search, placed.model, values, SOURCE)
+def _apply(placed: FoundPlan, values: Sequence[int], search: Search, forward: list[Node]) -> None:
+    apply_assignment(search, placed.model, values, SOURCE)
 
 
 def _cheaper(
     search: Search, forward: list[Node], before: _Decisions, total: PlanTotal, plans: Iterable[tuple[float, Usual]]
 ) -> PlanTotal:
-    """Return the total of the cheapest of some plans, which the graph then has. total: of the current plan. plans:
-    with the bytes that each sends before the gradients."""
+    """Apply the cheapest of some plans to the graph and return its total. total: of the current plan. plans: each with
+    the bytes that it sends before the gradients."""
     for ahead, give in plans:
         if ahead >= total.nbytes:
             continue  # even if its gradients cost nothing
         best = _Decisions.of(before.values)
-        before.put_back()
+        before.restore()
         search.wanted = {}
         search.replicated = {}
         give(search, forward)
         other = _finished(search, forward)
-        if other.nbytes < total.nbytes - LEAST / 2:
+        if other.nbytes < total.nbytes - MIN_GAIN / 2:
             total = other
         else:
-            best.put_back()
+            best.restore()
     return total
 
 
 def _finished(search: Search, forward: list[Node]) -> PlanTotal:
-    """Place all that follows from the layouts of the forward graph, and return the total cost. The values carried by
-    loops of gradients get the layouts that cost least."""
+    """Place everything that follows from the layouts of the forward graph, and return the total cost. Values carried by
+    loops of gradients get the layouts of least cost."""
     if not search.is_open:
         return finish(search, forward)
     totals: list[PlanTotal] = []
@@ -322,8 +322,8 @@ def _finished(search: Search, forward: list[Node]) -> PlanTotal:
 
 
 def _proven(bound: float, nbytes: float) -> float:
-    """Return the proven lower bound of any plan of this kind, as a share of a plan's bytes; 0 if unknown, because
-    gradients took a shorter way than the search knows."""
-    if nbytes < bound / AS_FORESEEN - LEAST:
+    """Return the proven lower bound of all plans as a share of this plan's bytes; 0 if unknown, because the gradients
+    are redistributed at a lower cost than the model assumes."""
+    if nbytes < bound / SAME_AS_PREDICTED - MIN_GAIN:
         return 0.0
-    return min(1.0, bound / nbytes) if nbytes >= LEAST else 1.0
+    return min(1.0, bound / nbytes) if nbytes >= MIN_GAIN else 1.0

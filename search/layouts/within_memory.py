@@ -1,8 +1,10 @@
-"""Search for the cheapest assignment within a limit of memory, also between two assignments of which one exceeds it.
+"""Search for the cheapest assignment within a memory limit, including mixtures of an assignment that exceeds it and one
+within it.
 
-If two assignments differ in independent parts, each part may be as in either. The changes of the parts add up, so that
-the best choice within a limit is a knapsack (Kellerer, Pferschy and Pisinger 2004), which is filled in steps of a small
-share of the memory to save. Equal blocks of a network are such parts, and so are most decisions on recomputing a cell.
+If two assignments differ in independent parts, each part may be taken from either. The changes of the parts add up, so
+that the best choice within a limit is a knapsack (Kellerer, Pferschy and Pisinger 2004), which is filled in steps of a
+small share of the memory to save. Equal blocks of a network are such parts, and so are most decisions on recomputing a
+cell.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ STEPS = 4096
 
 @dataclass(frozen=True)
 class CostedAssignment:
-    """An assignment, its cost, and the bytes of every row."""
+    """An assignment with its cost and the bytes of every memory row."""
 
     values: tuple[int, ...]
     cost: float
@@ -37,8 +39,8 @@ class CostedAssignment:
 
 @dataclass(frozen=True)
 class VariableGroup:
-    """Variables in which two assignments differ, and the changes of cost and rows if their choices are those of the
-    second."""
+    """Independent group of variables in which two assignments differ, and the changes of cost and rows if the group
+    takes the choices of the second."""
 
     variables: tuple[int, ...]
     cost: float
@@ -46,8 +48,8 @@ class VariableGroup:
 
 
 class Mixing:
-    """Mixtures of assignments of one problem. costs, rows: the sum to minimise, and those that are limited. early: a
-    place for some variables; of equally good parts the first one is changed."""
+    """Mixtures of assignments of one problem. costs: the sum to minimise. rows: the limited sums. early: position of
+    some variables in the step; among equally good groups, the earliest is changed."""
 
     def __init__(self, costs: Sums, rows: Sequence[Sums], early: Mapping[int, int]) -> None:
         self.sums = [costs, *rows]
@@ -57,8 +59,8 @@ class Mixing:
     def between(
         self, over: CostedAssignment, within: CostedAssignment, row: int, limits: Sequence[float]
     ) -> CostedAssignment | None:
-        """Return the best mixture of two plans within limits; None if the parts do not make one. row: the row in
-        which the first plan exceeds its limit."""
+        """Return the best mixture of two plans within limits, or None. row: the row in which the first plan exceeds its
+        limit."""
         key = (over.values, within.values)
         if key not in self._parts:
             self._parts[key] = self.parts(*key)
@@ -76,7 +78,7 @@ class Mixing:
         return CostedAssignment(tuple(values), over.cost + sum(part.cost for part in taken), tuple(rows))
 
     def parts(self, over: Sequence[int], within: Sequence[int]) -> list[VariableGroup]:
-        """Return the parts in which two assignments differ."""
+        """Return the independent groups of variables in which two assignments differ."""
         one, other = np.asarray(over), np.asarray(within)
         differs = one != other
         leader = {int(v): int(v) for v in np.flatnonzero(differs)}
@@ -116,8 +118,8 @@ class Mixing:
 
     @staticmethod
     def _knapsack(parts: Sequence[VariableGroup], row: int, needed: float) -> list[VariableGroup]:
-        """Return the cheapest parts that save `needed` bytes together, the first of equal ones; [] if all parts save
-        less."""
+        """Return the cheapest groups that together save `needed` bytes, the earliest of equal ones; [] if all of them
+        save less."""
         steps = np.arange(STEPS + 1)
         least = np.full(STEPS + 1, np.inf)
         least[0] = 0.0
@@ -139,41 +141,41 @@ class Mixing:
 
 
 LIMITED = 1 << 20
-"""Most elements of a table: there are many eliminations, and labels decide between the assignments that they leave
+"""Maximum number of elements of a table. There are many eliminations; labels resolve the assignments that they leave
 open."""
 QUICK = 1 << 10
-"""Most elements of a table if time may run out."""
+"""Maximum number of elements of a table if there is a deadline."""
 PRICES = 6
-"""How many prices of memory are tried in all for a row."""
-LEXICAL = 1e4
-"""Price with which memory counts first, and costs decide between plans of equal memory."""
+"""Maximum number of memory prices tried for a row."""
+MEMORY_FIRST_PRICE = 1e4
+"""Price at which memory dominates, and costs decide between plans of equal memory."""
 CLOSE = 0.005
-"""Share of a plan's cost that is not worth more work."""
+"""Gap, as a share of a plan's cost, below which a plan is not improved further."""
 WIDTHS = (64, 512, 2048)
-"""Numbers of assignments that are read back at once; the later ones are used if more is to be proven."""
+"""Beam widths of the label search; a larger width is used if the gap stays large."""
 EFFORT = 500_000
-"""Most labels times decisions of a reading wider than the first."""
+"""Maximum of labels x decisions of a search wider than the first."""
 NARROW = 8
-"""Number of assignments read back at once for the first one within a limit."""
+"""Beam width of the search for the first assignment within a limit."""
 ENOUGH = 0.01
-"""Share of a plan's cost that is not worth wider readings."""
+"""Gap, as a share of a plan's cost, below which no wider beam is used."""
 MANY = 500
-"""Least number of decisions of a large problem: its assignments are read back only if mixtures are not within
-`ENOUGH`, and for one limit."""
+"""Number of decisions above which a problem is large: labels are searched only if the gap of mixtures exceeds `ENOUGH`,
+and for one limit."""
 TRIALS = 5
-"""How many limits are tried, first smaller and then larger ones, if the predicted peak exceeds the limit."""
+"""Number of limits that are tried, first smaller and then larger, if the predicted peak exceeds the limit."""
 LITTLE_MORE = (1.02, 1.1, 1.25)
-"""Factors by which a row may exceed its minimum, because the peak, which is not known in advance, may then be lower."""
+"""Factors on the minimum of a row that are tried, because the peak, which is unknown before, may then be lower."""
 SAME = 1e-9
 """Relative difference below which sums are equal."""
 MOMENTS = 6
-"""Most rows of memory."""
+"""Maximum number of memory rows."""
 
 
 @dataclass(frozen=True)
 class _Priced:
-    """A plan under a price for a row, the proven lower bound of all plans' cost including that price, and the
-    elimination that found them."""
+    """Best plan at a price for a row. bound: lower bound of the cost of all plans including that price. elimination:
+    the elimination that found both."""
 
     price: float
     plan: CostedAssignment
@@ -182,9 +184,9 @@ class _Priced:
 
 
 class Limited:
-    """One problem: choices of every variable, factors of the costs, and `memory`, which is limited. largest: most
-    elements of a table. seconds: time limit of the search, 0 for none. proves: assignments are read back to close
-    the gap that prices leave between two plans."""
+    """A problem with a limited sum: choices of every variable, factors of the costs, and `memory`. largest: maximum
+    number of elements of a table. seconds: time limit of the search, 0 for none. proves: search labels to close the gap
+    between two plans that prices leave open."""
 
     def __init__(
         self, sizes: Sequence[int], factors: Sequence[Factor], memory: MemoryModel, largest: int, seconds: float = 0,
@@ -200,17 +202,17 @@ class Limited:
         self.first = self._at(0, 0.0)
         self.row = max(range(len(self.rows)), key=lambda i: self.first.plan.rows[i])
         """The row that gets a price."""
-        self.least = [self._least_of(row) for row in memory.rows]
+        self.least = [self._row_elimination(row) for row in memory.rows]
         self.known: list[list[_Priced]] = [[] for _ in self.rows]
         """Results of the prices of every row."""
         self.smallest: dict[int, tuple[CostedAssignment, float]] = {}
 
     def solve(self, limit: int) -> Assignment:
-        """Return the cheapest assignment within a limit of bytes. Return the one with the least memory for `LEAST`, or
-        if none seems to be within the limit.
+        """Return the cheapest assignment within a limit of bytes. For `LEAST`, or if no plan seems to be within the
+        limit, return the assignment with the least memory.
 
         Raises:
-            MspcError: if there is certainly none.
+            MspcError: if no assignment can be within the limit.
         """
         if limit == LEAST:
             return self._smallest()
@@ -223,9 +225,9 @@ class Limited:
         return self._at_peak(limit) or self._smallest()
 
     def _at_peak(self, limit: int) -> Assignment | None:
-        """Return the best assignment with a predicted peak within a limit; None if none is found. If the peak of a
-        plan exceeds the limit, that moment becomes a row. At last the limit of the rows is lowered until the peak is
-        within the limit, and then raised as far as possible."""
+        """Return the best assignment whose predicted peak is within a limit, or None. A moment at which a plan exceeds
+        the limit becomes a row. Finally the limit of the rows is lowered until the peak fits, and then raised as far as
+        possible."""
         low, high, within = 0, limit + 1, limit
         best: tuple[Assignment, int] | None = None
         cheaper, proved = 0.0, self.first.bound
@@ -243,7 +245,7 @@ class Limited:
                 if within == limit or best[0].cost - cheaper <= CLOSE * best[0].cost:
                     break
             elif found is not None:
-                high, cheaper = min(within, math.ceil(max(self.memory.held(found.values)))), found.cost
+                high, cheaper = min(within, math.ceil(max(self.memory.live_bytes(found.values)))), found.cost
             else:
                 high = within
             if best is not None or found is None:
@@ -262,14 +264,14 @@ class Limited:
         return 1.0 if found is None else self.memory.peak(found.values) - limit
 
     def _adds_moment(self, values: Sequence[int]) -> bool:
-        """Make the peak of a plan a row, which gets the price. Return False if there are enough rows, or if the peak
-        cannot be one."""
+        """Add the moment of a plan's peak as a row and give it the price. Return False if there are enough rows or the
+        moment cannot be a row."""
         if len(self.rows) >= MOMENTS or not self.memory.add_moment(values):
             return False
         row = self.memory.rows[-1]
         self.rows.append(Sums(row))
         self.mixing = Mixing(self.costs, self.rows, self.memory.early)
-        self.least.append(self._least_of(row))
+        self.least.append(self._row_elimination(row))
         self.first = replace(self.first, plan=self._plan(self.first.plan.values))
         self.known = [[replace(each, plan=self._plan(each.plan.values)) for each in known] for known in self.known]
         self.smallest = {i: (self._plan(plan.values), bound) for i, (plan, bound) in self.smallest.items()}
@@ -278,18 +280,18 @@ class Limited:
         return True
 
     def _better(self, found: Assignment, within: int, limit: int) -> Assignment:
-        """Return the best of many decisions with a peak within a limit, read back if mixtures leave a large gap."""
+        """Return the best known assignment whose peak is within a limit, improved by a label search if the gap is
+        large."""
         if not self.proves or found.cost - found.bound <= ENOUGH * found.cost:
             return found
         better = self._read_back(found, within, ENOUGH)
         return better if self.memory.peak(better.values) <= limit else found
 
     def _smallest(self) -> Assignment:
-        """Return the assignment with the lowest peak, of those with the minimum of a row and of those with little
-        more."""
-        while self._adds_moment(self._least_plan(self.row)[0].values):
+        """Return the assignment with the lowest peak among those at, or slightly above, the minimum of a row."""
+        while self._adds_moment(self._smallest_plan(self.row)[0].values):
             pass
-        plans = [self._least_plan(row) for row in range(len(self.rows))]
+        plans = [self._smallest_plan(row) for row in range(len(self.rows))]
         found = [Assignment(plan.values, plan.cost, max(self.first.bound, min(plan.cost, bound)))
                  for plan, bound in plans]  # fmt: skip
         for share in LITTLE_MORE:
@@ -297,17 +299,17 @@ class Limited:
             found += [near] if near is not None else []
         return min(found, key=lambda each: (self.memory.peak(each.values), each.cost))
 
-    def _least_plan(self, row: int) -> tuple[CostedAssignment, float]:
-        """Return the plan with the minimum of a row, and a lower bound of the cost of all plans that hold as little
-        there."""
+    def _smallest_plan(self, row: int) -> tuple[CostedAssignment, float]:
+        """Return the plan with the minimum of a row, and a lower bound of the cost of all plans with as few bytes in
+        it."""
         if row not in self.smallest:
-            priced = self._at(row, LEXICAL)
-            self.smallest[row] = priced.plan, priced.bound - LEXICAL * priced.plan.rows[row]
+            priced = self._at(row, MEMORY_FIRST_PRICE)
+            self.smallest[row] = priced.plan, priced.bound - MEMORY_FIRST_PRICE * priced.plan.rows[row]
         return self.smallest[row]
 
     def _within(self, limit: int, reads_back: bool = True) -> Assignment | None:
-        """Return the best assignment with rows within a limit; None if none is found. reads_back: if no known plan
-        is within the limit, one is searched in the eliminations."""
+        """Return the best assignment with rows within a limit, or None. reads_back: search labels if no known plan is
+        within the limit."""
         first = self.first
         if max(first.plan.rows) <= limit:
             return Assignment(first.plan.values, first.plan.cost, first.bound)
@@ -315,7 +317,7 @@ class Limited:
             return None
         if first.plan.rows[self.row] <= limit:
             self.row = max(range(len(self.rows)), key=lambda i: first.plan.rows[i])
-        best = self._some(limit, reads_back)
+        best = self._any_plan_within(limit, reads_back)
         if best is None:
             return None
         best = self._between(best, limit)
@@ -324,7 +326,8 @@ class Limited:
         return self._read_back(found, limit, CLOSE) if self.few else found
 
     def _read_back(self, found: Assignment, limit: int, close: float) -> Assignment:
-        """Return a better plan than one within a limit, or a better bound, if its gap exceeds a share of its cost."""
+        """Return a better plan within a limit, or a better bound, from a label search if the gap exceeds a share of the
+        cost."""
         proving = self._proving(limit)
         labels = self._labels(proving, limit)
         values, cost, bound = found.values, found.cost, found.bound
@@ -341,13 +344,13 @@ class Limited:
         limits = [limit] * len(self.rows)
         return Labels(self.first.elimination, proving.elimination, prices, self.least, limits)
 
-    def _some(self, limit: int, reads_back: bool) -> CostedAssignment | None:
-        """Return a plan with rows within a limit, or None: the cheapest known one, or the one with the minimum of a
-        row if it is within."""
+    def _any_plan_within(self, limit: int, reads_back: bool) -> CostedAssignment | None:
+        """Return a plan with rows within a limit, or None: the cheapest known one, else the one with the minimum of a
+        row."""
         known = [each.plan for priced in self.known for each in priced if max(each.plan.rows) <= limit]
         if known:
             return min(known, key=lambda plan: plan.cost)
-        smallest, _ = self._least_plan(self.row)
+        smallest, _ = self._smallest_plan(self.row)
         if max(smallest.rows) <= limit:
             return smallest
         if not reads_back:
@@ -356,8 +359,8 @@ class Limited:
         return None if values is None else self._plan(values)
 
     def _between(self, best: CostedAssignment, limit: int) -> CostedAssignment:
-        """Return the cheapest plan within the limit. Prices are tried between a plan that exceeds the limit and one
-        within it, for the best bound, as long as mixtures of the two leave a gap."""
+        """Return the cheapest plan within the limit. Prices between those of a plan above the limit and of one within
+        it are tried as long as mixtures of the two leave a gap."""
         given, row, limits = best, self.row, [limit] * len(self.rows)
         close = CLOSE if self.few else ENOUGH
         while True:
@@ -375,24 +378,24 @@ class Limited:
                 return best
             price = (below.cost - over.cost) / (over.rows[row] - below.rows[row])
             if price <= 0 or any(abs(each.price - price) <= SAME * price for each in self.known[row]):
-                return best  # no plan is below the line between the two
+                return best  # both plans are on the convex hull and no plan is below the line between them
             self.known[row].append(self._at(row, price))
 
     def _proving(self, limit: int) -> _Priced:
-        """Return the result with the best bound for a limit, among the prices of the row that gets one."""
+        """Return the priced result with the best bound for a limit."""
         return max([self.first, *self.known[self.row]], key=lambda each: each.bound - each.price * limit)
 
     def _plan(self, values: tuple[int, ...]) -> CostedAssignment:
         return CostedAssignment(values, self.costs.total(values), tuple(row.total(values) for row in self.rows))
 
-    def _least_of(self, row: Sequence[Factor]) -> Elimination:
-        """Return the elimination of one row of memory."""
+    def _row_elimination(self, row: Sequence[Factor]) -> Elimination:
+        """Return the elimination that minimises one row of memory."""
         found = Elimination(self.sizes, row, self.largest, order=self.order)
         found.solve()
         return found
 
     def _at(self, row: int, price: float) -> _Priced:
-        """Return the cheapest plan if a byte of a row has a price."""
+        """Return the best plan with a price for every byte of a row."""
         found, elimination = self._solved(self._factors_at(row, price))
         if not self.order:
             self.order = [bucket.variable for bucket in elimination.buckets]
@@ -411,7 +414,7 @@ class Limited:
         return found
 
     def _solved(self, factors: list[Factor]) -> tuple[Assignment, Elimination]:
-        """Return the cheapest assignment and its elimination; those of small tables if a deadline passes first."""
+        """Return the cheapest assignment and its elimination, with small tables if the deadline passes first."""
         exact = Elimination(self.sizes, factors, self.largest, self.deadline, self.order)
         if self.deadline == math.inf:
             return exact.solve(), exact

@@ -1,10 +1,10 @@
-"""Bytes of redistributions for all pairs of layouts at once, per byte of the tensor, as the planner counts them.
+"""Bytes of redistributions between all pairs of layouts, per byte of the tensor, as counted by the redistribution
+planner.
 
-A complete value costs a rank the bytes it must receive: its new slice without the part that it already holds. On
-average over the ranks, as many bytes are sent as received, and the planner sends no others (see
-`passes.lib.redistribution`). A partial value is reduced first: sliced if there are replicas, reduce-scattered along
-dimensions or all-reduced, then redistributed. With ring algorithms, a reduce-scatter of n ranks sends (n - 1) / n of
-the bytes that a rank holds, an all-reduce twice as many.
+A complete value costs a rank the bytes that it receives: its new slice without the part that it already has. On average
+over the ranks, as many bytes are sent as received (see `passes.lib.redistribution`). A partial value is reduced first:
+sliced if there are replicas, reduce-scattered along dimensions or all-reduced, then redistributed. With ring
+algorithms, a reduce-scatter of n ranks sends (n - 1) / n of a rank's bytes, an all-reduce twice as many.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 
 EXACT = 64
-"""Largest number of ranks for which every rank's slice is computed."""
-AT_ONCE = 1 << 24
-"""Elements of an intermediate array."""
-REMEMBERED = 16
-"""Matrices cached for later problems of the same layouts."""
+"""Maximum number of ranks for which every rank's slice is computed."""
+MAX_BLOCK_ELEMENTS = 1 << 24
+"""Maximum number of elements of an intermediate array."""
+CACHED_MATRICES = 16
+"""Number of matrices that are cached for later problems with the same layouts."""
 TIE = 1e-9
-"""If reductions send the same, the one that redistributes least afterwards is taken, as by the planner."""
+"""Weight of the later redistribution that decides between reductions that send equally many bytes, as in the
+planner."""
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Ranks on several hosts: the first `ranks` on the first, and so on. network: the price of a byte that a rank's
-    card sends to another host; a byte within a host costs 1."""
+    """Ranks on several hosts, `ranks` consecutive ranks on each. network: price of a byte that a rank's network card
+    sends to another host; a byte within a host costs 1."""
 
     ranks: int
     network: float
 
     def ring(self, mesh: tuple[int, ...], axes: Sequence[int]) -> float:
-        """Return the price of a byte of a ring along mesh axes; rings use the cards of all its ranks on a host."""
+        """Return the price per byte of a ring along mesh axes; rings use the cards of all their ranks on a host."""
         outer = self.outer(mesh)
         if all(a >= outer for a in axes):
             return 1.0
         return max(1.0, self.network / math.prod(mesh[a] for a in axes if a >= outer))
 
     def pairs(self, mesh: tuple[int, ...], axes: Sequence[int]) -> float:
-        """Return the price of a byte that a rank sends along mesh axes, to all others in equal parts, each through
-        its card."""
+        """Return the price per byte of an all-to-all along mesh axes, in which every rank uses its own card."""
         outer, ranks = self.outer(mesh), math.prod(mesh[a] for a in axes)
         near = math.prod(mesh[a] for a in axes if a >= outer)
         leaving = (ranks - near) / max(1, ranks - 1)
         return max(leaving * self.network, 1 - leaving)
 
     def outer(self, mesh: tuple[int, ...]) -> int:
-        """Return how many axes of a mesh, counted from the first, go from host to host."""
+        """Return how many leading axes of a mesh connect hosts."""
         return next((i for i in range(len(mesh)) if math.prod(mesh[i:]) <= self.ranks), len(mesh))
 
     def missing(self, sources: list[Layout], targets: list[Layout], mesh: tuple[int, ...]) -> Any:
-        """Return [source, target]: share of the tensor that the ranks of a host lack together and fetch through all
-        their cards, times its price."""
+        """Return [source, target]: share of the tensor that a host's ranks lack together and fetch through all their
+        cards, times its price."""
         outer = self.outer(mesh)
         between, inside = mesh[:outer], math.prod(mesh[outer:])
         of_hosts = [_of_hosts(layout, mesh, outer) for layout in (*sources, *targets)]
@@ -68,8 +68,8 @@ class Hosts:
 
 
 def _of_hosts(layout: Layout, mesh: tuple[int, ...], outer: int) -> Layout:
-    """Return the layout of a tensor over hosts, each of which holds the slices of all its ranks. If the layout has a
-    mesh of its own that does not fit, hosts are assumed to hold the whole tensor."""
+    """Return the layout of a tensor over hosts, each with the slices of all its ranks. If the layout's own mesh does
+    not fit, every host is assumed to have the whole tensor."""
     finer = common_mesh(mesh, layout.mesh)
     if finer != mesh:
         return Layout.of(mesh[:outer] or (1,), [()] * len(layout.dims))
@@ -77,8 +77,8 @@ def _of_hosts(layout: Layout, mesh: tuple[int, ...], outer: int) -> Layout:
 
 
 class LayoutTable:
-    """Numbered layouts of tensors with the same number of dimensions on the same ranks. mesh: partial values are
-    reduced along its axes. hosts: None if all ranks are on one host."""
+    """Numbered layouts of tensors of equal rank on the same ranks. mesh: partial values are reduced along its axes.
+    hosts: None if all ranks are on one host."""
 
     def __init__(self, mesh: tuple[int, ...], hosts: Hosts | None = None) -> None:
         self.mesh, self.hosts = mesh, hosts
@@ -87,7 +87,7 @@ class LayoutTable:
         self._matrix: Any = None
 
     def number(self, layout: Layout) -> int:
-        """Return the number of a layout, which is added if it is new."""
+        """Return the number of a layout, adding it if it is new."""
         found = self._numbers.get(layout)
         if found is None:
             found = self._numbers[layout] = len(self.layouts)
@@ -96,16 +96,16 @@ class LayoutTable:
         return found
 
     def distances(self) -> Any:
-        """Return [source, target]: bytes that a rank sends on average, as a share of the global tensor's; infinite
-        if the target is partial and the source is another layout."""
+        """Return [source, target]: mean bytes that a rank sends, as a share of the global tensor; infinite if the
+        target is partial and differs from the source."""
         if self._matrix is None or len(self._matrix) != len(self.layouts):
             self._matrix = _distances(tuple(self.layouts), self.mesh, self.hosts)
         return self._matrix
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=CACHED_MATRICES)
 def _distances(layouts: tuple[Layout, ...], mesh: tuple[int, ...], hosts: Hosts | None) -> Any:
-    """Return the matrix of `LayoutTable.distances`, read-only because problems of one network share it."""
+    """Return the matrix of `LayoutTable.distances`, read-only because the problems of a network share it."""
     count = len(layouts)
     found = np.full((count, count), np.inf)
     targets = [i for i, layout in enumerate(layouts) if not layout.partial]
@@ -133,8 +133,8 @@ def _distances(layouts: tuple[Layout, ...], mesh: tuple[int, ...], hosts: Hosts 
 
 @dataclass(frozen=True)
 class _Reduced:
-    """One way to reduce a partial layout. sent: the share of the tensor that a rank sends. price: the same with the
-    bytes between hosts at their price. layout: after the reduction."""
+    """One way to reduce a partial layout. sent: share of the tensor that a rank sends. price: the same with bytes
+    between hosts at their price. layout: after the reduction."""
 
     sent: float
     price: float
@@ -169,17 +169,17 @@ def _reductions(layout: Layout, mesh: tuple[int, ...], hosts: Hosts | None) -> l
 
 
 def _missing(sources: list[Layout], targets: list[Layout], mesh: tuple[int, ...]) -> Any:
-    """Return [source, target]: the share of a tensor that a rank of the target lacks, averaged over the ranks.
+    """Return [source, target]: mean share of a tensor that a rank of the target lacks.
 
-    For many ranks the average is computed as a product over the dimensions, as if the shards of two axes were
-    independent. This is exact unless axes change places.
+    For many ranks the mean is computed as a product over the dimensions, as if the shards of two axes were independent.
+    This is exact unless axes change places.
     """
     if targets[0].ranks > EXACT:
         return np.maximum(_sizes(targets)[None] - _common(sources, targets, mesh), 0.0)
     (begin, end), (first, last) = _intervals(sources), _intervals(targets)
     size = _sizes(targets)
     found = np.empty((len(sources), len(targets)))
-    step = max(1, AT_ONCE // max(1, first.size))
+    step = max(1, MAX_BLOCK_ELEMENTS // max(1, first.size))
     for low in range(0, len(sources), step):
         part = slice(low, low + step)
         common = np.minimum(end[part, None], last[None]) - np.maximum(begin[part, None], first[None])
@@ -192,8 +192,8 @@ def _sizes(layouts: list[Layout]) -> Any:
 
 
 def _common(sources: list[Layout], targets: list[Layout], mesh: tuple[int, ...]) -> Any:
-    """Return [source, target]: the average share of a tensor that a rank holds of both. In every dimension, the
-    common part is the smaller slice if one contains the other. Otherwise slices are assumed to overlap at random
+    """Return [source, target]: mean share of a tensor that a rank has in both layouts. In every dimension, the
+    intersection is the smaller slice if one contains the other. Otherwise slices are assumed to overlap at random
     within the leading axes that shard both."""
     codes: dict[tuple[tuple[int, ...], Axes], int] = {}
     rows = [[codes.setdefault(_on(layout, mesh, d), len(codes)) for d in range(len(layout.dims))]
@@ -207,7 +207,7 @@ def _common(sources: list[Layout], targets: list[Layout], mesh: tuple[int, ...])
 
 
 def _on(layout: Layout, mesh: tuple[int, ...], dimension: int) -> tuple[tuple[int, ...], Axes]:
-    """Return (a mesh, the axes on it that shard a dimension); the mesh is that of the search if the layout fits it."""
+    """Return (mesh, axes that shard a dimension on it); the mesh is that of the search if the layout fits it."""
     finer = common_mesh(mesh, layout.mesh)
     if finer is None:
         return layout.mesh, layout.dims[dimension]

@@ -1,9 +1,9 @@
-"""Estimate of the bytes that a rank holds through a step, from an assignment alone, as the memory plan will count them.
+"""Estimate of a rank's live bytes through a step from an assignment alone, following the rules of the memory plan.
 
-The step is simulated as it will be compiled. Values are redistributed for their readers once, cells are recomputed
-before the first gradient that reads them, gradients have the layout of their operands, and those of parameters are
-reduced to the stored slices at once. A redistribution takes the steps of the redistribution planner, from the nearest
-copy. Results are redistributed for the caller as soon as they exist.
+The step is simulated as it will be compiled. Values are redistributed once for all their readers, cells are recomputed
+before the first gradient that reads them, gradients have the layouts of their operands, and gradients of parameters are
+reduced to the stored slices at once. A redistribution takes the steps of the planner, from the nearest existing copy.
+Results are redistributed for the caller as soon as they exist.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from mspc.search.model.model import CostModel, Source
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorRead:
-    """One reading of a value. source: the producer of its tensor, None if no layout is decided for it. made: the
-    numbers of the layouts in which the tensor is made or stored, by the choice of the variable `own`. needed: the
-    numbers of the layouts in which it is read, by the choice of the variable `reader`; () if it is read as it was
-    made."""
+    """One read of a value. source: producer of its tensor, None if its layout is not decided. made: numbers of the
+    layouts in which the tensor is made or stored, indexed by the choice of variable `own`. needed: numbers of the
+    layouts in which it is read, indexed by the choice of variable `reader`; () if it is read as it was made."""
 
     value: Value
     source: Source | None
@@ -42,9 +41,10 @@ class TensorRead:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BackwardOperator:
-    """Backward operator. forward: the decided operator that it belongs to. reads: its operands. summand: the summand
-    that gives a sum its layout; the operator itself if it is no sum. makes_nothing: it is a view, or part of an
-    update. trained: the parameters for which it makes the whole gradient."""
+    """Facts of a backward operator. forward: the forward operator whose gradient it computes. reads: its operands.
+    summand: the operand that gives a sum its layout; the operator itself if it is not a sum. makes_nothing: it is a
+    view, or part of an update. in_place: it may reuse an operand's memory. trained: the parameters whose complete
+    gradient it makes."""
 
     forward: Node | None
     reads: tuple[TensorRead, ...]
@@ -55,7 +55,7 @@ class BackwardOperator:
 
 
 class StepLayouts:
-    """Facts of one model's step, cached."""
+    """Cached facts of the step of one model."""
 
     def __init__(self, model: CostModel) -> None:
         self.model = model
@@ -69,25 +69,25 @@ class StepLayouts:
         self._steps: dict[tuple[Value, int, int], list[tuple[float, bool]]] = {}
         self._parameters = {p.name: p for p in model.search.graph.parameters}
 
-    def made(self, node: Node, choice: int) -> float:
+    def result_bytes(self, node: Node, choice: int) -> float:
         """Return the bytes of a rank's slices of a forward operator's results."""
         if (node, choice) not in self._made:
             outputs = self.model.variables[self.model.of[node]].outputs
             self._made[node, choice] = sum(
-                float(self.model.held(numbers[choice][None], type)[0])
+                float(self.model.slice_bytes(numbers[choice][None], type)[0])
                 for numbers, type in zip(outputs, element_types(node.type), strict=True)
             )
         return self._made[node, choice]
 
-    def stored(self, parameter: Parameter, choice: int) -> float:
+    def stored_bytes(self, parameter: Parameter, choice: int) -> float:
         """Return the bytes of a rank's slice of a parameter."""
         if (parameter, choice) not in self._stored:
             numbers = self.model.variables[self.model.of[parameter]].outputs[0][choice]
-            self._stored[parameter, choice] = float(self.model.held(numbers[None], parameter.tensor_type)[0])
+            self._stored[parameter, choice] = float(self.model.slice_bytes(numbers[None], parameter.tensor_type)[0])
         return self._stored[parameter, choice]
 
     def gradient(self, node: Node, forward: Node | None, choice: int) -> float:
-        """Return the bytes of a gradient, by the choice of the forward operator that it belongs to."""
+        """Return the bytes of a gradient, given the choice of the forward operator that it belongs to."""
         if (node, choice) not in self._gradients:
             choices = () if forward is None else self.model.variables[self.model.of[forward]].choices
             self._gradients[node, choice] = gradient_bytes(node, forward, choices[choice] if choices else None)
@@ -101,7 +101,7 @@ class StepLayouts:
         return self._elementwise[node]
 
     def reads(self, node: Node) -> tuple[TensorRead, ...]:
-        """Return how a forward operator reads its operands, except for constants."""
+        """Return the reads of a forward operator's operands, except for constants."""
         if node not in self._reads:
             reader = node if node in self.model.of else None
             self._reads[node] = tuple(
@@ -112,7 +112,7 @@ class StepLayouts:
         return self._reads[node]
 
     def backward(self, node: Node) -> BackwardOperator:
-        """Return the facts of a backward operator, or of one of an update."""
+        """Return the facts of a backward operator, or of an operator of an update."""
         if node not in self._backward:
             forward = node.forward if node.forward in self.model.of else None
             pairs = zip(node.inputs, self._places(node, forward), strict=True)
@@ -128,7 +128,7 @@ class StepLayouts:
         return self._backward[node]
 
     def distance(self, value: Value, begin: int, end: int) -> float:
-        """Return the bytes sent to bring a value from one layout to another."""
+        """Return the bytes sent to redistribute a value from one layout to another."""
         key = (value, begin, end)
         if key not in self._distances:
             layouts = self.model.layout(value, begin), self.model.layout(value, end)
@@ -136,7 +136,7 @@ class StepLayouts:
         return self._distances[key]
 
     def steps(self, value: Value, begin: int, end: int) -> list[tuple[float, bool]]:
-        """Return (bytes of a rank's slice after the step, whether it works in place) of every step between two
+        """Return (bytes of a rank's slice after the step, whether it works in place) for every step between two
         layouts."""
         key, type = (value, begin, end), value.tensor_type
         if key not in self._steps:
@@ -156,7 +156,7 @@ class StepLayouts:
         return TensorRead(value, source, own, tuple(made.tolist()), variable, tuple(needed.tolist()))
 
     def _places(self, node: Node, forward: Node | None) -> list[int]:
-        """For every operand of a backward operator, return the index of the forward operand that is the same tensor,
+        """Return, for every operand of a backward operator, the index of the same tensor among the forward operands,
         else -1."""
         source = self.model.source
         there = [] if forward is None else [source(value) for value in forward.inputs]
@@ -165,16 +165,15 @@ class StepLayouts:
 
 
 def summand(node: Node) -> Node | None:
-    """Return the first gradient that a backward sum adds, which gives the sum its layout; None if the operator is no
-    sum."""
+    """Return the first gradient that a backward sum adds, which gives the sum its layout; None if it is not a sum."""
     alike = (value for value in node.inputs if isinstance(value, Node) and value.phase == "backward")
     return next((value for value in alike if value.type == node.type), None) if node.op.name == "AddN" else None
 
 
 def gradient_bytes(node: Node, forward: Node | None, choice: ShardingChoice | None) -> float:
-    """Return the bytes of a rank's slice of a gradient, which has the layout of its operand. A result in between has
-    the layout of a tensor of its shape. The bytes are those of the whole tensor if no operator or no choice is
-    known."""
+    """Return the bytes of a rank's slice of a gradient, which has the layout of its operand; intermediate results have
+    the layout of a tensor of the same shape. Return the bytes of the whole tensor if the operator or the choice is
+    unknown."""
     total = float(sum(type.nbytes for type in element_types(node.type)))
     if forward is None or choice is None:
         return total
@@ -192,8 +191,8 @@ def gradient_bytes(node: Node, forward: Node | None, choice: ShardingChoice | No
 
 @dataclass(frozen=True)
 class StepMoment:
-    """Moment of a step. bytes: held then, without weights, states and inputs. node: the operator that runs then.
-    gradients: those that are alive, each as the backward operator that has made it, or as its parameter."""
+    """One moment of a step. bytes: live bytes, without weights, states and inputs. node: the operator that runs.
+    gradients: the live gradients, each as the backward operator that made it, or as its parameter."""
 
     bytes: float
     node: Node
@@ -201,7 +200,7 @@ class StepMoment:
 
 
 class Footprint:
-    """Simulation of one step. facts: of the model. recomputed: the recomputed cells. again: parameters that are
+    """Simulation of one step. facts: of the model. recomputed: the recomputed cells. again: the parameters that are
     gathered again for gradients."""
 
     def __init__(
@@ -250,7 +249,7 @@ class Footprint:
         return StepMoment(held[most], runs[min(most, len(runs) - 1)], tuple(alive))
 
     def _spans(self) -> list[tuple[int, int]]:
-        """Return the first and the last place at which every item is held."""
+        """Return the first and the last position at which every item is live."""
         sizes, count = self.sizes, len(self.sizes)
         last = list(range(count))
         for i in self._unreduced if not self._waits else ():  # nothing waits for the stream of the reductions
@@ -280,17 +279,17 @@ class Footprint:
         return count
 
     def _forward(self, node: Node, first: bool) -> int:
-        """Add a forward operator, in its place or recomputed, and return its item."""
+        """Add a forward operator, at its position or recomputed, and return its item."""
         operands = [i for read in self.facts.reads(node) for i in self._item(read, first)]
         if isinstance(node.op, Keep) and operands:
             return self._add(operands, self._shown_size(operands[0]) * self.model.turns.runs(node))
         if node.op.is_view or isinstance(node.op, MARKS) or node not in self.model.of:
             return self._add(operands, 0.0)
-        made = self.facts.made(node, self.values[self.model.of[node]])
+        made = self.facts.result_bytes(node, self.values[self.model.of[node]])
         return self._add(operands, made, self.facts.is_elementwise(node))
 
     def _copy(self, node: Node) -> None:
-        """Add a recomputed operator, after those that it reads."""
+        """Add a recomputed operator, after its operands."""
         waiting = [node]
         while waiting:
             reads = [read.value for read in self.facts.reads(waiting[-1])]
@@ -303,25 +302,25 @@ class Footprint:
                 self._copies[last] = self._forward(last, first=False)
 
     def _item(self, read: TensorRead, first: bool) -> list[int]:
-        """Return the items that hold a value as an operator of the forward graph, or its gradient, reads it."""
+        """Return the items with an operand of an operator of the forward graph, or of its gradient."""
         value = read.value
         if not first and value in self.inside:
             assert isinstance(value, Node)
             self._copy(value)
             item = [self._copies[value]]
         else:
-            item = self._there(value, first)
+            item = self._items_of(value, first)
         if read.source is None or not read.needed:
             return item
         own, needed = read.made[self.values[read.own]], read.needed[self.values[read.reader]]
         if needed == own:
             return item
         self._waits |= not first or bool(item)
-        return [self._bring(value, item, read.source, own, needed, not first and read.source[0] in self.again)]
+        return [self._redistribute(value, item, read.source, own, needed, not first and read.source[0] in self.again)]
 
-    def _there(self, value: Value, first: bool) -> list[int]:
-        """Return the items that hold a value as it was made; those of its fetched copy if gradients read it and it
-        is on the host."""
+    def _items_of(self, value: Value, first: bool) -> list[int]:
+        """Return the items with a value as it was made, or with its fetched copy if the value is on the host and read
+        by gradients."""
         if value not in self._of:
             return []
         if first or not isinstance(value, Node) or value.phase != "forward" or OFFLOAD not in value.attrs:
@@ -330,9 +329,10 @@ class Footprint:
             self._fetched[value] = self._add([], self._shown_size(self._of[value]))
         return [self._fetched[value]]
 
-    def _bring(self, value: Value, item: list[int], source: Source, own: int, needed: int, again: bool = False) -> int:
-        """Return the item that holds a value in the needed layout, redistributed from the nearest layout that is
-        already held."""
+    def _redistribute(
+        self, value: Value, item: list[int], source: Source, own: int, needed: int, again: bool = False
+    ) -> int:  # fmt: skip
+        """Return the item with a value in the needed layout, redistributed from the nearest live layout."""
         holder: tuple[object, ...] = tuple(self._shown[i] for i in item) or source
         copies = self._brought.setdefault((*holder, again), {})
         if needed in copies:
@@ -348,12 +348,12 @@ class Footprint:
         return start[0]
 
     def _hand_out(self, node: Node) -> None:
-        """Hold a result of the graph until the end, in the layout in which the caller receives it."""
+        """Keep a result of the graph live until the end, in the caller's layout."""
         source, layout = self.model.source(node), self.model.search.traffic.required.get(node)
         item = [self._of[node]]
         if source is not None and layout is not None and source[0] in self.model.of:
             own, needed = self._number(source), self.model.number(node, layout)
-            item = [self._bring(node, item, source, own, needed)] if own != needed else item
+            item = [self._redistribute(node, item, source, own, needed)] if own != needed else item
         self._handed_out += item
 
     def _shown_size(self, item: int) -> float:
@@ -373,7 +373,7 @@ class Footprint:
             if read.source is not None:
                 operands += self._item(read, first=False)
             else:
-                operands += self._there(read.value, first=False)
+                operands += self._items_of(read.value, first=False)
         if isinstance(node.op, Keep) and operands:
             self._of[node] = self._add(operands, self._shown_size(operands[0]) * self.model.turns.runs(node))
             return
@@ -388,7 +388,7 @@ class Footprint:
         item = self._add(operands, size, known.in_place)
         self._gradients[item] = node
         for parameter in known.trained:
-            own = self.facts.stored(parameter, self.values[self.model.of[parameter]])
+            own = self.facts.stored_bytes(parameter, self.values[self.model.of[parameter]])
             if own < self.sizes[item]:
                 self._unreduced.append(item)
                 item = self._add([item], own)

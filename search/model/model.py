@@ -1,13 +1,12 @@
-"""Model of the choice of a graph's layouts as a cost problem: variables for operators and parameters, and cost tables.
+"""Cost model of a graph's layouts: variables for operators and parameters, and tables of costs.
 
-A complete step is counted. Every value is brought to its readers. If the network is trained, every gradient is brought
-back the same way, out of operators that are sharded like the forward ones (`Domain.gradients`). A value with several
-readers may be brought to one layout once for all of them, and its gradients may be added there.
+The model counts a complete step. Every value is redistributed to its readers. In training, every gradient is
+redistributed the same way back, from operators that are sharded like the forward ones (`Domain.gradients`). A value
+with several readers may be redistributed once for all of them, and its gradients may be added in that layout.
 
-The operators of a loop's body are decided once, and their costs count once per iteration. The same holds for the values
-that they read from the current iteration and for the parameters that represent those of all iterations. The values that
-an iteration passes on are brought to the layouts that the next one needs, so that all iterations start with the same
-layouts.
+The operators of a loop body are decided once, and their costs count once per iteration. The same holds for the values
+that they read from the current iteration, and for the parameters that represent those of all iterations. The carried
+values are redistributed to the layouts that the next iteration needs, so that all iterations start with equal layouts.
 """
 
 from __future__ import annotations
@@ -48,20 +47,18 @@ from mspc.search.solver.elimination import Factor, Table
 from mspc.sharding.rules import Rule
 
 Numbers = Any
-"""Numbers of layouts in `LayoutTable`, one per choice."""
+"""Numbers of layouts in a `LayoutTable`, one per choice."""
 Source = tuple[Value, int]
-"""Producer of a tensor, and the index of the tensor among the results of the producer."""
+"""Producer of a tensor, and the index of the tensor among the producer's results."""
 
 
 @dataclass(frozen=True, eq=False)
 class Variable:
-    """One decision: on an operator, on the stored layout of a parameter, on a copy of a value, or none if there is one
-    choice.
+    """One decision: on an operator, on the stored layout of a parameter, or on a copy of a value.
 
-    choices: of an operator. outputs: layouts of every result tensor. returned: the same without partial sums, as their
-    gradients are needed. operands, gradients: the layouts in which an operator needs its operands, and those in which
-    their gradients come out. again: for every way to store a parameter, whether it is gathered once more for gradients;
-    () if it never is.
+    choices: of an operator. outputs: layouts of every result tensor. returned: the same without partial sums, as needed
+    for the gradients. operands, gradients: the layouts of an operator's operands and of their gradients. again: for
+    every stored layout of a parameter, whether it is gathered again for gradients; () if it never is.
     """
 
     outputs: tuple[Numbers, ...]
@@ -78,8 +75,8 @@ class Variable:
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """One reader of a tensor. writes: the reader updates the tensor, so that it must be stored as it is needed.
-    runs: how often a step reads it."""
+    """One reader of a tensor. writes: the reader updates the tensor, which must be stored in the layout needed. runs:
+    reads per step."""
 
     variable: int
     needs: Numbers
@@ -90,24 +87,24 @@ class Use:
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """Choices of an operator. gradients: for every choice the layouts in which the gradients of the operands come
-    out, given the operator's own gradient in the layout of its result. A gradient is partial over each axis that
-    shards a dimension its operand does not have."""
+    """Choices of an operator. gradients: for every choice, the layouts of the operands' gradients if the operator's own
+    gradient has the layout of its result. A gradient is partial over each axis that shards a dimension its operand
+    lacks."""
 
     choices: tuple[ShardingChoice, ...]
     gradients: tuple[tuple[Layout, ...], ...]
 
 
-MOST = 400
-"""Largest number of choices of an operator that may include choices that let partial sums pass."""
-THROUGH_ALL = -1
-"""In place of an operand: partial sums pass if all operands are partial over the same ranks."""
+MAX_PASSING_CHOICES = 400
+"""Maximum number of choices of an operator including those that pass partial sums through."""
+ALL_OPERANDS = -1
+"""In place of an operand index: partial sums pass if all operands are partial over the same ranks."""
 
 
 @lru_cache(maxsize=4096)
 def domain_of(rule: Rule, mesh: tuple[int, ...], product: bool, passing: tuple[int, ...] = ()) -> Domain:
-    """Return the choices of an operator. A matmul uses as many ranks as its best choice does; other operators may be
-    computed redundantly by several ranks. Axes of one dimension are in ascending order.
+    """Return the choices of an operator. A matmul uses as many ranks as its best choice; other operators may be
+    computed redundantly. Axes of one dimension are in ascending order.
 
     Args:
         passing: operands in which the operator is linear, so that their partial sums may pass through it.
@@ -118,8 +115,8 @@ def domain_of(rule: Rule, mesh: tuple[int, ...], product: bool, passing: tuple[i
     for axes in assignments:
         choice = make_choice(rule, mesh, axes)
         found.setdefault(choice, gradients_of(rule, mesh, axes))
-    if passing and len(found) <= MOST:
-        found |= _let_through(rule, mesh, assignments, passing)
+    if passing and len(found) <= MAX_PASSING_CHOICES:
+        found |= _passing_choices(rule, mesh, assignments, passing)
     if product:
         found = _with_least_work(found)
     return Domain(tuple(found), tuple(found.values()))
@@ -128,8 +125,8 @@ def domain_of(rule: Rule, mesh: tuple[int, ...], product: bool, passing: tuple[i
 def domain_of_forms(
     rule: Rule, other: Rule | None, mesh: tuple[int, ...], product: bool, passing: tuple[int, ...]
 ) -> Domain:
-    """Return the choices by a rule, followed by those of another form of the operator, if there is one. The work of
-    the latter is scaled to the points of the first rule, because the other rule counts the same points differently."""
+    """Return the choices by a rule, followed by those of the operator's other form, if there is one. The work of the
+    latter is scaled to the points of the first rule, because the rules count points differently."""
     own = domain_of(rule, mesh, product, passing)
     if other is None:
         return own
@@ -149,11 +146,11 @@ def _with_least_work(choices: Mapping[ShardingChoice, tuple[Layout, ...]]) -> di
     return {choice: gradients for choice, gradients in choices.items() if choice.work <= least * 1.0001}
 
 
-def _let_through(
+def _passing_choices(
     rule: Rule, mesh: tuple[int, ...], assignments: list[tuple[Axes, ...]], passing: tuple[int, ...]
 ) -> dict[ShardingChoice, tuple[Layout, ...]]:
-    """Return the choices that let partial sums pass over axes that shard nothing; {} if there are too many.
-    Gradients come out complete along these axes."""
+    """Return the choices that pass partial sums over axes that shard nothing; {} if there are too many. Gradients are
+    complete along these axes."""
     found: dict[ShardingChoice, tuple[Layout, ...]] = {}
     for axes in assignments:
         if rule.reduction != "sum" and any(axes[f] for f in rule.reduced):
@@ -163,7 +160,7 @@ def _let_through(
             for passed, operand in product_of(combinations(free, count), passing):
                 choice = make_choice(rule, mesh, axes, operand, passed)
                 found.setdefault(choice, gradients_of(rule, mesh, axes))
-        if len(found) > MOST:
+        if len(found) > MAX_PASSING_CHOICES:
             return {}
     return found
 
@@ -189,7 +186,7 @@ def _ascending(rule: Rule, axes: tuple[Axes, ...]) -> bool:
 
 
 def gradients_of(rule: Rule, mesh: tuple[int, ...], axes: tuple[Axes, ...]) -> tuple[Layout, ...]:
-    """Return the layouts in which the gradients of an operator's operands come out, see `Domain`."""
+    """Return the layouts of the gradients of an operator's operands; see `Domain`."""
     found: list[Layout] = []
     for dims in rule.inputs:
         own = {f for dim in dims for f in dim}
@@ -198,24 +195,23 @@ def gradients_of(rule: Rule, mesh: tuple[int, ...], axes: tuple[Axes, ...]) -> t
     return tuple(found)
 
 
-def comes_so(choice: ShardingChoice, partial: Mapping[int, frozenset[Layout]]) -> bool:
-    """Return whether the partial sums that a choice reads exist: no redistribution turns another layout into partial
-    sums."""
+def are_partial_sums_available(choice: ShardingChoice, partial: Mapping[int, frozenset[Layout]]) -> bool:
+    """Return whether the partial sums that a choice reads exist. No redistribution creates partial sums."""
     return all(
-        not layout.partial or layout in partial.get(i, partial.get(THROUGH_ALL, ()))
+        not layout.partial or layout in partial.get(i, partial.get(ALL_OPERANDS, ()))
         for i, layout in enumerate(choice.inputs)
     )
 
 
 class FactorTables:
-    """Tables of one problem, by key."""
+    """Cost tables of one problem by key."""
 
     def __init__(self) -> None:
         self._tables: dict[Any, Table] = {}
 
-    def made(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table]) -> Factor:
-        """Return a factor; factors of equal keys share one table. If a variable occurs twice, the diagonal of the
-        table is used."""
+    def shared_factor(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table]) -> Factor:
+        """Return a factor; factors of equal keys share one table. If a variable occurs twice, the diagonal of the table
+        is used."""
         order = sorted(range(len(variables)), key=lambda i: (variables[i], i))
         key = (key, tuple(order), tuple(variables.index(v) for v in variables))
 
@@ -229,7 +225,7 @@ class FactorTables:
         return Factor(tuple(dict.fromkeys(variables[i] for i in order)), self.table(key, ordered))
 
     def table(self, key: Any, made: Callable[[], Table]) -> Table:
-        """Return the table of a key, shared by all factors of that key."""
+        """Return the table of a key, which all factors with that key share."""
         if key not in self._tables:
             self._tables[key] = made()
         return self._tables[key]
@@ -241,15 +237,14 @@ HALF = 2
 
 @dataclass(frozen=True)
 class UnevenCosts:
-    """Rates for work that is not shared evenly. hosts: None if all ranks are on one host."""
+    """Rates for work that is not divided evenly. hosts: None if all ranks are on one host."""
 
     terms: Terms
     hosts: Hosts | None
 
     def of(self, op: Op, types: Sequence[TensorType], layouts: Sequence[Layout], nbytes: float) -> float:
-        """Return the cost of an operator's uneven work, in bytes sent. nbytes: bytes sent inside of the operator,
-        which are counted elsewhere at the price within a host; the difference to the price between hosts is added
-        here."""
+        """Return the cost of an operator's uneven work, in bytes sent. nbytes: bytes sent inside the operator, counted
+        elsewhere at the price within a host; the difference to the price between hosts is added here."""
         work = op.uneven(types, layouts)
         rate = self.terms.compute_half if types[0].dtype.itemsize == HALF else self.terms.compute
         found = work.operations / OPERATIONS * rate + work.rounds * self.terms.latency
@@ -258,15 +253,15 @@ class UnevenCosts:
         return found
 
 
-# A gradient is sharded as its forward operator is. Besides the gradients of operands, which `Model` brings to their
-# layouts, a backward operator may exchange borders of windows or statistics. It may also add up partial sums that only
-# it reads: the gradient of a maximum counts equal maxima.
+# A gradient is sharded like its forward operator. Besides the gradients of operands, which `CostModel` redistributes, a
+# backward operator may exchange halos of windows or statistics. It may also reduce partial sums that only it reads: the
+# gradient of a maximum counts equal maxima.
 
 
-class OwnBytes:
-    """Bytes that operators send by themselves. of: the backward operators of every forward operator, if one of them
-    exchanges or sums. rules: of all operators. complete: for forward operators, the operands with gradients that
-    come out complete however the operator is sharded. uneven: rates of the costs other than bytes."""
+class InternalBytes:
+    """Bytes that operators send internally. of: the backward operators of every forward operator, if one of them
+    exchanges or reduces. rules: of all operators. complete: for forward operators, the operands whose gradients are
+    complete for any sharding. uneven: rates of the costs other than bytes."""
 
     def __init__(
         self, nodes: Sequence[Node], rules: Mapping[Node, Rule | None], ranks: int, uneven: UnevenCosts
@@ -300,8 +295,8 @@ class OwnBytes:
         return found
 
     def _sums(self, node: Node, readers: list[tuple[Node, int]]) -> bool:
-        """Return whether a backward operator reduces, and another backward operator of the same forward operator
-        needs the complete sum."""
+        """Return whether a backward operator reduces, and another backward operator of the same forward operator needs
+        the complete sum."""
         rule = self.rules.get(node)
         if node.phase != "backward" or rule is None or not rule.reduced:
             return False
@@ -311,8 +306,8 @@ class OwnBytes:
         )
 
     def key(self, node: Node) -> Any:
-        """Return a key that is equal for operators that send the same bytes by themselves; None if the operator
-        sends none."""
+        """Return a key that is equal for operators that send the same bytes internally; None if the operator sends
+        none."""
         if not exchanges(node) and node not in self.of:
             return None
         gradients = self.of.get(node, [])
@@ -323,9 +318,9 @@ class OwnBytes:
         )
 
     def cost(self, node: Node, types: Sequence[TensorType], choice: ShardingChoice) -> float:
-        """Return the bytes that a rank sends in an operator with operands of these types and in its gradients, for
-        one choice. Uneven work is included, in bytes. If the operator neither sends anything nor is uneven, its
-        gradients are assumed to send nothing and to be even, too; summing gradients are counted in any case."""
+        """Return the bytes that a rank sends in an operator with operands of these types and in its gradients, for one
+        choice, including uneven work, in bytes. If the operator neither sends nor is uneven, its gradients are assumed
+        not to send and to be even, too; gradients that reduce are counted in any case."""
         form = cast(Op, node.op).in_form(choice.inputs)
         own = form.moved_bytes(types, choice.inputs)
         more = self.uneven.of(form, types, choice.inputs, own)
@@ -337,7 +332,7 @@ class OwnBytes:
     def _of_gradients(
         self, node: Node, form: Op, gradients: Sequence[Node], choice: ShardingChoice, own: float
     ) -> float:
-        """Return the cost of the backward operators. form: the operator in the form of the choice. own: bytes it
+        """Return the cost of the backward operators. form: the operator in the form of the choice. own: bytes that it
         sends."""
         results = [layout.without_partial() for layout in choice.outputs]
         placed: dict[Value, Layout] = dict(zip(node.inputs, choice.inputs, strict=False))
@@ -348,8 +343,7 @@ class OwnBytes:
         if (bordered := cast(Op, node.op).bordered) is not None:
             shared.add((node.inputs[bordered], own))
         for each in gradients:
-            # An unknown layout is assumed to be that of a known value of the same type: a gradient has the layout of
-            # its value.
+            # An unknown layout is taken from a value of the same type: a gradient has the layout of its value.
             op = cast(Op, each.op).like_forward(form)
             operands = [placed.get(value) or alike.get(value.type) for value in each.inputs]
             if exchanges(each) and None not in operands:
@@ -378,9 +372,9 @@ class OwnBytes:
         return make_choice(rule, *merge(rule, sources, self.ranks)).outputs
 
 
-def touched(node: Node, choice: ShardingChoice) -> float:
-    """Return the bytes of a rank's slices of an operator's operands and results; 0 if nothing runs, as at the
-    boundaries of loops."""
+def accessed_bytes(node: Node, choice: ShardingChoice) -> float:
+    """Return the bytes of a rank's slices of an operator's operands and results; 0 if nothing runs, as at loop
+    boundaries."""
     if node.op.is_view or isinstance(node.op, MARKS):
         return 0.0
     types = (*operand_types(node), *element_types(node.type))
@@ -388,9 +382,9 @@ def touched(node: Node, choice: ShardingChoice) -> float:
     return sum(type.nbytes / math.prod(layout.strategy) for type, layout in zip(types, layouts, strict=True))
 
 
-def copies(search: Search) -> dict[Value, int]:
-    """Return how many tensors of its size every trained parameter needs: itself, its gradient, and the optimizer
-    states that live on the device."""
+def tensors_per_parameter(search: Search) -> dict[Value, int]:
+    """Return, for every trained parameter, the number of tensors of its size: itself, its gradient, and the optimizer
+    states on the device."""
     found: dict[Value, int] = {}
     for node in search.graph.nodes:
         changed = [node.inputs[i] for i in node.op.mutates] if node.phase == "update" else []
@@ -399,9 +393,9 @@ def copies(search: Search) -> dict[Value, int]:
     return found
 
 
-def graded(search: Search) -> set[Value]:
-    """Return the values that have a gradient: trained parameters, and values computed from them, in an earlier
-    iteration of a loop, too."""
+def values_with_gradients(search: Search) -> set[Value]:
+    """Return the values that have a gradient: trained parameters and values computed from them, in earlier iterations
+    of a loop, too."""
     found: set[Value] = {p for p in search.graph.parameters if is_master(p) and p.trainable}
     count = -1
     while count != len(found):
@@ -425,26 +419,27 @@ def is_state(value: Value) -> bool:
 
 
 SHARED = 1 << 13
-"""Copies are separate variables if the table of a value, its copy and a reader has at most this many elements."""
+"""Maximum number of elements of the table of a value, its copy and a reader, up to which copies are separate
+variables."""
 SMALL, SHARED_IN_SMALL = 24, 1 << 16
-"""Largest number of operators of a small network, and the limit on elements that applies to it instead."""
-OF_WORK, OF_MEMORY = 1e-12, 1e-9
-"""Costs of a point of the iteration space and of a byte of a parameter's slice, in bytes sent. If plans send the
-same, the one with the fewest changes of layout is taken, then the one with less memory and work."""
+"""Maximum number of operators of a small network, and its limit in place of `SHARED`."""
+WORK_PRICE, MEMORY_PRICE = 1e-12, 1e-9
+"""Costs of a point of the iteration space, and of a byte of a parameter's slice, in bytes sent. They only decide
+between plans that send equally many bytes: fewer changes of layout first, then less memory and work."""
 FEW = 40
-"""Largest number of choices of an additive operator that lets partial sums pass. Otherwise the sums that run along
-the whole network would have partial sums everywhere."""
+"""Maximum number of choices of an additive operator that passes partial sums through. Otherwise residual sums along the
+whole network would be partial everywhere."""
 BOTH_WAYS = 3
-"""Bytes read and written by an operator and its gradients together, as a multiple of those of the operator."""
+"""Bytes accessed by an operator and its gradients together, as a multiple of those of the operator."""
 NEVER = 1e18
 """Cost in bytes of forbidden choices."""
 
 class CostModel(FactorTables):
-    """Cost problem of one graph on one mesh. variables and factors are the input of `Elimination`. of: the variable
-    of an operator or a parameter. about: for every factor its kind ("alone", "there", "back", ...) and its value.
-    subject: the value of the next factor. counts_twice: costs that two readers share count for each, so that plans
-    may cost less than the sum of the tables. limited: memory is limited, so that parameters may be sharded further
-    than their readers need. turns: of the loops with open regions."""
+    """Cost problem of one graph on one mesh. variables, factors: the input of `Elimination`. of: the variable of an
+    operator or a parameter. about: for every factor its kind ("alone", "there", "back", ...) and its value. subject:
+    the value of the next factor. counts_twice: costs that two readers share count for each, so that plans may cost less
+    than the sum of the tables. limited: memory is limited, so that parameters may be sharded further than their readers
+    need. turns: of the loops with open regions."""
 
     def __init__(self, search: Search, mesh: tuple[int, ...]) -> None:
         super().__init__()
@@ -465,9 +460,9 @@ class CostModel(FactorTables):
         self._sums: dict[int, frozenset[Layout]] = {}
         self._sources: dict[Value, Source | None] = {}
         self.turns = LoopTurns(search.graph)
-        self._own_bytes = OwnBytes(search.graph.nodes, search.rules, search.ranks, UnevenCosts(terms, self.hosts))
+        self._own_bytes = InternalBytes(search.graph.nodes, search.rules, search.ranks, UnevenCosts(terms, self.hosts))
         self.nodes = [node for node in search.graph.nodes if node.phase == "forward" and self._decides(node)]
-        self.graded = graded(search) if search.trains else set[Value]()
+        self.graded = values_with_gradients(search) if search.trains else set[Value]()
         tied: dict[Any, int] = {}
         for node in self.nodes:
             variable = self._operator(node)
@@ -475,7 +470,7 @@ class CostModel(FactorTables):
             key = (*(self.source(v) for v in node.inputs if not is_state(v)), self.search.rules[node], runs)
             if node.in_layouts is not None or variable.size**3 <= SHARED or len(key) < 3:
                 self.of[node] = self.add(variable)
-            else:  # twins, such as the three matmuls before an attention, are sharded alike
+            else:  # equal operators, such as the three matmuls before an attention, share a variable
                 self.of[node] = tied[key] if key in tied else tied.setdefault(key, self.add(variable))
         readings = self._readings()
         for source, readers in readings.items():
@@ -521,7 +516,7 @@ class CostModel(FactorTables):
         key = (rule, other, product, tuple(partial.items()), complete)
         if key not in self._domains:
             domain = domain_of_forms(rule, other, self.mesh, product, tuple(partial))
-            possible = [i for i, choice in enumerate(domain.choices) if comes_so(choice, partial)]
+            possible = [i for i, choice in enumerate(domain.choices) if are_partial_sums_available(choice, partial)]
             self._domains[key] = self._numbered(
                 tuple(domain.choices[i] for i in possible),
                 tuple(_completed(domain.gradients[i], complete) for i in possible),
@@ -529,13 +524,13 @@ class CostModel(FactorTables):
         return self._domains[key]
 
     def _partial(self, node: Node) -> dict[int, frozenset[Layout]]:
-        """Return the partial sums that may pass through an operator, by the operand as `domain_of` takes them."""
+        """Return the partial layouts that may pass through an operator, by operand as in `domain_of`."""
         op = cast(Op, node.op)
         if op.additive:
             if len(domain_of(cast(Rule, self.search.rules[node]), self.mesh, False).choices) > FEW:
                 return {}
             alike = frozenset[Layout].intersection(*(self._partial_sums(value) for value in node.inputs))
-            return {THROUGH_ALL: alike} if alike else {}
+            return {ALL_OPERANDS: alike} if alike else {}
         found = {i: self._partial_sums(node.inputs[i]) for i in op.linear_in if i < len(node.inputs)}
         return {i: layouts for i, layouts in found.items() if layouts}
 
@@ -564,13 +559,13 @@ class CostModel(FactorTables):
         )
 
     def numbers(self, layouts: Sequence[Layout]) -> Numbers:
-        """Return the numbers of layouts that have the same number of dimensions."""
+        """Return the numbers of layouts of equal rank."""
         places = self._places.setdefault(len(layouts[0].dims), LayoutTable(self.mesh, self.hosts))
         return np.array([places.number(layout) for layout in layouts])
 
     def _stored(self, value: Value, readers: Sequence[Use]) -> None:
-        """Add the variable of a parameter. It is stored as one of its readers needs it, unless its layout is already
-        decided."""
+        """Add the variable of a parameter. It is stored in the layout that one of its readers needs, unless its layout
+        is fixed."""
         if value in self.of:
             return
         again: tuple[bool, ...] = ()
@@ -578,7 +573,9 @@ class CostModel(FactorTables):
             numbers = self.numbers([value.layout])
         else:
             wanted = dict.fromkeys(int(n) for reader in readers for n in reader.needs)
-            further = [_further(self, value, n) for n in wanted] if self.limited and value in self.graded else []
+            further = (
+                [_sharded_further(self, value, n) for n in wanted] if self.limited and value in self.graded else []
+            )
             stored = list(dict.fromkeys([*wanted, *further]))
             read_back = any(user.phase == "backward" for user, _ in self.search.traffic.users.get(value, ()))
             twice = stored[len(wanted) :] if read_back else []
@@ -600,7 +597,7 @@ class CostModel(FactorTables):
                     runs = min(self.turns.runs(node), self.turns.made(source[0]))
                     reader = Use(variable, numbers.operands[i], numbers.gradients[i], writes, runs)
                     found.setdefault(source, {}).setdefault((variable, i), reader)
-        for back, enter in self.turns.backs:  # an iteration is also entered by values that the previous one left
+        for back, enter in self.turns.backs:  # an iteration also reads the values carried from the previous one
             source = self.source(back.inputs[1])
             if source is not None and enter in self.of:
                 variable = self.of[enter]
@@ -617,15 +614,15 @@ class CostModel(FactorTables):
         return {source: list(readers.values()) for source, readers in found.items()}
 
     def source(self, value: Value) -> Source | None:
-        """Return the producer of a tensor, found through tuples and orderings; None if any layout of the tensor
-        costs nothing."""
+        """Return the producer of a tensor, found through tuples and orderings; None if any layout of the tensor is
+        free."""
         if value not in self._sources:
             self._sources[value] = self._origin(value)[0]
         return self._sources[value]
 
     def _origin(self, value: Value) -> tuple[Source | None, bool]:
-        """Return the `source`, and whether partial sums are completed on the way from it, as `StopGradient` and an
-        out_strategy do."""
+        """Return the `source`, and whether partial sums are reduced on the way from it, as by `StopGradient` and an
+        out_strategy."""
         path: list[int] = []
         is_complete = False
         while isinstance(value, Node) and not self._decides(value):
@@ -648,20 +645,19 @@ class CostModel(FactorTables):
     # Costs
 
     def _alone(self, node: Node) -> None:
-        """Add the costs of an operator's choices by themselves: bytes sent inside of it, forward and backward, and
-        work."""
+        """Add the unary costs of an operator's choices: bytes sent inside it, forward and backward, and work."""
         self.subject = node
         variable = self.variables[self.of[node]]
         inside = self._own_bytes.key(node)
         types = operand_types(node)
         rule = cast(Rule, self.search.rules[node])
-        of_work = OF_WORK * points_of(rule) / max(1, math.prod(rule.sizes))  # concatenated operands are no matmul
+        of_work = WORK_PRICE * points_of(rule) / max(1, math.prod(rule.sizes))  # concatenated operands are no matmul
         times = self.touch * (BOTH_WAYS if self.search.trains else 1)
 
         def made() -> Table:
             found = np.array([choice.work * of_work for choice in variable.choices])
             if times:
-                found += times * np.array([touched(node, choice) for choice in variable.choices])
+                found += times * np.array([accessed_bytes(node, choice) for choice in variable.choices])
             if inside is not None:
                 found += np.array([self._own_bytes.cost(node, types, choice) for choice in variable.choices])
             return found
@@ -677,7 +673,9 @@ class CostModel(FactorTables):
         outputs, returned = variable.outputs[index], variable.returned[index]
         if isinstance(value, Parameter) and not isinstance(value.layout, Layout):
             count = self.turns.made(value)
-            self.factor((own,), ("held", outputs.tobytes(), type), lambda: self.held(outputs, type) * OF_MEMORY, count)
+            self.factor(
+                (own,), ("held", outputs.tobytes(), type), lambda: MEMORY_PRICE * self.slice_bytes(outputs, type), count
+            )
         graded = value in self.graded and type.dtype.has_gradient
         back = COLLECTIVE if isinstance(value, Parameter) else self.latency  # gradients of parameters are sent together
         most = SHARED if len(self.nodes) > SMALL else SHARED_IN_SMALL
@@ -699,8 +697,8 @@ class CostModel(FactorTables):
                 self.factor((own, reader.variable), ("writes", outputs.tobytes(), reader.needs.tobytes()),
                              lambda r=reader: np.where(outputs[:, None] == r.needs[None, :], 0.0, NEVER))  # fmt: skip
 
-    def held(self, outputs: Numbers, type: TensorType) -> Table:
-        """Return the bytes of a rank's slice of a tensor, for each of the layouts."""
+    def slice_bytes(self, outputs: Numbers, type: TensorType) -> Table:
+        """Return the bytes of a rank's slice of a tensor for each of the layouts."""
         layouts: Sequence[Layout] = self._places[len(type.shape)].layouts
         return np.array([type.nbytes / math.prod(layouts[int(n)].strategy) for n in outputs])
 
@@ -712,8 +710,8 @@ class CostModel(FactorTables):
     def _copied(
         self, own: int, at: Numbers, direction: str, type: TensorType, readers: Sequence[Use], latency: float
     ) -> None:
-        """Add a copy that all readers may read instead of the value; on the way back, a layout in which gradients
-        are added."""
+        """Add a copy that all readers may read instead of the value; in the backward direction, a layout in which
+        gradients are added."""
         wanted = [reader.needs if direction == "there" else reader.gradients for reader in readers]
         numbers = np.array(sorted({int(n) for need in wanted for n in need}))
         copy = self.add(Variable((numbers,), (numbers,)))
@@ -731,15 +729,17 @@ class CostModel(FactorTables):
             self.factor((own, copy, reader.variable), key, cheaper, reader.runs)
 
     def sent(self, direction: str, near: Numbers, far: Numbers, type: TensorType, latency: float) -> Table:
-        """Return [near, far]: bytes sent to bring the value from its own layouts to those of readers, or gradients
-        back from there."""
+        """Return [near, far]: bytes sent to redistribute the value from its own layouts to those of readers, or its
+        gradients back."""
         distances = self._places[len(type.shape)].distances()
         shares = distances[np.ix_(near, far)] if direction == "there" else distances[np.ix_(far, near)].T
         return np.minimum(shares * type.nbytes + latency * (shares > 0), NEVER)
 
     def factor(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table], times: int = 1) -> None:
-        """Add a factor of the costs of `subject`, which a step has `times` times; see `made`."""
-        self.factors.append(self.made(variables, (*key, times), lambda: made() * times if times != 1 else made()))
+        """Add a factor of the costs of `subject`, which counts `times` times per step; see `shared_factor`."""
+        self.factors.append(
+            self.shared_factor(variables, (*key, times), lambda: made() * times if times != 1 else made())
+        )
         self.about.append((key[0], self.subject))
 
 
@@ -747,9 +747,10 @@ def _completed(gradients: tuple[Layout, ...], complete: frozenset[int]) -> tuple
     return tuple(layout.without_partial() if i in complete else layout for i, layout in enumerate(gradients))
 
 
-def _further(model: CostModel, value: Value, number: int) -> int:
-    """Return the number of a parameter's layout with its first dimension sharded over the axes that hold replicas,
-    as many as divide it."""
+def _sharded_further(model: CostModel, value: Value, number: int) -> int:
+    """Return the number of a parameter's layout with its first dimension also sharded over the replicated axes, as many
+    as divide it.
+    """
     layout, type = model.layout(value, number), value.tensor_type
     mesh = common_mesh(model.mesh, layout.mesh) or layout.mesh
     dims, _ = on_mesh(layout, mesh)

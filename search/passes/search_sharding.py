@@ -1,6 +1,6 @@
-"""Joint choice of the layouts of all operators of a graph, if its header names a `search_mode` for it.
+"""Joint search for the layouts of all operators of a graph, if its header names a `search_mode`.
 
-If the header names no such mode, nothing changes, and `propagate_sharding` decides.
+Without that mode nothing changes, and `propagate_sharding` decides.
 
 Input:  nodes with `in_layouts` if the user gave strategies, and `search_mode : dynamic_programming` in the header.
 Output: all nodes and parameters with layouts; in the header the plan's cost and its proven bound.
@@ -22,7 +22,7 @@ class SearchSharding(Pass):
     def run(self, graph: Graph) -> bool:
         if not wants_search(graph):
             return False
-        from mspc.search.layouts.cheapest import decide_together  # imported late: most compiles do not search
+        from mspc.search.layouts.cheapest import assign_cheapest_layouts  # imported late: most compiles do not search
 
-        decide_together(graph)
+        assign_cheapest_layouts(graph)
         return True

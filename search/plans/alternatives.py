@@ -29,13 +29,13 @@ from mspc.search.plans.degrees import WeightValues
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH
 
 
-def layers_alike(graph: Graph) -> int:
-    """Return the number of layers that are decided together."""
+def folded_layer_count(graph: Graph) -> int:
+    """Return the number of layers that share one graph, and so one decision."""
     loops = [node.op for node in graph.nodes if node.phase == "forward" and runs_layers(node)]
     return sum(op.turns for op in loops if isinstance(op, For | Scan))
 
 
-def are_weighed(graph: Graph) -> bool:
+def has_only_layer_loops(graph: Graph) -> bool:
     """Return whether all nodes with regions are loops over layers, with one name per operator for all iterations."""
     for node in graph.nodes:
         if node.regions and not runs_layers(node):
@@ -48,7 +48,7 @@ def are_weighed(graph: Graph) -> bool:
 
 
 def refuse_regions(graph: Graph) -> None:
-    """Raise MspcError at the line of a node if it runs graphs that are no layers."""
+    """Raise MspcError at the line of a node whose regions are not layers."""
     for node in graph.nodes:
         if node.regions and not runs_layers(node):
             raise node.error(
@@ -59,13 +59,13 @@ def refuse_regions(graph: Graph) -> None:
 
 
 LARGE = 1 << 24
-"""Bytes at which the search's one bandwidth is read from a machine's rates."""
+"""Bytes at which a machine's bandwidth is read for the search, which uses one bandwidth."""
 MANY = 1e12
-"""Operations at which the rate of matmuls is read."""
+"""Operations at which a machine's rate of matmuls is read."""
 
 
 def terms_for(machine: Machine) -> Terms:
-    """Return the rates of a machine for a search, in bytes sent inside of a host."""
+    """Return the rates of a machine for a search, relative to a byte sent within a host."""
     bandwidth = machine.link.bandwidth.at(LARGE)
     network = machine.network if machine.ranks_per_host else None
     return Terms(
@@ -82,22 +82,22 @@ def terms_for(machine: Machine) -> Terms:
 # pair (Shoeybi et al., "Megatron-LM", 2019); the remaining ranks share the batch.
 
 
-MOST = 8
-"""Most ranks that share a matmul if nothing is known of hosts."""
+MAX_TENSOR_RANKS = 8
+"""Maximum number of ranks that share a matmul if the size of hosts is unknown."""
 
 
 def tensor_sizes(ranks: int, per_host: int) -> list[int]:
-    """Return the numbers of ranks that may share a matmul: powers of two that divide `ranks`, within a host."""
-    most = min(ranks, per_host or MOST)
+    """Return the possible numbers of ranks that share a matmul: powers of two that divide `ranks`, within a host."""
+    most = min(ranks, per_host or MAX_TENSOR_RANKS)
     return [size for size in (2, 4, 8, 16) if size <= most and ranks % size == 0]
 
 
 def shard_in_pairs(graph: Graph, ranks: int, tensor: int) -> None:
-    """Give the matmuls of a graph, traced but not compiled, the strategies of pairs; `tensor` ranks share each.
+    """Shard the matmuls of a traced graph in pairs, by columns and then by rows, each over `tensor` ranks.
 
     Raises:
-        MspcError: if no matmul follows another, a dimension cannot be sharded so often, or a weight would be sharded by
-        rows and by columns.
+        MspcError: if no matmul follows another, a dimension is not divisible, or a weight would be sharded both by rows
+        and by columns.
     """
     pairs = _Pairs(ranks // tensor, tensor)
     pairs.shard(graph, {})
@@ -106,8 +106,8 @@ def shard_in_pairs(graph: Graph, ranks: int, tensor: int) -> None:
 
 
 class _Pairs:
-    """Pairs of a graph. data, tensor: ranks that share rows and matmuls. count: number of pairs found. opened:
-    results of first matmuls, and values computed from them."""
+    """Sharding of pairs of matmuls. data, tensor: ranks that share the rows, and the columns or the contracted
+    dimension. count: number of pairs found. opened: results of first matmuls, and values computed from them."""
 
     def __init__(self, data: int, tensor: int) -> None:
         self.data, self.tensor = data, tensor
@@ -117,13 +117,13 @@ class _Pairs:
         self.count = 0
 
     def shard(self, graph: Graph, outside: Mapping[Value, Value]) -> None:
-        """Shard the matmuls of a graph, and of equal layers in it. outside: the values passed for parameters of
-        regions. Raise MspcError if that is not possible."""
+        """Shard the matmuls of a graph and of equal layers in it. outside: the arguments of region parameters. Raise
+        MspcError if that is not possible."""
         for node in graph.nodes:
             self.weights.add([node], outside)
             comes_open = any(outside.get(value, value) in self.opened for value in node.inputs)
             if runs_layers(node) or runs_micro_batches(node):
-                self.shard(node.regions[-1], {**outside, **_handed_in(node, outside)})
+                self.shard(node.regions[-1], {**outside, **_region_arguments(node, outside)})
             weight = self._weight(node, outside)
             if weight is None:
                 if comes_open:
@@ -137,7 +137,7 @@ class _Pairs:
                 self.opened.add(node)
 
     def _weight(self, node: Node, outside: Mapping[Value, Value]) -> Parameter | None:
-        """Return the trained weight of a matmul; None for other nodes, and for matmuls of activations."""
+        """Return the trained weight of a matmul; None for other nodes and for matmuls of activations."""
         if not isinstance(node.op, MatMul | BatchMatMul) or len(node.inputs) != 2:
             return None
         x, matrix = node.inputs
@@ -147,9 +147,9 @@ class _Pairs:
         return weight if self.weights.of(x, outside) is None else None
 
 
-def _handed_in(node: Node, outside: Mapping[Value, Value]) -> dict[Value, Value]:
-    """Return the values passed for the parameters of a layer, or of a micro-batch; for a stack of weights, the first
-    of them. outside: the same for the graph that contains the node."""
+def _region_arguments(node: Node, outside: Mapping[Value, Value]) -> dict[Value, Value]:
+    """Return the arguments of the parameters of a layer or a micro-batch; for a stack of weights, its first entry.
+    outside: the same for the enclosing graph."""
     op, body = node.op, node.regions[-1]
     assert isinstance(op, Loop)
     found: dict[Value, Value] = {}
@@ -162,7 +162,7 @@ def _handed_in(node: Node, outside: Mapping[Value, Value]) -> dict[Value, Value]
 
 
 def _shard(node: Node, data: int, tensor: int, by_rows: bool) -> None:
-    """Set the strategy of one matmul. Raise MspcError if a dimension is no multiple of its shards."""
+    """Set the strategy of one matmul. Raise MspcError if a dimension is not divisible by its number of shards."""
     op, (x, weight) = node.op, node.inputs
     assert isinstance(op, MatMul | BatchMatMul)
     shape = x.tensor_type.shape
@@ -183,23 +183,23 @@ def _shard(node: Node, data: int, tensor: int, by_rows: bool) -> None:
 
 MEGATRON = "Megatron-style"
 FOLDED = 16
-"""Most ranks for which equal layers are decided together. Programs with loops have more kinds of ranks, each of
-which is compiled by itself, so that for many ranks this takes longer than inlined layers."""
+"""Maximum number of ranks for which equal layers are decided together. Programs with loops have more kinds of ranks,
+each compiled by itself, so that for more ranks inlined layers compile faster."""
 AUTOMATIC, SEMI = {"mode": "auto_parallel"}, {"mode": "semi_auto_parallel"}
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way to shard a network. settings: changed settings of `Config`. free: without the strategies of the
-    script. tensor: ranks that share a matmul in pairs of matmuls, 0 for none. replicated: nothing is sharded. again:
-    cells are recomputed for gradients."""
+    """One way to shard a network. settings: changed settings of `Config`. free: ignore the strategies of the script.
+    tensor: ranks that share a matmul in pairs of matmuls, 0 for none. replicated: shard nothing. recompute: recompute
+    cells for gradients."""
 
     name: str
     settings: dict[str, Any]
     free: bool = False
     tensor: int = 0
     replicated: bool = False
-    again: bool = False
+    recompute: bool = False
 
 
 WAYS = (
@@ -214,9 +214,9 @@ REPLICATED = Alternative("replicated", SEMI, free=True, replicated=True)
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """Request for plans. ranks: their number. machine: times are estimated for it. device: target of the programs,
-    "" for the script's. free: ignore the strategies of the script. memory: bytes of a rank, 0 for any. mesh: used by
-    the search, as "8x4"; "" for any. seconds: for one search, 0 for no limit."""
+    """Request for plans. ranks: number of ranks. machine: for time estimates. device: target of the programs, "" for
+    the script's. free: ignore the strategies of the script. memory: bytes per rank, 0 for no limit. mesh: of the
+    search, such as "8x4"; "" for any. seconds: time limit of one search, 0 for none."""
 
     ranks: int
     machine: Machine
@@ -227,7 +227,7 @@ class PlanRequest:
     seconds: float = 0
 
     def config(self, captured: CapturedCall) -> Config:
-        """Return the configuration of a launch, common to all ways. Raise MspcError if it has several stages."""
+        """Return the configuration of a launch that all ways share. Raise MspcError if it has several stages."""
         own = config_of(captured, self.ranks)
         if own.pipeline_stages > 1:
             raise MspcError(
@@ -243,8 +243,8 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class PlannedNetwork:
-    """Source of plans: a launch, its configuration for all ways, and its graph, which is traced once. free: all ways
-    ignore the strategies of the script."""
+    """Source of plans: a launch, the configuration of all ways, and its graph, traced once. free: all ways ignore the
+    strategies of the script."""
 
     captured: CapturedCall
     config: Config
@@ -255,25 +255,25 @@ class PlannedNetwork:
     def read(
         cls, captured: CapturedCall, config: Config, free: bool = False, limited: bool = False
     ) -> PlannedNetwork:
-        """Trace a launch; `config` is common to all ways. limited: memory counts, so that layers are decided one by
-        one. Raise MspcError if it cannot be traced."""
+        """Trace a launch. config: shared by all ways. limited: memory is limited, so that layers are decided
+        separately. Raise MspcError if it cannot be traced."""
         settings, arguments = replace(config, **WAYS[0].settings), describe_call(captured.args, [])
-        # Optimizer parallelism gathers weights of layers that are one graph in a way that their plan does not describe.
+        # Plans do not describe how optimizer parallelism gathers the weights of folded layers.
         one_by_one = limited or config.ranks > FOLDED or config.parallel_optimizer
         call = trace_call(captured.target, arguments, settings, captured.global_types, unrolled=one_by_one)
-        if not are_weighed(call.traced.graph):
+        if not has_only_layer_loops(call.traced.graph):
             call = trace_call(captured.target, arguments, settings, captured.global_types, unrolled=True)
         refuse_regions(call.traced.graph)
         return cls(captured, config, call, free)
 
     @classmethod
     def read_folded(cls, captured: CapturedCall, config: Config, free: bool) -> PlannedNetwork | None:
-        """Return the network with equal layers as one graph, even if their plans differ; None if there are none.
-        Raise MspcError if it cannot be traced."""
+        """Trace a launch with equal layers folded into one graph, even if their plans differ; None if no layers are
+        equal. Raise MspcError if it cannot be traced."""
         settings, arguments = replace(config, **WAYS[0].settings), describe_call(captured.args, [])
         call = trace_call(captured.target, arguments, settings, captured.global_types)
         graph = call.traced.graph
-        if not any(node.regions for node in graph.nodes) or not are_weighed(graph):
+        if not any(node.regions for node in graph.nodes) or not has_only_layer_loops(graph):
             return None
         return cls(captured, config, call, free)
 
@@ -281,13 +281,13 @@ class PlannedNetwork:
         self, way: Alternative, config: Config | None = None, on_stage: OnStage | None = None,
         decide: Decide | None = None,
     ) -> Compiled:  # fmt: skip
-        """Return the program of a way. config: replaces the network's. decide: see `compile_traced`. Raise MspcError
+        """Return the program of a way. config: overrides the network's. decide: see `compile_traced`. Raise MspcError
         if it does not compile."""
         config = replace(config or self.config, **way.settings)
         is_free = self.free or way.free
         call = self.call.again(replace(config, strategies_from="") if is_free else config)
         graph = call.traced.graph
-        if way.again:
+        if way.recompute:
             graph.attrs[RECOMPUTE_CELLS] = True
         if is_free:
             for each in graph.graphs():
@@ -301,7 +301,7 @@ class PlannedNetwork:
 
 
 def all_ways(captured: CapturedCall, asked: PlanRequest) -> Iterator[Alternative]:
-    """Yield all ways of a launch, the search first."""
+    """Yield all ways to shard a launch, the search first."""
     yield from WAYS
     for size in tensor_sizes(asked.ranks, asked.machine.ranks_per_host):
         settings = {**AUTOMATIC, "search_mode": ""}
@@ -311,8 +311,8 @@ def all_ways(captured: CapturedCall, asked: PlanRequest) -> Iterator[Alternative
 
 
 def _replicate(graph: Graph) -> None:
-    """Give the operators of a graph, traced but not compiled, strategies that shard nothing. For small networks this
-    is the quickest way, since nothing is sent."""
+    """Set strategies that shard nothing on a traced graph. Small networks run fastest this way, because nothing is
+    sent."""
     for node in (*graph.nodes, *layer_nodes(graph)):
         rule = rule_of(node)
         if rule is not None:

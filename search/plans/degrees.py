@@ -1,10 +1,10 @@
-"""Degrees of parallelism of a plan: how many ranks share the batch, each layer, the sequence and the experts.
+"""Degrees of parallelism of a plan: data, tensor, context (sequence) and expert parallelism.
 
-The plan itself is the layout of every operator; a degree is the value with which most floating-point operations are
-done. The dimensions of a matmul that do not belong to its weight are rows. Shards of rows share the batch, and the
-sequence (context parallel) as far as attention shards queries, or heads in place of parts of the sequence. Shards of
-the weight's own dimensions are tensor parallel. If a weight has three dimensions, the entries of the first are experts,
-and its shards are expert parallel; these also read different rows.
+A plan is the layout of every operator; a degree is the value with which most floating-point operations are done. The
+dimensions of a matmul that do not belong to its weight are rows. Shards of rows are data parallel, and context parallel
+as far as attention shards queries, or heads in place of the sequence. Shards of the weight's own dimensions are tensor
+parallel. In a weight of three dimensions, the first dimension indexes experts; its shards are expert parallel, and
+these also read different rows.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class WeightValues:
-    """Values that are computed from parameters of the network and constants alone.
+    """Values that are computed only from parameters of the network and constants.
 
-    A value that depends on an input of the network is an activation. All operators are treated equally, so that none
+    Any value that depends on an input of the network is an activation. No operator is treated specially, so that none
     can hide a weight.
     """
 
@@ -40,7 +40,7 @@ class WeightValues:
         self._known: dict[Value, Parameter] = {}
 
     def add(self, nodes: Iterable[Node], outside: Mapping[Value, Value]) -> None:
-        """Add nodes, which come after all their operands. outside: the values passed for parameters of regions."""
+        """Add nodes in topological order. outside: the arguments of region parameters."""
         for node in nodes:
             read = [value for value in node.inputs if not isinstance(value, Constant) and not _reads_nothing(value)]
             found = [self.of(value, outside) for value in read]
@@ -49,8 +49,7 @@ class WeightValues:
                 self._known[node] = max(known, key=lambda weight: weight.type.nbytes)
 
     def of(self, value: Value, outside: Mapping[Value, Value]) -> Parameter | None:
-        """Return the parameter that a value is, or from which it is computed: the largest of several. Return None
-        for an activation."""
+        """Return the parameter that a value is or is computed from, the largest of several; None for an activation."""
         while value in outside:
             value = outside[value]
         if isinstance(value, Parameter):
@@ -66,12 +65,12 @@ def _reads_nothing(value: Value) -> bool:
 
 
 STATES, GRADIENTS, WEIGHTS = 1, 2, 3
-"""Levels: states are sharded further than operators need the weights; the gradients too; weights are gathered for
-each use."""
+"""Levels of ZeRO: optimizer states are sharded further than operators need the weights; gradients are, too; weights are
+gathered for each use."""
 
 
 def zero_level(graph: Graph, weights: WeightValues, outside: Mapping[Value, Value]) -> int:
-    """Return the level that most bytes of the trained parameters have, 0 if they are stored as operators need them."""
+    """Return the ZeRO level of most bytes of the trained parameters; 0 if they are stored as operators need them."""
     uses = _uses(graph, weights, outside)
     updates: dict[Parameter, Node] = {}
     for number, parameters in updated_parameters(graph).items():
@@ -103,7 +102,7 @@ def _from(levels: Counter[int], level: int) -> int:
 def _uses(
     graph: Graph, weights: WeightValues, outside: Mapping[Value, Value]
 ) -> dict[Parameter, dict[tuple[str, Value], int]]:
-    """Return, for each weight, the (phase, value) pairs by which operators on activations read it, and their counts."""
+    """Return, for each weight, the (phase, value) pairs by which operators on activations read it, with counts."""
     found: dict[Parameter, dict[tuple[str, Value], int]] = {}
     for node, times in nodes_with_times(graph):
         if node.phase == "update" or node.regions or weights.of(node, outside) is not None:
@@ -116,7 +115,7 @@ def _uses(
 
 
 def _gathers(value: Value, outside: Mapping[Value, Value]) -> Iterator[Node]:
-    """Yield the operators that gather slices of a weight for a value that is computed from it."""
+    """Yield the gathers of a weight's slices for a value computed from it."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -137,7 +136,7 @@ def _level(parameter: Parameter, update: Node, used: int) -> int:
 
 
 def _gradients(parameter: Parameter, update: Node) -> Iterator[Value]:
-    """Yield the complete gradients from which an update is computed, before and after each change of layout."""
+    """Yield the complete gradients from which an update is computed, before and after each redistribution."""
     seen: set[Value] = set()
     waiting = list(update.inputs)
     while waiting:
@@ -154,13 +153,13 @@ def _gradients(parameter: Parameter, update: Node) -> Iterator[Value]:
 
 
 def _changes_layout(node: Node) -> bool:
-    """Return whether a node only moves slices of a tensor between ranks, or adds partial sums up."""
+    """Return whether a node only redistributes a tensor or reduces partial sums."""
     source = node.inputs[0] if len(node.inputs) == 1 else None
     return source is not None and source.type == node.type and source.layout not in (None, node.layout)
 
 
 def _parts(value: Value) -> int:
-    """Return the number of slices into which a tensor is sharded."""
+    """Return the number of slices of a sharded tensor."""
     return math.prod(element_layouts(value.layout)[0].strategy)
 
 
@@ -172,14 +171,13 @@ _EXPERTS = 3
 
 @dataclass(frozen=True)
 class Degrees:
-    """Numbers of ranks that share the batch (`data`), each layer (`tensor`), the sequence (`context`) and the
-    experts; 1 if it is not shared. ring, heads: of those that share the sequence, how many exchange parts of it in a
-    ring, and among how many each has all of it for some heads (Ulysses) while attention is computed; keys are
-    gathered if it is neither. The product of data, tensor, context and `replicas`, the ranks that compute the same,
-    is the number of ranks; experts are shared by some of those that share the batch. zero: the level of ZeRO, see
-    `zero_level`. operations: of matmuls in a step of the network, on all ranks, without pairs that a causal mask or
-    a window hides from attention. dtype: of most of them. samples, unit: size of a step's input: "tokens" of the
-    first input of integers, or "rows" of the first input. rounds: GPUs may round matmuls of Float32."""
+    """Numbers of ranks that share the batch (`data`), each layer (`tensor`), the sequence (`context`) and the experts;
+    1 if not shared. ring, heads: how the ranks that share the sequence compute attention: by exchanging keys in a ring,
+    or each for some heads (Ulysses); otherwise keys are gathered. data * tensor * context * `replicas` is the number of
+    ranks, where replicas compute the same; experts are shared by some of the data-parallel ranks. zero: see
+    `zero_level`. operations: of all matmuls of a step on all ranks, without pairs that attention skips by a causal mask
+    or a window. dtype: of most operations. samples, unit: size of a step's input: "tokens" of the first input of
+    integers, or "rows" of the first input. rounds: GPUs may round matmuls of Float32 to TF32."""
 
     data: int = 1
     tensor: int = 1
@@ -196,8 +194,8 @@ class Degrees:
     replicas: int = 1
 
 
-class _Product(NamedTuple):
-    """Sharding of a matmul of a weight. rows: shards of the rows, also by experts. expert: 0 without experts."""
+class _MatmulSharding(NamedTuple):
+    """Sharding of a matmul with a weight. rows: shards of the rows, also by experts. expert: 0 without experts."""
 
     rows: int
     tensor: int
@@ -206,7 +204,7 @@ class _Product(NamedTuple):
 
 
 class _Attention(NamedTuple):
-    """Sharding of attention: the batch, the queries, and keys in a ring."""
+    """Sharding of attention: the batch, the queries, and the keys in a ring."""
 
     data: int
     context: int
@@ -216,37 +214,39 @@ class _Attention(NamedTuple):
 def degrees_of(compiled: Compiled) -> Degrees:
     """Return the degrees of a compiled network, for the ranks of one stage.
 
-    The degrees of one matmul belong together, so they are counted together: the most frequent value of each by itself
-    would multiply to another number of ranks.
+    All degrees of one matmul are counted together. The most frequent value of each degree by itself would multiply to
+    another number of ranks.
     """
     graph = compiled.graph
     outside, weights = _outside(graph), WeightValues()
     for each in graph.graphs():
         weights.add(each.nodes, outside)
-    work_by: dict[type, Counter[Any]] = {_Product: Counter(), _Attention: Counter(), str: Counter()}
+    work_by: dict[type, Counter[Any]] = {_MatmulSharding: Counter(), _Attention: Counter(), str: Counter()}
     for node, times in nodes_with_times(graph):
         work = int(work_of(node) * times.count) if isinstance(node.op, Op) and node.inputs else 0
         if work:
-            for shared in (operand_types(node)[0].dtype.name, _shared(node, weights, outside)):
+            for shared in (operand_types(node)[0].dtype.name, _sharding(node, weights, outside)):
                 if shared is not None:
                     work_by[type(shared)][shared] += work
-    products, dtypes = work_by[_Product], work_by[str]
-    rows, tensor, ranks = _most((each[:3], work) for each, work in products.items()) or _of_results(graph)
-    expert = _most((each.expert, work) for each, work in products.items() if each.expert) or 1
-    fitting = [(each, work) for each, work in work_by[_Attention].items() if rows % (each.data * each.context) == 0]
-    text = _most(fitting) or _Attention(rows, 1)
+    products, dtypes = work_by[_MatmulSharding], work_by[str]
+    rows, tensor, ranks = _heaviest((each[:3], work) for each, work in products.items()) or _of_results(graph)
+    expert = _heaviest((each.expert, work) for each, work in products.items() if each.expert) or 1
+    fitting = [
+        (each, work) for each, work in work_by[_Attention].items() if rows % (each.data * each.context) == 0
+    ]
+    text = _heaviest(fitting) or _Attention(rows, 1)
     heads = rows // (text.data * text.context)
     samples, unit = _samples(graph)
     operations = operations_of(graph, seen=True).model
     return Degrees(
         text.data, tensor, text.context * heads, expert, zero_level(graph, weights, outside),
-        operations, _most(dtypes.items()) or "Float32", samples, unit,
+        operations, _heaviest(dtypes.items()) or "Float32", samples, unit,
         text.ring, heads, bool(graph.attrs.get(ROUNDS)), max(1, ranks // (rows * tensor)),
     )  # fmt: skip
 
 
-def _most(votes: Iterable[tuple[Any, int]]) -> Any:
-    """Return the vote with the most work, the larger one of several; None without votes."""
+def _heaviest(votes: Iterable[tuple[Any, int]]) -> Any:
+    """Return the vote with the most work, the larger one of equal ones; None without votes."""
     total: Counter[Any] = Counter()
     for vote, work in votes:
         total[vote] += work
@@ -260,11 +260,11 @@ def _of_results(graph: Graph) -> tuple[int, int, int]:
         for layout, type in zip(element_layouts(node.layout), element_types(node.type), strict=True):
             if node.phase == "forward" and layout is not None and type.shape:
                 votes.append(((layout.strategy[0], math.prod(layout.strategy[1:]), layout.ranks), type.nbytes))
-    return _most(votes) or (1, 1, 1)
+    return _heaviest(votes) or (1, 1, 1)
 
 
-def _shared(node: Node, weights: WeightValues, outside: Mapping[Value, Value]) -> _Product | _Attention | None:
-    """Return the sharding of a matmul or attention; None for other operators. outside: see `_outside`."""
+def _sharding(node: Node, weights: WeightValues, outside: Mapping[Value, Value]) -> _MatmulSharding | _Attention | None:
+    """Return the sharding of a matmul or of attention; None for other operators. outside: see `_outside`."""
     strategies = [element_layouts(value.layout)[0].strategy for value in node.inputs[:2] if value.layout]
     if isinstance(node.op, AttentionOp) and strategies:
         return _of_attention(node.op, strategies)
@@ -286,7 +286,7 @@ def _shared(node: Node, weights: WeightValues, outside: Mapping[Value, Value]) -
         if not own_factors.intersection(dim)
     )  # fmt: skip
     ranks = element_layouts(node.inputs[weight].layout)[0].ranks
-    return _Product(rows, math.prod(own) // experts, ranks, experts if len(own) == _EXPERTS else 0)
+    return _MatmulSharding(rows, math.prod(own) // experts, ranks, experts if len(own) == _EXPERTS else 0)
 
 
 def _of_attention(op: AttentionOp, strategies: Sequence[tuple[int, ...]]) -> _Attention:
@@ -295,7 +295,7 @@ def _of_attention(op: AttentionOp, strategies: Sequence[tuple[int, ...]]) -> _At
 
 
 def _outside(graph: Graph) -> dict[Value, Value]:
-    """Return, for each parameter of every region, the value passed by the first node that runs the region."""
+    """Return, for every parameter of a region, the argument that the first node running the region passes."""
     found: dict[Value, Value] = {}
     for each in graph.graphs():
         for node in each.nodes:

@@ -1,5 +1,4 @@
-"""Explanation why an operator is sharded as it is: the least cost of every other choice, and the tensors that cause
-it."""
+"""Explanation of an operator's sharding: the least cost of every other choice, and the tensors that cause it."""
 
 from __future__ import annotations
 
@@ -28,21 +27,21 @@ from mspc.search.solver.elimination import LARGEST, Assignment, Elimination, Fac
 from mspc.sharding.rules import Rule
 
 NAMED = 8
-"""Names that a message lists."""
-LEFT_OUT = "..."
-"""Placeholder of cells in an operator's name."""
+"""Maximum number of names in a message."""
+ELLIPSIS = "..."
+"""Placeholder for omitted cells in an operator's name."""
 PLACES = 3
-"""Tensors reported as those that another way makes more expensive."""
+"""Number of tensors that are reported as the causes of a higher cost."""
 WORDS = {"alone": "in", "there": "to the readers of", "back": "the gradient of"}
 """Words for each kind of cost, before the name of a value."""
-LITTLE = 1e-9
-"""Seconds below which two plans cost the same."""
+EQUAL_SECONDS = 1e-9
+"""Seconds below which plans cost the same."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Additional cost of one tensor or operator in one of two plans, with its kind in words. name: in plans, or a
-    parameter's."""
+    """Additional cost of one tensor or operator in one plan compared with another. what: the kind of cost in words.
+    name: in plans, or of a parameter."""
 
     seconds: float
     what: str
@@ -51,10 +50,10 @@ class Spent:
 
 @dataclass(frozen=True)
 class ExplainedAlternative:
-    """One way to shard an operator. layouts: of its operands. seconds: additional time of the cheapest plan with it
-    over the cheapest of all, by bytes, collectives and memory traffic; infinite if there is none. where: the tensors
-    and operators on which it is spent, the most first. memory: predicted bytes at the peak of that plan on a rank; 0
-    if there is no limit. taken: the search took it."""
+    """One way to shard an operator. layouts: of its operands. seconds: additional time of the cheapest plan with this
+    choice over the cheapest of all; infinite if there is none. where: the tensors and operators with the largest
+    additional costs. memory: predicted bytes at that plan's peak on a rank; 0 without a limit. taken: the choice of the
+    search."""
 
     layouts: tuple[str, ...]
     seconds: float
@@ -65,10 +64,10 @@ class ExplainedAlternative:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Explanation of one operator. name: its name in plans. origin: the source of the decision. line: "file:line:
-    source". cannot: dimensions that cannot be sharded, and why. memory: measures other than its layouts that could
-    lower memory, and their costs. others: later operators that match the given name, too. missing_rates:
-    computations of the network at rates of another element type."""
+    """Explanation of one operator. name: in plans. origin: source of the decision. line: "file:line: source". cannot:
+    dimensions that cannot be sharded, and why. memory: measures besides layouts that could lower memory, with their
+    costs. others: later operators that also match the given name. missing_rates: computations estimated at rates of
+    another element type."""
 
     name: str
     operator: str
@@ -95,8 +94,7 @@ def explain(captured: CapturedCall, asked: PlanRequest, name: str) -> Explanatio
     """Explain why the search shards an operator as it does.
 
     Args:
-        name: the operator's name in plans, or the end of it, or its name in the script. The first of several is
-        explained.
+        name: the operator's name in plans, a suffix of it, or its name in the script. The first match is explained.
 
     Raises:
         MspcError: if no operator has that name, or nothing can be decided on it.
@@ -127,13 +125,13 @@ def explain(captured: CapturedCall, asked: PlanRequest, name: str) -> Explanatio
 
 
 def _named(places: Mapping[Node, str], name: str) -> list[Node]:
-    """Return the operators that match a name, in the order of the graph: it is their name in plans, or the end of
-    it, with "..." in place of left-out cells; or it is their name in the script. Raise MspcError if none matches."""
+    """Return the operators that match a name, in graph order. The name is a suffix of the name in plans, with "..." in
+    place of omitted cells, or the name in the script. Raise MspcError if none matches."""
     known = list(places.values())
     exact = [node for node, place in places.items() if name in (place, *each_of_cells(place))]
     if exact:
         return exact
-    pattern = re.compile(rf"(.*/)?{'.*'.join(map(re.escape, name.lstrip('/').split(LEFT_OUT)))}")
+    pattern = re.compile(rf"(.*/)?{'.*'.join(map(re.escape, name.lstrip('/').split(ELLIPSIS)))}")
     named = [node for node, place in places.items() if any(map(pattern.fullmatch, (place, *each_of_cells(place))))]
     found = named if name.strip("./") else []
     found = found or [node for node in places if name and name in (node.instance, node.label)]
@@ -146,7 +144,7 @@ def _named(places: Mapping[Node, str], name: str) -> list[Node]:
 
 
 class _NodeSearch:
-    """Search for a graph, to explain one of its nodes."""
+    """Search on a graph that explains one of its nodes."""
 
     def __init__(self, graph: Graph, place: str, places: Mapping[Node, str], asked: PlanRequest) -> None:
         self.places, self.asked = places, asked
@@ -169,7 +167,7 @@ class _NodeSearch:
         model, node = self.model, self.node
         variable = model.of[node]
         sizes = [v.size for v in model.variables]
-        found = Elimination(sizes, model.factors, LARGEST).given_each(variable)
+        found = Elimination(sizes, model.factors, LARGEST).min_marginals(variable)
         best = min(range(len(found)), key=lambda i: (found[i].cost, i))
         choices = model.variables[variable].choices
         bandwidth = self.asked.machine.link.bandwidth.at(LARGE)
@@ -179,7 +177,7 @@ class _NodeSearch:
             taken = i == best if self.given is None else choices[i].inputs == self.given
             more = found[i].cost - found[best].cost
             seconds = float("inf") if more >= NEVER / 2 else more / bandwidth
-            where = self._where(found[best], found[i], bandwidth) if LITTLE < seconds < float("inf") else ()
+            where = self._where(found[best], found[i], bandwidth) if EQUAL_SECONDS < seconds < float("inf") else ()
             held = 0.0 if self.memory is None else self.memory.peak(found[i].values)
             alternatives.setdefault(layouts, ExplainedAlternative(layouts, seconds, where, int(held), taken))
         line = next((f"{f.file}:{f.line}: {f.text.strip()}" for f in node.frames if not f.file.startswith("mspc/")), "")
@@ -190,8 +188,8 @@ class _NodeSearch:
         )  # fmt: skip
 
     def _savings(self, best: Assignment, bandwidth: float) -> Iterator[str]:
-        """If memory counts, yield the bytes saved in the cheapest plan, and the cost, by recomputing the operator's
-        cell and by sharding its parameters further."""
+        """If memory is limited, yield the bytes that the cheapest plan saves, and the cost, by recomputing the
+        operator's cell and by sharding its parameters further."""
         model, memory = self.model, self.memory
         if memory is None:
             return
@@ -215,12 +213,12 @@ class _NodeSearch:
             touched = [f for f in model.factors if variable in f.variables]
             now, then = (_cost_of(touched, plan) for plan in (best.values, values))
             more = then - now
-            saved = max(memory.held(best.values)) - max(memory.held(values))
+            saved = max(memory.live_bytes(best.values)) - max(memory.live_bytes(values))
             if saved > 0 and more < NEVER / 2:
                 yield f"{what} would save {saved:.0f} bytes and take {max(0.0, more) / bandwidth * 1e6:.1f} us more"
 
     def _where(self, best: Assignment, other: Assignment, bandwidth: float) -> tuple[Spent, ...]:
-        """Return the costs that differ most in another plan, higher or lower."""
+        """Return the costs that differ most between two plans."""
         more: Counter[tuple[str, Value]] = Counter()
         for factor, about in zip(self.model.factors, self.model.about, strict=True):
             ours, theirs = (float(factor.table[tuple(a.values[v] for v in factor.variables)]) for a in (best, other))
@@ -233,7 +231,7 @@ class _NodeSearch:
         return self.places.get(value, value.label) if isinstance(value, Node) else str(getattr(value, "name", value))
 
     def _cannot(self) -> Sequence[str]:
-        """Return the dimensions that are not sharded, and why."""
+        """Return the dimensions that are not sharded, with the reasons."""
         rule = self.search.rules[self.node]
         assert rule is not None
         found: list[str] = []
@@ -251,7 +249,7 @@ class _NodeSearch:
 
 
 def _may_be_sharded(rule: Rule, other: Rule, factor: int) -> bool:
-    """Return whether another rule of the same operands shards the dimension that contains a factor of this one."""
+    """Return whether another rule on the same operands shards the dimension that a factor of this rule belongs to."""
     return any(
         factor in dim and any(f not in other.frozen for f in in_other)
         for dims, in_others in zip(rule.inputs, other.inputs, strict=True)

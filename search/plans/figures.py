@@ -1,4 +1,4 @@
-"""Costs of a compiled plan on the rank that takes the longest, with remarks and the plan's file."""
+"""Costs of a compiled plan on its slowest rank, with remarks and the plan file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mspc.passes.per_rank.slice_to_rank import Shared, add_on_rank
 from mspc.plans.files.plan_file import PlanFile
 from mspc.runtime.memory_plan import peak_of, plan_memory
 from mspc.runtime.workspaces import workspace_bytes
-from mspc.search.plans.alternatives import Alternative, PlanRequest, layers_alike
+from mspc.search.plans.alternatives import Alternative, PlanRequest, folded_layer_count
 from mspc.search.plans.degrees import degrees_of
 from mspc.search.plans.limited import PlanMemory
 from mspc.search.plans.row import PlanResult
@@ -34,8 +34,8 @@ from mspc.search.plans.row import PlanResult
 
 @dataclass(frozen=True)
 class RankLoads:
-    """Loads of ranks. most: bytes that the rank `rank` sends in a step, the first of those that send the most. mean:
-    over all ranks. slowest: the first rank with the longest total time of operators and collectives, one by one."""
+    """Loads of ranks. most: maximum bytes that a rank sends in a step. rank: the first rank that sends them. mean:
+    bytes over all ranks. slowest: the first rank with the longest total time of operators and collectives."""
 
     most: float
     rank: int
@@ -51,7 +51,7 @@ def rank_loads(compiled: Compiled, machine: Machine) -> RankLoads:
     ranks = range(min(LOOKED_AT, compiled.config.all_ranks))
     parts = _Parts(compiled.rank_graphs.places, machine.under(compiled.graph.attrs))
     own = {rank: parts.on(rank) for rank in neighbours(len(ranks))}
-    if len(set(own.values())) == 1:  # no neighbour along any axis differs
+    if len(set(own.values())) == 1:  # no neighbour along any mesh axis differs
         own = dict.fromkeys(ranks, own[0])
     own |= {rank: parts.on(rank) for rank in ranks if rank not in own}
     slowest = max(ranks, key=lambda rank: (own[rank][1], -rank))
@@ -62,9 +62,9 @@ def rank_loads(compiled: Compiled, machine: Machine) -> RankLoads:
     return RankLoads(most, sent_by.index(most), sum(sent_by) / len(sent_by), slowest)
 
 
-def most_sent(compiled: Compiled, stages: Iterable[int], machine: Machine) -> float:
-    """Return the bytes sent in a step by the rank of some stages that sends the most. If neighbouring ranks send the
-    same, only the first one of each stage is computed. Raise MspcError as `rank_loads` does."""
+def max_bytes_sent(compiled: Compiled, stages: Iterable[int], machine: Machine) -> float:
+    """Return the bytes sent in a step by the rank of some stages that sends the most. If neighbouring ranks send
+    equally many, only the first rank of each stage is computed. Raise MspcError like `rank_loads`."""
     count = compiled.config.ranks
     parts = _Parts(compiled.rank_graphs.places, machine.under(compiled.graph.attrs))
     alike = len({parts.on(rank)[0] for rank in neighbours(count)}) == 1
@@ -87,7 +87,7 @@ class _Parts:
                 self.nodes.setdefault(number, []).append((node, places.times.get(node, 1)))
 
     def on(self, rank: int) -> tuple[float, float]:
-        """Return (bytes that a rank sends for them, seconds that they take one by one) in a step."""
+        """Return (bytes sent, total seconds) of a rank's parts in a step."""
         nbytes = time = 0.0
         shared: Shared = {}
         for number, nodes in self.nodes.items():
@@ -108,13 +108,13 @@ class _Parts:
         return sum(map(sent_bytes, run)), sum(seconds(each, self.machine) for each in run)
 
     def _operand(self, node: Node, index: int) -> Value:
-        """Return the placeholder of an operand on any rank, one for all its readers."""
+        """Return the placeholder of an operand, which all its readers share."""
         return self.operands.setdefault(node.inputs[index], Value(operand_type(node, index)))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of a way. file: its plan's. configured: whether the script shards operators itself."""
+    """Outcome of a way. file: of its plan. configured: the script shards operators itself."""
 
     plan: PlanResult
     file: PlanFile
@@ -122,7 +122,8 @@ class Outcome:
 
     @classmethod
     def of(cls, plan: PlanResult, compiled: Compiled, captured: CapturedCall, asked: PlanRequest) -> Outcome:
-        """Return the outcome of a plan and its program. The file includes the device if it is not the script's own."""
+        """Return the outcome of a plan and its program. The file includes the device if it differs from the
+        script's."""
         ranks = compiled.config.ranks
         device = asked.device if asked.device != config_of(captured, ranks).device else ""
         return cls(plan, replace(compiled.strategies.plan(ranks), device=device), is_configured(compiled))
@@ -133,51 +134,51 @@ def is_configured(compiled: Compiled) -> bool:
     return any(node.attrs.get("strategy_from") in GIVEN for each in compiled.graph.graphs() for node in each.nodes)
 
 
-def with_facts_of(compiled: Compiled, plan: PlanResult, asked: PlanRequest, way: Alternative) -> PlanResult:
+def with_program_facts(compiled: Compiled, plan: PlanResult, asked: PlanRequest, way: Alternative) -> PlanResult:
     """Return the plan with the facts that follow from a way's program."""
     keeps = is_configured(compiled) and not (asked.free or way.free)
     reason = why_not_sharded(compiled.graph) if compiled.config.parallel_optimizer else ""
-    return replace(plan, keeps_strategies=keeps, reason=reason, alike=layers_alike(compiled.graph))
+    return replace(plan, keeps_strategies=keeps, reason=reason, alike=folded_layer_count(compiled.graph))
 
 
-def as_run(compiled: Compiled, rank: int) -> Graph:
-    """Return a rank's graph as the first step runs it, with the numbers that the script's Parameters hold."""
+def executed_graph(compiled: Compiled, rank: int) -> Graph:
+    """Return a rank's graph as the first step executes it, with the values of the script's Parameters."""
     parameters = compiled.traced.parameters
     return run_graph(compiled.rank_graph(rank), lambda scalar: float(parameters[scalar.name].array))[0]
 
 
 def memory_of(graph: Graph, captured: CapturedCall, device: str) -> int:
-    """Return the bytes at the peak of a rank's step, including those that kernels take besides the memory plan."""
+    """Return the bytes at the peak of a rank's step, including kernel workspaces outside the memory plan."""
     return peak_of(graph) + workspace(graph, captured, device)
 
 
 def plan_memory_of(compiled: Compiled, rank: int, captured: CapturedCall, asked: PlanRequest) -> PlanMemory:
     """Return the memory of a program on a rank."""
-    graph = as_run(compiled, rank)
+    graph = executed_graph(compiled, rank)
     workspace_bytes = workspace(graph, captured, compiled.config.device)
     step = StreamTimeline(graph, asked.machine).total
     return PlanMemory(peak_of(graph) + workspace_bytes, workspace_bytes, step, graph)
 
 
 def on_host_of(graph: Graph) -> int:
-    """Return the bytes of a rank's step in the memory of its host."""
+    """Return the bytes of host memory of a rank's step."""
     return plan_memory(graph).on_host if asks_for_host(graph) else 0
 
 
 def workspace(graph: Graph, captured: CapturedCall, device: str) -> int:
-    """Return the bytes of a GPU that kernels take besides the memory plan; 0 on the CPU."""
+    """Return the bytes of kernel workspaces outside the memory plan; 0 on the CPU."""
     return workspace_bytes(graph) if device == "GPU" else 0
 
 
 def over_limit(memory: int, limit: int) -> str:
-    """Return the message for a plan that takes more memory than the limit."""
+    """Return the message for a plan that exceeds the memory limit."""
     return f"it needs {shown_bytes(memory)} of memory on a rank, and the limit is {shown_bytes(limit)}"
 
 
 def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRequest, limit: int = 0) -> PlanResult:
-    """Return the costs of a compiled launch. Raise MspcError if it takes more memory than a limit other than 0."""
+    """Return the costs of a compiled launch. Raise MspcError if it exceeds a memory limit other than 0."""
     loads = rank_loads(compiled, asked.machine)
-    graph = as_run(compiled, loads.slowest)
+    graph = executed_graph(compiled, loads.slowest)
     memory = memory_of(graph, captured, compiled.config.device)
     if 0 < limit < memory:
         raise MspcError(over_limit(memory, limit))
@@ -222,5 +223,5 @@ def figures_of(
 
 
 def count_of(names: Iterable[str]) -> int:
-    """Return how many parameters have these names, of which one may represent those of equal layers."""
+    """Return the number of parameters with these names; one name may represent the parameters of equal layers."""
     return sum(1 for name in names for _ in each_of_cells(name))

@@ -1,8 +1,9 @@
-"""Search for the quickest plan within a limit of memory, by compiling plans until one fits.
+"""Search for the fastest plan within a memory limit, by compiling plans until one fits.
 
-In small networks it is the fastest of a front of compiled plans. They do not depend on the limit: a smaller limit never
-gives a faster plan. In larger networks the solver searches for a plan within the limit. Its estimate of memory is not
-exact: if the program takes more, it runs again with a limit that is smaller by the difference.
+For small networks it is the fastest plan of a Pareto front of compiled plans. The front does not depend on the limit,
+so that a smaller limit never gives a faster plan. For larger networks the solver searches for a plan within the limit.
+Its memory estimate is not exact: if the program takes more, the search is repeated with a limit lowered by the
+difference.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from mspc.passes.lib.plan_header import LEAST, MILLION
 from mspc.passes.lib.recomputation import mark_offloaded, mark_states, states_of
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.runtime.memory_plan import plan_memory
-from mspc.search.layouts.candidates import AxisSymmetry, PlanCandidates, Values, least_stored
+from mspc.search.layouts.candidates import AxisSymmetry, PlanCandidates, Values, stored_bytes_bound
 from mspc.search.layouts.cheapest import limited, mesh_of, place
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.model.memory import MemoryModel
@@ -40,32 +41,30 @@ from mspc.search.plans.alternatives import LARGE
 from mspc.search.solver.elimination import LARGEST
 
 SEEDS = 20
-"""Most plans of the model's own front that are compiled first."""
+"""Maximum number of plans of the model's own front that are compiled first."""
 TRIES = 130
-"""Most plans that are compiled."""
+"""Maximum number of compiled plans."""
 EFFORT = 3200
-"""Operators of a rank that may be compiled before no further plan is tried."""
+"""Number of a rank's operators that are compiled before no further plan is tried."""
 GAIN, NEAR, MEMORY = "gain", "near", "memory"
 ORDER = (GAIN, NEAR, GAIN, MEMORY)
-"""How the next plans are chosen, one after the other: by the expected gain; as a neighbour of the fastest plan,
-since expected gains are wrong if the model's memory is; and by the least expected memory, so that small limits have
-plans."""
+"""Criteria for the next plan, used in turn: expected gain; neighbours of the fastest plan, because expected gains
+inherit the model's errors; and least expected memory, so that small limits have plans."""
 ORDER_BELOW = (MEMORY, GAIN)
-"""The same for limits that exclude the fastest plan."""
+"""The criteria for limits that exclude the fastest plan."""
 NEAR_COST = 1.3
-"""Neighbours of a plan are compiled for being near only if the model's cost of the neighbour is at most this
-multiple of the plan's."""
+"""Maximum model cost of a neighbour, as a multiple of the plan's, for which it is compiled."""
 HOPE = 0.5
-"""Exploration ends if no plan is expected to take less than twice the time of the best plan with as much memory."""
+"""Minimum expected speed-up over the best plan with as much memory; exploration ends below it."""
 FASTEST = 0.1
 """Lower bound of any plan's expected step, as a share of the fastest step."""
 LOCAL = 8
-"""Power of the number of equal decisions in the weight of a compiled plan's error: the most similar plans count."""
+"""Exponent of the number of equal decisions in the weight of a compiled plan's error: the most similar plans count."""
 
 
 @dataclass(frozen=True)
 class PlanCost:
-    """Costs of a program, measured or expected: bytes at the peak of memory, seconds of a step, and operators of a
+    """Costs of a program, measured or expected: bytes at the memory peak, seconds of a step, and operators of a
     rank."""
 
     bytes: float
@@ -74,9 +73,9 @@ class PlanCost:
 
 
 class CompiledFront:
-    """Front of compiled plans. measure: compiles an assignment, or raises MspcError. seconds_per_byte: converts the
-    model's costs to seconds. deadline: by `time.monotonic`. found: assignments that the solver finds, which are
-    compiled before all others."""
+    """Pareto front of compiled plans. measure: compiles an assignment, or raises MspcError. seconds_per_byte: converts
+    model costs to seconds. deadline: by `time.monotonic`. found: assignments of the solver, which are compiled
+    first."""
 
     def __init__(
         self, candidates: PlanCandidates, measure: Callable[[Values], PlanCost], seconds_per_byte: float,
@@ -98,15 +97,15 @@ class CompiledFront:
         self._is_complete = False
 
     def explore(self) -> None:
-        """Compile plans until the effort is spent: some of the model's front, and then the neighbours of the best
-        that are expected to be better."""
-        for values in (*map(self.candidates.settled, self.found), *self._seeds()):
+        """Compile plans until the effort is spent: first some of the model's front, then the most promising
+        neighbours."""
+        for values in (*map(self.candidates.with_best_copies, self.found), *self._seeds()):
             self._try(values)
         self._continue(ORDER)
 
     def within(self, limit: int) -> Values:
-        """Return the fastest plan within a limit of bytes, or the smallest if none is within it. If the fastest plan of
-        all is not within the limit, further plans are compiled once, the same ones for every such limit."""
+        """Return the fastest plan within a limit of bytes, or the smallest plan. If the fastest plan of all exceeds the
+        limit, further plans are compiled once, the same for all such limits."""
         if not self._is_complete and self.front[-1][0] > limit:
             self._is_complete = True
             self._tries, self._effort = TRIES, EFFORT // 2
@@ -115,20 +114,20 @@ class CompiledFront:
 
     def _continue(self, order: Sequence[str]) -> None:
         for how in cycle(order):
-            if not self._goes_on() or (values := self._next(how)) is None:
+            if not self._may_continue() or (values := self._next(how)) is None:
                 return
             self._try(values)
 
     def fastest(self, limit: float = math.inf) -> Values | None:
-        """Return the fastest plan within a limit of bytes; None if no plan is within it."""
+        """Return the fastest plan within a limit of bytes, or None."""
         place = bisect_right(self.front, limit, key=lambda each: each[0])
         return self.front[place - 1][2] if place else None
 
-    def _goes_on(self) -> bool:
+    def _may_continue(self) -> bool:
         return self._tries > 0 < self._effort and time.monotonic() <= self.deadline
 
     def _seeds(self) -> list[Values]:
-        """Return the cheapest and the smallest plans that the model finds, one for every way to shard all operators."""
+        """Return the cheapest and the smallest plans of the model, one for every way to shard all operators."""
         plans, found = self.candidates, self.candidates.found()
         self._consider(found)
         by_cost = sorted(found, key=lambda each: (plans.cost(each), each))
@@ -151,7 +150,7 @@ class CompiledFront:
 
     def _try(self, values: Values) -> None:
         key = self._symmetry.key(values)
-        if key in self._seen or not self._goes_on():
+        if key in self._seen or not self._may_continue():
             return
         self._seen.add(key)
         self._open.pop(key, None)
@@ -165,14 +164,14 @@ class CompiledFront:
         self._add(found, values)
 
     def _add(self, cost: PlanCost, values: Values) -> None:
-        """Add a plan to the front if no plan there is as small and as fast."""
+        """Add a plan to the front unless a plan there is at least as small and as fast."""
         if any(held <= cost.bytes and step <= cost.step for held, step, _ in self.front):
             return
         others = [each for each in self.front if each[0] < cost.bytes or each[1] < cost.step]
         self.front = sorted([*others, (cost.bytes, cost.step, values)], key=lambda each: each[:2])
 
     def _next(self, how: str) -> Values | None:
-        """Return the plan to compile next; None if none is worth it. how: see `ORDER`."""
+        """Return the plan to compile next, or None. how: a criterion of `ORDER`."""
         for _, _, values in self.front:
             if values not in self._neighbours:
                 self._neighbours[values] = self.candidates.neighbours(values)
@@ -192,8 +191,8 @@ class CompiledFront:
         return plans[best] if how == MEMORY or gains[best] >= HOPE else None
 
     def _nearest(self) -> Values | None:
-        """Return the cheapest unseen neighbour of a plan of the front that costs little in the model, from the
-        fastest plan on; None if there is none."""
+        """Return the cheapest unseen neighbour, with a low model cost, of a plan of the front, starting at the fastest
+        plan; None if there is none."""
         cost = self.candidates.cost
         for _, _, values in reversed(self.front):
             most = NEAR_COST * cost(values)
@@ -204,8 +203,8 @@ class CompiledFront:
         return None
 
     def _gain(self, cost: PlanCost) -> float:
-        """Return how many times faster a plan is than the fastest known in as much memory. For less memory than any
-        known plan takes, return 1 plus the share of the least memory that is saved."""
+        """Return the speed-up of a plan over the fastest known plan with as much memory. For less memory than any known
+        plan, return 1 plus the saved share of the least known memory."""
         place = bisect_right(self.front, cost.bytes, key=lambda each: each[0])
         if place:
             return self.front[place - 1][1] / cost.step
@@ -213,8 +212,8 @@ class CompiledFront:
         return 1 + (least - cost.bytes) / least
 
     def _expected(self, plans: Sequence[Values]) -> list[PlanCost]:
-        """Return the model's costs of plans, corrected by its mean error for compiled plans, weighted by the number
-        of equal decisions. All sums are in one order, so that every machine compiles the same plans."""
+        """Return the model's costs of plans, corrected by its mean error on compiled plans, weighted by the number of
+        equal decisions. The order of the sums is fixed, so that every machine compiles the same plans."""
         known, decisions = list(self.known), self.candidates.decisions
         of_known, of_plans = np.array(known)[:, decisions], np.array(plans)[:, decisions]
         errors = np.array([[self.known[values].bytes, self.known[values].step] for values in known])
@@ -235,13 +234,13 @@ class CompiledFront:
 
 
 LARGE_SHARE = 1 / 8
-"""If a cell saves more than this share of the bytes of all cells, the cells inside of it are taken one by one."""
+"""Share of the saved bytes above which a cell is replaced by the cells inside it."""
 
 
 @dataclass(frozen=True)
 class HostMemoryUse:
-    """Values and states on the host. cells: those with offloaded values that gradients read. states: optimizer
-    states are offloaded."""
+    """Offloads to the host. cells: whose values saved for gradients are offloaded. states: optimizer states are
+    offloaded."""
 
     cells: tuple[str, ...] = ()
     states: bool = False
@@ -253,7 +252,7 @@ class HostMemoryUse:
         return " and ".join(["optimizer states"] * self.states + [cells] * bool(self.cells)) + " on the host"
 
     def mark(self, graph: Graph) -> None:
-        """Mark the offloads in a graph with no other open decisions."""
+        """Mark the offloads in a graph whose other decisions are made."""
         mark_offloaded(graph, self.cells)
         if self.states:
             mark_states(graph)
@@ -262,16 +261,16 @@ class HostMemoryUse:
 NOTHING = HostMemoryUse()
 
 
-def has_host_apart(device: str) -> bool:
-    """Return whether a program's device has memory of its own, apart from its host's."""
+def has_device_memory(device: str) -> bool:
+    """Return whether a program's device has memory of its own, separate from the host's."""
     return device == "GPU"
 
 
 @dataclass(frozen=True)
-class HostRoom:
-    """Room for copies to the host. cells: in the order in which they run, with the bytes that each saves for
-    gradients. states: bytes. forward, backward: seconds of a step up to the last forward operator and from there on.
-    machine: gives the rates."""
+class HostCopyBudget:
+    """Time for copies to the host. cells: in execution order, with the bytes that each saves for gradients. states:
+    bytes. forward, backward: seconds of a step up to the last forward operator, and after it. machine: gives the
+    rates."""
 
     cells: tuple[tuple[str, float], ...]
     states: float
@@ -280,8 +279,8 @@ class HostRoom:
     machine: Machine
 
     @classmethod
-    def of(cls, graph: Graph, machine: Machine) -> HostRoom:
-        """Return the room of a rank's graph with nothing on the host."""
+    def of(cls, graph: Graph, machine: Machine) -> HostCopyBudget:
+        """Return the budget of a rank's graph without offloads."""
         spans = StreamTimeline(graph, machine).spans
         ends = {node: sum(span) for node, span in spans.items()}
         forward = max((end for node, end in ends.items() if node.phase == "forward"), default=0.0)
@@ -294,11 +293,11 @@ class HostRoom:
         return min(sum(nbytes for _, nbytes in self.cells), self.forward / self._seconds(1 << 30) * (1 << 30))
 
     def late(self, states: bool) -> float:
-        """Return the seconds by which copies of states outlast the gradients, in parallel to which they run."""
+        """Return the seconds by which the copies of states, parallel to the gradients, outlast them."""
         return max(0.0, self._seconds(self.states) - self.backward) if states and self.states else 0.0
 
     def first_cells(self, nbytes: float) -> tuple[str, ...]:
-        """Return the cells that run first and save `nbytes` bytes together, or as many as leave by the end of the
+        """Return the first cells that together save `nbytes` bytes, or as many as can be copied by the end of the
         forward part."""
         sums = accumulate((kept for _, kept in self.cells), initial=0.0)
         count = next((i for i, total in enumerate(sums) if total >= min(nbytes, self.hidden)), len(self.cells))
@@ -309,12 +308,12 @@ class HostRoom:
 
 
 def _cells(graph: Graph) -> tuple[tuple[str, float], ...]:
-    """Return (cell, bytes saved) of the outermost cells that save a small share of all bytes, or have no cells
-    inside, in the order in which they first save a value."""
+    """Return (cell, bytes saved) of the outermost cells that save a small share of all bytes or have no inner cells, in
+    the order of their first saved value."""
     kept: dict[str, float] = {}
     within: dict[str, float] = {}
     for value in HostStores(graph):
-        if not _stays(value.maker):
+        if not _is_set_by_script(value.maker):
             kept[value.maker.scope] = kept.get(value.maker.scope, 0.0) + value.value.type.nbytes
     for scope, nbytes in kept.items():
         for cell in _cells_around(scope):
@@ -331,13 +330,13 @@ def _cells(graph: Graph) -> tuple[tuple[str, float], ...]:
 
 
 def _cells_around(scope: str) -> list[str]:
-    """Return the cells that contain a scope, and the scope itself last."""
+    """Return the cells that contain a scope, outermost first, and the scope itself."""
     parts = scope.split("/")
     return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
-def _stays(node: Node) -> bool:
-    """Return whether the script decides on a node."""
+def _is_set_by_script(node: Node) -> bool:
+    """Return whether the script sets the offload of a node."""
     return OFFLOAD in node.attrs or bool(node.attrs.get("recompute"))
 
 
@@ -346,8 +345,8 @@ class _ProblemRead(Exception):  # ends a compile once the problem is known
 
 
 class SearchProblem:
-    """The model of a network, with its `memory`, and programs of its assignments. compile: makes a program with
-    these settings; its second argument decides on the graph. Raise MspcError if the network cannot be sharded."""
+    """Model of a network, with its `memory`, and the programs of its assignments. compile: makes a program with given
+    settings and a function that decides on the graph. Raise MspcError if the network cannot be sharded."""
 
     def __init__(self, config: Config, compile: Callable[[Config, Decide], Compiled]) -> None:
         terms = replace(config.search_terms, memory=LEAST)
@@ -368,13 +367,13 @@ class SearchProblem:
         self.memory = MemoryModel(self.model)
 
     def solver(self, largest: int, proves: bool = True) -> Limited:
-        """Return a search within limits, with its own moments; see `Limited`."""
+        """Return a search within limits, with moments of its own; see `Limited`."""
         seconds = self._config.search_terms.milliseconds / 1000
-        return limited(self.model, self.memory.anew(), largest, seconds, proves)
+        return limited(self.model, self.memory.with_first_moments(), largest, seconds, proves)
 
     def compiled(self, values: Sequence[int], share: float = 0.0, on_host: HostMemoryUse = NOTHING) -> Compiled:
-        """Return the program of an assignment. share: the proven lower bound of any other's cost, as a part of its
-        cost; 0 if nothing is proven. Raise MspcError if it does not compile."""
+        """Return the program of an assignment. share: proven lower bound of all costs, as a share of its cost; 0 if
+        unknown. Raise MspcError if it does not compile."""
         return self._compile(self._config, partial(self._decide, tuple(values), share, on_host))
 
     def _decide(self, values: Sequence[int], share: float, on_host: HostMemoryUse, graph: Graph) -> None:
@@ -382,24 +381,24 @@ class SearchProblem:
             place(self.memory, graph, values)
             on_host.mark(graph)
         if on_host != NOTHING:
-            del graph.attrs["search_held"]  # it is less than predicted
+            del graph.attrs["search_held"]  # actual memory is less than predicted
         if share:
             graph.attrs["search_open"] = round((1 - share) * MILLION)
 
 
 def share_of(bound: float, cost: float) -> float:
-    """Return a lower bound of any plan's cost as a part of a plan's cost; 0 if nothing is proven."""
+    """Return the lower bound of all plans as a share of a plan's cost; 0 if nothing is proven."""
     return min(1.0, bound / max(cost, 1.0)) if bound else 0.0
 
 
 ATTEMPTS = 6
-"""How often a smaller limit is tried if a plan takes more memory than predicted."""
+"""Number of smaller limits that are tried if a plan takes more memory than predicted."""
 
 
 @dataclass(frozen=True)
 class PlanMemory:
-    """Memory and time of a compiled plan on a rank. bytes: of memory, including `workspace_bytes` of the kernels'
-    workspaces. step: seconds. graph: of the rank."""
+    """Memory and time of a compiled plan on a rank. bytes: including `workspace_bytes` of kernel workspaces. step:
+    seconds. graph: of the rank."""
 
     bytes: int
     workspace_bytes: int
@@ -415,9 +414,9 @@ class _Tried:
 
 
 class LimitedPlans:
-    """Plans of one network within `memory` bytes. problem: the network for the search. measure: memory of a program
-    on a rank. busiest: the rank of a program that counts; rank 0 is measured first. front: compiled plans of a small
-    network; None for a larger one."""
+    """Plans of one network within `memory` bytes. problem: the search problem. measure: memory of a program on a rank.
+    busiest: the rank of a program that is measured, after rank 0. front: compiled plans of a small network; None for a
+    larger one."""
 
     def __init__(
         self, problem: SearchProblem, memory: int, measure: Callable[[Compiled, int], PlanMemory],
@@ -434,15 +433,15 @@ class LimitedPlans:
 
     @cached_property
     def candidates(self) -> PlanCandidates:
-        """Costs of plans, and the copies that serve them best."""
+        """Plans of the model, with their costs and best copies."""
         return PlanCandidates(self.problem.model, self.solver.memory)
 
     def taken(self, compiled: Compiled) -> PlanMemory:
-        """Return the memory of a program on the rank that counts."""
+        """Return the memory of a program on its fullest rank."""
         return self.measure(compiled, self.busiest(compiled))
 
     def quickest(self) -> Compiled:
-        """Return the quickest plan found that fits. Raise MspcError if none fits."""
+        """Return the fastest plan found that fits. Raise MspcError if none fits."""
         if self.front is None:
             first = self._searched()
         else:
@@ -450,7 +449,7 @@ class LimitedPlans:
             first = self._tried(values, self.front.candidates.cost(values))
         if self.best is not None:
             return self.best.compiled
-        least = least_stored(self.problem.model)
+        least = stored_bytes_bound(self.problem.model)
         if least > self.memory:
             raise MspcError(
                 f"no plan fits {shown_bytes(self.memory)} of memory on a rank: "
@@ -478,7 +477,7 @@ class LimitedPlans:
         )
 
     def _searched(self) -> _Tried | None:
-        """Return the plan that the search finds for the limit; None if all plans exceed it by the search's estimate."""
+        """Return the plan that the solver finds for the limit; None if all plans exceed it by the estimate."""
         try:
             found = self.solver.solve(self.memory)
         except MspcError:
@@ -487,14 +486,14 @@ class LimitedPlans:
         return self._tried(found.values, found.cost)
 
     def _look_for_less(self, first: _Tried | None) -> None:
-        """Search with smaller limits until a plan fits, at last for the least memory."""
+        """Search with decreasing limits until a plan fits, finally for the least memory."""
         limit, last = self.memory, first
         for attempt in range(1, ATTEMPTS):
             if last is not None:
                 if last.taken.bytes <= self.memory:
                     return
                 foreseen = int(last.compiled.graph.attrs.get("search_held", 0))
-                if limit == LEAST or foreseen > limit:  # it is the least known to the search
+                if limit == LEAST or foreseen > limit:  # already the least estimate
                     return
                 limit = min(self.memory - (last.taken.bytes - foreseen), limit - limit // 50)
             if last is None or limit <= 0 or attempt == ATTEMPTS - 1:
@@ -502,13 +501,13 @@ class LimitedPlans:
             try:
                 found = self.solver.solve(limit)
             except MspcError:
-                found, limit = self.solver.solve(LEAST), LEAST  # even the least estimate is more
-            values = self.candidates.settled(found.values)
+                found, limit = self.solver.solve(LEAST), LEAST  # even the least estimate exceeds the limit
+            values = self.candidates.with_best_copies(found.values)
             last = self._tried(values, self.candidates.cost(values)) or last
 
     def _tried(self, values: Values, cost: float = 0.0) -> _Tried | None:
-        """Compile a plan and return it; None if it does not compile, or was tried before. cost: of a searched plan,
-        to report its distance from the best."""
+        """Compile a plan and return it; None if it does not compile or was tried before. cost: model cost of a searched
+        plan, to report its gap."""
         if values in self.known:
             return None
         self.known.add(values)
@@ -526,25 +525,25 @@ class LimitedPlans:
         return found
 
     def _is_better(self, taken: PlanMemory) -> bool:
-        """Return whether a plan fits, and is quicker than those before."""
+        """Return whether a plan fits and is faster than all earlier ones."""
         return taken.bytes <= self.memory and (self.best is None or taken.step < self.best.taken.step)
 
 
 HOST_ATTEMPTS = 4
-"""How often more cells are moved to the host if those moved are not enough yet."""
-MORE = 1.02
-"""Factor on the bytes over the limit: more must leave, because copies need room while they are under way."""
+"""Number of times that more cells are offloaded if the previous ones are not enough."""
+COPY_MARGIN = 1.02
+"""Factor on the bytes to offload, because copies in flight occupy memory."""
 
-LITTLE = 0.01
-"""If a limit of memory costs at most this share of a step, plans with values on the host are not searched."""
-EARLY = 1.5
-"""Upper bound of the bytes saved by states on the host, as a multiple of their bytes: their updates do not wait for
-all gradients, so that fewer of these are held at once."""
+SMALL_SLOWDOWN = 0.01
+"""Slowdown by the memory limit, as a share of a step, up to which offloads are not searched."""
+MAX_STATE_SAVING = 1.5
+"""Upper bound of the bytes saved by offloaded states, as a multiple of their bytes: their updates run early, so that
+fewer gradients are live at once."""
 
 
 @dataclass(frozen=True)
 class Offloaded:
-    """A plan with values or states on the host, and its memory."""
+    """A plan with offloaded values or states, and its memory."""
 
     compiled: Compiled
     taken: PlanMemory
@@ -552,11 +551,10 @@ class Offloaded:
 
 
 def quickest_on_host(plans: LimitedPlans, machine: Machine) -> Offloaded | None:
-    """Return the quickest plan of a search that fits with values or states on the host. Return None if none is quicker
-    than the best that fits without, or if the limit of memory costs too little to search.
+    """Return the fastest plan that fits by offloading values or states to the host. Return None if none is faster than
+    the best plan without offloads, or if the limit slows the step too little to search.
 
-    The candidates are the cheapest plans for more memory than there is: without a limit, and with limits raised by the
-    bytes that may move to the host.
+    The candidates are the cheapest plans without a limit and with limits raised by the bytes that may be offloaded.
     """
     solver, first, below = plans.solver, plans.solver.first.plan, math.inf
     if solver.memory.peak(first.values) <= plans.memory:
@@ -564,7 +562,7 @@ def quickest_on_host(plans: LimitedPlans, machine: Machine) -> Offloaded | None:
     if plans.best is not None:
         below = plans.best.taken.step
         more = solver.costs.total(plans.best.values) - first.cost
-        if more / machine.link.bandwidth.at(LARGE) <= LITTLE * below:
+        if more / machine.link.bandwidth.at(LARGE) <= SMALL_SLOWDOWN * below:
             return None
     best: Offloaded | None = None
     tried, more = set[Values](), [math.inf]
@@ -573,14 +571,14 @@ def quickest_on_host(plans: LimitedPlans, machine: Machine) -> Offloaded | None:
         if values is None or values in tried:
             continue
         tried.add(values)
-        offloading = Offloading(partial(_made, plans, values), plans.taken, plans.memory, machine)
+        offloading = Offloading(partial(_program_of, plans, values), plans.taken, plans.memory, machine)
         try:
             over = plans.taken(plans.problem.compiled(values))
         except MspcError:
             continue
         if len(tried) == 1:
-            room = HostRoom.of(over.graph, machine)
-            more += [room.hidden, room.hidden + EARLY * room.states, 0.0]
+            room = HostCopyBudget.of(over.graph, machine)
+            more += [room.hidden, room.hidden + MAX_STATE_SAVING * room.states, 0.0]
         found = offloading.quickest(over, below)
         if found is not None:
             best, below = found, found.taken.step
@@ -588,8 +586,8 @@ def quickest_on_host(plans: LimitedPlans, machine: Machine) -> Offloaded | None:
 
 
 def _within(plans: LimitedPlans, limit: float) -> Values | None:
-    """Return the plan that the search finds within a limit, or the smallest known plan if the limit is too small;
-    None if there is none. The unlimited plan is returned if it fits."""
+    """Return the solver's plan within a limit, or the smallest known plan; None if there is none. The unlimited plan is
+    returned if it fits."""
     first, solver = plans.solver.first.plan, plans.solver
     if solver.memory.peak(first.values) <= limit:
         return first.values
@@ -599,14 +597,14 @@ def _within(plans: LimitedPlans, limit: float) -> Values | None:
         return None if plans.smallest is None else plans.smallest.values
 
 
-def _made(plans: LimitedPlans, values: Values, on_host: HostMemoryUse) -> Compiled:
+def _program_of(plans: LimitedPlans, values: Values, on_host: HostMemoryUse) -> Compiled:
     return plans.problem.compiled(values, on_host=on_host)
 
 
 @dataclass(frozen=True)
 class Offloading:
-    """Search for the values to move to the host. make: compiles the program with these offloads. measure: its memory
-    on the rank that counts. limit: bytes of memory of a rank. machine: gives the rates."""
+    """Search for the values to offload. make: compiles the program with offloads. measure: its memory on the fullest
+    rank. limit: bytes per rank. machine: gives the rates."""
 
     make: Callable[[HostMemoryUse], Compiled]
     measure: Callable[[Compiled], PlanMemory]
@@ -614,12 +612,12 @@ class Offloading:
     machine: Machine
 
     def quickest(self, over: PlanMemory, below: float) -> Offloaded | None:
-        """Return the quickest way that fits and takes less than `below` seconds a step; None if there is none. over:
-        the plan without offloads, which exceeds the limit."""
+        """Return the fastest offload that fits and takes less than `below` seconds per step, or None. over: the plan
+        without offloads, which exceeds the limit."""
         if over.step >= below:
             return None
         best: Offloaded | None = None
-        room = HostRoom.of(over.graph, self.machine)
+        room = HostCopyBudget.of(over.graph, self.machine)
         for states in sorted((False, True), key=room.late):
             if over.step + room.late(states) < (below if best is None else best.taken.step):
                 found = self._fitting(over, room, states)
@@ -627,12 +625,12 @@ class Offloading:
                     best = found
         return best
 
-    def _fitting(self, over: PlanMemory, room: HostRoom, states: bool) -> Offloaded | None:
-        """Return the way with the fewest cells that fits, or None."""
+    def _fitting(self, over: PlanMemory, room: HostCopyBudget, states: bool) -> Offloaded | None:
+        """Return the offload with the fewest cells that fits, or None."""
         over_by, spared = over.bytes - self.limit, room.states * states
-        if over_by > room.hidden + EARLY * spared or (states and not spared):
+        if over_by > room.hidden + MAX_STATE_SAVING * spared or (states and not spared):
             return None
-        wanted, last = over_by * MORE - spared, None
+        wanted, last = over_by * COPY_MARGIN - spared, None
         for _ in range(HOST_ATTEMPTS):
             on_host = HostMemoryUse(room.first_cells(wanted), states)
             if on_host in (last, HostMemoryUse()):
@@ -644,5 +642,5 @@ class Offloading:
             taken = self.measure(compiled)
             if taken.bytes <= self.limit:
                 return Offloaded(compiled, taken, on_host)
-            wanted, last = max(wanted, 0.0) + (taken.bytes - self.limit) * MORE, on_host
+            wanted, last = max(wanted, 0.0) + (taken.bytes - self.limit) * COPY_MARGIN, on_host
         return None

@@ -1,5 +1,5 @@
-"""Programs of the search's own plan and of related ones, of which one may be quicker. The search adds up operators
-and collectives one by one, and cannot know which of them are fused, overlapped or sent together."""
+"""Programs of the search's plan and of related plans, one of which may be faster. The search adds up operators and
+collectives one by one, and does not know which of them will be fused, overlapped or combined."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mspc.search.plans.alternatives import LARGE, REPLICATED, Alternative, Plann
 from mspc.search.plans.figures import (  # fmt: skip
     Outcome,
     RankLoads,
-    as_run,
+    executed_graph,
     figures,
     figures_of,
     is_configured,
     memory_of,
     plan_memory_of,
     rank_loads,
-    with_facts_of,
+    with_program_facts,
 )
 from mspc.search.plans.limited import (
     CompiledFront,
@@ -34,26 +34,25 @@ from mspc.search.plans.limited import (
     PlanCost,
     PlanMemory,
     SearchProblem,
-    has_host_apart,
+    has_device_memory,
     quickest_on_host,
     share_of,
 )
 from mspc.search.plans.row import SEARCH, PlanResult
 
 RELATED = 1000
-"""Largest number of operators of a network, including gradients, for which relatives of the found plan are compiled,
-too."""
+"""Maximum number of operators of a network, including gradients, for which related plans are compiled."""
 SHARES = (0.9, 0.75, 0.5)
-"""Limits within which other plans are searched, as shares of the memory of the search's plan."""
+"""Memory limits of related plans, as shares of the memory of the search's plan."""
 TABLE = 1 << 13
-"""Most elements of a table in the search for other plans: nothing has to be proven of them."""
+"""Maximum number of elements of a table in the search for related plans, which need no proof."""
 TRIED = "with optimizer states and activations on the host it does not fit either"
 SMALL = 300
-"""Largest number of operators of a rank in a network for which many plans are compiled."""
+"""Maximum number of a rank's operators for which many plans are compiled."""
 
 
 class SearchedNetwork:
-    """Search for one network. way: its settings for the search."""
+    """Search for one network. way: the settings of the search."""
 
     def __init__(self, network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> None:
         self.network, self.asked, self.way = network, asked, way
@@ -65,12 +64,12 @@ class SearchedNetwork:
         self.deadline = time.monotonic() + asked.seconds if asked.seconds else float("inf")
 
     def quickest(self) -> Outcome:
-        """Return the quickest, by the estimated step, of the search's plan and its relatives. Raise MspcError if
-        none is within the limit of memory."""
+        """Return the fastest of the search's plan and its related plans, by the estimated step. Raise MspcError if none
+        is within the memory limit."""
         best, refusal = None, None
         try:
             compiled = self._within() if self.asked.memory else self.plain
-            plan = with_facts_of(compiled, self._figures_of(compiled), self.asked, self.way)
+            plan = with_program_facts(compiled, self._figures_of(compiled), self.asked, self.way)
             best = Outcome.of(plan, compiled, self.network.captured, self.asked)
         except MspcError as error:
             if not self.asked.memory:
@@ -86,14 +85,14 @@ class SearchedNetwork:
         return best
 
     def _figures_of(self, compiled: Compiled) -> PlanResult:
-        """Return the costs of the found plan, of which some are already known if it was found within a limit."""
+        """Return the costs of the found plan; some are already known if it was found within a limit."""
         taken = self._taken
         if taken is None or self._busiest is None or self._busiest[0] is not compiled:
             return figures(SEARCH, compiled, self.network.captured, self.asked, self.asked.memory)
         return figures_of(SEARCH, compiled, self._busiest[1], taken.graph, taken.bytes, self.asked)
 
     def _better(self, best: Outcome | None, name: str, make: Callable[[], Compiled | None]) -> Outcome | None:
-        """Return the best so far, or a relative of it if that is quicker."""
+        """Return the best outcome so far, or that of a related plan if it is faster."""
         try:
             other = make()
             if other is None:
@@ -103,15 +102,15 @@ class SearchedNetwork:
             return best
         if best is not None and plan.step >= best.plan.step:
             return best
-        own = best.plan if best is not None else with_facts_of(self.plain, plan, self.asked, self.way)
+        own = best.plan if best is not None else with_program_facts(self.plain, plan, self.asked, self.way)
         facts = {key: getattr(own, key) for key in ("keeps_strategies", "reason", "alike")}
         plan = replace(plan, taken_from=name, **facts)
         found = Outcome.of(plan, other, self.network.captured, self.asked)
         return replace(found, configured=is_configured(self.plain))
 
     def _relatives(self) -> Iterator[tuple[str, Callable[[], Compiled | None]]]:
-        """Yield (name, function that makes it) of every relative; except for the last, they do not depend on the
-        limit of memory. A function returns None if the plan was made before."""
+        """Yield (name, function) for every related plan; only the last depends on the memory limit. A function returns
+        None if the plan was compiled before."""
         if len(self.network.call.traced.graph.nodes) > RELATED or len(self.plain.graph.nodes) > RELATED:
             return
         if self.asked.memory:
@@ -131,7 +130,7 @@ class SearchedNetwork:
 
     @cached_property
     def problem(self) -> SearchProblem:
-        """The network for a search within limits. Raise MspcError if it cannot be sharded."""
+        """The search problem of the network. Raise MspcError if it cannot be sharded."""
 
         def compiled(config: Config, decide: Decide) -> Compiled:
             return self.network.compiled(self.way, config, decide=decide)
@@ -143,7 +142,7 @@ class SearchedNetwork:
         return self.problem.solver(TABLE, proves=False)
 
     def _by_bytes(self) -> Compiled:
-        """Return the search's plan if only bytes count, with small tables."""
+        """Return the search's plan if only sent bytes count, with small tables."""
         own = self.network.config.search_terms
         terms = Terms(mesh=own.mesh, milliseconds=own.milliseconds)
         way = replace(self.way, settings={**self.way.settings, "search_mode": "recursive_programming"})
@@ -152,11 +151,11 @@ class SearchedNetwork:
         return compiled
 
     def _smaller_limits(self) -> list[int]:
-        peak = memory_of(as_run(self.plain, 0), self.network.captured, self.network.config.device)
+        peak = memory_of(executed_graph(self.plain, 0), self.network.captured, self.network.config.device)
         return [int(peak * share) for share in SHARES]
 
     def _near(self, limit: int) -> Compiled | None:
-        """Return the plan within a limit of the memory predicted by the search; None if it was made before."""
+        """Return the plan within a limit of predicted memory; None if it was compiled before."""
         values = self._solver.solve(limit).values
         if values in self._made:
             return None
@@ -165,7 +164,7 @@ class SearchedNetwork:
 
     @cached_property
     def front(self) -> CompiledFront | None:
-        """Many compiled plans of a small network; None for a larger one, or one that the search cannot shard."""
+        """Front of compiled plans of a small network; None for a larger one, or if the search cannot shard it."""
         if len(self.plain.rank_graph(0).nodes) > SMALL:
             return None
         try:
@@ -190,16 +189,16 @@ class SearchedNetwork:
         return PlanCost(taken.bytes, taken.step, len(taken.graph.nodes))
 
     def _fastest_of(self, front: CompiledFront) -> Compiled | None:
-        """Return the fastest compiled plan; None if there is a limit of memory, because `_within` has taken it."""
+        """Return the fastest compiled plan; None with a memory limit, for which `_within` selects the plan."""
         values = None if self.asked.memory else front.fastest()
         return None if values is None else self._compiled(values)
 
     def _compiled(self, values: Values) -> Compiled:
-        """Return the program of an assignment, with its gap to the bound of the search without a limit."""
+        """Return the program of an assignment, with its gap to the unlimited bound."""
         return self.problem.compiled(values, share_of(self._solver.first.bound, self._solver.costs.total(values)))
 
     def _within(self) -> Compiled:
-        """Return the search's plan within the limit of memory. Raise MspcError if none was found."""
+        """Return the search's plan within the memory limit. Raise MspcError if none was found."""
 
         def taken(program: Compiled, rank: int) -> PlanMemory:
             return plan_memory_of(program, rank, self.network.captured, self.asked)
@@ -213,7 +212,7 @@ class SearchedNetwork:
             own = plans.quickest()
         except MspcError as error:
             own, refusal = None, error
-        has_host = has_host_apart(self.network.config.device)
+        has_host = has_device_memory(self.network.config.device)
         offloaded = quickest_on_host(plans, self.asked.machine) if has_host else None
         if offloaded is not None:
             return offloaded.compiled

@@ -1,4 +1,4 @@
-"""One row of a search's table: the costs of a plan, and facts about it."""
+"""One row of the table of a search: the costs of a plan and facts about it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ SEARCH, DATA_PARALLEL = "search", "data parallel"
 
 @dataclass(frozen=True)
 class PlanResult:
-    """Costs of a plan on `rank`, the rank that sends the most. mesh: the one required of the search. step, compute,
-    exposed: estimated seconds of a step, of its computation and of the communication that nothing hides. nbytes:
-    sent in a step by that rank. mean_nbytes: sent on average over all ranks. least: lower bound of any plan's step,
-    in seconds. gap: the largest share of a step that another plan could save by that bound, None if it says nothing.
-    search_gap: the same for the cost in the search, which adds up every operator and collective by itself, among
-    plans of the kind that it searches; None if nothing is proven. memory: bytes at the peak. collectives: their
-    number. taken_from: the origin of the search's plan, "" for its own. keeps_strategies: the script gives strategies
-    and the plan has them. same_as: the usual plan that this one equals, "" if there is none. reason: why it equals
-    that plan, "" if unknown. made_to_fit: measures that lower the memory of a usual plan, "" for none. otherwise: its
-    bytes without these. alike: number of layers that are one graph, and are therefore sharded equally. degrees: of the
-    plan's parallelism. on_host: bytes of the host's memory, besides those of the device's. offload: cells of which the
-    plan moves values that gradients read to the host. offload_states: optimizer states are on the host. missing_rates:
-    rates that the plan's times take from another element type."""
+    """Costs of a plan on `rank`, the rank that sends the most. mesh: required of the search. step, compute, exposed:
+    estimated seconds of a step, of its computation, and of communication that does not overlap with computation.
+    nbytes: sent by that rank in a step. mean_nbytes: the mean over all ranks. least: lower bound of any plan's step in
+    seconds. gap: the largest share of a step that another plan could save by that bound, None if the bound is trivial.
+    search_gap: the same for the cost in the search, which adds up operators and collectives, among the plans that it
+    searches; None if nothing is proven. memory: bytes at the peak. collectives: their number. taken_from: origin of the
+    plan if it is not the search's own, else "". keeps_strategies: the plan has the strategies of the script. same_as:
+    the usual plan that equals this one, or "". reason: why they are equal, "" if unknown. made_to_fit: measures that
+    lower the memory of a usual plan, or "". otherwise: its bytes without them. alike: number of layers folded into one
+    graph and sharded equally. degrees: of parallelism. on_host: bytes of host memory. offload: cells whose values saved
+    for gradients are offloaded. offload_states: optimizer states are offloaded. missing_rates: rates replaced by those
+    of another element type."""
 
     name: str
     ranks: int
@@ -76,7 +75,7 @@ class PlanResult:
 
 
 class NamedRow(Protocol):
-    """Row of another table: with a name, a number of ranks, and the mesh for which its layouts were searched."""
+    """Row of another table, with a name, a number of ranks, and the mesh of its layouts."""
 
     @property
     def name(self) -> str: ...
@@ -90,14 +89,14 @@ class NamedRow(Protocol):
 
 @dataclass(frozen=True)
 class UsualPlans:
-    """Usual plans that a search may take; those without the script's strategies are included only if these do not
-    count. files: plan files by name."""
+    """Usual plans that a search may adopt; plans without the script's strategies only if those may be ignored. files:
+    plan files by name."""
 
     plans: Sequence[PlanResult]
     files: Mapping[str, PlanFile]
 
     def on(self, mesh: str) -> list[PlanResult]:
-        """Return those that shard everything over the axes of a mesh; "" means any."""
+        """Return the plans that shard only over the axes of a mesh; "" for any mesh."""
         axes = tuple(map(int, mesh.split("x"))) if mesh else ()
 
 
@@ -110,8 +109,8 @@ class UsualPlans:
 
 @dataclass(frozen=True)
 class Plans:
-    """Plans for one number of ranks, the fastest first, and the reasons for missing ways. files: plan files by name.
-    usual: plans that another search for as many ranks may take."""
+    """Plans for one number of ranks, fastest first, and the reasons for missing ways. files: plan files by name. usual:
+    plans that another search on as many ranks may adopt."""
 
     plans: list[PlanResult]
     refused: list[str]
@@ -123,10 +122,10 @@ class Plans:
         return self.files[name]
 
 
-def take_faster(plans: list[PlanResult], files: dict[str, PlanFile], usual: UsualPlans, mesh: str) -> None:
-    """Give the search for a mesh the fastest of the usual plans on that mesh if it is faster than the search's own,
-    or there is no own plan. The search can miss it: it counts every operator and collective by itself, and assumes
-    that gradients go back the way of their values."""
+def adopt_faster(plans: list[PlanResult], files: dict[str, PlanFile], usual: UsualPlans, mesh: str) -> None:
+    """Replace the search's plan for a mesh by the fastest usual plan on that mesh, if that is faster or the search has
+    none. The search can miss it, because it adds up operators and collectives, and assumes that gradients are
+    redistributed like their values."""
     own = next((i for i, plan in enumerate(plans) if plan.name == SEARCH), None)
     fastest = min(usual.on(mesh), key=lambda plan: plan.step, default=None)
     if fastest is None or (own is not None and fastest.step >= plans[own].step):
@@ -138,8 +137,8 @@ def take_faster(plans: list[PlanResult], files: dict[str, PlanFile], usual: Usua
     files[SEARCH] = usual.files[fastest.name]
 
 
-def tell_same(plans: list[PlanResult], files: Mapping[str, PlanFile]) -> None:
-    """Note which usual plans are equal to data parallel, and remove the reason from the remarks of all others."""
+def mark_equal_plans(plans: list[PlanResult], files: Mapping[str, PlanFile]) -> None:
+    """Record which usual plans equal data parallel, and remove the reason from the remarks of all others."""
     base = next((plan for plan in plans if plan.name == DATA_PARALLEL), None)
     for i, plan in enumerate(plans):
         usual = plan.name not in (SEARCH, DATA_PARALLEL) and not plan.made_to_fit
@@ -148,7 +147,7 @@ def tell_same(plans: list[PlanResult], files: Mapping[str, PlanFile]) -> None:
 
 
 def file_name(plan: PlanResult | NamedRow) -> str:
-    """Return the name of a plan's file in a folder of several."""
+    """Return the file name of a plan in a folder of several."""
     is_searched = plan.name == SEARCH if isinstance(plan, PlanResult) else True
     mesh = f" {plan.mesh}" if plan.mesh and is_searched else ""
     words = re.findall(r"[a-z0-9]+", f"{plan.ranks} {plan.name}{mesh}".lower())

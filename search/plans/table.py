@@ -1,4 +1,4 @@
-"""Comparison of plans of one launch: the search's plan, and the usual ways to shard a network."""
+"""Comparison of the plans of one launch: the search's plan, and the usual ways to shard a network."""
 
 from __future__ import annotations
 
@@ -31,31 +31,30 @@ from mspc.search.plans.alternatives import CONFIGURED, Alternative, PlannedNetwo
 from mspc.search.plans.figures import (
     Outcome,
     RankLoads,
-    as_run,
+    executed_graph,
     figures,
     figures_of,
     memory_of,
     over_limit,
     plan_memory_of,
     rank_loads,
-    with_facts_of,
+    with_program_facts,
 )
-from mspc.search.plans.limited import HostMemoryUse, Offloading, PlanMemory, has_host_apart
+from mspc.search.plans.limited import HostMemoryUse, Offloading, PlanMemory, has_device_memory
 from mspc.search.plans.related_plans import SearchedNetwork
-from mspc.search.plans.row import DATA_PARALLEL, SEARCH, PlanResult, Plans, UsualPlans, take_faster, tell_same
+from mspc.search.plans.row import DATA_PARALLEL, SEARCH, PlanResult, Plans, UsualPlans, adopt_faster, mark_equal_plans
 
-MOST = 3
-"""Most calls that run at once: each holds a complete compile."""
+MAX_PROCESSES = 3
+"""Maximum number of calls that run at once; each holds a complete compile in memory."""
 
 
 class ForkedCalls:
-    """Calls without arguments in forked processes. All processes are forked at once, so that each has the state of
-    this process at that time; a semaphore lets them begin. Their results come back through pipes. Used in a `with`,
-    which ends the processes."""
+    """Calls without arguments in forked processes, as a context manager that ends the processes. All are forked at once
+    and inherit the current state; a semaphore limits how many run. Results return through pipes."""
 
     def __init__(self, calls: Sequence[Callable[[], Any]]) -> None:
         context = multiprocessing.get_context("fork")
-        self._begin = context.Semaphore(max(1, min(MOST, len(os.sched_getaffinity(0)) - 1)))
+        self._begin = context.Semaphore(max(1, min(MAX_PROCESSES, len(os.sched_getaffinity(0)) - 1)))
         self._ends: list[Connection] = []
         self._processes: list[multiprocessing.process.BaseProcess] = []
         for call in calls:
@@ -72,11 +71,11 @@ class ForkedCalls:
         return len(self._processes)
 
     def one_more(self) -> None:
-        """Let one more call run at once, because this process is idle."""
+        """Allow one more call to run, because this process is idle."""
         self._begin.release()
 
     def result(self, index: int) -> Any:
-        """Wait for a call and return its result; None if it raised, or its process was ended."""
+        """Wait for a call and return its result; None if it raised or its process ended."""
         try:
             return self._ends[index].recv()
         except EOFError:
@@ -103,12 +102,12 @@ class ForkedCalls:
 
 
 def can_fork() -> bool:
-    """Return whether processes can be forked here, and there is a core besides this process's own."""
+    """Return whether this process can fork, and there is another core."""
     return "fork" in multiprocessing.get_all_start_methods() and len(os.sched_getaffinity(0)) > 1
 
 
-def calls_beside(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Return the results of calls without arguments, in their order; the calls run in parallel if that is possible."""
+def parallel_results(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Return the results of calls without arguments, in order; the calls run in parallel if possible."""
     if len(calls) < 2 or not can_fork():
         return [call() for call in calls]
     with ForkedCalls(calls) as forked:
@@ -117,28 +116,25 @@ def calls_beside(calls: Sequence[Callable[[], Any]]) -> list[Any]:
         return [call() if result is None else result for call, result in zip(calls, results, strict=True)]
 
 
-# Usual plans are first tried with equal layers as one graph, so that a try costs as much as one layer. The table shows
-# only the best of the plans that differ in the ranks of a matmul. A plan far from any good one is not compiled layer by
-# layer.
+# Usual plans are first tried with equal layers folded into one graph, at the cost of compiling one layer. The table
+# shows only the best plan over the ranks of a matmul. A plan far from any good one is not compiled unfolded.
 
 
 SLOWER = "data parallel is faster with equal layers as one graph"
 FAR = 5
-"""A plan is far from any good one if its step exceeds the lower bound of all plans by this factor."""
+"""Ratio of a plan's step to the lower bound of all plans above which it is far from any good plan."""
 
 
-SURELY = 1.5
-"""A step, or memory, that exceeds its limit by this factor with equal layers as one graph also exceeds it layer by
-layer."""
+CERTAIN_FACTOR = 1.5
+"""Ratio of folded step time or memory to its limit above which the unfolded plan exceeds the limit, too."""
 
 
 @dataclass(frozen=True)
 class FoldedTries:
-    """Results with layers as one graph. slow: the names of the ways with pairs of matmuls that are slower than
-    another of them, or than data parallel, each with its message, "" for none. far: the outcome of data parallel, if
-    that is far from any good plan. over: the names of ways that are far from any good plan and take too much memory,
-    with their messages. pairs: within a limit of memory, the other ways with pairs of matmuls, the quickest first;
-    those after one that fits are left out."""
+    """Results with equal layers folded. slow: names of the ways with pairs of matmuls that are slower than another of
+    them or than data parallel, with a message or "". far: outcome of data parallel if it is far from any good plan.
+    over: names of ways that are far from any good plan and exceed the memory, with messages. pairs: within a memory
+    limit, the remaining ways with pairs of matmuls, fastest first, up to the first that fits."""
 
     slow: Mapping[str, str] = field(default_factory=dict[str, str])
     far: Outcome | None = None
@@ -147,8 +143,8 @@ class FoldedTries:
 
 
 def folded_network(captured: CapturedCall, asked: PlanRequest, ways: Sequence[Alternative]) -> PlannedNetwork | None:
-    """Return the network with equal layers as one graph, to try ways with; None if no layers are equal, or there is
-    nothing to choose."""
+    """Return the network with equal layers folded, to try ways with; None if no layers are equal or there is no
+    choice."""
     if sum(way.tensor > 0 for way in ways) < 2:
         return None
     try:
@@ -169,7 +165,7 @@ def folded_tries(network: PlannedNetwork, asked: PlanRequest, ways: Sequence[Alt
             plan = figures(way.name, compiled, network.captured, asked)
         except MspcError:  # the table reports the reason
             continue
-        plan = with_facts_of(compiled, plan, asked, way)
+        plan = with_program_facts(compiled, plan, asked, way)
         found[way.name] = Outcome.of(plan, compiled, network.captured, asked)
     best = min(found, key=lambda name: found[name].plan.step, default="")
     pairs = [way.name for way in ways if way.tensor and way.name in found]
@@ -187,9 +183,9 @@ def folded_tries(network: PlannedNetwork, asked: PlanRequest, ways: Sequence[Alt
 
 
 def _over(plan: PlanResult, memory: int) -> str:
-    """Return the message for a plan that is too slow and too large with equal layers as one graph, by a margin that
-    makes it both layer by layer, too; "" for others."""
-    if not (plan.step > SURELY * FAR * plan.least > 0 and plan.memory > SURELY * memory):
+    """Return the message for a plan whose folded time and memory exceed the limits by `CERTAIN_FACTOR`; "" for
+    others."""
+    if not (plan.step > CERTAIN_FACTOR * FAR * plan.least > 0 and plan.memory > CERTAIN_FACTOR * memory):
         return ""
     return (
         f"with equal layers as one graph {over_limit(plan.memory, memory)}; its step is far from any "
@@ -198,37 +194,39 @@ def _over(plan: PlanResult, memory: int) -> str:
 
 
 SLICES = {"parallel_optimizer": True, "parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": -1}
-"""Settings that shard every update over all ranks that would compute the same one."""
+"""Settings that shard every update over the ranks with replicas."""
 SMALLER, AGAIN = "smaller slices of parameters and states", "computing cells again"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Usual plan that takes less memory. words: description of the change. settings: of `Config`, other than in the
-    plan. again: cells are recomputed for gradients."""
+    """Usual plan with less memory. words: description of the change. settings: changed settings of `Config`. recompute:
+    cells are recomputed for gradients."""
 
     words: str
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    again: bool = False
+    recompute: bool = False
 
 
 def variants_of(graph: Graph) -> tuple[list[Variant], list[Variant]]:
-    """Return two lists of variants of a compiled plan: the quickest of the first is taken, and the second is tried
-    if none of the first fits. They are empty if nothing is trained."""
+    """Return two lists of variants of a compiled plan: the fastest of the first that fits is taken, and the second is
+    tried if none fits. Both are empty if nothing is trained."""
     phases = {node.phase for node in graph.nodes}
     slices = [Variant(SMALLER, SLICES)] if "update" in phases else []
-    again = [Variant(AGAIN, again=True)] if "backward" in phases else []
-    return slices + again, [Variant(f"{SMALLER} and {AGAIN}", SLICES, again=True)] if slices and again else []
+    recompute = [Variant(AGAIN, recompute=True)] if "backward" in phases else []
+    return slices + recompute, [
+        Variant(f"{SMALLER} and {AGAIN}", SLICES, recompute=True)
+    ] if slices and recompute else []
 
 
 LARGE_GRAPH = 1000
-"""A plan far from any good one is not made to fit if its network has more operators."""
+"""Number of operators above which a plan far from any good one gets no variants."""
 
 
 @dataclass(frozen=True)
 class _Program:
-    """Program of a way. words: description of the measures to lower memory, "" for none. graph: of the slowest rank.
-    memory: its bytes."""
+    """Program of a way. words: description of the measures to lower memory, or "". graph: of the slowest rank. memory:
+    its bytes."""
 
     way: Alternative
     words: str
@@ -244,7 +242,7 @@ class _Program:
 
 
 class FittedWay:
-    """A usual way to shard a network, within the available memory."""
+    """A usual way to shard a network within the available memory."""
 
     def __init__(self, network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> None:
         self.network, self.asked, self.way = network, asked, way
@@ -254,8 +252,8 @@ class FittedWay:
         self.is_far = False
 
     def quickest(self) -> tuple[Compiled, PlanResult]:
-        """Return the way's program and its plan. If it takes too much memory, return the quickest variant that fits,
-        except for the unchanged script. Raise MspcError if none fits."""
+        """Return the way's program and plan; if it exceeds the memory, the fastest variant that fits, except for the
+        unchanged script. Raise MspcError if none fits."""
         own = self._program(self.way)
         if own.memory <= self.limit:
             return own.compiled, self._figures(own)
@@ -265,9 +263,9 @@ class FittedWay:
             if program.memory > self.limit:
                 over.append(program)
             else:
-                plan = self._made_to_fit(own, program, program.words)
+                plan = self._fitted_figures(own, program, program.words)
                 best = (program.compiled, plan) if best is None or plan.step < best[1].step else best
-        if self.way.name != CONFIGURED.name and not self.is_far and has_host_apart(own.compiled.config.device):
+        if self.way.name != CONFIGURED.name and not self.is_far and has_device_memory(own.compiled.config.device):
             best = self._on_host(own, over, best)
         if best is not None:
             return best
@@ -279,7 +277,7 @@ class FittedWay:
 
     def _variants(self, own: _Program) -> Iterator[_Program]:
         """Yield the programs of variants that may fit: with smaller slices, with recomputed cells, and with both if
-        none of these fits."""
+        neither fits."""
         fits, last = False, own
         if len(own.graph.nodes) > LARGE_GRAPH:  # it is far from any good one, whatever lowers its memory
             plan = self._figures(own)
@@ -288,10 +286,10 @@ class FittedWay:
             return
         for variants in variants_of(own.compiled.graph):
             for variant in () if fits else variants:
-                if _least(last, variant) > self.limit:
+                if _memory_bound(last, variant) > self.limit:
                     self.left_out.append(variant.words)
                     continue
-                way = replace(self.way, settings={**self.way.settings, **variant.settings}, again=variant.again)
+                way = replace(self.way, settings={**self.way.settings, **variant.settings}, recompute=variant.recompute)
                 try:
                     program = self._program(way, variant.words)
                 except MspcError:
@@ -304,8 +302,7 @@ class FittedWay:
     def _on_host(
         self, own: _Program, over: list[_Program], best: tuple[Compiled, PlanResult] | None
     ) -> tuple[Compiled, PlanResult] | None:
-        """Return the best plan including those with values or states on the host, made from programs that take too
-        much."""
+        """Return the best plan including those with offloads, made from the programs that exceed the memory."""
         machine = self.asked.machine
         taken = [(PlanMemory(p.memory, 0, StreamTimeline(p.graph, machine).total, p.graph), p) for p in over]
         for memory, program in sorted(taken, key=lambda each: each[0].step):
@@ -314,7 +311,7 @@ class FittedWay:
             if found is not None:
                 words = " and ".join(filter(None, (program.words, found.on_host.words)))
                 made = self._program(program.way, words, found.compiled)
-                best = found.compiled, self._made_to_fit(own, made, words)
+                best = found.compiled, self._fitted_figures(own, made, words)
         self.tried.append("copies on the host")
         return best
 
@@ -327,7 +324,7 @@ class FittedWay:
     def _program(self, way: Alternative, words: str = "", compiled: Compiled | None = None) -> _Program:
         compiled = compiled or self.network.compiled(way)
         loads = rank_loads(compiled, self.asked.machine)
-        graph = as_run(compiled, loads.slowest)
+        graph = executed_graph(compiled, loads.slowest)
         memory = memory_of(graph, self.captured, compiled.config.device)
         return _Program(way, words, compiled, loads, graph, memory)
 
@@ -336,28 +333,27 @@ class FittedWay:
             self.way.name, program.compiled, program.loads, program.graph, program.memory, self.asked
         )
 
-    def _made_to_fit(self, own: _Program, program: _Program, words: str) -> PlanResult:
+    def _fitted_figures(self, own: _Program, program: _Program, words: str) -> PlanResult:
         return replace(self._figures(program), made_to_fit=words, otherwise=own.memory)
 
 
-def _least(program: _Program, variant: Variant) -> int:
-    """Return a lower bound of the bytes of a variant of a program. Slices save at most all stored bytes and
-    gradients, except for weights that gradients read: these are gathered once, and stay until then. Recomputation
-    saves no stored bytes."""
+def _memory_bound(program: _Program, variant: Variant) -> int:
+    """Return a lower bound of the bytes of a variant. Slices save at most all stored bytes and gradients, except for
+    weights that gradients read, which are gathered once and stay live. Recomputation saves no stored bytes."""
     plan = program.plan
     if variant.settings != SLICES:
         return plan.weights + plan.states + plan.inputs + plan.constants
     least = program.memory - plan.weights - plan.states - plan.gradients
     read = {value for node in program.graph.nodes if node.phase == "backward" for value in node.inputs}
     whole = sum(p.type.nbytes for p in program.graph.parameters if p in read and p.trainable)
-    if variant.again and not program.way.again:
+    if variant.recompute and not program.way.recompute:
         return whole
     return max(least, plan.activations + whole)
 
 
 @dataclass(frozen=True)
 class _Refused:
-    """Search without a plan. configured: whether the script gives strategies."""
+    """Failed search. configured: the script gives strategies."""
 
     error: MspcError
     configured: bool
@@ -372,7 +368,7 @@ def plans_for(
 
     Args:
         captured: the launch to shard. on_way: called with the name of every way before it is tried. ways: all if None;
-        the search is the first. usual: plans of ways that are left out, made before.
+        the search is the first. usual: existing plans of omitted ways.
 
     Raises:
         MspcError: if the search's plan does not compile, or no plan fits the memory.
@@ -397,8 +393,8 @@ def plans_for(
     may = {way.name for way in tried if asked.free or not (configured and way.free)} - {SEARCH}
     usual = usual or UsualPlans([plan for plan in (*plans, *paired) if plan.name in may], dict(files))
     plans += sorted(paired, key=lambda plan: plan.step)[:1]
-    tell_same(plans, files)
-    take_faster(plans, files, usual, asked.mesh)
+    mark_equal_plans(plans, files)
+    adopt_faster(plans, files, usual, asked.mesh)
     if refusal is not None and SEARCH not in files:
         raise refusal
     return Plans(sorted(plans, key=lambda plan: (plan.step, plan.nbytes)), list(dict.fromkeys(refused)), files, usual)
@@ -407,9 +403,9 @@ def plans_for(
 def _outcomes(
     captured: CapturedCall, asked: PlanRequest, ways: Sequence[Alternative], on_way: Callable[[str], None]
 ) -> Iterator[tuple[Alternative, Outcome | str | _Refused]]:
-    """Yield the outcome of every way, or the reason for its absence, in order. The search runs in this process; in a
-    large network, the others run in forks meanwhile. If the search finds nothing within a limit of memory, others
-    may. Raise its other MspcErrors."""
+    """Yield the outcome of every way, or the reason for its absence, in order. The search runs in this process; for a
+    large network, the others run in forks. If the search finds no plan within a memory limit, others may. Raise its
+    other MspcErrors."""
     on_way(ways[0].name)
     network = PlannedNetwork.read(captured, asked.config(captured), asked.free, bool(asked.memory))
     nodes = network.call.traced.graph.nodes
@@ -433,8 +429,8 @@ def _outcomes(
 
 @dataclass(frozen=True)
 class _Task:
-    """Ways that are tried in one process. folded: the network with equal layers as one graph, by which ways are left
-    out; None to leave out none."""
+    """Ways that one process tries. folded: the network with equal layers folded, to skip hopeless ways; None to skip
+    none."""
 
     ways: Sequence[Alternative]
     folded: PlannedNetwork | None = None
@@ -451,7 +447,7 @@ def _tasks(
 
 
 def _outcomes_of(network: PlannedNetwork, asked: PlanRequest, task: _Task) -> dict[str, Outcome | str]:
-    """Return the outcomes of a task's ways by name; ways that are left out without a message are missing."""
+    """Return the outcomes of a task's ways by name, without ways that are skipped silently."""
     tries = FoldedTries() if task.folded is None else folded_tries(task.folded, asked, task.ways)
     found: dict[str, Outcome | str] = {}
     order, fits = {name: place for place, name in enumerate(tries.pairs)}, False
@@ -476,7 +472,7 @@ def _outcome(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> O
         compiled, plan = FittedWay(network, asked, way).quickest()
     except MspcError as error:
         return error.message
-    plan = with_facts_of(compiled, plan, asked, way)
+    plan = with_program_facts(compiled, plan, asked, way)
     return Outcome.of(plan, compiled, network.captured, asked)
 
 

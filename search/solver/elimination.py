@@ -1,9 +1,8 @@
-"""Search for the cheapest assignment of variables under a sum of cost tables, by eliminating one variable after the
-other, and sums of the tables for complete assignments.
+"""Minimisation of a sum of cost tables over the choices of variables, by bucket elimination.
 
 The result is exact if the intermediate tables stay small. If one would be too large, its terms are minimised separately
-("mini-buckets", Dechter and Rish 2003). The result is then a lower bound, and the assignment, read back with the true
-costs and improved one variable at a time, gives an upper bound.
+("mini-buckets", Dechter and Rish 2003). The result is then a lower bound. The assignment that is read back with the
+true costs, and improved one variable at a time, gives an upper bound.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from mspc.ir.late_dataclass import dataclass
 Table = Any
 """An array of costs, one dimension per variable."""
 LARGEST = 1 << 23
-"""Most elements of a table, unless set otherwise."""
+"""Default maximum number of elements of a table."""
 ROUNDING = 1e-9
-"""Relative difference of sums of one cost in different orders."""
-REMEMBERED = 1 << 22
-"""Most elements of the tables that are cached from one elimination of a problem to the next."""
+"""Relative difference of one cost summed in different orders."""
+CACHED_ELEMENTS = 1 << 22
+"""Maximum number of elements of the tables cached between eliminations of a problem."""
 ROUNDS = 20
-"""How often single variables are revisited if the elimination was not exact."""
+"""Number of passes over single variables if the elimination is not exact."""
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """Costs of the choices of some variables together. variables: ascending. table: its dimensions are in this
-    order. For factors that share one table, dependent tables are computed once."""
+    """Costs of the choices of some variables together. variables: ascending. table: one dimension per variable. Tables
+    derived from a table that several factors share are computed once."""
 
     variables: tuple[int, ...]
     table: Table
@@ -41,8 +40,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Choices with their cost. values: the choice of every variable. cost: of all together. bound: no assignment
-    costs less."""
+    """Choices with their cost. values: one choice per variable. cost: total. bound: lower bound of all assignments."""
 
     values: tuple[int, ...]
     cost: float
@@ -50,7 +48,7 @@ class Assignment:
 
     @property
     def proven(self) -> float:
-        """The bound without rounding errors: the cost itself if both are equal up to rounding."""
+        """The bound, or the cost itself if both are equal up to rounding."""
         return self.cost if self.cost - self.bound <= ROUNDING * abs(self.cost) else self.bound
 
 
@@ -59,23 +57,22 @@ class OutOfTime(Exception):
 
 
 class Bucket:
-    """Factors that were joined when a variable was eliminated, each of which had the variable, to be read back.
-    messages: the factors that replaced them."""
+    """Factors that contained an eliminated variable. messages: the factors that replaced them."""
 
     def __init__(self, variable: int, factors: Sequence[Factor]) -> None:
         self.variable, self.factors = variable, tuple(factors)
         self.messages: tuple[Factor, ...] = ()
 
     def best(self, values: list[int]) -> int:
-        """Return the cheapest choice of the variable, given those of all other variables of its factors."""
+        """Return the cheapest choice of the variable, given the choices of the other variables."""
         total: Table = 0.0
         for factor in self.factors:
             place = tuple(slice(None) if v == self.variable else values[v] for v in factor.variables)
             total = total + factor.table[place]
         return int(np.argmin(total))
 
-    def best_of_each(self, values: Table) -> Table:
-        """Return the same for several assignments at once, the columns of `values`."""
+    def best_choices(self, values: Table) -> Table:
+        """Return the cheapest choices for several assignments, the columns of `values`."""
         total: Table = 0.0
         for factor in self.factors:
             place = tuple([slice(None) if v == self.variable else values[v] for v in factor.variables])
@@ -85,9 +82,9 @@ class Bucket:
 
 
 class Elimination:
-    """One problem: sizes[v] choices of every variable v, and factors with a sum to be minimised. largest: most
-    elements of a table. deadline: by `time.monotonic`, after which `OutOfTime` is raised. order: of the eliminated
-    variables; the smallest table first if it is empty. Results shared by several queries are computed once."""
+    """Elimination of a problem with sizes[v] choices of variable v and factors whose sum is minimised. largest: maximum
+    number of elements of a table. deadline: by `time.monotonic`, after which `OutOfTime` is raised. order: of the
+    eliminated variables; if empty, the smallest table first. Results shared by several queries are cached."""
 
     def __init__(
         self, sizes: Sequence[int], factors: Sequence[Factor], largest: int = LARGEST, deadline: float = math.inf,
@@ -115,18 +112,18 @@ class Elimination:
             self._improve(values)
         return Assignment(tuple(values), self.cost(values), self.constant)
 
-    def given_each(self, variable: int) -> list[Assignment]:
-        """For every choice of one variable, return the cheapest assignment with it, and its bound."""
+    def min_marginals(self, variable: int) -> list[Assignment]:
+        """Return, for every choice of one variable, the cheapest assignment with it and its bound."""
         buckets = self._eliminate(variable)
         bounds = self.constant + sum((f.table for f in self.of[variable].values()), np.zeros(self.sizes[variable]))
         each = np.zeros((len(self.sizes), len(bounds)), int)
         each[variable] = np.arange(len(bounds))
         for bucket in reversed(buckets):
-            each[bucket.variable] = bucket.best_of_each(each)
+            each[bucket.variable] = bucket.best_choices(each)
         assignments = each.T.tolist()
         for values in assignments if not self.exact else ():
             self._improve(values, variable)
-        costs = self._cost_of_each(np.array(assignments).T)
+        costs = self._costs(np.array(assignments).T)
         return [Assignment(tuple(values), float(cost), float(bound))
                 for values, cost, bound in zip(assignments, costs, bounds, strict=True)]  # fmt: skip
 
@@ -136,10 +133,10 @@ class Elimination:
             values[bucket.variable] = bucket.best(values)
 
     def _eliminate(self, variable: int = -1) -> list[Bucket]:
-        """Eliminate one variable after the other, all except `variable`."""
+        """Eliminate all variables except `variable`."""
         self.of = [{} for _ in self.sizes]
         self.constant, self.exact, number = 0.0, True, 0
-        if sum(table.size for table in self._messages.values()) > REMEMBERED:
+        if sum(table.size for table in self._messages.values()) > CACHED_ELEMENTS:
             self._messages.clear()
             self._replaced.clear()
             self._referenced.clear()
@@ -188,14 +185,14 @@ class Elimination:
         return buckets
 
     def _decidable(self, variable: int) -> list[Factor]:
-        """Return the given factors without variables of one choice, because NumPy limits the dimensions of a table."""
+        """Return the factors without variables of one choice, because NumPy limits the number of dimensions."""
         kept = variable if variable >= 0 and self.sizes[variable] == 1 else -1
         if kept not in self._open:
             self._open[kept] = [self._reduced(factor, kept) for factor in self.given]
         return self._open[kept]
 
     def _reduced(self, factor: Factor, kept: int) -> Factor:
-        """Return a factor without its variables of one choice, except for `kept`."""
+        """Return a factor without its variables of one choice, except `kept`."""
         open_ones = tuple(self.sizes[v] > 1 or v == kept for v in factor.variables)
         if all(open_ones):
             return factor
@@ -209,7 +206,7 @@ class Elimination:
         """Return the cost of an assignment by the given factors."""
         return sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in self.given)
 
-    def _cost_of_each(self, values: Table) -> Table:
+    def _costs(self, values: Table) -> Table:
         """Return the costs of several assignments, the columns of `values`."""
         costs = np.zeros(values.shape[1])
         for factor in self.given:
@@ -217,15 +214,15 @@ class Elimination:
         return costs
 
     def _size(self, v: int) -> int:
-        """Return the number of elements of the table that arises if a variable is eliminated."""
+        """Return the number of elements of the table that eliminating a variable creates."""
         size = 1
         for w in {w for factor in self.of[v].values() for w in factor.variables}:
             size *= self.sizes[w]
         return size
 
     def _replacement(self, v: int, held: Sequence[Factor]) -> list[Factor]:
-        """Return the factors that replace those of a variable; cached by the identity of these factors. One
-        elimination shares most of them with the next, in which another variable remains."""
+        """Return the factors that replace those of a variable, cached by the identity of those. Eliminations that keep
+        different variables share most of them."""
         key = (v, *map(id, held))
         if key not in self._replaced:
             found, is_exact = self._without(v, held)
@@ -235,7 +232,7 @@ class Elimination:
         return found
 
     def _without(self, v: int, held: Sequence[Factor]) -> tuple[list[Factor], bool]:
-        """Return (the factors that replace those of a variable, whether it is a single one): several if one would be
+        """Return (the factors that replace those of a variable, whether it is a single one); several if one would be
         too large."""
         groups: list[list[Factor]] = []
         scopes: list[set[int]] = []
@@ -253,8 +250,7 @@ class Elimination:
         return found or [Factor((), np.zeros(()))], len(groups) <= 1
 
     def _message(self, v: int, group: Sequence[Factor], scope: Sequence[int]) -> Table:
-        """Return the minimum of a sum of factors over a variable; cached by the tables and the dimensions that they
-        share."""
+        """Return the minimum of a sum of factors over a variable, cached by the tables and their shared dimensions."""
         place = {w: i for i, w in enumerate(scope)}
         parts = sorted((id(f.table), tuple(place[w] for w in f.variables)) for f in group)
         key = (place[v], tuple(self.sizes[w] for w in scope), *parts)
@@ -274,8 +270,8 @@ class Elimination:
         return found
 
     def _joined(self, group: Sequence[Factor]) -> list[tuple[tuple[int, ...], Table]]:
-        """Return (variables, table) pairs: the sum of some factors in as few and small tables as possible. A factor
-        is first added to another one that has all its variables."""
+        """Return (variables, table) pairs whose sum is that of some factors, in few and small tables. A factor is first
+        added to another that has all its variables."""
         joined: list[tuple[tuple[int, ...], Table]] = []
         for factor in sorted(group, key=lambda f: f.table.size):
             table = factor.table
@@ -287,7 +283,7 @@ class Elimination:
         return joined
 
     def _improve(self, values: list[int], variable: int = -1) -> None:
-        """Revisit single variables, all except `variable`, while that makes the assignment cheaper."""
+        """Improve an assignment one variable at a time, except `variable`, until it gets no cheaper."""
         of: list[list[Factor]] = [[] for _ in self.sizes]
         for factor in self.given:
             for v in factor.variables:
@@ -314,7 +310,7 @@ class Elimination:
 
 
 class Sums:
-    """Factors of one sum. groups: every table with the variables of all factors that share it, one row each."""
+    """Factors of one sum. groups: every table with the variables of the factors that share it, one row per factor."""
 
     def __init__(self, factors: Sequence[Factor]) -> None:
         self.groups: list[tuple[Table, Any]] = []
@@ -332,8 +328,8 @@ class Sums:
         chosen = np.asarray(values)
         return self.constant + sum(float(np.add.reduce(table[tuple(chosen[own].T)])) for table, own in self.groups)
 
-    def total_of_each(self, assignments: Sequence[Sequence[int]]) -> list[float]:
-        """Return the same for several assignments, equal to the last bit."""
+    def totals(self, assignments: Sequence[Sequence[int]]) -> list[float]:
+        """Return the sums for several assignments, bit for bit equal to `total`."""
         chosen = np.asarray(assignments)
         totals = np.zeros(len(chosen))
         for table, own in self.groups:
@@ -342,25 +338,25 @@ class Sums:
         return [float(total) for total in self.constant + totals]
 
 
-# Labels find assignments within limits by reading an elimination back with many assignments at once. Variables are
-# decided in the reverse order of their elimination. Each elimination gives a lower bound for every partial assignment:
+# Labels find assignments within limits by a beam search over the variables in the reverse order of their elimination.
+# Each elimination gives a lower bound for every partial assignment:
 # one for the costs, one for the costs with a price for the limited sum, one for every limited sum. A partial assignment
 # ("label") is dropped if it cannot be within a limit, if it cannot be better than the best known, or if another one
 # with the same open decisions is better in all respects (Handler and Zang 1980). The most promising of the rest are
 # continued; the least bound of those that were dropped for their number remains to be proven.
 
 
-SPARE = 8
-"""Labels that are compared with each other, as a multiple of those that are continued."""
-MOST = 1 << 62
-"""Up to this many combinations are numbered one by one."""
+COMPARED_FACTOR = 8
+"""Number of labels compared with each other, as a multiple of the beam width."""
+MAX_COMBINATIONS = 1 << 62
+"""Maximum number of combinations that are numbered directly."""
 
 
 class Labels:
-    """Reading back of several eliminations in one order.
+    """Beam search over several eliminations in one order.
 
-    plain: the elimination of the costs. priced: that of the costs with a price for each limited sum. rows: those of
-    each limited sum by itself.
+    plain: elimination of the costs. priced: elimination of the costs with a price for each limited sum. rows:
+    eliminations of each limited sum by itself.
     """
 
     def __init__(
@@ -375,12 +371,11 @@ class Labels:
         self._open = self._open_variables()
 
     def search(self, best: float, enough: float, width: int) -> tuple[tuple[int, ...] | None, float, float]:
-        """Return (values, cost, bound): the cheapest assignment found that costs less than `best`, None if there is
-        none, and a lower bound for all assignments within the limits, at most `best`.
+        """Return (values, cost, bound): the cheapest assignment found below `best`, or None, and a lower bound, at most
+        `best`, of all assignments within the limits.
 
         Args:
-            enough: the share of `best` that an assignment must save. width: labels that are continued from step to
-            step.
+            enough: share of `best` that an assignment must save. width: beam width.
         """
         count, owed = len(self.problems), float(self.prices @ self.limits)
         values: dict[int, Any] = {}
@@ -401,17 +396,17 @@ class Labels:
             label, choice = np.nonzero(good)
             if not len(label):
                 return None, best, min(best, lost)
-            if len(label) > SPARE * width:  # too many to compare
-                order = np.argpartition(bounds[label, choice], SPARE * width)
-                lost = min(lost, float(bounds[label, choice][order[SPARE * width :]].min()))
-                order = np.sort(order[: SPARE * width])
+            if len(label) > COMPARED_FACTOR * width:  # too many to compare
+                order = np.argpartition(bounds[label, choice], COMPARED_FACTOR * width)
+                lost = min(lost, float(bounds[label, choice][order[COMPARED_FACTOR * width :]].min()))
+                order = np.sort(order[: COMPARED_FACTOR * width])
                 label, choice = label[order], choice[order]
             bounds, sums = bounds[label, choice], total[:, label, choice]
             known = {w: values[w][label] if w != v else choice for w in self._open[step]}
             if len(label) > width:
                 selected = self._undominated(known, sums)
                 if len(selected) > width:
-                    selected, left = self._chosen(selected, bounds, sums, width)
+                    selected, left = self._select(selected, bounds, sums, width)
                     lost = min(lost, left)
                 label, choice, sums = label[selected], choice[selected], sums[:, selected]
                 known = {w: found[selected] for w, found in known.items()}
@@ -423,10 +418,10 @@ class Labels:
             return None, best, min(best, lost)
         return self._traced(trail, found), cost, min(cost, lost)
 
-    def _chosen(self, selected: Any, bounds: Any, sums: Any, width: int) -> tuple[Any, float]:
-        """Return (labels, bound of the best one left out). Half of the labels are those with the least bounds. The
-        others have the least bound among labels that hold about as much, so that some of them have room for the last
-        decisions."""
+    def _select(self, selected: Any, bounds: Any, sums: Any, width: int) -> tuple[Any, float]:
+        """Return (labels, bound of the best dropped label). Half of the labels are those with the smallest bounds. The
+        others have the smallest bounds among labels with about the same bytes, so that some of them leave room for the
+        last decisions."""
         selected = selected[np.argsort(bounds[selected], kind="stable")]
         half = width // 2
         rest = selected[half:]
@@ -438,7 +433,7 @@ class Labels:
         return np.sort(np.concatenate([selected[:half], rest[first]])), float(left.min()) if len(left) else math.inf
 
     def _traced(self, trail: Sequence[tuple[Any, Any]], label: int) -> tuple[int, ...]:
-        """Return the choices that have led to a label."""
+        """Return the choices along the trail of a label."""
         values = [0] * len(self.sizes)
         for buckets, (parents, choices) in zip(reversed(self.steps), reversed(trail), strict=True):
             values[buckets[0].variable] = int(choices[label])
@@ -446,7 +441,7 @@ class Labels:
         return tuple(values)
 
     def _open_variables(self) -> list[list[int]]:
-        """For every step, return the variables that are already decided and are in a table of a later step."""
+        """Return, for every step, the decided variables that occur in a table of a later step."""
         found: list[list[int]] = []
         open_ones: set[int] = set()
         for buckets in reversed(self.steps):
@@ -469,11 +464,10 @@ class Labels:
         return found
 
     def _undominated(self, values: Mapping[int, Any], sums: Any) -> Any:
-        """Return the labels for which no other label with the same open decisions is as cheap and holds as little in
-        every row."""
+        """Return the labels that no other label with the same open decisions dominates in cost and all rows."""
         groups, combinations = np.zeros(sums.shape[1], np.int64), 1
         for v, own in values.items():
-            if combinations * self.sizes[v] > MOST:
+            if combinations * self.sizes[v] > MAX_COMBINATIONS:
                 groups = np.unique(groups, return_inverse=True)[1].astype(np.int64)
                 combinations = len(groups)
             groups, combinations = groups * self.sizes[v] + own, combinations * self.sizes[v]

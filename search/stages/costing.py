@@ -1,11 +1,11 @@
 """Costs of a network's units. Each kind of unit is compiled as a separate stage, all in one program.
 
-In a row of equal units, the first and the last are measured by themselves, because operators of no unit may belong to
-them; the second represents all units in between. Equal units that are one graph (a loop over layers) take longer than
-inlined ones. If the schedule lets layers be one graph, the cost of one iteration of the loop is used.
+In a run of equal units, the first and the last are measured separately, because operators outside any unit may belong
+to them; the second represents the others. Folded units (one graph in a loop over layers) are slower than inlined ones.
+If the schedule allows folding, the cost of one iteration of the loop is used.
 
-Ways to lower memory are compiled likewise, with the same layouts: parameters stored in slices, and recomputed cells. A
-unit is recomputed only if it then saves at most half of the bytes that it saved before.
+Variants with less memory are compiled the same way, with the same layouts: parameters stored in slices, and recomputed
+cells. A unit is recomputed only if that at least halves its saved bytes.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from mspc.passes.lib.stage_placement import chosen_schedule
 from mspc.plans.files.plan_file import PlanFile, StagePlan, together
 from mspc.runtime.memory_plan import peak_of
 from mspc.search.plans.degrees import Degrees, degrees_of
-from mspc.search.plans.figures import count_of, most_sent, on_host_of, workspace
-from mspc.search.plans.limited import has_host_apart
+from mspc.search.plans.figures import count_of, max_bytes_sent, on_host_of, workspace
+from mspc.search.plans.limited import has_device_memory
 from mspc.search.stages.network import StagedNetwork, Unit, plan_of
 from mspc.search.stages.problem import (
-    ApartCosts,
-    Borders,
+    Boundaries,
+    SeparateCosts,
     UnitCosts,
     Walk,
     Way,
     host_bytes,
-    kept_during,
+    saved_micro_batches,
     values_of,
     walk_of,
 )
 
 
 def common_plan(plan: PlanFile, units: Sequence[Unit], like: Sequence[int]) -> PlanFile:
-    """Return the plan with the entries of unit like[i] copied to unit i. Loops are left out, because those of other
-    plans have other iterations and carry more; so are operators of no unit that read partial sums of micro-batches."""
+    """Return the plan with the entries of unit like[i] copied to unit i. Loops are omitted, because other plans have
+    other iterations and carried values; so are operators outside units that read partial sums of micro-batches."""
     cells: dict[str, list[str]] = {}
     own: set[str] = set()
     for unit, other in zip(units, like, strict=True):
@@ -90,8 +90,8 @@ def common_plan(plan: PlanFile, units: Sequence[Unit], like: Sequence[int]) -> P
 
 
 def _names(key: str, models: Mapping[str, Sequence[str]], cells: set[str], mark: str) -> Iterator[str]:
-    """Yield the new names of an entry of the plan. A name in a cell that represents others becomes the names in all
-    of them; a name in one of the others becomes none."""
+    """Yield the new names of an entry of the plan. A name in a cell that represents others is repeated for all of them;
+    a name in one of the others is dropped."""
     for name in each_of_cells(key):
         cell = next((name[:at] for at in _ends(name, mark) if name[:at] in cells), None)
         if cell is None:
@@ -109,7 +109,7 @@ def _ends(name: str, mark: str) -> Iterator[int]:
 
 
 def _path(scope: str) -> str:
-    """Return the prefix of the names of a cell's parameters, made of the names of the lists and of the cell itself."""
+    """Return the prefix of the names of a cell's parameters: the names of its lists and its own name."""
     found: list[str] = []
     for part in reversed(scope.split("/")):
         name, _, kind = part.rpartition("-")
@@ -119,9 +119,9 @@ def _path(scope: str) -> str:
     return ".".join(found)
 
 
-def held_bytes(graph: Graph) -> tuple[float, float]:
-    """Return the bytes that a rank holds from the first micro-batch to the last: (parameters, their states, and
-    values computed from them that all micro-batches read, such as gathered and converted ones; sums of gradients)."""
+def persistent_bytes(graph: Graph) -> tuple[float, float]:
+    """Return (bytes of parameters, their states, and values computed from them that all micro-batches read, such as
+    gathered weights; bytes of sums of gradients): those live on a rank from the first micro-batch to the last."""
     stored = [p for p in graph.parameters if p.kind == "parameter" and OFFLOAD not in p.attrs]
     work = [node for node in graph.nodes if WORK in node.attrs]
     calls = [[node for node in work if node.attrs[MICRO_BATCH] == number] for number in (0, 1)]
@@ -131,8 +131,8 @@ def held_bytes(graph: Graph) -> tuple[float, float]:
         if read and WORK not in node.attrs and of_parameters.issuperset(read):
             of_parameters.add(node)
     given = {part for node in calls[0] for value in node.inputs for part in _parts_of(value)}
-    made = [v for v in given if isinstance(v, Node) and v in of_parameters and not _shows(v)]
-    sums = [v for node in calls[1] for v in node.inputs if isinstance(v, Node) and _goes_on(v, node)]
+    made = [v for v in given if isinstance(v, Node) and v in of_parameters and not _is_visible(v)]
+    sums = [v for node in calls[1] for v in node.inputs if isinstance(v, Node) and _continues_call(v, node)]
     if not calls[1]:
         sums = [p for p in stored if p.trainable]
     return float(sum(v.type.nbytes for v in (*stored, *made))), float(sum(v.type.nbytes for v in sums))
@@ -142,39 +142,39 @@ def _parts_of(value: Value) -> Sequence[Value]:
     return value.inputs if isinstance(value, Node) and isinstance(value.op, MakeTuple) else [value]
 
 
-def _shows(node: Node) -> bool:
+def _is_visible(node: Node) -> bool:
     return node.op.is_view or isinstance(node.op, MakeStack)
 
 
-def _goes_on(value: Node, call: Node) -> bool:
+def _continues_call(value: Node, call: Node) -> bool:
     """Return whether a call reads a result of another call of the same graph."""
     source = value.inputs[0] if taken_elements(value.op) is not None else None
     return isinstance(source, Node) and source.regions == call.regions
 
 
-def kept_bytes(work: Sequence[Node]) -> tuple[float, float, float]:
-    """Return three numbers of bytes of one micro-batch: those of its forward work, or received from other stages for
-    it, that gradients read; the part of them that gradients of weights read, if these are separate; and the bytes
-    that gradients of weights read of the gradients of inputs, or of values received for those."""
+def saved_bytes(work: Sequence[Node]) -> tuple[float, float, float]:
+    """Return the saved bytes of one micro-batch as (forward results and received values that gradients read; the part
+    of them that separate weight gradients read; results of input gradients, and values received for those, that weight
+    gradients read)."""
     kinds: dict[Value, str] = {node: str(node.attrs[WORK]) for node in work}
     came = {value for node in work if kinds[node] == FORWARD for value in node.inputs}
-    kept: set[Value] = set()
+    saved: set[Value] = set()
     late: set[Value] = set()
     between: set[Value] = set()
     for node in work:
         for value in node.inputs:
             made = _kind_of(value, kinds, came)
             if kinds[node] != FORWARD and made == FORWARD:
-                kept.add(value)
+                saved.add(value)
             if kinds[node] == WEIGHT_GRADIENT and made in (FORWARD, INPUT_GRADIENT):
                 (late if made == FORWARD else between).add(value)
-    of_kept, of_late, of_between = (float(sum(v.type.nbytes for v in each)) for each in (kept, late, between))
-    return of_kept, of_late, of_between
+    of_saved, of_late, of_between = (float(sum(v.type.nbytes for v in each)) for each in (saved, late, between))
+    return of_saved, of_late, of_between
 
 
 def _kind_of(value: Value, kinds: Mapping[Value, str], came: Collection[Value]) -> str:
-    """Return the kind of work that made a value, or for which it was received from another stage; "" if it belongs
-    to no micro-batch. came: the values that forward work reads."""
+    """Return the kind of work that made a value or that received it from another stage; "" outside micro-batches. came:
+    the operands of forward work."""
     if not isinstance(value, Node):
         return ""
     if isinstance(value.op, ReceiveFromStage):
@@ -183,14 +183,14 @@ def _kind_of(value: Value, kinds: Mapping[Value, str], came: Collection[Value]) 
 
 
 LESS = 1 / 2
-"""Largest share of a unit's saved bytes that it may still save if its cells are recomputed."""
+"""Maximum share of a unit's saved bytes that remains if its cells are recomputed."""
 
 
 @dataclass(frozen=True)
 class CostedUnits:
-    """Costs of a network's units on the ranks of one stage, and their layouts, equal in equal units. slices:
-    replicated parameters, with layouts that shard them over the ranks with replicas. cut_further: the parameters
-    stored that way. degrees: of a stage's ranks."""
+    """Costs and layouts of a network's units on the ranks of one stage; equal units have equal layouts. slices: sharded
+    layouts of parameters that the plan replicates. cut_further: the parameters stored that way. degrees: of a stage's
+    ranks."""
 
     costs: UnitCosts
     layouts: PlanFile
@@ -199,15 +199,15 @@ class CostedUnits:
     degrees: Degrees = Degrees()
 
     def of(self, way: Way) -> UnitCosts:
-        """Return the costs of a way; values stay on the device unless the way moves them to the host."""
+        """Return the costs of a way, without offloading unless the way offloads values."""
         return self.costs if way.values else replace(self.costs, host=None)
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Equal units in a row. first, count: of the units. parts: the stages compiled for them, each with its number of
-    units: the first unit, the second, those in between (in two parts if there are enough), and the last; fewer parts
-    if there are fewer units."""
+    """Run of equal units. first, count: of the units. parts: the stages compiled for them as (unit, number of units):
+    the first unit, the second, the units in between (in two parts if there are enough), and the last; fewer for fewer
+    units."""
 
     first: int
     count: int
@@ -222,25 +222,25 @@ class _Group:
 
     @property
     def model(self) -> int:
-        """The unit that gives all of them their layouts; it is compiled by itself."""
+        """The unit whose layouts all of them take; it is compiled by itself."""
         return self.first + min(1, self.count - 1)
 
 
 @dataclass(frozen=True)
 class _Costs:
-    """Costs of one of these stages; fields as in `UnitCosts`."""
+    """Costs of one compiled stage; fields as in `UnitCosts`."""
 
     forward: float
     inputs: float
     weights: float
     rest: float
-    kept: float
-    held: float
+    saved: float
+    resident: float
     work: float
     message: float
     sent: float
-    there: float
-    back: float
+    sent_forward: float
+    sent_back: float
     totals: float
     late: float
     between: float
@@ -248,43 +248,43 @@ class _Costs:
 
     @property
     def always(self) -> float:
-        """Bytes without those that micro-batches save."""
-        return self.held + self.work
+        """Bytes without those saved by micro-batches."""
+        return self.resident + self.work
 
 
 _NOTHING = _Costs(*[0.0] * 14)
-OF_UNITS = ("forward", "inputs", "weights", "kept", "held", "work", "sent")
-"""Costs that change if equal units are one graph."""
+OF_UNITS = ("forward", "inputs", "weights", "saved", "resident", "work", "sent")
+"""Costs that differ if equal units are folded."""
 
 
 def parts_of_units(units: Sequence[Unit]) -> list[int]:
-    """For every unit, return the number of its kind: equal for equal units that have the same kind of neighbours."""
-    return [group.part_of(unit) for group in _groups(units) for unit in _each(group)]
+    """Return the number of every unit's kind: equal for equal units with neighbours of equal kinds."""
+    return [group.part_of(unit) for group in _groups(units) for unit in _units_in(group)]
 
 
 def unit_costs(
     network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, memory: bool = False, tensor: int = 0
 ) -> CostedUnits:
-    """Return the costs of a network's units on the ranks of one of `stages` stages. memory: buffers count. tensor:
-    as in `Way`. Raise MspcError if it does not compile."""
+    """Return the costs of a network's units on the ranks of one of `stages` stages. memory: buffers count. tensor: as
+    in `Way`. Raise MspcError if it does not compile."""
     units = network.units
     groups = _groups(units, network.is_folded)
     plan = _plan_of_parts(groups, units, micro_batches)
     compiled = network.compiled(stages, plan, ZERO_BUBBLE_H1, tensor=tensor)
     found = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory), machine)
-    like = [group.model for group in groups for _ in _each(group)]
+    like = [group.model for group in groups for _ in _units_in(group)]
     layouts = common_plan(compiled.strategies.plan(compiled.config.ranks), units, like)
     slices = {p.name: layout for p, layout in sharded_further(compiled.graph) if layout != p.layout}
     return CostedUnits(found, layouts, slices, degrees=_shared_by(compiled))
 
 
-def costs_of_slices(
+def costs_with_slices(
     network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, known: CostedUnits, memory: bool = False
 ) -> CostedUnits:  # fmt: skip
     """Return the same costs with replicated parameters stored in slices. Raise MspcError if it does not compile."""
     units = network.units
     groups = _groups(units, network.is_folded)
-    like = [group.model for group in groups for _ in _each(group)]
+    like = [group.model for group in groups for _ in _units_in(group)]
     stored = replace(known.layouts, parameters={**known.layouts.parameters, **known.slices})
     layouts = common_plan(stored, units, like)
     plan = _plan_of_parts(groups, units, micro_batches)
@@ -293,10 +293,10 @@ def costs_of_slices(
     return CostedUnits(found, layouts, cut_further=tuple(known.slices), degrees=_shared_by(compiled))
 
 
-def costs_of_states(
+def costs_with_host_states(
     network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, known: CostedUnits, memory: bool = False
 ) -> CostedUnits:  # fmt: skip
-    """Return the same costs with optimizer states in the host's memory. Raise MspcError if there are none."""
+    """Return the same costs with optimizer states in host memory. Raise MspcError if there are no states."""
     units = network.units
     groups = _groups(units, network.is_folded)
     layouts = replace(known.layouts, offload_states=True)
@@ -304,20 +304,19 @@ def costs_of_states(
     compiled = network.compiled(stages, plan, ZERO_BUBBLE_H1, layouts)
     parts = _of_parts(compiled, groups, machine, network, memory)
     found = _of_units(network, groups, parts, machine)
-    for group in groups:  # copies of several units overlap: one's come back while another's leave
+    for group in groups:  # copies of different units to and from the host overlap
         pair = group.parts[2][0] if len(group.parts) > 2 and group.parts[2][1] > 1 else -1
         if pair in parts:
             alone = parts[group.parts[1][0]].rest
-            each = [*_each(group)][1:]
+            each = [*_units_in(group)][1:]
             found.rest[each] = np.minimum(found.rest[each], max(0.0, parts[pair].rest - alone))
     return CostedUnits(found, layouts, cut_further=known.cut_further, degrees=known.degrees)
 
 
-def costs_of_cells_again(
+def costs_with_recomputation(
     network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, known: CostedUnits, memory: bool = False
 ) -> CostedUnits:  # fmt: skip
-    """Return the same costs with the cells of those units recomputed for gradients that then save less. Raise
-    MspcError if no unit does."""
+    """Return the same costs with recomputed cells in the units that then save less. Raise MspcError if no unit does."""
     units = network.units
     groups = _groups(units, network.is_folded)
     if network.is_folded:
@@ -327,14 +326,14 @@ def costs_of_cells_again(
     compiled = network.compiled(stages, plan, layouts=replace(known.layouts, recompute=every))
     again = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory), machine)
     costs = known.costs
-    less = again.kept <= LESS * costs.kept
+    less = again.saved <= LESS * costs.saved
     if not less.any():
         raise MspcError("no unit saves less with recomputed cells")
     mixed = replace(
         costs,
         **{
             name: np.where(less, getattr(again, name), getattr(costs, name))
-            for name in ("forward", "backward", "kept", "held", "work", "sent")
+            for name in ("forward", "backward", "saved", "resident", "work", "sent")
         },
     )
     cells = tuple(name for unit, is_less in zip(units, less, strict=True) if is_less for name in unit.cells)
@@ -343,7 +342,7 @@ def costs_of_cells_again(
 
 
 def _shared_by(compiled: Compiled) -> Degrees:
-    """Return the degrees of stages that are compiled for their costs; the size of a whole step is unknown."""
+    """Return the degrees of stages that are compiled for their costs, without the size of a step."""
     return replace(degrees_of(compiled), operations=0.0, samples=0)
 
 
@@ -382,7 +381,7 @@ def _groups(units: Sequence[Unit], folded: bool = False) -> list[_Group]:
 
 
 def _between(count: int, folded: bool) -> tuple[int, ...]:
-    """Return the sizes of the parts of the units in between; two sizes give the share of memory of each unit."""
+    """Return the sizes of the parts of the units in between; two sizes give the memory per unit."""
     some = max(2, count // 3) if folded else 2
     return (some, count - some) if count - some > (some if folded else 0) else (count,)
 
@@ -392,28 +391,28 @@ def _costs(compiled: Compiled, part: int, machine: Machine, network: StagedNetwo
     graph = compiled.rank_graph(part * compiled.config.ranks)
     times = predicted_times(graph, machine)
     forward, inputs, of_weights = (times.mean(part, kind) for kind in (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT))
-    inputs += times.mean(part, BACKWARD)  # if both gradients are one action
+    inputs += times.mean(part, BACKWARD)  # for schedules with both gradients in one action
     own = [node for node in graph.nodes if WORK in node.attrs and node.attrs[MICRO_BATCH] == 0]
-    kept, late, between = kept_bytes(own)
-    stored, totals = held_bytes(graph)
-    held = stored + totals
+    saved, late, between = saved_bytes(own)
+    stored, totals = persistent_bytes(graph)
+    resident = stored + totals
     work = 0.0
     if memory:
         count = 1 + max(int(node.attrs[MICRO_BATCH]) for node in graph.nodes if WORK in node.attrs)
-        during = kept_during(chosen_schedule(compiled.graph.attrs, count), part)[:, :, 0]
-        most = (during @ np.array([kept - late, late, between, totals])).max()
+        during = saved_micro_batches(chosen_schedule(compiled.graph.attrs, count), part)[:, :, 0]
+        most = (during @ np.array([saved - late, late, between, totals])).max()
         work = max(0.0, memory_of(graph, network, compiled) - stored - most)
     leaves = 0.0
-    if memory and not network.is_folded and has_host_apart(compiled.config.device):
+    if memory and not network.is_folded and has_device_memory(compiled.config.device):
         leaves = values_of(graph, [name for unit in network.units for name in unit.cells])
     onward = [time for (chunk, reader, _), time in times.messages.items() if reader > chunk]
-    there, back = (
+    sent_forward, sent_back = (
         sum(sent_bytes(n) for n in graph.nodes if isinstance(n.op, SendToStage) and (n.op.stage > part) == is_later)
         for is_later in (True, False)
     )
     return _Costs(
-        forward, inputs, of_weights, times.after, kept, held, work, max(onward, default=0.0),
-        bytes_of(graph) - there - back, there, back, totals, late, between, leaves,
+        forward, inputs, of_weights, times.after, saved, resident, work, max(onward, default=0.0),
+        bytes_of(graph) - sent_forward - sent_back, sent_forward, sent_back, totals, late, between, leaves,
     )  # fmt: skip
 
 
@@ -423,7 +422,7 @@ def bytes_of(graph: Graph) -> float:
 
 
 def memory_of(graph: Graph, network: StagedNetwork, compiled: Compiled) -> int:
-    """Return the bytes of a rank at its peak, including those that its device needs besides the memory plan."""
+    """Return the bytes of a rank at its peak, including device memory outside the memory plan."""
     return peak_of(graph) + workspace(graph, network.captured, compiled.config.device)
 
 
@@ -433,10 +432,10 @@ def _of_units(
     count, folded = len(network.units), network.is_folded
 
     def numbers(name: str) -> np.ndarray:
-        return np.array([getattr(found[group.part_of(u)], name) for group in groups for u in _each(group)])
+        return np.array([getattr(found[group.part_of(u)], name) for group in groups for u in _units_in(group)])
 
-    apart = {name: numbers(name) for name in OF_UNITS}
-    joint = {name: each.copy() for name, each in apart.items()} if folded else apart
+    separate = {name: numbers(name) for name in OF_UNITS}
+    joint = {name: each.copy() for name, each in separate.items()} if folded else separate
     entry = np.zeros(count)
     for group in groups:
         several = [(found[part], size) for part, size in group.parts[2:-1] if part in found and (folded or size > 1)]
@@ -447,23 +446,23 @@ def _of_units(
                 joint[name][units] += value - getattr(alone, name)
             joint["work"][units] = np.maximum(joint["work"][units] - alone.work, 0) + least
             first, size = several[0] if folded else (alone, 1)
-            entry[units] = max(0.0, first.kept - size * each["kept"])
+            entry[units] = max(0.0, first.saved - size * each["saved"])
     entry[0] = 0.0  # nothing is sent to it
-    own = ApartCosts(
-        apart["forward"], apart["kept"], apart["held"], apart["work"], apart["sent"], numbers("late"),
-        numbers("between"),
+    own = SeparateCosts(
+        separate["forward"], separate["saved"], separate["resident"], separate["work"], separate["sent"],
+        numbers("late"), numbers("between"),
     )  # fmt: skip
     return UnitCosts(
-        joint["forward"], joint["inputs"] + joint["weights"], apart["inputs"], apart["weights"], numbers("rest"),
-        joint["kept"], joint["held"], joint["work"], numbers("message")[: count - 1], joint["sent"], entry,
-        numbers("there"), numbers("back"), numbers("totals"), own,
+        joint["forward"], joint["inputs"] + joint["weights"], separate["inputs"], separate["weights"], numbers("rest"),
+        joint["saved"], joint["resident"], joint["work"], numbers("message")[: count - 1], joint["sent"], entry,
+        numbers("sent_forward"), numbers("sent_back"), numbers("totals"), own,
         tuple((group.first, group.count) for group in groups if folded and group.count > 1),
         host_bytes(numbers("leaves"), machine),
     )  # fmt: skip
 
 
 def _of_loops(several: Sequence[tuple[_Costs, int]]) -> tuple[dict[str, float], float]:
-    """Return (costs of each unit of one graph, bytes of buffers of all of them), from loops over the units."""
+    """Return (costs of each folded unit, bytes of buffers of all units), from loops over the units."""
     more, many = several[-1]
     less, few = several[0] if len(several) > 1 else (_NOTHING, 0)
     each = {name: (getattr(more, name) - getattr(less, name)) / (many - few) for name in OF_UNITS if name != "work"}
@@ -471,30 +470,29 @@ def _of_loops(several: Sequence[tuple[_Costs, int]]) -> tuple[dict[str, float], 
 
 
 def _of_pair(alone: _Costs, pair: _Costs) -> tuple[dict[str, float], float]:
-    """Return the same for memory only, from units that run one by one."""
-    return _with_memory({"held": alone.held, "kept": pair.kept - alone.kept}, [(alone, 1), (pair, 2)])
+    """Return the same, memory only, from inlined units."""
+    return _with_memory({"resident": alone.resident, "saved": pair.saved - alone.saved}, [(alone, 1), (pair, 2)])
 
 
 def _with_memory(each: dict[str, float], known: Sequence[tuple[_Costs, int]]) -> tuple[dict[str, float], float]:
-    """Return the costs with the bytes held by each unit, and the bytes of buffers of all. The former are the growth
-    per unit if it exceeds the sum of known bytes."""
+    """Return the costs with the resident bytes per unit, and the bytes of buffers of all units. The former are the
+    growth per unit if it exceeds the sum of known bytes."""
     if len(known) > 1:
         (less, few), (more, many) = known
-        each["held"] = max(each["held"], (more.always - less.always) / (many - few))
-    return each, max(0.0, *(costs.always - count * each["held"] for costs, count in known))
+        each["resident"] = max(each["resident"], (more.always - less.always) / (many - few))
+    return each, max(0.0, *(costs.always - count * each["resident"] for costs, count in known))
 
 
-def _each(group: _Group) -> range:
+def _units_in(group: _Group) -> range:
     return range(group.first, group.first + group.count)
 
 
 @dataclass(frozen=True)
 class TimedRow:
-    """Times and bytes of a row of the table. ranks: of all stages. cells: of each chunk, its number of units. step:
-    seconds until the last stage has ended its updates. idle: average share of the step in which stages wait. nbytes:
-    sent by the busiest rank. memory: bytes of the fullest rank, at its peak. foreseen: seconds predicted by the
-    choice, 0 if it was not predicted. compiled: number of stages with programs that were made; the others are equal
-    to them. note: a remark."""
+    """Times and bytes of a row of the table. ranks: of all stages. cells: number of units per chunk. step: seconds
+    until the last stage has finished its updates. idle: mean share of the step that stages wait. nbytes: sent by the
+    busiest rank. memory: peak bytes of the fullest rank. foreseen: predicted seconds, 0 if not predicted. compiled:
+    number of stages that were compiled; the others are equal to them. note: a remark."""
 
     name: str
     ranks: int
@@ -513,12 +511,11 @@ class TimedRow:
 
 @dataclass(frozen=True)
 class StageRow(TimedRow):
-    """Row of the table. mesh: of the ranks of one stage, for which layouts were searched; "" for any. cut_further:
-    parameters that are stored in smaller slices than operators read. recompute: cells recomputed for gradients,
-    equal ones in a row as one. degrees: of a stage's ranks. on_host: bytes of the
-    host's memory, of the rank with the most; 0 if it was not compiled. offload: cells for which values that
-    gradients read are on the host, equal ones in a row as one. offload_states: optimizer states are on the host.
-    missing_rates: rates that its times take from another element type, () if it was not compiled."""
+    """Row of the table. mesh: of the ranks of one stage, used for the search of layouts; "" for any. cut_further:
+    number of parameters stored in smaller slices than operators read. recompute: recomputed cells, runs of equal ones
+    as one. degrees: of a stage's ranks. on_host: maximum bytes of host memory of a rank; 0 if not compiled. offload:
+    cells whose values saved for gradients are offloaded, runs of equal ones as one. offload_states: optimizer states
+    are offloaded. missing_rates: rates replaced by those of another element type, () if not compiled."""
 
     mesh: str = ""
     cut_further: int = 0
@@ -535,23 +532,25 @@ class StageRow(TimedRow):
         return asdict(self)
 
 
-def measured(
-    name: str, network: StagedNetwork, way: Way, borders: Borders, machine: Machine, layouts: PlanFile
+def compiled_row(
+    name: str, network: StagedNetwork, way: Way, boundaries: Boundaries, machine: Machine, layouts: PlanFile
 ) -> tuple[StageRow, PlanFile]:  # fmt: skip
     """Return a compiled row and its plan's file. layouts: of operators. Raise MspcError if it does not compile."""
-    plan = plan_of(network.units, way, borders)
+    plan = plan_of(network.units, way, boundaries)
     compiled = network.compiled(way.stages, plan, layouts=layouts)
     walk = walk_of(way.order)
     parts = parts_of_units(network.units)
-    edges = (0, *borders, len(network.units))
+    edges = (0, *boundaries, len(network.units))
     chunks = [tuple(parts[first:end]) for first, end in pairwise(edges)]
     stages = [tuple(chunks[chunk] for chunk in walk.schedule.chunks_of(stage)) for stage in range(way.stages)]
     on_host = {name for names in layouts.offload for name in each_of_cells(names)}
     copying = [any(on_host.intersection(u.cells) for u in network.units[first:end]) for first, end in pairwise(edges)]
-    for stage, own in enumerate(stages):  # copies depend on the place in the schedule
+    for stage, own in enumerate(stages):  # host copies depend on the position in the schedule
         if any(copying[chunk] for chunk in walk.schedule.chunks_of(stage)):
             stages[stage] = (*own, (stage,))
-    alike = [min((o for o in range(way.stages) if stages[o] == own), key=lambda o: -walk.kept(o)) for own in stages]
+    alike = [
+        min((o for o in range(way.stages) if stages[o] == own), key=lambda o: -walk.max_saved(o)) for own in stages
+    ]
     graphs = {stage: compiled.rank_graph(stage * compiled.config.ranks) for stage in sorted(set(alike))}
     known = {stage: predicted_times(graph, machine) for stage, graph in graphs.items()}
     of_stages = [_of_chunks(known[like], walk, like, stage) for stage, like in enumerate(alike)]
@@ -561,7 +560,7 @@ def measured(
         tuple(map(len, chunks)),
         times.makespan,
         sum(map(times.idle_share, range(way.stages))) / way.stages,
-        most_sent(compiled, graphs, machine),
+        max_bytes_sent(compiled, graphs, machine),
         max(memory_of(graph, network, compiled) for graph in graphs.values()),
         compiled=len(graphs), mesh=_mesh(network, way), cut_further=count_of(compiled.strategies.parameters),
         recompute=tuple(compiled.strategies.recomputed),
@@ -574,8 +573,8 @@ def measured(
 
 
 def step_seconds(compiled: Compiled, machine: Machine) -> float:
-    """Return the seconds of a step of a program in stages, until the last one has ended its updates. Raise MspcError
-    if they are unknown."""
+    """Return the seconds of a step of a pipelined program, until the last stage has finished its updates. Raise
+    MspcError if they are unknown."""
     return stage_times(graphs_of_stages(compiled), machine).makespan
 
 
@@ -585,9 +584,9 @@ def graphs_of_stages(compiled: Compiled) -> list[Graph]:
     return [compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)]
 
 
-def planned(network: StagedNetwork, layouts: PlanFile) -> PlanFile:
-    """Return the file of a plan, including the layouts of loop carries. layouts: of operators, with the stages.
-    Raise MspcError if it does not compile."""
+def compiled_plan_file(network: StagedNetwork, layouts: PlanFile) -> PlanFile:
+    """Compile a plan and return its file, including the layouts of loop carries. layouts: of operators, with the
+    stages. Raise MspcError if it does not compile."""
     assert layouts.stages is not None
     plan = layouts.stages
     return _file(network.compiled(plan.count, plan, layouts=replace(layouts, stages=None)), plan)
@@ -597,34 +596,33 @@ def _file(compiled: Compiled, plan: StagePlan) -> PlanFile:
     return replace(compiled.strategies.plan(compiled.config.ranks), stages=replace(plan, tries=False))
 
 
-def foreseen(
-    name: str, network: StagedNetwork, known: CostedUnits, way: Way, borders: Borders, layouts: PlanFile | None = None
+def predicted_row(
+    name: str, network: StagedNetwork, known: CostedUnits, way: Way, boundaries: Boundaries,
+    layouts: PlanFile | None = None,
 ) -> StageRow:  # fmt: skip
-    """Return a row predicted from the costs of its units, without compiling it. layouts: None for those of the
-    costs."""
+    """Return a row predicted from the costs of its units, without compiling. layouts: None for those of the costs."""
     costs = known.of(way)
     layouts = layouts or known.layouts
-    walk, row = walk_of(way.order), np.array([borders], dtype=int).reshape(1, -1)
+    walk, row = walk_of(way.order), np.array([boundaries], dtype=int).reshape(1, -1)
     without = "" if costs.under(way).work.any() else "; its memory is without buffers, which --memory looks at"
     seconds = float(walk.seconds(costs, row)[0])
     return StageRow(
         name, network.config.ranks, way.stages, way.name, way.micro_batches,
-        tuple(b - a for a, b in pairwise((0, *borders, costs.count))), seconds, float(walk.idle(costs, row)[0]),
-        float(walk.most_sent(costs, row)[0]), int(walk.memory(costs, row)[0]), seconds, 0,
+        tuple(b - a for a, b in pairwise((0, *boundaries, costs.count))), seconds, float(walk.idle(costs, row)[0]),
+        float(walk.max_bytes_sent(costs, row)[0]), int(walk.memory(costs, row)[0]), seconds, 0,
         "is foreseen by its units, of which each kind was compiled as a stage: its program has "
-        f"{network.operators(way.is_apart, way.parts)} forward operators{without}",
+        f"{network.operators(way.splits_gradients, way.parts)} forward operators{without}",
         _mesh(network, way), count_of(known.cut_further), layouts.recompute, known.degrees,
         offload=layouts.offload, offload_states=layouts.offload_states,
     )  # fmt: skip
 
 
 def _mesh(network: StagedNetwork, way: Way) -> str:
-    """Return the mesh for which the layouts of a way were searched; "" for any, and for layouts that were not
-    searched."""
+    """Return the mesh of a way's searched layouts; "" for any mesh, or if the layouts were not searched."""
     return "" if way.tensor else network.config.search_terms.mesh
 
 
 def _of_chunks(times: StageTimes, walk: Walk, like: int, stage: int) -> StageTimes:
-    """Return the times of a stage, given those of one that does the same work on its own chunks."""
+    """Return the times of a stage, given those of a stage that does the same work on its own chunks."""
     own = dict(zip(walk.schedule.chunks_of(like), walk.schedule.chunks_of(stage), strict=True))
     return times.like(own, like, stage, walk.schedule.placement)

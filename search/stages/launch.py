@@ -1,4 +1,4 @@
-"""Search for a launch in stages: the network without stages, and all requested numbers of stages."""
+"""Search for a launch with pipeline stages: the network without stages, and all requested numbers of stages."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from mspc.passes.lib.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from mspc.plans.files.plan_file import PlanFile, StagePlan, together
 from mspc.search.plans.alternatives import MEGATRON, PlanRequest, tensor_sizes
 from mspc.search.plans.figures import over_limit
-from mspc.search.plans.limited import has_host_apart
-from mspc.search.plans.table import calls_beside, plans_for
-from mspc.search.stages.borders import BorderSearch, Found, StageChoice, StageProblem, choose, joined
+from mspc.search.plans.limited import has_device_memory
+from mspc.search.plans.table import parallel_results, plans_for
+from mspc.search.stages.boundaries import BoundaryResult, BoundarySearch, StageChoice, StageProblem, choose, joined
 from mspc.search.stages.costing import (  # fmt: skip
     CostedUnits,
     StageRow,
-    costs_of_cells_again,
-    costs_of_slices,
-    costs_of_states,
-    foreseen,
-    measured,
-    planned,
+    compiled_plan_file,
+    compiled_row,
+    costs_with_host_states,
+    costs_with_recomputation,
+    costs_with_slices,
+    predicted_row,
     unit_costs,
 )
 from mspc.search.stages.network import (
@@ -39,21 +39,21 @@ from mspc.search.stages.network import (
     Unit,
     check_divides,
     cuts_batch,
-    kept_borders,
-    kept_ways,
     plan_of,
+    script_boundaries,
+    script_ways,
     wrap_network,
 )
-from mspc.search.stages.problem import IN_ROUNDS, Borders, UnitCosts, Way, equal_parts, walk_of, ways_of
+from mspc.search.stages.problem import IN_ROUNDS, Boundaries, UnitCosts, Way, equal_parts, walk_of, ways_of
 
 
 def cells_on_host(
-    units: Sequence[Unit], costs: UnitCosts, way: Way, borders: Borders, memory: float
+    units: Sequence[Unit], costs: UnitCosts, way: Way, boundaries: Boundaries, memory: float
 ) -> tuple[str, ...]:  # fmt: skip
-    """Return the cells with values that move to the host. In every stage, these are the cells of its first units, as
-    few as bring the stage within the memory, or all if that is not enough. costs: with the bytes that may leave."""
-    walk, row = walk_of(way.order), np.array([borders], dtype=int).reshape(1, -1)
-    edges = [*pairwise((0, *borders, len(units)))]
+    """Return the cells whose values are offloaded: in every stage those of its first units, as few as bring the stage
+    within the memory, or all if that is not enough. costs: with the bytes that may be offloaded."""
+    walk, row = walk_of(way.order), np.array([boundaries], dtype=int).reshape(1, -1)
+    edges = [*pairwise((0, *boundaries, len(units)))]
     chosen = np.zeros(len(units), bool)
     for stage in range(way.stages):
         own = [unit for chunk in walk.schedule.chunks_of(stage) for unit in range(*edges[chunk])]
@@ -66,20 +66,19 @@ def cells_on_host(
 
 SEARCH, ON_DEVICE = "search", "all on the device"
 TRIES = 3
-"""How often another way is chosen if the chosen one takes more memory than was predicted."""
+"""Number of times that another way is chosen if the chosen one takes more memory than predicted."""
 LARGE_PROGRAM = 1500
-"""Largest number of forward operators in all programs of a table together. A row that would exceed it is predicted
-instead of compiled."""
+"""Maximum total number of forward operators in the programs of a table. Further rows are predicted instead of
+compiled."""
 FEW = 2
-"""Other rows that are compiled if the network is too large to compile all: those with the fewest chunks."""
+"""Number of other rows that are compiled if the network is too large to compile all: those with the fewest chunks."""
 Tell = Callable[[str], None]
 
 
 @dataclass
 class StagePlans:
-    """Plans of a search in stages. plans: the rows, the quickest first. files: plan files by row name. gap: the
-    largest part of a step that any other choice could save, by the costs of units. refused: the reasons for missing
-    ways."""
+    """Plans of a search with stages. plans: the rows, fastest first. files: plan files by row name. gap: the largest
+    share of a step that any other choice could save, by the costs of units. refused: reasons for missing ways."""
 
     network: StagedNetwork
     plans: list[StageRow] = field(default_factory=list[StageRow])
@@ -93,12 +92,12 @@ class StagePlans:
         return len(self.network.units)
 
     def file_of(self, name: str) -> PlanFile:
-        """Return the plan file of a row. If the row was not compiled, it is compiled now to complete the file. Raise
-        MspcError if it does not compile."""
+        """Return the plan file of a row, compiling the row if needed to complete the file. Raise MspcError if it does
+        not compile."""
         found = self.files[name]
         if found.stages is None or not found.stages.tries:
             return found
-        return planned(self.network, found)
+        return compiled_plan_file(self.network, found)
 
 
 class _Numbers(NamedTuple):
@@ -108,27 +107,27 @@ class _Numbers(NamedTuple):
     micro_batches: int
     tensor: int
     slices: bool = False
-    again: bool = False
+    recompute: bool = False
     states: bool = False
 
     @classmethod
     def of(cls, way: Way) -> _Numbers:
-        return cls(way.stages, way.micro_batches, way.tensor, way.slices, way.again, way.states)
+        return cls(way.stages, way.micro_batches, way.tensor, way.slices, way.recompute, way.states)
 
 
 @dataclass(frozen=True)
 class _Row:
-    """Row to be made for the table. is_compiled: it is compiled, else predicted."""
+    """Row of the table before it is compiled (`is_compiled`) or predicted."""
 
     name: str
-    found: Found
+    found: BoundaryResult
     is_compiled: bool = True
 
 
 class StageSearch:
-    """Search for one network. memory: bytes of a rank, 0 for any. own: the script's number of stages, for which its
-    cells stay on their stages; 0 if there are none. top: number of rows compiled besides the chosen one: the
-    quickest by prediction, and one in the style of Megatron-LM."""
+    """Search for one network. memory: bytes per rank, 0 for no limit. own: the script's number of stages, for which its
+    cells stay on their stages; 0 for none. top: number of rows compiled besides the chosen one: the fastest by
+    prediction, and one in the style of Megatron-LM."""
 
     def __init__(
         self, network: StagedNetwork, machine: Machine, memory: int = 0, own: int = 0, top: int = 5
@@ -136,14 +135,14 @@ class StageSearch:
         self.network, self.machine, self.memory, self.own, self.top = network, machine, memory, own, top
         self._costs: dict[_Numbers, CostedUnits] = {}
         self._over: list[StageRow] = []
-        """Rows that take more memory than there is, until another is chosen in their place."""
+        """Rows that exceed the memory, until another is chosen."""
         self._least_over: StageRow | None = None
-        self._without_host: Found | None = None
-        """The best plan with nothing on the host, if both kinds were searched."""
+        self._without_host: BoundaryResult | None = None
+        """The best plan without offloads, if both kinds were searched."""
         self._limit = float(memory)
         """Bytes that the predicted memory of the choice must not exceed."""
-        self._kept: dict[int, Borders | None] = {}
-        """Boundaries that the script has for its own number of stages."""
+        self._script_boundaries: dict[int, Boundaries | None] = {}
+        """The script's boundaries for its own number of stages."""
         self.found = StagePlans(network)
 
     def add(self, row: StageRow, file: PlanFile) -> None:
@@ -152,13 +151,14 @@ class StageSearch:
         self.found.files[row.name] = file
 
     def plans(self, stages: list[int], counts: list[int], tell: Tell) -> StagePlans:
-        """Return all rows, for numbers of stages above 1, and of micro-batches. Raise MspcError if nothing is found."""
+        """Return all rows, for numbers of stages above 1 and numbers of micro-batches. Raise MspcError if nothing is
+        found."""
         problems = self._problems(stages, counts, tell)
         choice = self._choose(problems, tell)
         rows = self._within_reason(self._rows(choice))
         if rows:
             tell(f"{rows[0].found.way.name} in {rows[0].found.way.stages} stages, and {len(rows) - 1} ways beside it")
-        for row, made in zip(rows, calls_beside([partial(self._made, row) for row in rows]), strict=True):
+        for row, made in zip(rows, parallel_results([partial(self._made, row) for row in rows]), strict=True):
             self._take(row, made)
         choice = self._within_memory(problems, choice, tell)
         if choice.best is None and problems:
@@ -170,7 +170,7 @@ class StageSearch:
         return self.found
 
     def _within_memory(self, problems: list[StageProblem], choice: StageChoice, tell: Tell) -> StageChoice:
-        """Choose again within a lower limit if the choice takes more memory than was predicted, and return the last
+        """Choose again within a lower limit as long as the choice takes more memory than predicted, and return the last
         choice."""
         for _ in range(TRIES):
             over = next((row for row in self._over if row.name == SEARCH), None)
@@ -186,7 +186,7 @@ class StageSearch:
         return choice
 
     def _problems(self, stages: list[int], counts: list[int], tell: Tell) -> list[StageProblem]:
-        """Return all ways of these numbers. Raise MspcError if the network compiles for none."""
+        """Return all ways for these numbers. Raise MspcError if the network compiles for none."""
         most = max(counts)
         for number in stages:
             if number > most:
@@ -196,28 +196,30 @@ class StageSearch:
             tell(f"units in {', '.join(map(str, dict.fromkeys(each.stages for each in asked)))} stages")
         found: list[StageProblem] = []
         errors: list[MspcError] = []
-        for numbers, made in zip(asked, calls_beside([partial(self._costs_of, each) for each in asked]), strict=True):
+        for numbers, made in zip(
+            asked, parallel_results([partial(self._costs_of, each) for each in asked]), strict=True
+        ):
             if isinstance(made, MspcError):
                 errors += [] if numbers.tensor else [made]
                 self.found.refused.append(f"{self._name(numbers)}: {made.message}")
                 continue
             self._costs[numbers] = made
-            if not (numbers.tensor and self.network.config.search_terms.mesh):  # a mesh is for searched layouts
+            if not (numbers.tensor and self.network.config.search_terms.mesh):  # a mesh needs searched layouts
                 found += self._ways(numbers)
         if not found and errors:
             raise errors[0]
         return found
 
     def _choose(self, problems: list[StageProblem], tell: Tell) -> StageChoice:
-        """Return the quickest way, including ways that lower memory, which are added to `problems`. If the quickest
-        of all fits, only slices of parameters are tried, which shorten its updates. Otherwise all numbers of stages
-        are tried that may be quicker than the best that fits."""
+        """Return the fastest way, including ways that lower memory, which are added to `problems`. If the fastest of
+        all fits, only slices of parameters are tried, which shorten its updates. Otherwise all numbers of stages are
+        tried that may be faster than the best that fits."""
         quickest = choose(problems)
         if quickest.best is None:
             return quickest
-        own = _Numbers.of(quickest.best.way)
-        search = BorderSearch(self._costs_by(quickest.best.way), quickest.best.way, self.memory, quickest.best.borders)
-        fits = search.seconds(quickest.best.borders) < np.inf
+        way, boundaries = quickest.best.way, quickest.best.boundaries
+        own = _Numbers.of(way)
+        fits = BoundarySearch(self._costs_by(way), way, self.memory, boundaries).seconds(boundaries) < np.inf
         choice = quickest if fits else choose(problems, self.memory)
         if fits:
             wanted = [own]
@@ -227,11 +229,11 @@ class StageSearch:
             wanted = [each for each in asked if quickest.each[each.stages].seconds < known]
             tell("smaller slices of parameters, and cells again")
         slices = [each._replace(slices=True) for each in wanted if self._costs[each].slices]
-        found = self._varied([*slices, *(each._replace(again=True) for each in wanted if not fits)])
-        found += self._varied([n._replace(again=True) for n in slices if n in self._costs and not fits])
+        found = self._varied([*slices, *(each._replace(recompute=True) for each in wanted if not fits)])
+        found += self._varied([n._replace(recompute=True) for n in slices if n in self._costs and not fits])
         choice = joined(choice, choose(found, self.memory))
         problems += found
-        if fits or not has_host_apart(self.network.config.device):
+        if fits or not has_device_memory(self.network.config.device):
             return choice
         self._without_host = choice.best
         tell("what lives on the host")
@@ -240,44 +242,44 @@ class StageSearch:
         return joined(choice, choose(found, self.memory))
 
     def _on_host(self, several: list[_Numbers], known: list[StageProblem]) -> list[StageProblem]:
-        """Return the ways with states or values on the host, or both; and those that also recompute cells if nothing
-        else fits."""
+        """Return the ways with offloaded states, values or both, and those that also recompute cells if nothing else
+        fits."""
         states = [each._replace(states=True) for each in several if each in self._costs]
         found = self._varied(states)
         found += [
             replace(each, costs=self._costs[_Numbers.of(each.way)].costs, way=replace(each.way, values=True))
             for each in (*known, *found)
-            if self._costs[_Numbers.of(each.way)].costs.host is not None and not each.way.again
+            if self._costs[_Numbers.of(each.way)].costs.host is not None and not each.way.recompute
         ]
         if choose([*known, *found], self.memory).best is None:
-            found += self._varied([each._replace(again=True) for each in states if each in self._costs])
+            found += self._varied([each._replace(recompute=True) for each in states if each in self._costs])
         return found
 
     def _varied(self, several: list[_Numbers]) -> list[StageProblem]:
-        """Return the ways of keys that differ by one field from keys with known costs."""
+        """Return the ways of keys that differ in one field from keys with known costs."""
         found: list[StageProblem] = []
         calls = [partial(self._costs_of, each) for each in several]
-        for numbers, made in zip(several, calls_beside(calls), strict=True):
+        for numbers, made in zip(several, parallel_results(calls), strict=True):
             if not isinstance(made, MspcError):
                 self._costs[numbers] = made
                 found += self._ways(numbers)
         return found
 
     def _ways(self, numbers: _Numbers) -> list[StageProblem]:
-        stages, micro_batches, *held = numbers
+        stages, micro_batches, *options = numbers
         costs = replace(self._costs[numbers].costs, host=None)
-        if stages == self.own and not self.network.free and self.own not in self._kept:
-            self._kept[self.own] = kept_borders(self.network, self.own)
-        kept = self._kept.get(stages)
-        if kept is None:
-            ways = ways_of(stages, micro_batches, costs.count, *held)
+        if stages == self.own and not self.network.free and self.own not in self._script_boundaries:
+            self._script_boundaries[self.own] = script_boundaries(self.network, self.own)
+        fixed = self._script_boundaries.get(stages)
+        if fixed is None:
+            ways = ways_of(stages, micro_batches, costs.count, *options)
         else:
-            ways = kept_ways(stages, micro_batches, kept, *held)
-        return [StageProblem(costs, way, kept) for way in ways]
+            ways = script_ways(stages, micro_batches, fixed, *options)
+        return [StageProblem(costs, way, fixed) for way in ways]
 
     def _tensor(self, stages: int) -> list[int]:
-        """Return, as a list, the number of ranks that share a matmul in pairs of matmuls, as an alternative to
-        searched layouts: as many as a host has. Return [] if the script's own strategies stay."""
+        """Return the numbers of ranks that share a matmul in pairs of matmuls, as an alternative to searched layouts:
+        the size of a host, or [] if the script's own strategies stay."""
         if self.network.is_configured and not self.network.free:
             return []
         return tensor_sizes(self.network.config.ranks // stages, self.machine.ranks_per_host)[-1:]
@@ -294,18 +296,18 @@ class StageSearch:
     def _costs_of(self, numbers: _Numbers) -> CostedUnits | MspcError:
         own = (self.network, numbers.stages, numbers.micro_batches, self.machine)
         try:
-            if numbers.again:
-                return costs_of_cells_again(*own, self._costs[numbers._replace(again=False)], bool(self.memory))
+            if numbers.recompute:
+                return costs_with_recomputation(*own, self._costs[numbers._replace(recompute=False)], bool(self.memory))
             if numbers.states:
-                return costs_of_states(*own, self._costs[numbers._replace(states=False)], bool(self.memory))
+                return costs_with_host_states(*own, self._costs[numbers._replace(states=False)], bool(self.memory))
             if numbers.slices:
-                return costs_of_slices(*own, self._costs[numbers._replace(slices=False)], bool(self.memory))
+                return costs_with_slices(*own, self._costs[numbers._replace(slices=False)], bool(self.memory))
             return unit_costs(*own, bool(self.memory), numbers.tensor)
         except MspcError as error:
             return error
 
     def _rows(self, choice: StageChoice) -> Iterator[_Row]:
-        """Yield the rows of the table: the choice, and the quickest of the others by prediction."""
+        """Yield the rows of the table: the choice, then the fastest others by prediction."""
         if choice.best is None:
             return
         yield _Row(SEARCH, choice.best)
@@ -316,67 +318,66 @@ class StageSearch:
             _Row(f"best of {stages} stages", found)
             for stages, found in choice.each.items() if stages != best.stages and found.seconds < np.inf
         ]  # fmt: skip
-        kept = self._kept.get(best.stages)
+        fixed = self._script_boundaries.get(best.stages)
         usual = [(name, way) for name, way in _usual_ways(best, units)]
         for size in self._tensor(best.stages):
             way = replace(best, schedule=ONE_FORWARD_ONE_BACKWARD, chunks=1, tensor=size)
             usual.append((self._name(_Numbers.of(way)), way))
         for name, way in usual:
-            if kept is not None and way.parts != len(kept) + 1:
+            if fixed is not None and way.parts != len(fixed) + 1:
                 continue
-            name = name.replace("equal stages", "the script's stages") if kept else name
-            found = self._of_borders(way, kept or equal_parts(units, way.parts))
+            name = name.replace("equal stages", "the script's stages") if fixed else name
+            found = self._usual_result(way, fixed or equal_parts(units, way.parts))
             if found is not None:
                 others.append(_Row(name, found))
-        if self.network.operators(best.is_apart, best.parts) <= LARGE_PROGRAM:
+        if self.network.operators(best.splits_gradients, best.parts) <= LARGE_PROGRAM:
             yield from sorted(others, key=lambda row: row.found.seconds)[: self.top - 1]
         else:
             yield from sorted(others, key=lambda row: (row.found.way.chunks, row.found.seconds))[:FEW]
 
     def _within_reason(self, rows: Iterable[_Row]) -> list[_Row]:
-        """Return the rows, marked to be compiled as long as their programs are not too large together, from the
-        first row on."""
+        """Return the rows, marked to be compiled as long as the total size of their programs is within the limit."""
         found: list[_Row] = []
         left = LARGE_PROGRAM
         for row in rows:
             way = row.found.way
-            operators = self.network.operators(way.is_apart, way.parts)
+            operators = self.network.operators(way.splits_gradients, way.parts)
             is_compiled = operators <= left
             left -= operators if is_compiled else 0
             found.append(replace(row, is_compiled=is_compiled))
         return found
 
-    def _of_borders(self, way: Way, borders: Borders) -> Found | None:
-        """Return a usual way, which lowers memory only if it does not fit otherwise; None if its costs are unknown."""
-        ways = dict.fromkeys((replace(way, slices=False, again=False, states=False, values=False), way))
+    def _usual_result(self, way: Way, boundaries: Boundaries) -> BoundaryResult | None:
+        """Return a usual way, with measures that lower memory only if needed; None if its costs are unknown."""
+        ways = dict.fromkeys((replace(way, slices=False, recompute=False, states=False, values=False), way))
         known = [each for each in ways if _Numbers.of(each) in self._costs]
-        searches = [BorderSearch(self._costs_by(each), each, self.memory) for each in known]
-        fitting = [search for search in searches if search.seconds(borders) < np.inf]
+        searches = [BoundarySearch(self._costs_by(each), each, self.memory) for each in known]
+        fitting = [search for search in searches if search.seconds(boundaries) < np.inf]
         if not searches:
             return None
         chosen = (fitting or searches[-1:])[0]
         chosen.memory = 0
-        return Found(chosen.way, borders, chosen.seconds(borders), 0.0)
+        return BoundaryResult(chosen.way, boundaries, chosen.seconds(boundaries), 0.0)
 
     def _made(self, row: _Row) -> tuple[StageRow, PlanFile] | MspcError:
-        """Return a row, compiled or predicted, and its file, or the error if it does not compile."""
-        way, borders = row.found.way, row.found.borders
+        """Return a compiled or predicted row and its file, or the error if it does not compile."""
+        way, boundaries = row.found.way, row.found.boundaries
         known = self._costs[_Numbers.of(way)]
         layouts = known.layouts
         if way.values:
-            cells = cells_on_host(self.network.units, known.costs, way, borders, self._limit)
+            cells = cells_on_host(self.network.units, known.costs, way, boundaries, self._limit)
             layouts = replace(layouts, offload=tuple(together(dict.fromkeys(cells, 0))))
         if not row.is_compiled:
-            made = foreseen(row.name, self.network, known, way, borders, layouts)
-            return made, replace(layouts, stages=plan_of(self.network.units, way, borders))
+            made = predicted_row(row.name, self.network, known, way, boundaries, layouts)
+            return made, replace(layouts, stages=plan_of(self.network.units, way, boundaries))
         try:
-            made, file = measured(row.name, self.network, way, borders, self.machine, layouts)
+            made, file = compiled_row(row.name, self.network, way, boundaries, self.machine, layouts)
         except MspcError as error:
             return error
         return replace(made, foreseen=row.found.seconds, note=_layouts_note(row)), file
 
     def _take(self, row: _Row, made: tuple[StageRow, PlanFile] | MspcError) -> None:
-        """Add a row, or note why it does not compile or fit."""
+        """Add a row, or record why it does not compile or fit."""
         if isinstance(made, MspcError):
             self.found.refused.append(f"{row.name}: {made.message}")
         elif self.memory and made[0].memory > self.memory:
@@ -388,12 +389,12 @@ class StageSearch:
             self.add(*made)
 
     def _take_best(self) -> None:
-        """Give the name of the search to the quickest of all rows if one is quicker than its own row, or its own row
-        is missing."""
+        """Give the name of the search to the fastest row if that is faster than the search's own row, or there is
+        none."""
         rows = sorted(self.found.plans, key=lambda row: row.step)
         own = next((row for row in rows if row.name == SEARCH), None)
         if own is None or rows[0].step < own.step:
-            if own is not None:  # its plan stays, under another name
+            if own is not None:  # keep its plan under another name
                 other = f"best of {own.stages} stages"
                 rows = [replace(row, name=other) if row is own else row for row in rows]
                 self.found.files[other] = self.found.files[SEARCH]
@@ -402,32 +403,31 @@ class StageSearch:
         self.found.plans = rows
 
     def _too_large(self, problems: list[StageProblem]) -> str:
-        """Return the message that nothing fits: with the smallest compiled row if some were predicted to fit, else
-        with the smallest prediction."""
+        """Return the message that nothing fits: with the smallest compiled row if some were predicted to fit, else with
+        the smallest prediction."""
         row = self._least_over
         if row is not None:
             way = f"{row.schedule} in {row.stages} stages with {row.micro_batches} micro-batches"
             least = shown_bytes(row.memory)
             return f"no plan fits {shown_bytes(self.memory)}: the smallest compiled one takes {least}, {way}"
         smallest = min(
-            (BorderSearch(p.costs, p.way, 0, p.kept).smallest() for p in problems), key=lambda each: each[0]
+            (BoundarySearch(p.costs, p.way, 0, p.fixed).smallest() for p in problems), key=lambda each: each[0]
         )  # fmt: skip
         nbytes, way = smallest
         return (
             f"no plan fits {shown_bytes(self.memory)}: the smallest predicted one takes {shown_bytes(round(nbytes))}, "
-            f"{way.name} in {way.stages} stages with {way.micro_batches} micro-batches{way.held_less_by}"
+            f"{way.name} in {way.stages} stages with {way.micro_batches} micro-batches{way.memory_measures}"
         )
 
 
 def _layouts_note(row: _Row) -> str:
-    """Return a note on layouts other than the search's; "" if the name of the row already implies them."""
+    """Return a note on layouts other than the search's; "" if the name of the row implies them."""
     size = row.found.way.tensor
     return f"has pairs of products over {size} ranks" if size and not row.name.startswith(MEGATRON) else ""
 
 
 def _usual_ways(best: Way, units: int) -> Iterator[tuple[str, Way]]:
-    """Yield (name, way) with an equal number of units on each stage, as nearly as possible, and the layouts of the
-    search."""
+    """Yield (name, way) with nearly equal numbers of units per stage and the layouts of the search."""
     for name, schedule in (("equal stages, 1F1B", ONE_FORWARD_ONE_BACKWARD), ("equal stages, GPipe", GPIPE)):
         yield name, replace(best, schedule=schedule, chunks=1)
     if 2 * best.stages <= units:
@@ -435,8 +435,8 @@ def _usual_ways(best: Way, units: int) -> Iterator[tuple[str, Way]]:
 
 
 LARGE = 1000
-"""Operators of all micro-batches above which the network without stages is not compiled: there each micro-batch has
-copies of all operators."""
+"""Number of operators of all micro-batches above which the network without stages is not compiled; each micro-batch has
+copies of all operators there."""
 ONE_STAGE = "no stages"
 
 
@@ -444,7 +444,7 @@ def of_one_stage(
     captured: CapturedCall, asked: PlanRequest, numbers: AskedStages
 ) -> tuple[CapturedCall, PlanRequest]:  # fmt: skip
     """Return (the launch without stages, the request for the ranks of one stage), for one number of stages. Raise
-    MspcError for several numbers, or if it does not fit the ranks."""
+    MspcError for several numbers, or if the number does not divide the ranks."""
     if len(numbers.stages) != 1:
         raise MspcError(
             "--explain tells of the layouts within a stage, and stages of several sizes are asked for",
@@ -459,7 +459,7 @@ def of_one_stage(
 
 
 def search_in_stages(captured: CapturedCall, asked: PlanRequest, numbers: AskedStages, tell: Tell) -> StagePlans:
-    """Return all rows of a launch, of which `numbers.top` are shown. Raise MspcError if nothing is found, and for
+    """Return all rows of a launch; `numbers.top` of them are shown. Raise MspcError if nothing is found, and for
     impossible numbers."""
     own = captured.context.pipeline_stages
     flat = replace(captured, context=replace(captured.context, pipeline_stages=1))
@@ -499,8 +499,8 @@ def search_in_stages(captured: CapturedCall, asked: PlanRequest, numbers: AskedS
 def _one_stage(
     captured: CapturedCall, asked: PlanRequest, micro_batches: int, own: int, tell: Tell
 ) -> tuple[StageRow, PlanFile] | None:  # fmt: skip
-    """Return the quickest plan of the unchanged network, on all ranks; None if none fits the memory. own: the
-    script's number of stages, which the plan overrides."""
+    """Return the best plan of the unchanged network on all ranks; None if none fits the memory. own: the script's
+    number of stages, which the plan overrides."""
     try:
         plans = plans_for(captured, asked, tell)
     except MspcError:
@@ -515,5 +515,5 @@ def _one_stage(
         offload_states=plan.offload_states, missing_rates=plan.missing_rates,
     )  # fmt: skip
     file = plans.files[plan.name]
-    is_said = own > 1  # else there is nothing to override
+    is_said = own > 1  # otherwise there is nothing to override
     return row, replace(file, stages=StagePlan(1, "1f1b", micro_batches)) if is_said else file

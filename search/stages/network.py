@@ -1,4 +1,4 @@
-"""One network compiled in stages for a search, with the layouts that the search finds for the ranks of a stage."""
+"""A network compiled in stages for a search, with the layouts found for the ranks of a stage."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from mspc.passes.lib.stage_placement import micro_batch_loop
 from mspc.plans.files.plan_file import PlanFile, StagePlan, together
 from mspc.plans.operator_names import layer_nodes
 from mspc.search.plans.alternatives import WAYS, refuse_regions, shard_in_pairs
-from mspc.search.stages.problem import IN_ROUNDS, ONE_CHUNK, Borders, Way
+from mspc.search.stages.problem import IN_ROUNDS, ONE_CHUNK, Boundaries, Way
 
-# A unit is the part between two places that few values cross. Cells are opened until they are next to others of their
-# class, as equal layers are, or have no cells inside; lists of cells are always opened. Operators of no unit's cells
-# belong to the unit before them, because `assign_stages` assigns them to the latest of their operands. Layers that are
-# one graph are as many units as the loop has iterations.
+# A unit is a part of the network whose inputs and outputs are few values. Cells are split into their child cells until
+# they are next to cells of the same class, like equal layers, or have no child cells; lists of cells are always split.
+# Operators outside all units belong to the preceding unit, because `assign_stages` assigns them to the stage of their
+# last operand. Folded layers are as many units as the loop has iterations.
 
 
 FEW = 4
-"""Most values that may cross the boundary between two units."""
+"""Maximum number of values that may cross the boundary between two units."""
 MARKS = ("recompute", "keeps_communication", "gathers_again", "strategy_gen_mode")
-"""Attributes with the script's settings for the cell of an operator."""
+"""Attributes with the script's settings for an operator's cell."""
 CONTAINERS = ("CellList", "SequentialCell")
-"""Cells with no operators besides those of their child cells."""
+"""Cells whose operators all belong to child cells."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Cells that stay on one stage, by their scopes. kind: equal for units with equal operators, equal settings in
-    the script, and the same trained parameters."""
+    """Cells that stay on one stage, by their scopes. kind: equal for units with equal operators, settings and trained
+    parameters."""
 
     cells: tuple[str, ...]
     kind: str
@@ -53,7 +53,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class _Part:
-    """Consecutive operators of a body. scopes: of its cells. first, end: places of its operators."""
+    """Consecutive operators of a body. scopes: of its cells. first, end: range of its operators."""
 
     scopes: tuple[str, ...]
     first: int
@@ -83,8 +83,8 @@ def units_of(loop: Node, free: bool = False) -> list[Unit]:
 
 
 def _asked(node: Node, free: bool) -> list[Any]:
-    """Return the script's settings for an operator and for the operators inside of it: strategies, and marks without
-    the cells' names."""
+    """Return the script's settings for an operator and the operators inside it: strategies, and marks without cell
+    names."""
     marks = {key: bool(node.attrs[key]) for key in MARKS if key in node.attrs}
     marks |= {OFFLOAD: str(node.attrs[OFFLOAD]).partition(", ")[2]} if OFFLOAD in node.attrs else {}
     strategies = () if free else (node.in_strategy, node.out_strategy)
@@ -113,13 +113,13 @@ def _root(places: Sequence[str]) -> str:
 
 
 def _child(place: str, scope: str) -> str:
-    """Return the child cell of `scope` that contains a place; "" if none does."""
+    """Return the child cell of `scope` that contains a scope; "" if none does."""
     inside = place[len(scope) + 1 :] if place.startswith(f"{scope}/") else ""
     return f"{scope}/{inside.partition('/')[0]}" if inside else ""
 
 
 def _parts(places: Sequence[str], first: int, end: int, scope: str) -> Iterator[_Part]:
-    """Yield the child cells of the cell with the operators from `first` to `end`, or the cell itself."""
+    """Yield the child cells of the cell with operators `first` to `end`, or the cell itself."""
     runs: list[tuple[str, int, int]] = []
     at = first
     for child, group in groupby(places[first:end], lambda place: _child(place, scope)):
@@ -138,12 +138,12 @@ def _parts(places: Sequence[str], first: int, end: int, scope: str) -> Iterator[
 
 
 def _class(scope: str) -> str:
-    """Return the class of a cell, which is at the end of its scope."""
+    """Return the class of a cell, the last part of its scope."""
     return scope.rpartition("-")[2].rpartition("/")[2]
 
 
 def _joined_by_name(parts: Sequence[_Part]) -> list[_Part]:
-    """Join a cell that is called again with all parts in between into one unit."""
+    """Merge the calls of a cell that is called again, and all parts in between, into one unit."""
     found: list[_Part] = []
     for part in parts:
         same = next((i for i, each in enumerate(found) if set(each.scopes) & set(part.scopes)), None)
@@ -155,7 +155,7 @@ def _joined_by_name(parts: Sequence[_Part]) -> list[_Part]:
 
 
 def _joined_by_crossings(parts: Sequence[_Part], nodes: Sequence[Node]) -> list[_Part]:
-    """Join units if too many values cross between them."""
+    """Merge units if too many values cross between them."""
     place: dict[Value, int] = {}
     last: dict[Value, int] = {}
     for i, node in enumerate(nodes):
@@ -185,16 +185,16 @@ SEARCHED = WAYS[0].settings
 
 @dataclass(frozen=True)
 class StagedNetwork:
-    """Launch that is searched in stages. config: of all ranks in one stage, with the settings of the search. free:
-    ignore the strategies and the stages of the script."""
+    """Launch that is searched with stages. config: of all ranks in one stage, with the settings of the search. free:
+    ignore the strategies and stages of the script."""
 
     captured: CapturedCall
     config: Config
     free: bool = False
 
     def traced(self, plan: StagePlan | None, stages: int, micro_batches: int = 0) -> TracedCall:
-        """Return the network traced for `stages` stages. plan: None for the script's own. Raise MspcError if it
-        cannot be traced."""
+        """Return the network traced for `stages` stages. plan: None for the script's. Raise MspcError if it cannot be
+        traced."""
         config = replace(self.config, ranks=self.config.ranks // stages, pipeline_stages=stages)
         config = config if plan is None else config.in_stages(plan)
         captured = self.captured
@@ -208,8 +208,8 @@ class StagedNetwork:
 
     @cached_property
     def loop(self) -> Node:
-        """The loop over micro-batches, traced without stages. Raise MspcError if the network has none, is not
-        trained, or has loops and branches that the search does not support."""
+        """The loop over micro-batches, traced without stages. Raise MspcError if the network has none, is not trained,
+        or has loops and branches that the search does not support."""
         graph = self.traced(StagePlan(2, "1f1b", 0, tries=True), 1).traced.graph
         loop = micro_batch_loop(graph)
         if loop is None or not any(node.phase == "update" for node in graph.nodes):
@@ -244,17 +244,17 @@ class StagedNetwork:
 
     @cached_property
     def units(self) -> list[Unit]:
-        """The units, which stages consist of, in order."""
+        """The units of the stages, in order."""
         return units_of(self.loop, self.free)
 
     @cached_property
     def is_folded(self) -> bool:
-        """Whether equal layers are one graph."""
+        """Whether equal layers share one graph."""
         return any(runs_layers(node) for node in self.body.nodes)
 
     def operators(self, one_by_one: bool, parts: int = 1) -> int:
-        """Return the number of forward operators of a micro-batch in a program. one_by_one: equal layers are
-        inlined. parts: number of chunks, each of which has its own graph of its layers."""
+        """Return the number of forward operators of a micro-batch in a program. one_by_one: equal layers are inlined.
+        parts: number of chunks, each with its own graph of its layers."""
         nodes = [node for node in self.body.nodes if node.phase == "forward"]
         folded = [(node, len(node.regions[-1].nodes)) for node in nodes if runs_layers(node)]
         turns = sum((node.op.turns if one_by_one else min(node.op.turns, parts)) * count for node, count in folded)  # type: ignore[attr-defined]  # operators that run layers
@@ -263,10 +263,9 @@ class StagedNetwork:
     def compiled(
         self, stages: int, plan: StagePlan, schedule: str = "", layouts: PlanFile | None = None, tensor: int = 0
     ) -> Compiled:  # fmt: skip
-        """Return the program by a plan for `stages` stages of the ranks in `config`; the plan may have more stages.
-        schedule: replaces the plan's, for the graphs that it makes. layouts: of operators, None for searched ones.
-        tensor: ranks that share a matmul in pairs of matmuls instead, 0 for none. Raise MspcError if it does not
-        compile."""
+        """Return the program of a plan for `stages` stages of the ranks in `config`; the plan may have more stages.
+        schedule: overrides the plan's. layouts: of operators, None to search them. tensor: ranks that share a matmul in
+        pairs of matmuls instead, 0 for none. Raise MspcError if it does not compile."""
         call = self.traced(plan, stages)
         graph = call.traced.graph
         if self.free or tensor:
@@ -280,23 +279,23 @@ class StagedNetwork:
         return compile_traced(TracedCall(config, call.traced, call.fed), plans=True, plan=layouts)
 
 
-def plan_of(units: Sequence[Unit], way: Way, borders: Borders, tries: bool = True) -> StagePlan:
+def plan_of(units: Sequence[Unit], way: Way, boundaries: Boundaries, tries: bool = True) -> StagePlan:
     """Return the plan of a way and its boundaries."""
     cells: dict[str, int] = {}
-    for chunk, (first, end) in enumerate(zip((0, *borders), (*borders, len(units)), strict=True)):
+    for chunk, (first, end) in enumerate(zip((0, *boundaries), (*boundaries, len(units)), strict=True)):
         cells |= {name: chunk for unit in units[first:end] for name in unit.cells}
     return StagePlan(way.stages, way.scheduler, way.micro_batches, way.chunks, together(cells), tries)
 
 
 def cuts_batch(captured: CapturedCall) -> bool:
-    """Return whether a launched cell contains one that cuts the batch into micro-batches."""
+    """Return whether a launched cell contains one that splits the batch into micro-batches."""
     target = captured.target
     cells = [cell for _, cell in target.cells_and_names()] if isinstance(target, Cell) else []
     return any(isinstance(cell, GradAccumulationCell) and cell.in_parts.cuts_batch for cell in cells)
 
 
 def wrap_network(captured: CapturedCall) -> None:
-    """Make the launched training step compute its loss by a PipelineCell. Raise MspcError if no training step was
+    """Make the launched training step compute its loss in a PipelineCell. Raise MspcError if no training step was
     launched."""
     target: Any = captured.target
     while isinstance(target, Cell) and hasattr(target, "parallel_settings"):
@@ -312,9 +311,9 @@ def wrap_network(captured: CapturedCall) -> None:
 
 @dataclass(frozen=True)
 class AskedStages:
-    """Requested numbers. stages: () for all that divide the ranks and have a unit and a micro-batch each.
-    micro_batches: () for the script's. top: number of rows shown. mesh: of the ranks of one stage, as "8x4"; "" for
-    any."""
+    """Requested numbers. stages: () for all divisors of the ranks with at least one unit and one micro-batch per stage.
+    micro_batches: () for the script's. top: number of rows shown. mesh: of the ranks of one stage, such as "8x4"; ""
+    for any."""
 
     stages: tuple[int, ...]
     micro_batches: tuple[int, ...] = ()
@@ -322,15 +321,16 @@ class AskedStages:
     mesh: str = ""
 
     def wants(self, stages: int, ranks: int) -> bool:
-        """Return whether a number of stages is requested, given the number of all ranks."""
+        """Return whether a number of stages is requested for a total number of ranks."""
         return (not self.stages or stages in self.stages) and self.fits(stages, ranks)
 
     def fits(self, stages: int, ranks: int) -> bool:
-        """Return whether the ranks of one of `stages` stages are those of the mesh."""
+        """Return whether the mesh has as many ranks as one of `stages` stages."""
         return not self.mesh or stages * size_of_mesh(self.mesh) == ranks
 
     def numbers(self, network: StagedNetwork) -> tuple[list[int], list[int]]:
-        """Return (numbers of stages, of micro-batches) for a network. Raise MspcError if some are impossible."""
+        """Return (numbers of stages, numbers of micro-batches) for a network. Raise MspcError if some are
+        impossible."""
         ranks, units = network.config.ranks, len(network.units)
         counts = list(self.micro_batches or [network.micro_batches])
         _check_rows(network, counts, bool(self.micro_batches))
@@ -358,7 +358,7 @@ class AskedStages:
         return found, counts
 
     def no_fit(self, ranks: int, stages: str) -> MspcError:
-        """Return the error that no number of stages leaves each as many ranks as the mesh has."""
+        """Return the error that no number of stages has as many ranks per stage as the mesh."""
         size = size_of_mesh(self.mesh)
         whole, rest = divmod(ranks, size)
         legal = f"{ranks} ranks are {whole} stages of so many" if not rest else f"{size} does not divide {ranks} ranks"
@@ -369,7 +369,7 @@ class AskedStages:
 
 
 def check_divides(stages: int, ranks: int) -> None:
-    """Raise MspcError if the number of stages does not divide that of the ranks."""
+    """Raise MspcError if the number of stages does not divide the number of ranks."""
     if ranks % stages:
         legal = _listed([s for s in range(1, ranks + 1) if ranks % s == 0])
         raise MspcError(
@@ -399,8 +399,8 @@ def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(shown)
 
 
-def kept_borders(network: StagedNetwork, stages: int) -> Borders | None:
-    """Return the boundaries between chunks by the stages of cells; None if the script sets no cell's stage.
+def script_boundaries(network: StagedNetwork, stages: int) -> Boundaries | None:
+    """Return the boundaries between chunks from the stages that the script sets for cells; None if it sets none.
 
     Raises:
         MspcError: if a unit has cells of several stages, or a stage has none.
@@ -434,13 +434,13 @@ def kept_borders(network: StagedNetwork, stages: int) -> Borders | None:
     return tuple(edges)
 
 
-def kept_ways(
-    stages: int, micro_batches: int, borders: Borders, tensor: int = 0, slices: bool = False, again: bool = False,
-    states: bool = False,
+def script_ways(
+    stages: int, micro_batches: int, boundaries: Boundaries, tensor: int = 0, slices: bool = False,
+    recompute: bool = False, states: bool = False,
 ) -> list[Way]:  # fmt: skip
-    """Return the ways to run the script's chunks: in rounds if a stage has several of them."""
-    chunks = len(borders) + 1
+    """Return the ways to run the script's chunks: interleaved if a stage has several."""
+    chunks = len(boundaries) + 1
     if chunks == stages:
-        found = [Way(stages, name, micro_batches, 1, tensor, slices, again, states) for name in ONE_CHUNK]
-        return [way for way in found if not (again and way.is_apart)]
-    return [Way(stages, IN_ROUNDS, micro_batches, chunks // stages, tensor, slices, again, states)]
+        found = [Way(stages, name, micro_batches, 1, tensor, slices, recompute, states) for name in ONE_CHUNK]
+        return [way for way in found if not (recompute and way.splits_gradients)]
+    return [Way(stages, IN_ROUNDS, micro_batches, chunks // stages, tensor, slices, recompute, states)]

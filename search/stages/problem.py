@@ -1,4 +1,4 @@
-"""Input of the search for boundaries between stages: units in a row with their costs, and ways to run them."""
+"""Input of the search for stage boundaries: a sequence of units with costs, and ways to run them."""
 
 from __future__ import annotations
 
@@ -37,37 +37,37 @@ from mspc.passes.lib.schedules import (
 from mspc.passes.lib.timeline import equal_durations, timeline
 
 ON_DEVICE = 4
-"""Micro-batches with offloadable values on the device: one makes them, one copies them out, one copies them back,
-one reads them."""
+"""Micro-batches whose offloadable values are on the device: one produces them, one copies them out, one copies them
+back, one reads them."""
 
 
 @dataclass(frozen=True)
 class HostBytes:
-    """Values that may move to the host. values: bytes that gradients read of one micro-batch of each unit and that
-    may leave. seconds: to copy one byte."""
+    """Values that may be offloaded. values: bytes per unit of one micro-batch that gradients read. seconds: to copy one
+    byte."""
 
     values: np.ndarray
     seconds: float
 
     def only(self, units: np.ndarray) -> HostBytes:
-        """Return those of some units, given as one bool per unit."""
+        """Return the bytes of selected units, given as one bool per unit."""
         return HostBytes(np.where(units, self.values, 0.0), self.seconds)
 
 
 BUSY = 2 / 3
-"""The share of a stage's time that copies can be expected to use: they wait for work, and work waits for them."""
+"""Share of a stage's time that copies can use; they wait for compute, and compute waits for them."""
 GIGA = 1 << 30
 
 
 def host_bytes(values: np.ndarray, machine: Machine) -> HostBytes | None:
-    """Return the bytes of every unit with the time per byte on a machine; None if all are 0."""
+    """Return the bytes of every unit with a machine's seconds per byte; None if all are 0."""
     return HostBytes(values, machine.moving_seconds(GIGA, HOST_COPIES) / GIGA) if values.any() else None
 
 
-def spared(alive: np.ndarray, values: np.ndarray, seconds: np.ndarray, host: HostBytes) -> np.ndarray:
-    """Return [entry, row]: bytes of a stage that are on the host during its entries. alive: [entry, chunk], number
-    of micro-batches with saved results of forwards. values: [chunk, row], bytes of one micro-batch that may leave.
-    seconds: [row], the time available for the copies of one micro-batch."""
+def offloaded_bytes(alive: np.ndarray, values: np.ndarray, seconds: np.ndarray, host: HostBytes) -> np.ndarray:
+    """Return [entry, row]: bytes of a stage that are on the host during each schedule entry. alive: [entry, chunk],
+    number of micro-batches with saved forward results. values: [chunk, row], offloadable bytes of one micro-batch.
+    seconds: [row], time available for the copies of one micro-batch."""
     all_values = values.sum(axis=0)
     share = np.minimum(1.0, BUSY * seconds / np.maximum(all_values * host.seconds, 1e-30))
     left = np.einsum("ek,kr->er", alive, values) - ON_DEVICE * values.max(axis=0, initial=0.0)
@@ -75,8 +75,8 @@ def spared(alive: np.ndarray, values: np.ndarray, seconds: np.ndarray, host: Hos
 
 
 def values_of(graph: Graph, cells: Sequence[str]) -> float:
-    """Return the bytes of these cells' results that the gradients of one micro-batch read, in a stage's program.
-    Calls in the program are taken apart."""
+    """Return the bytes of these cells' results that the gradients of one micro-batch read, in a stage's program. Calls
+    in the program are inlined."""
     take_apart_calls(graph)
     found = 0.0
     for each in HostStores(graph):
@@ -91,19 +91,18 @@ Numbers = np.ndarray
 ONE_CHUNK = (ONE_FORWARD_ONE_BACKWARD, GPIPE, ZERO_BUBBLE_H1, ZERO_BUBBLE_2P)
 IN_ROUNDS = INTERLEAVED
 MOST_CHUNKS = 4
-"""Most chunks of a stage, in rounds."""
+"""Maximum number of chunks of a stage in interleaved schedules."""
 
 
 @dataclass(frozen=True)
-class ApartCosts:
-    """Costs of units that run one by one, as schedules with separate gradients of inputs and of weights run them,
-    even if equal units are otherwise one graph. forward: seconds. kept, held, work, sent: as in `UnitCosts`. late:
-    the part of `kept` that gradients of weights read. between: bytes that gradients of inputs save of a micro-batch
-    for these."""
+class SeparateCosts:
+    """Costs of units that run one by one instead of folded, as in schedules that separate input and weight gradients.
+    forward: seconds. saved, resident, work, sent: as in `UnitCosts`. late: part of `saved` that weight gradients read.
+    between: bytes that input gradients save of a micro-batch for weight gradients."""
 
     forward: Numbers
-    kept: Numbers
-    held: Numbers
+    saved: Numbers
+    resident: Numbers
     work: Numbers
     sent: Numbers
     late: Numbers
@@ -112,18 +111,18 @@ class ApartCosts:
 
 @dataclass(frozen=True)
 class UnitCosts:
-    """Costs of units, one element per unit in each array, for one number of ranks per stage and one of micro-batches.
+    """Costs of units, one element per unit in each array, for a number of ranks per stage and of micro-batches.
 
-    forward, backward: seconds for one micro-batch. inputs, weights: seconds of the two gradients if they are separate.
-    rest: seconds of a step that belong to no micro-batch, such as the optimizer's. kept: bytes that one micro-batch
-    saves for gradients. held: bytes of parameters, their states and gradients, and other values that stay from
-    micro-batch to micro-batch. totals: the part of these that are sums of gradients, which begin with the first
-    micro-batch's. work: most bytes of buffers beyond that. entry: bytes that a micro-batch saves of the values received
-    by a chunk that begins with the unit. message: seconds from each unit to the next one, with one entry less than the
-    others. sent: bytes in a step, without messages between stages. there: bytes sent onward in a step by a stage that
-    ends with the unit. back: bytes sent back by one that begins with it. apart: of units that run one by one. loops:
-    (first, number) of equal units that are one graph; a unit that is alone in its chunk runs by itself. host: values
-    that may move to the host's memory, None for none. late, between: as in `ApartCosts`, set by `under`.
+    forward, backward: seconds for one micro-batch. inputs, weights: seconds of separate input and weight gradients.
+    rest: seconds of a step outside micro-batches, such as the optimizer's. saved: bytes that one micro-batch saves for
+    gradients. resident: bytes of parameters, their states and gradients, and other values that live across
+    micro-batches. totals: part of these that are sums of gradients, which begin with the first micro-batch's. work:
+    maximum bytes of buffers besides. entry: bytes that a micro-batch saves of the values received by a chunk that
+    begins with the unit. message: seconds from each unit to the next, one element less than the others. sent: bytes in
+    a step without messages between stages. sent_forward: bytes sent in a step by a stage that ends with the unit.
+    sent_back: bytes sent back by a stage that begins with it. separate: of units that run one by one. loops: (first,
+    number) of equal units that are folded; a unit that is alone in its chunk runs by itself. host: offloadable values,
+    or None. late, between: as in `SeparateCosts`, set by `under`.
     """
 
     forward: Numbers
@@ -131,27 +130,27 @@ class UnitCosts:
     inputs: Numbers
     weights: Numbers
     rest: Numbers
-    kept: Numbers
-    held: Numbers
+    saved: Numbers
+    resident: Numbers
     work: Numbers
     message: Numbers
     sent: Numbers
     entry: Numbers
-    there: Numbers
-    back: Numbers
+    sent_forward: Numbers
+    sent_back: Numbers
     totals: Numbers
-    apart: ApartCosts
+    separate: SeparateCosts
     loops: tuple[tuple[int, int], ...] = ()
     host: HostBytes | None = None
     late: Numbers = field(default_factory=lambda: np.zeros(1))
     between: Numbers = field(default_factory=lambda: np.zeros(1))
 
-    def alone(self, joint: Numbers, apart: Numbers, first: np.ndarray, end: np.ndarray) -> Numbers:
-        """Return the additional cost of chunks from unit `first` to `end` that contain a single unit of a loop.
-        joint, apart: costs of units in a loop and by themselves."""
+    def alone(self, joint: Numbers, separate: Numbers, first: np.ndarray, end: np.ndarray) -> Numbers:
+        """Return the additional cost of chunks from unit `first` to `end` that contain a single unit of a loop. joint,
+        separate: costs of units in a loop and by themselves."""
         found = np.zeros(np.broadcast_shapes(first.shape, end.shape))
         for is_alone, unit in self.units_alone(first, end):
-            found += np.where(is_alone, (apart - joint)[unit], 0.0)
+            found += np.where(is_alone, (separate - joint)[unit], 0.0)
         return found
 
     def units_alone(self, first: np.ndarray, end: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -161,12 +160,12 @@ class UnitCosts:
             yield np.minimum(end, begin + count) - own == 1, np.minimum(own, self.count - 1)
 
     def under(self, way: Way) -> UnitCosts:
-        """Return the costs under a schedule: those of units that run one by one if it separates the gradients."""
-        if not way.is_apart:
+        """Return the costs under a schedule: those of separate units if it separates the gradients."""
+        if not way.splits_gradients:
             return replace(self, late=np.zeros(self.count), between=np.zeros(self.count))
-        own = self.apart
+        own = self.separate
         return replace(
-            self, forward=own.forward, backward=self.inputs + self.weights, kept=own.kept, held=own.held,
+            self, forward=own.forward, backward=self.inputs + self.weights, saved=own.saved, resident=own.resident,
             work=own.work, sent=own.sent, late=own.late, between=own.between, loops=(),
         )  # fmt: skip
 
@@ -175,16 +174,16 @@ class UnitCosts:
         return len(self.forward)
 
     def only(self, units: Numbers) -> UnitCosts:
-        """Return the costs with values on the host for these units only, given as one bool per unit."""
+        """Return the costs with offloading for selected units only, given as one bool per unit."""
         return self if self.host is None else replace(self, host=self.host.only(units))
 
 
 @dataclass(frozen=True)
 class Way:
     """One way to run stages. schedule: its name. chunks: per stage. tensor: ranks that share a matmul in pairs of
-    matmuls, 0 for searched layouts. slices: parameters and their states are stored in slices over ranks with
-    replicas. again: cells are recomputed for gradients. states, values: optimizer states, and values that gradients
-    read of units, are in the memory of the host."""
+    matmuls, 0 for searched layouts. slices: parameters and their states are sharded over ranks with replicas.
+    recompute: cells are recomputed for gradients. states, values: optimizer states, and values saved for gradients, are
+    offloaded to the host."""
 
     stages: int
     schedule: str
@@ -192,33 +191,33 @@ class Way:
     chunks: int = 1
     tensor: int = 0
     slices: bool = False
-    again: bool = False
+    recompute: bool = False
     states: bool = False
     values: bool = False
 
     @property
-    def made(self) -> Schedule:
-        """The order of work. Raise MspcError if there is none for these numbers."""
+    def actions(self) -> Schedule:
+        """The order of actions. Raise MspcError if there is none for these numbers."""
         return SCHEDULES[self.schedule](self.stages, self.micro_batches, self.chunks)
 
     @property
     def order(self) -> Way:
-        """The way with only the fields that determine the order of work."""
+        """The way with only the fields that determine the order of actions."""
         return Way(self.stages, self.schedule, self.micro_batches, self.chunks)
 
     @property
     def parts(self) -> int:
-        """Number of chunks of all stages together."""
+        """Number of chunks of all stages."""
         return self.stages * self.chunks
 
     @property
-    def is_apart(self) -> bool:
-        """Whether gradients of inputs and of weights are separate actions."""
+    def splits_gradients(self) -> bool:
+        """Whether input gradients and weight gradients are separate actions."""
         return self.schedule in WITH_SPLIT_GRADIENTS
 
     @property
     def scheduler(self) -> str:
-        """The schedule's name in scripts and plans, which express interleaving by the number of chunks."""
+        """Name of the schedule in scripts and plans, in which interleaving follows from the number of chunks."""
         return ONE_FORWARD_ONE_BACKWARD if self.schedule == IN_ROUNDS else self.schedule
 
     @property
@@ -228,19 +227,20 @@ class Way:
         return self.schedule + several
 
     @property
-    def held_less_by(self) -> str:
+    def memory_measures(self) -> str:
         """The measures that lower memory, as the end of a message; "" for none."""
-        ways = ["parameters in slices"] * self.slices + ["cells computed again"] * self.again
+        ways = ["parameters in slices"] * self.slices + ["cells computed again"] * self.recompute
         ways += ["states on the host"] * self.states + ["values on the host"] * self.values
         return "".join(f", {way}" for way in ways)
 
 
 def ways_of(
-    stages: int, micro_batches: int, units: int, tensor: int = 0, slices: bool = False, again: bool = False,
+    stages: int, micro_batches: int, units: int, tensor: int = 0, slices: bool = False, recompute: bool = False,
     states: bool = False,
 ) -> list[Way]:  # fmt: skip
-    """Return the ways for these numbers. Every stage has work, and there are no fewer micro-batches than stages. If
-    cells are recomputed, gradients of weights are not separate: the values that they read would be saved until then."""
+    """Return the ways for these numbers. Every stage has work, and there are at least as many micro-batches as stages.
+    With recomputed cells, weight gradients are not separate, because the values that they read would stay saved until
+    then."""
     if micro_batches < stages or stages > units:
         return []
     found = [Way(stages, name, micro_batches) for name in ONE_CHUNK]
@@ -248,31 +248,31 @@ def ways_of(
     found += [Way(stages, IN_ROUNDS, micro_batches, chunks) for chunks in rounds if stages * chunks <= units]
     if 2 * stages <= units:
         found += [Way(stages, name, micro_batches, 2) for name in sorted(THERE_AND_BACK)]
-    found = [replace(way, tensor=tensor, slices=slices, again=again, states=states) for way in found]
-    return [way for way in found if not (again and way.is_apart)]
+    found = [replace(way, tensor=tensor, slices=slices, recompute=recompute, states=states) for way in found]
+    return [way for way in found if not (recompute and way.splits_gradients)]
 
 
-Borders = tuple[int, ...]
-"""First unit of every chunk except the first chunk, ascending; every chunk has a unit."""
+Boundaries = tuple[int, ...]
+"""First unit of every chunk except the first chunk, ascending; every chunk has at least one unit."""
 
 
-def equal_parts(units: int, parts: int) -> Borders:
-    """Return boundaries with an equal number of units in each part, as nearly as possible; larger parts come first."""
+def equal_parts(units: int, parts: int) -> Boundaries:
+    """Return boundaries with nearly equal numbers of units per part, larger parts first."""
     size, larger = divmod(units, parts)
     return tuple(size * i + min(i, larger) for i in range(1, parts))
 
 
 @lru_cache(maxsize=256)
 def walk_of(way: Way) -> Walk:
-    """Return the walk of a way, which depends only on the order of work."""
+    """Return the walk of a way, cached by the order of actions."""
     return Walk(way)
 
 
 class Walk:
-    """Actions of all stages in one order in which none comes before its operands: the order under equal durations."""
+    """Actions of all stages in one topological order: their order under equal durations."""
 
     def __init__(self, way: Way) -> None:
-        self.way, self.schedule = way, way.made
+        self.way, self.schedule = way, way.actions
         line = timeline(self.schedule, equal_durations(self.schedule))
         spans = [(span.start, stage, span.action) for stage, row in enumerate(line.spans) for span in row]
         numbers: dict[Made, int] = {}
@@ -289,30 +289,30 @@ class Walk:
             numbers |= {value: first + i for i, value in enumerate(made)}
             self._steps.append((stage, rows[action.kind], action.chunk, read, range(first, first + len(made))))
         self._values = len(numbers)
-        self._kept = [kept_during(self.schedule, stage) for stage in range(self.schedule.stages)]
+        self._max_saved = [saved_micro_batches(self.schedule, stage) for stage in range(self.schedule.stages)]
 
-    def kept(self, stage: int) -> int:
-        """Return the most micro-batches, summed over chunks, with saved results on a stage at once."""
-        return int(self._kept[stage][:, 1].sum(axis=1).max(initial=0))
+    def max_saved(self, stage: int) -> int:
+        """Return the maximum number of micro-batches, summed over chunks, with saved results on a stage at once."""
+        return int(self._max_saved[stage][:, 1].sum(axis=1).max(initial=0))
 
-    def kept_of_chunk(self, chunk: int) -> tuple[int, int]:
-        """Return the most micro-batches of one chunk with saved results at once: (with all results, with those for
-        the gradients of weights)."""
+    def max_saved_of_chunk(self, chunk: int) -> tuple[int, int]:
+        """Return the maximum number of micro-batches of one chunk with saved results at once: (with all results, with
+        those for the weight gradients)."""
         stage = self.schedule.placement[chunk]
-        own = self._kept[stage][:, :2, self.schedule.chunks_of(stage).index(chunk)].max(axis=0, initial=0)
+        own = self._max_saved[stage][:, :2, self.schedule.chunks_of(stage).index(chunk)].max(axis=0, initial=0)
         return int(own[0]), int(own[1])
 
-    def seconds(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
-        """Return the seconds of a step for each row of `borders`, of shape (rows, parts - 1)."""
+    def seconds(self, costs: UnitCosts, boundaries: np.ndarray) -> Numbers:
+        """Return the seconds of a step for each row of `boundaries`, of shape (rows, parts - 1)."""
         costs = costs.under(self.way)
-        sums = _Sums(costs, borders)
+        sums = _Sums(costs, boundaries)
         durations = np.stack([
-            sums.of(costs.forward, costs.apart.forward), sums.of(costs.backward, costs.inputs + costs.weights),
+            sums.of(costs.forward, costs.separate.forward), sums.of(costs.backward, costs.inputs + costs.weights),
             sums.of(costs.inputs), sums.of(costs.weights),
         ])  # fmt: skip
-        message = costs.message[borders - 1].max(axis=1) if borders.shape[1] else np.zeros(len(borders))
-        made = np.empty((self._values, len(borders)))
-        clocks = np.zeros((self.schedule.stages, len(borders)))
+        message = costs.message[boundaries - 1].max(axis=1) if boundaries.shape[1] else np.zeros(len(boundaries))
+        made = np.empty((self._values, len(boundaries)))
+        clocks = np.zeros((self.schedule.stages, len(boundaries)))
         for stage, row, chunk, read, numbers in self._steps:
             clock = clocks[stage]
             for value, comes in read:
@@ -322,61 +322,61 @@ class Walk:
                 made[number] = clock
         return (clocks + self._of_stages(sums.of(costs.rest))).max(axis=0)
 
-    def memory(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
-        """Return the peak bytes of the fullest stage, for each row of `borders`."""
-        return self.memory_of_stages(costs, borders).max(axis=0)
+    def memory(self, costs: UnitCosts, boundaries: np.ndarray) -> Numbers:
+        """Return the peak bytes of the fullest stage, for each row of `boundaries`."""
+        return self.memory_of_stages(costs, boundaries).max(axis=0)
 
-    def memory_of_stages(self, costs: UnitCosts, borders: np.ndarray) -> np.ndarray:
+    def memory_of_stages(self, costs: UnitCosts, boundaries: np.ndarray) -> np.ndarray:
         """Return [stage, row]: peak bytes of every stage."""
         costs = costs.under(self.way)
-        sums = _Sums(costs, borders)
+        sums = _Sums(costs, boundaries)
         late, between = sums.of(costs.late), sums.of(costs.between)
-        kept = sums.of(costs.kept, costs.apart.kept) + costs.entry[sums.edges[:-1]]
-        if self.way.is_apart:  # nobody waits for gradients of the first chunk's inputs: all run with those of weights
-            late[0], between[0] = kept[0], costs.entry[sums.edges[1]] if len(sums.edges) > 2 else 0
-        work = sums.most(costs.work, costs.apart.work)
+        saved = sums.of(costs.saved, costs.separate.saved) + costs.entry[sums.edges[:-1]]
+        if self.way.splits_gradients:  # the first chunk's input gradients run with the weight gradients
+            late[0], between[0] = saved[0], costs.entry[sums.edges[1]] if len(sums.edges) > 2 else 0
+        work = sums.largest(costs.work, costs.separate.work)
         totals = sums.of(costs.totals)
         on_host = None if costs.host is None else sums.of(costs.host.values)
         pace = self._pace(sums) if on_host is not None else np.zeros(())
-        full = self._of_stages(sums.of(costs.held, costs.apart.held) - totals)
-        for stage, alive in enumerate(self._kept):
+        full = self._of_stages(sums.of(costs.resident, costs.separate.resident) - totals)
+        for stage, alive in enumerate(self._max_saved):
             own = self.schedule.chunks_of(stage)
-            nbytes = np.stack([kept[own] - late[own], late[own], between[own], totals[own]])
+            nbytes = np.stack([saved[own] - late[own], late[own], between[own], totals[own]])
             of_entries = np.einsum("eko,kor->er", alive, nbytes)
             if on_host is not None and costs.host is not None:
-                of_entries -= spared(alive[:, 0], on_host[own], pace[own].sum(axis=0), costs.host)
+                of_entries -= offloaded_bytes(alive[:, 0], on_host[own], pace[own].sum(axis=0), costs.host)
             full[stage] += of_entries.max(axis=0) + work[own].max(axis=0)
         return full
 
     def _pace(self, sums: _Sums) -> np.ndarray:
-        """Return [chunk, row]: seconds of a stage from one micro-batch to the next; only those of forwards if all
-        forwards run before all gradients."""
+        """Return [chunk, row]: seconds of a stage from one micro-batch to the next; of forwards only, if all forwards
+        precede all gradients."""
         costs, entries = sums.costs, self.schedule.entries[self.schedule.placement[-1]]
-        forward = sums.of(costs.forward, costs.apart.forward)
+        forward = sums.of(costs.forward, costs.separate.forward)
         kinds = [action.kind for action in entries]
         if FORWARD not in kinds[kinds.count(FORWARD) :]:
             return forward
         return forward + sums.of(costs.backward, costs.inputs + costs.weights)
 
-    def most_sent(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
-        """Return the bytes that a rank of the busiest stage sends, for each row of `borders`."""
+    def max_bytes_sent(self, costs: UnitCosts, boundaries: np.ndarray) -> Numbers:
+        """Return the bytes that a rank of the busiest stage sends, for each row of `boundaries`."""
         costs, placement = costs.under(self.way), self.schedule.placement
-        sums = _Sums(costs, borders)
-        found = sums.of(costs.sent, costs.apart.sent)
-        for border, (stage, following) in enumerate(pairwise(placement)):
+        sums = _Sums(costs, boundaries)
+        found = sums.of(costs.sent, costs.separate.sent)
+        for boundary, (stage, following) in enumerate(pairwise(placement)):
             if stage != following:
-                found[border] += costs.there[sums.edges[border + 1] - 1]
-                found[border + 1] += costs.back[sums.edges[border + 1]]
+                found[boundary] += costs.sent_forward[sums.edges[boundary + 1] - 1]
+                found[boundary + 1] += costs.sent_back[sums.edges[boundary + 1]]
         return self._of_stages(found).max(axis=0)
 
-    def idle(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
-        """Return the average share of a step in which stages wait, for each row of `borders`."""
+    def idle(self, costs: UnitCosts, boundaries: np.ndarray) -> Numbers:
+        """Return the mean share of a step that stages wait, for each row of `boundaries`."""
         costs, count = costs.under(self.way), self.way.micro_batches
-        sums = _Sums(costs, borders)
-        of_one = sums.of(costs.forward, costs.apart.forward)
+        sums = _Sums(costs, boundaries)
+        of_one = sums.of(costs.forward, costs.separate.forward)
         of_one += sums.of(costs.backward, costs.inputs + costs.weights)
         busy = count * of_one + sums.of(costs.rest)
-        return 1 - busy.sum(axis=0) / self.schedule.stages / self.seconds(costs, borders)
+        return 1 - busy.sum(axis=0) / self.schedule.stages / self.seconds(costs, boundaries)
 
     def _of_stages(self, by_chunk: np.ndarray) -> np.ndarray:
         found = np.zeros((self.schedule.stages, by_chunk.shape[1]))
@@ -385,10 +385,10 @@ class Walk:
         return found
 
 
-def kept_during(schedule: Schedule, stage: int) -> np.ndarray:
-    """Return [entry, 4, chunk of the stage]: numbers of micro-batches with saved values during the entries of a
-    stage: forward results for gradients of inputs; forward results for gradients of weights; results of gradients of
-    inputs for those of weights; and 1 if there are sums of gradients by then. Equal entries are listed once."""
+def saved_micro_batches(schedule: Schedule, stage: int) -> np.ndarray:
+    """Return [entry, 4, chunk of the stage]: numbers of micro-batches with live values during the schedule entries of a
+    stage: forward results for input gradients; forward results for weight gradients; results of input gradients for
+    weight gradients; and 1 if sums of gradients are live. Equal entries are listed once."""
     own = {chunk: place for place, chunk in enumerate(schedule.chunks_of(stage))}
     now = np.zeros((4, len(own)))
     found: dict[bytes, np.ndarray] = {}
@@ -407,29 +407,29 @@ def kept_during(schedule: Schedule, stage: int) -> np.ndarray:
 class _Sums:
     """Sums over the units of every chunk, [chunk, row of the boundaries]. costs: under a schedule."""
 
-    def __init__(self, costs: UnitCosts, borders: np.ndarray) -> None:
+    def __init__(self, costs: UnitCosts, boundaries: np.ndarray) -> None:
         self.costs = costs
-        ends = np.full((len(borders), 1), costs.count)
-        self.edges = np.concatenate([np.zeros((len(borders), 1), int), borders, ends], axis=1).T
+        ends = np.full((len(boundaries), 1), costs.count)
+        self.edges = np.concatenate([np.zeros((len(boundaries), 1), int), boundaries, ends], axis=1).T
 
-    def of(self, numbers: Numbers, apart: Numbers | None = None) -> np.ndarray:
-        """Return the sums. apart: numbers of units that run by themselves instead of in a loop."""
+    def of(self, numbers: Numbers, separate: Numbers | None = None) -> np.ndarray:
+        """Return the sums. separate: numbers of units that run by themselves instead of in a loop."""
         behind = np.concatenate([[0.0], np.cumsum(numbers)])
         first, end = self.edges[:-1], self.edges[1:]
         found = behind[end] - behind[first]
-        return found if apart is None else found + self.costs.alone(numbers, apart, first, end)
+        return found if separate is None else found + self.costs.alone(numbers, separate, first, end)
 
-    def most(self, numbers: Numbers, apart: Numbers) -> np.ndarray:
-        """Return the largest number instead of the sum."""
+    def largest(self, numbers: Numbers, separate: Numbers) -> np.ndarray:
+        """Return the maximum instead of the sum."""
         first, end = self.edges[:-1], self.edges[1:]
         found = largest_of(numbers)[first, end]
         for is_alone, unit in self.costs.units_alone(first, end):
-            found = np.where(is_alone, np.maximum(found, apart[unit]), found)
+            found = np.where(is_alone, np.maximum(found, separate[unit]), found)
         return found
 
 
 def largest_of(numbers: Numbers) -> np.ndarray:
-    """Return [first, end]: the largest number from `first` to before `end`."""
+    """Return [first, end]: the maximum over units first to end - 1."""
     count = len(numbers)
     table = np.zeros((count + 1, count + 1))
     for first in range(count):

@@ -136,13 +136,13 @@ def test_cpus_have_no_other_memory() -> None:
 def test_as_few_cells_of_each_stage_as_fit() -> None:
     costs = replace(equal(16), host=HostBytes(np.full(16, 1.0), 1e-9))
     units = [Unit((f"cell{number}",), "") for number in range(16)]
-    way, borders = Way(8, ONE_FORWARD_ONE_BACKWARD, 16, values=True), tuple(range(2, 16, 2))
-    row = np.array([borders])
+    way, boundaries = Way(8, ONE_FORWARD_ONE_BACKWARD, 16, values=True), tuple(range(2, 16, 2))
+    row = np.array([boundaries])
     memory = walk_of(way.order).memory_of_stages
     none, every = memory(costs.only(np.zeros(16, bool)), row)[:, 0], memory(costs, row)[:, 0]
     assert every[0] < none[0]
     assert every[-1] == none[-1], "one micro-batch is on its way"
-    assert cells_on_host(units, costs, way, borders, none[0]) == ()
-    assert cells_on_host(units, costs, way, borders, every[0])[:2] == ("cell0", "cell1")
-    assert "cell15" not in cells_on_host(units, costs, way, borders, every[0])
-    assert cells_on_host(units, costs, way, borders, (every[0] + none[0]) / 2)[:1] == ("cell0",)
+    assert cells_on_host(units, costs, way, boundaries, none[0]) == ()
+    assert cells_on_host(units, costs, way, boundaries, every[0])[:2] == ("cell0", "cell1")
+    assert "cell15" not in cells_on_host(units, costs, way, boundaries, every[0])
+    assert cells_on_host(units, costs, way, boundaries, (every[0] + none[0]) / 2)[:1] == ("cell0",)

@@ -23,7 +23,7 @@ from mspc.runtime.device_choice import Hardware
 from mspc.search.calibration import measured as calibration
 from mspc.search.calibration.machine_file import read_machine, write_machine
 from mspc.search.calibration.measured import calibrate
-from mspc.search.calibration.timer import Timer, not_falling, step_of
+from mspc.search.calibration.timer import Timer, empty_step, without_drops
 from tests.search.calibration.test_calibration import SMALL
 
 CALM = (1.0, 1.02, 1.05)
@@ -38,7 +38,7 @@ def put_in(monkeypatch: pytest.MonkeyPatch, machine: Machine, factors: Callable[
     steps: list[int] = []
 
     def step(timer: Any, fill: Any, count: int, *_: int) -> list[float]:
-        graph = step_of(timer.job.size)
+        graph = empty_step(timer.job.size)
         fill(graph, count)
         steps.append(count)
         own = replace(machine, rounds=timer.rounds)
@@ -90,7 +90,7 @@ def test_ranks_agree_on_doubts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_more_work_has_at_least_about_the_rate_of_less() -> None:
     rate = Rate(((1e3, 1e12), (1e6, 9e12), (1e9, 5e12), (1e12, 1e12)))
-    assert not_falling(rate).points == ((1e3, 1e12), (1e6, 9e12), (1e9, 5e12), (1e12, 9e12))
+    assert without_drops(rate).points == ((1e3, 1e12), (1e6, 9e12), (1e9, 5e12), (1e12, 9e12))
 
 
 

@@ -58,7 +58,7 @@ def test_pinned_memory_is_copied_on_the_gpus_executor(tmp_path: Path, monkeypatc
 
 
 def test_the_machine_has_the_rate_of_both_ways_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def longer(fill: Any) -> float:
+    def seconds_per_copy(fill: Any) -> float:
         graph = Graph("copies")
         fill(graph, 4)
         streams = {node.attrs["stream"] for node in graph.nodes if "stream" in node.attrs}
@@ -66,7 +66,7 @@ def test_the_machine_has_the_rate_of_both_ways_at_once(monkeypatch: pytest.Monke
         return 1e-6 + nbytes / {("to_host",): 50e9, ("from_host",): 55e9}.get(tuple(streams), 40e9)
 
     timer: Any = SimpleNamespace(sizes=SIZES, measured=lambda _, measure: measure())
-    timer.longer = longer
+    timer.seconds_per_copy = seconds_per_copy
     rates = host_rates(timer, 1e-6, lambda _: None)
     monkeypatch.setattr(measured, "traffic", lambda _: ())
     machine = measured._with_traffic(replace(H200, kernel=1e-6), timer, lambda _: None)  # pyright: ignore[reportPrivateUsage]  # what a file of rates gets

@@ -17,7 +17,7 @@ from mspc.ops.collective.one_rank import OneRank
 from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import DeviceChoice, Hardware, SharedMemory
 from mspc.search.calibration.measured import ON_CPU, ON_GPU, calibrate
-from mspc.search.calibration.timed_operators import TimingSizes, by_urgency, work
+from mspc.search.calibration.timed_operators import TimingSizes, by_urgency, timing_tasks
 from mspc.search.calibration.timer import Timer
 from tests.search.calibration.test_calibration import SMALL
 from tests.search.calibration.test_doubts import CALM, put_in
@@ -26,7 +26,7 @@ EVERY_KIND = replace(
     ON_GPU, products=(64, 128), images=(((4, 16, 8),), ((8, 16, 8),)), sequences=(32,),
     touched=(1 << 14, 1 << 22, 1 << 24), sent=(1 << 10, 1 << 16, 1 << 20), copies=(), rotated=0, settling=0.0,
 )  # fmt: skip
-KINDS = list(dict.fromkeys(timed.kind for timed in work(EVERY_KIND)))
+KINDS = list(dict.fromkeys(timed.kind for timed in timing_tasks(EVERY_KIND)))
 RATES = {"BFloat16": 8e11, "Float32": 5e10, "TF32": 4e11, "Float64": 6e10}
 KNOWN = replace(
     H200, device="CPU", work={PRODUCTS: {name: Rate.of(rate) for name, rate in RATES.items()}}, ranks_per_host=0
@@ -51,12 +51,12 @@ def pretended(monkeypatch: pytest.MonkeyPatch, begun: int, comm: Any = None) -> 
 
 
 def places(sizes: TimingSizes) -> list[tuple[str, str]]:
-    return [(timed.kind, timed.rates) for timed in by_urgency(list(work(sizes)))]
+    return [(timed.kind, timed.rates) for timed in by_urgency(list(timing_tasks(sizes)))]
 
 
 @pytest.mark.parametrize("sizes", [ON_CPU, ON_GPU])
 def test_all_kinds_are_timed_once_those_that_others_are_like_first(sizes: TimingSizes) -> None:
-    every = [(timed.kind, timed.rates) for timed in work(sizes)]
+    every = [(timed.kind, timed.rates) for timed in timing_tasks(sizes)]
     order = places(sizes)
     assert sorted(order) == sorted(every)
     assert len(set(order)) == len(order)
@@ -156,5 +156,5 @@ def test_every_kind_is_timed_by_its_own_operators() -> None:
     def sizes_of(timed: Sequence[Any]) -> dict[tuple[str, str], int]:
         return {(each.kind, each.rates): sum(map(len, each.groups())) for each in timed}
 
-    every = list(work(EVERY_KIND))
+    every = list(timing_tasks(EVERY_KIND))
     assert sizes_of(by_urgency(every)) == sizes_of(every)

@@ -26,7 +26,7 @@ from mspc.runtime.memory_plan import plan_memory
 from mspc.search.calibration import timed_operators
 from mspc.search.calibration import timer as timing
 from mspc.search.calibration.timed_operators import node_of
-from mspc.search.calibration.timer import Timer, step_of
+from mspc.search.calibration.timer import Timer, empty_step
 from tests.gpu.test_shadow_weights_gpu import gpu
 from tests.search.calibration.test_calibration import SMALL
 
@@ -35,7 +35,7 @@ NBYTES = SIDE * SIDE * 4
 
 
 def filled(fill: Any, op: Any, rotated: int, count: int) -> Graph:
-    graph = step_of(1)
+    graph = empty_step(1)
     fill(node_of(op, FLOAT32, (SIDE, SIDE), (SIDE, SIDE)), rotated, graph, count)
     for i, parameter in enumerate(graph.parameters):
         parameter.name = f"p{i}"
@@ -65,13 +65,13 @@ def test_small_results_and_caches_of_cpus_are_left_as_they_are() -> None:
 
 
 def test_indices_are_spread_and_numbers_differ() -> None:
-    graph = step_of(1)
+    graph = empty_step(1)
     one = timing._numbers(TensorType(INT32, (64,)), 128)
     assert (0 <= one).all()
     assert (one < 128).all()
     assert len(np.unique(one)) == 64
     assert len(np.unique(timing._numbers(TensorType(FLOAT32, (64,)), None))) > 60
-    made = timed_operators._alone(GatherGrad(128), [TensorType(FLOAT32, (64, 8)), TensorType(INT32, (64,))])
+    made = timed_operators._single_operator(GatherGrad(128), [TensorType(FLOAT32, (64, 8)), TensorType(INT32, (64,))])
     graph.nodes = [made]
     assert timing._index_limits(graph) == {made.inputs[1]: 128}
 
@@ -120,7 +120,7 @@ def test_ranks_take_as_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         job = Job(comm, comm, hardware=Hardware(local_rank=comm.rank, simulated=True))
         timer = Timer(job, sizes)
         timer._step = step  # type: ignore[method-assign]
-        timer.longer(lambda graph, count: None)
+        timer.seconds_per_copy(lambda graph, count: None)
         return taken
 
     sizes = replace(SMALL, copies=((1e-5, (64, 192)), (1e-3, (4, 12))), settling=0.1)

@@ -24,7 +24,7 @@ from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.lib.choices import ShardingChoice, multiplies
 from mspc.passes.lib.layout_search import Search
 from mspc.search.layouts.cheapest import mesh_of, place_forward
-from mspc.search.model.model import THROUGH_ALL, domain_of
+from mspc.search.model.model import ALL_OPERANDS, domain_of
 from tests.shares import share_of
 
 load_operators()
@@ -75,7 +75,7 @@ def plans(search: Search) -> Iterator[tuple[ShardingChoice, ...]]:
         op = node.op
         assert isinstance(op, Op)
         computes = multiplies(rule, node)
-        passing = () if computes else (THROUGH_ALL,) if op.additive else op.linear_in
+        passing = () if computes else (ALL_OPERANDS,) if op.additive else op.linear_in
         domains.append(domain_of(rule, mesh_of(search), computes, passing).choices)
     count = np.prod([len(choices) for choices in domains])
     return filter(partial(can_be, search.graph), product(*domains)) if count <= MOST else iter(())

@@ -36,7 +36,10 @@ def compare(seed: int) -> bool:
     if not 1 < np.prod(sizes, dtype=float) <= MOST:
         return False
     known = [
-        (sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in model.factors), max(memory.held(values)))
+        (
+            sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in model.factors),
+            max(memory.live_bytes(values)),
+        )
         for values in product(*map(range, sizes))
     ]
     least, cheapest = min(held for _, held in known), min(known)[1]
@@ -44,16 +47,16 @@ def compare(seed: int) -> bool:
         limit = int(np.ceil(least + share * (cheapest - least)))
         best = min(cost for cost, held in known if held <= limit)
         solver = Limited(sizes, model.factors, memory, LARGEST)
-        solver.memory.peak = lambda values: max(memory.held(values))  # type: ignore[method-assign]
+        solver.memory.peak = lambda values: max(memory.live_bytes(values))  # type: ignore[method-assign]
         found = solver.solve(limit)
-        assert max(memory.held(found.values)) <= limit, f"seed {seed}, limit {limit}"
+        assert max(memory.live_bytes(found.values)) <= limit, f"seed {seed}, limit {limit}"
         assert best <= found.cost * (1 + 1e-9) + 1e-6, f"seed {seed}, limit {limit}"
         assert found.bound <= best * (1 + 1e-9) + 1e-6, f"seed {seed}, limit {limit}: {found.bound} of {best}"
         assert found.cost <= best * 1.01 + 1e-6, f"seed {seed}, limit {limit}: {found.cost} for {best}"
     with pytest.raises(MspcError, match="of memory on a rank: the least is"):
         Limited(sizes, model.factors, memory, LARGEST).solve(max(1, int(least) - 1))
     smallest = Limited(sizes, model.factors, memory, LARGEST).solve(LEAST)
-    assert max(memory.held(smallest.values)) == pytest.approx(least)
+    assert max(memory.live_bytes(smallest.values)) == pytest.approx(least)
     return True
 
 

@@ -47,7 +47,7 @@ def test_bounds_leave_out_what_does_not_fit_alone(
     _, plan = FittedWay(network, asked, WAYS[2]).quickest()
     memories = [plan.memory * share // 20 for share in shares]
     found, tried = outcomes(network, memories)
-    monkeypatch.setattr(table, "_least", lambda *_: 0)
+    monkeypatch.setattr(table, "_memory_bound", lambda *_: 0)
     wanted, all_tried = outcomes(network, memories)
     assert found == wanted
     assert tried < all_tried

@@ -11,7 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.math.arithmetic import Add, Mul
-from mspc.search.plans.limited import HostMemoryUse, HostRoom
+from mspc.search.plans.limited import HostCopyBudget, HostMemoryUse
 
 NBYTES = 4 * 64 * 1024
 
@@ -36,7 +36,7 @@ def network(layers: int) -> Graph:
 
 
 def test_cells_that_run_first_leave_first() -> None:
-    room = HostRoom.of(network(16), H200)
+    room = HostCopyBudget.of(network(16), H200)
     layers = [f"Default/network-Net/layers-CellList/{i}-Layer" for i in range(16)]
     assert [cell for cell, _ in room.cells] == layers, "the network itself holds them all"
     assert {nbytes for _, nbytes in room.cells} == {NBYTES}
@@ -52,7 +52,7 @@ def test_cells_that_run_first_leave_first() -> None:
 
 
 def test_states_are_late_by_what_the_gradients_do_not_hide() -> None:
-    room = replace(HostRoom.of(network(2), H200), states=55e9, backward=0.4)
+    room = replace(HostCopyBudget.of(network(2), H200), states=55e9, backward=0.4)
     assert room.late(True) == pytest.approx(0.6)
     assert room.late(False) == 0.0
     assert replace(room, backward=2.0).late(True) == 0.0

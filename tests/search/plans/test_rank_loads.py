@@ -16,7 +16,7 @@ from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import write_plan
 from mspc.search.plans import table
 from mspc.search.plans.alternatives import PlanRequest, all_ways
-from mspc.search.plans.figures import most_sent, rank_loads
+from mspc.search.plans.figures import max_bytes_sent, rank_loads
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH
 from mspc.search.plans.table import FAR, SLOWER, folded_network, folded_tries, plan_of_file, plans_for
 
@@ -87,7 +87,7 @@ def test_the_bytes_of_stages_are_those_of_the_rank_that_sends_the_most(tmp_path:
     (tmp_path / "net.py").write_text(text)
     made = compiled(str(tmp_path / "net.py"), "")
     firsts = sent_by_each(made, [0, RANKS // 2])
-    assert most_sent(made, [0, 1], H200) == sent_by_ranks(made).most > max(firsts)
+    assert max_bytes_sent(made, [0, 1], H200) == sent_by_ranks(made).most > max(firsts)
 
 
 def test_the_slowest_rank_of_a_ring_is_the_one_whose_program_takes_the_longest() -> None:

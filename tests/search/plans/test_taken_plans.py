@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mspc.ir.layout import Layout
 from mspc.plans.files.plan_file import PlanFile
-from mspc.search.plans.row import SEARCH, PlanResult, UsualPlans, take_faster
+from mspc.search.plans.row import SEARCH, PlanResult, UsualPlans, adopt_faster
 
 
 def plan(name: str, step: float, mesh: str = "") -> PlanResult:
@@ -20,7 +20,7 @@ def taken_on(mesh: str) -> tuple[str, float]:
     """The plan that a search for a mesh takes, and its step."""
     usual = UsualPlans([plan("crossed", 1.0), plan("along", 2.0)], {"crossed": sharded(2, 4), "along": sharded(8)})
     plans, files = [plan(SEARCH, 3.0, mesh)], {SEARCH: sharded(8)}
-    take_faster(plans, files, usual, mesh)
+    adopt_faster(plans, files, usual, mesh)
     (found,) = plans
     assert (found.name, found.mesh) == (SEARCH, mesh)
     assert files[SEARCH] == usual.files[found.taken_from]
@@ -34,5 +34,5 @@ def test_the_fastest_that_lies_on_the_mesh_is_taken() -> None:
 
 def test_a_search_that_is_as_fast_keeps_its_own() -> None:
     plans, files = [plan(SEARCH, 2.0)], {SEARCH: sharded(8)}
-    take_faster(plans, files, UsualPlans([plan("along", 2.0)], {"along": sharded(8)}), "")
+    adopt_faster(plans, files, UsualPlans([plan("along", 2.0)], {"along": sharded(8)}), "")
     assert plans == [plan(SEARCH, 2.0)]

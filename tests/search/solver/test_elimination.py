@@ -54,23 +54,23 @@ def test_small_tables_give_bounds(seed: int) -> None:
 def test_every_choice_of_one_variable_has_its_best(seed: int) -> None:
     sizes, factors = drawn(seed)
     for variable in range(len(sizes)):
-        for choice, found in enumerate(Elimination(sizes, factors).given_each(variable)):
+        for choice, found in enumerate(Elimination(sizes, factors).min_marginals(variable)):
             fixed = Factor((variable,), np.where(np.arange(sizes[variable]) == choice, 0.0, 1e6))
             assert found.values[variable] == choice
             assert found.cost == found.bound == least(sizes, [*factors, fixed])
 
 
-@pytest.mark.parametrize("remembered", [elimination.REMEMBERED, 0])
+@pytest.mark.parametrize("remembered", [elimination.CACHED_ELEMENTS, 0])
 def test_several_questions_about_one_problem_are_answered_as_each_alone(
     remembered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(elimination, "REMEMBERED", remembered)
+    monkeypatch.setattr(elimination, "CACHED_ELEMENTS", remembered)
     for seed in range(30):
         sizes, factors = drawn(seed)
         largest = elimination.LARGEST if seed % 2 else max(factor.table.size for factor in factors)
         together = Elimination(sizes, factors, largest)
         for variable in (*range(len(sizes)), 0):
-            assert together.given_each(variable) == Elimination(sizes, factors, largest).given_each(variable)
+            assert together.min_marginals(variable) == Elimination(sizes, factors, largest).min_marginals(variable)
         assert together.solve() == Elimination(sizes, factors, largest).solve()
 
 
@@ -104,7 +104,7 @@ def test_assignments_come_to_the_same_one_by_one_and_together(seed: int) -> None
         factors += [Factor(tuple(sorted(rng.sample(range(len(sizes)), 2))), table) for _ in range(count)]
     sums, costs = Sums(factors), Elimination(sizes, factors)
     assignments = [tuple(rng.randrange(size) for size in sizes) for _ in range(50)]
-    each = sums.total_of_each(assignments)
+    each = sums.totals(assignments)
     assert each == [sums.total(values) for values in assignments]
     assert each == pytest.approx([costs.cost(values) for values in assignments])
-    assert sums.total_of_each(assignments[:1]) == each[:1]
+    assert sums.totals(assignments[:1]) == each[:1]

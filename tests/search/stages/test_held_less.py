@@ -19,10 +19,10 @@ from mspc.plans.files.plan_file import read_plan
 from mspc.search.plans.alternatives import PlanRequest
 from mspc.search.stages.costing import (
     CostedUnits,
-    costs_of_cells_again,
-    costs_of_slices,
-    foreseen,
-    measured,
+    compiled_row,
+    costs_with_recomputation,
+    costs_with_slices,
+    predicted_row,
     unit_costs,
 )
 from mspc.search.stages.network import StagedNetwork
@@ -42,9 +42,9 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[StagedNetwork, dict
     network = StagedNetwork(captured, PlanRequest(RANKS, H200).config(captured))
     own = (network, 2, PARTS, H200)
     costs = {"all": unit_costs(*own, memory=True)}
-    costs["slices"] = costs_of_slices(*own, costs["all"], memory=True)
-    costs["again"] = costs_of_cells_again(*own, costs["all"], memory=True)
-    costs["both"] = costs_of_cells_again(*own, costs["slices"], memory=True)
+    costs["slices"] = costs_with_slices(*own, costs["all"], memory=True)
+    costs["again"] = costs_with_recomputation(*own, costs["all"], memory=True)
+    costs["both"] = costs_with_recomputation(*own, costs["slices"], memory=True)
     return network, costs
 
 
@@ -57,11 +57,11 @@ def test_what_is_foreseen_is_compiled(
     network, costs = known
     again = held in ("again", "both")
     way = Way(2, schedule, PARTS, chunks, 0, held in ("slices", "both"), again)
-    if again and way.is_apart:
+    if again and way.splits_gradients:
         pytest.skip("gradients of weights are not apart where cells are computed again")
-    borders = equal_parts(6, way.parts)
-    said = foreseen("x", network, costs[held], way, borders)
-    row, file = measured("x", network, way, borders, H200, costs[held].layouts)
+    boundaries = equal_parts(6, way.parts)
+    said = predicted_row("x", network, costs[held], way, boundaries)
+    row, file = compiled_row("x", network, way, boundaries, H200, costs[held].layouts)
     assert said.step == pytest.approx(row.step, rel=0.03)
     assert said.nbytes == pytest.approx(row.nbytes, rel=0.01)
     # The estimate may be more: sums of gradients, and buffers, are not all there where most is kept.
@@ -81,14 +81,14 @@ def test_each_holds_less(known: tuple[StagedNetwork, dict[str, CostedUnits]]) ->
     @cache
     def memory(held: str) -> int:
         way = Way(2, "gpipe", PARTS, 1, 0, held in ("slices", "both"), held in ("again", "both"))
-        return measured("x", network, way, equal_parts(6, 2), H200, costs[held].layouts)[0].memory
+        return compiled_row("x", network, way, equal_parts(6, 2), H200, costs[held].layouts)[0].memory
 
     assert memory("both") < min(memory("slices"), memory("again"))
     assert max(memory("slices"), memory("again")) < memory("all")
     again = costs["again"].costs
     entering = 1024 // PARTS // 2 * 128 * 4  # bytes; norms have several results, and none of them is kept
-    assert np.all((again.kept + again.entry)[:-1] <= entering)  # behind the last one is more
-    assert np.all(costs["all"].costs.kept > 4 * entering)
+    assert np.all((again.saved + again.entry)[:-1] <= entering)  # behind the last one is more
+    assert np.all(costs["all"].costs.saved > 4 * entering)
 
 
 def test_a_limit_chooses_what_fits_and_its_plan_is_compiled(

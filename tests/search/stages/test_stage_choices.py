@@ -8,8 +8,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from mspc.search.stages.borders import BorderSearch, all_ways, choose
-from mspc.search.stages.problem import ApartCosts, UnitCosts, Walk, Way, equal_parts, ways_of
+from mspc.search.stages.boundaries import BoundarySearch, all_ways, choose
+from mspc.search.stages.problem import SeparateCosts, UnitCosts, Walk, Way, equal_parts, ways_of
 from tests.stage_choices import difference, drawn, seconds
 
 
@@ -21,7 +21,7 @@ def equal(count: int, last: float = 1.0) -> UnitCosts:
     nothing = np.zeros(count)
     return UnitCosts(
         each, 2 * each, each, each, nothing, ones, ones, nothing, nothing[1:], ones, nothing, nothing, nothing, nothing,
-        ApartCosts(each, ones, ones, nothing, ones, nothing, nothing),
+        SeparateCosts(each, ones, ones, nothing, ones, nothing, nothing),
     )  # fmt: skip
 
 
@@ -34,28 +34,28 @@ def test_nothing_better_is_there(seed: int) -> None:
 def test_bounds_are_below_every_choice(seed: int) -> None:
     costs, stages, counts, memory = drawn(Random(seed))
     for problem in all_ways(costs, stages, counts):
-        search = BorderSearch(costs, problem.way, memory)
-        for borders in combinations(range(1, costs.count), problem.way.parts - 1):
-            taken = seconds(costs, problem.way, borders, memory)
-            edges = (0, *borders, costs.count)
+        search = BoundarySearch(costs, problem.way, memory)
+        for boundaries in combinations(range(1, costs.count), problem.way.parts - 1):
+            taken = seconds(costs, problem.way, boundaries, memory)
+            edges = (0, *boundaries, costs.count)
             least = [search.bounds.least[chunk, a, b] for chunk, (a, b) in enumerate(pairwise(edges))]
-            assert search.seconds(borders) == pytest.approx(taken)
+            assert search.seconds(boundaries) == pytest.approx(taken)
             assert taken == np.inf or max(*least, search.bounds.of_all) <= taken
 
 
 def test_a_heavy_last_unit_gets_a_stage_with_fewer() -> None:
-    found = BorderSearch(equal(12, last=3), Way(4, "1f1b", 8)).solve()
-    sizes = np.diff((0, *found.borders, 12)).tolist()
+    found = BoundarySearch(equal(12, last=3), Way(4, "1f1b", 8)).solve()
+    sizes = np.diff((0, *found.boundaries, 12)).tolist()
     assert sizes[-1] < sizes[0]
     assert found.proven == pytest.approx(found.seconds)
-    assert found.seconds < BorderSearch(equal(12, last=3), found.way).seconds(equal_parts(12, 4))
+    assert found.seconds < BoundarySearch(equal(12, last=3), found.way).seconds(equal_parts(12, 4))
 
 
 def test_memory_leaves_out_schedules_that_keep_all() -> None:
     costs = equal(4)
     problems = [each for each in all_ways(costs, [4], [8]) if each.way.schedule in ("gpipe", "1f1b")]
-    kept = {name: Walk(Way(4, name, 8)).memory(costs, np.array([[1, 2, 3]]))[0] for name in ("gpipe", "1f1b")}
-    assert kept == {"gpipe": 9, "1f1b": 5}
+    saved = {name: Walk(Way(4, name, 8)).memory(costs, np.array([[1, 2, 3]]))[0] for name in ("gpipe", "1f1b")}
+    assert saved == {"gpipe": 9, "1f1b": 5}
     found = choose(problems, memory=5)
     assert found.best is not None
     assert found.best.way.schedule == "1f1b"
@@ -64,7 +64,7 @@ def test_memory_leaves_out_schedules_that_keep_all() -> None:
 
 def test_a_search_that_ends_early_says_what_is_left() -> None:
     costs, way = equal(40, last=2.5), Way(8, "interleaved", 16, 3)
-    found = BorderSearch(costs, way).solve(most=1)
+    found = BoundarySearch(costs, way).solve(most=1)
     assert 0 < found.proven < found.seconds
 
 

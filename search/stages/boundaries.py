@@ -1,4 +1,5 @@
-"""Search for the boundaries of one way to run units, by branch and bound, with a proof if it ends in time."""
+"""Branch and bound search for the boundaries of pipeline stages in one way to run units, with a proof if it ends in
+time."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.passes.lib.schedules import FORWARD, GRADIENTS, WEIGHT_GRADIENT, Schedule
 from mspc.search.stages.problem import (
     ON_DEVICE,
-    Borders,
+    Boundaries,
     UnitCosts,
     Walk,
     Way,
@@ -22,29 +23,29 @@ from mspc.search.stages.problem import (
     ways_of,
 )
 
-# Lower bounds over all choices of the other boundaries, given the place of one chunk.
+# Lower bounds over all choices of the other boundaries, given the units [a, b) of one chunk.
 #
-# A chunk that begins at unit a waits until the first micro-batch has passed all units before a. Then its stage has its
-# work to do on all micro-batches. After its last gradient of inputs, the same micro-batch's gradient has to pass the
-# units before a. This holds for every schedule, however the units before a are distributed:
+# The chunk waits until the first micro-batch has passed all units before a. Then its stage does its work on all
+# micro-batches. After its last input gradient, the gradient of that micro-batch passes the units before a. This holds
+# for every schedule and any partition of the units before a:
 #
 #     step >= forward(0..a) + m (forward + gradients)(a..b) + gradients of inputs(0..a)
 #
 # Its first gradient waits until the first micro-batch has passed all units, and its gradient all units after b. The
-# schedule determines the work of the stage from then on, and the last term is the same as above:
+# schedule determines the work of the stage from then on; the last term is as above:
 #
 #     step >= forward(0..end) + gradients of inputs(b..end) + work after the first gradient(a..b) + the same
 #
-# Gradients of weights may wait until the last gradient of inputs has passed, so that only one of the two counts if they
-# are separate. Every message on the way counts as the shortest one.
+# If the two gradients are separate, weight gradients may wait until the last input gradient has passed, so that only
+# one of the two counts. Every message counts as the shortest one.
 
 
 SAFE = 1 - 1e-9
-"""Sums are rounded; this factor keeps a bound from exceeding its exact value."""
+"""Factor that keeps a rounded bound from exceeding its exact value."""
 
 
 class _Counts(NamedTuple):
-    """Actions of a chunk from one of its actions to another: forwards, gradients of inputs, and those of weights."""
+    """Numbers of actions in a range of a chunk's schedule: forwards, input gradients and weight gradients."""
 
     forward: int
     inputs: int
@@ -52,24 +53,24 @@ class _Counts(NamedTuple):
 
 
 class StageBounds:
-    """Bounds of one way to run units. least: [chunk, first unit, end], infinite if the stage of the chunk would not
-    fit the memory. Chunks are bounded one by one, as if their stages had no other work. busy: [first unit, end],
-    seconds of their work on all micro-batches."""
+    """Lower bounds of one way to run units. least: [chunk, first unit, end], infinite if the chunk's stage would exceed
+    the memory; chunks are bounded one by one, as if their stages had no other work. busy: [first unit, end], seconds of
+    the units' work on all micro-batches."""
 
     def __init__(self, costs: UnitCosts, walk: Walk, memory: float = 0) -> None:
         way, count = walk.way, costs.count
         costs = costs.under(way)
         self.costs, self.way, self.memory = costs, way, memory
-        weights = costs.weights if way.is_apart else np.zeros(count)
-        own = (costs.forward, costs.inputs if way.is_apart else costs.backward, weights)
-        by_itself = own if way.is_apart else (costs.apart.forward, costs.inputs + costs.weights, weights)
+        weights = costs.weights if way.splits_gradients else np.zeros(count)
+        own = (costs.forward, costs.inputs if way.splits_gradients else costs.backward, weights)
+        by_itself = own if way.splits_gradients else (costs.separate.forward, costs.inputs + costs.weights, weights)
         least = [np.minimum(*pair) for pair in zip(own, by_itself, strict=True)]
-        self.forward, self.backward = _ahead(least[0]), _ahead(least[1])
-        self.rest = _ahead(costs.rest)
+        self.forward, self.backward = _prefix_sums(least[0]), _prefix_sums(least[1])
+        self.rest = _prefix_sums(costs.rest)
         first, end = np.indices((count + 1, count + 1))
         self._own = tuple(
-            _between(_ahead(each)) + costs.alone(each, apart, first, end)
-            for each, apart in zip(own, by_itself, strict=True)
+            _between(_prefix_sums(each)) + costs.alone(each, separate, first, end)
+            for each, separate in zip(own, by_itself, strict=True)
         )
         self.busy = way.micro_batches * sum(self._own, np.zeros(()))
         spared = np.sort(sum(own, np.zeros(count)) - sum(least, np.zeros(count)))[::-1]
@@ -79,7 +80,7 @@ class StageBounds:
         places = walk.schedule.placement
         hops = np.concatenate([[0], np.cumsum([a != b for a, b in pairwise(places)])]) * message
         self.least = np.stack([self._of_chunk(walk, chunk, hops) for chunk in range(way.parts)])
-        self.behind = self._behind()
+        self.behind = self._remaining_bounds()
 
     def _of_chunk(self, walk: Walk, chunk: int, hops: np.ndarray) -> np.ndarray:
         count, parts = self.costs.count, self.way.parts
@@ -98,30 +99,30 @@ class StageBounds:
         legal = (end > first) & (first >= chunk) & (count - end >= parts - 1 - chunk)
         if self.memory:
             costs = self.costs
-            held = _between(_ahead(costs.held - costs.totals))
-            held += costs.alone(costs.held, costs.apart.held, first, end)
-            kept = _between(_ahead(costs.kept))
-            kept += costs.alone(costs.kept, costs.apart.kept, first, end)
-            late = _between(_ahead(costs.late))
-            all_kept, kept_late = walk.kept_of_chunk(chunk)
+            resident = _between(_prefix_sums(costs.resident - costs.totals))
+            resident += costs.alone(costs.resident, costs.separate.resident, first, end)
+            saved = _between(_prefix_sums(costs.saved))
+            saved += costs.alone(costs.saved, costs.separate.saved, first, end)
+            late = _between(_prefix_sums(costs.late))
+            all_kept, kept_late = walk.max_saved_of_chunk(chunk)
             away = self._away(all_kept)
-            kept = np.maximum(all_kept * kept - away, kept_late * (late if self.way.is_apart else kept))
-            legal &= held + kept + largest_of(self.costs.work) <= self.memory
+            saved = np.maximum(all_kept * saved - away, kept_late * (late if self.way.splits_gradients else saved))
+            legal &= resident + saved + largest_of(self.costs.work) <= self.memory
         return np.where(legal, found * SAFE, np.inf)
 
-    def _away(self, kept: int) -> np.ndarray:
-        """Return [first, end]: most bytes of `kept` micro-batches that may be on the host."""
+    def _away(self, saved: int) -> np.ndarray:
+        """Return [first, end]: maximum bytes of `saved` micro-batches that may be offloaded."""
         host = self.costs.host
         if host is None:
             return np.zeros(())
-        return _between(_ahead(host.values)) * max(0, kept - ON_DEVICE * (self.way.chunks == 1))
+        return _between(_prefix_sums(host.values)) * max(0, saved - ON_DEVICE * (self.way.chunks == 1))
 
     def _work(self, counts: _Counts) -> np.ndarray:
         """Return [first, end]: seconds of these actions."""
         return sum((count * each for count, each in zip(counts, self._own, strict=True)), np.zeros(()))
 
-    def _behind(self) -> np.ndarray:
-        """Return [chunk, first unit]: lower bound for this chunk and the following ones, over all their boundaries."""
+    def _remaining_bounds(self) -> np.ndarray:
+        """Return [chunk, first unit]: lower bound for this chunk and the following ones over all their boundaries."""
         parts, count = self.way.parts, self.costs.count
         found = np.full((parts + 1, count + 1), np.inf)
         found[parts, count] = 0.0
@@ -136,8 +137,8 @@ class StageBounds:
 
 
 def _counts(schedule: Schedule, chunk: int) -> tuple[_Counts, _Counts, _Counts, _Counts]:
-    """Return the actions of a stage for a chunk: all; up to its last gradient of inputs; from the first one on; and
-    between these."""
+    """Return the numbers of actions of a chunk: of all; up to the last input gradient; from the first input gradient
+    on; and between the two."""
     kinds = [action.kind for action in schedule.entries[schedule.placement[chunk]] if action.chunk == chunk]
     gradients = [i for i, kind in enumerate(kinds) if kind in GRADIENTS]
     first, last = gradients[0], gradients[-1] + 1
@@ -148,63 +149,64 @@ def _counts(schedule: Schedule, chunk: int) -> tuple[_Counts, _Counts, _Counts, 
     return counted(kinds), counted(kinds[:last]), counted(kinds[first:]), counted(kinds[first:last])
 
 
-def _ahead(numbers: np.ndarray) -> np.ndarray:
-    """Return the sum before each unit, and the total."""
+def _prefix_sums(numbers: np.ndarray) -> np.ndarray:
+    """Return the sum before each unit, followed by the total."""
     return np.concatenate([[0.0], np.cumsum(numbers)])
 
 
 def _between(ahead: np.ndarray) -> np.ndarray:
-    """Return [first, end]: the sum from first to before end."""
+    """Return [first, end]: the sum over units first to end - 1."""
     return ahead[None, :] - ahead[:, None]
 
 
-TOGETHER = 512
-"""Choices that are evaluated at once."""
+BATCH = 512
+"""Number of candidates that are evaluated together."""
 EFFORT = 1_000_000
-"""Most entries of stages that are evaluated for one way, counted for each choice: about a quarter of a second."""
+"""Maximum number of schedule entries that are evaluated for one way, over all candidates: about a quarter of a
+second."""
 NODES = 20_000
-"""Most chunks that are given an end for one way, in the search for such choices."""
+"""Maximum number of search nodes for one way."""
 SAME = 1e-9
-"""The part of a step that another choice must save to be quicker."""
+"""Minimum relative saving of a faster candidate."""
 
 
 @dataclass(frozen=True)
-class Found:
+class BoundaryResult:
     """Best boundaries of a way. seconds: of a step; infinite if none fit the memory. proven: lower bound for all
-    boundaries of this way, or the given known time if nothing below that was searched."""
+    boundaries of the way, or the known time if nothing below it was searched."""
 
     way: Way
-    borders: Borders
+    boundaries: Boundaries
     seconds: float
     proven: float
 
 
-class BorderSearch:
-    """Search for one way. memory: bytes of a rank, 0 for any. kept: given boundaries."""
+class BoundarySearch:
+    """Search for one way. memory: bytes per rank, 0 for no limit. fixed: boundaries set by the script."""
 
-    def __init__(self, costs: UnitCosts, way: Way, memory: float = 0, kept: Borders | None = None) -> None:
-        self.costs, self.way, self.memory, self.kept = costs, way, memory, kept
+    def __init__(self, costs: UnitCosts, way: Way, memory: float = 0, fixed: Boundaries | None = None) -> None:
+        self.costs, self.way, self.memory, self.fixed = costs, way, memory, fixed
         self.walk = walk_of(way.order)
         self.bounds = StageBounds(costs, self.walk, memory)
         entries = sum(map(len, self.walk.schedule.entries))
-        self.most = max(TOGETHER, EFFORT // max(1, entries))
+        self.most = max(BATCH, EFFORT // max(1, entries))
         self._nodes = 0
 
-    def seconds(self, borders: Borders) -> float:
+    def seconds(self, boundaries: Boundaries) -> float:
         """Return the seconds of a step with these boundaries; infinite if they do not fit the memory."""
-        return float(self._walked([borders])[0])
+        return float(self._walked([boundaries])[0])
 
     def smallest(self) -> tuple[float, Way]:
-        """Return the bytes of equal parts, or of the given boundaries, and the way."""
-        borders = equal_parts(self.costs.count, self.way.parts) if self.kept is None else self.kept
-        return float(self.walk.memory(self.costs, np.array([borders], dtype=int).reshape(1, -1))[0]), self.way
+        """Return the bytes of equal parts, or of the fixed boundaries, and the way."""
+        boundaries = equal_parts(self.costs.count, self.way.parts) if self.fixed is None else self.fixed
+        return float(self.walk.memory(self.costs, np.array([boundaries], dtype=int).reshape(1, -1))[0]), self.way
 
-    def solve(self, known: float = np.inf, most: int = 0) -> Found:
-        """Return the best boundaries. known: seconds of a known step, so that only quicker ones count. most: most
-        choices that are evaluated, in place of the usual number."""
-        if self.kept is not None:
-            seconds = self.seconds(self.kept)
-            return Found(self.way, self.kept, seconds, seconds)
+    def solve(self, known: float = np.inf, most: int = 0) -> BoundaryResult:
+        """Return the best boundaries. known: seconds of a known step; only faster ones count. most: maximum number of
+        evaluations, 0 for the default."""
+        if self.fixed is not None:
+            seconds = self.seconds(self.fixed)
+            return BoundaryResult(self.way, self.fixed, seconds, seconds)
         best, seconds = self._begin()
         proven = self.bounds.of_all
         limit = min(known, seconds)
@@ -212,7 +214,7 @@ class BorderSearch:
         self._nodes = 0
         choices = self._below(lambda: limit)
         while proven < limit:
-            batch = list(islice(choices, min(TOGETHER, left)))
+            batch = list(islice(choices, min(BATCH, left)))
             left -= len(batch)
             if batch:
                 times = self._walked(batch)
@@ -220,22 +222,22 @@ class BorderSearch:
                 if times[at] < seconds * (1 - SAME):
                     best, seconds = batch[at], float(times[at])
                     limit = min(limit, seconds)
-            if len(batch) < TOGETHER:
+            if len(batch) < BATCH:
                 if left > 0 and self._nodes < NODES:
                     proven = limit
                 break
-        return Found(self.way, best, seconds, min(proven, seconds))
+        return BoundaryResult(self.way, best, seconds, min(proven, seconds))
 
-    def _walked(self, batch: list[Borders]) -> np.ndarray:
-        borders = np.array(batch, dtype=int).reshape(len(batch), self.way.parts - 1)
-        times = self.walk.seconds(self.costs, borders)
+    def _walked(self, batch: list[Boundaries]) -> np.ndarray:
+        boundaries = np.array(batch, dtype=int).reshape(len(batch), self.way.parts - 1)
+        times = self.walk.seconds(self.costs, boundaries)
         if self.memory:
-            times = np.where(self.walk.memory(self.costs, borders) <= self.memory, times, np.inf)
+            times = np.where(self.walk.memory(self.costs, boundaries) <= self.memory, times, np.inf)
         return times
 
-    def _begin(self) -> tuple[Borders, float]:
-        """Return boundaries to begin with, and their seconds: equal parts, or the choice with the least bounds, with
-        boundaries moved by one unit while that helps."""
+    def _begin(self) -> tuple[Boundaries, float]:
+        """Return initial boundaries and their seconds: equal parts, or the boundaries of least bounds, improved by
+        moves of one unit."""
         found = [equal_parts(self.costs.count, self.way.parts)]
         found += islice(self._below(lambda: np.inf), 1)
         times = self._walked(found)
@@ -250,14 +252,14 @@ class BorderSearch:
                 return best, seconds
             best, seconds = moved[at], float(times[at])
 
-    def _below(self, limit: Callable[[], float]) -> Iterator[Borders]:
-        """Yield all boundaries with a bound below a limit, which may fall meanwhile, the least bounds of each chunk
+    def _below(self, limit: Callable[[], float]) -> Iterator[Boundaries]:
+        """Yield all boundaries with a bound below a limit, which may decrease meanwhile, smallest bounds of each chunk
         first."""
         yield from self._from(limit, 0, 0, (), np.zeros(self.way.stages))
 
     def _from(
-        self, limit: Callable[[], float], chunk: int, first: int, chosen: Borders, busy: np.ndarray
-    ) -> Iterator[Borders]:
+        self, limit: Callable[[], float], chunk: int, first: int, chosen: Boundaries, busy: np.ndarray
+    ) -> Iterator[Boundaries]:
         bounds, parts = self.bounds, self.way.parts
         stage = self.walk.schedule.placement[chunk]
         least = np.maximum(bounds.least[chunk, first], bounds.behind[chunk + 1])
@@ -278,13 +280,13 @@ class BorderSearch:
             yield from self._from(limit, chunk + 1, int(end), (*chosen, int(end)), others)
 
 
-def _moved(borders: Borders, count: int) -> Iterator[Borders]:
-    """Yield the boundaries with one of them moved by one unit, or two neighbours together."""
-    edges = (0, *borders, count)
+def _moved(boundaries: Boundaries, count: int) -> Iterator[Boundaries]:
+    """Yield the boundaries with one of them, or two adjacent ones, moved by one unit."""
+    edges = (0, *boundaries, count)
     for width in (1, 2):
-        for i in range(len(borders) - width + 1):
+        for i in range(len(boundaries) - width + 1):
             for step in (-1, 1):
-                found = tuple(b + step * (i <= j < i + width) for j, b in enumerate(borders))
+                found = tuple(b + step * (i <= j < i + width) for j, b in enumerate(boundaries))
                 whole = (0, *found, count)
                 if all(a < b for a, b in pairwise(whole)) and whole != edges:
                     yield found
@@ -292,42 +294,42 @@ def _moved(borders: Borders, count: int) -> Iterator[Borders]:
 
 @dataclass(frozen=True)
 class StageProblem:
-    """A way with the costs of units for its numbers. kept: given boundaries, None if they are searched."""
+    """A way with the costs of units for its numbers. fixed: boundaries set by the script, None if they are searched."""
 
     costs: UnitCosts
     way: Way
-    kept: Borders | None = None
+    fixed: Boundaries | None = None
 
 
 @dataclass(frozen=True)
 class StageChoice:
-    """Result of a choice. best: None if nothing fits the memory. proven: lower bound in seconds for all ways of all
-    numbers. each: the best of every number of stages, in the order of these."""
+    """Result of `choose`. best: None if nothing fits the memory. proven: lower bound in seconds over all ways and
+    numbers. each: the best result for every number of stages."""
 
-    best: Found | None
+    best: BoundaryResult | None
     proven: float
-    each: dict[int, Found]
+    each: dict[int, BoundaryResult]
 
     @property
     def gap(self) -> float:
-        """The largest part of the step that any other choice could save."""
+        """The largest share of the step that any other choice could save."""
         return 0.0 if self.best is None else max(0.0, 1 - self.proven / self.best.seconds)
 
 
 def choose(problems: Sequence[StageProblem], memory: float = 0) -> StageChoice:
-    """Return the quickest of all ways. memory: bytes of a rank, 0 for any."""
-    searches = [BorderSearch(each.costs, each.way, memory, each.kept) for each in problems]
+    """Return the fastest of all ways. memory: bytes per rank, 0 for no limit."""
+    searches = [BoundarySearch(each.costs, each.way, memory, each.fixed) for each in problems]
     bounds = [search.bounds.of_all for search in searches]
-    best: Found | None = None
+    best: BoundaryResult | None = None
     proven = np.inf
-    each: dict[int, Found] = {}
+    each: dict[int, BoundaryResult] = {}
     for i in sorted(range(len(searches)), key=bounds.__getitem__):
         count = searches[i].way.stages
         known = each[count].seconds if count in each else np.inf
         if bounds[i] >= known:
             continue
         found = searches[i].solve(known)
-        # The known time belongs to another way, which has a proof of its own for times below it.
+        # The known time is of another way, which has its own proof.
         proven = min(proven, found.proven if found.proven < known else np.inf)
         if found.seconds < known * (1 - SAME):
             each[count] = found
@@ -338,7 +340,7 @@ def choose(problems: Sequence[StageProblem], memory: float = 0) -> StageChoice:
 
 
 def joined(one: StageChoice, other: StageChoice) -> StageChoice:
-    """Return the choice among the ways of both."""
+    """Return the better choice of two, with bounds over the ways of both."""
     bests = [each.best for each in (one, other) if each.best is not None]
     both = [found for each in (one, other) for found in each.each.items()]
     each = {count: min((f for c, f in both if c == count), key=lambda found: found.seconds) for count, _ in both}
@@ -347,5 +349,5 @@ def joined(one: StageChoice, other: StageChoice) -> StageChoice:
 
 
 def all_ways(costs: UnitCosts, stages: Sequence[int], micro_batches: Sequence[int]) -> list[StageProblem]:
-    """Return all ways for these numbers, if costs are the same for all of them."""
+    """Return all ways for these numbers, if they all have the same costs."""
     return [StageProblem(costs, way) for s in stages for m in micro_batches for way in ways_of(s, m, costs.count)]
