@@ -33,9 +33,9 @@ def launched_rank() -> dict[str, Any]:
 def compile_in_memory(network: Any, args: tuple[Any, ...]) -> CompiledNetwork:
     """Compile a call without running it, and write the strategy files that the script asked for."""
     from mspc.compiler.in_memory import compile_in_memory
-    from mspc.engine.strategy_files import write_once
+    from mspc.engine.strategy_files import write_strategy_files
 
-    return compile_in_memory(network, args, write_once)
+    return compile_in_memory(network, args, write_strategy_files)
 
 
 def exported_network(path: Path, returns: str | None, sizes: Mapping[str, int], precision: str) -> ImportedNetwork:

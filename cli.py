@@ -19,7 +19,7 @@ from mspc import __version__
 from mspc.commands import options
 from mspc.commands.report.streams import complain, complain_of, run_guarded
 from mspc.commands.verbs.table import VERBS, Verb
-from mspc.engine.garbage import look_rarely
+from mspc.engine.garbage import collect_rarely
 from mspc.ir.diagnostics import MspcError
 
 FAILED = 1
@@ -124,5 +124,5 @@ def _mspc(
 def main() -> None:
     """Run the command that the arguments name."""
     if sys.argv[1:2] != ["run"]:  # there the script continues, whose garbage may hold arrays
-        look_rarely()
+        collect_rarely()
     raise SystemExit(run_guarded(lambda: app(prog_name="mspc", obj=CONSOLE)))

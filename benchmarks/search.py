@@ -25,7 +25,7 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
 from mspc.engine.capture import CapturedCall
-from mspc.engine.garbage import look_rarely
+from mspc.engine.garbage import collect_rarely
 from mspc.ir.types import INT32, TensorType
 from mspc.mindspore_api.context import freeze
 from mspc.passes.base import find_pass
@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--only", metavar="NAME", default="", help="networks whose names have this in them")
     parser.add_argument("--stages", action="store_true", help="search stages, too")
     given = parser.parse_args()
-    look_rarely()  # as the command does
+    collect_rarely()  # as the command does
     sizes = SIZES | (LARGEST if given.largest else {})
     for name, size in sizes.items():
         if given.only in name and (not given.stages or name in STAGES):

@@ -13,7 +13,7 @@ import numpy as np
 
 from mspc.commands.options import is_capture
 from mspc.compiler.driver import Compiled
-from mspc.engine.capture import CapturedCall, capture_made
+from mspc.engine.capture import CapturedCall, capture_network
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.tensors import StoredTensor
 from mspc.ir.graph import Graph
@@ -61,7 +61,7 @@ def capture_step(folder: Path, session: Session) -> CapturedCall:
         network = ImportedNetwork(with_reasons(step.program), "loss" if step.has_loss else None)
         return network, network.input_types
 
-    captured = capture_made(make, folder, session, lambda types: "full_batch")
+    captured = capture_network(make, folder, session, lambda types: "full_batch")
     mode = "semi_auto_parallel" if planned else "stand_alone"
     return replace(captured, context=replace(captured.context, parallel_mode=mode))
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mspc.commands.options import EXPORTED, ImportOptions, target_name
-from mspc.engine.capture import CapturedCall, NamedTarget, capture_made, made_by
+from mspc.engine.capture import CapturedCall, NamedTarget, build_target, capture_network
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType
 from mspc.mindspore_api.setting_kind import say_once
@@ -65,7 +65,7 @@ def capture_imported(
             return "full_batch"
         return plans[0].inputs(types) if plans else sharded_batch(types, session.size)
 
-    captured = capture_made(make, path, session, data)
+    captured = capture_network(make, path, session, data)
     context = captured.context
     if options.device:
         context = replace(context, device_target=options.device.upper())
@@ -146,7 +146,7 @@ def _of_function(target: NamedTarget, to: Path) -> ExportedProgram:
     from mspc.readers.pytorch.exporting import export_made
     from mspc.readers.pytorch.graph_reader import read_program
 
-    exported = export_made(made_by(target), to, target_name(target))
+    exported = export_made(build_target(target), to, target_name(target))
     program = read_program(exported.path)
     return replace(program, name=target_name(target), same={**exported.same, **program.same},
                    own_plan=exported.own_plan)  # fmt: skip

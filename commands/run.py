@@ -121,9 +121,9 @@ def run_directory(
 
     options = Options(folder, data, synthetic, steps, save, save_outputs)
     if mpi_size() > 1:
-        from mspc.engine.run_program import read_ahead
+        from mspc.engine.run_program import read_graph_early
 
-        ahead = read_ahead(folder, mpi_rank(), frames=profile is not None)
+        ahead = read_graph_early(folder, mpi_rank(), frames=profile is not None)
         job = _join(wishes, profile)
         _exit(job.guard(lambda: run_rank(options, job, check_program(options, job.size), ahead)))
         return
@@ -190,9 +190,9 @@ def _run_rank(
     def body() -> None:
         _prepare(job, path, ranks_given, strategies)
         if only_rank is not None and only_rank != job.rank:
-            from mspc.engine.simulate import Nowhere
+            from mspc.engine.simulate import DiscardedOutput
 
-            sys.stdout = Nowhere()  # type: ignore[assignment]  # takes text and drops it
+            sys.stdout = DiscardedOutput()  # type: ignore[assignment]  # takes text and drops it
         _run_to_its_end(path, arguments, job)
 
     if job.size == 1:
@@ -228,9 +228,9 @@ def _run_one(
     Output and warnings before its first step are held back until the number of ranks is known.
     """
     from mspc.engine.calls import RanksWanted
-    from mspc.engine.simulate import HeldBack
+    from mspc.engine.simulate import BufferedOutput
 
-    held, warned = HeldBack(sys.stdout), HeldBack(sys.stderr)
+    held, warned = BufferedOutput(sys.stdout), BufferedOutput(sys.stderr)
     job = _simulated(wishes, profile) if simulate else _join(wishes, profile)
     handler = _prepare(job, path, False, strategies)
 

@@ -156,7 +156,7 @@ def search_target(target: str, options: SearchOptions) -> None:
             def tell(way: str, where: str = mesh or f"{asked.ranks} ranks") -> None:
                 progress.show(f"{way} on {where}")
 
-            with launched.captured.told_at_launch():
+            with launched.captured.errors_at_launch():
                 found.append(_plans(launched.captured, asked, options, found, tell))
     _tell(found, machine, device, options)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from mspc.commands.options import ImportOptions, target_name
 from mspc.compiler.driver import Compiled
-from mspc.engine.capture import CapturedCall, NamedTarget, capture_made
+from mspc.engine.capture import CapturedCall, NamedTarget, capture_network
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.types import TensorType
@@ -91,7 +91,7 @@ def capture_stablehlo(
             return tuple((1,) * type.rank if each is None else each for type, each in zip(types, layouts, strict=True))
         return sharded_batch(types, session.size)
 
-    captured = capture_made(make, path, session, data)
+    captured = capture_network(make, path, session, data)
     context = captured.context
     if not session.launched:
         context = replace(context, device_num=made_for[-1])

@@ -89,7 +89,7 @@ def compiled_call(target: str, options: CompileOptions) -> tuple[FoundCall, Comp
     device computes the same as the ranks."""
     found = find_call(target, options)
     config = Config.from_context(found.captured.context, found.ranks, str(Path(found.captured.script).parent))
-    with found.captured.told_at_launch():
+    with found.captured.errors_at_launch():
         many = compiled_with_numbers(traced(found.captured, config), options.loudness.on_pass())
     mode = config.mode
     if decided_by_script(many.graph, mode):

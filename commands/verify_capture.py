@@ -16,7 +16,7 @@ from mspc.commands.captured_offsets import graphs_of
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
-from mspc.engine.capture import capture_made
+from mspc.engine.capture import capture_network
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Constant, Graph, OpLike
 from mspc.ir.late_dataclass import dataclass
@@ -196,7 +196,7 @@ def _program(step: CapturedStep, folder: Path) -> tuple[Graph, list[tuple[str, s
         object.__setattr__(network, "results", outputs)
         return network, network.input_types
 
-    captured = capture_made(make, folder, session, lambda types: "full_batch")
+    captured = capture_network(make, folder, session, lambda types: "full_batch")
     config = Config(ranks=step.ranks, mode="stand_alone")
     call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
     graph = plain_graph(call.traced.graph)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mspc.commands.compile import CompileOptions, FoundCall
-from mspc.engine.capture import NamedTarget, made_by
+from mspc.engine.capture import NamedTarget, build_target
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node
 from mspc.ops.random.dropout import Dropout
@@ -56,7 +56,7 @@ def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOpti
     arrays, weights = device.feeds[0][0], program.weights
     trains = any(node.attrs.get("gradient_for") for node in program.reference.graph.nodes)
     results, gradients, masks = _step(device, weights, arrays)
-    theirs = module_step(network, made_by(target), arrays, weights, said.loss, trains, masks)
+    theirs = module_step(network, build_target(target), arrays, weights, said.loss, trains, masks)
     moves = [Movement(device.graph, weights, sign) for sign in (1.0, -1.0)]
     others = [_step(device, move.weights, [move.array(each, 0) for each in arrays]) for move in moves]
     least, rows = coarsest(program.reference.graph), list[ComparedValue]()

@@ -1,4 +1,4 @@
-"""Runs called cells: compiles one once per target and argument types, and runs this rank's graph."""
+"""Execution of called cells: compiles a target once per argument types, and runs this rank's graph."""
 
 from __future__ import annotations
 
@@ -19,15 +19,29 @@ from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_cal
 from mspc.compiler.frontend.trace import Traced
 from mspc.compiler.program_figures import operations_of
 from mspc.compiler.rank_graphs import run_graph
-from mspc.engine.equal_values import COMPARED_STEPS, compare_inputs, must_be_equal
-from mspc.engine.garbage import looking_rarely
-from mspc.engine.initial_values import RankInitialValue, beginning, compare_beginnings, different_programs, settings_of
+from mspc.engine.equal_values import COMPARED_STEPS, compare_inputs, compared_inputs
+from mspc.engine.garbage import collecting_rarely
+from mspc.engine.initial_values import (
+    RankInitialValue,
+    compare_initial_values,
+    different_programs,
+    initial_of,
+    settings_of,
+)
 from mspc.engine.job import Job
-from mspc.engine.own_collectives import ALIKE, EVERYONE, described, different_calls, joint_call, name_of, run_collective
+from mspc.engine.own_collectives import (
+    ALIKE,
+    ALL_RANKS_NOTES,
+    described,
+    different_calls,
+    joint_call,
+    name_of,
+    run_collective,
+)
 from mspc.engine.parameter_store import ParameterStore
 from mspc.engine.ranks.environment import mpi_size
 from mspc.engine.strategy_files import StrategyFiles, sharded_by_file
-from mspc.engine.variants import VARIABLE, Variants, counted_as, graphs_to_keep, identity, watched
+from mspc.engine.variants import VARIABLE, Variants, graphs_to_keep, identity, step_count_key, weak_reference
 from mspc.ir.diagnostics import ExecutionError, Location, MspcError
 from mspc.ir.graph import Graph, Value, stages_of
 from mspc.ir.graph import Parameter as GraphParameter
@@ -47,16 +61,17 @@ from mspc.runtime.data import gather, slice_parameter, slices_of
 from mspc.runtime.device_choice import EACH_ITS_OWN, DeviceRequest
 from mspc.runtime.faults.stopped import GRAPHS
 
-# Runs one compiled target on a rank: its executor, and how its values and arguments arrive.
+# One compiled target on a rank: its executor, its values and its arguments.
 
 
 Array = Any
 
 
 class CompiledCall:
-    """One compiled target on this rank: its executor and how its arguments arrive.
+    """One compiled target on this rank, with its executor and the sources of its arguments.
 
-    traced: this rank's own objects for the graph's parameters and constants; the compile may be another rank's.
+    traced: this rank's objects for the graph's parameters and constants; the program may come from another rank's
+    compile.
     """
 
     def __init__(
@@ -77,12 +92,12 @@ class CompiledCall:
         values: dict[str, Array] = {}
         self.borrowed: list[Any] = []
         begun: list[RankInitialValue | None] = []
-        with store.drawn_ahead((traced.parameters[p.name], p) for p in graph.parameters if p.kind == "parameter"):
+        with store.drawn_early((traced.parameters[p.name], p) for p in graph.parameters if p.kind == "parameter"):
             for parameter in graph.parameters:
                 if parameter.kind == "constant":
                     full = traced.constants[parameter.name]
                     array = values[parameter.name] = _constant(full, parameter, job.rank)
-                    begun.append(beginning(parameter.name, "constant", slices_of(parameter, job.rank), full, array))
+                    begun.append(initial_of(parameter.name, "constant", slices_of(parameter, job.rank), full, array))
                 elif parameter.kind == "parameter":
                     values[parameter.name] = self._attached(parameter)
         if compiled.config.pipeline_stages > 1:
@@ -90,8 +105,8 @@ class CompiledCall:
             for parameter in compiled.graph.parameters:
                 if parameter.kind == "parameter" and parameter.name not in held and stages_of(parameter.attrs):
                     store.leave(traced.parameters[parameter.name], parameter)
-        self._begun = [entry for entry in begun if entry is not None] + store.take_begun()
-        self._compared = must_be_equal(compiled, graph, job.size)
+        self._begun = [entry for entry in begun if entry is not None] + store.take_initial_values()
+        self._compared = compared_inputs(compiled, graph, job.size)
         self.executor = job.hardware.executor(graph, job.comm, values, job.cursor, number, tf32)
         self.mutated = {p.name for ps in updated_parameters(graph).values() for p in ps}
         store.changed_by(self)
@@ -103,26 +118,26 @@ class CompiledCall:
         return self._arrays[parameter.name]
 
     def _without_unused_states(self, graph: Graph) -> Graph:
-        """The graph, without those states of optimizers that the numbers of now leave unused; an update without states
-        may do with the rows that are looked up."""
+        """Return the graph without optimizer states that the current hyperparameters leave unused. Without states, an
+        update may be restricted to the gathered rows."""
         own, scalars = run_graph(graph, self._number)
         for scalar in scalars:
             self._store.rely(self._traced.parameters[scalar.name], self)
         return own
 
     def _number(self, scalar: GraphParameter) -> float | None:
-        """The current value of a scalar parameter; None if a graph changes it."""
+        """Return the current value of a scalar parameter; None if a graph updates it."""
         self._attached(scalar)
         parameter = self._traced.parameters[scalar.name]
         return None if self._store.varies(parameter) else float(self._store.part(parameter)[1])  # of this stage alone
 
-    def take_begun(self) -> list[RankInitialValue]:
-        """Return the first values of its constants, and of parameters that no graph before had; given once."""
+    def take_initial_values(self) -> list[RankInitialValue]:
+        """Return, once, the initial values of constants and of parameters that no earlier graph had."""
         found, self._begun = self._begun, []
         return found
 
     def run(self, arrays: Sequence[Array], origins: Sequence[Any]) -> list[Array]:
-        """One step on this rank's arrays; an array whose origin is the last step's has not changed since."""
+        """Run one step on this rank's arrays. An array with the same origin as in the last step is unchanged."""
         executor = self.executor
         fed = [_fit(p, a, self.job.rank) for p, a in zip(executor.inputs, arrays, strict=True)]
         if self._compared is not None and executor.step < COMPARED_STEPS:
@@ -137,7 +152,7 @@ class CompiledCall:
 
 
 def _constant(full: Any, parameter: GraphParameter, rank: int) -> Array:
-    """This rank's slice of a constant of the script; of one that an initializer makes nothing else is made."""
+    """Return this rank's slice of a constant of the script. An initializer generates only the slice."""
     if isinstance(full, InitialValue):
         return full.fill(slices_of(parameter, rank))
     return slice_parameter(parameter, np.asarray(full), rank, "constant")
@@ -152,14 +167,14 @@ def _fit(parameter: GraphParameter, array: Array, rank: int) -> Array:
 # Outputs of a graph over the data of several ranks are gathered.
 
 
-def ranks_that(comm: Communicator, *answers: bool) -> list[list[int]]:
-    """For every question the ranks that answer it with yes; all ranks call this together."""
+def ranks_answering_yes(comm: Communicator, *answers: bool) -> list[list[int]]:
+    """Return, for every question, the ranks that answer yes; all ranks call this together."""
     rows = comm.all_gather(np.array([answers], np.int64), tuple(range(comm.size)), 0)
     return [[rank for rank, yes in enumerate(column) if yes] for column in rows.T]
 
 
-def check_all_have(name: str, config: Config, ranks: Sequence[int]) -> None:
-    """Raises MspcError if only some ranks have data for a graph that all must run."""
+def check_all_have_data(name: str, config: Config, ranks: Sequence[int]) -> None:
+    """Raise MspcError if only some ranks have data for a graph that all must run."""
     if not config.sharded or len(ranks) == config.all_ranks:
         return
     without = [rank for rank in range(config.all_ranks) if rank not in ranks]
@@ -175,8 +190,8 @@ def global_outputs(
 ) -> list[Array]:
     """Return the outputs of a graph over the data of all ranks; all ranks call this together.
 
-    Rows come in the order of the ranks. Floating-point scalars, which ranks compute each from its own rows, become
-    their mean; other scalars become one row.
+    Rows are concatenated in rank order. Floating-point scalars that each rank computes from its rows are averaged;
+    other scalars are stacked.
 
     Args:
         values: the graph's results, before slicing. own: this rank's results, None if it had no data.
@@ -189,7 +204,7 @@ def global_outputs(
 
 
 def _gathered(comm: Communicator, value: Value, array: Array) -> Array:
-    """A result that a sharded graph has handed out as `array`: a slice, or all of it already."""
+    """Return the full result of a sharded graph, given `array`: a slice, or already the full result."""
     layout = value.layout
     if not isinstance(layout, Layout) or array.shape == tuple(value.shape):
         return array
@@ -224,12 +239,12 @@ def _exchanged(comm: Communicator, own: Sequence[Array] | None) -> list[list[Arr
 # runs them first, as `train.0`, so that a run on other ranks, with other graphs, finds its own.
 
 
-ENDED = 1024
-"""The most graphs that are no longer stored and that others may go on from: a script may make functions without end."""
+MAX_ENDED_GRAPHS = 1024
+"""Maximum number of ended graphs whose counts later graphs may continue: a script may create functions without end."""
 
 
 class StepCounts:
-    """The counts of one script. earlier: those of the run that it resumes."""
+    """Step counts of one script's graphs. earlier: counts of the run that it resumes."""
 
     def __init__(self, earlier: Mapping[str, int]) -> None:
         self._earlier = dict(earlier)
@@ -244,9 +259,9 @@ class StepCounts:
         ones."""
 
     def begin(self, executor: Any, identity: Any = None, target: Any = None) -> None:
-        """Let a graph that runs for the first time continue its own count, or that of an ended graph of the same
-        `identity`, or that of the latest of these if it is stored and of another `target`."""
-        self._drop_gone()
+        """Start the count of a graph at its first run. It continues its own count of a resumed run, or that of an ended
+        graph of the same `identity`, or that of the latest stored graph of this identity if it has another `target`."""
+        self._drop_unreachable()
         if self._ended.get(identity):
             self._named[id(executor)] = self._ended[identity].pop(0)[0], executor
         name = self._name(executor)
@@ -258,24 +273,24 @@ class StepCounts:
             executor.go_on(steps - executor.step)
 
     def end(self, executor: Any, identity: Any, counted: Callable[[], Any]) -> None:
-        """Note that a graph is no longer stored. counted: returns the object without which the script makes no graph
-        that continues its count, or None if that is gone."""
+        """Record that a graph is no longer stored. counted: returns the object that later graphs with this count depend
+        on, or None if that was collected."""
         name = self._name(executor)
         self._earlier[name] = executor.step + executor.earlier_steps
         self._ended.setdefault(identity, []).append((name, counted))
         del self._named[id(executor)]
         if self._latest.get(identity, (None, None))[1] is executor:
             del self._latest[identity]
-        self._drop_gone()
+        self._drop_unreachable()
 
-    def target_gone(self, executor: Any, identity: Any) -> None:
-        """The script has no longer the target of a graph that stays, so another target may get its id."""
+    def release_target(self, executor: Any, identity: Any) -> None:
+        """Record that the target of a stored graph was collected, so that another target may get its id."""
         if self._latest.get(identity, (None, None))[1] is executor:
             self._latest[identity] = None, executor
 
     def steps(self, executors: Sequence[Any]) -> dict[str, int]:
-        """The steps of every graph, by name."""
-        self._drop_gone()
+        """Return the steps of every graph by name."""
+        self._drop_unreachable()
         ended = {name: self._earlier[name] for names in self._ended.values() for name, _ in names}
         return ended | {self._name(e): e.step + e.earlier_steps for e in executors}
 
@@ -286,8 +301,8 @@ class StepCounts:
             self._numbers[kind] += 1
         return self._named[id(executor)][0]
 
-    def _drop_gone(self) -> None:
-        """Forget graphs that no later graph goes on from."""
+    def _drop_unreachable(self) -> None:
+        """Remove ended graphs whose counts no later graph can continue."""
         for number, names in list(self._ended.items()):
             for name, counted in names:
                 if counted() is None:
@@ -295,19 +310,21 @@ class StepCounts:
             self._ended[number] = [(name, counted) for name, counted in names if counted() is not None]
             if not self._ended[number]:
                 del self._ended[number]
-        while len(self._ended) > ENDED:
+        while len(self._ended) > MAX_ENDED_GRAPHS:
             for name, _ in self._ended.pop(next(iter(self._ended))):
                 del self._earlier[name]
 
 
-OWN_GRAPHS = GRAPHS * 2**20 - 1
-"""From here on graphs are numbered in which a rank meets no other; to the GPUs' marks all of them are one."""
+LOCAL_GRAPHS = GRAPHS * 2**20 - 1
+"""First number of graphs without communication, numbered per rank; the GPUs' progress marks treat all of them as
+one."""
 
 
 class RanksWanted(BaseException):
-    """Leaves a script that asks for more ranks than run, before its first step; no script's handler catches it.
+    """Raised to leave a script that requests more ranks than are running, before its first step. It is a BaseException,
+    so that no handler of the script catches it.
 
-    `mspc run` catches it and starts so many ranks. Elsewhere its text says how to start them.
+    `mspc run` catches it and starts as many ranks. Elsewhere its text says how to start them.
     """
 
     def __init__(self, ranks: int, place: Location | None = None) -> None:
@@ -333,11 +350,11 @@ class RanksWanted(BaseException):
 
 
 class RankCalls:
-    """Runs the launches of one rank's script.
+    """Handler of the calls of one rank's script.
 
     Args:
-        job: this rank's place. ranks_given: `--ranks` was given, so a script's device_num does not count.
-        script_folder: file names in graphs are relative to it. strategies: a file by which all graphs are sharded.
+        job: this rank's job. ranks_given: `--ranks` was given, so that the script's device_num is ignored.
+        script_folder: file names in graphs are relative to it. strategies: a file that shards all graphs.
     """
 
     has_own_process: ClassVar[bool] = True
@@ -358,7 +375,7 @@ class RankCalls:
         self.store = ParameterStore(job)
         self.compiled_calls: dict[int, CompiledCall] = {}
         self.on_first_compile: Callable[[], None] = _nothing
-        self._known = Variants(graphs_to_keep(), by_use=job.size == 1, keeps=_keeps_changed)
+        self._known = Variants(graphs_to_keep(), by_use=job.size == 1, keeps=_ignores_change)
         self._last: dict[Any, CompiledCall] = {}
         """The last run of `launch_global` for a target, by its `identity`."""
         self._ran: CompiledCall | None = None
@@ -369,21 +386,21 @@ class RankCalls:
         self._strategy_files = StrategyFiles(job.rank, self.has_own_process)
 
     def call(self, target: Any, args: tuple[Any, ...]) -> Any:
-        """Run `target(*args)`: a Tensor, or tuples, lists and dicts of them, as it returns them.
+        """Run `target(*args)` and return its result: a Tensor, or tuples, lists and dicts of Tensors.
 
         Raises:
             MspcError: the target cannot be compiled, or the arguments do not fit. ExecutionError: it failed.
         """
-        return self._handed_out(*self._run(target, args))
+        return self._to_outputs(*self._run(target, args))
 
     def call_on_all_ranks(self, target: Any, args: tuple[Any, ...] | None) -> Any:
         """Run `target(*args)` and return the outputs over all ranks; see `mindspore_api.call_handler.CallHandler`.
 
         Raises:
-            MspcError: as `launch` does, and if ranks that must compute together have different numbers of batches.
+            MspcError: as `call`, and if ranks that must compute together have different numbers of batches.
         """
         job = self.job
-        with joint_call(job, f"computes a batch of all ranks with {name_of(target)}", "", EVERYONE):
+        with joint_call(job, f"computes a batch of all ranks with {name_of(target)}", "", ALL_RANKS_NOTES):
             if not self._any_has_data(target, args):
                 return None
         found, results = self._run(target, args) if args is not None else (self._last.get(identity(target)), None)
@@ -398,8 +415,8 @@ class RankCalls:
     def _context(self, target: Any) -> FrozenContext:
         """Return the context in which `target` is compiled.
 
-        A strategy file is about the first graph, the one that `mspc compile` and `mspc search` look at. Other graphs,
-        as that of an evaluation, have operators of other names. They run in the same mode without the file.
+        A strategy file applies to the first graph, the one that `mspc compile` and `mspc search` compile. Other graphs,
+        such as those for evaluation, have other operator names. They run in the same mode without the file.
         """
         frozen = context.freeze(target)
         if self.strategies is None:
@@ -414,55 +431,55 @@ class RankCalls:
         return known[1]
 
     def _any_has_data(self, target: Any, args: tuple[Any, ...] | None) -> bool:
-        """Whether any rank calls `target` with data; all ranks ask this together.
+        """Return whether any rank calls `target` with data; all ranks call this together.
 
         Raises:
-            MspcError: if all must compile or run one graph, some have no data, or data of other shapes.
+            MspcError: if all must compile or run one graph, and some have no data or data of other shapes.
         """
         job, frozen, call = self.job, self._context(target), describe_call(args or (), [])
         config = self.config(frozen)
         is_new = args is not None and self._known.find((identity(target), call, frozen)) is None
         with job.outside_user_code():
-            having, compiling = ranks_that(job.aside, args is not None, is_new)
+            having, compiling = ranks_answering_yes(job.aside, args is not None, is_new)
             if not having:
                 return False
-            check_all_have(name_of(target), config, having)
+            check_all_have_data(name_of(target), config, having)
             if 0 < len(compiling) < job.size and config.mode not in EACH_ITS_OWN:
                 different = different_calls(job.aside, target, call)
                 if different is not None:
                     raise different
         return True
 
-    def of_all_ranks(self, number: float, what: str = "", note: str = EVERYONE) -> list[float]:
-        """The numbers that the ranks call this with, by rank; all ranks call it together."""
+    def gather_numbers(self, number: float, what: str = "", note: str = ALL_RANKS_NOTES) -> list[float]:
+        """Return the numbers that the ranks pass, by rank; all ranks call this together."""
         job = self.job
         with joint_call(job, what or "compares a number with that of all ranks", "", note), job.outside_user_code():
             row = job.aside.all_gather(np.array([number], np.float64), tuple(range(job.size)), 0)
         return [float(each) for each in row]
 
     def steps(self) -> dict[str, int]:
-        """How many steps the graphs have run; see `engine.step_counts`."""
+        """Return the number of steps of every graph; see `StepCounts`."""
         return self._counts.steps([compiled_call.executor for compiled_call in self.compiled_calls.values()])
 
-    def go_on_from(self, steps: dict[str, int]) -> None:
-        """Count the steps of graphs on from those of an earlier run."""
+    def resume_steps(self, steps: dict[str, int]) -> None:
+        """Continue the step counts of an earlier run."""
         self._counts = StepCounts(steps)
         for compiled_call in self.compiled_calls.values():
             self._counts.begin(compiled_call.executor)
 
     def _run(self, target: Any, args: tuple[Any, ...]) -> tuple[CompiledCall, list[Array]]:
-        self._release_gone()
+        self._release_unreachable()
         tensors: list[Tensor] = []
         call = describe_call(args, tensors)
         frozen = self._context(target)
         key = (identity(target), call, frozen)
         found = self._known.find(key)
         if found is None or self._outdated(key, found):
-            with looking_rarely(self.has_own_process):
+            with collecting_rarely(self.has_own_process):
                 found, traced = self._compile(target, call, frozen)
-                # As in MindSpore, a step that was set to train continues to do so after its network has been evaluated.
+                # As in MindSpore, a training step stays in training mode after its network has been evaluated.
                 trained = bool(getattr(target, "training", False))
-                self._known.add(key, found, traced, target, self._stays(found), trained)
+                self._known.add(key, found, traced, target, self._is_permanent(found), trained)
             self._drop_surplus(target)
         arrays = [tensor.array for tensor in tensors]
         with self.job.outside_user_code():
@@ -472,31 +489,31 @@ class RankCalls:
         self._ran = found
         return found, results
 
-    def _handed_out(self, found: CompiledCall, results: Sequence[Array]) -> Any:
+    def _to_outputs(self, found: CompiledCall, results: Sequence[Array]) -> Any:
         made = [Tensor.from_array(array) for array in results]
         for tensor, placement in zip(made, found.compiled.placements, strict=True):
             tensor.placement = placement
         return found.compiled.traced.rebuild(made)
 
     def collective(self, op: Collective, types: Sequence[Type], arrays: Sequence[Array]) -> Any:
-        """The result of a collective outside of a network; see `mindspore_api.call_handler.CallHandler`."""
+        """Run a collective outside a network and return its result; see `mindspore_api.call_handler.CallHandler`."""
         return run_collective(self.job, op, types, arrays)
 
     def synchronize(self) -> None:
-        """Wait for all steps under way. Raises ExecutionError for failures in them."""
+        """Wait for all steps in flight. Raise ExecutionError if one failed."""
         with self.job.outside_user_code():
             self.job.hardware.memory.finish()
 
     def operations(self) -> tuple[float, float, float, float]:
-        """Floating-point operations of the step that ran last; see `mindspore_api.call_handler.CallHandler`."""
+        """Return the floating-point operations of the last step; see `mindspore_api.call_handler.CallHandler`."""
         return (0.0, 0.0, 0.0, 0.0) if self._ran is None else operations_of(self._ran.compiled, self.job.rank)
 
-    def most_memory(self) -> int:
-        """Bytes of a GPU that this rank's graphs have taken at most; 0 on the CPU."""
+    def peak_memory(self) -> int:
+        """Return the peak bytes of GPU memory of this rank's graphs; 0 on the CPU."""
         return self.job.hardware.memory.most()
 
     def _compile(self, target: Any, call: Call, frozen: FrozenContext) -> tuple[CompiledCall, Traced]:
-        """Return the graph of a call on this rank, and the attributes read for it."""
+        """Return this rank's compiled call, and the trace with the attributes read for it."""
         error: MspcError | None = None
         built: tuple[Compiled, Traced] | None = None
         asked = DeviceRequest(**asked_device())
@@ -510,20 +527,20 @@ class RankCalls:
             error = found
         if error is not None and (self.job.size == 1 or frozen.parallel_mode in EACH_ITS_OWN):
             raise error
-        alone = built is not None and self._is_alone(built[0])
-        compiled, traced = built if built is not None and alone else self._settled(target, call, error, built)
+        alone = built is not None and self._is_rank_local(built[0])
+        compiled, traced = built if built is not None and alone else self._agreed_compile(target, call, error, built)
         self._warn(target, compiled, frozen)
         self.job.hardware.prepare(asked.deterministic, self.job.comm, self.job.watch)
         tf32 = bool(getattr(frozen, "matmul_allow_tf32", False))
         self.store.from_rank_0 = frozen.parameter_broadcast and compiled.config.mode not in EACH_ITS_OWN
         number = self._number(alone)
         compiled_call = self.compiled_calls[number] = CompiledCall(number, compiled, self.job, traced, self.store, tf32)
-        begun = compiled_call.take_begun()
+        begun = compiled_call.take_initial_values()
         if not alone:
             with joint_call(self.job, f"calls {name_of(target)}", f" with {described(call)}", ALIKE):
-                compare_beginnings(self.job, compiled, begun, settings_of(traced.cells))
-        name, counted = counted_as(target)
-        compiled_call.counted_as, compiled_call.counted = (name, compiled.compile_id), watched(counted)
+                compare_initial_values(self.job, compiled, begun, settings_of(traced.cells))
+        name, counted = step_count_key(target)
+        compiled_call.counted_as, compiled_call.counted = (name, compiled.compile_id), weak_reference(counted)
         self._counts.begin(compiled_call.executor, compiled_call.counted_as, identity(target))
         self._strategy_files.write(compiled, frozen, bool(compiled_call.mutated))
         compiled.drop_script()
@@ -532,15 +549,15 @@ class RankCalls:
             self.job.watch.graph_of = self.graph_of
         return compiled_call, traced
 
-    def _is_alone(self, compiled: Compiled) -> bool:
-        """Whether a graph is this rank's own business: each rank may run another, and nothing in this one meets any."""
+    def _is_rank_local(self, compiled: Compiled) -> bool:
+        """Return whether a graph has no communication and each rank may run a different one."""
         apart = compiled.config.mode in EACH_ITS_OWN
         return apart and not any(collectives_of(compiled.rank_graph(self.job.rank).nodes))
 
     def _number(self, alone: bool) -> int:
-        """The next graph's number, which all that meet in it share; of one that meets no other it is this rank's."""
+        """Return the next graph's number: shared by all ranks that communicate in it, or local to this rank."""
         place = next(self._graphs[alone])
-        return place if not alone else OWN_GRAPHS + GRAPHS * place
+        return place if not alone else LOCAL_GRAPHS + GRAPHS * place
 
     def _drop_surplus(self, target: Any) -> None:
         found = self._known.surplus(identity(target))
@@ -555,17 +572,17 @@ class RankCalls:
         self._release(compiled_call)
 
     def _outdated(self, key: Any, compiled_call: CompiledCall) -> bool:
-        """Whether a graph no longer holds; then it is given up, unless other ranks meet in it."""
+        """Return whether a graph is no longer valid. It is then released, unless other ranks communicate in it."""
         if compiled_call.is_outdated and self._known.forget(key, compiled_call):
             self._release(compiled_call)
         return compiled_call.is_outdated
 
-    def _release_gone(self) -> None:
-        """Give up the graphs that the script can call no more. This happens at its next call, as Python may notice at
-        any place, inside a step too, that an object is gone."""
-        for compiled_call, stays in self._known.take_gone():
+    def _release_unreachable(self) -> None:
+        """Release the graphs that the script can no longer call. This happens at the next call, because Python may
+        collect an object anywhere, even within a step."""
+        for compiled_call, stays in self._known.take_unreachable():
             if stays and self.job.hardware.device is not None:  # GPUs of other ranks may still know its memory
-                self._counts.target_gone(compiled_call.executor, compiled_call.counted_as)
+                self._counts.release_target(compiled_call.executor, compiled_call.counted_as)
             else:
                 self._release(compiled_call)
 
@@ -578,20 +595,20 @@ class RankCalls:
         self._last = {at: last for at, last in self._last.items() if last is not compiled_call}
         del self.compiled_calls[compiled_call.number]
 
-    def _stays(self, compiled_call: CompiledCall) -> bool:
-        """Whether a graph is always stored: if ranks meet in it, each may have called others before, or its GPU knows
-        the memory of theirs."""
-        if self.job.size == 1 or compiled_call.number >= OWN_GRAPHS:
+    def _is_permanent(self, compiled_call: CompiledCall) -> bool:
+        """Return whether a graph is never released: if ranks communicate in it, each may have called others before, or
+        other ranks' GPUs may have mapped its memory."""
+        if self.job.size == 1 or compiled_call.number >= LOCAL_GRAPHS:
             return False
         return compiled_call.compiled.config.mode in EACH_ITS_OWN or self.job.hardware.device is not None
 
-    def _settled(
+    def _agreed_compile(
         self, target: Any, call: Call, error: MspcError | None, built: tuple[Compiled, Traced] | None
     ) -> tuple[Compiled, Traced]:
-        """Return this rank's compile, once all ranks have compiles that fit together.
+        """Return this rank's compile, once the compiles of all ranks agree.
 
-        The ranks meet on a communicator of its own: one may come that others do not come with, as it alone calls the
-        network with tensors of another shape.
+        This uses a communicator of its own: one rank may come alone because only it calls the network with other
+        shapes.
         """
         meeting = self.job.meeting or self.job.aside
         before = [known for at, known, _ in self._known.keys() if at == identity(target)]
@@ -604,13 +621,13 @@ class RankCalls:
             else:
                 stop_together(meeting, error)
                 assert built is not None
-                self._same(meeting, target, call, built[0], settings)
+                self._check_equal(meeting, target, call, built[0], settings)
             self.job.hardware.agree(meeting)
         return built
 
-    def _same(self, meeting: Any, target: Any, call: Call, compiled: Compiled, settings: dict[str, str]) -> None:
-        """Make sure that all ranks hold graphs of one compile, or in data parallel mode graphs that meet alike: each
-        may hold its rank's number. Raises MspcError."""
+    def _check_equal(self, meeting: Any, target: Any, call: Call, compiled: Compiled, settings: dict[str, str]) -> None:
+        """Check that all ranks have graphs of one compile or, in data parallel mode, graphs with matching
+        communication, which may contain the rank's number. Raise MspcError."""
         try:
             agree(meeting, compiled.compile_id)
         except MspcError as different:
@@ -620,7 +637,7 @@ class RankCalls:
             agree_on_collectives(meeting, compiled.rank_graph(self.job.rank))
 
     def _warn(self, target: Any, compiled: Compiled, frozen: FrozenContext) -> None:
-        """Let rank 0 print once the compiler's warnings, and settings that have no effect in this mode."""
+        """Print the compiler's warnings, and settings without effect in this mode, once on rank 0."""
         if self.job.rank:
             return
         for name, text in frozen.changing_nothing("run", compiled.config.device):
@@ -631,17 +648,17 @@ class RankCalls:
                 print(f"warning: {text}", file=sys.stderr, flush=True)
 
     def build(self, target: Any, call: Call, config: Config) -> tuple[Compiled, Traced]:
-        """Return the compiled target, and the attributes read: this rank's own Parameters and cells are in it."""
+        """Return the compiled target, and the trace with this rank's own Parameters and cells."""
         read = trace_call(target, call, config)
         return self.compiled(read), read.traced
 
     def compiled(self, call: TracedCall) -> Compiled:
-        """The program of a call that was read."""
+        """Return the program of a traced call."""
         begin_library(call.traced.graph, call.config.device, call.config.ranks)
         return compile_traced(call, keeps=self.has_own_process)
 
     def config(self, frozen: FrozenContext) -> Config:
-        """The compiler's settings for a launch in this context."""
+        """Return the compiler's settings for a launch in this context."""
         config = Config.from_context(frozen, self.job.size, self.script_folder)
         choice = self.job.hardware.choice
         return config if choice is None else replace(config, device=choice.device.upper())
@@ -660,18 +677,18 @@ class RankCalls:
         )
 
     def describe(self, rank: int, number: int, index: int) -> ExecutionError:
-        """The place of another rank: `at NODE`, with the node's frames."""
+        """Return an error with the position of another rank: `at NODE`, with the node's frames."""
         node = self.graph_of(rank, number).nodes[index]
         return ExecutionError(f"at {node.label}", frames=node.frames)
 
     def graph_of(self, rank: int, number: int) -> Graph:
-        """The graph that a rank runs, by its number in the job."""
+        """Return the graph that a rank runs, by its number in the job."""
         compiled_call = self.compiled_calls[number]
         return compiled_call.executor.graph if rank == self.job.rank else compiled_call.compiled.rank_graph(rank)
 
 
 def _warnings_of(target: Any, compiled: Compiled) -> list[str]:
-    """The compiler's warnings, and settings without effect in this mode."""
+    """Return the compiler's warnings, and settings without effect in this mode."""
     said = list(compiled.traced.warnings)
     ignored, mode = compiled.traced.ignored_strategies, compiled.config.mode
     if ignored:
@@ -687,9 +704,9 @@ def _warnings_of(target: Any, compiled: Compiled) -> list[str]:
 def _nothing() -> None: ...
 
 
-def _keeps_changed(name: str, changed: str) -> bool:
-    """Whether a target of this name runs as it was compiled although `changed` has changed since. In PyNative mode the
-    script counts as it is now. In graph mode it does not, as in MindSpore, and a warning says so."""
+def _ignores_change(name: str, changed: str) -> bool:
+    """Return whether a compiled target stays valid although `changed` has changed since. In graph mode it does, with a
+    warning, as in MindSpore; in PyNative mode the script's current state counts."""
     if not context.is_graph_mode():
         return False
     say_once(

@@ -1,4 +1,4 @@
-"""Finds the graph to compile: runs a script up to its first launch, or builds the network that is named."""
+"""Capture of the graph to compile: runs a script up to its first launch, or builds a named network."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from mspc.ops.collective.one_rank import EqualRanks
 class CapturedCall:
     """The first launch of a script.
 
-    target: the cell or function. args: its tensors, as one rank hands them in, or global types when `global_types`.
-    context: the settings at that moment. script: the file. later: launches after it, which are not compiled. place: the
-    innermost line of the script in the launch.
+    target: the cell or function. args: its tensors as passed on one rank, or global types if `global_types`. context:
+    the settings at that moment. script: the file. later: later launches, which are not compiled. place: the innermost
+    line of the script in the launch.
     """
 
     target: Any
@@ -49,8 +49,8 @@ class CapturedCall:
     place: Location | None = None
 
     @contextlib.contextmanager
-    def told_at_launch(self) -> Generator[None]:
-        """Let errors from inside that name only mspc's files be reported at the script's line."""
+    def errors_at_launch(self) -> Generator[None]:
+        """Report errors that only have locations in mspc's own files at the script's line."""
         try:
             yield
         except MspcError as error:
@@ -59,11 +59,12 @@ class CapturedCall:
 
 
 class _Stop(BaseException):
-    """Leaves the script at its first launch. No Exception, so that the script's handlers let it through."""
+    """Raised to leave the script at its first launch; a BaseException, so that the script's handlers do not catch
+    it."""
 
 
 class _Recorder:
-    """A launcher that notes the first launch and stops the script."""
+    """Call handler that records the first launch and stops the script."""
 
     types_only = True
 
@@ -78,12 +79,12 @@ class _Recorder:
     def call_on_all_ranks(self, target: Any, args: tuple[Any, ...] | None) -> Any:
         return None if args is None else self.call(target, args)
 
-    def of_all_ranks(self, number: float, what: str = "", note: str = "") -> list[float]:
+    def gather_numbers(self, number: float, what: str = "", note: str = "") -> list[float]:
         return [number]
 
     def collective(self, op: Collective, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
-        """Return the result if all ranks bring the same: no other rank runs."""
-        from mspc.engine.own_collectives import alone  # late: it brings the runtime along
+        """Return the result of a collective if all ranks pass the same operands; no other rank runs."""
+        from mspc.engine.own_collectives import run_alone  # late: it brings the runtime along
 
         session = state.current()
         say_once(
@@ -91,21 +92,21 @@ class _Recorder:
             f"{op.name} is called outside a network, and no other rank runs: it returns its result for equal values "
             "on all ranks",
         )
-        return alone(op, types, arrays, EqualRanks(session.rank, session.size))
+        return run_alone(op, types, arrays, EqualRanks(session.rank, session.size))
 
     def steps(self) -> dict[str, int]:
         return {}
 
-    def go_on_from(self, steps: dict[str, int]) -> None:
-        """No graph runs."""
+    def resume_steps(self, steps: dict[str, int]) -> None:
+        """Do nothing: no graph runs."""
 
     def synchronize(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no step is in flight."""
 
     def operations(self) -> tuple[float, float, float, float]:
         return (0.0, 0.0, 0.0, 0.0)
 
-    def most_memory(self) -> int:
+    def peak_memory(self) -> int:
         return 0
 
 
@@ -119,7 +120,7 @@ def capture(path: Path, arguments: Sequence[str], session: state.Session) -> Cap
     _prepare(session, recorder)
     source = source_of(path)
     try:
-        with _undone():
+        with _restoring_process_state():
             run_script_as("__main__", path, arguments)
     except _Stop:
         pass
@@ -138,15 +139,15 @@ def capture(path: Path, arguments: Sequence[str], session: state.Session) -> Cap
             ], code="E0102",
         )
     target, args, context, line, place = recorder.seen
-    recorder.seen = None  # the handler stays, and would hold the network for as long
+    recorder.seen = None  # the handler outlives the capture, and would keep the network alive
     later = _later_launches(sys.modules["__main__"], path, source, line) if line else ()
     found = CapturedCall(target, args, context, path, later=later, place=place)
-    with found.told_at_launch():
+    with found.errors_at_launch():
         return replace(found, args=_with_sizes(target, args, context, session.size))
 
 
 def _with_sizes(target: Any, args: tuple[Any, ...], context: FrozenContext, ranks: int) -> tuple[Any, ...]:
-    """The arguments of a launch, with types of some size in the places of tensors that were declared without."""
+    """Return the arguments of a launch with concrete sizes for tensors declared without sizes."""
     if not any(map(is_open, args)):
         return args
     from mspc.compiler.config import Config  # late: few scripts compile values without sizes
@@ -164,7 +165,7 @@ def _with_sizes(target: Any, args: tuple[Any, ...], context: FrozenContext, rank
 
 @dataclass(frozen=True)
 class NamedTarget:
-    """`net.py:Net(32, bias=True)` taken apart."""
+    """Parsed form of `net.py:Net(32, bias=True)`."""
 
     path: Path
     name: str
@@ -176,7 +177,7 @@ def parse_target(text: str) -> NamedTarget | Path:
     """Return the network that `text` names, or the path of a script.
 
     Raises:
-        MspcError: the text after `.py:` is no call with literal arguments.
+        MspcError: the text after `.py:` is not a call with literal arguments.
     """
     match = re.fullmatch(r"(.*\.py):(.+)", text, re.DOTALL)
     if match is None:
@@ -201,10 +202,10 @@ def parse_target(text: str) -> NamedTarget | Path:
 
 
 def parse_input(text: str) -> TensorType:
-    """The type of `float32[16,32]`; `int64[]` is a scalar.
+    """Return the type that a text such as `float32[16,32]` names; `int64[]` is a scalar.
 
     Raises:
-        MspcError: `text` is no type.
+        MspcError: `text` is not a type.
     """
     match = re.fullmatch(r"\s*(\w+)\s*\[\s*((?:\d+\s*(?:,\s*\d+\s*)*,?)?)\s*\]\s*", text)
     if match is None:
@@ -223,19 +224,19 @@ def parse_input(text: str) -> TensorType:
 
 
 def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) -> CapturedCall:
-    """Build the network that `target` names, called with global inputs of the given types, by the settings of its file;
-    in semi-automatic mode if that sets none that shards.
+    """Build the named network and capture its call with global inputs of the given types, with the settings of its
+    file; in semi-automatic mode unless that sets a parallel mode.
 
     Raises:
         MspcError: the file, the name or the arguments are wrong.
     """
     types = tuple(parse_input(text) for text in inputs)
     _prepare(session, _Recorder())
-    network = made_by(target)
+    network = build_target(target)
     return CapturedCall(network, types, _context_of(network), target.path, global_types=True)
 
 
-def made_by(target: NamedTarget) -> Any:
+def build_target(target: NamedTarget) -> Any:
     """Call the class or function that `target` names, in the current session.
 
     Raises:
@@ -243,9 +244,9 @@ def made_by(target: NamedTarget) -> Any:
     """
     name, namespace = name_of(target.path), dict[str, Any]()
     try:
-        with _undone():
+        with _restoring_process_state():
             namespace = run_script_as(name, target.path, ()).__dict__
-    except _Stop:  # the file also launches something; its definitions are there all the same
+    except _Stop:  # the file also launches a network; its definitions exist nevertheless
         namespace = sys.modules[name].__dict__ if name in sys.modules else {}
     if target.name not in namespace:
         raise MspcError(
@@ -266,15 +267,15 @@ def made_by(target: NamedTarget) -> Any:
         raise ScriptError(error) from None
 
 
-def capture_made(
+def capture_network(
     make: Callable[[], tuple[Any, Sequence[TensorType]]], path: Path, session: state.Session,
     data: Callable[[Sequence[TensorType]], str | tuple[Any, ...]],
 ) -> CapturedCall:  # fmt: skip
     """Capture a network that no script launches, called with global inputs of the given types, in semi-automatic mode.
 
     Args:
-        make: makes it and its inputs, in the session. path: of the file that it comes from. data: says how inputs are
-            sharded, as `dataset_strategy` does.
+        make: returns the network and its input types, in the session. path: of the file that it comes from. data:
+            returns how the inputs are sharded, as in `dataset_strategy`.
 
     Raises:
         MspcError: `make` does.
@@ -286,7 +287,7 @@ def capture_made(
 
 
 def _context_of(network: Any) -> FrozenContext:
-    """The settings of a file's own lines; semi-automatic mode with global inputs by default."""
+    """Return the settings made by a file's own lines; by default semi-automatic mode with global inputs."""
     context, asked = freeze(network), state.current().asked
     if context.parallel_mode not in SHARDED:
         context = replace(context, parallel_mode=ParallelMode.SEMI_AUTO_PARALLEL)
@@ -301,9 +302,9 @@ def _prepare(session: state.Session, recorder: _Recorder) -> None:
 
 
 @contextlib.contextmanager
-def _undone() -> Generator[None]:
+def _restoring_process_state() -> Generator[None]:
     """Restore the working folder and the standard streams after the script: later output is the command's, and its
-    paths are those of its user."""
+    paths are relative to the user's folder."""
     folder, streams = os.getcwd(), (sys.stdout, sys.stderr)
     try:
         yield
@@ -334,7 +335,8 @@ def _statements(source: bytes) -> tuple[ast.stmt, ...]:
 
 
 def _later_launches(module: ModuleType, path: Path, source: bytes, line: Location) -> tuple[Location, ...]:
-    """Calls of a network or a Model below `line` at the script's top level, as far as its text shows them."""
+    """Return the calls of a network or a Model below `line` at the script's top level, as far as its text shows
+    them."""
     from mspc.mindspore_api.nn.cell import Cell
 
     # A script that has a Model has loaded its module, which takes long.

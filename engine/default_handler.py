@@ -1,4 +1,4 @@
-"""Makes the handler for calls of a script that plain Python has started, alone or under mpirun."""
+"""Call handler of scripts started by plain Python, alone or under mpirun."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from mspc.runtime.pending import Pending
 
 STAND_ALONE = "stand_alone"
 TEST = "PYTEST_CURRENT_TEST"
-"""The variable in which pytest names the test that it runs."""
+"""Environment variable in which pytest stores the name of the running test."""
 
 
-def not_run(type: TensorType, name: str, ranks: int) -> Pending:
-    """Return the place of a value of a graph that was compiled and not run: shape and dtype are known alone."""
+def pending_result(type: TensorType, name: str, ranks: int) -> Pending:
+    """Return the placeholder of a result of a graph that was compiled but not run: only shape and dtype are known."""
 
     def arrive() -> Any:
         raise MspcError(
@@ -45,12 +45,11 @@ def not_run(type: TensorType, name: str, ranks: int) -> Pending:
 
 
 class PlainCalls(RankCalls):
-    """Calls of a program that plain Python has started.
+    """Calls of a program started by plain Python.
 
-    A test that pytest runs cannot be started again on more ranks. If it asks for them by `device_num` and no launcher
-    started any, its calls are compiled in memory for so many, as MindSpore's own compile tests expect: a mistake is
-    raised, and results have shapes and no values. In stand-alone mode the number of ranks changes nothing, so such
-    calls run.
+    A test under pytest cannot be restarted on more ranks. If it requests more by `device_num` without a launcher, its
+    calls are only compiled for that number, as in MindSpore's own compile tests: mistakes raise, and results have
+    shapes but no values. In stand-alone mode the number of ranks has no effect, so that such calls run.
     """
 
     def call(self, target: Any, args: tuple[Any, ...]) -> Any:
@@ -73,7 +72,7 @@ class PlainCalls(RankCalls):
         compile_in_memory(target, args, lambda compiled, _: found.append(compiled))
         compiled = found[-1]
         made = [
-            Tensor.from_array(not_run(value.tensor_type, name_of(target), compiled.config.all_ranks))
+            Tensor.from_array(pending_result(value.tensor_type, name_of(target), compiled.config.all_ranks))
             for value in compiled.rank_graph(0).results
         ]
         return compiled.traced.rebuild(made)
@@ -84,8 +83,8 @@ class PlainCalls(RankCalls):
 
 
 def default_handler() -> RankCalls:
-    """The launcher of a script run by plain Python, alone or under mpirun: it joins the job at its first
-    launch, and the job ends when the script fails."""
+    """Return the handler of a script run by plain Python, alone or under mpirun. It joins the job at the script's first
+    launch and ends the job if the script fails."""
     job = join_job(Wishes())
     failed: list[BaseException] = []
 
@@ -93,7 +92,7 @@ def default_handler() -> RankCalls:
         try:
             if not failed:
                 job.finish()
-        except SystemExit as stop:  # steps under way have failed; at this point Python would end with status 0
+        except SystemExit as stop:  # a step in flight failed; Python would exit with status 0 here
             sys.stderr.flush()
             os._exit(stop.code if isinstance(stop.code, int) else 1)
 

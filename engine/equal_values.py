@@ -1,8 +1,8 @@
-"""Checks that ranks in data parallel mode compute alike from equal values, up to the updates, and feed equal inputs.
+"""Checks that ranks in data parallel mode update parameters in the same way and feed equal inputs.
 
-Each rank compiles a graph of its own there, which may contain its number: it may slice its own data, or draw numbers of
-its own. After the collectives that make gradients alike the ranks must compute the same, or their parameters drift
-apart: a schedule of the script with another rate on one rank, another norm to clip to.
+Each rank compiles its own graph there, which may contain its rank number: it may slice its data, or draw its own random
+numbers. After the collectives that make gradients equal, all ranks must compute the same, or their parameters diverge:
+for example with a different learning rate or clipping norm on one rank.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mspc.runtime.data import slices_of
 from mspc.runtime.device_choice import EACH_ITS_OWN
 
 LONGEST = 200
-"""Characters of an operator that a message shows."""
+"""Maximum number of characters of an operator in a message."""
 NOTES = (
     "ranks that train together share every update: the work after the gradients' collectives must be equal on all",
     "in data_parallel mode, parameter_broadcast=False says that every rank is meant to have its own",
@@ -38,11 +38,11 @@ NOTES = (
 
 @dataclass(frozen=True)
 class SharedUpdates:
-    """The operators that lead to updates of trained parameters, from the last collectives on; without updates that read
-    values of this rank alone.
+    """Operators from the last collectives to the updates of trained parameters, without updates that read rank-local
+    values.
 
-    lines: the text of each operator, with its place in the script, and the first parameter that it leads to. reads:
-    names of the parameters and constants that they read.
+    lines: (text of an operator, its line in the script, the first parameter that it leads to). reads: names of the
+    parameters and constants that they read.
     """
 
     lines: tuple[tuple[str, str, str], ...] = ()
@@ -54,7 +54,7 @@ class SharedUpdates:
 
 
 def shared_updates(graph: Graph) -> SharedUpdates:
-    """Return the operators of a graph in data parallel mode that must be alike on all ranks."""
+    """Return the operators of a data parallel graph that must be equal on all ranks."""
     own = own_values(graph)
     numbers: dict[Value, str] = {}
     found: list[tuple[str, str, str]] = []
@@ -63,7 +63,7 @@ def shared_updates(graph: Graph) -> SharedUpdates:
         names = [p.name for p in parameters if p.kind == "parameter" and p.trainable and p not in own]
         if not names or graph.nodes[place] in own:
             continue
-        for member in _new(graph.nodes[place], numbers):
+        for member in _new_producers(graph.nodes[place], numbers):
             attributes = "".join(f" {key}={value}" for key, value in member.op.attributes().items())
             attributes += "".join(f" runs {_digest(region)}" for region in member.regions)
             text = f"{member.op.name}({', '.join(_text(value, numbers) for value in member.inputs)}){attributes}"
@@ -75,7 +75,7 @@ def shared_updates(graph: Graph) -> SharedUpdates:
 
 
 def compare_updates(comm: Communicator, own: SharedUpdates) -> None:
-    """All ranks call this together. Raises MspcError if they update parameters in different ways."""
+    """Compare the updates of all ranks, which call this together. Raise MspcError if they differ."""
     digests: list[str] = gathered(comm, own.digest)
     other = next((rank for rank, digest in enumerate(digests) if digest != digests[0]), None)
     if other is None:
@@ -92,9 +92,9 @@ def compare_updates(comm: Communicator, own: SharedUpdates) -> None:
     )
 
 
-def _new(node: Node, known: Collection[Value]) -> list[Node]:
-    """The operators that lead to a node, and it itself, in the order in which they run, without those that are known;
-    collectives, whose results all ranks have alike, are the ends."""
+def _new_producers(node: Node, known: Collection[Value]) -> list[Node]:
+    """Return the transitive producers of a node and the node itself, in execution order, without known ones. The search
+    stops at collectives, whose results are equal on all ranks."""
     found: dict[Node, None] = {}
     stack: list[tuple[Node, bool]] = [(node, False)]
     while stack:
@@ -110,7 +110,7 @@ def _new(node: Node, known: Collection[Value]) -> list[Node]:
 
 
 def _digest(region: Graph) -> str:
-    """A short identity of the computation of a region, for any source lines."""
+    """Return a digest of a region's computation that is independent of source lines."""
     lines = [line for line in print_graph(region).splitlines() if not line.lstrip().startswith("#")]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
 
@@ -124,23 +124,22 @@ def _text(value: Value, numbers: Mapping[Value, str]) -> str:
     return numbers.get(value, "what all ranks have")
 
 
-# Compares the inputs of ranks that train on one batch in the first steps of a graph.
+# Comparison of the inputs of ranks that share a batch, in the first steps of a graph.
 #
-# With full-batch data every rank feeds the global batch and takes its own slice. If they feed different batches, as
-# after a shuffle without a seed, they train on a mixture of rows. Ranks that feed slices must feed the same values
-# for the same slice.
+# With full-batch data every rank feeds the global batch and takes its slice. If they feed different batches, as after a
+# shuffle without a seed, they train on a mixture of rows. Ranks that feed the same slice must feed the same values.
 
 
 Array = Any
 COMPARED_STEPS = 3
-"""Steps of a graph that are compared: data that differ between ranks, as after an unseeded shuffle, differ by then."""
-WHOLE = "the global batch"
-"""The place of an array of which a rank takes its slice itself."""
+"""Number of steps that are compared: different data, as after an unseeded shuffle, differ within them."""
+WHOLE_BATCH = "the global batch"
+"""Slice text of an array that is the global batch, which the rank slices itself."""
 
 
-def must_be_equal(compiled: Compiled, graph: Graph, ranks: int) -> list[Parameter] | None:
-    """Return the inputs that a rank's graph reads, which are compared. Return None, on all ranks, if no ranks meet in
-    the graph, as then each may run it when it likes, or if every rank trains on rows of its own."""
+def compared_inputs(compiled: Compiled, graph: Graph, ranks: int) -> list[Parameter] | None:
+    """Return the inputs of a rank's graph that must be equal. Return None, on all ranks, if the graph has no
+    communication, so that each rank may run it at any time, or if every rank trains on its own rows."""
     mode = compiled.config.mode
     if ranks == 1 or mode in EACH_ITS_OWN or mode == "data_parallel":
         return None
@@ -158,7 +157,7 @@ def compare_inputs(
     """Compare the inputs of ranks; all ranks call this together.
 
     Args:
-        fed: by the name of an input the script's array. fetch: gives an array of the job's device as NumPy's.
+        fed: the script's array by input name. fetch: converts an array of the job's device to NumPy.
 
     Raises:
         MspcError: ranks feed different values for the same part of an input.
@@ -167,7 +166,7 @@ def compare_inputs(
     for parameter in inputs:
         array = np.ascontiguousarray(fetch(fed[parameter.name]))
         own[parameter.name] = [_place(parameter, array, rank), zlib.crc32(array.reshape(-1).view(np.uint8))]
-    place = any(place != WHOLE for place, _ in own.values())
+    place = any(place != WHOLE_BATCH for place, _ in own.values())
     rows = comm.all_gather(np.array([[*fingerprint(json.dumps(own)), place]], np.int64), tuple(range(comm.size)), 0)
     if not rows[:, -1].any() and (rows == rows[0]).all():
         return
@@ -182,9 +181,9 @@ def compare_inputs(
 
 def _place(parameter: Parameter, array: Array, rank: int) -> str:
     if array.shape != parameter.shape:
-        return WHOLE
+        return WHOLE_BATCH
     slices = slices_of(parameter, rank)
-    return WHOLE if slices is None else ", ".join(f"{s.start}:{s.stop}" for s in slices)
+    return WHOLE_BATCH if slices is None else ", ".join(f"{s.start}:{s.stop}" for s in slices)
 
 
 AT_ONCE = 4096
@@ -217,7 +216,7 @@ def _different(
     row = ""
     if place is not None and place[0]:
         row = f": in row {place[0][0]} it has {place[1]} on rank {ranks[0]} and {place[2]} on rank {ranks[1]}"
-    part = "the global batch" if where == WHOLE else f"its slice [{where}]"
+    part = "the global batch" if where == WHOLE_BATCH else f"its slice [{where}]"
     return MspcError(
         f"ranks {ranks[0]} and {ranks[1]} feed different values of input '{name}' in step {step}, for {part}{row}",
         notes=[

@@ -1,4 +1,4 @@
-"""This module says how often Python looks for garbage while graphs are compiled, and among which objects."""
+"""Settings of Python's garbage collection while graphs are compiled."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 NEW_OBJECTS = 250_000
-"""New objects after which a compile looks for garbage among them: nearly all that it makes stays until its end, and to
-look again after every 700, as Python does, takes a fifth of it."""
+"""Threshold of new objects between collections during a compile. Most objects live until its end; Python's default of
+700 would take a fifth of the time."""
 
 
-def look_rarely() -> None:
-    """Look for garbage after so many new objects from now on."""
+def collect_rarely() -> None:
+    """Raise the garbage collection threshold to `NEW_OBJECTS`."""
     gc.set_threshold(NEW_OBJECTS)
 
 
 @contextmanager
-def looking_rarely(wanted: bool) -> Generator[None]:
-    """Collect garbage more rarely meanwhile if `wanted`, unless it is already collected as rarely, or never. If several
-    ranks run in one process they would restore each other's threshold."""
+def collecting_rarely(wanted: bool) -> Generator[None]:
+    """Raise the garbage collection threshold within the context if `wanted`, unless it is already as high or collection
+    is off; several ranks in one process would restore each other's threshold."""
     before = gc.get_threshold()
     if not (wanted and 0 < before[0] < NEW_OBJECTS):
         yield
@@ -31,16 +31,16 @@ def looking_rarely(wanted: bool) -> Generator[None]:
         gc.set_threshold(*before)
 
 
-def leave_out_loaded() -> None:
-    """Exclude all loaded objects from garbage collections, also from that at the end of the process, which must be the
-    command's own."""
+def freeze_loaded() -> None:
+    """Exclude all loaded objects from garbage collection, including the one at exit. For processes that run one command
+    only."""
     if gc.get_threshold()[0] == NEW_OBJECTS:
         gc.freeze()
 
 
 @contextmanager
-def leaving_out_made() -> Generator[None]:
-    """Exclude all present objects from garbage collections meanwhile."""
+def frozen_garbage() -> Generator[None]:
+    """Exclude all existing objects from garbage collection within the context."""
     gc.freeze()
     try:
         yield

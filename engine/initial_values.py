@@ -1,9 +1,8 @@
-"""Checks that ranks that train together begin alike: the first values that several ranks hold, and the settings of
-optimizers.
+"""Checks that ranks that train together start equal: the initial values that several ranks hold, and optimizer
+settings.
 
-A parameter that an initializer makes is compared by its recipe; a script's own array by a checksum of this rank's
-slice. One small message tells if all is equal. Only if it is not are the values themselves compared, and the
-differences named.
+A parameter made by an initializer is compared by its recipe; an array of the script by a checksum of this rank's slice.
+One small message tells whether all are equal. Only if they are not are the values compared and the differences named.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from mspc.runtime.device_choice import EACH_ITS_OWN
 
 Array = Any
 LONGEST = 300
-"""Characters of a line of a program that a message shows."""
+"""Maximum number of characters of a program line in a message."""
 FEW = 4
-"""Numbers of a setting that a message shows."""
+"""Maximum number of values of a setting in a message."""
 SAME = (
     "ranks that hold the same part of a parameter must begin with the same values: the same seed, the same files; "
     "or set_auto_parallel_context(parameter_broadcast=True) gives all of them those of rank 0",
@@ -47,11 +46,11 @@ ALIKE = ("every rank must make its optimizer with the same settings: ranks that 
 
 @dataclass(frozen=True)
 class RankInitialValue:
-    """The first values of a parameter or a constant on this rank.
+    """Initial values of a parameter or constant on this rank.
 
-    place: of its slice in the global tensor, as text; "" for all of it. recipe: how an initializer makes the global
-    tensor, None if the script brought it. array: this rank's slice, in the memory of the job's device. trained: whether
-    gradients change it.
+    place: of its slice in the global tensor, as text; "" for the whole tensor. recipe: how an initializer makes the
+    global tensor, None if the script passed an array. array: this rank's slice, in device memory. trained: whether
+    gradients update it.
     """
 
     name: str
@@ -62,9 +61,9 @@ class RankInitialValue:
     trained: bool = True
 
 
-def beginning(name: str, kind: str, slices: Any, source: Any, array: Array) -> RankInitialValue | None:
-    """Describe the first values in `array` for a comparison. source: a script's Parameter or InitialValue that made
-    them, or an array. None for a parameter that is declared to be each rank's."""
+def initial_of(name: str, kind: str, slices: Any, source: Any, array: Array) -> RankInitialValue | None:
+    """Describe the initial values in `array` for a comparison; None for a parameter declared as different on each rank.
+    source: the script's Parameter or InitialValue that made them, or an array."""
     initial = source.initial if isinstance(source, Parameter) else source
     if getattr(source, "layerwise_parallel", False):
         return None
@@ -76,25 +75,27 @@ def beginning(name: str, kind: str, slices: Any, source: Any, array: Array) -> R
 
 
 def settings_of(cells: Iterable[Any]) -> dict[str, str]:
-    """Return the settings of the optimizers and schedules among the cells of a graph, as text by name."""
+    """Return the settings of a graph's optimizers and schedules, as text by name."""
     found: dict[str, str] = {}
     for number, cell in enumerate(c for c in cells if isinstance(c, Optimizer | LearningRateSchedule)):
-        for name in _told(type(cell)):
+        for name in _setting_names(type(cell)):
             text = _text(getattr(cell, name, None))
             if text:
                 found[f"{number}:{type(cell).__name__}:{name}"] = text
     return found
 
 
-def _told(kind: type) -> list[str]:
-    """The attributes of a cell for its settings. A script's own class may have settings of its rank."""
+def _setting_names(kind: type) -> list[str]:
+    """Return the attributes of a cell class that are settings. A class of the script may have rank-dependent
+    settings."""
     own = [base for base in kind.__mro__ if base.__module__.startswith("mspc.")]
     signatures = [inspect.signature(base.__init__).parameters for base in own if "__init__" in vars(base)]
     return sorted({"weight_decays", *(name for names in signatures for name in names)} - {"self"})
 
 
 def _text(value: Any) -> str:
-    """Numbers and words as text, "" for anything else. A row of numbers has its first ones, and a checksum of all."""
+    """Return numbers and words as text, "" for anything else. A long sequence is shortened, followed by a checksum of
+    all."""
     if isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, Parameter):
@@ -117,7 +118,7 @@ def _text(value: Any) -> str:
 
 
 def compare_settings(comm: Communicator, own: Mapping[str, str]) -> None:
-    """All ranks call this together. Raises MspcError if optimizers have different settings."""
+    """Compare optimizer settings; all ranks call this together. Raise MspcError if they differ."""
     of_ranks: list[dict[str, str]] = gathered(comm, dict(own))
     for key in sorted({key for found in of_ranks for key in found}):
         having = [rank for rank, found in enumerate(of_ranks) if key in found]
@@ -128,7 +129,7 @@ def compare_settings(comm: Communicator, own: Mapping[str, str]) -> None:
 
 
 def _listed(values: Mapping[int, str]) -> str:
-    """ "0.1 on rank 0; 0.2 on ranks 1, 2"."""
+    """Return a text such as "0.1 on rank 0; 0.2 on ranks 1, 2"."""
     ranks: dict[str, list[int]] = {}
     for rank, value in values.items():
         ranks.setdefault(value, []).append(rank)
@@ -138,10 +139,10 @@ def _listed(values: Mapping[int, str]) -> str:
     )
 
 
-def compare_beginnings(
+def compare_initial_values(
     job: Any, compiled: Compiled, begun: Sequence[RankInitialValue], settings: Mapping[str, str]
 ) -> None:
-    """Make sure that the ranks of a job that train together begin a graph alike; all ranks call this together.
+    """Check that the ranks of a job start a graph with equal values; all ranks call this together.
 
     Raises:
         MspcError: they do not.
@@ -162,8 +163,8 @@ def _compare(
     comm: Communicator, begun: Sequence[RankInitialValue], settings: Mapping[str, str], updates: SharedUpdates,
     fetch: Callable[[Array], Array],
 ) -> None:  # fmt: skip
-    """Raises MspcError, which names the setting, the update, or the parameter and its first element that differs.
-    fetch: gives an array of the job's device as NumPy's."""
+    """Raise MspcError with the setting, the update, or the parameter and its first element that differs. fetch:
+    converts an array of the job's device to NumPy."""
     digests = {b.name: [b.place, _digest(b, fetch)] for b in begun}
     alike = {name: found[1] for name, found in digests.items() if not found[0] or found[1].startswith("made")}
     apart = len(alike) < len(digests)
@@ -174,13 +175,13 @@ def _compare(
         return
     compare_settings(comm, settings)
     compare_updates(comm, updates)
-    suspect = _unlike(gathered(comm, digests))
+    suspect = _differing_ranks(gathered(comm, digests))
     if not suspect:
         return
     known = {b.name: b for b in begun}
     own = {name: [known[name].place, _exact(fetch(known[name].array))] for name in suspect if name in known}
     exact = gathered(comm, own)
-    for name, ranks in _unlike(exact).items():
+    for name, ranks in _differing_ranks(exact).items():
         raise _different(comm, known.get(name), name, ranks, fetch)
 
 
@@ -199,8 +200,8 @@ def _bytes(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _unlike(of_ranks: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, tuple[int, int]]:
-    """By name the first two ranks that hold one place of a tensor and say different things of it."""
+def _differing_ranks(of_ranks: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, tuple[int, int]]:
+    """Return, by name, the first two ranks that hold the same slice of a tensor with different descriptions."""
     first: dict[tuple[str, str], int] = {}
     found: dict[str, tuple[int, int]] = {}
     for rank, said in enumerate(of_ranks):
@@ -231,7 +232,7 @@ def _different(
 
 
 def different_programs(comm: Communicator, settings: Mapping[str, str], graph: Graph, error: MspcError) -> MspcError:
-    """Return the `error` of ranks that hold other programs, with the first line that differs; all ranks call this
+    """Return the `error` of ranks with different programs, extended by the first line that differs; all ranks call this
     together.
 
     Raises:

@@ -1,5 +1,4 @@
-"""Describes the job that this process is a rank of, alone or one of mpirun's: how it begins, and how it ends when a
-rank fails."""
+"""The job that this process is a rank of, alone or under mpirun: how it starts, and how it ends if a rank fails."""
 
 from __future__ import annotations
 
@@ -30,11 +29,11 @@ from mspc.runtime.device_choice import Hardware, Wishes
 
 @dataclass
 class Job:
-    """comm: the communicator of this rank's graphs. aside: that of everything else, so that the two never mix. watch:
-    of the job under mpirun, else None. hardware: the device that runs this rank's graphs. profile: times steps if the
-    command says so, see `engine.profile.StepProfiler`. meeting: the communicator for agreements about compiles; None:
-    `aside` is that. by_hand: the communicator of collectives that the script calls outside of a network; None: `aside`
-    is that."""
+    """A rank's view of its job. comm: communicator of this rank's graphs. aside: communicator of everything else, so
+    that the two never mix. watch: watch of the job under mpirun, else None. hardware: the device that runs this rank's
+    graphs. profile: step profiler or None, see `engine.profile.StepProfiler`. meeting: communicator for agreement on
+    compiles; None for `aside`. by_hand: communicator of collectives that the script calls outside a network; None for
+    `aside`."""
 
     comm: Any
     aside: Any
@@ -54,40 +53,38 @@ class Job:
 
     @property
     def cursor(self) -> Any:
-        """The place for an executor's index of its node."""
+        """Storage for the index of an executor's current node."""
         return None if self.watch is None else self.watch.cursor
 
     def run(self, executor: Any, inputs: Sequence[Any], origins: Sequence[Any] = ()) -> list[Any]:
-        """A step of a graph on its executor; see `Executor.run`."""
+        """Run a step of a graph on its executor; see `Executor.run`."""
         if self.profile is None:
             return executor.run(inputs, origins)
         return self.profile.run(executor, inputs, origins)
 
     def step(self, graph: int, step: int) -> None:
-        """A step of the graph with this number begins."""
+        """Record that a step of the graph with this number starts."""
         if self.watch is not None:
             self.watch.graph(graph, step)
 
     def step_done(self) -> None:
-        """The step has ended; the user's code continues."""
+        """Record that the step has ended and the user's code continues."""
         if self.watch is not None:
             self.watch.cursor[0] = -1
         if self.profile is not None:
             self.profile.step_done(self)
 
     def say(self, text: str) -> None:
-        """Announce the next collective action of this rank, for messages of the others; see `engine.own_collectives`.
-        """
+        """Announce this rank's next collective action, for messages of other ranks; see `engine.own_collectives`."""
         if self.watch is not None:
             self.watch.say(text)
 
     def outside_user_code(self) -> Any:
-        """A context around everything that may communicate; a simulation changes over to other ranks
-        inside."""
+        """Return a context for everything that may communicate; a simulation switches to other ranks within it."""
         return contextlib.nullcontext()
 
     def finish(self) -> None:
-        """Wait for the other ranks to end too; every rank calls this once, at its end."""
+        """Wait for the other ranks to end; every rank calls this once, at its end."""
         sys.stdout.flush()
         try:
             self.hardware.memory.finish()
@@ -100,7 +97,7 @@ class Job:
             self.watch = None
 
     def fail(self, error: BaseException) -> NoReturn:
-        """End the job with one message and the status that belongs to `error`."""
+        """End the job with one message and the exit status of `error`."""
         text, status = explain(error)
         sys.stdout.flush()
         if self.watch is None:
@@ -125,20 +122,20 @@ class Job:
         except SystemExit as stop:
             if stop.code not in (None, 0):
                 self.fail(stop)
-        except BaseException as error:  # whatever it is: the others must not wait for this rank
+        except BaseException as error:  # of any kind: the other ranks must not wait for this rank
             self.fail(error)
         self.finish()
         return 0
 
 
 def join_job(wishes: Wishes | None = None) -> Job:
-    """Take this process's place in mpirun's job; alone if mpirun did not start it.
+    """Join mpirun's job; a job of one rank if mpirun did not start this process.
 
     Args:
-        wishes: the devices that the command line names.
+        wishes: the devices requested on the command line.
 
     Raises:
-        MspcError: MPI counts other ranks than mpirun's environment says.
+        MspcError: MPI counts other ranks than mpirun's environment.
     """
     size = mpi_size()
     hardware = Hardware(wishes, *local_place(), warn=_warn)
@@ -184,7 +181,8 @@ def join_job(wishes: Wishes | None = None) -> Job:
 
 
 def _check_versions(comm: Any) -> None:
-    """Raise MspcError on rank 0 if ranks run different versions of mspc; the others end later, without a text."""
+    """Raise MspcError on rank 0 if ranks run different versions of mspc; the other ranks end later without a
+    message."""
     from mspc.runtime.comm.agreement import gathered
 
     versions = gathered(comm, mindspore_api.VERSION)

@@ -1,4 +1,4 @@
-"""Runs collectives that a script calls outside of a network, once the ranks have made sure that they mean the same."""
+"""Collectives that a script calls outside a network, run after the ranks have agreed on them."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from mspc.runtime.comm.interface import Communicator
 from mspc.runtime.faults.record import StoppedByOther
 from mspc.runtime.faults.stopped import shown_ranks
 
-# Ranks note the line of the script at which they wait for others, for the message that is printed if these never come.
+# A rank records the line of the script at which it waits for others, for the message if they never arrive.
 
 
 LONGEST = 512
-"""Bytes of a rank's description that others are shown."""
+"""Maximum bytes of a rank's description sent to others."""
 ALIKE = (
     "every rank must feed tensors of the same shapes at every step; in a data set, batch(..., drop_remainder=True) "
     "and as many rows on every rank make them so"
 )
-TOGETHER = (
+JOINT_NOTES = (
     "every rank holds a slice, so all must read it: call save_checkpoint() or asnumpy() on every rank, not below "
     "`if get_rank() == 0`; use their results on rank 0 only"
 )
-EVERYONE = (
+ALL_RANKS_NOTES = (
     "metrics are those of the data of all ranks, so all must evaluate: call Model.eval and Model.fit on every rank, "
     "not below `if get_rank() == 0`"
 )
@@ -45,8 +45,8 @@ EVERYONE = (
 
 @contextlib.contextmanager
 def joint_call(job: Job, what: str, how: str, *notes: str) -> Generator[None]:
-    """Make a context in which this rank does `what` ("reads ...") at a line of the script, `how`, and needs the others.
-    """
+    """Return a context in which this rank needs all others. what: the action ("reads ..."). how: its form in the
+    script."""
     if job.size == 1:
         yield
         return
@@ -59,7 +59,7 @@ def joint_call(job: Job, what: str, how: str, *notes: str) -> Generator[None]:
 
 
 def described(call: Call) -> str:
-    """The tensors of a call, for messages: `Float32 (3, 4), Int32 (3,)`."""
+    """Return the tensors of a call for messages: `Float32 (3, 4), Int32 (3,)`."""
     types = [t.type if isinstance(t, Placed) else t for t in call_tensors(call)]
     return ", ".join(f"{t.dtype} {t.shape}" for t in types) or "no tensors"
 
@@ -94,10 +94,10 @@ SAME_COLLECTIVES = "the ranks of a group must call the same collectives, with te
 
 
 def run_collective(job: Job, op: Collective, types: Sequence[Type], arrays: Sequence[Array]) -> Any:
-    """The result of a collective on this rank's arrays; the ranks that take part call this together.
+    """Return the result of a collective on this rank's arrays; the participating ranks call this together.
 
     Raises:
-        MspcError: they call different collectives, or with other tensors.
+        MspcError: they call different collectives, or with other types.
     """
     members = sorted({*op.partners(job.rank), job.rank})
     how = f" with {shown_ranks(members)}"
@@ -106,8 +106,8 @@ def run_collective(job: Job, op: Collective, types: Sequence[Type], arrays: Sequ
         return _run(NumPyBackend(job.by_hand), job.by_hand, op, types, arrays)
 
 
-def alone(op: Collective, types: Sequence[Type], arrays: Sequence[Array], comm: Communicator) -> Any:
-    """The result without any other rank, by a communicator that plays them."""
+def run_alone(op: Collective, types: Sequence[Type], arrays: Sequence[Array], comm: Communicator) -> Any:
+    """Return the result without other ranks, by a communicator that simulates them."""
     return _run(NumPyBackend(comm), None, op, types, arrays)
 
 
@@ -135,7 +135,7 @@ def _run_parts(backend: NumPyBackend, comm: Any, op: Op, types: Sequence[Type], 
 
 
 def _agree(comm: Communicator, op: Collective, types: Sequence[Type]) -> None:
-    """Make sure that those who meet say the same; raises MspcError."""
+    """Check that the participating ranks call the same collective; raise MspcError."""
     for meeting in op.meetings(comm.rank, types):
         if not meeting.label:
             _agree_in_group(comm, meeting)

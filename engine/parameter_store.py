@@ -1,4 +1,5 @@
-"""Stores a script's Parameters while graphs train them: every rank holds its slices, and reading one gathers it."""
+"""Storage of a script's Parameters while graphs train them: every rank holds its slices, and reading a Parameter
+gathers it."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mspc.engine.initial_values import RankInitialValue, beginning
+from mspc.engine.initial_values import RankInitialValue, initial_of
 from mspc.engine.job import Job
-from mspc.engine.own_collectives import TOGETHER, joint_call
+from mspc.engine.own_collectives import JOINT_NOTES, joint_call
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD, stages_of
 from mspc.ir.graph import Parameter as GraphParameter
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 
-# Parameters that stages of a pipeline hold: their ranks hand values to those of all others.
+# Parameters held by pipeline stages: their ranks send values to the ranks of all other stages.
 
 
 Array = Any
 
 
 def on_all_stages(job: Job, parameter: GraphParameter, full: Array | None) -> Array:
-    """Return the full tensor of a parameter that some stages hold; all ranks call this together.
+    """Return the full tensor of a parameter that only some stages hold; all ranks call this together.
 
     full: the tensor on the ranks of these stages; None on all others.
     """
@@ -45,7 +46,7 @@ def on_all_stages(job: Job, parameter: GraphParameter, full: Array | None) -> Ar
 
 
 class OtherStage:
-    """The values of a parameter for the ranks that do not hold it."""
+    """Access to a parameter on ranks that do not hold it."""
 
     holds = False
 
@@ -53,45 +54,45 @@ class OtherStage:
         self._job, self._parameter = job, parameter
 
     def read(self, parameter: Any) -> Array:
-        """The full tensor, from a stage that holds it; then all ranks must read it."""
+        """Return the full tensor, from a stage that holds it; all ranks must read it."""
         what = f"reads '{parameter.name}', which stage {stages_of(self._parameter.attrs)[0]} holds"
-        with joint_call(self._job, what, "", TOGETHER), self._job.outside_user_code():
+        with joint_call(self._job, what, "", JOINT_NOTES), self._job.outside_user_code():
             return on_all_stages(self._job, self._parameter, None)
 
     def write(self, parameter: Any, array: Array) -> None:
-        """Nothing: the ranks that hold it replace it."""
+        """Do nothing: the ranks that hold the parameter replace it."""
 
     def draw(self, parameter: Any, initial: Any) -> None:
-        """Nothing, as `write`."""
+        """Do nothing, like `write`."""
 
     def part(self, parameter: Any) -> tuple[Layout | None, Array]:
-        """Callers ask `Parameter.is_here` first."""
+        """Not called: callers check `Parameter.is_here` first."""
         raise AssertionError(f"no part of '{parameter.name}' is here")
 
 
-# First values are drawn early, several tensors at the same time: random numbers are most of the time that a large
-# network's first step takes on a processor.
+# Initial values are drawn early, several tensors in parallel: random numbers take most of a large network's first step
+# on the CPU.
 
 
-WORTH = 1 << 22
-"""Elements of all tensors together from which threads pay: some 40 ms of one core."""
-LEAST = 1 << 15
-"""Tensors with at least so many elements are drawn early."""
+MIN_THREADED_ELEMENTS = 1 << 22
+"""Minimum number of elements of all tensors for which threads pay off: about 40 ms of one core."""
+MIN_EARLY_ELEMENTS = 1 << 15
+"""Minimum number of elements of a tensor that is drawn early."""
 MOST_BYTES = 1 << 30
-"""Most bytes of tensors that are drawn and not taken yet; one alone may have more."""
+"""Maximum bytes of tensors that are drawn and not yet taken; a single tensor may exceed it."""
 
 
-class _Wanted(NamedTuple):
+class _DrawRequest(NamedTuple):
     key: int
     initial: Any
     slices: tuple[slice, ...] | None
     nbytes: int
 
 
-class FirstValues:
-    """The drawn first values of Parameters, which are taken in the order of `wanted`.
+class EarlyDraws:
+    """Initial values of Parameters, drawn in threads and taken in the order of `wanted`.
 
-    Only mspc's own initializers are drawn early, with the same numbers as in order. rank: whose slices.
+    Only mspc's own initializers are drawn early, with the same numbers as in sequence. rank: whose slices are drawn.
     """
 
     def __init__(self, wanted: Iterable[tuple[Any, GraphParameter]], rank: int) -> None:
@@ -100,7 +101,7 @@ class FirstValues:
         self._nbytes = 0
         self._pool: Any = None
         threads = min(thread_count(), len(self._waiting))
-        if threads < 2 or sum(each.nbytes for each in self._waiting) < 4 * WORTH:
+        if threads < 2 or sum(each.nbytes for each in self._waiting) < 4 * MIN_THREADED_ELEMENTS:
             self._waiting.clear()
             return
         from concurrent.futures import ThreadPoolExecutor  # late: small tensors need none
@@ -109,8 +110,8 @@ class FirstValues:
         self._begin()
 
     def take(self, parameter: Any) -> Array | None:
-        """Return this rank's slice of a Parameter's first values; None if they are still to be made. Raises the error
-        of drawing them."""
+        """Return this rank's slice of a Parameter's initial values; None if it was not drawn. Raise the error of
+        drawing it."""
         found = self._begun.pop(id(parameter), None)
         if found is None:
             return None
@@ -122,19 +123,19 @@ class FirstValues:
             self._begin()
 
     def close(self) -> None:
-        """Draw no more."""
+        """Stop drawing."""
         self._waiting.clear()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def _drawn(self, wanted: Iterable[tuple[Any, GraphParameter]], rank: int) -> list[_Wanted]:
-        found: dict[int, _Wanted] = {}
+    def _drawn(self, wanted: Iterable[tuple[Any, GraphParameter]], rank: int) -> list[_DrawRequest]:
+        found: dict[int, _DrawRequest] = {}
         for parameter, of_graph in wanted:
             initial = parameter.initial
-            if initial is not None and of_graph.tensor_type.size >= LEAST and _is_random(initial):
+            if initial is not None and of_graph.tensor_type.size >= MIN_EARLY_ELEMENTS and _is_random(initial):
                 slices = slices_of(of_graph, rank)
                 found.setdefault(
-                    id(parameter), _Wanted(id(parameter), initial, slices, of_graph.tensor_type.nbytes)
+                    id(parameter), _DrawRequest(id(parameter), initial, slices, of_graph.tensor_type.nbytes)
                 )
         return list(found.values())
 
@@ -148,14 +149,14 @@ class FirstValues:
 def _is_random(initial: Any) -> bool:
     try:
         described = initial.description()
-    except MspcError:  # it is reported in order
+    except MspcError:  # reported when the parameter is attached
         return False
     return described is not None and described.distribution.random
 
 
 @dataclass
 class _Slice:
-    """One graph's slice of a parameter. array: in the memory of the job's device. version: of the values in it."""
+    """One graph's slice of a parameter. array: in device memory. version: of its values."""
 
     graph_parameter: GraphParameter
     array: Array
@@ -164,35 +165,34 @@ class _Slice:
 
 @dataclass
 class _StoredParameter:
-    """A parameter's slices; graphs that place it alike share one array. parameter: a weak reference to it. newest: the
-    slice with the newest values."""
+    """Slices of a parameter; graphs with the same placement share one array. parameter: weak reference to it. newest:
+    index of the slice with the newest values."""
 
     parameter: weakref.ref[Any]
     slices: list[_Slice] = field(default_factory=list[_Slice])
     newest: int = 0
     version: int = 0
     varies: bool = False
-    """Whether a graph changes the values."""
+    """Whether a graph updates the values."""
     relying: list[Any] = field(default_factory=list[Any])
-    """The calls whose graphs hold for these values alone."""
+    """Calls whose graphs were compiled for these values."""
 
     def changed(self) -> None:
-        """The values are others: graphs that rely on those before are outdated."""
+        """Record that the values have changed: graphs compiled for the earlier ones are outdated."""
         for compiled_call in self.relying:
             compiled_call.is_outdated = True
         self.relying.clear()
 
 
 class ParameterStore:
-    """The parameters of one rank's script. Every rank reads and writes a sharded parameter together with
-    the others."""
+    """Parameters of one rank's script. All ranks read and write a sharded parameter together."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self.from_rank_0 = False
         """Whether parameters of which every rank holds all start with rank 0's values (`parameter_broadcast`)."""
         self._stored: dict[int, _StoredParameter] = {}
-        self._ahead: FirstValues | None = None
+        self._ahead: EarlyDraws | None = None
         self._begun: list[RankInitialValue | None] = []
         self._borrowed: dict[int, list[tuple[_StoredParameter, int]]] = {}
         self._several: dict[int, list[tuple[_StoredParameter, int]]] = {}
@@ -200,10 +200,10 @@ class ParameterStore:
         newest values. Needed at every step, so cached."""
 
     @contextmanager
-    def drawn_ahead(self, wanted: Iterable[tuple[Any, GraphParameter]]) -> Generator[None]:
-        """Inside, Parameters are attached in this order."""
+    def drawn_early(self, wanted: Iterable[tuple[Any, GraphParameter]]) -> Generator[None]:
+        """Return a context in which Parameters are attached in this order, with early draws."""
         new = [(parameter, of_graph) for parameter, of_graph in wanted if id(parameter) not in self._stored]
-        self._ahead = FirstValues(new, self._job.rank)
+        self._ahead = EarlyDraws(new, self._job.rank)
         try:
             yield
         finally:
@@ -211,14 +211,14 @@ class ParameterStore:
             self._ahead = None
 
     def attach(self, parameter: Any, graph_parameter: GraphParameter, owner: Any) -> Array:
-        """The array of `parameter` as this rank's graph holds it; from now on its values live here."""
+        """Return the array of `parameter` for this rank's graph; from now on its values are stored here."""
         stored = self._stored.get(id(parameter))
         if stored is None:
             with room_for(f"parameter '{parameter.name}', {graph_parameter.type} on rank {self._job.rank}"):
                 array = self._begin(parameter, graph_parameter)
-            if not self._comes_from_rank_0(parameter, graph_parameter):
+            if not self._is_broadcast_from_rank_0(parameter, graph_parameter):
                 where = slices_of(graph_parameter, self._job.rank)
-                self._begun.append(beginning(graph_parameter.name, "parameter", where, parameter, array))
+                self._begun.append(initial_of(graph_parameter.name, "parameter", where, parameter, array))
             key = id(parameter)
             gone = weakref.ref(parameter, lambda _: self._stored.pop(key, None))
             stored = self._stored[key] = _StoredParameter(gone, [_Slice(graph_parameter, array)])
@@ -226,7 +226,7 @@ class ParameterStore:
             parameter.released(self)
             return array
         for index, known in enumerate(stored.slices):
-            if _lies_alike(known.graph_parameter, graph_parameter):
+            if _have_same_placement(known.graph_parameter, graph_parameter):
                 self._uses(owner, stored, index)
                 return known.array
         full = self.read(parameter)
@@ -237,7 +237,7 @@ class ParameterStore:
         return array
 
     def _begin(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
-        """The first values on this rank, in the memory of the job's device."""
+        """Return the initial values on this rank, in device memory."""
         memory, type = self._job.hardware.memory, graph_parameter.tensor_type
         described = None if parameter.initial is None else parameter.initial.description()
         if described is not None and described.is_zero and not self._takes_part(parameter, graph_parameter):
@@ -245,7 +245,7 @@ class ParameterStore:
         return memory.place(self._first(parameter, graph_parameter), OFFLOAD in graph_parameter.attrs)
 
     def _first(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
-        """The first values on this rank, those of rank 0 if the script wants them on all; then all ranks ask for them
+        """Return the initial values on this rank, or rank 0's if the script broadcasts them; then all ranks call this
         together."""
         mine = self._initial(parameter, graph_parameter)
         if not self._takes_part(parameter, graph_parameter):
@@ -255,29 +255,29 @@ class ParameterStore:
                 return self._job.aside.broadcast(mine, 0, tuple(range(self._job.size)))
 
     def _takes_part(self, parameter: Any, graph_parameter: GraphParameter) -> bool:
-        """Whether ranks hand each other the first values."""
-        return self._job.size > 1 and self._comes_from_rank_0(parameter, graph_parameter)
+        """Return whether ranks exchange the initial values."""
+        return self._job.size > 1 and self._is_broadcast_from_rank_0(parameter, graph_parameter)
 
-    def _comes_from_rank_0(self, parameter: Any, graph_parameter: GraphParameter) -> bool:
+    def _is_broadcast_from_rank_0(self, parameter: Any, graph_parameter: GraphParameter) -> bool:
         is_replicated = slices_of(graph_parameter, self._job.rank) is None and not parameter.layerwise_parallel
         return self.from_rank_0 and is_replicated
 
-    def take_begun(self) -> list[RankInitialValue]:
-        """The parameters that came here since this was last asked, as they began."""
+    def take_initial_values(self) -> list[RankInitialValue]:
+        """Return the initial values of the parameters attached since the last call."""
         found = [begun for begun in self._begun if begun is not None]
         self._begun.clear()
         return found
 
     def _initial(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
-        """This rank's slice of the first values; the rest of a parameter that was not sampled yet never is."""
+        """Return this rank's slice of the initial values; the rest of an unsampled parameter is never generated."""
         initial = parameter.initial
         if initial is None:
-            return self._mine(graph_parameter, parameter.array, not self._job.hardware.memory.copies)
+            return self._own_slice(graph_parameter, parameter.array, not self._job.hardware.memory.copies)
         drawn = None if self._ahead is None else self._ahead.take(parameter)
         return padded_slice(graph_parameter, self._drawn(graph_parameter, initial) if drawn is None else drawn)
 
     def _drawn(self, graph_parameter: GraphParameter, initial: Any) -> Array:
-        """The first values in this rank's slice, without padding."""
+        """Return the initial values of this rank's slice, without padding."""
         slices, type = slices_of(graph_parameter, self._job.rank), graph_parameter.tensor_type
         if slices is not None and any(s.start == s.stop for s in slices) and type.size:
             return np.zeros([s.stop - s.start for s in slices], type.dtype.numpy)  # nothing but padding
@@ -285,47 +285,47 @@ class ParameterStore:
 
     def _place(self, graph_parameter: GraphParameter, full: Array) -> Array:
         memory = self._job.hardware.memory
-        return memory.place(self._mine(graph_parameter, full, not memory.copies), OFFLOAD in graph_parameter.attrs)
+        return memory.place(self._own_slice(graph_parameter, full, not memory.copies), OFFLOAD in graph_parameter.attrs)
 
-    def _mine(self, graph_parameter: GraphParameter, full: Array, copied: bool) -> Array:
+    def _own_slice(self, graph_parameter: GraphParameter, full: Array, copied: bool) -> Array:
         return slice_parameter(graph_parameter, np.asarray(full), self._job.rank, "parameter", copied)
 
     def _store(self, mine: _Slice, full: Array) -> None:
-        self._job.hardware.memory.store(mine.array, self._mine(mine.graph_parameter, full, copied=False))
+        self._job.hardware.memory.store(mine.array, self._own_slice(mine.graph_parameter, full, copied=False))
 
     def _uses(self, owner: Any, stored: _StoredParameter, index: int) -> None:
         self._borrowed.setdefault(owner.number, []).append((stored, index))
 
     def rely(self, parameter: Any, compiled_call: Any) -> None:
-        """The call's graph holds for the values of now: it `is_outdated` once they are replaced."""
+        """Record that the call's graph was compiled for the current values: it `is_outdated` once they are replaced."""
         self._stored[id(parameter)].relying.append(compiled_call)
 
     def varies(self, parameter: Any) -> bool:
-        """Whether a graph changes a parameter that is here."""
+        """Return whether a graph updates a stored parameter."""
         return self._stored[id(parameter)].varies
 
     def changed_by(self, compiled_call: Any) -> None:
-        """A graph changes the parameters of its `mutated`: no other relies on their values."""
+        """Record that a graph updates the parameters of its `mutated`, so that no other graph relies on their
+        values."""
         for stored, index in self._borrowed.get(compiled_call.number, ()):
             if stored.slices[index].graph_parameter.name in compiled_call.mutated:
                 stored.varies = True
                 stored.changed()
 
     def detach(self, compiled_call: Any) -> None:
-        """The launched graph is no longer stored; the values of its parameters are."""
+        """Record that a launched graph is no longer stored; the values of its parameters remain."""
         for stored, _ in self._borrowed.pop(compiled_call.number, ()):
             stored.relying = [each for each in stored.relying if each is not compiled_call]
         self._several.pop(compiled_call.number, None)
 
     def prepare(self, compiled_call: Any) -> None:
-        """Bring the launched graph's slices up to date; they are, unless another graph places a
-        parameter otherwise."""
+        """Update the launched graph's slices, if other graphs place parameters differently."""
         for stored, index in self._in_several_slices(compiled_call):
             if stored.slices[index].version != stored.version:
                 self._refresh(stored, index)
 
     def done(self, compiled_call: Any) -> None:
-        """The launched graph has run, and changed the parameters that it updates."""
+        """Record that the launched graph has run and updated its parameters."""
         for stored, index in self._in_several_slices(compiled_call):
             if stored.slices[index].graph_parameter.name in compiled_call.mutated:
                 stored.version += 1
@@ -359,18 +359,18 @@ class ParameterStore:
             full = self._job.hardware.memory.fetch(stored.slices[stored.newest].array)
             return np.array(full[tuple(map(slice, full_type(of_graph).shape))])
         what = f"reads the sharded parameter '{parameter.name}'"
-        with joint_call(self._job, what, "", TOGETHER), self._job.outside_user_code():
+        with joint_call(self._job, what, "", JOINT_NOTES), self._job.outside_user_code():
             full = self._full(stored)
             return on_all_stages(self._job, of_graph, full) if staged else full
 
     def leave(self, parameter: Any, graph_parameter: GraphParameter) -> None:
-        """Ranks of other stages hold a parameter; one that is here already stays."""
+        """Record that ranks of other stages hold a parameter; a parameter already stored here stays."""
         if id(parameter) not in self._stored:
             parameter.released(OtherStage(self._job, graph_parameter))
 
     def part(self, parameter: Any) -> tuple[Layout | None, Array]:
-        """Return how the newest values are sharded (None: not at all), and this rank's slice of them, with its padding.
-        The layout says so if only a stage holds them."""
+        """Return (layout of the newest values or None, this rank's slice of them with padding). The layout also says if
+        only one stage holds them."""
         stored = self._stored[id(parameter)]
         newest = stored.slices[stored.newest]
         layout = newest.graph_parameter.layout
@@ -379,7 +379,7 @@ class ParameterStore:
         return (layout if is_sharded else None), self._job.hardware.memory.fetch(newest.array)
 
     def draw(self, parameter: Any, initial: Any) -> None:
-        """Replace the values by those that an `InitialValue` makes, on every rank its own slices."""
+        """Replace the values by those of an `InitialValue`; every rank generates its own slices."""
         stored = self._stored[id(parameter)]
         stored.changed()
         for mine in stored.slices:
@@ -387,13 +387,13 @@ class ParameterStore:
             self._job.hardware.memory.store(mine.array, array)
 
     def write(self, parameter: Any, array: Array) -> None:
-        """Replace the full tensor; every rank gives the same."""
+        """Replace the full tensor; every rank passes the same."""
         stored = self._stored[id(parameter)]
         stored.changed()
         for mine in stored.slices:
             self._store(mine, np.asarray(array))
 
 
-def _lies_alike(one: GraphParameter, other: GraphParameter) -> bool:
-    """Whether two graphs read a parameter in equal slices of one memory."""
+def _have_same_placement(one: GraphParameter, other: GraphParameter) -> bool:
+    """Return whether two graphs read a parameter in equal slices of one memory."""
     return one.layout == other.layout and one.type == other.type and (OFFLOAD in one.attrs) == (OFFLOAD in other.attrs)

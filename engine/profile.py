@@ -1,7 +1,7 @@
-"""Profiles a run for `mspc run --profile`: times steps on every rank, gathers the times on rank 0, writes the trace.
+"""Profile of a run for `mspc run --profile`: times steps on every rank, gathers the times on rank 0, writes the trace.
 
-It times the launches of the first graph that trains, or of the first graph if none does. Its first two steps prepare:
-they count only if the run has no others.
+It times the launches of the first graph that trains, or of the first graph if none does. The first two steps are
+warm-up and count only if the run has no others.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from mspc.runtime.comm.local import LocalComm
 from mspc.runtime.device_choice import EACH_ITS_OWN
 from mspc.runtime.profile import NodeTiming, trace
 
-PREPARING = 2
-"""Steps of a graph that also prepare: kernels and memory in the first, the CUDA graph in the second."""
+WARMUP_STEPS = 2
+"""Number of warm-up steps of a graph: the first makes kernels and memory, the second the CUDA graph."""
 
 
 @dataclass
-class _Noted:
-    """A graph whose steps are timed. preparing: times of its first steps; steps: of those after them."""
+class _TimedGraph:
+    """A graph whose steps are timed. preparing: times of its warm-up steps; steps: times of later steps."""
 
     executor: Any
     preparing: list[list[NodeTiming]] = field(default_factory=list[Any])
     steps: list[list[NodeTiming]] = field(default_factory=list[Any])
 
     def add(self, step: int, times: list[NodeTiming]) -> None:
-        """The times of a step, whose number counts from 1."""
-        (self.preparing if step <= PREPARING else self.steps).append(times)
+        """Add the times of a step, numbered from 1."""
+        (self.preparing if step <= WARMUP_STEPS else self.steps).append(times)
 
     def best(self) -> tuple[int, list[list[NodeTiming]]]:
-        """Return (number of the first, times) of the most useful steps; no steps if none has times."""
+        """Return (number of the first step, times) of the most useful steps; no steps if none has times."""
         if self.steps:
-            return PREPARING + 1, self.steps
+            return WARMUP_STEPS + 1, self.steps
         for number in range(len(self.preparing), 0, -1):
             if self.preparing[number - 1]:
                 return number, [self.preparing[number - 1]]
@@ -53,10 +53,10 @@ class _Noted:
 
 
 @dataclass(frozen=True)
-class Gathered:
-    """The data of all ranks on rank 0: times of their steps, the number of the first of these, their graphs.
+class GatheredProfile:
+    """Data of all ranks on rank 0: times of their steps, the number of the first step, their graphs.
 
-    executor: rank 0's, None if no network ran. job: rank 0's. file: of the trace, as the command names it.
+    executor: rank 0's, None if no network ran. job: rank 0's. file: of the trace, as given on the command line.
     """
 
     steps: Mapping[int, list[list[NodeTiming]]]
@@ -68,22 +68,22 @@ class Gathered:
 
 
 class StepProfiler:
-    """Times the steps of one rank.
+    """Timer of the steps of one rank.
 
     Args:
         out: the stream of the tables, even if the script redirects its output. show: prints them.
     """
 
-    def __init__(self, options: ProfileOptions, out: Any, show: Callable[[Gathered], None]) -> None:
+    def __init__(self, options: ProfileOptions, out: Any, show: Callable[[GatheredProfile], None]) -> None:
         self.options = options
         self._print = show
         self._place = Path(os.path.abspath(options.file))  # a script may change its folder
         self._out = out
-        self._noted: _Noted | None = None
+        self._noted: _TimedGraph | None = None
         self._over = False
 
     def run(self, executor: Any, inputs: Sequence[Any], origins: Sequence[Any]) -> list[Any]:
-        """Run a step as `executor.run` does, timed if it is one of those that count."""
+        """Run a step like `executor.run`, and time it if it counts."""
         if not self._times(executor):
             return executor.run(inputs, origins)
         assert self._noted is not None
@@ -95,11 +95,11 @@ class StepProfiler:
         if self._over:
             return False
         if self._noted is None or (executor.trains and not self._noted.executor.trains):
-            self._noted = _Noted(executor)
+            self._noted = _TimedGraph(executor)
         return self._noted.executor is executor and len(self._noted.steps) < self.options.steps
 
     def step_done(self, job: Any) -> None:
-        """A step has ended. Once enough are timed on all ranks, these come together here.
+        """Record that a step has ended. Once enough steps are timed on all ranks, the times are gathered here.
 
         Raises:
             MspcError: the file cannot be written.
@@ -112,7 +112,7 @@ class StepProfiler:
         self.end(job)
 
     def end(self, job: Any) -> None:
-        """Write the times at the end of a run, on all ranks, unless that is done.
+        """Write the times at the end of a run, on all ranks, unless already written.
 
         Raises:
             MspcError: the file cannot be written.
@@ -126,7 +126,7 @@ class StepProfiler:
         content = trace(gathered.steps, gathered.graphs, gathered.first)
         text = json.dumps(content, separators=(",", ":")) + "\n"
         write_atomically(self._place, lambda file: file.write(text.encode()), self.options.file)
-        # Under mpirun rank 0 has a terminal of mpirun's own, and lines of other ranks come between single prints.
+        # Under mpirun, lines of other ranks may interleave with single prints.
         buffer = StringIO() if job.size > 1 and not isinstance(job.comm, LocalComm) else None
         with contextlib.redirect_stdout(buffer or self._out):
             self._print(gathered)
@@ -136,14 +136,14 @@ class StepProfiler:
 
 
 
-def _gather(job: Any, noted: _Noted | None, file: Path) -> Gathered:
+def _gather(job: Any, noted: _TimedGraph | None, file: Path) -> GatheredProfile:
     """The times of all ranks, which call this together; data of graphs are on rank 0 alone."""
     first, steps = noted.best() if noted is not None else (0, [])
     told = gathered(job.aside, [first, [[list(vars(t).values()) for t in times] for times in steps]])
     found = {rank: [[NodeTiming(*t) for t in times] for times in told[rank][1]] for rank in range(len(told))}
     graphs = _graphs(job.aside, None if noted is None else noted.executor.graph)
     firsts = {rank: told[rank][0] for rank in found}
-    return Gathered(found, firsts, graphs, None if noted is None else noted.executor, job, file)
+    return GatheredProfile(found, firsts, graphs, None if noted is None else noted.executor, job, file)
 
 
 def _graphs(comm: Any, graph: Graph | None) -> dict[int, Graph]:

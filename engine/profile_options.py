@@ -1,4 +1,4 @@
-"""Reads the options of `mspc run --profile`. Imports nothing heavy, as `commands.run` needs it."""
+"""Options of `mspc run --profile`. Imports nothing heavy, as `commands.run` needs it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ STEPS = 5
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """file: the path of the trace, as the user wrote it. steps: the most that are timed."""
+    """Options of a profile. file: path of the trace, as given by the user. steps: maximum number of timed steps."""
 
     file: Path
     steps: int = STEPS
 
     def arguments(self) -> list[str]:
-        """As arguments for the ranks that mpirun starts."""
+        """Return the options as arguments for the ranks that mpirun starts."""
         return ["--profile", str(self.file), "--profile-steps", str(self.steps)]
 
     def check(self) -> None:
-        """Find out before the run whether the file can be written.
+        """Check before the run that the file can be written.
 
         Raises:
             MspcError: it cannot.
@@ -35,7 +35,7 @@ def profile_options(file: Path | None, steps: int | None) -> ProfileOptions | No
     """Return the options `--profile` and `--profile-steps`, or None if neither is given.
 
     Raises:
-        MspcError: the number of steps without the file.
+        MspcError: the number of steps is given without the file.
     """
     if file is not None:
         return ProfileOptions(file, steps or STEPS)

@@ -1,4 +1,4 @@
-"""Executes a compiled directory on one rank, or on all ranks in this process."""
+"""Execution of a compiled directory on one rank, or on all ranks in this process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Array = Any
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `mspc run DIR`; see `commands.run.run_directory`."""
+    """Options of `mspc run DIR`; see `commands.run.run_directory`."""
 
     folder: Path
     data: Path | None = None
@@ -46,10 +46,10 @@ class Options:
 
 
 def check_program(options: Options, ranks: int | None) -> Program:
-    """The program, once it is clear that it can run on `ranks` ranks (None: as many as it was compiled for).
+    """Return the program, checked to run on `ranks` ranks; None for the number that it was compiled for.
 
     Raises:
-        MspcError: it cannot.
+        MspcError: it cannot run.
     """
     program = load_program(options.folder)
     if ranks is not None and ranks != program.ranks:
@@ -81,7 +81,7 @@ def check_program(options: Options, ranks: int | None) -> Program:
 def simulate_program(
     options: Options, program: Program, wishes: Wishes | None = None, profiler: Callable[[], Any] = lambda: None
 ) -> None:
-    """Run all ranks in this process. `profiler` makes an object that times the steps of one rank.
+    """Run all ranks in this process. profiler: makes an object that times the steps of one rank.
 
     Raises:
         MspcError: of the first rank that failed.
@@ -104,30 +104,30 @@ class _Prepared:
     layouts: list[Layout | None]
     trains: bool
     tells: int = 0
-    """The rank that prints losses: the first one that has them."""
+    """The first rank with losses, which prints them."""
 
 
 @dataclass(frozen=True)
-class ReadAhead:
-    """A rank's graph, read while the other ranks were coming up, and the text that it was read from."""
+class EarlyGraph:
+    """A rank's graph, read while the other ranks were starting, with its source text."""
 
     text: str
     graph: Graph
 
 
-def read_ahead(folder: Path, rank: int, frames: bool = False) -> ReadAhead | None:
-    """Read a rank's graph before MPI is up, with its source lines if `frames` says so; None if that fails, which the
-    run itself then reports."""
+def read_graph_early(folder: Path, rank: int, frames: bool = False) -> EarlyGraph | None:
+    """Read a rank's graph before MPI has started, with source lines if `frames`. Return None on failure, which the run
+    reports."""
     try:
         program = load_program(folder)
         text = program.text(rank)
-        return ReadAhead(text, program.graph(rank, text, frames))
+        return EarlyGraph(text, program.graph(rank, text, frames))
     except MspcError:
         return None
 
 
-def run_rank(options: Options, job: Job, program: Program, ahead: ReadAhead | None = None) -> None:
-    """This rank's part: read its graph and slices, agree with the others, run the steps.
+def run_rank(options: Options, job: Job, program: Program, ahead: EarlyGraph | None = None) -> None:
+    """Run this rank's part: read its graph and slices, agree with the others, run the steps.
 
     Raises:
         MspcError: the files are damaged or do not fit, status 2. ExecutionError: a step failed, status 1.
@@ -176,7 +176,7 @@ def run_rank(options: Options, job: Job, program: Program, ahead: ReadAhead | No
         write_atomically(options.save_outputs, lambda file: np.savez(file, **arrays))
 
 
-def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | None) -> _Prepared:
+def _prepare(options: Options, job: Job, program: Program, ahead: EarlyGraph | None) -> _Prepared:
     text = program.text(job.rank)
     edited = program.edited(job.rank, text)
     if edited:
@@ -223,7 +223,7 @@ def _stages(program: Program, graph: Graph, ranks: int) -> int:
 
 
 def _executor(graph: Graph, values: dict[str, Array], job: Job, settings: Settings) -> Any:
-    """Make the executor of the graph on this rank's device. Raises MspcError, on all ranks together, if one cannot be
+    """Return the executor of the graph on this rank's device. Raise MspcError, on all ranks together, if one cannot be
     made."""
     hardware = job.hardware
     hardware.agree(job.comm)
@@ -239,7 +239,7 @@ def _executor(graph: Graph, values: dict[str, Array], job: Job, settings: Settin
 
 
 def _show(step: int, prepared: _Prepared, results: list[Array], job: Job) -> None:
-    """Let one rank print the results: the loss of a training step, a summary of each output otherwise."""
+    """Print the results on one rank: the loss of a training step, otherwise a summary of each output."""
     if prepared.trains and results:
         if job.rank == prepared.tells:
             print(f"step: {step}, loss is {number(results[0])}", flush=True)
@@ -255,13 +255,13 @@ def _show(step: int, prepared: _Prepared, results: list[Array], job: Job) -> Non
 
 
 def number(array: Array) -> str:
-    """A tensor of one element as the shortest text that reads back to it; others as NumPy prints them."""
+    """Return a one-element tensor as the shortest text that parses to the same value; others as NumPy prints them."""
     array = np.asarray(array)
     return str(array.reshape(())[()]) if array.size == 1 else str(array)
 
 
 def _global_outputs(layouts: list[Layout | None], results: list[Array], job: Job) -> list[Array]:
-    """The full outputs, gathered if the ranks hold slices of them."""
+    """Return the full outputs, gathered if the ranks hold slices."""
     outputs: list[Array] = []
     for layout, array in zip(layouts, results, strict=True):
         array = np.asarray(array)
@@ -287,7 +287,8 @@ def _save_parameters(path: Path, executor: Any, job: Job) -> None:
 
 
 def _of_all_ranks(own: list[StoredTensor], job: Job) -> list[StoredTensor]:
-    """Return the tensors of all ranks: those that a rank does not hold, as in stages, come from the first that does."""
+    """Return the tensors of all ranks. Tensors that a rank does not hold, as with stages, come from the first rank that
+    does."""
     make = {tensor.name: tensor.make for tensor in own}
     found: dict[str, StoredTensor] = {}
     everyone = tuple(range(job.size))
@@ -313,7 +314,7 @@ def _place(program: Program, rank: int, index: int) -> ExecutionError:
 
 
 def _with_frames(failure: NodeFailure, program: Program, job: Job) -> NodeFailure:
-    """The failure with the source lines of its node, which a rank does not read before it needs them."""
+    """Return the failure with the source lines of its node, which a rank reads only when needed."""
     if failure.location is not None or failure.index < 0:
         return failure
     graph = program.graph(job.rank, program.text(job.rank), frames=True)

@@ -1,4 +1,4 @@
-"""Runs a user's script as `python script.py` would, and reports its errors with its own lines."""
+"""Execution of a user's script as `python script.py` would, with errors reported at the script's lines."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from mspc.mindspore_api.errors import at_users_line, is_library, raising_locatio
 
 
 class ScriptError(MspcError):
-    """An exception that the user's own code raised, shown with the user's own frames."""
+    """An exception raised by the user's own code, shown with the user's frames."""
 
     class_code = "E0120"
 
     def __init__(self, error: BaseException) -> None:
-        lacking = _names_lacking(error)
+        lacking = _missing_names(error)
         super().__init__(_summary(error)[-1], notes=lacking, code="E1004" if lacking else "")
         self.error = error
 
@@ -40,7 +40,7 @@ class ScriptError(MspcError):
 
 
 def source_of(path: Path) -> bytes:
-    """The text of a script; its lines are remembered for messages, whatever the script does to its file.
+    """Return the text of a script; its lines are cached for messages, even if the script changes its file.
 
     Raises:
         MspcError: the file is missing or cannot be read.
@@ -64,10 +64,10 @@ def _compiled(source: bytes, path: str) -> CodeType:
 
 
 def read_script(path: Path) -> CodeType:
-    """The compiled code of a script.
+    """Return the compiled code of a script.
 
     Raises:
-        MspcError: the file is missing, is no text, or is not Python.
+        MspcError: the file is missing, not text, or not Python.
     """
     source = source_of(path)
     try:
@@ -86,7 +86,7 @@ def read_script(path: Path) -> CodeType:
 
 
 def name_of(path: Path) -> str:
-    """Return the name of the module that a file defines: with its packages, if it imports from these by dots."""
+    """Return the name of the module that a file defines, including its packages if it uses relative imports."""
     try:
         tree = ast.parse(source_of(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -101,14 +101,14 @@ def name_of(path: Path) -> str:
 
 
 def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType:
-    """Run the script as module `name`: "__main__", or another name to only make its definitions. For a member of a
-    package, as `name_of` has it, the package is imported first.
+    """Run the script as module `name`: "__main__", or another name to only execute its definitions. If `name_of` gives
+    a package, the package is imported first.
 
-    `sys.argv`, `sys.path[0]` and `sys.modules` are as under `python script.py`, and stay so: functions of the script
-    may be called later. The working folder is left alone.
+    `sys.argv`, `sys.path[0]` and `sys.modules` are set as by `python script.py` and stay so, because functions of the
+    script may be called later. The working folder is unchanged.
 
     Raises:
-        ScriptError: the script raised an exception. MspcError: mistakes found by mspc. Exceptions that are no errors
+        ScriptError: the script raised an exception. MspcError: mistakes found by mspc. Exceptions that are not errors
             (SystemExit, KeyboardInterrupt) pass through.
     """
     code = read_script(path)
@@ -141,7 +141,8 @@ def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType
 def _put_first(folder: str) -> None:
     """Make a script's folder the first entry of `sys.path`.
 
-    Under `python -P`, as ranks are started, no entry is reserved for it: the first one may be of PYTHONPATH.
+    Under `python -P`, with which ranks are started, no entry is reserved for it: the first one may come from
+    PYTHONPATH.
     """
     if sys.flags.safe_path:
         sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
@@ -150,9 +151,9 @@ def _put_first(folder: str) -> None:
 
 
 def forget_script(path: Path) -> None:
-    """Release the objects of a script of which nothing is called any more: its network holds all its tensors.
+    """Release the objects of a script that is no longer called: its network holds all its tensors.
 
-    Objects that first values still need stay, and the rest goes with the next garbage collection.
+    Objects needed by pending initial values stay; the rest is freed by the next garbage collection.
     """
     for name, module in list(sys.modules.items()):
         if getattr(module, "__file__", None) == str(path):
@@ -161,9 +162,9 @@ def forget_script(path: Path) -> None:
                 sys.modules[name] = ModuleType(name)
 
 
-def _names_lacking(error: BaseException) -> list[str]:
-    """All names of MindSpore that mspc lacks in the file that failed for one of them, each with its line. Other files
-    are hardly read for it: an error does not wait for a scan of a large tree, which `mspc doctor` makes."""
+def _missing_names(error: BaseException) -> list[str]:
+    """Return all names of MindSpore that mspc lacks in the file that failed for one of them, with their lines. Other
+    files are not scanned, which would delay the error; `mspc doctor` scans them."""
     if not isinstance(error, ImportError | AttributeError):
         return []
     from mspc.doctor.program import PUBLIC  # late, as the imports that follow: only on the way to an error
@@ -183,7 +184,7 @@ def _names_lacking(error: BaseException) -> list[str]:
 
 
 def _summary(error: BaseException) -> list[str]:
-    """The lines that Python prints for an exception, without the frames of libraries and of mspc."""
+    """Return the lines that Python prints for an exception, without the frames of libraries and mspc."""
     found = traceback.TracebackException.from_exception(error)
     chained: traceback.TracebackException | None = found
     while chained is not None:
@@ -193,24 +194,24 @@ def _summary(error: BaseException) -> list[str]:
     return "".join(found.format()).rstrip("\n").split("\n")
 
 
-# A script may read its rank only for a name: of a folder of checkpoints, or in a printed text.
+# A script may use its rank only in a name: of a folder of checkpoints, or in a printed text.
 #
-# A value made of the rank may decide anything, so that the script is run for other ranks too. Not if the number goes,
-# in the very expression that asks for it, into a text or a path and from there to something that only names files or
-# writes to the screen: `ModelCheckpoint(directory=f"rank_{get_rank()}")`, `print("rank", get_rank())`.
+# A value computed from the rank may affect the network, so that the script is also run for other ranks. This is not
+# needed if, within one expression, the rank only becomes part of a text or a path that names files or is printed:
+# `ModelCheckpoint(directory=f"rank_{get_rank()}")`, `print("rank", get_rank())`.
 
 
 ASKING = (get_rank, get_local_rank)
 TEXTS = (str, repr, os.path.join, Path)
-"""Functions that make a text or a path of their arguments and nothing else."""
+"""Functions that only make a text or a path from their arguments."""
 WRITING = (print, os.makedirs)
-"""Functions that take a text and return nothing."""
+"""Functions that consume a text and return None."""
 NAMING = ("mspc.mindspore_api.train.checkpointing", "ModelCheckpoint")
 """The callback whose arguments name files."""
 
 
-def only_named(frame: FrameType | None) -> bool:
-    """Whether the line of a script that runs below `frame` asks for its rank for a name alone."""
+def is_rank_used_only_in_names(frame: FrameType | None) -> bool:
+    """Return whether the line of a script that runs below `frame` uses its rank only in names."""
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
@@ -218,7 +219,7 @@ def only_named(frame: FrameType | None) -> bool:
     first, last, begin, end = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
     calls, parents = _read(frame.f_code.co_filename)
     node: ast.AST | None = calls.get((first, last, begin, end))
-    if not isinstance(node, ast.Call) or not callable(called := _meant(node.func, frame)):
+    if not isinstance(node, ast.Call) or not callable(called := _object_named(node.func, frame)):
         return False
     if not _is_one(inspect.unwrap(called), ASKING):
         return False
@@ -229,7 +230,7 @@ def only_named(frame: FrameType | None) -> bool:
             case ast.BinOp() if isinstance(parent.right if node is parent.left else parent.left, ast.Constant):
                 pass
             case ast.Call() if node is not parent.func:
-                called = _meant(parent.func, frame)
+                called = _object_named(parent.func, frame)
                 if _is_one(called, WRITING) or _is_naming(called):
                     return True
                 if not _is_one(called, TEXTS) and not _is_format(parent.func):
@@ -241,7 +242,7 @@ def only_named(frame: FrameType | None) -> bool:
 
 
 def _is_one(called: Any, among: Sequence[Any]) -> bool:
-    """Identity, as objects of a script may compare as they like."""
+    """Return whether an object is one of some, by identity, because the script may define `__eq__`."""
     return any(called is each for each in among)
 
 
@@ -255,21 +256,21 @@ def _is_format(function: ast.expr) -> bool:
     return isinstance(text, ast.Constant)
 
 
-def _meant(function: ast.expr, frame: FrameType) -> Any:
-    """The object of a name, or of a name in a module, in the frame of a script; None for anything else."""
+def _object_named(function: ast.expr, frame: FrameType) -> Any:
+    """Return the object of a name, or of a name in a module, in the frame of a script; None for anything else."""
     if isinstance(function, ast.Name):
         for names in (frame.f_locals, frame.f_globals, vars(builtins)):
             if function.id in names:
                 return names[function.id]
     if isinstance(function, ast.Attribute):
-        owner = _meant(function.value, frame)
+        owner = _object_named(function.value, frame)
         return getattr(owner, function.attr, None) if isinstance(owner, ModuleType) else None
     return None
 
 
 @lru_cache(maxsize=64)
 def _read(file: str) -> tuple[dict[Any, ast.Call], dict[ast.AST, ast.AST]]:
-    """(the calls of a file by their places, the expression or statement around each expression)."""
+    """Return (the calls of a file by position, the enclosing expression or statement of each expression)."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""Simulates ranks for `--simulate`: every rank runs the script from the top, in a thread of this process, in turns."""
+"""Simulation of ranks for `--simulate`: every rank runs the whole script in a thread of this process, one at a time."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.device_choice import Hardware, Wishes
 from mspc.runtime.faults.record import StoppedByOther
 
-# Separates everything global that a script can see and change, so that simulated ranks each have their own.
+# All global state that a script can see and change is swapped, so that every simulated rank has its own.
 
 
 class UserState:
-    """One simulated rank's modules, random generators, arguments, working folder, session and output.
+    """Modules, random generators, arguments, working folder, session and output of one simulated rank.
 
-    Between `enter` and `leave` this rank's script runs; only one rank is inside at a time.
+    This rank's script runs between `enter` and `leave`; only one rank is active at a time.
 
     Args:
-        session: of the rank. handler: that its cells call. shown: whether its output is printed. shared_modules: names
-            of modules that are no rank's own; those that are there now when None. Names of modules of mspc, Python and
-            installed libraries that are loaded later are added to it. Other imports of a script are set aside while
-            this rank's runs.
+        session: of the rank. handler: called by its cells. shown: whether its output is printed. shared_modules: names
+            of modules that ranks share; None for those loaded now. Modules of mspc, Python and installed libraries that
+            are loaded later are added. Other imports of a script are removed while other ranks run.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class UserState:
     ) -> None:
         self._session = session
         self.handler = handler
-        # Unseeded ranks differ, as processes do, but equally in every run.
+        # Unseeded ranks differ, like processes, but reproducibly.
         self._bits: Any = np.random.MT19937(np.random.SeedSequence((0x72616E6B, session.rank)))
         self._random = random.Random(session.rank).getstate()
         self._modules: dict[str, ModuleType] = {}
@@ -60,32 +59,32 @@ class UserState:
         self._arguments = list(sys.argv)
         self._path = list(sys.path)
         self._folder = os.getcwd()
-        self._output: Any = LineWriter(sys.stdout) if shown else Nowhere()
+        self._output: Any = LineWriter(sys.stdout) if shown else DiscardedOutput()
         self._before: tuple[Any, ...] = ()
         self._main = sys.modules["__main__"]
 
     def enter(self) -> None:
-        """Put this rank's state in place."""
+        """Install this rank's state."""
         self._before = (
             state.swap(self._session), call_handler.install(self.handler), np.random.get_bit_generator(),
             random.getstate(), sys.argv, sys.path, sys.stdout,
         )  # fmt: skip
         np.random.set_bit_generator(self._bits)
         random.setstate(self._random)
-        self._aside = self._taken_out()
+        self._aside = self._removed_modules()
         sys.modules.update(self._modules)
         sys.argv, sys.path, sys.stdout = self._arguments, self._path, self._output
         if os.getcwd() != self._folder:
             os.chdir(self._folder)
 
     def leave(self) -> None:
-        """Take this rank's state away again, as it is now."""
+        """Save and remove this rank's state."""
         self._bits = np.random.get_bit_generator()
         self._random = random.getstate()
         self._arguments, self._path, self._output = sys.argv, sys.path, sys.stdout
         self._folder = os.getcwd()
         main = sys.modules.pop("__main__")
-        self._modules = {"__main__": main, **self._taken_out()}
+        self._modules = {"__main__": main, **self._removed_modules()}
         sys.modules.update({**self._aside, "__main__": self._main})
         session, handler, bits, numbers, sys.argv, sys.path, sys.stdout = self._before
         state.swap(session)
@@ -93,13 +92,13 @@ class UserState:
         np.random.set_bit_generator(bits)
         random.setstate(numbers)
 
-    def _taken_out(self) -> dict[str, ModuleType]:
-        """The modules that are a script's own, `__main__` aside, which are there no longer."""
+    def _removed_modules(self) -> dict[str, ModuleType]:
+        """Remove and return the script's own modules, except `__main__`."""
         fresh = sys.modules.keys() - self._shared
         if not fresh:
             return {}
-        # A copy: asking a module that is imported late for its file may import others.
-        own = [name for name, module in list(sys.modules.items()) if name in fresh and _is_users(module)]
+        # A copy, because reading `__file__` of a lazily imported module may import others.
+        own = [name for name, module in list(sys.modules.items()) if name in fresh and _is_user_module(module)]
         self._shared |= fresh.difference(own)
         return {name: sys.modules.pop(name) for name in own if name != "__main__"}
 
@@ -109,7 +108,7 @@ class UserState:
 
 
 class LineWriter(TextIOBase):
-    """Passes complete lines on, so that lines of several ranks do not mix."""
+    """Stream that passes on complete lines, so that lines of several ranks do not mix."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -139,8 +138,8 @@ class LineWriter(TextIOBase):
         self._target.flush()
 
 
-class Nowhere(TextIOBase):
-    """Takes text and drops it."""
+class DiscardedOutput(TextIOBase):
+    """Stream that discards text."""
 
     def writable(self) -> bool:
         return True
@@ -149,11 +148,11 @@ class Nowhere(TextIOBase):
         return len(text)
 
     def flush_line(self) -> None:
-        """Nothing is left."""
+        """Do nothing."""
 
 
-class HeldBack(TextIOBase):
-    """Holds text until it is released or dropped, then passes everything on."""
+class BufferedOutput(TextIOBase):
+    """Stream that buffers text until it is released or dropped, then passes everything on."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -174,18 +173,18 @@ class HeldBack(TextIOBase):
             self._target.flush()
 
     def drop(self) -> None:
-        """Drop held output."""
+        """Drop the buffered output."""
         self._held = []
 
     def release(self) -> None:
-        """Pass on held output and all that follows."""
+        """Pass on the buffered output and everything after it."""
         held, self._held = self._held, None
         for text in held or ():
             self._target.write(text)
 
 
-def _is_users(module: Any) -> bool:
-    """Whether a module is the script's own: not mspc's, the standard library's, or an installed one."""
+def _is_user_module(module: Any) -> bool:
+    """Return whether a module is the script's own: not mspc's, the standard library's, or installed."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not isinstance(module, ModuleType):
         return False
@@ -193,7 +192,7 @@ def _is_users(module: Any) -> bool:
 
 
 class SimulatedJob(Job):
-    """One rank's place in a simulation: its own state is in place only while its script runs."""
+    """Job of one simulated rank, whose state is active only while its script runs."""
 
     def __init__(self, comm: LocalComm, user: UserState, hardware: Hardware) -> None:
         aside, meeting, by_hand = (LocalComm(comm.world, comm.rank, channel) for channel in (1, 2, 3))
@@ -221,10 +220,10 @@ class SimulatedJob(Job):
 
 
 class SharedCompiles:
-    """The compiles that the ranks' launchers share: a graph is compiled by the first rank that launches it.
+    """Compiles shared by the ranks' handlers: a graph is compiled by the first rank that launches it.
 
-    Ranks launch their own copies of one network; the copies are identified by the order in which a rank launches them,
-    and are the same program when the front end finds the same graph in them.
+    Ranks launch their own copies of one network. The copies are matched by launch order, and share a program if the
+    front end finds the same graph in them.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -233,8 +232,8 @@ class SharedCompiles:
         self._compiles: Counter[int] = Counter()
 
     def compiled(self, number: int, call: TracedCall, compiled: Callable[[TracedCall], Compiled]) -> Compiled:
-        """The program of a rank's compile with this number: another rank's, or a new one that `compiled` makes. It is
-        stored until every rank has made so many compiles."""
+        """Return the program of a rank's compile with this number: another rank's, or a new one made by `compiled`. It
+        is stored until every rank has reached this number."""
         known, key = self._compiled.setdefault(number, {}), (call.config, call.text)
         found = known.get(key)
         if found is None:
@@ -246,7 +245,7 @@ class SharedCompiles:
 
 
 class SimulatedCalls(RankCalls):
-    """A launcher that looks for compiles of other ranks."""
+    """Call handler that reuses compiles of other ranks."""
 
     has_own_process: ClassVar[bool] = False
 
@@ -264,11 +263,11 @@ def simulate_script(
     path: Path, ranks: int, only_rank: int | None, arguments: Sequence[str], wishes: Wishes | None = None,
     profiler: Callable[[], Any] = lambda: None, strategies: Path | None = None,
 ) -> None:  # fmt: skip
-    """Run a script on `ranks` simulated ranks. `profiler` makes an object that times the steps of one rank. strategies:
-    a file by which operators are sharded.
+    """Run a script on `ranks` simulated ranks. profiler: makes an object that times the steps of one rank. strategies:
+    a file that shards operators.
 
     Raises:
-        MspcError: the first failure of a rank, with the rank's number in its message. SystemExit: a rank's own.
+        MspcError: the first failure of a rank, with its number in the message. SystemExit: a rank's own.
     """
     shared = SharedCompiles(ranks)
     users: list[UserState] = []
@@ -297,7 +296,7 @@ def simulate_script(
 
 
 def simulated_hardware(wishes: Wishes | None, rank: int) -> Hardware:
-    """The device of a simulated rank, which rank 0 says is not the one that was requested."""
+    """Return the device of a simulated rank; rank 0 warns if it is not the requested one."""
 
     def warn(text: str) -> None:
         if rank == 0:

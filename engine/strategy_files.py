@@ -1,4 +1,4 @@
-"""Files of strategies: read for `--strategies`, and written when the script asks for them."""
+"""Strategy files: read for `--strategies`, and written if the script requests them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from mspc.plans.files.strategy_file import StrategyFile
 
 GROUPS = "GROUP_INFO_FILE"
-"""Names a file of groups to the process of a rank, as MindSpore's variable does."""
+"""Environment variable with the file of groups of a rank's process, as in MindSpore."""
 _PARAMETERS = ("strategy_ckpt_config['save_file']", "strategy_ckpt_save_file")
 _OPERATORS = ("strategy_ckpt_config['operator_save_file']",)
 
 
 def sharded_by_file(context: FrozenContext, file: Path) -> FrozenContext:
-    """Return the context with operators sharded as a plan or strategy file says.
+    """Return the context with operators sharded by a plan or strategy file.
 
-    The mode becomes automatic if the script shards nothing. Raises MspcError if a plan cannot be read.
+    The mode becomes automatic if the script shards nothing. Raise MspcError if a plan cannot be read.
     """
     from mspc.plans.files.plan_file import SUFFIX, read_plan  # late: few runs read a plan
 
@@ -41,9 +41,9 @@ def sharded_by_file(context: FrozenContext, file: Path) -> FrozenContext:
 
 
 class StrategyFiles:
-    """The files of one script. A network that trains is written whenever it is compiled, another one if no file was
-    written before it. rank: of the script; rank 0 writes the part that is the same for all. own_process: no other rank
-    runs in this process."""
+    """Strategy files of one script. A training network is written at every compile, another network only if no file was
+    written before. rank: of the script; rank 0 writes the part that all ranks share. own_process: no other rank runs in
+    this process."""
 
     def __init__(self, rank: int = 0, own_process: bool = True) -> None:
         self._rank = rank
@@ -51,13 +51,13 @@ class StrategyFiles:
         self._written: set[str] = set()
 
     def write(self, compiled: Compiled, context: FrozenContext, trains: bool) -> None:
-        """Write the files that the script asks for, if the mode shards anything. Raises MspcError."""
+        """Write the files that the script requests, if the mode shards anything. Raise MspcError."""
         self.write_groups(compiled, context, trains)
         if not self._rank:
             self.write_shardings(compiled, context, trains)
 
     def write_groups(self, compiled: Compiled, context: FrozenContext, trains: bool) -> None:
-        """Write which ranks hold the same as this one. Raises MspcError."""
+        """Write which ranks hold the same slices as this one. Raise MspcError."""
         path = context.group_ckpt_save_file
         if self._own_process or not self._rank:
             path = path or os.environ.get(GROUPS, "")
@@ -71,7 +71,7 @@ class StrategyFiles:
                 write_groups(Path(path), groups, ranks_alike(compiled.graph, compiled.config.ranks, self._rank))
 
     def write_shardings(self, compiled: Compiled, context: FrozenContext, trains: bool) -> None:
-        """Write how operators and parameters are sharded. Raises MspcError."""
+        """Write the layouts of operators and parameters. Raise MspcError."""
         if not compiled.config.sharded:
             return
         for path, of_operators, names in (
@@ -86,23 +86,23 @@ class StrategyFiles:
                     write_strategies(Path(path), content)
 
     def _is_due(self, path: str, trains: bool) -> bool:
-        """Whether a file is to be written now; if so it counts as written."""
+        """Return whether a file must be written now, and mark it as written."""
         if not path or (path in self._written and not trains):
             return False
         self._written.add(path)
         return True
 
 
-def write_once(compiled: Compiled, context: FrozenContext) -> None:
-    """Write the files that the script asks for, of one compile. Raises MspcError."""
+def write_strategy_files(compiled: Compiled, context: FrozenContext) -> None:
+    """Write the files that the script requests, for one compile. Raise MspcError."""
     files = StrategyFiles(vars(state.current())["rank"])
     files.write_groups(compiled, context, trains=True)
     files.write_shardings(compiled, context, trains=True)
 
 
 def _content_of(compiled: Compiled, trainable_only: bool, of_operators: bool) -> StrategyFile:
-    """The content of a strategy file of a compiled network; with `of_operators` of all operators, and of no parameter.
-    """
+    """Return the content of a strategy file of a compiled network: of its parameters, or of all operators if
+    `of_operators`."""
     from mspc.plans.contents import sharded_parameters
     from mspc.plans.files.strategy_file import StrategyFile
 

@@ -1,4 +1,4 @@
-"""Stores the compiled graphs of a call, one for each setting of its cells, a limited number for each target."""
+"""Cache of the compiled graphs of a call, one per setting of its cells, with a limited number per target."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from mspc.mindspore_api.common.parameter import changes
 from mspc.mindspore_api.nn.cell import Cell
 
 VARIABLE = "MSPC_KEPT_GRAPHS"
-"""The environment's name of how many graphs are stored of a cell or a function."""
+"""Environment variable with the maximum number of stored graphs per cell or function."""
 MOST_GRAPHS = 64
 
 Keeps = Callable[[Any, str], bool]
-"""(the name of a target, the change) -> whether its graph is used all the same."""
+"""Function (name of a target, change) that returns whether its graph stays valid."""
 
 
 def graphs_to_keep() -> int:
-    """Return how many graphs are stored of a target. Raises MspcError if the environment says no number from 1."""
+    """Return the maximum number of stored graphs per target. Raise MspcError if the environment variable is not a
+    number of at least 1."""
     given = os.environ.get(VARIABLE, str(MOST_GRAPHS))
     number = number_of(given, 1 << 30)
     if not number:
@@ -37,10 +38,10 @@ def graphs_to_keep() -> int:
 
 
 def identity(target: Any) -> Hashable:
-    """A key that is equal for calls of one target.
+    """Return a key that is equal for calls of one target.
 
-    It is the id of a cell or function. For a method, which Python makes anew for every use, it has the ids of its
-    function and object, and of a request for gradients, which scripts make anew, its fields.
+    It is the id of a cell or function. For a method, which Python creates anew for every access, it has the ids of its
+    function and object; for a request for gradients, which scripts create anew, its fields.
     """
     if isinstance(target, GradientFunction):
         rest = tuple(value for name, value in vars(target).items() if name not in ("fn", "weights"))
@@ -55,37 +56,36 @@ def identity(target: Any) -> Hashable:
     return id(target)
 
 
-def named_by_identity(target: Any) -> tuple[Any, ...]:
-    """The objects whose ids are in the `identity` of a target."""
+def objects_in_identity(target: Any) -> tuple[Any, ...]:
+    """Return the objects whose ids are in the `identity` of a target."""
     if isinstance(target, GradientFunction):
-        return (*named_by_identity(target.fn), *(target.weights or ()))
+        return (*objects_in_identity(target.fn), *(target.weights or ()))
     if isinstance(target, JitFunction | NamedCall):
-        return named_by_identity(target.fn)
+        return objects_in_identity(target.fn)
     return (target.__func__, target.__self__) if isinstance(target, types.MethodType) else (target,)
 
 
-def counted_as(target: Any) -> tuple[Hashable, Any]:
-    """The key by which the steps of a target are counted, and the object without which there are no more: a function,
-    or a request for its gradients, that a script makes again for every step continues the count of the one before."""
+def step_count_key(target: Any) -> tuple[Hashable, Any]:
+    """Return (key of a target's step count, object on which the count depends). A function, or a request for its
+    gradients, that a script creates for every step continues one count."""
     while isinstance(target, GradientFunction | JitFunction | NamedCall):
         target = target.fn
     if isinstance(target, types.MethodType):
-        return (counted_as(target.__func__)[0], id(target.__self__)), target.__self__
+        return (step_count_key(target.__func__)[0], id(target.__self__)), target.__self__
     counted = target.__code__ if isinstance(target, types.FunctionType) else target
     return id(counted), counted
 
 
 class _Variant:
-    """A graph that holds while its cells train or do not, as they did when it was read, and have the same buffers and
-    hooks, and all else of the script that it was read from. The script's objects are not kept alive: without them
-    nothing can call the graph.
+    """A graph that is valid while its cells have the same training flags, buffers and hooks as when it was traced, and
+    all other state that the trace read is unchanged. The script's objects are referenced weakly: once they are
+    collected, nothing can call the graph.
 
     Args:
-        name: of the target, for messages. reads: other attributes that were read. target: the objects that its key
-            names as the target by their ids, which Python may give to others once they are gone. needed: further
-            objects without which it is not found. gone: gets the variant when one is gone. as_it_trained: whether it
-            still holds when its cells train no longer. stays: whether it is stored in any case. used: when it was
-            called last.
+        name: of the target, for messages. reads: other attributes that were read. target: the objects whose ids are in
+            the key; Python may reuse ids once they are collected. needed: further objects that calls depend on. gone:
+            list to which the variant is added once one is collected. as_it_trained: it stays valid when its cells leave
+            training mode. stays: it is stored in any case. used: time of the last call.
     """
 
     def __init__(
@@ -102,18 +102,21 @@ class _Variant:
         self.has_target = True
         self.is_complete = True
         self._gone = gone
-        self._watched = [watched(each, self._end) for each in target] + [watched(each, self._lack) for each in needed]
-        self._cells = [(watched(cell), state_of(cell, as_it_trained)) for cell in cells]
+        self._watched = [weak_reference(each, self._on_target_gone) for each in target] + [
+            weak_reference(each, self._on_needed_object_gone) for each in needed
+        ]
+        self._cells = [(weak_reference(cell), state_of(cell, as_it_trained)) for cell in cells]
         self._as_it_trained = as_it_trained
 
     def holds(self, keeps: Keeps) -> bool:
-        """Whether the script is as it was; asked at every call. A cell that is gone was made in a `construct`."""
+        """Return whether the script's state is unchanged; checked at every call. A collected cell was made in a
+        `construct`."""
         if not (self.has_target and self.is_complete):
             return False
         count = changes.count
         if count != self._count:
-            for watched, state in self._cells:
-                cell = watched()
+            for cell_reference, state in self._cells:
+                cell = cell_reference()
                 if cell is not None and state_of(cell, self._as_it_trained) != state:
                     return False
             self._count = count
@@ -127,22 +130,22 @@ class _Variant:
         self._fingerprint = None  # reported once
         return True
 
-    def _end(self, _: Any) -> None:
+    def _on_target_gone(self, _: Any) -> None:
         self.has_target = False
         self._gone.append(self)
 
-    def _lack(self, _: Any) -> None:
+    def _on_needed_object_gone(self, _: Any) -> None:
         self.is_complete = False
         self._gone.append(self)
 
 
 def state_of(cell: Cell, as_it_trained: bool) -> int:
-    """A number that changes when the cell becomes another one or, unless as_it_trained, is set to train or not to."""
+    """Return a number that changes when the cell is modified or, unless as_it_trained, its training mode changes."""
     return cell.revision if as_it_trained else cell.revision * 2 + cell.training
 
 
-def watched(value: Any, ended: Callable[[Any], None] | None = None) -> Callable[[], Any]:
-    """A weak reference to an object, or a strong one if Python has no weak ones to such objects."""
+def weak_reference(value: Any, ended: Callable[[Any], None] | None = None) -> Callable[[], Any]:
+    """Return a weak reference to an object, or a strong one if its type does not support weak references."""
     try:
         return weakref.ref(value, ended)
     except TypeError:
@@ -150,12 +153,11 @@ def watched(value: Any, ended: Callable[[Any], None] | None = None) -> Callable[
 
 
 class Variants:
-    """The compiled graphs of a script's calls, by target and arguments: keys are tuples that begin with the `identity`
-    of the target, and its arguments.
+    """Compiled graphs of a script's calls. Keys are tuples of the target's `identity` and its arguments.
 
-    most: how many graphs are stored of a target, see `surplus`. by_use: the graph that was unused for longest goes
-    first. Otherwise the oldest goes: that is the same one on all ranks, which compile together but need not call alike.
-    keeps: asked whether a graph of a target is used although an attribute that it was read from has changed.
+    most: maximum number of graphs per target, see `surplus`. by_use: the least recently used graph is dropped.
+    Otherwise the oldest is, which is the same on all ranks: they compile together but may call differently. keeps:
+    decides whether a graph stays valid although an attribute that its trace read has changed.
     """
 
     def __init__(self, most: int, by_use: bool, keeps: Keeps) -> None:
@@ -167,7 +169,7 @@ class Variants:
         self._clock = count()
 
     def find(self, key: Any) -> Any:
-        """Return the graph of a call as its cells are now, or None if it is still to be compiled."""
+        """Return the graph of a call for the current state of its cells, or None if it must be compiled."""
         for variant in self._known.get(key, ()):
             if variant.holds(self._keeps):
                 if self.by_use:
@@ -178,22 +180,22 @@ class Variants:
     def add(
         self, key: Any, compiled_call: Any, traced: Traced, target: Any, stays: bool, as_it_trained: bool
     ) -> None:
-        """Store a graph for as long as the script has the target, and the arguments and parameters that it is of."""
+        """Store a graph as long as its target, arguments and parameters are alive."""
         identity, call, frozen = key
         key = (identity, stored_call(call), frozen)
         needed = [*script_objects(call), *traced.parameters.values()]
         variant = _Variant(
-            key, compiled_call, name_of(target), traced.cells, traced.reads, named_by_identity(target), needed,
+            key, compiled_call, name_of(target), traced.cells, traced.reads, objects_in_identity(target), needed,
             self._gone, stays, next(self._clock), as_it_trained,
         )  # fmt: skip
         self._known.setdefault(key, []).append(variant)
 
-    def take_gone(self) -> list[tuple[Any, bool]]:
-        """Return the graphs that the script can call no more, and whether they stay nevertheless. They are no longer
-        known.
+    def take_unreachable(self) -> list[tuple[Any, bool]]:
+        """Remove and return the graphs that the script can no longer call, each with whether it stays stored
+        nevertheless.
 
-        Ranks find out at different times that an object is gone. They must give up graphs of a living target alike, so
-        several ranks leave these to `surplus`.
+        Ranks notice at different times that an object was collected. They must release graphs of a living target in the
+        same order, so that several ranks leave these to `surplus`.
         """
         found: list[tuple[Any, bool]] = []
         while self._gone:
@@ -204,8 +206,8 @@ class Variants:
         return found
 
     def surplus(self, target: Hashable) -> tuple[Any, Any] | None:
-        """Return (key, graph) of the graph of a target, given by its `identity`, that is dropped because there are too
-        many; it is forgotten. None if there are not."""
+        """Remove and return (key, graph) of the graph to drop of a target, given by its `identity`, if it has too many;
+        else None."""
         own = [(key, variant) for key in self._known if key[0] == target for variant in self._known[key]]
         found = [(key, variant) for key, variant in own if not variant.stays]
         if len(found) <= self.most:
@@ -215,7 +217,7 @@ class Variants:
         return key, oldest.compiled_call
 
     def forget(self, key: Any, compiled_call: Any) -> bool:
-        """The graph of a call is no longer found; whether it need not be stored any more."""
+        """Remove a graph from lookup; return whether it need not be stored any longer."""
         variant = next(known for known in self._known[key] if known.compiled_call is compiled_call)
         self._remove(key, variant)
         return not variant.stays
@@ -226,5 +228,5 @@ class Variants:
             del self._known[key]
 
     def keys(self) -> list[Any]:
-        """The calls that there are graphs of."""
+        """Return the keys of calls with graphs."""
         return list(self._known)

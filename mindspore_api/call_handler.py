@@ -31,7 +31,7 @@ class CallHandler(Protocol):
         """
         ...
 
-    def of_all_ranks(self, number: float, what: str = "", note: str = "") -> list[float]:
+    def gather_numbers(self, number: float, what: str = "", note: str = "") -> list[float]:
         """Return the numbers that the ranks pass, by rank. what, note: the activity of a rank in messages, if the
         others do not make the call."""
         ...
@@ -40,7 +40,7 @@ class CallHandler(Protocol):
         """Return the number of steps that each graph has run, including earlier runs."""
         ...
 
-    def go_on_from(self, steps: dict[str, int]) -> None:
+    def resume_steps(self, steps: dict[str, int]) -> None:
         """Count the steps of graphs on from those of an earlier run; their random numbers continue, too."""
         ...
 
@@ -58,7 +58,7 @@ class CallHandler(Protocol):
         recomputation, then for this rank, without and with recomputation."""
         ...
 
-    def most_memory(self) -> int:
+    def peak_memory(self) -> int:
         """Return the peak bytes of GPU memory of this rank's graphs; 0 on the CPU."""
         ...
 

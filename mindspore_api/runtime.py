@@ -121,7 +121,7 @@ def synchronize() -> None:
 def max_memory_allocated(*_: Any) -> int:
     """Return the peak bytes of GPU memory of this rank's networks; 0 on the CPU."""
     found = call_handler.installed()
-    return 0 if found is None else found.most_memory()
+    return 0 if found is None else found.peak_memory()
 
 
 def memory_reserved() -> int:

@@ -12,7 +12,7 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, TracedCall, compile_traced, trace_call
 from mspc.engine.capture import CapturedCall
-from mspc.engine.script import only_named
+from mspc.engine.script import is_rank_used_only_in_names
 from mspc.ir.diagnostics import Location
 from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.errors import caller_location
@@ -34,7 +34,7 @@ class ObservedSession(Session):
     def __getattribute__(self, name: str) -> object:
         if name in ("rank", "local_rank"):
             seen = super().__getattribute__("seen")
-            if not seen and not only_named(sys._getframe(1)):
+            if not seen and not is_rank_used_only_in_names(sys._getframe(1)):
                 seen.append(caller_location())
         return super().__getattribute__(name)
 
@@ -75,13 +75,13 @@ def compile_for(
         if stage.name == "frontend" and level != NO_FILES:
             network.append(stage.text())
 
-    with captured.told_at_launch():
+    with captured.errors_at_launch():
         compiled = compile_traced(call, on_stage, on_pass)
     return Built(compiled, files.files, text, "".join(network))
 
 
 def _traced(captured: CapturedCall, ranks: int) -> TracedCall:
-    with captured.told_at_launch():
+    with captured.errors_at_launch():
         config = config_of(captured, ranks)
         return trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mspc.commands.facts.model import GRADIENTS
 from mspc.commands.report.tables import TextTable, alike, layer_kind, print_table, size_text, with_times
-from mspc.engine.profile import PREPARING, Gathered
+from mspc.engine.profile import WARMUP_STEPS, GatheredProfile
 from mspc.ir.graph import Graph, element_types
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.runtime.comm.local import LocalComm
@@ -23,7 +23,7 @@ from mspc.runtime.workspaces import cpu_kernel_bytes
 LISTED = 10
 
 
-def show_profile(gathered: Gathered) -> None:
+def show_profile(gathered: GatheredProfile) -> None:
     """Print the tables and sums of a run's times on rank 0, or a warning if there are none."""
     executor = gathered.executor
     if executor is None or not gathered.steps[0]:
@@ -110,14 +110,14 @@ def memory_table(executor: Any) -> TextTable:
     return TextTable("device memory", ("for", "bytes"), [(name, size_text(size)) for name, size in rows], (1,))
 
 
-def _notes(gathered: Gathered) -> list[str]:
+def _notes(gathered: GatheredProfile) -> list[str]:
     notes: list[str] = []
     steps, first = gathered.steps[0], gathered.first[0]
     timed = len({t.index for times in steps for t in times})
     if timed > LISTED:
         notes.append(f"{timed} nodes ran; the table has the most expensive ones, and the trace has all")
-    if first <= PREPARING:
-        notes.append(f"step {first} may still prepare; a run of {PREPARING + 1} steps or more gives better times")
+    if first <= WARMUP_STEPS:
+        notes.append(f"step {first} may still prepare; a run of {WARMUP_STEPS + 1} steps or more gives better times")
     plain = {t.index: 0.0 for times in steps for t in times if t.plain}
     if plain:
         taken = sum(t.duration for times in steps for t in times if t.plain) / 1000 / len(steps)

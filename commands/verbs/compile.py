@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mspc.commands import options as opts
-from mspc.engine.garbage import leave_out_loaded
+from mspc.engine.garbage import freeze_loaded
 
 OnlyRanks = Annotated[
     list[int] | None,
@@ -77,7 +77,7 @@ def compile_(
     from mspc.commands.compile import CompileOptions, compile_target
     from mspc.commands.report.verbosity import Loudness
 
-    leave_out_loaded()
+    freeze_loaded()
     compile_target(
         target,
         CompileOptions(
@@ -91,4 +91,4 @@ def compile_(
             ),
         ),
     )
-    leave_out_loaded()  # the process ends
+    freeze_loaded()  # the process ends

@@ -1,4 +1,4 @@
-"""Reads the variables that a launcher sets for a rank. No other file reads such variables.
+"""Environment variables that a launcher sets for a rank. No other module reads them.
 
 Imports nothing heavy: the number of BLAS threads must be set before NumPy is imported.
 """
@@ -16,9 +16,9 @@ _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(frozen=True)
 class _Launcher:
-    """The variables in which a launcher says rank and size, of the job and of its part on this host.
+    """Variables in which a launcher stores rank and size, of the job and of its part on this host.
 
-    marks: variables without which it did not start this process as a rank of MPI.
+    marks: variables that exist only if the launcher started this process as a rank of MPI.
     """
 
     rank: str
@@ -57,13 +57,13 @@ def mpi_size(environment: Mapping[str, str] | None = None) -> int:
 
 
 def mpi_rank() -> int:
-    """This process's rank as its launcher says, 0 without one."""
+    """Return this process's rank according to its launcher, 0 without one."""
     launcher = _launcher(os.environ)
     return _number(os.environ.get(launcher.rank, "") if launcher else "") or 0
 
 
 def local_place() -> tuple[int, int]:
-    """This process's number among the ranks on this host, and how many they are."""
+    """Return (this process's index among the ranks on this host, number of ranks on this host)."""
     launcher = _launcher(os.environ)
     rank = _number(os.environ.get(launcher.local_rank, "") if launcher else "")
     size = re.match("[0-9]{1,9}", os.environ.get(launcher.local_size, "") if launcher else "")  # "2(x3),1" on Slurm
@@ -73,14 +73,14 @@ def local_place() -> tuple[int, int]:
 
 
 def job_name() -> str:
-    """A name that the ranks of this job on this host share and nobody else has."""
+    """Return a name that is shared by exactly the ranks of this job on this host."""
     job = os.environ.get("PMIX_NAMESPACE") or os.environ.get("OMPI_MCA_ess_base_jobid") or f"job-{os.getppid()}"
     return f"{job}-{os.uname().nodename}" if hasattr(os, "uname") else job
 
 
 def limit_threads(local_ranks: int = 0) -> None:
-    """Give every rank its share of the cores: one BLAS thread if ranks outnumber cores. Values that the user set
-    remain. Without effect once NumPy is loaded."""
+    """Limit every rank to its share of the cores: one BLAS thread if ranks outnumber cores. Values set by the user
+    remain. No effect once NumPy is loaded."""
     local = local_ranks or (local_place()[1] if mpi_size() else 0)
     if local <= 1:
         return
@@ -91,13 +91,13 @@ def limit_threads(local_ranks: int = 0) -> None:
 
 
 def session_folder() -> str:
-    """The folder that this rank's mpirun has while the job runs; "" without one."""
+    """Return the folder that this rank's mpirun keeps while the job runs; "" without one."""
     return os.environ.get("PMIX_SERVER_TMPDIR", "")
 
 
 def place() -> dict[str, int]:
-    """Return rank and size of this process, in the job and on its host, as its launcher says; one rank without one.
-    claimed: the ranks in RANK_SIZE if no launcher has started any."""
+    """Return rank and size of this process, in the job and on its host, according to its launcher; one rank without
+    one. claimed: the number in RANK_SIZE if no launcher started any rank."""
     if not mpi_size():
         claimed = _number(os.environ.get("RANK_SIZE", ""))
         return {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "claimed": 1 if claimed is None else claimed}
@@ -105,15 +105,14 @@ def place() -> dict[str, int]:
     return {"rank": mpi_rank(), "size": mpi_size(), "local_rank": local_rank, "local_size": local_size, "claimed": 0}
 
 
-# Finds the processes that one launcher has started on this host, before they say themselves which ranks they are.
+# Discovery of the processes that one launcher started on this host, before they report their ranks themselves.
 
 
 _RANK = re.compile(rb"(?:^|\0)(?:OMPI_COMM_WORLD_RANK|SLURM_PROCID)=(\d+)(?=\0|$)")
 
 
 def ranks_of_this_launcher() -> dict[int, int]:
-    """Return the process of every rank with the same launcher as this one, by rank; read from /proc, so {} if there is
-    none."""
+    """Return the processes with the same launcher as this one, by rank, from /proc; {} if that does not exist."""
     launcher = os.getppid()
     found: dict[int, int] = {}
     try:

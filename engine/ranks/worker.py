@@ -12,7 +12,7 @@ import sys
 
 
 def share_of(cores: list[int], local_rank: int, local_size: int) -> list[int]:
-    """The cores of one of the ranks of a host; ranks that outnumber cores share them."""
+    """Return the cores of one of a host's ranks; ranks that outnumber cores share them."""
     if local_size >= len(cores):
         return [cores[local_rank % len(cores)]]
     each = len(cores) // local_size
@@ -20,7 +20,7 @@ def share_of(cores: list[int], local_rank: int, local_size: int) -> list[int]:
 
 
 def bind(cores: str, local_rank: int, local_size: int) -> None:
-    """Let this process run on its cores alone."""
+    """Restrict this process to its cores."""
     if not cores:
         return
     there = sorted(os.sched_getaffinity(0))
@@ -37,7 +37,7 @@ def bind(cores: str, local_rank: int, local_size: int) -> None:
 
 
 def main(folder: str, name: str, cores: str, command: list[str]) -> None:
-    """Become the command, its output in the log."""
+    """Replace this process by the command, with output to the log."""
     own = {key: int(os.environ[f"OMPI_COMM_WORLD_{key}"]) for key in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")}
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, name.format(rank=own["RANK"], local_rank=own["LOCAL_RANK"]))

@@ -331,7 +331,7 @@ class Ranks:
 
     def all(self, number: float) -> list[float]:
         """Return the numbers of all ranks."""
-        return [number] if self.size == 1 else call_handler.current().of_all_ranks(number, SAVES, TOGETHER)
+        return [number] if self.size == 1 else call_handler.current().gather_numbers(number, SAVES, TOGETHER)
 
     def share(self, folder: Path) -> list[int]:
         """Return the ranks that write to the same folder as this one."""
@@ -650,7 +650,7 @@ def _newest(folder: Path, prefix: str, together: bool) -> Path | None:
         say_once(f"resume_training {other}", f"resume_training passes over {other}: {why}")
     last = found[-1].sequence if found else 0
     if together:
-        of_ranks = call_handler.current().of_all_ranks(float(last), FINDS, RESUMED_TOGETHER)
+        of_ranks = call_handler.current().gather_numbers(float(last), FINDS, RESUMED_TOGETHER)
         without = [rank for rank, number in enumerate(of_ranks) if not number]
         if 0 < len(without) < len(of_ranks):
             raise MspcError(

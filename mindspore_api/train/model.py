@@ -88,7 +88,7 @@ def restore(saved: dict[str, Any], of_rank: dict[str, Any]) -> None:
     for name in SEEDS:
         value = saved["seeds"][name]
         setattr(session, name, None if value is None else _integer(value))
-    going_on = getattr(call_handler.current(), "go_on_from", None)
+    going_on = getattr(call_handler.current(), "resume_steps", None)
     if going_on is not None:
         going_on({str(key): _integer(value) for key, value in saved["graph_steps"].items()})
     if "numpy" in of_rank:

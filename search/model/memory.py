@@ -388,7 +388,7 @@ class MemoryModel:
 
     def _switched(self, scope: tuple[int, ...], key: Any, made: Any, unless: int, only: int) -> Factor:
         """Return a factor of saved bytes that counts unless cell `unless` is recomputed, and only if cell `only` is."""
-        factor = self.model.made
+        factor = self.model.shared_factor
         if unless != ALWAYS:
             return factor((*scope, unless), (*key, "unless"), lambda: made()[..., None] * [1.0, 0.0])
         if only != ALWAYS:

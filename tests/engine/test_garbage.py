@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mspc.engine.garbage import leaving_out_made
+from mspc.engine.garbage import frozen_garbage
 
 ORDINARY = (700, 11, 12)
 
@@ -22,6 +22,6 @@ def threshold() -> Iterator[None]:
 
 def test_what_is_made_is_left_out_meanwhile() -> None:
     before = gc.get_freeze_count()
-    with leaving_out_made():
+    with frozen_garbage():
         assert gc.get_freeze_count() > before
     assert gc.get_freeze_count() == 0

@@ -13,7 +13,7 @@ import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
-from mspc.engine.own_collectives import ALIKE, TOGETHER
+from mspc.engine.own_collectives import ALIKE, JOINT_NOTES
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.collective.one_rank import EqualRanks
 from tests.conftest import HANG
@@ -190,7 +190,7 @@ def test_one_rank_reads_a_sharded_parameter(script, line):
     found = simulated(script, text)
     where = f"occasion.py:{line_of(text, line)}"
     assert found.message == f"rank 0 reads the sharded parameter 'w' at {where}, but rank 1 has ended"
-    assert found.notes == (f"the line is {line}", TOGETHER)
+    assert found.notes == (f"the line is {line}", JOINT_NOTES)
     assert found.exit_status == 1
 
 

@@ -15,7 +15,7 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.commands.run import run_script
 from mspc.engine import parameter_store
 from mspc.engine.calls import CompiledCall
-from mspc.engine.parameter_store import FirstValues
+from mspc.engine.parameter_store import EarlyDraws
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter
@@ -29,8 +29,8 @@ SHAPE = (64, 8)
 
 @pytest.fixture(autouse=True)
 def small_tensors_are_drawn_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parameter_store, "WORTH", 1)
-    monkeypatch.setattr(parameter_store, "LEAST", 16)
+    monkeypatch.setattr(parameter_store, "MIN_THREADED_ELEMENTS", 1)
+    monkeypatch.setattr(parameter_store, "MIN_EARLY_ELEMENTS", 16)
     monkeypatch.setattr(parameter_store, "thread_count", lambda: 3)
 
 
@@ -48,7 +48,7 @@ def wanted(*inits: Any, layout: Layout | None = None) -> list[tuple[Any, GraphPa
 
 def test_values_are_those_that_the_initializer_makes() -> None:
     entries = wanted("normal", "he_uniform", "xavier_uniform", "truncatedNormal", "uniform")
-    ahead = FirstValues(entries, 0)
+    ahead = EarlyDraws(entries, 0)
     for parameter, _ in entries:
         found = ahead.take(parameter)
         np.testing.assert_array_equal(found, parameter.initial.fill())
@@ -58,7 +58,7 @@ def test_values_are_those_that_the_initializer_makes() -> None:
 
 def test_a_rank_draws_its_slice() -> None:
     entries = wanted("normal", "normal", layout=Layout.of((4,), [(0,), ()]))
-    ahead = FirstValues(entries, 3)
+    ahead = EarlyDraws(entries, 3)
     for parameter, _ in entries:
         np.testing.assert_array_equal(ahead.take(parameter), parameter.initial.fill()[48:])
     ahead.close()
@@ -71,7 +71,7 @@ def test_what_costs_nothing_or_is_the_scripts_own_is_left() -> None:
 
     entries = [*wanted("zeros", Own(), "normal", "normal"), (Parameter(Tensor(np.ones(SHAPE, np.float32))), None)]
     entries[-1] = (entries[-1][0], entries[0][1])
-    ahead = FirstValues(entries, 0)
+    ahead = EarlyDraws(entries, 0)
     assert [ahead.take(parameter) is None for parameter, _ in entries] == [True, True, False, False, True]
     ahead.close()
 
@@ -83,21 +83,21 @@ def test_no_more_than_a_limit_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     fill = InitialValue.fill
     monkeypatch.setattr(InitialValue, "fill", lambda self, *slices: drawn.append(1) or fill(self, *slices))
     entries = wanted(*["normal"] * 5)
-    ahead = FirstValues(entries, 0)
+    ahead = EarlyDraws(entries, 0)
     for number, (parameter, _) in enumerate(entries):
         assert ahead.take(parameter) is not None
         assert len(drawn) <= min(5, number + 3)
     ahead.close()
     monkeypatch.setattr(parameter_store, "MOST_BYTES", 1)
     entries = wanted(*["normal"] * 3)
-    ahead = FirstValues(entries, 0)
+    ahead = EarlyDraws(entries, 0)
     assert all(ahead.take(parameter) is not None for parameter, _ in entries)
     ahead.close()
 
 
 def test_errors_come_in_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = wanted("normal", "normal")
-    ahead = FirstValues(entries, 0)
+    ahead = EarlyDraws(entries, 0)
     ahead.close()
     fill = InitialValue.fill
 
@@ -107,7 +107,7 @@ def test_errors_come_in_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
         return fill(self, *slices)
 
     monkeypatch.setattr(InitialValue, "fill", refused)
-    ahead = FirstValues(entries, 0)
+    ahead = EarlyDraws(entries, 0)
     assert ahead.take(entries[0][0]) is not None
     with pytest.raises(MspcError, match="it is refused"):
         ahead.take(entries[1][0])
@@ -115,9 +115,9 @@ def test_errors_come_in_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_few_values_need_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parameter_store, "WORTH", 1 << 20)
+    monkeypatch.setattr(parameter_store, "MIN_THREADED_ELEMENTS", 1 << 20)
     entries = wanted("normal", "normal")
-    assert FirstValues(entries, 0).take(entries[0][0]) is None
+    assert EarlyDraws(entries, 0).take(entries[0][0]) is None
 
 
 def test_a_network_begins_with_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_a_network_begins_with_the_same_numbers(monkeypatch: pytest.MonkeyPatch)
 
     ahead = outputs()
     call_handler.install(None)
-    monkeypatch.setattr(parameter_store, "WORTH", 1 << 30)
+    monkeypatch.setattr(parameter_store, "MIN_THREADED_ELEMENTS", 1 << 30)
     for one, other in zip(ahead, outputs(), strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.engine.garbage import leaving_out_made
+from mspc.engine.garbage import frozen_garbage
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value, element_types
@@ -58,7 +58,7 @@ class OneDeviceReference:
         self._told, told = context.Pipe(duplex=False)
         process = context.Process(target=lambda: told.send(_run(self._device)), daemon=True)
         # Both share the memory of the programs for as long as nobody writes to it, as a search for garbage does.
-        with leaving_out_made():
+        with frozen_garbage():
             process.start()
             told.close()
             try:

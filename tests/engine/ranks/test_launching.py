@@ -11,7 +11,7 @@ import pytest
 
 from mspc.engine.ranks import environment
 from mspc.engine.ranks.hosts import Host, check_slots, read_host_file, read_hosts, read_rank_table
-from mspc.engine.ranks.launcher import Ended, failed_rank, lost_host
+from mspc.engine.ranks.launcher import EndedJob, failed_rank, lost_host
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_command
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.cpu.blocks import thread_count
@@ -20,11 +20,13 @@ KILLED = b"prterun noticed that process rank 1 with PID 7 on node a exited on si
 AT = "error: rank 1 was killed or left without a word in step 3, at AllReduce\n  --> net.py:7:3"
 
 
-def ended(folder: Path, status: int, said: bytes, *logs: str, begins: int = 0, printed: tuple[int, ...] = ()) -> Ended:
+def ended(
+    folder: Path, status: int, said: bytes, *logs: str, begins: int = 0, printed: tuple[int, ...] = ()
+) -> EndedJob:
     paths = [folder / f"worker_{rank}.log" for rank in range(len(logs))]
     for path, text in zip(paths, logs, strict=True):
         path.write_text(text)
-    return Ended(status, said, folder / "scheduler.log", paths, dict.fromkeys(range(len(logs)), begins),
+    return EndedJob(status, said, folder / "scheduler.log", paths, dict.fromkeys(range(len(logs)), begins),
                  lambda rank: rank in printed, (Host("198.51.100.1", 1), Host("198.51.100.2", 2)))  # fmt: skip
 
 
