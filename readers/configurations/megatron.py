@@ -156,6 +156,7 @@ class _Reader:
             overlapped_experts=found.flag("overlap-moe-expert-parallel-comm"),
             frozen=CLIP + model.hidden * (1024 + model.hidden) if provider == "llava_vlm" else 0,
             deferred_embedding=self.deferred(), reserved=self.reserved(),
+            widths=len(found.names("emb-int-list")) if found.flag("flextron") else 0,
             graphs=found.text("cuda-graph-impl", "none") != "none" or found.flag("enable-cuda-graph"),
             recomputation=self.recomputation(),
         )  # fmt: skip
@@ -357,6 +358,7 @@ class _Reader:
             found.count("moe-ffn-hidden-size", self.width), self.gated, self.activation(), experts=count,
             choices=found.count("moe-router-topk", 2), shared=found.count("moe-shared-expert-intermediate-size", 0, 0),
             grouped=found.flag("moe-grouped-gemm"), dispatcher=found.text("moe-token-dispatcher-type", "allgather"),
+            balanced=not found.flag("moe-router-enable-expert-bias"),
         )  # fmt: skip
 
     def expert_layers(self, count: int) -> list[bool]:

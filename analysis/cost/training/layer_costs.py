@@ -102,11 +102,13 @@ def stored(run: TrainingRun, layer: ModelLayer) -> Iterator[tuple[str, int]]:
         else:
             yield from _stored_mamba(run, mixer, tokens)
         yield from _stored_mask(run, outside)
+        yield "masked values", 2 * outside * HALF * bool(run.widths)
     if layer.feed is not None:
         if "mlp_norm" not in how.offloaded:
             yield "residuals", outside * HALF
         yield "norms", 2 * SINGLE * tokens // run.rows
         yield from _stored_feed(run, layer.feed, tokens, outside)
+        yield "masked values", (2 * bool(run.widths) + run.widths) * outside * HALF
         yield from _stored_mask(run, outside)
 
 
@@ -148,9 +150,13 @@ def _stored_attention(run: TrainingRun, a: AttentionShape, layer: ModelLayer) ->
 def _stored_mamba(run: TrainingRun, m: MambaShape, tokens: int) -> Iterator[tuple[str, int]]:
     inner, t = m.heads * m.head, run.tensor
     mixed = inner + 2 * m.groups * m.state
-    # The scan stores its inputs and its output before the norm, and computes convolution and states again.
+    # The scan stores its inputs and its output before the gate; the norm its input, and the last matmul the norm's
+    # result. Convolution and states are computed again.
     yield "mixer", (inner + mixed + m.heads) // t * tokens * HALF
-    yield "mixer", 2 * inner // t * tokens * HALF
+    yield "mixer", 3 * inner // t * tokens * HALF
+    if run.widths:
+        # The first matmul's result before and after its scale, and the norm's result once for each width.
+        yield "masked values", (2 * (inner + mixed + m.heads) + run.widths * inner) // t * tokens * HALF
 
 
 def _stored_feed(run: TrainingRun, f: FeedForwardShape, tokens: int, outside: int) -> Iterator[tuple[str, int]]:

@@ -44,7 +44,8 @@ class MambaShape:
 @dataclass(frozen=True, slots=True)
 class FeedForwardShape:
     """Sizes of a feed-forward layer, or of its experts. width: hidden width of one expert. experts: 0 in a dense layer.
-    shared: hidden width of the shared experts. grouped: the experts' matmuls run as one kernel."""
+    shared: hidden width of the shared experts. grouped: the experts' matmuls run as one kernel. balanced: nothing
+    but an auxiliary loss makes routing even; otherwise a bias does, in steps of 1e-3."""
 
     width: int
     gated: bool = False
@@ -54,6 +55,7 @@ class FeedForwardShape:
     shared: int = 0
     grouped: bool = True
     dispatcher: str = "allgather"
+    balanced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,8 @@ class TrainingRun:
     backend: "fused", "flash", "unfused" or "local". library: "te" or "local" kernels. masked: the data loader makes an
     attention mask. deferred_embedding: micro-batches whose logits wait for the output layer's weight gradient. frozen:
     elements of frozen modules beside the model, whose own weights are frozen, too, if it is not 0; they are loaded in
-    Float32. reserved: bytes that other parts of the program hold.
+    Float32. reserved: bytes that other parts of the program hold. widths: widths of an
+    elastic model, whose values are multiplied by a mask for each of them, or 0.
     """
 
     model: ModelShape
@@ -154,6 +157,7 @@ class TrainingRun:
     deferred_embedding: int = 0
     frozen: int = 0
     reserved: int = 0
+    widths: int = 0
     graphs: bool = False
     recomputation: Recomputation = field(default_factory=Recomputation)
 

@@ -14,10 +14,13 @@ WORKSPACES = 3 * 32 * MEBI
 """Workspaces of matmuls on Hopper: PyTorch's cuBLAS workspace of 32 MiB for the thread of the forward pass and for that
 of autograd (`getChosenWorkspaceSize` in aten/src/ATen/cuda/CUDABlas: 32 MiB from compute capability 9.0; one per handle
 and stream), and Transformer Engine's of 32 MiB (`get_cublas_workspace_size_bytes`)."""
-UNEVEN_ROUTING = 1.25
-"""Rows of the busiest rank of an expert-parallel group, relative to the average. An assumption: the capacity factor of
-Fedus et al., "Switch Transformers" (2021). It is no measurement of routing; without it the memory of rows with experts
-was estimated too low. Runs without balanced routing need more."""
+GROUPED_WORKSPACES = 4 * 32 * MEBI
+"""Workspaces of Transformer Engine's grouped matmuls, one for each of four streams (`get_cublas_workspace`)."""
+UNEVEN_ROUTING, UNTRAINED_SHARE = 1.25, 0.4
+"""Rows of the busiest rank of an expert-parallel group, relative to the average, if an auxiliary loss evens them out:
+the capacity factor of Fedus et al., "Switch Transformers" (2021). A bias that grows by 1e-3 a step, as in DeepSeek-V3's
+recipe, takes hundreds of steps: the share of the way from even routing to one in which all tokens choose the same
+experts. Both are assumptions, and no measurements of routing; the peaks of that recipe lie 0.3 to 0.47 of the way."""
 CONTEXT = 600 * MEBI
 """CUDA context and modules of a process, outside the allocator."""
 
@@ -120,11 +123,13 @@ def stage_memory(run: TrainingRun, stage: int) -> StageMemory:
     layers = [model.layers[i] for chunk in chunks for i in chunk]
     if run.recomputation.offloaded:
         found["activations: not yet offloaded"] += 2 * max((offloaded_bytes(run, layer) for layer in layers), default=0)
-    if run.sharding == "parameters":
-        found["parameters of one unit in full"] += _largest_unit(run, layers, first, last)
     widest = max((working(run, layer) for layer in layers), default=0)
+    if run.sharding == "parameters":
+        found["parameters of one unit in full"] += _largest_unit(run, layers, first, last, loss >= widest)
     found["loss" if loss >= widest else "temporary"] += max(loss, widest)
-    found["workspaces"] += WORKSPACES
+    found["workspaces"] += WORKSPACES + GROUPED_WORKSPACES * any(
+        layer.feed is not None and layer.feed.experts and layer.feed.grouped for layer in layers
+    )
     found["inference cache"] += run.reserved
     if run.frozen and run.parameter < SINGLE:
         rest = sum(found.values()) - found["weights"]
@@ -155,7 +160,7 @@ def _prediction_activations(run: TrainingRun) -> Counter[str]:
     for _ in range(model.predictions):
         found["activations: predictions"] += 6 * edge * HALF
         found["activations: predictions"] += sum(
-            busiest(run, name, nbytes) for name, nbytes in stored(run, model.layers[-1])
+            busiest(run, model.layers[-1], name, nbytes) for name, nbytes in stored(run, model.layers[-1])
         )
     return found
 
@@ -167,11 +172,12 @@ def offloaded_bytes(run: TrainingRun, layer: ModelLayer) -> int:
     return sum(n for _, n in stored(whole, layer)) - sum(n for _, n in stored(run, layer))
 
 
-def _largest_unit(run: TrainingRun, layers: list[ModelLayer], first: bool, last: bool) -> int:
-    """Return the bytes of weights and gradients of the largest unit that is gathered at once: a layer, or the embedding
-    with the output layer."""
+def _largest_unit(run: TrainingRun, layers: list[ModelLayer], first: bool, last: bool, at_loss: bool) -> int:
+    """Return the bytes of weights of the largest unit that is gathered at once: a layer, or the embedding with the
+    output layer. Its gradients are there, too, unless the peak is at the loss, before the first of them."""
     outer = stage_parameters(run, [], first, last)[0]
-    return max(outer, *(sum(parameters(run, layer)) for layer in layers)) * (run.parameter + run.gradient)
+    size = run.parameter if at_loss else run.parameter + run.gradient
+    return max(outer, *(sum(parameters(run, layer)) for layer in layers)) * size
 
 
 def _add_states(run: TrainingRun, layers: list[ModelLayer], first: bool, last: bool, found: Counter[str]) -> None:
@@ -229,10 +235,16 @@ def _chunk_activations(run: TrainingRun, layers: list[ModelLayer]) -> Counter[st
         rest = layers
     for layer in rest:
         for name, nbytes in stored(run, layer):
-            found[f"activations: {name}"] += busiest(run, name, nbytes)
+            found[f"activations: {name}"] += busiest(run, layer, name, nbytes)
     return found
 
 
-def busiest(run: TrainingRun, name: str, nbytes: int) -> int:
-    """Return the bytes of a stored value on the busiest rank, from those of an average one."""
-    return int(nbytes * UNEVEN_ROUTING) if name == "experts" and run.expert > 1 else nbytes
+def busiest(run: TrainingRun, layer: ModelLayer, name: str, nbytes: int) -> int:
+    """Return the bytes of a layer's stored value on the busiest rank, from those of an average one."""
+    f = layer.feed
+    if name != "experts" or run.expert == 1 or f is None:
+        return nbytes
+    if f.balanced:
+        return int(nbytes * UNEVEN_ROUTING)
+    collapsed = min(f.choices, f.experts // run.expert) * run.expert / f.choices
+    return int(nbytes * (1 + UNTRAINED_SHARE * (collapsed - 1)))
