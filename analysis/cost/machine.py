@@ -53,6 +53,8 @@ WIDENED = "Float32"
 TF32, UNROUNDED = "TF32", "Float32"
 """Names of rates that are not names of element types: Float32 with matmuls that a program lets GPUs round to TF32, and
 plain Float32."""
+NVFP4 = "NVFP4"
+"""Name of the rate of matmuls of 4 bits with a scale for every 16."""
 ROUNDS = "matmul_allow_tf32"
 """Header attribute of programs that let GPUs round to TF32."""
 COLUMN_SUMS, UPDATES, ROW_SUMS, HOST_COPIES = "column_sums", "updates", "row_sums", "host_copies"
@@ -224,11 +226,12 @@ HOST = 8
 
 
 def _work(
-    half: float, rounded: float, single: float, double: float, convolved: float
+    half: float, rounded: float, single: float, double: float, convolved: float, four: float = 0.0
 ) -> Mapping[str, Mapping[str, Rate]]:  # fmt: skip
     """Return operations per second of matmuls: of halves, of Float32 rounded to TF32 and not rounded, and of Float64.
-    convolved: of convolutions of plain Float32."""
+    convolved: of convolutions of plain Float32. four: of 4 bits, 0 for none."""
     rates = {"Float16": half, "BFloat16": half, TF32: rounded, UNROUNDED: single, "Float64": double}
+    rates |= {NVFP4: four} if four else {}
     products = MappingProxyType({name: Rate.of(rate) for name, rate in rates.items()})
     return MappingProxyType({PRODUCTS: products, "convolutions": MappingProxyType({UNROUNDED: Rate.of(convolved)})})
 
@@ -284,22 +287,24 @@ of memory, 300 GB/s each way) by the shares that an H200 was measured to reach; 
 )
 _BLACKWELL = """\
 NVIDIA's data sheets (2.25 PFLOP/s in BFloat16, in GB200 and GB300 2.5; 8 TB/s of memory, 900 GB/s each way on NVLink 5)
-by the shares that an H200 was measured to reach; not measured. A card of 400 Gbit/s for each GPU, 800 for B300 and
-GB300."""
+by the shares that an H200 was measured to reach; not measured. Four-bit matmuls have 4 times the operations of
+BFloat16, in B300 and GB300 6 times; that they reach four fifths of it, because operands are also rotated and rounded at
+random, is an assumption. A card of 400 Gbit/s for each GPU, 800 for B300 and GB300."""
 B200 = replace(
-    H200, name="NVIDIA B200 SXM, NVLink 5", work=_work(1365e12, 680e12, 48e12, 24e12, 33e12), memory=Rate.of(5.2e12),
-    link=Link(latency=12e-6, bandwidth=Rate.of(680e9)), capacity=180 * 10**9, source=_BLACKWELL,
+    H200, name="NVIDIA B200 SXM, NVLink 5", work=_work(1365e12, 680e12, 48e12, 24e12, 33e12, 4370e12),
+    memory=Rate.of(5.2e12), link=Link(latency=12e-6, bandwidth=Rate.of(680e9)), capacity=180 * 10**9, source=_BLACKWELL,
 )  # fmt: skip
 B300 = replace(
-    B200, name="NVIDIA B300 SXM, NVLink 5", network=Link(latency=20e-6, bandwidth=Rate.of(90e9)), capacity=270 * 10**9
-)
+    B200, name="NVIDIA B300 SXM, NVLink 5", work=_work(1365e12, 680e12, 48e12, 24e12, 33e12, 6550e12),
+    network=Link(latency=20e-6, bandwidth=Rate.of(90e9)), capacity=270 * 10**9,
+)  # fmt: skip
 GB200 = replace(
-    B200, name="NVIDIA GB200 NVL72", work=_work(1230e12, 615e12, 48e12, 24e12, 33e12), ranks_per_host=64,
+    B200, name="NVIDIA GB200 NVL72", work=_work(1230e12, 615e12, 48e12, 24e12, 33e12, 3940e12), ranks_per_host=64,
     capacity=186 * 10**9, source=_BLACKWELL + """ Matmuls at 0.81 of those of a GB300, whose power limit is higher:
 the ratio of the published steps of LLaMA 3 70B and 405B on both (Megatron-Bridge's performance summary).""",
 )  # fmt: skip
 GB300 = replace(
-    GB200, name="NVIDIA GB300 NVL72", work=_work(1517e12, 758e12, 48e12, 24e12, 33e12),
+    GB200, name="NVIDIA GB300 NVL72", work=_work(1517e12, 758e12, 48e12, 24e12, 33e12, 7280e12),
     network=Link(latency=20e-6, bandwidth=Rate.of(90e9)), capacity=278 * 10**9, source=_BLACKWELL,
 )  # fmt: skip
 KNOWN_MACHINES: Mapping[str, Machine] = MappingProxyType({

@@ -153,11 +153,14 @@ class _Reader:
             overlapped_gradients=found.flag("overlap-grad-reduce"),
             overlapped_parameters=found.flag("overlap-param-gather"),
             overlapped_tensor=found.flag("tp-comm-overlap"),
+            fused_experts=found.flag("use-transformer-engine-op-fuser"),
             overlapped_experts=found.flag("overlap-moe-expert-parallel-comm"),
-            frozen=CLIP + model.hidden * (1024 + model.hidden) if provider == "llava_vlm" else 0,
+            # The adapters of LoRA are left out.
+            frozen=CLIP + model.hidden * (1024 + model.hidden) if provider == "llava_vlm" else found.flag("lora"),
             deferred_embedding=self.deferred(), reserved=self.reserved(),
+            software=found.number("software-release"),
             widths=len(found.names("emb-int-list")) if found.flag("flextron") else 0,
-            graphs=found.text("cuda-graph-impl", "none") != "none" or found.flag("enable-cuda-graph"),
+            graphs=self.graphs(),
             recomputation=self.recomputation(),
         )  # fmt: skip
         return replace(run, stages=uneven_layers(run)) if any(accounted) and pipeline > 1 else run
@@ -179,6 +182,15 @@ class _Reader:
         """Return the bytes of optimizer states of an element: Float32 weights beside half ones, and two moments."""
         moments = {"sgd": 1, "muon": 1, "dist_muon": 1}.get(self.found.text("optimizer", "adam"), 2)
         return 4 * (moments + half)
+
+    def graphs(self) -> frozenset[str]:
+        """Return the modules whose kernels CUDA graphs start."""
+        found = self.found
+        kind = found.text("cuda-graph-impl", "local" if found.flag("enable-cuda-graph") else "none")
+        modules = found.names("cuda-graph-modules") or found.names("cuda-graph-scope")
+        if kind == "none" and "full_iteration" not in modules:
+            return frozenset()
+        return frozenset(modules) - {"full_iteration"} or frozenset(("all",))
 
     def deferred(self) -> int:
         """Return the micro-batches whose weight gradient of the output layer is computed at the end: 0 is all."""
@@ -358,7 +370,7 @@ class _Reader:
             found.count("moe-ffn-hidden-size", self.width), self.gated, self.activation(), experts=count,
             choices=found.count("moe-router-topk", 2), shared=found.count("moe-shared-expert-intermediate-size", 0, 0),
             grouped=found.flag("moe-grouped-gemm"), dispatcher=found.text("moe-token-dispatcher-type", "allgather"),
-            balanced=not found.flag("moe-router-enable-expert-bias"),
+            latent=found.count("moe-latent-size"), balanced=not found.flag("moe-router-enable-expert-bias"),
         )  # fmt: skip
 
     def expert_layers(self, count: int) -> list[bool]:

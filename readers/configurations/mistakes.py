@@ -11,8 +11,8 @@ from mspc.ir.diagnostics import nearest
 from mspc.readers.configurations.settings import ConfigurationSettings, tables_of
 
 _ARGUMENTS = tables_of("megatron_arguments")
-KNOWN = frozenset(_ARGUMENTS["known"].split())
-"""Names of Megatron-LM's arguments."""
+KNOWN = frozenset(_ARGUMENTS["known"].split() + _ARGUMENTS["others"].split())
+"""Names of Megatron-LM's arguments, and of settings that it has no argument for."""
 IGNORED_PREFIXES = tuple(_ARGUMENTS["ignored_prefixes"].split())
 """Beginnings of the names of arguments that change neither memory nor the time of a step."""
 HOST_RANKS = 8

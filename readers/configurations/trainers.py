@@ -355,9 +355,6 @@ def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:
         found["sequence-parallel"] = Setting("sequence-parallel", True)
         found["tp-comm-overlap"] = Setting("tp-comm-overlap", True)
         found["expert-tensor-parallel-size"] = Setting("expert-tensor-parallel-size", 1)
-    found["moe-token-dispatcher-type"] = Setting("moe-token-dispatcher-type", "flex")
-    found["cross-entropy-loss-fusion"] = Setting("cross-entropy-loss-fusion", True)
-    found["cross-entropy-fusion-impl"] = Setting("cross-entropy-fusion-impl", "te")
     if (first_number(str(row.get("FSDP", ""))) or 0) > 1:
         found["use-megatron-fsdp"] = Setting("use-megatron-fsdp", True)
         found["data-parallel-sharding-strategy"] = Setting("data-parallel-sharding-strategy", "optim_grads_params")
@@ -367,8 +364,7 @@ def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:
     if RECIPES[precision]:
         found["fp8-format"] = Setting("fp8-format", "hybrid")
         found["fp8-recipe"] = Setting("fp8-recipe", RECIPES[precision])
-    if "num-experts" in found and has_graphs(row):
-        found["cuda-graph-impl"] = Setting("cuda-graph-impl", "transformer_engine")
+    found |= {setting.name: setting for setting in _recipe_settings(row, precision, "num-experts" in found)}
     if "w/o MTP" in str(row.get("Model", "")):
         found.pop("mtp-num-layers", None)
     if int(found["num-layers"].value) % (stages * chunks):
@@ -378,10 +374,21 @@ def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:
     yield from found.values()
 
 
-def has_graphs(row: Mapping[str, Any]) -> bool:
-    """Return if the recipe of a model with experts captures CUDA graphs: from release 26 on, and before if experts drop
-    tokens, so that all shapes are fixed (megatron/bridge/recipes, `cuda_graph_impl`)."""
-    return (first_number(str(row.get("container", ""))) or 0) >= 26 or "tokendrop" in str(row.get("Model", ""))
+def _recipe_settings(row: Mapping[str, Any], precision: str, experts: bool) -> Iterator[Setting]:
+    """Yield the settings of a row that its columns do not show: those of its recipe in its release."""
+    container = [int(part) for part in str(row.get("container", "")).split(".") if part.isdigit()]
+    release = container[0] + container[1] / 100 if len(container) > 1 else 0.0
+    if release:
+        # The third part of a release's number is a patch; 26.04 is in the middle of those that were published.
+        patch = (container[2] if len(container) > 2 else 0) / 36
+        yield Setting("software-release", container[0] - 26 + (container[1] - 4) / 12 + patch)
+    facts = {"model": preset_of(row), "machine": machine_of_row(row), "precision": precision,
+             "task": str(row.get("task", "")) + " tokendrop" * ("tokendrop" in str(row.get("Model", "")))}  # fmt: skip
+    for recipe in _NAMES["bridge-recipes"]:
+        since, until = recipe.get("releases", (0, 99))
+        fits = all(re.search(recipe.get(key, ""), fact) for key, fact in facts.items())
+        if fits and since <= release < until and (experts or not recipe.get("experts")):
+            yield from _settings(recipe["settings"])
 
 
 def preset_of(row: Mapping[str, Any]) -> str:

@@ -41,6 +41,7 @@ from mspc.analysis.cost.machine import (  # fmt: skip
     H200,
     KNOWN_MACHINES,
     LIKE,
+    NVFP4,
     PRODUCTS,
     TF32,
     TRAFFIC,
@@ -139,7 +140,7 @@ class _MachineFileReader:
 
     def _work(self, found: Mapping[str, Any], kind: str) -> Mapping[str, Rate]:
         table = table_in(self.shown, found, kind)
-        check_keys(self.shown, table, (*DTYPES, *(() if kind in ALONE else (TF32,))), "element types")
+        check_keys(self.shown, table, (*DTYPES, *(() if kind in ALONE else (TF32, NVFP4))), "element types")
         return MappingProxyType({key: self._rate(table, key, f"{kind}.") for key in table})
 
     def _traffic(self, found: Mapping[str, Any]) -> Mapping[str, Rate]:

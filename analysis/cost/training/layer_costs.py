@@ -73,8 +73,9 @@ def parameters(run: TrainingRun, layer: ModelLayer) -> tuple[int, int]:
     if f is not None and f.experts:
         dense += norm_parameters(run, h) + h * f.experts
         dense += dense_parameters(run, f.shared, False, f.gated) if f.shared else 0
-        columns = f.width // run.expert_tensor * (2 if f.gated else 1)
-        one = columns * h + f.width // run.expert_tensor * h + (columns + h) * run.model.biased
+        columns, rows = f.width // run.expert_tensor * (2 if f.gated else 1), f.rows(h)
+        dense += 2 * h * f.latent
+        one = columns * rows + f.width // run.expert_tensor * rows + (columns + rows) * run.model.biased
         experts = one * (f.experts // run.expert)
     elif f is not None:
         dense += dense_parameters(run, f.width, True, f.gated)
@@ -181,7 +182,7 @@ def _stored_feed(run: TrainingRun, f: FeedForwardShape, tokens: int, outside: in
             yield from _stored_dense(run, f.shared // run.tensor, f, tokens, "shared experts")
     copies = near * f.choices * run.expert_tensor
     if "expert_fc1" not in run.recomputation.offloaded:
-        yield "experts", copies * run.model.hidden * _input_bytes(run)
+        yield "experts", copies * f.rows(run.model.hidden) * _input_bytes(run)
     yield from _stored_dense(run, f.width // run.expert_tensor, f, copies, "experts")
 
 

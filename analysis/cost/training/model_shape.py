@@ -45,7 +45,8 @@ class MambaShape:
 class FeedForwardShape:
     """Sizes of a feed-forward layer, or of its experts. width: hidden width of one expert. experts: 0 in a dense layer.
     shared: hidden width of the shared experts. grouped: the experts' matmuls run as one kernel. balanced: nothing
-    but an auxiliary loss makes routing even; otherwise a bias does, in steps of 1e-3."""
+    but an auxiliary loss makes routing even; otherwise a bias does, in steps of 1e-3. latent: width
+    to which rows are projected before they are sent to experts, 0 for none."""
 
     width: int
     gated: bool = False
@@ -56,6 +57,11 @@ class FeedForwardShape:
     grouped: bool = True
     dispatcher: str = "allgather"
     balanced: bool = True
+    latent: int = 0
+
+    def rows(self, hidden: int) -> int:
+        """Return the width of the rows that an expert reads."""
+        return self.latent or hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +123,10 @@ class TrainingRun:
     backend: "fused", "flash", "unfused" or "local". library: "te" or "local" kernels. masked: the data loader makes an
     attention mask. deferred_embedding: micro-batches whose logits wait for the output layer's weight gradient. frozen:
     elements of frozen modules beside the model, whose own weights are frozen, too, if it is not 0; they are loaded in
-    Float32. reserved: bytes that other parts of the program hold. widths: widths of an
-    elastic model, whose values are multiplied by a mask for each of them, or 0.
+    Float32. reserved: bytes that other parts of the program hold. widths: widths of an elastic model, whose
+    values are multiplied by a mask for each of them, or 0. fused_experts: one kernel computes the matmuls and the
+    activation of experts. graphs: modules whose kernels CUDA graphs start: "attn", "mamba", "moe_router",
+    "moe_preprocess", or "all". software: years from the trainer's release of April 2026 to the one that runs.
     """
 
     model: ModelShape
@@ -154,11 +162,13 @@ class TrainingRun:
     overlapped_parameters: bool = False
     overlapped_tensor: bool = False
     overlapped_experts: bool = False
+    fused_experts: bool = False
     deferred_embedding: int = 0
     frozen: int = 0
     reserved: int = 0
     widths: int = 0
-    graphs: bool = False
+    software: float = 0.0
+    graphs: frozenset[str] = frozenset()
     recomputation: Recomputation = field(default_factory=Recomputation)
 
     @property

@@ -8,10 +8,11 @@ if the run overlaps them.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import field
 
-from mspc.analysis.cost.machine import HOST_COPIES, PRODUCTS, Machine, Rate
+from mspc.analysis.cost.machine import HOST_COPIES, NVFP4, PRODUCTS, Machine, Rate
 from mspc.analysis.cost.training.layer_costs import HALF, parameters, stored
 from mspc.analysis.cost.training.model_shape import AttentionShape, FeedForwardShape, ModelLayer, TrainingRun
 from mspc.analysis.cost.training.stage_memory import offloaded_bytes, stage_layers, stage_parameters
@@ -23,9 +24,9 @@ HOST_KERNEL, HOST_LOCAL, HOST_RUN, HOST_STEP = 55e-6, 38e-6, 0.8e-3, 28e-3
 micro-batch, and for a step (data, optimizer, logs). Fitted by least absolute errors and random search over the 56 rows
 of 8 GPUs of Megatron-LM's tests, whose devices wait for their hosts: 11 % is the median error over these rows. Equal
 configurations differ by up to 65 % there."""
-GRAPH_SHARE = 0.5
-"""Share of the host's time that remains if CUDA graphs replay attention and router, but not experts. An assumption,
-compared with 0.25 to 0.6 over published rows."""
+SPEED_UP = 0.17
+"""Logarithm of the speed that a year of work on a trainer adds: the median of 58 pairs of releases of Megatron-Bridge
+with the same settings in its performance summary, of which 41 became faster."""
 FORWARD_PASSES, BACKWARD_PASSES = 2, 3
 """Passes over the stored bytes of a layer: written and read forward; read, and their gradients written and read."""
 LOSS_PASSES = {"plain": 54, "native": 34, "te": 10}
@@ -62,6 +63,8 @@ def kernels(run: TrainingRun, layer: ModelLayer) -> tuple[int, int]:
     """Return the kernels of a layer's forward and backward pass that the host starts one by one."""
     forward = 0
     for mixer in layer.mixers:
+        if ("attn" if isinstance(mixer, AttentionShape) else "mamba") in run.graphs:
+            continue
         if isinstance(mixer, AttentionShape):
             core = 2 if run.backend in ("fused", "flash") else 7
             rotary = 0 if not mixer.rotated else 2 if run.fused_rotary else 14
@@ -75,13 +78,15 @@ def kernels(run: TrainingRun, layer: ModelLayer) -> tuple[int, int]:
         if feed.experts:
             forward += (45 if feed.grouped else 15) + (10 if feed.shared else 0)
             forward += 0 if feed.grouped else 4 * feed.experts // run.expert
+            # Router, and counts and maps of the rows that go to each expert.
+            forward -= 15 * ("moe_router" in run.graphs) + 15 * ("moe_preprocess" in run.graphs)
     between = 2 if run.tensor > 1 else 0
     forward += between * 2 + (6 if run.eight else 0)
     weights = 4 * (not run.fused_gradients) + 2
     backward = 2 * forward + weights * (bool(layer.mixers) + bool(feed))
     if run.recomputation.granularity == "full":
         backward += forward
-    return forward, backward
+    return (0, 0) if "all" in run.graphs else (forward, backward)
 
 
 def layer_operations(run: TrainingRun, layer: ModelLayer) -> tuple[float, float, float]:
@@ -130,6 +135,8 @@ def step_time(run: TrainingRun, machine: Machine) -> StepTime:
         parts["pipeline"] += 2 * send * (run.pipeline - 1 + count * 0.5 * run.chunks)
     parts.update(_update_time(run, machine, one))
     launched = sum(sum(kernels(run, layer)) for layer in run.model.layers) // run.pipeline * count
+    slower = math.exp(-SPEED_UP * run.software)
+    parts = Counter({name: seconds * slower for name, seconds in parts.items()})
     total = sum(parts.values())
     host = parts["host"] + parts["host of a step"] > 0.5 * (total - parts["bubble"])
     return StepTime(total, dict(parts), model_operations(run), launched, host)
@@ -144,7 +151,7 @@ def _stage_time(run: TrainingRun, machine: Machine, stage: int) -> Counter[str]:
             layer = run.model.layers[number]
             host += sum(kernels(run, layer)) * (HOST_LOCAL if run.library == "local" else HOST_KERNEL)
             device += _add_layer(run, machine, layer, found)
-    host = host * (GRAPH_SHARE if run.graphs else 1.0) + HOST_RUN * run.chunks
+    host += HOST_RUN * run.chunks * ("all" not in run.graphs)
     if stage == run.pipeline - 1:
         for _ in range(run.model.predictions):
             device += _add_layer(run, machine, run.model.layers[-1], found)
@@ -165,7 +172,7 @@ def _add_layer(run: TrainingRun, machine: Machine, layer: ModelLayer, found: Cou
     if run.eight:
         # Operands are read in half precision and written twice in 8 bits, by rows and by columns: forward the inputs of
         # four matmuls, backward the gradients of their results.
-        nbytes += CONVERTED_BYTES * _matmul_elements(run, layer)
+        nbytes += CONVERTED_BYTES.get(run.eight, CONVERTED) * _matmul_elements(run, layer)
     parts = {
         "matmuls": ((2 if run.frozen else 3) + again) * (dense + routed / GROUPED_SHARE) / rate.at(dense + routed),
         "attention": (3.5 + again) * scores / (half.at(scores) * ATTENTION_SHARE),
@@ -184,14 +191,16 @@ FlashAttention-3 on an H100."""
 SCAN_SHARE = 0.2
 """Share of the rate of matmuls that the scan of Mamba-2 reaches: matmuls of 64 to 256 rows between passes over memory.
 An assumption, set beside published rows of Mamba hybrids."""
-EIGHT_BIT_SHARE, FOUR_BIT_SHARE = 2.0, 3.2
-"""Rates of matmuls of 8 and 4 bits relative to bfloat16. NVIDIA's data sheets have 2 and 4; that four-bit matmuls reach
-four fifths, because operands are also rotated and rounded at random, is an assumption."""
-GROUPED_SHARE = 0.4
+EIGHT_BIT_SHARE = 2.0
+"""Rate of matmuls of 8 bits relative to bfloat16, as NVIDIA's data sheets have it; also of 4 bits on machines that have
+no rate of them."""
+GROUPED_SHARE = 0.6
 """Rate of the grouped matmuls of experts relative to those of dense layers, whose operands have more rows and columns.
-Fitted (0.35, 0.4 and 0.5 compared) over published rows of models with experts on H100 (Megatron-Bridge)."""
-CONVERTED_BYTES = 4
-"""Bytes of memory traffic to convert an element of an operand to 8 bits."""
+Fitted (0.4 to 0.9 compared) over 100 published rows of models with experts on five machines (Megatron-Bridge)."""
+CONVERTED, CONVERTED_BYTES = 4, {"mxfp8": 8, "nvfp4": 16}
+"""Bytes of memory traffic to convert an element of an operand to 8 bits: read, and written by rows and by columns. With
+a scale for every 32 elements, rows and columns are converted apart, and scales are put into another order. Operands of
+4 bits are also rotated and rounded at random. Set beside published rows of LLaMA 3 in three precisions."""
 PERMUTED_PASSES = 12
 """Passes over the rows that experts read: permuted, sorted by expert, and back, each read and written, forward and
 backward."""
@@ -199,10 +208,11 @@ backward."""
 
 def matmul_rate(run: TrainingRun, machine: Machine) -> Rate:
     """Return the rate of a layer's matmuls in the run's precision."""
-    dtype = BFLOAT16 if run.parameter == 2 else FLOAT32
-    rate = machine.work_rate(PRODUCTS, dtype)
-    share = {"": 1.0, "nvfp4": FOUR_BIT_SHARE}.get(run.eight, EIGHT_BIT_SHARE)
-    return rate if share == 1.0 else Rate(tuple((amount, per * share) for amount, per in rate.points))
+    four = machine.work[PRODUCTS].get(NVFP4)
+    if run.eight == "nvfp4" and four is not None:
+        return four
+    rate = machine.work_rate(PRODUCTS, BFLOAT16 if run.parameter == HALF else FLOAT32)
+    return Rate(tuple((amount, per * EIGHT_BIT_SHARE) for amount, per in rate.points)) if run.eight else rate
 
 
 def _layer_communication(run: TrainingRun, machine: Machine, layer: ModelLayer) -> dict[str, float]:
@@ -244,7 +254,8 @@ def _matmul_elements(run: TrainingRun, layer: ModelLayer) -> int:
     if f is not None:
         rows = tokens if not f.experts else tokens // run.rows * f.choices * run.expert_tensor
         degree = run.expert_tensor if f.experts else run.tensor
-        elements += rows * (2 * h + f.width * (3 if f.gated else 2) // degree)
+        # A fused kernel of the experts' matmuls converts their operands where it makes them.
+        elements += rows * (2 * h + f.width * (3 if f.gated else 2) // degree) * (not (f.experts and run.fused_experts))
     return elements
 
 
@@ -254,7 +265,7 @@ def _routed_bytes(run: TrainingRun, layer: ModelLayer) -> int:
     f = layer.feed
     if f is None or not f.experts:
         return 0
-    return run.tokens(layer.sequence) * run.model.hidden * HALF // run.rows * f.choices * run.expert_tensor
+    return run.tokens(layer.sequence) * f.rows(run.model.hidden) * HALF // run.rows * f.choices * run.expert_tensor
 
 
 def _add_loss(run: TrainingRun, machine: Machine, found: Counter[str]) -> float:
