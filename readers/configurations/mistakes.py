@@ -6,6 +6,10 @@ megatron/training/arguments.py, `TransformerConfig.__post_init__`, and megatron/
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
 from mspc.analysis.cost.training.model_shape import AttentionShape, TrainingRun
 from mspc.ir.diagnostics import nearest
 from mspc.readers.configurations.settings import ConfigurationSettings, tables_of
@@ -19,48 +23,54 @@ HOST_RANKS = 8
 """Ranks of a host, if the number of ranks is not stated."""
 TENSOR, PIPELINE, CONTEXT = "tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size"
 EXPERT, EXPERT_TENSOR = "expert-model-parallel-size", "expert-tensor-parallel-size"
-PER_CHUNK, CHUNKS = "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank"
-
-NEEDS = (
-    ("overlap-param-gather-with-optimizer-step", "use-distributed-optimizer"),
-    ("overlap-param-gather-with-optimizer-step", "overlap-param-gather"), ("fp16-lm-cross-entropy", "fp16"),
-    ("fp8-param-gather", "fp8-format"), ("fp4-param-gather", "fp4-format"), ("tp-comm-overlap", "sequence-parallel"),
-    ("use-torch-fsdp2", "untie-embeddings-and-output-weights"), ("use-torch-fsdp2", "no-gradient-accumulation-fusion"),
-    ("optimizer-cpu-offload", "use-precision-aware-optimizer"), ("hybrid-context-parallel", "calculate-per-token-loss"),
-    ("moe-shared-expert-overlap", "moe-shared-expert-intermediate-size"), ("fp8-recipe", "fp8-format"),
-    ("distribute-saved-activations", "recompute-method"), ("moe-router-num-groups", "moe-router-group-topk"),
-    ("num-query-groups", "group-query-attention"), ("moe-ffn-hidden-size", "num-experts"),
-    ("defer-embedding-wgrad-compute", "pipeline-model-parallel-size"),
-)  # fmt: skip
-"""Settings, and others without which they are refused or have no effect."""
-SILENT = frozenset(("num-query-groups", "moe-ffn-hidden-size", "fp8-recipe"))
-"""Settings of `NEEDS` that have no effect then, and are only noted."""
-EXCLUDES = (
-    ("fp16", "bf16"), ("fp4-format", "fp8-format"), ("use-torch-fsdp2", "fp16"), ("train-samples", "train-iters"),
-    ("train-samples", "lr-decay-iters"), ("train-iters", "lr-decay-samples"), ("num-layers", "encoder-num-layers"),
-    ("lr-warmup-fraction", "lr-warmup-iters"), ("lr-warmup-fraction", "lr-warmup-samples"), ("mock-data", "data-path"),
-    ("train-samples", "lr-warmup-iters"), ("use-torch-fsdp2", "use-distributed-optimizer"),
-    (PER_CHUNK, CHUNKS), ("seq-length", "encoder-seq-length"), ("hybrid-context-parallel", "use-megatron-fsdp"),
-)  # fmt: skip
-"""Pairs of settings that exclude each other."""
+PER_CHUNK = "num-layers-per-virtual-pipeline-stage"
+_MISTAKES = tables_of("mistakes")
+DEFAULTS: Mapping[str, Any] = _MISTAKES["defaults"]
+"""Values of settings that are not set."""
+UNSET = (False, 0, None, "", "0", "false", "none", "None")
+"""Values that leave a setting out."""
 
 
-def _is_set(found: ConfigurationSettings, name: str) -> bool:
-    """Return if a setting is there and neither false nor 0."""
-    return name in found and found.by_name[name].value not in (False, 0, None, "0", "false", "none", "None")
+def rules(kind: str, family: str) -> Iterator[list[str]]:
+    """Yield the setting, the conditions, the problem and what works of each rule of a family in `mistakes.toml`.
+
+    kind: "refused" or "unused".
+    """
+    for line in _MISTAKES[kind].get(family, "").splitlines():
+        if line:
+            yield [part.strip() for part in line.split("|")]
 
 
-def _check_lists(found: ConfigurationSettings) -> None:
-    """Record the mistakes of `NEEDS` and `EXCLUDES`."""
-    for name, other in NEEDS:
-        if _is_set(found, name) and not _is_set(found, other):
-            if name in SILENT:
-                found.notes.append(f"{found.shown(name)} has no effect without {other}")
-            else:
-                found.mistake(name, f"needs {other}", f"set {found.prefix}{other}, or leave it out")
-    for name, other in EXCLUDES:
-        if _is_set(found, name) and _is_set(found, other) and "img-h" not in found:
-            found.mistake(name, f"and {other} are both set", "set one of them")
+def broken(kind: str, family: str, value: Callable[[str], Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the setting, the problem and what works of each rule that is broken. value: of a setting, or None."""
+    for setting, conditions, problem, right in rules(kind, family):
+        if value(setting) not in UNSET and all(_holds(each, value) for each in conditions.split()):
+            yield setting, problem, right
+
+
+def _holds(condition: str, value: Callable[[str], Any]) -> bool:
+    """Return if a condition holds. Texts that should be numbers fulfil none: the readers of numbers report them."""
+    match = re.fullmatch(r"(!?)([\w.-]+)(?:(!=|=|<|>|%|~)(.+))?", condition)
+    assert match is not None, condition
+    absent, name, operator, right = match.groups()
+    found = value(name)
+    if not operator:
+        return (found in UNSET) == bool(absent)
+    found = DEFAULTS.get(name) if found is None else found
+    if operator == "~":
+        return (right in re.split(r"[\s,\[\]']+", str(found))) != bool(absent)
+    if operator in ("=", "!="):
+        return found is not None and (str(found) in right.split(",")) == (operator == "=")
+    try:
+        other = int(right) if right.isdigit() else int(_number(right, value(right)))
+        number = float(_number(name, found))
+    except (TypeError, ValueError):
+        return False
+    return number < other if operator == "<" else number > other if operator == ">" else bool(other and number % other)
+
+
+def _number(name: str, found: Any) -> Any:
+    return DEFAULTS.get(name, 1) if found is None else found
 
 
 def largest_divisor(number: int, most: int) -> int:
@@ -96,49 +106,25 @@ def check_settings(found: ConfigurationSettings, ranks: int | None) -> int:
         product = f"{expert} x expert tensor {expert_tensor} x pipeline {pipeline} = {sparse}"
         found.mistake(name, f"{product} does not divide {ranks} ranks",
                       f"{EXPERT} {right} works, or --ranks {-(-ranks // sparse) * sparse}")  # fmt: skip
-    _check_pairs(found, tensor, pipeline, expert)
+    _check_pairs(found, tensor)
     _check_names(found)
     return ranks
 
 
-def _check_pairs(found: ConfigurationSettings, tensor: int, pipeline: int, expert: int) -> None:
+def _check_pairs(found: ConfigurationSettings, tensor: int) -> None:
     """Record settings that contradict each other."""
-    _check_lists(found)
-    if (PER_CHUNK in found or CHUNKS in found) and pipeline == 1:
-        # Megatron resets both without a pipeline, which the author of the file did not mean.
-        found.notes.append(f"{found.shown(PER_CHUNK if PER_CHUNK in found else CHUNKS)} has no effect with one stage")
-    if found.flag("sequence-parallel") and tensor == 1:
-        found.notes.append(f"{found.shown('sequence-parallel')} has no effect without tensor parallelism")
-    if expert > 1 and "num-experts" not in found and not found.flag("use-checkpoint-args"):
-        found.mistake(
-            EXPERT, f"is {expert} but the model has no experts", f"set {found.prefix}num-experts, or {EXPERT} 1"
-        )
+
+    def value(name: str) -> Any:
+        # YAML's `none` is a value of some settings.
+        return ("none" if found.by_name[name].value is None else found.by_name[name].value) if name in found else None
+
+    for setting, problem, right in broken("refused", "megatron", value):
+        found.mistake(setting, problem, right)
+    for setting, problem, _ in broken("unused", "megatron", value):
+        found.notes.append(f"{found.shown(setting)} {problem}")
     trains = not any(name.startswith("inference-") for name in found.by_name)
     if found.count("num-experts") and tensor > 1 and trains and not found.flag("sequence-parallel"):
         found.mistake("sequence-parallel", "is not set, but experts with tensor parallelism need it", "set it")
-    if found.text("recompute-granularity") == "full" and "recompute-method" not in found:
-        found.mistake("recompute-granularity", "is full without a method", "set recompute-method to uniform or block")
-    if found.text("recompute-granularity") == "selective" and "recompute-method" in found:
-        found.mistake("recompute-method", "is set with selective recomputation", "leave it out, or recompute full")
-    if found.flag("overlap-param-gather") and not (
-        found.flag("use-distributed-optimizer") or found.flag("use-megatron-fsdp") or found.flag("use-torch-fsdp2")
-    ):
-        found.mistake("overlap-param-gather", "needs the distributed optimizer", "set use-distributed-optimizer")
-    elif found.flag("overlap-param-gather") and not found.flag("overlap-grad-reduce"):
-        found.mistake("overlap-param-gather", "needs overlapped gradients", "set overlap-grad-reduce")
-    overlaps = found.flag("overlap-moe-expert-parallel-comm")
-    if overlaps and expert == 1:
-        found.mistake("overlap-moe-expert-parallel-comm", "needs expert parallelism", f"set {EXPERT}")
-    dispatcher = found.text("moe-token-dispatcher-type", "allgather", ("allgather", "alltoall", "flex"))
-    if overlaps and expert > 1 and dispatcher == "allgather":
-        found.mistake("overlap-moe-expert-parallel-comm", "needs another dispatcher than allgather",
-                      "set moe-token-dispatcher-type to alltoall")  # fmt: skip
-    if found.flag("moe-shared-expert-overlap") and dispatcher != "alltoall":
-        found.mistake("moe-shared-expert-overlap", f"needs the alltoall dispatcher, not {dispatcher}",
-                      "set moe-token-dispatcher-type to alltoall")  # fmt: skip
-    if found.count("num-distributed-optimizer-instances", 1) > 1 and not found.flag("use-distributed-optimizer"):
-        found.mistake("num-distributed-optimizer-instances", "needs the distributed optimizer",
-                      "set use-distributed-optimizer")  # fmt: skip
     if found.number("min-lr") > found.number("lr", 1e9):
         found.mistake("min-lr", f"is {found.raw('min-lr')}, more than lr {found.raw('lr')}", "a smaller one works")
 

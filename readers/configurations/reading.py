@@ -12,7 +12,7 @@ from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.late_dataclass import dataclass
 from mspc.readers.configurations import trainers
 from mspc.readers.configurations.megatron import argument_settings, read_megatron
-from mspc.readers.configurations.mistakes import HOST_RANKS, check_run, check_settings, largest_divisor
+from mspc.readers.configurations.mistakes import HOST_RANKS, broken, check_run, check_settings, largest_divisor
 from mspc.readers.configurations.python_registry import registry_values
 from mspc.readers.configurations.settings import ConfigurationSettings, Setting
 from mspc.readers.configurations.text_formats import file_values
@@ -113,6 +113,7 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
         return megatron_configuration(shown, list(trainers.model_settings(found)), ranks, sequence, "", "Hugging Face")
     for fits, stated, read, family in TOOLS:
         if fits(found):
+            found.check(broken("refused", family, found.value))
             ranks = ranks or stated(found)
             settings = [*_model_beside(path, family), *read(found, ranks)]
             return megatron_configuration(shown, settings, ranks, sequence, "", family)

@@ -70,6 +70,13 @@ class Values:
             raise self.wrong(path, f"is {value!r}; it is an integer between 1 and {MOST:,}")
         return value
 
+    def check(self, mistakes: Iterable[tuple[str, str, str]]) -> None:
+        """Raise MspcError with all mistakes, if there are any: a path, the problem, and what works."""
+        all_found = ConfigurationSettings(self.file, self.by_path.values())
+        for path, problem, right in mistakes:
+            all_found.mistake(path, problem, right)
+        all_found.check()
+
     def wrong(self, path: str, problem: str) -> MspcError:
         """Return the error of a mistake at a path."""
         return error_at(self.file, self.line(path), f"{path} {problem}")

@@ -38,7 +38,7 @@ SIZES = _NAMES["hugging-face"]
 DEGREES = _NAMES["bridge"]
 """Columns, and Megatron's names of their settings."""
 RECIPES = {
-    "BF16": "", "FP8": "delayed", "FP8-CS": "tensorwise", "FP8-MX": "mxfp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4",
+    "BF16": "", "FP8": "tensorwise", "FP8-CS": "tensorwise", "FP8-MX": "mxfp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4",
 }  # fmt: skip
 """Precisions, and Megatron's recipes of 8-bit and 4-bit matmuls."""
 
@@ -143,7 +143,7 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
             raise found.wrong("model_name", f"is {name!r}; {note}")
         settings |= {setting.name: setting for setting in preset_settings(known[_plain(name)])}
     for path, target in MAXTEXT.items():
-        if path in found and (name == "default" or target == "seq-length"):
+        if found.count(path) and (name == "default" or target == "seq-length"):
             settings[target] = found.under(target, path)
     settings["group-query-attention"] = Setting("group-query-attention", True)
     degrees = {"tensor": 1, "fsdp": 1, "expert": 1, "pipeline": 1, "context": 1}
@@ -166,6 +166,7 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
     if policy in ("full", "minimal", "save_qkv_proj", "minimal_flash"):
         settings["recompute-granularity"] = Setting("recompute-granularity", "full")
         settings["recompute-method"] = Setting("recompute-method", "uniform")
+        settings["recompute-num-layers"] = Setting("recompute-num-layers", 1)
     if str(found.value("quantization") or "").startswith("fp8"):
         settings["fp8-format"] = Setting("fp8-format", "hybrid")
     yield from settings.values()
@@ -201,6 +202,7 @@ def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
     if recompute is True:
         settings["recompute-granularity"] = Setting("recompute-granularity", "full")
         settings["recompute-method"] = Setting("recompute-method", "uniform")
+        settings["recompute-num-layers"] = Setting("recompute-num-layers", 1)
     yield from settings.values()
 
 

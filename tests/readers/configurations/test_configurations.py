@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mspc.ir.diagnostics import MspcError
-from mspc.readers.configurations.megatron import expanded_layout
+from mspc.readers.configurations.megatron import argument_settings, expanded_layout
+from mspc.readers.configurations.mistakes import broken, check_settings, rules
 from mspc.readers.configurations.reading import Configuration, read_arguments, read_configuration, read_preset
+from mspc.readers.configurations.settings import ConfigurationSettings, Setting, tables_of
 from mspc.readers.configurations.text_formats import file_values
 
 GPT = """\
@@ -24,6 +28,7 @@ GPT = """\
 """
 STAGES = "--pipeline-model-parallel-size 2\n"
 EXPERTS = "--num-experts 8\n--expert-model-parallel-size 4\n--moe-router-topk 2\n"
+TABLE = tables_of("mistakes")
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
     "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False,
@@ -64,15 +69,8 @@ def arguments(folder: Path, more: str, ranks: int | None = 8) -> Configuration:
         ("--context-parallel-size 2\n--seq-length 1023\n", 10, "no multiple of 4", "1024 works"),
         ("--seq-length 2048\n", 5, "less than 2048 tokens", "2048 works"),
         ("--group-query-attention\n--num-query-groups 3\n", 10, "no divisor of 8 attention heads", "2 works"),
-        ("--overlap-param-gather\n", 9, "needs the distributed optimizer", "use-distributed-optimizer"),
-        ("--tp-comm-overlap\n", 9, "needs sequence-parallel", "set --sequence-parallel"),
         ("--min-lr 0.1\n--lr 0.01\n", 9, "more than lr 0.01", "a smaller one"),
         ("--fp8-format hybrid\n--ffn-hidden-size 1000\n", 10, "no multiple of 16", "1008 on a rank"),
-        ("--train-samples 10\n--train-iters 10\n", 9, "train-iters are both set", "one of them"),
-        ("--fp16\n", 9, "bf16 are both set", "one of them"),
-        ("--recompute-granularity full\n", 9, "without a method", "uniform or block"),
-        ("--fp8-param-gather\n", 9, "needs fp8-format", "set --fp8-format"),
-        ("--expert-model-parallel-size 2\n", 9, "the model has no experts", "num-experts"),
         (EXPERTS.replace("size 4", "size 16"), 10, "does not divide 8 ranks", "8 works"),
         (EXPERTS + "--tensor-model-parallel-size 2\n", 0, "experts with tensor parallelism need it", "set it"),
         (EXPERTS.replace("topk 2", "topk 9"), 11, "more than 8 experts", "8 works"),
@@ -93,6 +91,49 @@ def test_a_mistake_is_named_with_its_line_and_a_right_value(
     told = raised.value.render(1000).splitlines()
     place = f"gpt.args:{line}: " if line else "gpt.args: "
     assert any(place in each and problem in each and right in each for each in told), told
+
+
+RULES = [(kind, family, *rule) for kind, families in TABLE.items() if kind != "defaults" for family in families
+         for rule in rules(kind, family)]  # fmt: skip
+
+
+def fulfilled(setting: str, conditions: str) -> dict[str, Any]:
+    """Return settings with which the conditions of a rule hold; settings that are not named are left out."""
+    found: dict[str, Any] = {}
+    for condition in (setting, *conditions.split()):
+        name, operator, right = re.fullmatch(r"([\w.-]+)(!=|[=<>%~])(.+)", condition).groups() if re.search(
+            r"[=<>%~]", condition
+        ) and not condition.startswith("!") else (condition, "", "")  # fmt: skip
+        if name.startswith("!"):
+            continue
+        other = int(right) if right.isdigit() else 4
+        if operator in ("<", ">", "%") and not right.isdigit():
+            found[right] = other
+        value = {"": True, "=": right.split(",")[0], "!=": "none-of-them", "<": other - 1, ">": other + 1,
+                 "%": other + 1, "~": right}[operator]  # fmt: skip
+        if operator or name not in found:
+            found[name] = {"True": True, "False": False}.get(value, value) if isinstance(value, str) else value
+    return found
+
+
+@pytest.mark.parametrize(("kind", "family", "setting", "conditions", "problem", "right"), RULES)
+def test_every_rule_is_told_where_it_is_broken_and_nowhere_else(
+    kind: str, family: str, setting: str, conditions: str, problem: str, right: str
+) -> None:
+    found = fulfilled(setting, conditions)
+    assert (setting, problem, right) in list(broken(kind, family, found.get))
+    assert not list(broken(kind, family, {setting: False}.get))
+    for condition in conditions.split():
+        name = re.split(r"!=|[=<>%~]", condition.removeprefix("!"))[0]
+        if condition.startswith("!") and "~" not in condition:
+            assert (setting, problem, right) not in list(broken(kind, family, {**found, name: "set"}.get))
+    if family == "megatron":
+        base = {setting.name: setting.value for setting in argument_settings(GPT)}
+        settings = {name: value for name, value in (base | found).items() if f"!{name}" not in conditions.split()}
+        read = ConfigurationSettings("test", [Setting(name, value) for name, value in settings.items()], "--")
+        check_settings(read, 8)
+        told = read.notes if kind == "unused" else [text for _, text in read.mistakes]
+        assert any(problem in text for text in told)
 
 
 def test_all_mistakes_are_told_together(tmp_path: Path) -> None:
@@ -138,7 +179,7 @@ def test_bridge_rows(tmp_path: Path) -> None:
     row = {"#-GPUs": "64", "CP": "1", "EP": "n/a", "GBS": "256", "MBS": "1", "PP": "8", "Precision": "FP8", "TP": "4",
            "Sequence Length": "8192", "System": "DGX-H100", "VP": "5", "section": "LLAMA3_70B"}  # fmt: skip
     run = read_configuration(written(tmp_path, "row.json", json.dumps(row)), None, 0).run
-    assert (run.ranks, run.tensor, run.pipeline, run.chunks, run.data, run.eight) == (64, 4, 8, 5, 2, "delayed")
+    assert (run.ranks, run.tensor, run.pipeline, run.chunks, run.data, run.eight) == (64, 4, 8, 5, 2, "tensorwise")
 
 
 def test_torchtitan(tmp_path: Path) -> None:
