@@ -68,7 +68,8 @@ def plan(request: ConfigurationRequest) -> int:
     found = _read(request, machine)
     machine = machine if request.machine or not found.machine else machine_of(found.machine)
     estimate = estimate_of(found, machine)
-    faster = _faster(found.run, machine, estimate) if request.better else []
+    # The degrees of a preset are the fastest already.
+    faster = _faster(found.run, machine, estimate) if request.better and not request.preset else []
     if request.json != Path("-"):
         _show(found, estimate, machine)
         if request.better:
@@ -163,6 +164,8 @@ def _show(found: Configuration, estimate: Estimate, machine: Machine) -> None:
     print_line(f"worst rank: {size_text(estimate.worst.peak)} allocated, {with_context}")
     print()
     print_table(time_table(time))
+    print()
+    print_table(bounds_table(time))
     rate = time.operations / time.seconds / run.ranks / TERA
     print()
     print_line(
@@ -207,6 +210,15 @@ def time_table(time: StepTime) -> TextTable:
     return TextTable("time of a step", ("part", "time", "share"), rows, numbers=(1, 2))
 
 
+def bounds_table(time: StepTime) -> TextTable:
+    """Return the table of lower bounds of a step, one for each resource, the longest first."""
+    rows = [
+        (name, f"{seconds * 1e3:,.1f} ms", f"{seconds / time.seconds:.1%}")
+        for name, seconds in sorted(time.bounds.items(), key=lambda bound: -bound[1])
+    ]
+    return TextTable("no step is shorter than", ("resource", "busy", "of the step"), rows, numbers=(1, 2))
+
+
 def _part_text(name: str) -> str:
     """Return the name of a part of a step for people."""
     exposed = ("tensor", "expert", "context", "pipeline", "data")
@@ -239,6 +251,8 @@ def _content(found: Configuration, estimate: Estimate, machine: Machine) -> dict
         },
         "step_seconds": time.seconds,
         "parts_seconds": time.parts,
+        "lower_bound_seconds": max(time.bounds.values()),
+        "lower_bounds": time.bounds,
         "tokens_per_second_and_rank": estimate.tokens,
         "model_flops_per_second_and_rank": time.operations / time.seconds / run.ranks,
         "model_flops_utilisation": estimate.utilisation,

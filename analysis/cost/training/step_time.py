@@ -8,8 +8,10 @@ if the run overlaps them.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import field
 
 from mspc.analysis.cost.machine import HOST_COPIES, NVFP4, PRODUCTS, Machine, Rate
@@ -40,10 +42,13 @@ and two moments read and written (24), half-precision weights written (2), their
 @dataclass(frozen=True, slots=True)
 class StepTime:
     """Seconds of a step and of its parts. parts: matmuls, memory, host, bubble, update and exposed communication by
-    dimension; they add up to `seconds`. operations: floating-point operations of the model in a step on all ranks."""
+    dimension; they add up to `seconds`. operations: floating-point operations of the model in a step on all ranks.
+    bounds: seconds for which a step keeps each resource busy, and those of its critical path. No overlap makes a step
+    shorter than the longest of them at these rates."""
 
     seconds: float
     parts: dict[str, float] = field(default_factory=dict[str, float])
+    bounds: dict[str, float] = field(default_factory=dict[str, float])
     operations: float = 0.0
     kernels: int = 0
     host_bound: bool = False
@@ -122,9 +127,9 @@ def model_operations(run: TrainingRun) -> float:
 
 
 def step_time(run: TrainingRun, machine: Machine) -> StepTime:
-    """Return the estimated time of a step and its parts."""
+    """Return the estimated time of a step, its parts and its bounds."""
     stages = [_stage_time(run, machine, stage) for stage in range(run.pipeline)]
-    slowest = max(stages, key=lambda parts: sum(parts.values()))
+    slowest = max((parts for parts, _ in stages), key=lambda parts: sum(parts.values()))
     one = sum(slowest.values())
     count = run.micro_batches
     parts = Counter({name: seconds * count for name, seconds in slowest.items()})
@@ -133,36 +138,58 @@ def step_time(run: TrainingRun, machine: Machine) -> StepTime:
         edge = run.tokens(run.model.sequence) * run.model.hidden // run.rows * HALF
         send = machine.collective_seconds("Send", edge, group_ranks(run, "pipeline")[:2])
         parts["pipeline"] += 2 * send * (run.pipeline - 1 + count * 0.5 * run.chunks)
-    parts.update(_update_time(run, machine, one))
+    once, exchanged = _update_time(run, machine, one)
+    parts.update(once)
     launched = sum(sum(kernels(run, layer)) for layer in run.model.layers) // run.pipeline * count
     slower = math.exp(-SPEED_UP * run.software)
     parts = Counter({name: seconds * slower for name, seconds in parts.items()})
     total = sum(parts.values())
+    after = once["host of a step"] + once.get("update", 0.0)
+    bounds = lower_bounds(run, [loads for _, loads in stages], after, exchanged)
+    bounds = {name: seconds * min(1.0, slower) for name, seconds in bounds.items() if seconds}
     host = parts["host"] + parts["host of a step"] > 0.5 * (total - parts["bubble"])
-    return StepTime(total, dict(parts), model_operations(run), launched, host)
+    return StepTime(total, dict(parts), bounds, model_operations(run), launched, host)
 
 
-def _stage_time(run: TrainingRun, machine: Machine, stage: int) -> Counter[str]:
-    """Return the seconds of one micro-batch of a stage, forward and backward, by part."""
+def lower_bounds(run: TrainingRun, stages: Sequence[Counter[str]], once: float, exchanged: float) -> dict[str, float]:
+    """Return the seconds for which a step keeps every resource of its busiest rank, and those of its critical path: all
+    micro-batches of a stage, the first of them through one chunk of every other stage and back, and the update.
+
+    Args:
+        stages: seconds of one micro-batch on each stage, by resource.
+        once: seconds of the host and the update, which follow the last backward pass.
+        exchanged: seconds of the collectives of data parallelism.
+    """
+    count = run.micro_batches
+    found = {name: count * max(loads[name] for loads in stages) for name in sorted({*itertools.chain(*stages)})}
+    found["links, data"] = exchanged
+    passing = sum(loads["device"] for loads in stages) / run.chunks
+    path = max(loads["device"] * (count - 1 / run.chunks) for loads in stages) + passing + once
+    return found | {"critical path": path}
+
+
+def _stage_time(run: TrainingRun, machine: Machine, stage: int) -> tuple[Counter[str], Counter[str]]:
+    """Return the seconds of one micro-batch of a stage, forward and backward, by part, and by the resource that they
+    keep busy."""
     found: Counter[str] = Counter()
-    host = device = 0.0
-    for chunk in stage_layers(run)[stage]:
-        for number in chunk:
-            layer = run.model.layers[number]
-            host += sum(kernels(run, layer)) * (HOST_LOCAL if run.library == "local" else HOST_KERNEL)
-            device += _add_layer(run, machine, layer, found)
-    host += HOST_RUN * run.chunks * ("all" not in run.graphs)
-    if stage == run.pipeline - 1:
-        for _ in range(run.model.predictions):
-            device += _add_layer(run, machine, run.model.layers[-1], found)
-        device += _add_loss(run, machine, found)
-    if host > device:
-        found["host"] += host - device
-    return found
+    loads: Counter[str] = Counter()
+    layers = [run.model.layers[number] for chunk in stage_layers(run)[stage] for number in chunk]
+    started = sum(sum(kernels(run, layer)) for layer in layers)
+    loads["host"] = started * (HOST_LOCAL if run.library == "local" else HOST_KERNEL)
+    loads["host"] += HOST_RUN * run.chunks * ("all" not in run.graphs)
+    last = stage == run.pipeline - 1
+    for layer in [*layers, *([run.model.layers[-1]] * run.model.predictions if last else ())]:
+        _add_layer(run, machine, layer, found, loads)
+    if last:
+        _add_loss(run, machine, found, loads)
+    found["host"] += max(0.0, loads["host"] - sum(found.values()))
+    return found, loads
 
 
-def _add_layer(run: TrainingRun, machine: Machine, layer: ModelLayer, found: Counter[str]) -> float:
-    """Add the parts of a layer's forward and backward pass; return their sum in seconds."""
+def _add_layer(
+    run: TrainingRun, machine: Machine, layer: ModelLayer, found: Counter[str], loads: Counter[str]
+) -> None:
+    """Add the parts of a layer's forward and backward pass, and the seconds for which they keep each resource busy."""
     dense, routed, scores = layer_operations(run, layer)
     again = 1 if run.recomputation.granularity == "full" else 0
     rate = matmul_rate(run, machine)
@@ -177,12 +204,17 @@ def _add_layer(run: TrainingRun, machine: Machine, layer: ModelLayer, found: Cou
         "matmuls": ((2 if run.frozen else 3) + again) * (dense + routed / GROUPED_SHARE) / rate.at(dense + routed),
         "attention": (3.5 + again) * scores / (half.at(scores) * ATTENTION_SHARE),
         "memory": machine.moving_seconds(nbytes),
-        **_layer_communication(run, machine, layer),
     }
+    work = sum(parts.values())
+    loads["device"] += work
+    for dimension, (seconds, exposed) in _layer_communication(run, machine, layer).items():
+        loads[f"links, {dimension}"] += seconds
+        # No more than the layer's work hides a collective that overlaps it.
+        parts[dimension] = max(seconds * exposed, seconds - work)
     if run.recomputation.offloaded:
         parts["offload"] = 2 * machine.moving_seconds(offloaded_bytes(run, layer), HOST_COPIES)
+        loads["copies to the host"] += parts["offload"]
     found.update(parts)
-    return sum(parts.values())
 
 
 ATTENTION_SHARE = 0.75
@@ -215,9 +247,10 @@ def matmul_rate(run: TrainingRun, machine: Machine) -> Rate:
     return Rate(tuple((amount, per * EIGHT_BIT_SHARE) for amount, per in rate.points)) if run.eight else rate
 
 
-def _layer_communication(run: TrainingRun, machine: Machine, layer: ModelLayer) -> dict[str, float]:
-    """Return the exposed seconds of a layer's collectives, forward and backward, by dimension."""
-    found: dict[str, float] = {}
+def _layer_communication(run: TrainingRun, machine: Machine, layer: ModelLayer) -> dict[str, tuple[float, float]]:
+    """Return the seconds of a layer's collectives, forward and backward, by dimension, and the share of them that is
+    exposed beside enough work."""
+    found: dict[str, tuple[float, float]] = {}
     nbytes = run.tokens(layer.sequence) * run.model.hidden * HALF
     f: FeedForwardShape | None = layer.feed
     if run.tensor > 1:
@@ -225,7 +258,7 @@ def _layer_communication(run: TrainingRun, machine: Machine, layer: ModelLayer) 
         group = group_ranks(run, "tensor")
         sent = 2 * nbytes * (run.tensor - 1) // run.tensor
         one = machine.collective_seconds("AllReduce", sent, group)
-        found["tensor"] = one * times * (0.3 if run.overlapped_tensor else 1.0)
+        found["tensor"] = one * times, 0.3 if run.overlapped_tensor else 1.0
     if f is not None and f.experts and run.expert > 1:
         rows = _routed_bytes(run, layer)
         group = group_ranks(run, "expert")
@@ -233,12 +266,12 @@ def _layer_communication(run: TrainingRun, machine: Machine, layer: ModelLayer) 
         if f.dispatcher == "flex" and hosts > 1:
             rows = int(rows * hosts * (1 - (1 - 1 / hosts) ** f.choices) / f.choices)
         one = machine.collective_seconds("AlltoAll", rows * (run.expert - 1) // run.expert, group)
-        found["expert"] = 4 * one * (0.3 if run.overlapped_experts else 1.0)
+        found["expert"] = 4 * one, 0.3 if run.overlapped_experts else 1.0
     if run.context > 1:
         group = group_ranks(run, "context")
         keys = sum(2 * a.groups * a.values // run.tensor for a in layer.mixers if isinstance(a, AttentionShape))
         sent = run.tokens(layer.sequence) * keys * HALF * (run.context - 1)
-        found["context"] = 0.5 * 3 * machine.collective_seconds("AllGather", sent, group)
+        found["context"] = 3 * machine.collective_seconds("AllGather", sent, group), 0.5
     return found
 
 
@@ -268,8 +301,8 @@ def _routed_bytes(run: TrainingRun, layer: ModelLayer) -> int:
     return run.tokens(layer.sequence) * f.rows(run.model.hidden) * HALF // run.rows * f.choices * run.expert_tensor
 
 
-def _add_loss(run: TrainingRun, machine: Machine, found: Counter[str]) -> float:
-    """Add the output layer and the loss of a micro-batch; return their sum in seconds."""
+def _add_loss(run: TrainingRun, machine: Machine, found: Counter[str], loads: Counter[str]) -> None:
+    """Add the output layer and the loss of a micro-batch."""
     model = run.model
     logits = run.tokens(model.sequence) * model.vocabulary // run.tensor * (1 + model.predictions)
     operations = 6.0 * logits * model.hidden
@@ -278,11 +311,11 @@ def _add_loss(run: TrainingRun, machine: Machine, found: Counter[str]) -> float:
         "loss": machine.moving_seconds(logits * LOSS_PASSES[run.loss]),
     }
     found.update(parts)
-    return sum(parts.values())
+    loads["device"] += sum(parts.values())
 
 
-def _update_time(run: TrainingRun, machine: Machine, one: float) -> dict[str, float]:
-    """Return the seconds of the update and of the exposed collectives of data parallelism."""
+def _update_time(run: TrainingRun, machine: Machine, one: float) -> tuple[dict[str, float], float]:
+    """Return the seconds of the update and of the exposed collectives of data parallelism, and those of all of them."""
     chunks = stage_layers(run)[0]
     layers = [run.model.layers[i] for chunk in chunks for i in chunk]
     dense, experts = stage_parameters(run, layers, True, run.pipeline == 1)
@@ -290,13 +323,13 @@ def _update_time(run: TrainingRun, machine: Machine, one: float) -> dict[str, fl
     share = replicas if run.sharding != "none" else 1
     expert_share = max(1, run.ranks // (run.pipeline * run.expert * run.expert_tensor)) if share > 1 else 1
     if run.frozen:
-        return {"host of a step": HOST_STEP}
+        return {"host of a step": HOST_STEP}, 0.0
     found = {
         "host of a step": HOST_STEP,
         "update": machine.moving_seconds((dense / share + experts / expert_share) * UPDATE_BYTES),
     }
     if replicas == 1:
-        return found
+        return found, 0.0
     group = range(0, replicas * run.tensor, run.tensor)
     elements = dense + experts / max(1, run.expert * run.expert_tensor // run.tensor)
     sent = elements * (replicas - 1) // replicas
@@ -310,4 +343,4 @@ def _update_time(run: TrainingRun, machine: Machine, one: float) -> dict[str, fl
     found["data"] = max(0.0, reduce - hidden)
     hidden = one / 3 * (run.micro_batches if run.sharding == "parameters" else 1) if run.overlapped_parameters else 0.0
     found["data"] += max(0.0, gather - hidden)
-    return found
+    return found, reduce + gather
