@@ -23,6 +23,7 @@ X, Y, ROW = floats(3, 4), floats(3, 4), floats(4)
 POSITIVE, WHOLE, MORE = floats(3, 4, low=0.5, high=2.0), integers(3, 4, low=-5, high=6), integers(3, 4, low=1, high=5)
 IMAGE, TRUTH = floats(2, 4, 6, 6), bools(3, 4)
 FIXED = Drawn("positive", (3, 3))
+SMALL = Drawn("float64", (2, 4), -1e-4, 1e-4)
 COMPLEX, COMPLEX_ROW = Drawn("complex64", (2, 4)), Drawn("complex64", (4,))
 
 
@@ -202,6 +203,7 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     ("_softmax.default _log_softmax.default", X, 1, False), ("_safe_softmax.default", X, -1),
     ("layer_norm.default", floats(2, 3, 4), (3, 4), floats(3, 4), floats(3, 4)), ("layer_norm.default", X, (4,)),
     ("native_layer_norm.default", floats(2, 3, 4), (4,), ROW, ROW, 1e-5), ("rms_norm.default", X, (4,), ROW),
+    ("rms_norm.default _fused_rms_norm.default", SMALL, (4,), None, None),
     ("rms_norm.default", floats(2, 3, 4), (3, 4), None, 1e-3), ("group_norm.default", IMAGE, 2, floats(4), floats(4)),
     ("native_group_norm.default", IMAGE, floats(4), floats(4), 2, 4, 36, 2, 1e-5),
     ("_native_batch_norm_legit_functional.default", *_NORM, True, 0.1, 1e-5),

@@ -43,7 +43,7 @@ def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
     """x over the root of the mean of its squares along the last dimensions, times a weight."""
     sizes = tuple(normalized_shape)
     scale = ops.ones(sizes, input.dtype) if weight is None else weight
-    small = 1.1920928955078125e-07 if eps is None else eps
+    small = _least_step(input.dtype) if eps is None else eps
     if len(sizes) == 1:
         out, _ = ops.RmsNorm(small)(input, scale)
         return out
@@ -51,10 +51,15 @@ def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
     return input * ops.Rsqrt()(ops.ReduceMean(True)(ops.Square()(input), dims) + small) * scale
 
 
+def _least_step(dtype: Any) -> Any:
+    """Return the distance from 1 to the next number, of halves as of Float32, in which they are normalised."""
+    return 2.0**-52 if dtype.itemsize == 8 else 2.0**-23
+
+
 def rms_norm_with_statistics(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
     """Return (the normalised tensor, 1 / root of the mean of squares)."""
     dims = tuple(range(len(input.shape) - len(normalized_shape), len(input.shape)))
-    small = 1.1920928955078125e-07 if eps is None else eps
+    small = _least_step(input.dtype) if eps is None else eps
     scale = ops.Rsqrt()(ops.ReduceMean(True)(ops.Square()(input), dims) + small)
     return rms_norm(input, normalized_shape, weight, eps), scale
 
