@@ -150,9 +150,10 @@ def _solved_symbol(program: ExportedProgram, name: str, size: Expression, value:
 
 
 def _data_dependent(program: ExportedProgram, known: Mapping[str, object]) -> dict[str, ExportedNode]:
-    """Return the nodes that make sizes that depend on the numbers in tensors, by symbol."""
+    """Return the nodes that make sizes that depend on the numbers in tensors, by symbol. Numbers that no tensor is made
+    of are left out: only assertions read them."""
     found: dict[str, ExportedNode] = {}
-    for node in all_nodes(program.graph):
+    for node in (node for node in all_nodes(program.graph) if any(node.types)):
         shapes = [type.shape for type in node.types if type is not None]
         for symbol in _symbols_of((*shapes, *(value for _, value in node.arguments))):
             if symbol not in known:
@@ -220,6 +221,8 @@ class _Filled:
             return None
         if node.results and all(node.results) and not any(node.types):
             return None
+        if node.target == ASSERTION and not set(_symbols_of(value for _, value in node.arguments)) <= self.sizes.keys():
+            return None  # it is about the numbers in tensors
         arguments = tuple((name, self.argument(value)) for name, value in node.arguments)
         if node.target == ASSERTION and arguments and isinstance(arguments[0][1], bool | int):
             self._check(node, arguments)

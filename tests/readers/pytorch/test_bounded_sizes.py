@@ -35,6 +35,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], int, str]] = {
     "unique": (lambda m, x: torch.unique(x, return_inverse=True), (WORDS,), 4, ""),
     "bincount": (lambda m, x: torch.bincount(x).float().max(), (WORDS,), 9, ""),
     "returned": (lambda m, x: torch.masked_select(x, x > 0), (X,), 20, ""),
+    "only checked": (lambda m, x, n: (torch._check(n.max().item() <= 9), m.one(x).sum())[1], (X, WORDS), 0, ""),
     "too small": (lambda m, x: torch.masked_select(x, x > 0), (X,), 3, "more than the bound 3"),
     "no bound": (lambda m, x: torch.masked_select(x, x > 0), (X,), 0, "--size u0=N"),
     "a reader of padding": (lambda m, x: torch.masked_select(x, x > 0).cumsum(0), (X,), 20, "reads padding"),
@@ -64,7 +65,7 @@ def test_padding_is_not_seen(name: str, tmp_path: Path) -> None:
         with pytest.raises((MspcError, RuntimeError), match=error):
             ms.load_torch(tmp_path / "net.pt2", sizes={"u0": bound} if bound else None)(*arrays)
         return
-    net = ms.load_torch(tmp_path / "net.pt2", sizes={"u0": bound})
+    net = ms.load_torch(tmp_path / "net.pt2", sizes={"u0": bound} if bound else None)
     wanted, found = module(*inputs), net(*arrays)
     pairs = zip(wanted, found, strict=True) if isinstance(wanted, tuple) else [(wanted, found)]
     for one, other in pairs:
