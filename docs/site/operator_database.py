@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from docs.site.operator_samples import SECONDS, SampleOutcome, compared
+from docs.site.operator_samples import SECONDS, SampleOutcome, compared, compared_step
 from docs.site.samples_on_ranks import compared_on_ranks
 from mspc.ir.diagnostics import MspcError
 
@@ -61,13 +61,15 @@ def operators_of_pytorch() -> Sequence[Any]:
 
 
 class Part(NamedTuple):
-    """Successive samples of one operator: every `share`th one from the sample `start` on."""
+    """Successive samples of one operator: every `share`th one from the sample `start` on. is_step: with their
+    gradients, as autograd computes them."""
 
     operator: int
     dtype: str
     ranks: int
     share: int
     start: int = 0
+    is_step: bool = False
 
 
 def outcomes_of(part: Part) -> Generator[int | SampleOutcome, None, int | None]:
@@ -93,8 +95,9 @@ def outcomes_of(part: Part) -> Generator[int | SampleOutcome, None, int | None]:
                 return place
             yield place
             outcome = (
-                compared(each, given, part.dtype, grads) if part.ranks == 1
-                else compared_on_ranks(each, given, part.dtype, grads, part.ranks)
+                compared_on_ranks(each, given, part.dtype, grads, part.ranks) if part.ranks > 1
+                else compared_step(each, given, part.dtype) if part.is_step and grads
+                else compared(each, given, part.dtype, grads)
             )  # fmt: skip
             if outcome is not None:
                 yield outcome

@@ -94,15 +94,35 @@ class OperatorSample:
 
         return self(*[t.float() if t.dtype == torch.bfloat16 else t for t in self.tensors])
 
-    def recorded(self) -> tuple[ExportedProgram, list[Any], bool]:
-        """Return its graph as `torch.export` writes it, its constants, and whether its numbers are drawn. Raise
-        NotRecorded if PyTorch cannot record it."""
+    @property
+    def trained(self) -> list[int]:
+        """The numbers of the tensors that are differentiated."""
+        return [i for i, tensor in enumerate(self.tensors)
+                if tensor.is_floating_point() and self.leaves[self.places[i]].requires_grad]  # fmt: skip
+
+    def step(self, *tensors: Any) -> list[Any]:
+        """Return the results, and the gradients of a sum of the first one that has any."""
+        import torch
+
+        given = [tensor.detach() for tensor in tensors]
+        trained = [given[i].requires_grad_() for i in self.trained]
+        with torch.enable_grad():
+            results = self(*given)
+            first = next(each for each in results if each.requires_grad and each.is_floating_point())
+            total = (first * torch.from_numpy(scales_of(first)).to(first.dtype)).sum()
+        found = torch.autograd.grad(total, trained, allow_unused=True)
+        return [each.detach() for each in (*results, *found) if each is not None]
+
+    def recorded(self, is_step: bool = False) -> tuple[ExportedProgram, list[Any], bool]:
+        """Return its graph as `torch.export` writes it, its constants, and whether its numbers are drawn. is_step: the
+        graph of `step`, of the operators that autograd calls. Raise NotRecorded if PyTorch cannot record it."""
         import torch
         from torch.fx.experimental.proxy_tensor import make_fx
 
+        call = self.step if is_step else self
         try:
             with torch.no_grad():
-                module = make_fx(lambda *given: self(*given), pre_dispatch=True)(*self.tensors)
+                module = make_fx(lambda *given: call(*given), pre_dispatch=not is_step)(*self.tensors)
             return *_program(module.graph), _is_drawn(module.graph)
         except MspcError:
             raise
@@ -171,16 +191,17 @@ def _type(value: Any) -> ExportedType | None:
 
 class RecordedSample:
     """A sample with its graph. expected: PyTorch's results. program: the graph. own: the arrays that it takes.
-    is_drawn: whether its numbers are random. kinds: of its nodes. Raise NotRecorded if PyTorch cannot record it."""
+    is_drawn: whether its numbers are random. kinds: of its nodes. is_step: with its gradients, as a graph that was
+    recorded with autograd. Raise NotRecorded if PyTorch cannot record it."""
 
-    def __init__(self, each: Any, given: Any) -> None:
+    def __init__(self, each: Any, given: Any, is_step: bool = False) -> None:
         import torch
 
         self.name, self.sample = each.name, OperatorSample(each, given)
+        self.program, constants, self.is_drawn = self.sample.recorded(is_step)
         torch.manual_seed(0)
-        found = self.sample(*[t.clone() for t in self.sample.tensors])
+        found = (self.sample.step if is_step else self.sample)(*[t.clone() for t in self.sample.tensors])
         self.expected = [result.detach().clone() for result in found]
-        self.program, constants, self.is_drawn = self.sample.recorded()
         self.own = [_array(tensor) for tensor in (*self.sample.tensors, *constants)]
         self.kinds = tuple(node.target for node in self.program.graph.nodes)
         if not self.program.outputs:
@@ -196,13 +217,6 @@ class RecordedSample:
         found = self.network(*map(Tensor, self.own))
         return found if isinstance(found, tuple) else (found,)
 
-    @property
-    def trained(self) -> list[int]:
-        """The numbers of the tensors that are differentiated."""
-        sample = self.sample
-        return [i for i, tensor in enumerate(sample.tensors)
-                if tensor.is_floating_point() and sample.leaves[sample.places[i]].requires_grad]  # fmt: skip
-
     def gradient(self, result: int, scales: Tensor) -> GradientFunction:
         """Return the gradients of the sum of a result times `scales`, in tensors that are `trained`."""
 
@@ -210,7 +224,7 @@ class RecordedSample:
             values = self.network(*inputs)
             return ((values[result] if isinstance(values, tuple) else values) * scales).sum()
 
-        return grad(total, tuple(self.trained))
+        return grad(total, tuple(self.sample.trained))
 
 
 def scales_of(result: Any) -> np.ndarray:
@@ -231,6 +245,16 @@ def compared(each: Any, given: Any, dtype: str, with_gradients: bool) -> SampleO
         return SampleOutcome(each.name, dtype, verdict, "", reason, recorded.kinds)
     gradients, reason = judged(lambda: _gradients_differ(recorded))
     return SampleOutcome(each.name, dtype, verdict, gradients, reason, recorded.kinds)
+
+
+def compared_step(each: Any, given: Any, dtype: str) -> SampleOutcome | None:
+    """Compare one sample and its gradients in the graph that autograd leaves; None if PyTorch does not record it."""
+    try:
+        recorded = RecordedSample(each, given, is_step=True)
+    except (NotRecorded, MspcError):
+        return None
+    verdict, reason = judged(lambda: _differs(recorded.results(), recorded.expected, recorded.is_drawn, 10.0))
+    return SampleOutcome(each.name, dtype, verdict, "", reason, recorded.kinds)
 
 
 def _values_differ(recorded: RecordedSample, dtype: str) -> str:
@@ -330,7 +354,7 @@ def _gradients_differ(recorded: RecordedSample) -> str | None:
     """Return which gradient differs from autograd's, "" if none does, None if PyTorch has none."""
     import torch
 
-    own, given, places = recorded.own, [tensor.clone() for tensor in recorded.sample.tensors], recorded.trained
+    own, given, places = recorded.own, [tensor.clone() for tensor in recorded.sample.tensors], recorded.sample.trained
     for place in places:
         given[place].requires_grad_()
     try:

@@ -64,7 +64,7 @@ def compared_on_ranks(each: Any, given: Any, dtype: str, with_gradients: bool, r
 
     def gradients() -> str | None:
         floats = [i for i, result in enumerate(alone) if result.dtype.kind in "fV"]
-        if not floats or not recorded.trained:
+        if not floats or not recorded.sample.trained:
             return None
         request = recorded.gradient(floats[0], Tensor(scales_of(alone[floats[0]]).astype(alone[floats[0]].dtype)))
         try:

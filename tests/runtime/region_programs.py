@@ -9,55 +9,14 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-WHILE = """#IR entry      : @main
-#Total subgraph: 3
+from tests.texts import text_of
 
-#attrs         :
-compile_id : "by hand"
-mode : "{mode}"
-ranks : {ranks}
-rank : {rank}
-#Total params  : 2
+TEXTS = Path(__file__).with_name("region_programs.ir")
 
-%para1_x: <Tensor[Float32], ()>
-%para2_limit: <Tensor[Float32], ()>
-
-subgraph @main() {{
-  %0 = While(%para1_x, %para2_limit) {{regions: @condition, @body}} primitive_attrs: {{carried: 1{more}}}
-      : (<Tensor[Float32], ()>, <Tensor[Float32], ()>) -> (<Tuple[Tensor[Float32]], TupleShape(())>)
-      # scope: (Default)
-      # In file net.py(7)/        while x < limit:/ 9~24
-  %1 = TupleGetItem(%0) primitive_attrs: {{index: 0}}
-      : (<Tuple[Tensor[Float32]], TupleShape(())>) -> (<Tensor[Float32], ()>)
-      # scope: (Default)
-  Return(%1)
-      : (<Tensor[Float32], ()>)
-}}
-
-%para3_x: <Tensor[Float32], ()>
-%para4_limit: <Tensor[Float32], ()>
-subgraph @condition(%para3_x, %para4_limit) {{
-  %0 = Less(%para3_x, %para4_limit)
-      : (<Tensor[Float32], ()>, <Tensor[Float32], ()>) -> (<Tensor[Bool], ()>)
-      # scope: (Default)
-  Return(%0)
-      : (<Tensor[Bool], ()>)
-}}
-
-%para5_x: <Tensor[Float32], ()>
-%para6_limit: <Tensor[Float32], ()>
-subgraph @body(%para5_x, %para6_limit) {{
-{body}
-}}
-"""
+WHILE = text_of(TEXTS, "while")
 """x of shape () is changed by a body while it is below a limit."""
 
-GROWS = """  %0 = Add(%para5_x, Tensor(shape=[], dtype=Float32, value=1))
-      : (<Tensor[Float32], ()>, <Tensor[Float32], ()>) -> (<Tensor[Float32], ()>)
-      # scope: (Default)
-      # In file net.py(8)/            x = x + 1/ 13~22
-  Return(%0)
-      : (<Tensor[Float32], ()>)"""
+GROWS = text_of(TEXTS, "grows").rstrip()
 
 STAYS = """  Return(%para5_x)
       : (<Tensor[Float32], ()>)"""
@@ -92,13 +51,4 @@ def counting_up(rank: int = 0, ranks: int = 1, body: str = GROWS, more: str = ""
 
 def growing_together(by: int) -> str:
     """A body in which x becomes what ranks 0 and 1 sum up, and a number more."""
-    return f"""\
-  %0 = AllReduce(%para5_x) primitive_attrs: {{op: "sum", rank_list: (0, 1)}}
-      : (<Tensor[Float32], ()>) -> (<Tensor[Float32], ()>)
-      # scope: (Default)
-      # In file net.py(8)/            x = self.sum(x) + 1/ 17~28
-  %1 = Add(%0, Tensor(shape=[], dtype=Float32, value={by}))
-      : (<Tensor[Float32], ()>, <Tensor[Float32], ()>) -> (<Tensor[Float32], ()>)
-      # scope: (Default)
-  Return(%1)
-      : (<Tensor[Float32], ()>)"""
+    return text_of(TEXTS, "growing_together", by=by)

@@ -1,0 +1,24 @@
+"""Texts in other languages than Python, in files beside the tests that read them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def _sections(file: Path) -> dict[str, str]:
+    _, *parts = re.split(r"^(?://|#) ----- (\w+)\n", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def text_of(file: Path, name: str, **values: object) -> str:
+    """Return a section of a file, with values in place of `@their names@`.
+
+    A line of five dashes and the name of a section begins it; the line is a comment of the file's language.
+    """
+    text = _sections(file)[name]
+    for key, value in values.items():
+        text = text.replace(f"@{key}@", str(value))
+    return text
