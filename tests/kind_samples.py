@@ -234,6 +234,7 @@ _ATTENDED = (floats(2, 4, 5, 8), *_ATTENTION, floats(2, 4, 5, 8), floats(2, 4, 5
 _GRADIENTS: tuple[tuple[Any, ...], ...] = (
     ("log_sigmoid_backward.default", floats(3), exactly([0, 1, -2]), exactly(np.exp([0, -1, -2]))),
     ("native_layer_norm_backward.default", X, Y, [4], floats(3, 1), floats(3, 1), floats(4), floats(4), _ALL),
+    ("rms_norm.default _fused_rms_norm.default", SMALL, (4,), None, None),
     ("_fused_rms_norm.default", X, (4,), ROW, None), ("_fused_rms_norm.default", floats(2, 3, 4), (3, 4), None, 1e-3),
     ("_weight_norm_interface.default", X, floats(3, 1)),
     ("_weight_norm_interface_backward.default", floats(2, 2), exactly([[3, 4], [8, 6]]), floats(2, 1), exactly([[5],
