@@ -16,10 +16,11 @@ from mspc.ir.diagnostics import MspcError, all_of, did_you_mean
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass, finish_subclass
 from mspc.ir.text.facts import fields_of, shown
+from mspc.ir.types import TupleType
 from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import Redistribute
-from mspc.ops.control.structural import Gradient
+from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.lib.plan_header import wants_search
 
@@ -132,23 +133,39 @@ def live_values(
     return live
 
 
-def rewrite_nodes(graph: Graph, visit: Callable[[Builder, Node], Value | None]) -> bool:
+def rewrite_nodes(graph: Graph, visit: Callable[[Builder, Node], Value | Sequence[Value] | None]) -> bool:
     """Let nodes be replaced by the values that `visit` emits for them, and return whether there were any.
 
-    visit: called with every node in order, after its operands were replaced; None keeps the node.
+    visit: called with every node in order, after its operands were replaced; returns one value, or the results of the
+    node, of which there may be several; None keeps the node.
     """
     builder = Builder(graph, [])
+    read_whole = set(graph.results)
+    for node in graph.nodes:
+        if not isinstance(node.op, TupleGetItem):
+            read_whole.update(node.inputs)
+    parts: dict[Value, Sequence[Value]] = {}
     replaced: dict[Value, Value] = {}
     for node in graph.nodes:
         node.inputs = [replaced.get(value, value) for value in node.inputs]
-        made = visit(builder, node)
+        if isinstance(node.op, TupleGetItem) and node.inputs[0] in parts:
+            made: Value | Sequence[Value] | None = parts[node.inputs[0]][node.op.index]
+        else:
+            made = visit(builder, node)
         if made is None:
             builder.nodes.append(node)
-        else:
+        elif isinstance(made, Value):
             replaced[node] = made
+        elif not isinstance(node.type, TupleType):
+            replaced[node] = made[0]
+        else:
+            parts[node] = made
+            if node in read_whole:
+                replaced[node] = builder.emit(MakeTuple(), *made)
+                parts[replaced[node]] = made
     graph.nodes = builder.nodes
     graph.results = [replaced.get(value, value) for value in graph.results]
-    return bool(replaced)
+    return bool(replaced or parts)
 
 
 BESIDE = ("mspc.search.passes",)

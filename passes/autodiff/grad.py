@@ -18,7 +18,7 @@ from mspc.ops.control.regions import RegionOp, is_stack_of_parameters
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.tensor.broadcast import filled
-from mspc.passes.base import WHOLE, Pass
+from mspc.passes.base import WHOLE, Pass, rewrite_nodes
 from mspc.passes.lib.batch_rows import with_rows
 from mspc.passes.lib.gradients import (
     Differentiate,
@@ -76,25 +76,22 @@ def _expand(graph: Graph, program: Graph, differentiate: Differentiate) -> bool:
     if not any(isinstance(node.op, Gradient) for node in graph.nodes):
         return False
     keep_earlier_values(graph)
-    nodes: list[Node] = []
-    replaced: dict[Value, Value] = {}
-    for node in graph.nodes:
-        node.inputs = [replaced.get(v, v) for v in node.inputs]
+
+    def visit(b: Builder, node: Node) -> Value | None:
         if isinstance(node.op, TupleGetItem) and isinstance(node.type, StackType):
             node.type = node.op.infer(node.inputs[0].type)  # a tensor, if a loop of known count scans it
         if not isinstance(node.op, Gradient):
-            nodes.append(node)
-            continue
-        builder = Builder(graph, nodes)
+            return None
+        builder = Builder(graph, b.nodes)
         builder.phase = "backward"
         grads = _backward(builder, node, node.op, str(program.attrs.get("mode", "")), differentiate)
         builder.forward = None
         builder.like(node)
         if program.attrs.get("outputs") == "batch":
             grads = with_rows(builder, node.inputs[node.op.outputs :][: len(grads)], grads)
-        replaced[node] = builder.emit(MakeTuple(), *grads)
-    graph.nodes = nodes
-    graph.results = [replaced.get(v, v) for v in graph.results]
+        return builder.emit(MakeTuple(), *grads)
+
+    rewrite_nodes(graph, visit)
     _mark_updates(graph)
     return True
 

@@ -16,12 +16,13 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import STAGE, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.facts import SWITCHES
-from mspc.ir.types import DType, TensorType, TupleType, Type
-from mspc.ops.control.structural import MakeTuple, TupleGetItem
+from mspc.ir.types import DType, TupleType, Type
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Split
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
+from mspc.passes.base import rewrite_nodes
 from mspc.passes.cleanup.simplify import remove_dead
 
 
@@ -338,35 +339,17 @@ def split(graph: Graph, make: Maker) -> bool:
 
     The new nodes name the old one in their attribute `fused`.
     """
-    read_as_tuples = {v for node in graph.nodes if not isinstance(node.op, TupleGetItem) for v in node.inputs}
-    read_as_tuples.update(graph.results)
-    nodes: list[Node] = []
-    b = Builder(graph, nodes)
-    parts: dict[Value, Sequence[Value]] = {}
-    replaced: dict[Value, Value] = {}
-    for node in graph.nodes:
-        node.inputs = [replaced.get(value, value) for value in node.inputs]
-        if isinstance(node.op, TupleGetItem) and node.inputs[0] in parts:
-            replaced[node] = parts[node.inputs[0]][node.op.index]
-            continue
+
+    def visit(b: Builder, node: Node) -> Sequence[Value] | None:
         b.like(node)
         b.phase, b.forward = node.phase, node.forward
-        begin = len(nodes)
+        begin = len(b.nodes)
         made = make(b, node)
-        if made is None:
-            nodes.append(node)
-            continue
-        for each in nodes[begin:]:
+        for each in b.nodes[begin:] if made is not None else ():
             each.attrs["fused"] = (node.label,)
-        if isinstance(node.type, TensorType):
-            replaced[node] = made[0]
-            continue
-        parts[node] = made
-        if node in read_as_tuples:
-            replaced[node] = b.emit(MakeTuple(), *made)
-    if not parts and not replaced:
+        return made
+
+    if not rewrite_nodes(graph, visit):
         return False
-    graph.nodes = nodes
-    graph.replace(replaced)
     remove_dead(graph)
     return True

@@ -17,6 +17,7 @@ from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import NotDifferentiable, Op
 from mspc.ops.tensor.broadcast import filled
+from mspc.passes.base import rewrite_nodes
 
 # Operators are visited from the last to the first, every operator's `bprop` is called once, and one AddN adds up the
 # terms of a gradient, so that a sharded sum is reduced once.
@@ -211,17 +212,14 @@ def drop_own_gradients(graph: Graph) -> bool:
     """Replace each OwnGradient by its results, and drop the nodes computed from placeholders; return whether there was
     any."""
     gone: set[Value] = set()
-    replaced: dict[Value, Value] = {}
-    for node in graph.nodes:
-        node.inputs = [replaced.get(value, value) for value in node.inputs]
-        source = node.inputs[0] if isinstance(node.op, TupleGetItem) else None
-        if isinstance(source, Node) and isinstance(source.op, OwnGradient) and isinstance(node.op, TupleGetItem):
-            replaced[node] = source.inputs[node.op.index]
+
+    def visit(_: Builder, node: Node) -> Sequence[Value] | None:
+        if isinstance(node.op, GradientPlaceholder | OwnGradient) or any(value in gone for value in node.inputs):
             gone.add(node)
-        elif isinstance(node.op, GradientPlaceholder | OwnGradient) or any(value in gone for value in node.inputs):
-            gone.add(node)
+        return node.inputs if isinstance(node.op, OwnGradient) else None
+
+    rewrite_nodes(graph, visit)
     graph.nodes = [node for node in graph.nodes if node not in gone]
-    graph.results = [replaced.get(value, value) for value in graph.results]
     return bool(gone)
 
 

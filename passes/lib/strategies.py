@@ -13,7 +13,7 @@ from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value
 from mspc.ir.layout import Axes, Layout, NamedLayout, common_mesh, on_mesh
 from mspc.ir.types import TupleType
 from mspc.ops.collective.collectives import Redistribute
-from mspc.ops.control.structural import MakeTuple, TupleGetItem, is_constraint
+from mspc.ops.control.structural import TupleGetItem, is_constraint
 from mspc.ops.op import Op, RequestedSharding
 from mspc.passes.base import rewrite_nodes
 from mspc.passes.lib.choices import rule_of
@@ -146,35 +146,19 @@ def decompose_nodes(graph: Graph, sharded: bool) -> tuple[bool, dict[Node, MspcE
     errors: dict[Node, MspcError] = {}
     if not candidates:
         return False, errors
-    nodes: list[Node] = []
-    together = set(graph.results)
-    for node in graph.nodes:
-        if not isinstance(node.op, TupleGetItem):
-            together.update(node.inputs)
-    parts: dict[Value, list[Value]] = {}
-    replaced: dict[Value, Value] = {}
-    builder = Builder(graph, nodes)
-    for node in graph.nodes:
-        node.inputs = [replaced.get(v, v) for v in node.inputs]
-        found: list[Value] | None = None
-        if node in candidates:
-            found = _decomposition(builder, node, errors, ranks)
-        elif isinstance(node.op, TupleGetItem) and node.inputs[0] in parts:
-            found = [parts[node.inputs[0]][node.op.index]]
-        if found is None:
-            nodes.append(node)
-        elif isinstance(node.type, TupleType):
-            parts[node] = found
-            if node in together:
-                replaced[node] = builder.emit(MakeTuple(), *found)
-                parts[replaced[node]] = found
-        else:
-            replaced[node] = found[0]
-            if isinstance(found[0], Node):
-                found[0].name = node.name or found[0].name
-    graph.nodes = nodes
-    graph.results = [replaced.get(v, v) for v in graph.results]
-    return bool(replaced or parts), errors
+    names = {
+        (node.inputs[0], node.op.index): node.name for node in graph.nodes if isinstance(node.op, TupleGetItem)
+    }
+
+    def visit(b: Builder, node: Node) -> list[Value] | None:
+        found = _decomposition(b, node, errors, ranks) if node in candidates else None
+        for index, value in enumerate(found or ()):
+            name = names.get((node, index), "") if isinstance(node.type, TupleType) else node.name
+            if isinstance(value, Node):
+                value.name = name or value.name
+        return found
+
+    return rewrite_nodes(graph, visit), errors
 
 
 def _may_decompose(node: Node, sharded: bool, ranks: int) -> bool:
