@@ -39,6 +39,7 @@ class ConfigurationRequest:
     sequence: int = 0
     json: Path | None = None
     better: bool = False
+    verify: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ def plan(request: ConfigurationRequest) -> int:
     if sum(each is not None for each in named) != 1:
         raise MspcError("name one configuration: a file, --megatron-arguments or --preset")
     check_json(request.json)
+    if request.verify and request.json == Path("-"):
+        raise MspcError("--verify prints its verdict, so --json needs a file")
     machine = machine_of(request.machine)
     found = _read(request, machine)
     machine = machine if request.machine or not found.machine else machine_of(found.machine)
@@ -82,7 +85,18 @@ def plan(request: ConfigurationRequest) -> int:
                 for each in faster
             ]
         write_report(request.json, "plan", content)
+    if request.verify:
+        from mspc.commands.prove_plan import prove  # late: it imports what compiles and runs programs
+
+        print()
+        for run in _different([found.run, *(each.run for each in faster)]):
+            prove(run)
     return 0
+
+
+def _different(runs: Sequence[TrainingRun]) -> list[TrainingRun]:
+    """Return the first of the runs with each set of degrees: the rest of a run changes no program."""
+    return list({(run.tensor, run.pipeline, run.context, run.expert): run for run in reversed(runs)}.values())[::-1]
 
 
 def _read(request: ConfigurationRequest, machine: Machine) -> Configuration:

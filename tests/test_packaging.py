@@ -66,7 +66,9 @@ def test_wheel_holds_the_data_files_and_no_others(root: Path, wheel_names: set[s
     sources = {f"mspc/{p.relative_to(root)}" for p in kernels if p.suffix in (".cu", ".cuh", ".cpp", ".h")}
     assert len(sources) > 90
     others = {"mspc/ir/error_codes.toml", "mspc/ir/text/grammar.lark", "mspc/py.typed"}
-    others |= {f"mspc/readers/configurations/{name}.toml" for name in ("megatron_arguments", "models", "trainers")}
+    tables_of_settings = ("megatron_arguments", "mistakes", "models", "trainers")
+    others |= {f"mspc/readers/configurations/{name}.toml" for name in tables_of_settings}
+    others |= {"mspc/commands/planned_llama.py.txt"}
     assert data == others | page | tables | demo | sources
 
 

@@ -30,6 +30,9 @@ def plan(
         int, typer.Option(metavar="N", min=0, max=1 << 24, show_default=False, help="Tokens of a sample.")
     ] = 0,
     better: Annotated[bool, typer.Option("--better", help="List faster settings that fit into the memory.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Prove the degrees, and those of --better, with verify --scale.")
+    ] = False,
     json: opts.JsonFile = None,
 ) -> None:
     """Estimate memory and step time of a training configuration of another program; status 2 if it cannot work, with
@@ -37,5 +40,5 @@ def plan(
     from mspc.commands.plan import ConfigurationRequest
     from mspc.commands.plan import plan as make_plan
 
-    request = ConfigurationRequest(config, megatron_arguments, preset, ranks, machine, sequence, json, better)
+    request = ConfigurationRequest(config, megatron_arguments, preset, ranks, machine, sequence, json, better, verify)
     raise typer.Exit(make_plan(request))

@@ -47,3 +47,21 @@ def test_one_configuration_is_named(tmp_path: Path) -> None:
         plan(ConfigurationRequest())
     with pytest.raises(MspcError, match="no degrees fit"):
         plan(ConfigurationRequest(preset="llama3.1-405b", ranks=8, machine="h100"))
+
+
+def test_a_plan_is_proved_at_small_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "gpt.args"
+    config.write_text(
+        "--num-layers 8\n--hidden-size 512\n--num-attention-heads 8\n--group-query-attention\n--num-query-groups 4\n"
+        "--seq-length 1024\n--max-position-embeddings 1024\n--micro-batch-size 1\n--global-batch-size 32\n--bf16\n"
+        "--tensor-model-parallel-size 2\n--pipeline-model-parallel-size 2\n--use-distributed-optimizer\n"
+    )
+    assert plan(ConfigurationRequest(arguments=config, ranks=16, machine="h100", verify=True)) == 0
+    shown = capsys.readouterr().out
+    assert "a step with tensor 2, pipeline 2, data 4 beside one of one device:\nequal: " in shown
+    assert "values of 8 ranks of 2 kinds" in shown
+    plan(ConfigurationRequest(preset="qwen3-30b-a3b", ranks=16, machine="h100", verify=True))
+    assert "not proved: " in capsys.readouterr().out
+    with pytest.raises(MspcError, match="--json needs a file"):
+        plan(ConfigurationRequest(preset="llama3-8b", ranks=8, verify=True, json=Path("-")))
+

@@ -186,9 +186,7 @@ def _stage_time(run: TrainingRun, machine: Machine, stage: int) -> tuple[Counter
     return found, loads
 
 
-def _add_layer(
-    run: TrainingRun, machine: Machine, layer: ModelLayer, found: Counter[str], loads: Counter[str]
-) -> None:
+def _add_layer(run: TrainingRun, machine: Machine, layer: ModelLayer, found: Counter[str], loads: Counter[str]) -> None:
     """Add the parts of a layer's forward and backward pass, and the seconds for which they keep each resource busy."""
     dense, routed, scores = layer_operations(run, layer)
     again = 1 if run.recomputation.granularity == "full" else 0
