@@ -201,7 +201,11 @@ def _program(
     gradients, which the last way does not have."""
     try:
         with assigned_buffers(torch, module):
-            return torch.export.export(module, inputs, named, strict=False)
+            program = torch.export.export(module, inputs, named, strict=False)
+        if not lost and any(_is_transform(each.target) and "grad" in each.name for each in program.graph.nodes):
+            recorded = _recorded_gradients(torch, module, inputs, named)  # PyTorch takes the parameters for constants
+            return torch.export.export(recorded, inputs, named, strict=False)
+        return program
     except Exception as error:
         with contextlib.suppress(Exception), assigned_buffers(torch, module), without_layer_drop(torch) as lines:
             program = torch.export.export(module, inputs, named, strict=False)
