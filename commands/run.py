@@ -19,9 +19,9 @@ from mspc.engine.ranks.environment import limit_threads, mpi_rank, mpi_size
 from mspc.engine.ranks.mpirun import run_under_mpirun
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_files
-from mspc.runtime.device_choice import Wishes
+from mspc.runtime.device_choice import DeviceOptions
 
-AS_FOUND = Wishes()
+AS_FOUND = DeviceOptions()
 MANY = 1024
 """Placeholder for the number of ranks of a simulation, which only the program knows: more than a machine has cores."""
 
@@ -32,7 +32,7 @@ def run_script(
     simulate: bool = False,
     only_rank: int | None = None,
     script_arguments: Sequence[str] = (),
-    wishes: Wishes = AS_FOUND,
+    wishes: DeviceOptions = AS_FOUND,
     profile: ProfileOptions | None = None,
     strategies: Path | None = None,
 ) -> None:
@@ -100,7 +100,7 @@ def run_directory(
     save_outputs: Path | None = None,
     simulate: bool = False,
     ranks: int | None = None,
-    wishes: Wishes = AS_FOUND,
+    wishes: DeviceOptions = AS_FOUND,
     profile: ProfileOptions | None = None,
 ) -> None:
     """Execute a compiled program from its files alone.
@@ -178,7 +178,7 @@ def _check(ranks: int | None, simulate: bool, profile: ProfileOptions | None) ->
 
 
 def _run_rank(
-    path: Path, ranks_given: bool, only_rank: int | None, arguments: Sequence[str], wishes: Wishes,
+    path: Path, ranks_given: bool, only_rank: int | None, arguments: Sequence[str], wishes: DeviceOptions,
     profile: ProfileOptions | None, strategies: Path | None,
 ) -> None:  # fmt: skip
     """Run the script as one rank of mpirun's job, or as the only rank there is."""
@@ -220,7 +220,7 @@ def _run_to_its_end(path: Path, arguments: Sequence[str], job: Any) -> None:
 
 
 def _run_one(
-    path: Path, arguments: Sequence[str], wishes: Wishes, simulate: bool, profile: ProfileOptions | None,
+    path: Path, arguments: Sequence[str], wishes: DeviceOptions, simulate: bool, profile: ProfileOptions | None,
     strategies: Path | None,
 ) -> int | None:  # fmt: skip
     """Run the script on one rank and return None; return the number of ranks if the script requests more than one.
@@ -253,7 +253,7 @@ def _run_one(
     return None
 
 
-def _join(wishes: Wishes, profile: ProfileOptions | None) -> Any:
+def _join(wishes: DeviceOptions, profile: ProfileOptions | None) -> Any:
     from mspc.engine.job import join_job
 
     job = join_job(wishes)
@@ -276,7 +276,7 @@ def _profilers(profile: ProfileOptions | None) -> Callable[[], Any]:
     return make
 
 
-def _simulated(wishes: Wishes, profile: ProfileOptions | None) -> Any:
+def _simulated(wishes: DeviceOptions, profile: ProfileOptions | None) -> Any:
     """Return the job of the only rank of a simulation."""
     from mspc.engine.job import Job
     from mspc.engine.simulate import simulated_hardware

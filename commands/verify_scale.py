@@ -20,7 +20,7 @@ from mspc.commands.verify_folder import ToProve, of_folder
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.text.parser import parse
 from mspc.ops.op import REGISTRY
-from mspc.runtime.available_memory import room_for
+from mspc.runtime.available_memory import explain_memory_errors
 from mspc.runtime.program import PROGRAM
 from mspc.verify.scale.foreign_dumps import BEGIN, END, EXECUTE, DumpsFound, ForeignDump, look_at
 from mspc.verify.scale.small_programs import Unfit
@@ -58,7 +58,7 @@ def verify_scale(target: str, options: CompileOptions, seed: int, against: Path 
         given = of_folder(Path(target), options) if is_folder else of_script(target, options)
     gc.collect()
     try:
-        with room_for("what ranks hold at small sizes"):
+        with explain_memory_errors("what ranks hold at small sizes"):
             found = given.proved(seed)
     except Unfit as error:
         raise MspcError(f"the program cannot be made smaller: {error.reason}") from None

@@ -58,7 +58,7 @@ from mspc.runtime.comm.agreement import agree, agree_on_collectives, gathered, s
 from mspc.runtime.comm.interface import Communicator, collectives_of
 from mspc.runtime.compiled_loops import begin_library
 from mspc.runtime.data import gather, slice_parameter, slices_of
-from mspc.runtime.device_choice import EACH_ITS_OWN, DeviceRequest
+from mspc.runtime.device_choice import RANK_LOCAL_MODES, DeviceRequest
 from mspc.runtime.faults.stopped import GRAPHS
 
 # One compiled target on a rank: its executor, its values and its arguments.
@@ -270,7 +270,7 @@ class StepCounts:
         steps = self._earlier.get(name, so_far)
         self._latest[identity] = target, executor
         if steps:
-            executor.go_on(steps - executor.step)
+            executor.set_step_count(steps - executor.step)
 
     def end(self, executor: Any, identity: Any, counted: Callable[[], Any]) -> None:
         """Record that a graph is no longer stored. counted: returns the object that later graphs with this count depend
@@ -444,7 +444,7 @@ class RankCalls:
             if not having:
                 return False
             check_all_have_data(name_of(target), config, having)
-            if 0 < len(compiling) < job.size and config.mode not in EACH_ITS_OWN:
+            if 0 < len(compiling) < job.size and config.mode not in RANK_LOCAL_MODES:
                 different = different_calls(job.aside, target, call)
                 if different is not None:
                     raise different
@@ -510,7 +510,7 @@ class RankCalls:
 
     def peak_memory(self) -> int:
         """Return the peak bytes of GPU memory of this rank's graphs; 0 on the CPU."""
-        return self.job.hardware.memory.most()
+        return self.job.hardware.memory.peak_bytes()
 
     def _compile(self, target: Any, call: Call, frozen: FrozenContext) -> tuple[CompiledCall, Traced]:
         """Return this rank's compiled call, and the trace with the attributes read for it."""
@@ -525,14 +525,14 @@ class RankCalls:
             built = self.build(target, call, self.config(frozen))
         except MspcError as found:
             error = found
-        if error is not None and (self.job.size == 1 or frozen.parallel_mode in EACH_ITS_OWN):
+        if error is not None and (self.job.size == 1 or frozen.parallel_mode in RANK_LOCAL_MODES):
             raise error
         alone = built is not None and self._is_rank_local(built[0])
         compiled, traced = built if built is not None and alone else self._agreed_compile(target, call, error, built)
         self._warn(target, compiled, frozen)
         self.job.hardware.prepare(asked.deterministic, self.job.comm, self.job.watch)
         tf32 = bool(getattr(frozen, "matmul_allow_tf32", False))
-        self.store.from_rank_0 = frozen.parameter_broadcast and compiled.config.mode not in EACH_ITS_OWN
+        self.store.from_rank_0 = frozen.parameter_broadcast and compiled.config.mode not in RANK_LOCAL_MODES
         number = self._number(alone)
         compiled_call = self.compiled_calls[number] = CompiledCall(number, compiled, self.job, traced, self.store, tf32)
         begun = compiled_call.take_initial_values()
@@ -551,7 +551,7 @@ class RankCalls:
 
     def _is_rank_local(self, compiled: Compiled) -> bool:
         """Return whether a graph has no communication and each rank may run a different one."""
-        apart = compiled.config.mode in EACH_ITS_OWN
+        apart = compiled.config.mode in RANK_LOCAL_MODES
         return apart and not any(collectives_of(compiled.rank_graph(self.job.rank).nodes))
 
     def _number(self, alone: bool) -> int:
@@ -566,7 +566,7 @@ class RankCalls:
         name, (key, compiled_call) = name_of(target), found
         say_once(
             f"graphs of {name}",
-            f"{name} was called with more than {self._known.most} kinds of arguments ({VARIABLE}): its graph for "
+            f"{name} was called with more than {self._known.peak_bytes} kinds of arguments ({VARIABLE}): its graph for "
             f"{described(key[1])} is given up, as others will be, and compiled again for the next such call",
         )
         self._release(compiled_call)
@@ -600,7 +600,7 @@ class RankCalls:
         other ranks' GPUs may have mapped its memory."""
         if self.job.size == 1 or compiled_call.number >= LOCAL_GRAPHS:
             return False
-        return compiled_call.compiled.config.mode in EACH_ITS_OWN or self.job.hardware.device is not None
+        return compiled_call.compiled.config.mode in RANK_LOCAL_MODES or self.job.hardware.device is not None
 
     def _agreed_compile(
         self, target: Any, call: Call, error: MspcError | None, built: tuple[Compiled, Traced] | None
@@ -616,7 +616,7 @@ class RankCalls:
         how = f" with {described(call)}, for which it has no graph"
         settings = {} if built is None else settings_of(built[1].cells)
         with joint_call(self.job, f"calls {name_of(target)}", how, *so_far, ALIKE), self.job.outside_user_code():
-            if built is not None and built[0].config.mode in EACH_ITS_OWN:
+            if built is not None and built[0].config.mode in RANK_LOCAL_MODES:
                 agree_on_collectives(meeting, built[0].rank_graph(self.job.rank))
             else:
                 stop_together(meeting, error)

@@ -20,7 +20,7 @@ from mspc.ir.types import TensorType
 from mspc.mindspore_api import context
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.context import FrozenContext
-from mspc.runtime.device_choice import Wishes
+from mspc.runtime.device_choice import DeviceOptions
 from mspc.runtime.pending import Pending
 
 STAND_ALONE = "stand_alone"
@@ -85,7 +85,7 @@ class PlainCalls(RankCalls):
 def default_handler() -> RankCalls:
     """Return the handler of a script run by plain Python, alone or under mpirun. It joins the job at the script's first
     launch and ends the job if the script fails."""
-    job = join_job(Wishes())
+    job = join_job(DeviceOptions())
     failed: list[BaseException] = []
 
     def finish() -> None:

@@ -26,7 +26,7 @@ from mspc.ops.collective.base import Collective
 from mspc.runtime.comm.agreement import gathered
 from mspc.runtime.comm.interface import Communicator, fingerprint
 from mspc.runtime.data import slices_of
-from mspc.runtime.device_choice import EACH_ITS_OWN
+from mspc.runtime.device_choice import RANK_LOCAL_MODES
 
 LONGEST = 200
 """Maximum number of characters of an operator in a message."""
@@ -141,7 +141,7 @@ def compared_inputs(compiled: Compiled, graph: Graph, ranks: int) -> list[Parame
     """Return the inputs of a rank's graph that must be equal. Return None, on all ranks, if the graph has no
     communication, so that each rank may run it at any time, or if every rank trains on its own rows."""
     mode = compiled.config.mode
-    if ranks == 1 or mode in EACH_ITS_OWN or mode == "data_parallel":
+    if ranks == 1 or mode in RANK_LOCAL_MODES or mode == "data_parallel":
         return None
     nodes = (node for each in compiled.graph.graphs() for node in each.nodes)
     if compiled.config.pipeline_stages == 1 and not any(isinstance(node.op, Collective) for node in nodes):

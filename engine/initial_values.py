@@ -29,7 +29,7 @@ from mspc.mindspore_api.nn.learning_rate_schedule import LearningRateSchedule
 from mspc.mindspore_api.nn.optim.optimizer import Optimizer
 from mspc.runtime.comm.agreement import gathered
 from mspc.runtime.comm.interface import Communicator, fingerprint
-from mspc.runtime.device_choice import EACH_ITS_OWN
+from mspc.runtime.device_choice import RANK_LOCAL_MODES
 
 Array = Any
 LONGEST = 300
@@ -148,7 +148,7 @@ def compare_initial_values(
         MspcError: they do not.
     """
     mode, updates = compiled.config.mode, SharedUpdates()
-    if job.size == 1 or mode in EACH_ITS_OWN:
+    if job.size == 1 or mode in RANK_LOCAL_MODES:
         return
     if mode == "data_parallel":
         on_purpose = state.current().parallel.get("parameter_broadcast") is False

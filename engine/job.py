@@ -24,7 +24,7 @@ from mspc.engine.script import ScriptError
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.errors import at_users_line, is_library
-from mspc.runtime.device_choice import Hardware, Wishes
+from mspc.runtime.device_choice import DeviceOptions, Hardware
 
 
 @dataclass
@@ -128,7 +128,7 @@ class Job:
         return 0
 
 
-def join_job(wishes: Wishes | None = None) -> Job:
+def join_job(wishes: DeviceOptions | None = None) -> Job:
     """Join mpirun's job; a job of one rank if mpirun did not start this process.
 
     Args:

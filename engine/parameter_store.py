@@ -21,7 +21,7 @@ from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.cpu.blocks import thread_count
-from mspc.runtime.available_memory import room_for
+from mspc.runtime.available_memory import explain_memory_errors
 from mspc.runtime.data import full_type, gather, padded_slice, slice_parameter, slices_of
 
 if TYPE_CHECKING:
@@ -214,7 +214,9 @@ class ParameterStore:
         """Return the array of `parameter` for this rank's graph; from now on its values are stored here."""
         stored = self._stored.get(id(parameter))
         if stored is None:
-            with room_for(f"parameter '{parameter.name}', {graph_parameter.type} on rank {self._job.rank}"):
+            with explain_memory_errors(
+                f"parameter '{parameter.name}', {graph_parameter.type} on rank {self._job.rank}"
+            ):
                 array = self._begin(parameter, graph_parameter)
             if not self._is_broadcast_from_rank_0(parameter, graph_parameter):
                 where = slices_of(graph_parameter, self._job.rank)

@@ -23,7 +23,7 @@ from mspc.ir.text.printer import print_graph
 from mspc.runtime.comm.agreement import gathered
 from mspc.runtime.comm.interface import fingerprint
 from mspc.runtime.comm.local import LocalComm
-from mspc.runtime.device_choice import EACH_ITS_OWN
+from mspc.runtime.device_choice import RANK_LOCAL_MODES
 from mspc.runtime.profile import NodeTiming, trace
 
 WARMUP_STEPS = 2
@@ -107,7 +107,7 @@ class StepProfiler:
         noted = self._noted
         if self._over or noted is None or not noted.executor.trains or len(noted.steps) < self.options.steps:
             return
-        if job.size > 1 and noted.executor.graph.attrs.get("mode") in EACH_ITS_OWN:
+        if job.size > 1 and noted.executor.graph.attrs.get("mode") in RANK_LOCAL_MODES:
             return  # every rank may be at another graph
         self.end(job)
 

@@ -22,11 +22,11 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.check_graph import check_graph
-from mspc.runtime.available_memory import check_room, room_for
+from mspc.runtime.available_memory import check_memory, explain_memory_errors
 from mspc.runtime.comm.agreement import agree, agree_on_collectives, gathered, stop_together
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import Batches, full_type, gather, load_batches, storable, synthetic_batches
-from mspc.runtime.device_choice import DeviceRequest, Wishes
+from mspc.runtime.device_choice import DeviceOptions, DeviceRequest
 from mspc.runtime.faults.record import NodeFailure
 from mspc.runtime.program import PROGRAM, Program, Settings, load_program, load_slices
 
@@ -79,7 +79,7 @@ def check_program(options: Options, ranks: int | None) -> Program:
 
 
 def simulate_program(
-    options: Options, program: Program, wishes: Wishes | None = None, profiler: Callable[[], Any] = lambda: None
+    options: Options, program: Program, wishes: DeviceOptions | None = None, profiler: Callable[[], Any] = lambda: None
 ) -> None:
     """Run all ranks in this process. profiler: makes an object that times the steps of one rank.
 
@@ -188,9 +188,9 @@ def _prepare(options: Options, job: Job, program: Program, ahead: EarlyGraph | N
         graph = program.graph(job.rank, text, frames=job.profile is not None)
     if edited:
         check_graph(graph)
-    check_room(graph, str(program.folder / program.execute[job.rank]))
+    check_memory(graph, str(program.folder / program.execute[job.rank]))
     inputs = [parameter for parameter in graph.parameters if parameter.kind == "input"]
-    with room_for(f"the inputs and parameters of rank {job.rank}"):
+    with explain_memory_errors(f"the inputs and parameters of rank {job.rank}"):
         values = load_slices(program, graph, job.rank)
         if options.data is not None:
             batches = load_batches(options.data, inputs, job.rank)

@@ -24,7 +24,7 @@ from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.mindspore_api import call_handler, state
 from mspc.mindspore_api.errors import is_library
 from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.device_choice import Hardware, Wishes
+from mspc.runtime.device_choice import DeviceOptions, Hardware
 from mspc.runtime.faults.record import StoppedByOther
 
 # All global state that a script can see and change is swapped, so that every simulated rank has its own.
@@ -260,7 +260,7 @@ class SimulatedCalls(RankCalls):
 
 
 def simulate_script(
-    path: Path, ranks: int, only_rank: int | None, arguments: Sequence[str], wishes: Wishes | None = None,
+    path: Path, ranks: int, only_rank: int | None, arguments: Sequence[str], wishes: DeviceOptions | None = None,
     profiler: Callable[[], Any] = lambda: None, strategies: Path | None = None,
 ) -> None:  # fmt: skip
     """Run a script on `ranks` simulated ranks. profiler: makes an object that times the steps of one rank. strategies:
@@ -295,7 +295,7 @@ def simulate_script(
             user.close()
 
 
-def simulated_hardware(wishes: Wishes | None, rank: int) -> Hardware:
+def simulated_hardware(wishes: DeviceOptions | None, rank: int) -> Hardware:
     """Return the device of a simulated rank; rank 0 warns if it is not the requested one."""
 
     def warn(text: str) -> None:

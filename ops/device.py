@@ -104,7 +104,7 @@ class Device(Protocol):
     Float32 may round their operands to TF32. warp_groups: whether four warps may multiply tiles in shared memory
     (wgmma), which only compute capability 9.0 can. step: Int64 array of one element on the GPU: the number of the
     running step, from 1. stop: Int32 array of one element on the GPU: operators that change parameters change nothing
-    while it is not 0. rejoined: how often the main stream has waited for all launches begun `aside`.
+    while it is not 0. rejoined: how often the main stream has waited for all launches begun `on_side_stream`.
     """
 
     xp: Any
@@ -143,7 +143,7 @@ class Device(Protocol):
         """Whether two arrays begin at one address."""
         ...
 
-    def aside(self, name: str, launch: Launch) -> None:
+    def on_side_stream(self, name: str, launch: Launch) -> None:
         """Begin a launch once the current stream has come here, on a stream of this name; the step ends after it."""
         ...
 
@@ -174,7 +174,7 @@ class Device(Protocol):
         """
         ...
 
-    def asking(self, arrays: Sequence[Array], run: Callable[..., None], ahead: Launch | None = None) -> Launch:
+    def host_query(self, arrays: Sequence[Array], run: Callable[..., None], ahead: Launch | None = None) -> Launch:
         """Return a launch that waits for arrays and calls `run` with their elements as NumPy arrays, so that the host
         decides the work. ahead: a launch that makes some of the arrays."""
         ...

@@ -131,7 +131,7 @@ class KernelTraits:
         runs_on_host: its kernel takes NumPy arrays only: it prints, writes a file, or is the script's own. On a GPU
             the step waits for it.
         waits: its kernel of arrays waits for elements of theirs, so that no CUDA graph can hold its work on a GPU.
-        host_reads: operands whose elements the host has to read on a GPU to launch it; see `Device.asking`.
+        host_reads: operands whose elements the host has to read on a GPU to launch it; see `Device.host_query`.
         cuda: C++ expression of one element of the result, for elementwise operators: `{0}`, `{1}` are the operands'
             elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R` that of the result;
             `{i}` is the number of the element, `{s}` that of the step. "" if there is none.

@@ -1,9 +1,9 @@
-"""Offsets in one arena for blocks that are alive at overlapping times: large blocks first, each in the tightest gap
-between all blocks alive with it. If the size is not good, other orders are tried, each once more with the blocks that
-exceeded the bound moved to the front.
+"""Assignment of arena offsets to blocks by live range: large blocks first, each in the tightest gap between the blocks
+that are live at the same time. If the size is far from the lower bound, other orders are tried, each repeated with the
+blocks that exceeded the bound moved to the front.
 
-Input:  sizes and lifetimes of blocks; some of them tied together at fixed distances.
-Output: an offset for every block and the size of the arena.
+Input:  sizes and live ranges of blocks; some of them tied together at fixed distances. Output: an offset for every
+block and the size of the arena.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 
-GOOD = 1.01
-"""Ratio to the lower bound up to which an arena is accepted at once; else other orders are tried too."""
+GOOD_RATIO = 1.01
+"""Ratio to the lower bound up to which an arena is accepted without trying other orders."""
 FEW = 400
-"""Number of blocks up to which every order is tried to its end. For more blocks the alignment gaps count towards the
-bound, and an order stops as soon as it cannot improve the best one. The blocks moved to the front are then only those
-seen so far."""
+"""Number of blocks up to which every order is tried completely. For more blocks, alignment gaps count towards the
+bound, an order stops once it cannot improve the best one, and only blocks seen so far are moved to the front."""
 
-REPAIRS = 2
-"""Number of retries of an order with the blocks beyond the bound moved to the front."""
+MAX_REPAIRS = 2
+"""Maximum number of retries of an order with the blocks beyond the bound moved to the front."""
 MOST_REPAIRED = 2000
-"""Number of blocks up to which orders are repaired; the time of placement grows with its square."""
+"""Maximum number of blocks for which orders are repaired; the time of placement is quadratic in it."""
 
 Array = Any
 
@@ -37,10 +36,10 @@ Array = Any
 class MemoryBlock:
     """Memory that several values use one after the other.
 
-    nbytes: its size. reserved: bytes that nothing else may touch while it is alive.
-    start: index of the node that writes it first. on_side: whether that node runs on the second stream.
-    free: index from which a node of the main stream may write to the memory. free_on_side: the same for the second
-    stream. on_host: in the host's memory. tied: (group, distance from the group's begin) for adjacent blocks.
+    nbytes: size. reserved: bytes that nothing else may use while the block is live. start: index of the node that
+    writes it first. on_side: that node runs on the second stream. free: index from which a node of the main stream may
+    write to the memory. free_on_side: the same for the second stream. on_host: in host memory. tied: (group, distance
+    from the group's start) for adjacent blocks.
     """
 
     nbytes: int
@@ -56,7 +55,7 @@ class MemoryBlock:
 
     @property
     def life(self) -> tuple[int, ...]:
-        """Key of the lifetime, equal for blocks that are alive at the same times."""
+        """Key of the live range, equal for blocks with the same one."""
         return self.start, self.on_side, self.last, self.free, self.free_on_side
 
 
@@ -64,7 +63,7 @@ class MemoryBlock:
 class ResultMemory:
     """Memory of one result of one node, which others may alias. accesses: ascending indices of nodes that read or write
     it; len(nodes) for the end of the step. pitch: see `Allocation`. parameter: the parameter whose memory it uses, or
-    None. on_host: it is in the host's memory."""
+    None. on_host: in host memory."""
 
     type: TensorType
     accesses: list[int]
@@ -79,9 +78,9 @@ class ResultMemory:
         return self.type.nbytes // shape[-1] * self.pitch if self.pitch else self.type.nbytes
 
 
-def _alive_together(several: Iterable[Iterable[ResultMemory]]) -> Iterator[list[MemoryBlock]]:
-    """Yield, for each list of results, groups of two or more blocks that are alive at the same times. A block belongs
-    to the first list that has it; tied blocks are left out."""
+def _equal_lifetimes(several: Iterable[Iterable[ResultMemory]]) -> Iterator[list[MemoryBlock]]:
+    """Yield, for each list of results, groups of two or more blocks with equal live ranges. A block belongs to the
+    first list that contains it; tied blocks are excluded."""
     known: set[int] = set()
     for results in several:
         alike: dict[tuple[int, ...], list[MemoryBlock]] = {}
@@ -92,12 +91,12 @@ def _alive_together(several: Iterable[Iterable[ResultMemory]]) -> Iterator[list[
         yield from (blocks for blocks in alike.values() if len(blocks) > 1)
 
 
-def assign_together(
+def assign_with_adjacent(
     blocks: Sequence[MemoryBlock], several: Iterable[Iterable[ResultMemory]], alignment: int
 ) -> int:  # fmt: skip
-    """Set the offsets like `assign`. several: lists of results; results of one list that are alive at the same times
-    become adjacent: they are placed as one block, in less time."""
-    rows = [(replace(members[0]), members) for members in _alive_together(several)]
+    """Set the offsets like `assign`, but place results of one list with equal live ranges next to each other, as one
+    block, which takes less time. several: lists of results."""
+    rows = [(replace(members[0]), members) for members in _equal_lifetimes(several)]
     for row, members in rows:
         row.nbytes = sum(_aligned(block.nbytes, alignment) for block in members)
     in_rows = {id(block) for _, members in rows for block in members}
@@ -112,21 +111,21 @@ def assign_together(
 def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
     """Set the offsets of all blocks and return the size of the arena.
 
-    Two blocks may share memory if one is free, for the stream of the other's first writer, once that writer runs.
-    Offsets of blocks that are not tied, and of groups, are multiples of `alignment`.
+    Two blocks may share memory if one is free, for the stream of the other's first writer, when that writer runs.
+    Offsets of groups, and of blocks that are not tied, are multiples of `alignment`.
     """
     alone = [b for b in blocks if b.tied is None and b.nbytes]
     groups: dict[int, list[MemoryBlock]] = {}
     for block in blocks:
         if block.tied is not None:
             groups.setdefault(block.tied[0], []).append(block)
-    bound = most_alive(blocks)
-    good = GOOD * (bound if len(alone) <= FEW else most_alive(blocks, alignment))
+    bound = peak_live_bytes(blocks)
+    good = GOOD_RATIO * (bound if len(alone) <= FEW else peak_live_bytes(blocks, alignment))
     best: tuple[int, list[int]] | None = None
     # The members of a group are made one after the other: the early ones of a group do not overlap an earlier group if
     # that one is shifted upwards, so it is placed after it.
     late_first = sorted(groups.values(), key=lambda members: -min(m.start for m in members))
-    tries = 1 + REPAIRS * (len(alone) <= MOST_REPAIRED)
+    tries = 1 + MAX_REPAIRS * (len(alone) <= MOST_REPAIRED)
     for order in ORDERS:
         ordered = sorted(alone, key=order)
         for _ in range(tries):
@@ -139,7 +138,7 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
                 if block.offset + block.nbytes > bound:
                     beyond.add(id(block))
                 if best is not None and placed.size >= best[0] and len(alone) > FEW:
-                    break  # it cannot improve
+                    break  # this order cannot improve on the best one
             if best is None or placed.size < best[0]:
                 best = placed.size, [block.offset for block in blocks]
             if best[0] <= good:
@@ -153,8 +152,8 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
     return best[0]
 
 
-def most_alive(blocks: Sequence[MemoryBlock], alignment: int = 1) -> int:
-    """Return the most bytes alive while one node runs: no arena can be smaller. alignment: all sizes are rounded up to
+def peak_live_bytes(blocks: Sequence[MemoryBlock], alignment: int = 1) -> int:
+    """Return the maximum live bytes while one node runs, a lower bound of the arena. alignment: sizes are rounded up to
     it."""
     change: dict[int, int] = {}
     for block in blocks:
@@ -174,12 +173,13 @@ ORDERS: tuple[Callable[[MemoryBlock], tuple[float, ...]], ...] = (
     lambda block: (block.start - block.free, -block.nbytes, block.start),
     lambda block: (-math.sqrt(block.nbytes) * (block.free - block.start), block.start),
 )
-"""Orders in which blocks are placed: by size, by size times life, by life, and by life with little regard to size."""
+"""Orders in which blocks are placed: by size, by size times length of the live range, by length, and by length with
+little weight on size."""
 
 
 @dataclass
 class _Placed:
-    """Blocks with offsets, as columns in the order of their offsets."""
+    """Placed blocks, as columns sorted by offset."""
 
     alignment: int
     size: int = 0
@@ -187,7 +187,7 @@ class _Placed:
     count: int = 0
 
     def add(self, block: MemoryBlock) -> None:
-        """Place a block in the tightest gap, or after all blocks alive with it."""
+        """Place a block in the tightest gap, or after all blocks that are live with it."""
         begins, ends = self._alive_with(block)
         size = _aligned(block.nbytes, self.alignment)
         if not len(begins):
@@ -209,14 +209,14 @@ class _Placed:
         self._insert(block)
 
     def add_group(self, members: Sequence[MemoryBlock]) -> None:
-        """Place blocks at their distances from one begin, the lowest at which all of them are free."""
+        """Place blocks at fixed distances from one start, the lowest at which all of them are free."""
         base = self._lowest_for(members)
         for m in members:
             m.offset = base + (m.tied[1] if m.tied else 0)
             self._insert(m)
 
     def _lowest_for(self, members: Sequence[MemoryBlock]) -> int:
-        """Return the lowest begin of a group: 0, or the end of a block, such that no member overlaps a block alive with
+        """Return the lowest start of a group, 0 or the end of a block, at which no member overlaps a block live with
         it."""
         lows, highs = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for m in members:
@@ -224,7 +224,7 @@ class _Placed:
             begins, ends = self._alive_with(m)
             lows.append(begins - distance - (m.reserved or m.nbytes))
             highs.append(ends - distance)
-        # A begin between the low and the high of a block, both excluded, makes a member overlap that block.
+        # A start strictly between low and high of a block makes a member overlap that block.
         low, high = np.concatenate(lows), np.concatenate(highs)
         order = np.argsort(low)
         reach = np.maximum.accumulate(high[order])
@@ -234,7 +234,7 @@ class _Placed:
         return int(candidates[np.argmin(meets)])
 
     def _alive_with(self, block: MemoryBlock) -> tuple[Array, Array]:
-        """Return (begins, ends) of the placed blocks that must not share memory with `block`, by ascending begin."""
+        """Return (starts, ends) of the placed blocks that are live with `block`, by ascending start."""
         begins, ends, starts, free, free_on_side, on_side = self.columns[:, : self.count]
         alive = (free_on_side if block.on_side else free) > block.start
         if block.free == block.free_on_side:
@@ -265,11 +265,11 @@ def _aligned(size: Any, alignment: int) -> Any:
     return -(-size // alignment) * alignment
 
 
-def most_of_classes(
+def peak_bytes_by_class(
     cells: Sequence[ResultMemory], classes: Mapping[int, str], names: Sequence[str],
     others: Mapping[str, Sequence[MemoryBlock]],
 ) -> dict[str, int]:  # fmt: skip
-    """Return the most bytes alive at once of every class. A block is of the class of the latest result in it.
+    """Return the maximum live bytes of every class. A block belongs to the class of the latest result in it.
 
     classes: of results, by their numbers. others: blocks without results, by class.
     """
@@ -287,4 +287,4 @@ def most_of_classes(
             known[1].last = piece.start - 1
         latest[id(block)] = classes[number], piece
         alive[classes[number]].append(piece)
-    return {name: most_alive(pieces) for name, pieces in alive.items()}
+    return {name: peak_live_bytes(pieces) for name, pieces in alive.items()}

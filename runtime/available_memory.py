@@ -13,11 +13,11 @@ from mspc.ir.types import TensorType
 from mspc.runtime.data import full_type
 
 
-def check_room(graph: Graph, file: str) -> None:
+def check_memory(graph: Graph, file: str) -> None:
     """Compare the bytes of inputs, which are read in full, and of the rank's parameters with the machine's memory.
 
     Raises:
-        MspcError: they do not fit; it names the largest.
+        MspcError: they do not fit; the message names the largest.
     """
     sizes: dict[str, int] = {}
     for parameter in graph.parameters:
@@ -53,8 +53,8 @@ REMEDY = "use more ranks, a smaller batch, or shard larger tensors over the rank
 
 
 @contextmanager
-def room_for(what: str) -> Generator[None]:
-    """Convert a MemoryError in the block, which makes arrays, to an MspcError."""
+def explain_memory_errors(what: str) -> Generator[None]:
+    """Return a context that converts a MemoryError to an MspcError. what: the arrays that are made."""
     try:
         yield
     except MemoryError as error:

@@ -1,4 +1,4 @@
-"""A backend is the array module and the communicator with which kernels work."""
+"""Backend of kernels: the array module and the communicator that they use."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mspc.runtime.comm.interface import Communicator
 class NumPyBackend:
     """Array module and state of kernels on the CPU.
 
-    xp: NumPy. comm: connects this rank with the others. step: number of runs. turns: numbers of the iterations of the
-    loops around the running node, the outermost first. calls: numbers of the nodes around it that share their graphs.
-    Random masks depend on `step`, `turns` and `calls`. halves: whether kernels may meet Float16 or BFloat16.
-    planned_from: bytes from which a result's memory is planned; small arrays come from the allocator's own lists.
-    loop_limit: seconds that a loop may take if its number of iterations is not known before it runs; 0: any time.
-    taken: if it is a set, receives the graphs of branches and loops that run.
+    xp: NumPy. comm: connects this rank with the others. step: number of the run. turns: iteration numbers of the loops
+    around the running node, outermost first. calls: numbers of the enclosing nodes that share their graphs. Random
+    masks depend on `step`, `turns` and `calls`. halves: kernels may get Float16 or BFloat16. planned_from: bytes from
+    which a result's memory is planned; small arrays come from the allocator's free lists. loop_limit: seconds that a
+    loop with an unknown number of iterations may take, 0 for no limit. taken: None, or a set that receives the regions
+    that run.
     """
 
     comm: Communicator

@@ -1,5 +1,5 @@
-"""Plan of the memory for results of kernels, made once: each large result gets a place that no live value shares, so
-that a step requests no new pages from the system.
+"""Plan of the memory for results of kernels, made once: each large result gets memory that no live value shares, so
+that a step requests no new pages from the operating system.
 
 Input:  %0 = MatMul(%a, %b) [64, 64]; %1 = Tanh(%0) [64, 64]; %2 = MatMul(%1, %b) [64, 64]; returned is ReduceSum(%2).
 Output: %0 and %1 share one buffer, as Tanh works in place; %2 has another.
@@ -25,21 +25,22 @@ from mspc.runtime.available_memory import REMEDY
 from mspc.runtime.backend import NumPyBackend
 
 _ALIGNMENT = 64
-HANDED = -1
-"""Used instead of a buffer's number for a result whose place the caller supplies."""
-NEW = -2
-"""Used for a result of the graph: every step makes a new array for it, as the caller may still use the last one."""
+CALLER_PLACE = -1
+"""In place of a buffer's number: the caller supplies the memory of the result."""
+NEW_ARRAY = -2
+"""In place of a buffer's number: every step allocates a new array for a result of the graph, because the caller may
+still use the last one."""
 _NONE: Mapping[Any, Any] = {}
 
 Array = Any
 Tensor = tuple[int, int]
-"""Result of a node: the node's index, and the element of its tuple, 0 if it is no tuple."""
+"""Result of a node: (index of the node, element of its tuple or 0)."""
 
 
 class RegionResultBuffer:
-    """Place of a result of a region, supplied by the caller of the region.
+    """Memory of a region's result, supplied by the caller of the region.
 
-    used: whether the node writes there; else it makes its own array. out: set before every run.
+    used: the node writes there; otherwise it allocates an array. out: set before every run.
     """
 
     def __init__(self) -> None:
@@ -49,12 +50,11 @@ class RegionResultBuffer:
 
 @dataclass(frozen=True)
 class BufferPlan:
-    """Places of results.
+    """Memory of results.
 
-    places: for nodes that write to buffers, and for nodes that take an element of their tuples: the number of the
-    buffer of each tensor, `HANDED` if the caller supplies the place, `NEW` for a new array. sizes: of the buffers, in
-    bytes. offsets: of the buffers in the arena, in which buffers that are never alive together share memory. nbytes: of
-    the arena.
+    places: for nodes that write to buffers, and nodes that extract their tuple elements: the buffer number of each
+    tensor, or `CALLER_PLACE` or `NEW_ARRAY`. sizes: of the buffers in bytes. offsets: of the buffers in the arena, in
+    which buffers with disjoint live ranges share memory. nbytes: of the arena.
     """
 
     places: Mapping[Value, Sequence[int]]
@@ -68,9 +68,9 @@ def buffered_kernels(
     loops: Mapping[int, Callable[..., Array]] | None = None,
     handed: Mapping[tuple[Node, int], RegionResultBuffer] = _NONE,
 ) -> dict[int, Callable[..., Array]]:  # fmt: skip
-    """Return the kernels that write to planned buffers, by the index of their node. The other nodes, those in `others`
-    among them, make their own arrays. `loops` are kernels with an `out` that replace the operators' own. `handed` are
-    places of results of the graph, by their node and their number among its results."""
+    """Return the kernels that write to planned buffers, by node index. The other nodes, including those in `others`,
+    allocate their results. loops: kernels with an `out` that replace the operators' own. handed: memory for results of
+    the graph, by (node, number of the result)."""
     if backend.xp is not np:
         return {}
     into = kernels_into(graph.nodes, backend, others, loops or {})
@@ -86,7 +86,7 @@ def buffered_kernels(
 def kernels_into(
     nodes: Sequence[Node], backend: NumPyBackend, others: Container[int], loops: Mapping[int, Callable[..., Array]]
 ) -> dict[int, Callable[..., Array]]:
-    """Return the kernels that can write to a buffer; arguments are those of `buffered_kernels`."""
+    """Return the kernels that can write to a buffer; arguments as in `buffered_kernels`."""
     own = {i: loops.get(i) or _kernel_into(node, backend) for i, node in enumerate(nodes) if i not in others}
     return {i: kernel for i, kernel in own.items() if kernel is not None}
 
@@ -96,8 +96,8 @@ def plan_buffers(
 ) -> BufferPlan:
     """Return a plan of buffers for the nodes at the indices `into`.
 
-    A buffer is free once the last value that may alias it is dead: operators declare the operands of which their
-    results may be views. Memory that a view of a result of the graph may alias is not planned.
+    A buffer is free once the last value that may alias it is dead: operators declare the operands that their results
+    may alias. Memory that a result of the graph may alias is not planned.
     """
     nodes = graph.nodes
     into, ends, shown = _placed(nodes, into, last_use, handed)
@@ -111,7 +111,7 @@ def plan_buffers(
             places[node] = []
             for element, type in enumerate(types):
                 if ends[index, element] == len(nodes):
-                    places[node].append(HANDED if (node, element) in handed else NEW)
+                    places[node].append(CALLER_PLACE if (node, element) in handed else NEW_ARRAY)
                     continue
                 taken = _overwritten(node, type, places, dead, shown)
                 if taken is None:
@@ -131,13 +131,13 @@ def _writing(
     kernel: Callable[..., Array], node: Node, places: Sequence[int], memory: Sequence[Array],
     handed: Mapping[tuple[Node, int], RegionResultBuffer],
 ) -> Callable[..., Array]:  # fmt: skip
-    """Return the kernel bound to its places."""
+    """Return the kernel bound to its buffers."""
     types = element_types(node.type)
     views = [None if b < 0 else _view(memory[b], t) for b, t in zip(places, types, strict=True)]
     several = isinstance(node.type, TupleType)
     if min(places) >= 0:
         return functools.partial(kernel, out=tuple(views) if several else views[0])
-    holders = {element: handed[node, element] for element, place in enumerate(places) if place == HANDED}
+    holders = {element: handed[node, element] for element, place in enumerate(places) if place == CALLER_PLACE}
     for holder in holders.values():
         holder.used = True
     if not several:
@@ -155,7 +155,7 @@ def _writing(
 
 
 def _memory(plan: BufferPlan) -> list[Array]:
-    """Return the buffers, in one arena. Raise ExecutionError, which names the largest result, if memory is
+    """Return the buffers in one arena. Raise ExecutionError, with the name of the largest result, if memory is
     insufficient."""
     try:
         arena = _aligned(plan.nbytes)
@@ -172,8 +172,8 @@ def _memory(plan: BufferPlan) -> list[Array]:
 
 
 def _kernel_into(node: Node, backend: NumPyBackend) -> Callable[..., Array] | None:
-    """Return the node's kernel with an `out` if results and operands are all of one floating-point type of NumPy's, or
-    if the operator takes any types; None for other nodes and for small results."""
+    """Return the node's kernel with an `out` if all results and operands have one floating-point type of NumPy, or the
+    operator takes any types; None for other nodes and for small results."""
     if not isinstance(node.op, Op) or type(node.op).kernel_into is Op.kernel_into:
         return None
     types = element_types(node.type)
@@ -191,12 +191,12 @@ def _kernel_into(node: Node, backend: NumPyBackend) -> Callable[..., Array] | No
 def _placed(
     nodes: Sequence[Node], into: Container[int], last_use: Mapping[Value, int], handed: Container[tuple[Node, int]]
 ) -> tuple[set[int], dict[Tensor, int], dict[Value, set[Tensor]]]:
-    """Return (the nodes of `into` that get buffers, and the results of `_ends` for them). A node gets none if all its
-    results are results of the graph without a supplied place: it runs its own kernel, which may return views of its
-    operands, so that these have to stay alive as well. If only some are, every step makes new arrays for them."""
+    """Return (the nodes of `into` that get buffers, the results of `_last_reads` for them). A node gets none if all its
+    results are results of the graph without memory from the caller: it runs its own kernel, which may return views of
+    its operands, so that these stay live. If only some are, every step allocates arrays for them."""
     placed = {index for index in range(len(nodes)) if index in into}
     while True:
-        ends, shown = _ends(nodes, placed, last_use)
+        ends, shown = _last_reads(nodes, placed, last_use)
         stays: dict[int, list[bool]] = {}
         for (index, element), end in ends.items():
             stays.setdefault(index, []).append(end == len(nodes) and (nodes[index], element) not in handed)
@@ -206,19 +206,19 @@ def _placed(
             return placed, ends, shown
 
 
-def _ends(
+def _last_reads(
     nodes: Sequence[Node], into: Container[int], last_use: Mapping[Value, int]
 ) -> tuple[dict[Tensor, int], dict[Value, set[Tensor]]]:
-    """Return (for every result of a node of `into` the index of the last node that reads it or a possible view of it,
-    by value the results of which it may be a view)."""
+    """Return (for every result of a node of `into`, the index of the last node that reads it or a value that may alias
+    it; for every value, the results that it may alias)."""
     ends: dict[Tensor, int] = {}
     shown: dict[Value, set[Tensor]] = {}
     made: dict[Value, int] = {}
-    taken = _taken(nodes, last_use)
+    taken = _element_reads(nodes, last_use)
     for index, node in enumerate(nodes):
         operands = aliased_operands(node) if index not in into or node.regions else ()
         makers = {maker for i in operands for maker in shown.get(node.inputs[i], ())}
-        if index in into:  # a node that runs graphs may get no place, and return its operands
+        if index in into:  # a node with regions may get no buffer, and return its operands
             makers |= {(index, element) for element in range(len(element_types(node.type)))}
             made[node] = index
         elif node.inputs and node.inputs[0] in made and (elements := taken_elements(node.op)) is not None:
@@ -234,9 +234,9 @@ def _ends(
     return ends, shown
 
 
-def _taken(nodes: Sequence[Node], last_use: Mapping[Value, int]) -> dict[Value, dict[int, int]]:
-    """Return the last read of each element of the tuples that are only read element by element. An unread element is
-    dead at once, even if others are read later, as the statistics of a normalization are by its gradient."""
+def _element_reads(nodes: Sequence[Node], last_use: Mapping[Value, int]) -> dict[Value, dict[int, int]]:
+    """Return the last read of each element of tuples that are only read element by element. An unread element is dead
+    at once, even if others are read later, such as the statistics of a normalization by its gradient."""
     found: dict[Value, dict[int, int]] = {}
     whole: set[Value] = set()
     for index, node in enumerate(nodes):
@@ -255,8 +255,8 @@ def _taken(nodes: Sequence[Node], last_use: Mapping[Value, int]) -> dict[Value, 
 def _overwritten(
     node: Node, type: TensorType, places: Mapping[Value, list[int]], dead: list[int], shown: Mapping[Value, set[Tensor]]
 ) -> int | None:
-    """Return the buffer of an operand that a result of this type may overwrite, because nothing reads it any more and
-    no other operand aliases it; None if there is none. It is removed from `dead`."""
+    """Remove from `dead` and return the buffer of an operand that a result of this type may overwrite, because nothing
+    reads it later and no other operand aliases it; None if there is none."""
     if not (isinstance(node.op, Op) and node.op.in_place):
         return None
     allowed = node.op.in_place_of or range(len(node.inputs))

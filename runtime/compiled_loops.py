@@ -1,4 +1,4 @@
-"""Nodes of a graph run as compiled loops if there is a C++ compiler and the graph is large enough to pay for it."""
+"""Execution of a graph's nodes as compiled loops, if there is a C++ compiler and the graph is large enough."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 
-WORTH = 1 << 23
-"""Elements of a step's values from which compilation, which takes seconds, pays."""
-LEAST = 1 << 12
-"""Elements of a node from which a compiled function pays."""
+MIN_PROGRAM_ELEMENTS = 1 << 23
+"""Minimum number of elements of a step's values for which compilation, which takes seconds, pays off."""
+MIN_NODE_ELEMENTS = 1 << 12
+"""Minimum number of elements of a node for which a compiled function pays off."""
 
 Kernel = Callable[..., Any]
 
 
-def pays(program: Graph, backend: NumPyBackend) -> bool:
-    """Return whether the graphs of a program are to be compiled. The sum over all graphs decides, each counted as often
-    as a step runs it."""
-    return backend.xp is np and step_elements(program) >= WORTH
+def is_worth_compiling(program: Graph, backend: NumPyBackend) -> bool:
+    """Return whether the graphs of a program are compiled. The total over all graphs decides, each weighted by its runs
+    per step."""
+    return backend.xp is np and step_elements(program) >= MIN_PROGRAM_ELEMENTS
 
 
 def begin_library(traced: Graph, device: str, ranks: int) -> Thread | None:
     """Start a thread that compiles the library shared by all programs while the passes run, or return None. The library
-    is needed if the traced graph is large enough for each rank, since then its compiled form is too."""
-    if device != "CPU" or sum(map(elements, traced.nodes)) < WORTH * ranks:
+    is needed if each rank's share of the traced graph is large enough."""
+    if device != "CPU" or sum(map(elements, traced.nodes)) < MIN_PROGRAM_ELEMENTS * ranks:
         return None
     from mspc.ops.cpu.thread_pool import put_on_disk  # late: a small graph needs none of it
 
@@ -49,11 +49,11 @@ def compiled_kernels(graph: Graph, backend: NumPyBackend) -> tuple[dict[int, Ker
 
 
 def large_calls(graph: Graph) -> dict[int, tuple[Op, list[TensorType], Sequence[TensorType]]]:
-    """Return the operators that are large enough for a function, with the types of operands and results, by the index
-    of their node."""
+    """Return the operators that are large enough for a compiled function, with the types of operands and results, by
+    node index."""
     return {
         index: (node.op, [value.tensor_type for value in node.inputs], element_types(node.type))
         for index, node in enumerate(graph.nodes)
-        if isinstance(node.op, Op) and elements(node) >= LEAST
+        if isinstance(node.op, Op) and elements(node) >= MIN_NODE_ELEMENTS
         and all(isinstance(value.type, TensorType) for value in node.inputs)
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The inputs of `mspc run DIR` are global arrays of an npz file, or synthetic ones, of which a rank gets its slices."""
+"""Inputs of `mspc run DIR`: global arrays of an npz file, or synthetic ones, sliced for a rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = Any
 
 
 def local_slice(array: Array, layout: Layouts, rank: int) -> Array:
-    """Return a rank's slice of a full array, as a writable contiguous array of its own."""
+    """Return a rank's slice of a full array, as a new writable contiguous array."""
     return np.array(_part(array, layout, rank), order="C")
 
 
@@ -35,7 +35,7 @@ def full_type(parameter: Parameter) -> TensorType:
     """Return the type of a parameter before slicing.
 
     Raises:
-        MspcError: it is no tensor, or the parameter is no slice of it, as in a file that was changed.
+        MspcError: it is not a tensor, or the parameter is not a slice of it, as in a modified file.
     """
     own, layout = parameter.type, parameter.layout
     type = parameter.global_type if parameter.global_type is not None else own
@@ -51,7 +51,7 @@ def full_type(parameter: Parameter) -> TensorType:
 
 
 def slices_of(parameter: Parameter, rank: int) -> tuple[slice, ...] | None:
-    """Return the place in the global tensor of the slice of `parameter` on `rank`, or None for all of it."""
+    """Return the index range of `rank`'s slice of `parameter` in the global tensor, or None for the whole tensor."""
     layout = parameter.layout
     if not isinstance(layout, Layout) or layout.is_replicated:
         return None
@@ -59,17 +59,16 @@ def slices_of(parameter: Parameter, rank: int) -> tuple[slice, ...] | None:
 
 
 def padded_slice(parameter: Parameter, array: Array) -> Array:
-    """Return a slice of a parameter with zeros for the padding that the rank holds after it."""
+    """Return a slice of a parameter extended by the rank's zero padding."""
     missing = [(0, n - m) for n, m in zip(parameter.tensor_type.shape, array.shape, strict=True)]
     return np.pad(array, missing) if any(after for _, after in missing) else array
 
 
 def slice_parameter(parameter: Parameter, array: Array, rank: int, what: str, copied: bool = True) -> Array:
-    """Return the slice of the full `array` that `rank` has of `parameter`. copied: as a contiguous array of its own,
-    not one that may be a view of the full one.
+    """Return `rank`'s slice of the full `array` of `parameter`. copied: as a new contiguous array, not possibly a view.
 
     Raises:
-        MspcError: the array has another shape, or another kind of number, than the parameter.
+        MspcError: the array's shape or kind of number differs from the parameter's.
     """
     type = full_type(parameter)
     if tuple(array.shape) != type.shape:
@@ -99,9 +98,9 @@ def _check_kind(parameter: Parameter, array: Array, what: str) -> None:
 
 
 def gather(local: Array, layout: Layouts, shape: tuple[int, ...], comm: Communicator) -> Array:
-    """Return the global array from the slices of all ranks, by the layout; all ranks call this together.
+    """Return the global array from the slices of all ranks; all ranks call this together.
 
-    Only the ranks that differ along axes that shard the tensor exchange slices, so no slice travels twice.
+    Only ranks that differ along sharding axes exchange slices, so that no slice is sent twice.
     """
     if comm.size == 1 or not isinstance(layout, Layout) or layout.is_replicated:
         return np.array(local[tuple(map(slice, shape))])
@@ -116,7 +115,7 @@ def gather(local: Array, layout: Layouts, shape: tuple[int, ...], comm: Communic
 
 
 ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06")
-"""First bytes of an npz file, of one that contains arrays and of an empty one."""
+"""First bytes of an npz file with arrays, and of an empty one."""
 
 
 class Batches:
@@ -124,7 +123,7 @@ class Batches:
 
     Args:
         inputs: the graph's fed parameters, with their layouts and global types. arrays: global, by name; the first axis
-        is one step's batch, or steps times that; steps beyond the data begin again with the first.
+            is one step's batch, or steps times that; after the last step the data start over.
 
     Raises:
         MspcError: an array is missing, unknown, or has another shape or kind of number.
@@ -178,7 +177,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
     """Return the arrays of an npz file by name.
 
     Raises:
-        MspcError: the file is missing or damaged, or another one.
+        MspcError: the file is missing, damaged, or not an npz file.
     """
     try:
         check_regular(path)
@@ -199,20 +198,21 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 
 def storable(array: Array) -> Array:
-    """Return an array in a type that npz files support. They lack BFloat16, whose values Float32 represents exactly."""
+    """Return an array in a type that npz files support: BFloat16 becomes Float32, which represents its values
+    exactly."""
     return array.astype(np.float32) if array.dtype.name == BFLOAT16.name.lower() else array
 
 
 def _array(entry: Any, name: str) -> Array:
-    """Return an entry of an npz file. NumPy returns bytes if it is no array; raise ValueError then."""
+    """Return an entry of an npz file. NumPy returns bytes if it is not an array; raise ValueError then."""
     if not isinstance(entry, np.ndarray):
         raise ValueError(f"its entry {name!r} is no array")
     return entry
 
 
 def synthetic_batches(inputs: Sequence[Parameter], rank: int) -> Batches:
-    """Return batches of floats uniform in [0, 1), and of integers and booleans 0, from seed 0; the same global arrays
-    on every rank."""
+    """Return batches of floats uniform in [0, 1) with seed 0, and zeros for integers and booleans; the global arrays
+    are equal on every rank."""
     rng = np.random.default_rng(0)
     arrays: dict[str, Array] = {}
     for parameter in inputs:
@@ -225,8 +225,7 @@ def synthetic_batches(inputs: Sequence[Parameter], rank: int) -> Batches:
 
 
 def _restored(parameter: Parameter, array: Array) -> Array:
-    """Return the array of a BFloat16 input with its type restored: NumPy reads it back as untyped elements of two
-    bytes."""
+    """Return the array of a BFloat16 input with its dtype restored: NumPy reads it back as untyped 2-byte elements."""
     dtype = full_type(parameter).dtype
     return array.view(dtype.numpy) if dtype == BFLOAT16 and array.dtype == np.dtype("V2") else array
 

@@ -1,7 +1,7 @@
-"""Choice of the device that runs a rank's graphs, by the command line, the script or the available hardware, and
-construction of its executors.
+"""Choice of the device for a rank's graphs, from the command line, the script or the hardware, and construction of its
+executors.
 
-Nothing of CUDA is loaded before a GPU is to be used: only the driver is queried for the number of GPUs.
+CUDA is loaded only if a GPU is used: otherwise only the driver is queried for the number of GPUs.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.placed_arrays import Array, GpuMemory, SharedMemory
 
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
-EACH_ITS_OWN = ("stand_alone", "hybrid_parallel")
-"""Modes in which every rank may run another graph: the script places slices and collectives by its rank."""
+RANK_LOCAL_MODES = ("stand_alone", "hybrid_parallel")
+"""Modes in which every rank may run a different graph: the script handles slices and collectives by rank."""
 _INSTALL = "pip install -e '.[gpu]' in a checkout of mspc brings CuPy; it needs an NVIDIA driver"
 _ON_CPU = "or run it on the CPU with mspc run --device cpu"
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """Options of the command line about devices.
+class DeviceOptions:
+    """Device options of the command line.
 
-    device: auto, cpu or gpu. deterministic: the same bits at every run. timeout: seconds for which a rank may be
-    stopped, or without any movement before an awaited rank counts as missing; 0 for the default.
+    device: auto, cpu or gpu. deterministic: the same bits in every run. timeout: seconds for which a rank may be
+    stopped, or make no progress, before a rank that others wait for counts as missing; 0 for the default.
     """
 
     device: str = AUTO
@@ -46,10 +46,10 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """Settings of a script about devices.
+    """Device settings of a script.
 
-    device: cpu, gpu, or "" if the script has no setting. how: the script's own words. index: of the GPU, None for the
-    local rank's. place, index_place: the lines of these settings.
+    device: cpu, gpu, or "" if not set. how: the script's own words. index: of the GPU, None for the local rank. place,
+    index_place: lines of these settings.
     """
 
     device: str = ""
@@ -64,7 +64,7 @@ class Probe:
     """Devices and libraries of this machine."""
 
     def gpus(self) -> tuple[int, str]:
-        """Return the number of GPUs that this process sees, and the reason if it is 0."""
+        """Return the number of visible GPUs, and the reason if it is 0."""
         import ctypes  # on a machine that may have a GPU, once
 
         try:
@@ -81,8 +81,8 @@ class Probe:
         return count.value, "" if count.value else "no GPU is visible here"
 
     def begin(self, index: int) -> None:
-        """Let the driver make its context of a GPU, which the device then finds. It takes some tenths of a second
-        without Python's lock. A failure here is reported when the device is opened."""
+        """Let the driver create its context of a GPU, which the device then uses. It takes some tenths of a second
+        without Python's lock. A failure is reported when the device is opened."""
         import ctypes
 
         with contextlib.suppress(OSError):
@@ -120,11 +120,12 @@ def choose_device(
     """Return the device of this process.
 
     Args:
-        wanted: auto, cpu or gpu, from the command line, which overrides the script's `asked`. local_rank, local_size:
-        of the ranks on this host. size: number of all ranks.
+        wanted: auto, cpu or gpu, from the command line; overrides the script's `asked`. local_rank, local_size:
+            rank and
+            number of ranks on this host. size: number of all ranks.
 
     Raises:
-        MspcError: a GPU is wanted and not available; the message names the missing part.
+        MspcError: a GPU is requested and not available; the message names the missing part.
     """
     asked = asked or DeviceRequest()
     probe = probe or Probe()
@@ -132,7 +133,7 @@ def choose_device(
     if device == CPU:
         return DeviceChoice(CPU)
     count, why = probe.gpus()
-    problem, notes = _problem(count, why, local_size, max(size, local_size), probe)
+    problem, notes = _gpu_problem(count, why, local_size, max(size, local_size), probe)
     index, bad_index = local_rank, False
     if not problem and asked.index is not None and local_size == 1:
         index = asked.index
@@ -148,7 +149,7 @@ def choose_device(
     return DeviceChoice(CPU, 0, f"this runs on the CPU: {_gpus(count)} would be here, but {problem}" if count else "")
 
 
-def _problem(count: int, why: str, local_size: int, size: int, probe: Probe) -> tuple[str, list[str]]:
+def _gpu_problem(count: int, why: str, local_size: int, size: int, probe: Probe) -> tuple[str, list[str]]:
     if not count:
         return why, [_INSTALL]
     if not probe.cupy():
@@ -166,7 +167,7 @@ def _gpus(count: int) -> str:
 
 
 class Cuda:
-    """Factory of devices and executors on GPUs; loads their modules when the first is needed."""
+    """Factory of devices and executors on GPUs, which loads their modules at first use."""
 
     def open(self, index: int, deterministic: bool, host: Any, watch: Any) -> Any:
         """Return the GPU with its communicator and progress."""
@@ -190,17 +191,17 @@ class Cuda:
 
 
 class Hardware:
-    """Device of one rank: chosen at its first graph, for good.
+    """Device of one rank, chosen at its first graph and never changed.
 
     Args:
-        simulated: all ranks are in this process, on the CPU. warn: takes a line for the user.
+        simulated: all ranks are in this process, on the CPU. warn: prints a line for the user.
     """
 
     def __init__(
-        self, wishes: Wishes | None = None, local_rank: int = 0, local_size: int = 1, simulated: bool = False,
+        self, wishes: DeviceOptions | None = None, local_rank: int = 0, local_size: int = 1, simulated: bool = False,
         warn: Callable[[str], None] | None = None, probe: Probe | None = None, cuda: Any = None,
     ) -> None:  # fmt: skip
-        self.wishes = wishes or Wishes()
+        self.wishes = wishes or DeviceOptions()
         self.memory = SharedMemory()
         self.choice: DeviceChoice | None = None
         self.device: Any = None
@@ -212,10 +213,10 @@ class Hardware:
         self._cuda = cuda or Cuda()
 
     def choose(self, asked: DeviceRequest, size: int) -> None:
-        """Choose a device, unless that is done; `agree` must follow on all ranks.
+        """Choose a device, once; `agree` must follow on all ranks.
 
         Raises:
-            MspcError: it is not available, or a script asks for another one later.
+            MspcError: it is not available, or a script requests a different one later.
         """
         wanted = self.wishes.device
         if self._simulated:
@@ -228,7 +229,7 @@ class Hardware:
             self.choice = choose_device(wanted, *self._local, asked, self._probe, size)
             if self.choice.warning:
                 self._warn(self.choice.warning)
-            if self.choice.device == GPU:  # beside the script's first compile
+            if self.choice.device == GPU:  # in parallel to the script's first compile
                 Thread(target=self._probe.begin, args=(self.choice.index,), name="mspc GPU", daemon=True).start()
         elif wanted == AUTO and asked.device and asked.device != self.choice.device:
             before = {CPU: "CPU", GPU: "GPU"}[self.choice.device]
@@ -239,7 +240,7 @@ class Hardware:
             )
 
     def agree(self, host: Any) -> None:
-        """Make sure that all ranks have chosen one kind of device; all call this together.
+        """Check that all ranks have chosen one kind of device; all ranks call this together.
 
         Raises:
             MspcError: they have not.
@@ -258,7 +259,7 @@ class Hardware:
             )
 
     def prepare(self, deterministic: bool, host: Any, watch: Any) -> None:
-        """Open the device that was chosen, once."""
+        """Open the chosen device, once."""
         assert self.choice is not None
         if self.choice.device == GPU and self.device is None:
             deterministic = deterministic or self.wishes.deterministic
@@ -272,8 +273,9 @@ class Hardware:
         """Return the executor of a rank's graph.
 
         Args:
-            host: the communicator of arrays on the host. values: of parameters, as returned by `memory.place`, and of
-            constants. number: of the graph in this job.
+            host: communicator of arrays on the host. values: of parameters, as returned by `memory.place`, and of
+                constants.
+            number: of the graph in this job.
 
         Raises:
             MspcError: the graph cannot run here.
@@ -284,7 +286,7 @@ class Hardware:
 
             backend = NumPyBackend(host.for_graph(number), loop_limit=self.wishes.timeout)
             return Executor(graph, backend, values, cursor)
-        device, together = self.device, graph.attrs.get("mode") not in EACH_ITS_OWN
+        device, together = self.device, graph.attrs.get("mode") not in RANK_LOCAL_MODES
         device.tf32 = tf32
         device.progress.graph = number
         device.comm.prepare_for(graph, together)
@@ -294,12 +296,12 @@ class Hardware:
         assert isinstance(self.memory, GpuMemory)
         self.memory.executors.append(executor)
         if together and host.size > 1:
-            # A rank that still compiles kernels must not count as missing from the first step.
+            # A rank that is still compiling kernels must not count as missing in the first step.
             host.barrier(tuple(range(host.size)))
         return executor
 
     def release(self, executor: Any) -> None:
-        """Wait for the steps of an executor that is no longer used, and forget it."""
+        """Wait for the steps of an executor that is no longer used, and drop it."""
         self.memory.finish()
         if isinstance(self.memory, GpuMemory):
             self.memory.executors.remove(executor)

@@ -1,4 +1,4 @@
-"""The executor runs one rank's graph: it runs prepared steps in order and frees every value at its last use."""
+"""Executor of one rank's graph: runs the prepared instructions in order and frees every value at its last use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.compiled_loops import pays
+from mspc.runtime.compiled_loops import is_worth_compiling
 from mspc.runtime.faults.finite import Origin, check_finite, search
 from mspc.runtime.faults.record import PLACE_WORDS, NodeFailure
 from mspc.runtime.plan import (
@@ -34,12 +34,10 @@ class Executor:
     """A rank's flat graph, prepared once and run many times.
 
     Args:
-        graph: the rank's graph with local types.
-        backend: array module and communicator of this rank.
-        values: arrays of the parameters of kind "parameter" and "constant" by name, of the rank's own shapes. They are
-        used, not copied, and operators that update parameters write to them.
-        cursor: a writable int64 sequence (memory that others can read); element 0 is the index of the running node, and
-        further ones are the iterations of the loops around it, see `faults.record`.
+        graph: the rank's graph with local types. backend: array module and communicator of this rank. values: arrays of
+            the parameters of kind "parameter" and "constant" by name, with local shapes; they are not copied, and
+            updates write to them. cursor: writable int64 sequence in shared memory: element 0 is the index of the
+            running node, the others are the iterations of the enclosing loops, see `faults.record`.
 
     Raises:
         MspcError: a value is missing or has another shape or element type, or an operator has no kernel.
@@ -56,7 +54,7 @@ class Executor:
         prepare(graph, backend)
         self._regions = _regions_of(graph, backend, self.cursor)
         kernels = self._regions.kernels(graph.nodes) if self._regions is not None else RegionKernels()
-        self.plan: ExecutionPlan = plan(graph, backend, kernels, compiles=pays(graph, backend))
+        self.plan: ExecutionPlan = plan(graph, backend, kernels, compiles=is_worth_compiling(graph, backend))
         self.slots: list[Any] = [None] * self.plan.slots
         for parameter in graph.parameters:
             if parameter.kind != "input":
@@ -68,11 +66,11 @@ class Executor:
 
     @property
     def trains(self) -> bool:
-        """Whether a run changes parameters."""
+        """Whether a run updates parameters."""
         return bool(self.plan.updates.numbers)
 
-    def go_on(self, steps: int) -> None:
-        """Draw random numbers as if `steps` steps had been run before."""
+    def set_step_count(self, steps: int) -> None:
+        """Continue random numbers as if `steps` steps had run before."""
         self.earlier_steps = steps
 
     @property
@@ -86,17 +84,16 @@ class Executor:
         return self.plan.boundary
 
     def search(self) -> Origin:
-        """Return the place at which the running step first made a value that is not finite."""
+        """Return the operator at which the running step first made a non-finite value."""
         return search(self, lambda: self.backend.turns)
 
     def hook_regions(self, call: Callable[..., Any] | None) -> None:
-        """Let `call` run the kernels of all regions, see `Region.hook`."""
+        """Run the kernels of all regions through `call`, see `Region.hook`."""
         for region in self._regions.prepared if self._regions is not None else ():
             region.hook(call)
 
     def parameter(self, name: str) -> Array:
-        """Return the array of a parameter, as the next step will read it. Raise KeyError if there is none of this
-        name."""
+        """Return the array of a parameter that the next step reads. Raise KeyError for an unknown name."""
         return self.slots[self.plan.slot_of[self.graph.parameter(name)]]
 
     def replace(self, name: str, array: Array) -> None:
@@ -105,12 +102,13 @@ class Executor:
         self.slots[self.plan.slot_of[parameter]] = _value_of(parameter, {name: array})
 
     def run(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> list[Array]:
-        """Run one step: the inputs in the order of `self.inputs`, the results in the order of the graph's. `origins`
-        matter only on a GPU.
+        """Run one step on inputs in the order of `self.inputs`, and return the results in the order of the graph.
+        origins: only used on a GPU.
 
         Raises:
-            MspcError: an input has another shape or element type than the graph's.
-            ExecutionError: a kernel failed, or the loss of a training step is not finite.
+            MspcError: an input has another shape or element type than the graph's. ExecutionError: a kernel failed,
+                or the
+                loss of a training step is not finite.
         """
         slots = self.slots
         self.step += 1
@@ -119,7 +117,7 @@ class Executor:
         if len(inputs) != len(self._input_slots):
             raise MspcError(f"the graph takes {len(self._input_slots)} inputs, {len(inputs)} were given", code="E0802")
         for parameter, slot, array in zip(self.inputs, self._input_slots, inputs, strict=True):
-            slots[slot] = checked(parameter, np.asarray(array))
+            slots[slot] = check_array(parameter, np.asarray(array))
         plan = self.plan
         with np.errstate(all="ignore"):
             self._run(plan.before_update)
@@ -138,8 +136,8 @@ class Executor:
         return results
 
     def run_timed(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> tuple[list[Array], list[NodeTiming]]:
-        """Run a step like `run`, and return the timing of each of its nodes as well; nothing for the first step, which
-        warms up."""
+        """Run a step like `run`, and also return the timing of each of its nodes; empty for the first step, which is
+        warm-up."""
         if not self.step:
             return self.run(inputs), []
         timer, plan = NodeTimer(self.graph), self.plan
@@ -161,7 +159,7 @@ class Executor:
             raise NodeFailure.of(self.graph.nodes[index], index, cause, where) from cause
 
     def slot_value(self, value: Value) -> Array:
-        """Return the present array of `value`; only for parameters and values that are still alive."""
+        """Return the current array of a parameter or a live value."""
         return value.value if isinstance(value, Constant) else self.slots[self.plan.slot_of[value]]
 
 
@@ -174,7 +172,7 @@ def _regions_of(graph: Graph, backend: NumPyBackend, cursor: Any) -> Any:
 
 
 def owner(array: Array) -> Array:
-    """Return the array whose memory `array` is: itself, unless it is a view."""
+    """Return the array that owns the memory of `array`: itself, unless it is a view."""
     while isinstance(base := getattr(array, "base", None), np.ndarray):
         array = base
     return array
@@ -183,11 +181,11 @@ def owner(array: Array) -> Array:
 def _value_of(parameter: Parameter, values: Mapping[str, Array]) -> Array:
     if parameter.name not in values:
         raise MspcError(f"there is no value for {parameter.kind} {parameter.name!r}")
-    return checked(parameter, values[parameter.name])
+    return check_array(parameter, values[parameter.name])
 
 
-def checked(parameter: Parameter, array: Array) -> Array:
-    """Return `array`, which must have the parameter's shape and element type. Raise MspcError if it does not."""
+def check_array(parameter: Parameter, array: Array) -> Array:
+    """Return `array`. Raise MspcError if its shape or element type differs from the parameter's."""
     type = parameter.type
     assert isinstance(type, TensorType), f"{parameter} is not a tensor"
     if array.shape != type.shape or array.dtype != type.dtype.numpy:

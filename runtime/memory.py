@@ -175,7 +175,7 @@ def is_awaited(node: Node) -> bool:
     return node.op.name == "AwaitHost"
 
 
-def lies_on_host(node: Node) -> bool:
+def is_on_host(node: Node) -> bool:
     """Return whether the node's result is in memory of the host."""
     return node.op.name == "ToHost"
 
@@ -206,13 +206,13 @@ def _equal(graph: Graph) -> dict[int, int]:
     first: dict[object, int] = {}
     found: dict[int, int] = {}
     for number, value in enumerate(graph.results):
-        same: object = _made(value)
+        same: object = _whole_result(value)
         if same is not None and first.setdefault(same, number) != number:
             found[number] = first[same]
     return found
 
 
-def _made(value: Value) -> object:
+def _whole_result(value: Value) -> object:
     """Return the node and the number of its result whose whole memory a value is; None if there is none."""
     if not isinstance(value.type, TensorType):
         return None
@@ -294,7 +294,7 @@ def works_on(node: Node, size: int) -> bool:
 
 _PACK = 8
 """Most elements that a kernel loads at once: parts of rows begin and end at a multiple."""
-_MOST = (1 << 32) - 1
+_MAX_ELEMENTS = (1 << 32) - 1
 """Most elements of a tensor, which a kernel counts in 32 bits."""
 
 
@@ -323,7 +323,7 @@ def _parts(node: Node) -> Iterator[tuple[Node, GradientPart]]:
     if any(isinstance(value, Parameter) and OFFLOAD in value.attrs for value in node.inputs):
         return
     width, types = len(op.operands), operand_types(node)
-    if any(type.size > _MOST for type in types):
+    if any(type.size > _MAX_ELEMENTS for type in types):
         return
     for start in range(0, len(node.inputs), width):
         value, own = node.inputs[start + index], types[start : start + width]

@@ -34,7 +34,7 @@ from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.regions import Loop, MakeStack, body_of
 from mspc.ops.control.structural import MakeTuple, taken_elements
 from mspc.ops.op import Op
-from mspc.runtime.arena import MemoryBlock, ResultMemory, assign_together, most_alive, most_of_classes
+from mspc.runtime.arena import MemoryBlock, ResultMemory, assign_with_adjacent, peak_bytes_by_class, peak_live_bytes
 from mspc.runtime.memory import (
     COMMUNICATION,
     MESSAGES,
@@ -43,9 +43,9 @@ from mspc.runtime.memory import (
     MemoryPlan,
     equal_results,
     is_awaited,
+    is_on_host,
     is_received,
     is_sent,
-    lies_on_host,
     read_elsewhere,
     row_pitches,
     side_stream,
@@ -152,15 +152,15 @@ class _Planner:
         several = [self._cells(node) for node in self.nodes if node.regions]  # they may save a hundred tensors each
         on_host = [block for block in self.blocks if block.on_host]
         if not on_host:
-            return assign_together(self.blocks, several, alignment)
-        assign_together(on_host, (), alignment)
-        return assign_together([block for block in self.blocks if not block.on_host], several, alignment)
+            return assign_with_adjacent(self.blocks, several, alignment)
+        assign_with_adjacent(on_host, (), alignment)
+        return assign_with_adjacent([block for block in self.blocks if not block.on_host], several, alignment)
 
     def plan(self, alignment: int) -> MemoryPlan:
         arena = self.place_all(alignment)
         classes = StepClasses(self.graph, self.parts, self._runs, sources_of).of_all()
         sizes = {"weights": 0, "states": 0, "inputs": 0}
-        sizes |= most_of_classes(self.cells, classes, CLASSES, {TEMPORARY: [*self.inside.values()]})
+        sizes |= peak_bytes_by_class(self.cells, classes, CLASSES, {TEMPORARY: [*self.inside.values()]})
         states = optimizer_states(self.graph, self.parts)
         on_host = [p for p in self.graph.parameters if OFFLOAD in p.attrs]
         for p in self.graph.parameters:
@@ -171,7 +171,7 @@ class _Planner:
         return MemoryPlan(
             places={value: tuple([every[part] for part in parts]) for value, parts in self.parts.items()},
             arena=arena,
-            lower_bound=most_alive([block for block in self.blocks if not block.on_host]),
+            lower_bound=peak_live_bytes([block for block in self.blocks if not block.on_host]),
             buckets={
                 node: Allocation("arena", None, m[0].offset, m[-1].offset + m[-1].nbytes - m[0].offset)
                 for node, m in self.buckets.items()
@@ -209,7 +209,7 @@ class _Planner:
             for value in node.inputs:
                 if isinstance(value, Constant):
                     parts[value] = (value,)
-            shown = self._shown(node, parts)
+            shown = self._alias_of(node, parts)
             if shown is None or node in copied:
                 fresh: list[Part] = []
                 alike = equal_results(node, known)
@@ -218,12 +218,12 @@ class _Planner:
                         fresh.append(fresh[alike[number]])
                         continue
                     fresh.append(len(self.cells))
-                    self.cells.append(ResultMemory(type, [index], pitch, on_host=lies_on_host(node)))
+                    self.cells.append(ResultMemory(type, [index], pitch, on_host=is_on_host(node)))
                 shown = tuple(fresh)
             parts[node] = shown
         return parts
 
-    def _shown(self, node: Node, parts: Mapping[Value, tuple[Part, ...]]) -> tuple[Part, ...] | None:
+    def _alias_of(self, node: Node, parts: Mapping[Value, tuple[Part, ...]]) -> tuple[Part, ...] | None:
         """Return the memory that the node's result aliases, or None if it has its own."""
         op = node.op
         if (taken := taken_elements(op)) is not None:

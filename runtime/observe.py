@@ -1,7 +1,7 @@
-"""Run of a rank's graph that stores its values, to compare runs operator by operator.
+"""Run of a rank's graph that records its values, to compare runs operator by operator.
 
-The graphs of micro-batches are run node by node too: those of a loop over micro-batches on one device, and of the calls
-of a stage's program. Their random numbers are those of the calls.
+Graphs of micro-batches also run node by node: those of a loop over micro-batches on one device, and of the calls of a
+stage's program. Their random numbers are those of the calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.updates import GroupedUpdate, gradient_index
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.faults.record import PLACE_WORDS, NodeFailure
-from mspc.runtime.plan import own
+from mspc.runtime.plan import copy_value
 from mspc.runtime.regions.kernels import Regions
 
 Array = Any
@@ -36,15 +36,15 @@ def observe(
     operands: Callable[[Node, list[Array]], list[Array]] | None = None,
     kernel_of: Callable[[Node, NumPyBackend], Callable[..., Array] | None] | None = None,
 ) -> dict[Any, Array]:  # fmt: skip
-    """Return the values of one step: those of nodes that carry the attribute `mark` under its value, results under
-    ("result", i), parameters after the step under their names. A result that aliases a parameter is stored as it was
-    before later updates, as the executor returns it. A node that works on a micro-batch is stored under (value of
-    `mark`, number of the micro-batch).
+    """Return the values of one step: results of nodes with the attribute `mark` under its value, results of the graph
+    under ("result", i), parameters after the step under their names. A result that aliases a parameter is recorded as
+    it was before later updates, as the executor returns it. A node of a micro-batch is recorded under (value of `mark`,
+    number of the micro-batch).
 
     On a fused node the attribute has a value for every member (None for a member without one), whose results are
-    computed here. combined: the value that updates read in place of a parameter's gradient, from its node and value.
-    operands: the values that a node reads in place of its operands. kernel_of: a kernel in place of a node's own, None
-    for its own.
+    computed here. combined: returns the value that updates read in place of a parameter's gradient, given its node and
+    value. operands: returns the values that a node reads in place of its operands. kernel_of: returns a replacement of
+    a node's kernel, or None.
 
     Raises:
         NodeFailure: a kernel failed.
@@ -62,7 +62,7 @@ def observe(
 
 
 class _Walk:
-    """Run of a step, node by node. observed: the values stored so far."""
+    """Run of a step, node by node. observed: the values recorded so far."""
 
     def __init__(
         self, graph: Graph, backend: NumPyBackend, mark: str, combined: Callable[[Node, Array], Array] | None,
@@ -78,8 +78,8 @@ class _Walk:
         self._with_gradients = {each for each in graphs if any("gradient_for" in node.attrs for node in each.nodes)}
 
     def run(self, graph: Graph, values: dict[Any, Array], micro_batch: int | None = None) -> list[Array]:
-        """Return the results of a graph. `values` has those of its parameters, and receives those of its nodes for as
-        long as they are read."""
+        """Return the results of a graph. values: initially of its parameters; the values of its nodes are added while
+        live."""
         if graph not in self._over:
             self._over[graph] = results_over(graph)
         totals: dict[Any, Array] = {}
@@ -93,7 +93,7 @@ class _Walk:
                 inputs = self.operands(node, inputs)
             result = values[node] = _computed(node, self._kernel(node), inputs, self.backend, index, where)
             if node in wanted:
-                handed[node] = own(result)
+                handed[node] = copy_value(result)
             if self.combined is not None and node.attrs.get("gradient_for"):
                 totals[node] = self.combined(node, result)
             self._store(node, inputs, result, micro_batch)
@@ -102,7 +102,8 @@ class _Walk:
                 del values[value]
                 totals.pop(value, None)
         return [
-            own(v.value if isinstance(v, Constant) else handed[v] if v in handed else values[v]) for v in graph.results
+            copy_value(v.value if isinstance(v, Constant) else handed[v] if v in handed else values[v])
+            for v in graph.results
         ]
 
     def _store(self, node: Node, inputs: list[Array], result: Any, micro_batch: int | None) -> None:
@@ -115,11 +116,11 @@ class _Walk:
             self.observed[name if micro_batch is None else (name, micro_batch)] = np.array(result)
 
     def _kernel(self, node: Node) -> Callable[..., Any] | None:
-        """Return a kernel in place of the node's own, or None for its own."""
+        """Return the replacement of the node's kernel, or None."""
         if isinstance(node.op, Scan) and node.op.micro_batches:
-            return partial(self._turns, node, node.op)
+            return partial(self._run_loop, node, node.op)
         if WORK in node.attrs:
-            return partial(self._work, node, int(node.attrs[MICRO_BATCH]))
+            return partial(self._run_stage_call, node, int(node.attrs[MICRO_BATCH]))
         if node.regions:
             kernel = self._regions.kernel(node)
             for region in self._regions.prepared:
@@ -129,16 +130,17 @@ class _Walk:
         return None if self.kernel_of is None else self.kernel_of(node, self.backend)
 
     def _in_region(self, graph: Graph, index: int, kernel: Callable[..., Any], *operands: Any) -> Any:
-        """Run a node of a graph that a node runs. Its readers get the total of a gradient."""
+        """Run a node of a region. Its readers get the total of a gradient."""
         node = graph.nodes[index]
         own = None if self.kernel_of is None or self.backend.comm.size == 1 else self.kernel_of(node, self.backend)
         result = (own or kernel)(*operands)
         return self.combined(node, result) if self.combined is not None and "gradient_for" in node.attrs else result
 
-    def _turns(self, node: Node, op: Scan, *operands: Array) -> tuple[Array, ...]:
+    def _run_loop(self, node: Node, op: Scan, *operands: Array) -> tuple[Array, ...]:
         """Run a loop over micro-batches."""
         behind, body = op.carried + op.scanned, body_of(node)
-        carried, scanned = [own(a) for a in operands[: op.carried]], [own(a) for a in operands[op.carried : behind]]
+        copies = [copy_value(a) for a in operands[:behind]]
+        carried, scanned = copies[: op.carried], copies[op.carried :]
         kept: list[list[Array]] = []
         for turn in range(op.turns)[:: -1 if op.reverse else 1]:
             found = self._one_micro_batch(body, turn, *carried, *(a[turn] for a in scanned), *operands[behind:])
@@ -148,8 +150,8 @@ class _Walk:
         stacks = [list(rows) if isinstance(value.type, StackType) else np.stack(rows) for value, rows in entries]
         return (*carried, *stacks)
 
-    def _work(self, node: Node, number: int, *operands: Any) -> tuple[Array, ...]:
-        """Run the call of a stage's program that works on a micro-batch."""
+    def _run_stage_call(self, node: Node, number: int, *operands: Any) -> tuple[Array, ...]:
+        """Run the call of a stage's program on a micro-batch."""
         return self._one_micro_batch(node.regions[0], number, *spread(node, operands))
 
     def _one_micro_batch(self, graph: Graph, number: int, *operands: Array) -> tuple[Array, ...]:
@@ -165,7 +167,7 @@ class _Walk:
 def _computed(
     node: Node, kernel: Callable[..., Array] | None, inputs: list[Array], backend: NumPyBackend, index: int, at: str
 ) -> Any:
-    """Return the node's result, by `kernel` if given, else by its own. Raise NodeFailure with the rank and the place
+    """Return the node's result by `kernel` or its own kernel. Raise NodeFailure with the rank and the position
     (`at`)."""
     try:
         run = kernel or node.op.kernel(backend)  # type: ignore[attr-defined]  # operators have kernels
@@ -198,13 +200,11 @@ def _members(
 
 
 def join(ranks: Sequence[Mapping[Any, Array]], key: Any, layout: Layout) -> Array:
-    """Return the global value joined from every rank's slice. Partial values are combined; of replicas the value of the
-    lowest rank that has it is used.
-
-    (A rank does not compute a value that nobody needs.)
+    """Return the global value assembled from the ranks' slices. Partial values are combined; among replicas the lowest
+    rank's is used. (A rank does not compute values that nothing needs.)
 
     Raises:
-        KeyError: some slice is on no rank. ValueError: a rank's slice has another shape than that of the first rank.
+        KeyError: no rank has some slice. ValueError: the slices of two ranks have different shapes.
     """
     holders = [values for values in ranks if key in values]
     if not holders:

@@ -43,7 +43,7 @@ class SharedMemory:
     def finish(self) -> None:
         """Wait for all steps under way; raise their errors."""
 
-    def most(self) -> int:
+    def peak_bytes(self) -> int:
         """Return the most bytes of device memory that were taken."""
         return 0
 
@@ -116,7 +116,7 @@ class GpuMemory(SharedMemory):
         for executor in self.executors:
             executor.finish()
 
-    def most(self) -> int:
+    def peak_bytes(self) -> int:
         return int(self.device.pool.total_bytes())  # a pool returns nothing
 
     def _send(self, array: Array, placed: Array) -> None:

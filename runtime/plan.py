@@ -271,13 +271,13 @@ def _has_kernel(op: object) -> bool:
 
 
 def _copying(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *operands: own(kernel(*operands))
+    return lambda *operands: copy_value(kernel(*operands))
 
 
-def own(value: Any) -> Any:
+def copy_value(value: Any) -> Any:
     """Return a copy of an array, or of every array of a tuple or a stack."""
     if isinstance(value, tuple | list):
-        return type(value)(map(own, cast("list[Any]", value)))
+        return type(value)(map(copy_value, cast("list[Any]", value)))
     return np.array(value)
 
 

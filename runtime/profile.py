@@ -23,10 +23,9 @@ STREAMS = ("compute", "communication", "reduction", "messages", *HOST_STREAMS)
 
 @dataclass(frozen=True)
 class NodeTiming:
-    """Run of a node. index: its position in the graph, or, after all nodes of the graph, in the graphs that these run,
-    see `nodes_of`. begin: milliseconds from the begin of the step. duration: milliseconds. plain: it ran on a GPU
-    without a kernel of its own. inside: milliseconds of the duration that have entries of their own, for nodes inside
-    of it. runs: number of runs, one after the other."""
+    """Run of a node. index: position in the graph; nodes of regions follow all nodes of the graph, see `nodes_of`.
+    begin: milliseconds from the start of the step. duration: milliseconds. plain: it ran on a GPU without a kernel of
+    its own. inside: milliseconds of the duration with entries of nodes inside it. runs: number of consecutive runs."""
 
     index: int
     stream: str
@@ -38,14 +37,14 @@ class NodeTiming:
 
     @property
     def own(self) -> float:
-        """Milliseconds of the node itself."""
+        """Milliseconds of the node without the nodes inside it."""
         return self.duration - self.inside
 
 
 @dataclass(frozen=True)
 class NodeCost:
-    """Time of one node. seconds: median of the steps, without the nodes that ran inside of it. share: of all nodes'
-    time. line: "file:line: source", or "". runs: in a step. scope: of the node."""
+    """Time of one node. seconds: median over the steps, without the nodes inside it. share: of all nodes' time. line:
+    "file:line: source", or "". runs: per step. scope: of the node."""
 
     label: str
     type: Type
@@ -58,7 +57,7 @@ class NodeCost:
 
 
 def stream_of(node: Node) -> str:
-    """Return the kind of a node's work; by default also the stream on which a trace shows it."""
+    """Return the kind of a node's work, by default also its stream in a trace."""
     if node.attrs.get("stream") in HOST_STREAMS:
         return str(node.attrs["stream"])
     return "communication" if node.op.is_collective and not node.regions else "compute"
@@ -75,11 +74,11 @@ def trace(
     graphs: Mapping[int, Graph],
     first: Mapping[int, int] | None = None,
 ) -> dict[str, Any]:
-    """Return Chrome's trace of several steps of every rank. Clocks of ranks are not compared: a step begins at the same
-    time on all ranks, at which the longest previous step has ended.
+    """Return Chrome's trace of several steps of every rank. Clocks of ranks are not synchronised: a step starts at the
+    same time on all ranks, after the longest previous step.
 
     Args:
-        graphs: of every rank. first: the number of every rank's first step; 0 if not given.
+        graphs: of every rank. first: number of every rank's first step; 0 by default.
     """
     first = first or {}
     events: list[dict[str, Any]] = []
@@ -106,8 +105,8 @@ def trace(
                         "tid": STREAMS.index(timed.stream), "ts": round(1000 * (offset + timed.begin), 3),
                         "dur": round(1000 * timed.duration, 3),
                         "args": {"step": first.get(rank, 0) + number, "node": timed.index - first_of[region],
-                                 "result": str(node.type), "scope": node.scope, "line": _line(node), **_said(node),
-                                 **({"plain": True} if timed.plain else {}),
+                                 "result": str(node.type), "scope": node.scope, "line": _line(node),
+                                 **_attributes(node), **({"plain": True} if timed.plain else {}),
                                  **({"region": region, "runs": timed.runs} if region else {})},
                     }
                 )  # fmt: skip
@@ -116,8 +115,8 @@ def trace(
 
 
 def costs(steps: Sequence[Sequence[NodeTiming]], graph: Graph) -> list[NodeCost]:
-    """Return the time of every node in the median of a rank's steps, which a stall in one step does not change; the
-    most expensive first."""
+    """Return the median time of every node over a rank's steps, which a stall in one step does not change, in
+    descending order."""
     found: dict[int, list[float]] = {}
     streams: dict[int, str] = {}
     runs: dict[int, int] = {}
@@ -141,7 +140,7 @@ def costs(steps: Sequence[Sequence[NodeTiming]], graph: Graph) -> list[NodeCost]
 
 def sums(steps: Sequence[Sequence[NodeTiming]], graph: Graph) -> tuple[float, float, float]:
     """Return three medians over a rank's steps, in seconds: all compute, all communication, and the time from the first
-    node's begin to the last one's end. The first two overlap if there are two streams."""
+    node's start to the last node's end. The first two overlap if there are two streams."""
     found: dict[str, list[float]] = {name: [0.0] * len(steps) for name in STREAMS}
     nodes = [node for node, _ in nodes_of(graph)]
     for number, times in enumerate(steps):
@@ -155,7 +154,7 @@ def sums(steps: Sequence[Sequence[NodeTiming]], graph: Graph) -> tuple[float, fl
 
 
 def length(times: Sequence[NodeTiming]) -> float:
-    """Return the milliseconds from the begin of a step to the end of its last node."""
+    """Return the milliseconds from the start of a step to the end of its last node."""
     return max((timed.begin + timed.duration for timed in times), default=0.0)
 
 
@@ -167,9 +166,8 @@ def _line(node: Node) -> str:
     return f"{place.file}:{place.line}: {place.text.strip()}"
 
 
-def _said(node: Node) -> dict[str, str]:
-    """Return the node's attributes for the reader of a trace: the operators fused into it, the reason of its
-    communication."""
+def _attributes(node: Node) -> dict[str, str]:
+    """Return the node's attributes shown in a trace: the operators fused into it, the reason of its communication."""
     return {name: str(node.attrs[name]) for name in ("fused", "reason", "mirror_user_id") if name in node.attrs}
 
 
@@ -177,10 +175,10 @@ Kernel = Callable[..., Any]
 
 
 class NodeTimer:
-    """Times of one step.
+    """Timer of the nodes of one step.
 
-    A node inside of a region has one entry for all its iterations in a node of the program, with their total time.
-    These entries follow each other within the time of that node.
+    All runs of a node inside a region are one entry per node of the program, with their total time. These entries
+    follow each other within the time of that node.
     """
 
     def __init__(self, graph: Graph) -> None:

@@ -25,7 +25,7 @@ from mspc.ops.tensor.reshape import Cast
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.faults.record import PLACE_WORDS, RegionFailure
-from mspc.runtime.plan import own
+from mspc.runtime.plan import copy_value
 from mspc.runtime.regions.kernels import Regions
 from mspc.runtime.regions.region import Call
 from mspc.verify.difference import ComparedValue
@@ -140,7 +140,7 @@ class Held(Op, abstract=True):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         run, tape = self.plain.kernel(be), vars(self)["tape"]
-        return lambda *operands: tape.next(lambda: own(run(*operands)))
+        return lambda *operands: tape.next(lambda: copy_value(run(*operands)))
 
 
 REFUSED = (TypeError, ValueError, MspcError)
@@ -260,7 +260,7 @@ class Doubled:
             def taped(*operands: Any) -> Any:
                 self.tape.begin(node)
                 try:
-                    found = own(run(*operands))
+                    found = copy_value(run(*operands))
                 except RegionFailure as failure:
                     if isinstance(failure.cause, IndexError) and self.tape.replays:
                         raise failure.cause from None

@@ -34,9 +34,9 @@ def calibrate(
     from mspc.engine.ranks.environment import limit_threads, mpi_rank, mpi_size
     from mspc.engine.ranks.mpirun import run_under_mpirun
     from mspc.ir.files.atomic_writing import check_writable
-    from mspc.runtime.device_choice import Wishes
+    from mspc.runtime.device_choice import DeviceOptions
 
-    seconds, wishes = opts.check_seconds("--time-limit", time_limit), Wishes(str(device))
+    seconds, wishes = opts.check_seconds("--time-limit", time_limit), DeviceOptions(str(device))
     if out.suffix != SUFFIX:
         raise MspcError(f"--out {out}: a machine's file ends in {SUFFIX}", code="E0109")
     if mpi_rank() == 0:

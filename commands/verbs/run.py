@@ -70,9 +70,9 @@ def run(
 ) -> None:
     """Train a script, or execute a compiled program: under mpirun, with --ranks N, or with --simulate."""
     from mspc.engine.profile_options import profile_options
-    from mspc.runtime.device_choice import Wishes
+    from mspc.runtime.device_choice import DeviceOptions
 
-    wishes = Wishes(str(device), deterministic, opts.check_seconds("--timeout", timeout))
+    wishes = DeviceOptions(str(device), deterministic, opts.check_seconds("--timeout", timeout))
     profiled = profile_options(profile, profile_steps)
     if os.path.isdir(target):
         if script_arguments or only_rank is not None or strategies is not None:

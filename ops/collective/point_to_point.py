@@ -97,7 +97,7 @@ class _Sending:
         held, copy = self._copies[self._number]
         self._number += 1
         copy()
-        device.aside(self._name, lambda: self._leave(held))
+        device.on_side_stream(self._name, lambda: self._leave(held))
 
 
 class Receive(Collective):

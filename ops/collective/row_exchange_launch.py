@@ -79,7 +79,7 @@ class _Exchange:
                                self._parts(first, self._owners, own, self._mine))  # fmt: skip
                 named.put(first, self._mine, out)
 
-        return self._device.asking([self._places], run, ahead=named.sort)
+        return self._device.host_query([self._places], run, ahead=named.sort)
 
     def sending(self, sets: bool) -> Launch:
         """See `launch_send`."""
@@ -99,7 +99,7 @@ class _Exchange:
                 arrived.take()
             arrived.end()
 
-        return self._device.asking([self._places], run, ahead=named.sort)
+        return self._device.host_query([self._places], run, ahead=named.sort)
 
     def _prepare(self, size: int, table: Array, takes: bool, sets: bool) -> ArrivedRows | None:
         """Prepare memory and kernels for a table of which each rank has `size` rows; return the object that takes rows

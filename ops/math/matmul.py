@@ -365,7 +365,7 @@ class RowsByGroup(Op, abstract=True):
 
     def asking(self, device: Device, multiply: RowProducts | None, ends: Array, rows: int) -> Launch | None:
         """Return the launch of the matmuls of all groups; None if there is no `multiply`."""
-        return None if multiply is None else device.asking([ends], lambda at: multiply(self.slices(at, rows)))
+        return None if multiply is None else device.host_query([ends], lambda at: multiply(self.slices(at, rows)))
 
 
 class ProductByGroup(RowsByGroup, abstract=True):

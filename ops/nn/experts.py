@@ -115,7 +115,7 @@ class ExpertPlaces(Op):
             _require_within(ends, source.shape[0])
             self._require_room(counts, size)
 
-        return None if places is None else device.asking([counts, ends], check, ahead=places)
+        return None if places is None else device.host_query([counts, ends], check, ahead=places)
 
     def _require_room(self, counts: Any, size: int) -> None:
         """Raise IndexError if more rows go to a block than it has room for."""

@@ -1,4 +1,4 @@
-"""Before their first step ranks agree that all can start, and that their graphs fit together."""
+"""Agreement of ranks, before their first step, that all can start and that their graphs match."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from mspc.runtime.faults.stopped import shown_ranks
 
 
 def agree(comm: Communicator, compile_id: str, folder: str = "") -> None:
-    """Make sure that all ranks have graphs of one compile; all ranks call this before their first step.
+    """Check that all ranks have graphs of one compile; all ranks call this before their first step.
 
     Raises:
-        MspcError: some have another; status 2.
+        MspcError: some have graphs of another; status 2.
     """
     if comm.size == 1:
         return
@@ -46,7 +46,7 @@ def agree(comm: Communicator, compile_id: str, folder: str = "") -> None:
 
 
 def stop_together(comm: Communicator, error: MspcError | None) -> None:
-    """Raise on every rank if one rank cannot start, so that no other waits for it; all ranks call this together.
+    """Raise on every rank if one rank cannot start, so that no rank waits for it; all ranks call this together.
 
     Raises:
         MspcError: this rank's own `error`. StoppedByOther: another rank has one.
@@ -63,12 +63,11 @@ def stop_together(comm: Communicator, error: MspcError | None) -> None:
 
 
 def agree_on_collectives(comm: Communicator, graph: Graph) -> None:
-    """Make sure that ranks that meet in their graphs agree on every meeting: operator, attributes, types, group, in one
-    order. All ranks call this before a graph's first step. Ranks may have different graphs, or files that somebody has
-    edited.
+    """Check that the ranks' graphs agree on every collective: operator, attributes, types and group, in the same order.
+    All ranks call this before a graph's first step. Ranks may have different graphs, or edited files.
 
     Raises:
-        MspcError: ranks do not fit together; status 2. StoppedByOther: another rank reports it.
+        MspcError: ranks disagree; status 2. StoppedByOther: another rank reports it.
     """
     if comm.size == 1:
         return
@@ -81,26 +80,27 @@ def agree_on_collectives(comm: Communicator, graph: Graph) -> None:
         if wrong:
             raise MspcError(f"a collective names rank {wrong[0]}; the ranks are 0 to {comm.size - 1}")
         if len({of_ranks[rank].get(key) for rank in ranks}) > 1:
-            _refuse(comm, key, ranks, own.get(key, ([], [])))
+            _raise_difference(comm, key, ranks, own.get(key, ([], [])))
 
 
-Said = dict[str, tuple[list[str], list[Node]]]
-"""A rank's descriptions of its meetings, in their order, and the nodes of these meetings; by the ranks that meet."""
+RankSchedule = dict[str, tuple[list[str], list[Node]]]
+"""A rank's collectives in order, as descriptions and nodes, by group of ranks."""
 
 
-def _schedule(graph: Graph, rank: int) -> Said:
-    found: Said = {}
-    _add_meetings(graph, rank, "", found)
+def _schedule(graph: Graph, rank: int) -> RankSchedule:
+    found: RankSchedule = {}
+    _add_rendezvous(graph, rank, "", found)
     return found
 
 
-def _add_meetings(graph: Graph, rank: int, inside: str, found: Said) -> None:
-    """Add the meetings of a graph. inside: text about the nodes that run it, as in " in the body of For of 3 turns"."""
+def _add_rendezvous(graph: Graph, rank: int, inside: str, found: RankSchedule) -> None:
+    """Add the collectives of a graph. inside: text about the enclosing nodes, such as " in the body of For of 3
+    turns"."""
     for node in graph.nodes:
         for name, region in zip(getattr(node.op, "region_names", ()), node.regions, strict=False):
             turns = getattr(node.op, "turns", -1)
             counted = f" of {turns} turns" if turns >= 0 else ""
-            _add_meetings(region, rank, f" in the {name} of {node.op.name}{counted}{inside}", found)
+            _add_rendezvous(region, rank, f" in the {name} of {node.op.name}{counted}{inside}", found)
         if not isinstance(node.op, Collective):
             continue
         for ranks, label, said in node.op.meetings(rank, [value.type for value in node.inputs]):
@@ -112,7 +112,7 @@ def _add_meetings(graph: Graph, rank: int, inside: str, found: Said) -> None:
 
 
 def gathered(comm: Communicator, own: Any) -> list[Any]:
-    """Return the values of all ranks, by rank; they travel as JSON."""
+    """Return the values of all ranks, by rank; they are sent as JSON."""
     everyone = tuple(range(comm.size))
     data = np.frombuffer(json.dumps(own).encode(), np.uint8)
     sizes = comm.all_gather(np.array([data.size]), everyone, 0)
@@ -122,8 +122,8 @@ def gathered(comm: Communicator, own: Any) -> list[Any]:
     return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
-def _refuse(comm: Communicator, key: str, ranks: Sequence[int], own: tuple[list[str], list[Node]]) -> None:
-    """Raise the error of ranks that disagree; the first that differs from the first rank reports it."""
+def _raise_difference(comm: Communicator, key: str, ranks: Sequence[int], own: tuple[list[str], list[Node]]) -> None:
+    """Raise the error of ranks that disagree; the first rank that differs from the group's first rank reports it."""
     texts, nodes = own
     said = gathered(comm, texts)
     first = ranks[0]
@@ -145,7 +145,7 @@ def _refuse(comm: Communicator, key: str, ranks: Sequence[int], own: tuple[list[
     )
 
 
-# Slices of an exchange are received in their final place, so that only source and target are alive.
+# Slices of an exchange are received in their final memory, so that only source and target are live.
 #
 # Input:  %1 = NeighborExchange(%0); %2 = TupleGetItem(%1); %3 = PasteSlices(%kept, %2), or Concat.
 # Output: the kernel of %1 makes the tensor %3 and receives into its parts, which %2 aliases; the kernel of %3 only
@@ -158,7 +158,7 @@ Readers = Mapping[Value, Sequence[Node]]
 
 
 def arrival_kernels(graph: Graph, backend: NumPyBackend) -> dict[int, Callable[..., Any]]:
-    """Return the kernels of exchanges and of the operators that join their slices, by the index of their node."""
+    """Return the kernels of exchanges, and of the operators that join their slices, by node index."""
     nodes = graph.nodes
     exchanges = [index for index, node in enumerate(nodes) if isinstance(node.op, NeighborExchange)]
     if not exchanges or backend.xp is not np:
@@ -179,7 +179,7 @@ def arrival_kernels(graph: Graph, backend: NumPyBackend) -> dict[int, Callable[.
 
 
 class _Arrival:
-    """Exchange and the operator that joins its slices; `target` is alive from one to the other."""
+    """Exchange and the operator that joins its slices; `target` is live from one to the other."""
 
     def __init__(self, exchange: Node, join: Node, backend: NumPyBackend) -> None:
         op: Any = exchange.op
@@ -190,7 +190,7 @@ class _Arrival:
         arrivals: dict[int, Place] = {}
         self._others: list[tuple[int, Place]] = []
         for operand, (value, place) in enumerate(zip(join.inputs, _places(join), strict=True)):
-            item = _item_of(value, exchange)
+            item = _slice_index(value, exchange)
             if item is None:
                 self._others.append((operand, place))
             else:
@@ -198,14 +198,14 @@ class _Arrival:
         self._arrivals = [(rank, arrivals[i]) for i, rank in enumerate(op.recv_rank_ids)]
 
     def receive(self, *arrays: Array) -> tuple[Array, ...]:
-        """Kernel of the exchange: return the slices that arrive, each a part of the target."""
+        """Run the exchange and return the received slices, each a view of the target."""
         self._target = np.empty(self._shape, self._dtype)
         parts = [(rank, self._target[place]) for rank, place in self._arrivals]
         self._comm.exchange_into(list(zip(self._send_to, arrays, strict=True)), parts)
         return tuple(part for _, part in parts)
 
     def complete(self, *pieces: Array) -> Array:
-        """Kernel of the operator that joins: return the target with the other slices in it."""
+        """Run the joining operator: return the target completed by the other slices."""
         target, self._target = self._target, None
         for i, place in self._others:
             target[place] = pieces[i]
@@ -213,27 +213,27 @@ class _Arrival:
 
 
 def _joined_by(exchange: Node, readers: Readers, results: Sequence[Value]) -> Node | None:
-    """Return the PasteSlices or Concat that alone reads the slices, each once, or None if there is no such operator."""
+    """Return the PasteSlices or Concat that is the only reader of the slices, and reads each once; else None."""
     op = exchange.op
     items = readers.get(exchange, ())
     joins = dict.fromkeys(join for item in items for join in readers.get(item, ()))
     if not isinstance(op, NeighborExchange) or len(joins) != 1 or any(v in results for v in (exchange, *items)):
         return None
     (join,) = joins
-    read = sorted(i for value in join.inputs if (i := _item_of(value, exchange)) is not None)
+    read = sorted(i for value in join.inputs if (i := _slice_index(value, exchange)) is not None)
     every = len(items) == len(op.recv_rank_ids) and read == list(range(len(items)))
     return join if every and isinstance(join.op, PasteSlices | Concat) else None
 
 
-def _item_of(value: Value, exchange: Node) -> int | None:
-    """Return the index of the slice of `exchange` that `value` is, or None if it is no slice."""
+def _slice_index(value: Value, exchange: Node) -> int | None:
+    """Return the index of a value among the slices of `exchange`, or None."""
     if isinstance(value, Node) and isinstance(value.op, TupleGetItem) and value.inputs[0] is exchange:
         return value.op.index
     return None
 
 
 def _places(join: Node) -> Iterator[Place]:
-    """Yield the place of each operand of a PasteSlices or Concat in the result."""
+    """Yield the position of each operand of a PasteSlices or Concat in the result."""
     shapes = [value.shape for value in join.inputs]
     if isinstance(join.op, PasteSlices):
         begins = join.op.begins

@@ -1,6 +1,6 @@
-"""Interface of communicators, which kernels use, and the combination of the ranks' parts.
+"""Interface of communicators, which kernels use, and the combination of the ranks' values.
 
-All implementations combine parts with `combine`, in the order of the group's ranks, so that every rank gets the same
+All implementations combine values with `combine`, in the order of the group's ranks, so that every rank gets the same
 bits and a simulation gives the bits of a run under MPI.
 """
 
@@ -26,8 +26,8 @@ Ranks = tuple[int, ...]
 GRAPH_CHANNELS = 16
 """Channel of graph 0; lower channels are for communication outside of graphs."""
 
-BESIDE = 1 << 20
-"""Offset of the channel beside a graph's from the graph's own."""
+SIDE_CHANNEL_OFFSET = 1 << 20
+"""Offset of the channel for agreements of a graph's ranks from the graph's own channel."""
 
 _COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 _NARROW = ("float16", "bfloat16")
@@ -62,8 +62,7 @@ class Communicator(Protocol):
     def exchange(
         self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, tuple[int, ...], Any]]
     ) -> list[Array]:
-        """Send arrays to ranks and receive from ranks (rank, shape, dtype); arrays between two ranks stay in their
-        order.
+        """Send arrays to ranks and receive from (rank, shape, dtype); the order of arrays between two ranks is kept.
 
         An array to the calling rank itself is allowed.
         """
@@ -71,7 +70,7 @@ class Communicator(Protocol):
 
     def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
         """Exchange arrays like `exchange`, but receive into existing arrays (rank, array), which share no memory with
-        the arrays sent. Neither need be contiguous, and nothing else of their size is allocated."""
+        the sent ones. Arrays need not be contiguous; no memory of their size is allocated."""
         ...
 
     def broadcast(self, array: Array, root: int, ranks: Ranks) -> Array:
@@ -87,21 +86,21 @@ class Communicator(Protocol):
         ...
 
     def for_graph(self, number: int) -> Communicator:
-        """Return the communicator of a graph, by its number in the job: messages of one graph never meet another's."""
+        """Return the communicator of a graph, by its number in the job: messages of different graphs never mix."""
         ...
 
     def beside(self) -> Communicator:
-        """Return another communicator of the same graph, for agreements of ranks beside the graph's own meetings."""
+        """Return another communicator of the same graph, for agreements of ranks besides the graph's collectives."""
         ...
 
     def say(self, text: str) -> None:
-        """Leave a text about this rank for the others, for messages if they never come: the rank's last action, then
-        one note a line; "" if there is none any more."""
+        """Announce this rank's last action, followed by one note per line, for error messages of ranks that wait for
+        it; "" clears."""
         ...
 
 
 class Exchanging:
-    """Exchange into fresh arrays, implemented by the exchange into existing ones."""
+    """Mixin that implements `exchange` by `exchange_into`."""
 
     def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
         """See `Communicator`."""
@@ -117,7 +116,7 @@ class Exchanging:
 
 
 def combine(parts: Sequence[Array], op: str) -> Array:
-    """Return the parts combined in their order, as a fresh array of their dtype; half precision is summed in Float32.
+    """Return the arrays combined in order, as a fresh array of their dtype; half precision is accumulated in Float32.
 
     Raises:
         ValueError: `op` is not one of sum, max, min, prod.
@@ -148,31 +147,31 @@ def pieces(array: Array, count: int, axis: int) -> list[Array]:
 
 
 def fingerprint(text: str) -> Array:
-    """Return a short identity of `text` as an Int64 array of shape (4,), to be compared between ranks."""
+    """Return a digest of `text` as an Int64 array of shape (4,), to be compared between ranks."""
     return np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.int64)
 
 
-# Ranks that meet inside of a node that runs graphs must take the same path: the same branch, and equally many
+# Ranks that communicate inside a node with regions must take the same path: the same branch, and equally many
 # iterations.
 #
-# A rank on another path misses a meeting, and the others may take its next one for that. So a rank with collectives
-# inside reports its path to the ranks that it meets there, beside the graph's own meetings: before a branch and a
-# counted loop, and after a loop that a condition ends. That is one small message per run, none per iteration. If a rank
-# waits there in vain, because another is still inside, the message names it with its report.
+# A rank on another path misses a collective, and the others may match its next one with theirs. So a rank with
+# collectives inside reports its path to the ranks of these groups, on a side channel: before a branch and a counted
+# loop, and after a loop with a condition. That is one small message per run, none per iteration. If a rank waits there
+# in vain, because another is still inside, the error message names it with its report.
 
 
 Check = Callable[[int], None]
-"""Function called with this rank's path, a branch or a number of iterations. Raises ExecutionError if ranks differ."""
+"""Function called with this rank's path: a branch or a number of iterations. Raises ExecutionError if ranks differ."""
 
 _LONGEST = 256
-"""Bytes of a rank's report, for messages."""
+"""Maximum bytes of a rank's report."""
 
 
-def same_way(node: Node, comm: Communicator, said: Callable[[int], str]) -> Check | None:
-    """Return a function that compares this rank's path through the node with that of the ranks that it meets inside, or
-    None if it meets nobody. said: describes a path, for messages, as an action of the rank: "has left While after 3
+def path_check(node: Node, comm: Communicator, said: Callable[[int], str]) -> Check | None:
+    """Return a function that compares this rank's path through the node with that of the ranks it communicates with
+    inside, or None if there are none. said: describes a path as an action of the rank: "has left While after 3
     turns"."""
-    groups = meetings_inside(node, comm.rank) if comm.size > 1 else []
+    groups = groups_inside(node, comm.rank) if comm.size > 1 else []
     if not groups:
         return None
     beside = comm.beside()
@@ -193,8 +192,8 @@ def same_way(node: Node, comm: Communicator, said: Callable[[int], str]) -> Chec
     return check
 
 
-def meetings_inside(node: Node, rank: int) -> list[Ranks]:
-    """Return the groups of ranks that a rank meets inside of a node, ascending: in one order on all ranks."""
+def groups_inside(node: Node, rank: int) -> list[Ranks]:
+    """Return the groups in which a rank communicates inside a node, in ascending order, equal on all ranks."""
     found: set[Ranks] = set()
     for inner in collectives_of([node]):
         types = [value.type for value in inner.inputs]
@@ -203,7 +202,7 @@ def meetings_inside(node: Node, rank: int) -> list[Ranks]:
 
 
 def collectives_of(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Yield the collectives among nodes and all graphs that they run."""
+    """Yield the collectives among nodes and in all their regions."""
     own = list(nodes)
     regions = dict.fromkeys(region for node in own for region in node.regions)
     graphs = dict.fromkeys(graph for region in regions for graph in region.graphs())

@@ -1,7 +1,7 @@
-"""Communicator that simulates ranks in one process by threads that alternate, so that a run is reproducible.
+"""Communicator that simulates ranks by threads of one process, which alternate so that a run is reproducible.
 
 One thread runs at a time. It yields only when it communicates or pauses, always to the next rank in cyclic order that
-can continue; so prints come in the same order every time, and no kernel needs a lock.
+can continue. Prints therefore come in the same order every time, and no kernel needs a lock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.late_dataclass import dataclass
-from mspc.runtime.comm.interface import BESIDE, GRAPH_CHANNELS, Array, Exchanging, Ranks, combine, pieces
+from mspc.runtime.comm.interface import GRAPH_CHANNELS, SIDE_CHANNEL_OFFSET, Array, Exchanging, Ranks, combine, pieces
 from mspc.runtime.faults.record import StoppedByOther, first_line, missed
 
 Main = Callable[["LocalComm"], Any]
@@ -24,12 +24,12 @@ _Compute = Callable[[list[Any]], list[Any]]
 
 
 class RankStopped(BaseException):
-    """Exception that unwinds the other ranks' threads once one has failed; never reaches a user."""
+    """Exception that unwinds the other ranks' threads once one has failed; it never reaches a user."""
 
 
 @dataclass
-class _Meeting:
-    """One collective: the contributions of the members, and their results once all are there."""
+class _Rendezvous:
+    """One collective: the members' contributions, and their results once all have arrived."""
 
     kind: str
     ranks: Ranks
@@ -39,7 +39,7 @@ class _Meeting:
 
 @dataclass(slots=True)
 class _Offer:
-    """Array that a rank does not change until another has copied it."""
+    """Array that a rank leaves unchanged until another has copied it."""
 
     array: Array
     taken: bool = False
@@ -47,8 +47,8 @@ class _Offer:
 
 @dataclass
 class _Rank:
-    """State of one rank. `waits_for` returns whether it may continue. For messages: `waiting` is the call it waits in,
-    and `said` its announcement."""
+    """State of one rank. waits_for: returns whether it may continue. waiting: the call in which it waits. said: its
+    announcement."""
 
     gate: threading.Lock = field(default_factory=threading.Lock)
     waits_for: Callable[[], bool] | None = None
@@ -69,7 +69,7 @@ class World:
             rank.gate.acquire()
         self.failures: list[tuple[int, BaseException]] = []
         self._quiet: list[tuple[int, StoppedByOther]] = []
-        self._meetings: dict[tuple[int, Ranks, int], _Meeting] = {}
+        self._meetings: dict[tuple[int, Ranks, int], _Rendezvous] = {}
         self._calls: list[defaultdict[tuple[int, Ranks], int]] = [defaultdict(int) for _ in range(size)]
         self._mail: dict[tuple[int, int, int], deque[Array]] = defaultdict(deque)
         self._offers: dict[tuple[int, int], deque[_Offer]] = defaultdict(deque)
@@ -108,7 +108,7 @@ class World:
                 rank.result = main(LocalComm(self, number))
         except RankStopped:
             pass
-        except StoppedByOther as error:  # the rank that reports for it runs on until then
+        except StoppedByOther as error:  # the rank that reports the error continues until then
             self._quiet.append((number, error))
         except BaseException as error:  # the caller of `run` gets any exception
             self.failures.append((number, error))
@@ -116,10 +116,10 @@ class World:
         self._hand_over(number)
 
     def switch(self, number: int) -> None:
-        """Let the others run; return when this rank runs again.
+        """Let other ranks run; return when this rank runs again.
 
         Raises:
-            RankStopped: another rank has failed. ExecutionError: no rank can continue.
+            RankStopped: another rank has failed. ExecutionError: no rank can continue (deadlock).
         """
         if self._hand_over(number):
             self.ranks[number].gate.acquire()
@@ -131,7 +131,7 @@ class World:
         rank.waits_for = None
 
     def _hand_over(self, number: int) -> bool:
-        """Wake the rank that runs next; return False if it is the caller."""
+        """Wake the next rank; return False if it is the caller."""
         following = self._next(number)
         if following == number:
             return False
@@ -176,7 +176,7 @@ class World:
         return ExecutionError(f"rank {number} would wait for ever in {waiting}", notes=notes)
 
     def meet(self, number: int, channel: int, kind: str, ranks: Ranks, brought: Any, compute: _Compute) -> Any:
-        """Bring `brought` to the next meeting of `ranks`; `compute` maps the contributions of all, in the order of
+        """Contribute `brought` to the next collective of `ranks`. compute: maps all contributions, in the order of
         `ranks`, to the results of each.
 
         Raises:
@@ -185,7 +185,7 @@ class World:
         call = self._calls[number][channel, ranks]
         self._calls[number][channel, ranks] = call + 1
         key = (channel, ranks, call)
-        meeting = self._meetings.setdefault(key, _Meeting(kind, ranks))
+        meeting = self._meetings.setdefault(key, _Rendezvous(kind, ranks))
         if meeting.kind != kind:
             other = next(iter(meeting.brought))
             raise ExecutionError(
@@ -203,7 +203,7 @@ class World:
         return meeting.results[number]
 
     def post(self, source: int, target: int, tag: int, array: Array) -> None:
-        """Leave a copy of `array` for `target`."""
+        """Store a copy of `array` for `target`."""
         self._mail[source, target, tag].append(np.array(array))
 
     def fetch(self, number: int, wanted: Sequence[tuple[int, int]]) -> list[Array]:
@@ -218,8 +218,8 @@ class World:
         return [box.popleft() for box in boxes]
 
     def swap(self, number: int, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
-        """Copy the arrays offered by others into the arrays of `receives`, directly from theirs; return once everything
-        of `sends` has been copied. All is offered before anything is awaited, so ranks cannot block each other."""
+        """Copy the arrays offered by others directly into the arrays of `receives`; return once everything in `sends`
+        has been copied. All is offered before any wait, so that ranks cannot block each other."""
         offers = [_Offer(array) for _, array in sends]
         for (target, _), offer in zip(sends, offers, strict=True):
             self._offers[number, target].append(offer)
@@ -261,14 +261,14 @@ class LocalComm(Exchanging):
 
     def beside(self) -> LocalComm:
         """See `Communicator`."""
-        return LocalComm(self.world, self.rank, BESIDE + self.channel)
+        return LocalComm(self.world, self.rank, SIDE_CHANNEL_OFFSET + self.channel)
 
     def say(self, text: str) -> None:
         """See `Communicator`."""
         self.world.ranks[self.rank].said = text
 
     def pause(self) -> None:
-        """End a step: the other ranks reach their ends before this one continues."""
+        """End a step: the other ranks finish theirs before this one continues."""
         self.world.park(self.rank)
 
     def _meet(self, kind: str, ranks: Ranks, brought: Any, compute: _Compute) -> Any:

@@ -1,7 +1,7 @@
 """Communicator that runs collectives through MPI (mpi4py, host buffers).
 
-Data travel as bytes and are combined here in the order of the group's ranks: MPI's own reductions may use another order
-on every rank count and do not know bfloat16.
+Data are sent as bytes and combined here in the order of the group's ranks: MPI's own reductions may use another order
+for every number of ranks and do not support bfloat16.
 """
 
 from __future__ import annotations
@@ -16,25 +16,24 @@ from typing import Any
 import numpy as np
 
 from mspc.ops.cpu.gemm import limit_blas
-from mspc.runtime.comm.interface import BESIDE, GRAPH_CHANNELS, Array, Exchanging, Ranks, combine, pieces
+from mspc.runtime.comm.interface import GRAPH_CHANNELS, SIDE_CHANNEL_OFFSET, Array, Exchanging, Ranks, combine, pieces
 from mspc.runtime.comm.mpi_library import MPI, end_mpi, start_mpi
 from mspc.runtime.faults.record import group_of
 from mspc.runtime.faults.watch import JobWatch
 
-# Drives messages through MPI while their rank computes.
+# Progress of messages while their rank computes.
 #
-# MPI transfers a long message in steps that both sides take, each whenever it calls MPI. If ranks of a host cannot read
-# each other's memory, as in many containers, and between hosts, a receiver would wait for the sender's next call: for
-# as long as that one computes.
+# MPI transfers a long message in steps, for which both sides have to call MPI. If ranks of a host cannot read each
+# other's memory, as in many containers, and between hosts, a receiver would wait until the sender's next call.
 
 
-PAUSE = 0.0002
-"""Seconds between two looks at the messages: a message is late by a few of them, and a rank that computes meanwhile
+POLL_SECONDS = 0.0002
+"""Seconds between two polls of the messages. A message is delayed by a few of them; a rank that computes meanwhile
 loses one or two percent of its time."""
 
 
-class MessagesUnderWay:
-    """Messages of a process that are sent and may not have arrived. A thread calls MPI for them until all have."""
+class MessagesInFlight:
+    """Messages of a process that may not have arrived. A thread calls MPI until all have."""
 
     def __init__(self) -> None:
         self._messages: list[tuple[Any, Any]] = []
@@ -43,7 +42,7 @@ class MessagesUnderWay:
         self._ended = False
 
     def add(self, request: Any, carried: Any) -> None:
-        """Add a message that was passed to MPI. carried: the memory it is read from, held until it has arrived."""
+        """Add a message passed to MPI. carried: the memory it is read from, kept alive until arrival."""
         if request.Test():
             return
         with self._changed:
@@ -55,7 +54,7 @@ class MessagesUnderWay:
             self._changed.notify()
 
     def end(self) -> None:
-        """Stop calling MPI: it is about to end, and completes the remaining messages itself."""
+        """Stop calling MPI, which is about to end and completes the remaining messages itself."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -72,36 +71,36 @@ class MessagesUnderWay:
             try:
                 arrived = {id(message) for message in looked_at if message[0].Test()}
             except MPI.Exception:
-                return  # a rank has died, which the next call of this rank reports
+                return  # a rank has died; the next call of this rank reports it
             with self._changed:
                 self._messages = [message for message in self._messages if id(message) not in arrived]
-            time.sleep(PAUSE)
+            time.sleep(POLL_SECONDS)
 
 
 SMALL = 8192
-"""Bytes up to which an all-reduce gathers everything in one message instead of scattering the sum first."""
+"""Maximum bytes for which an all-reduce gathers all arrays in one message instead of scattering the sum first."""
 
 _EXCHANGE_TAG = 2**14
 _EXCHANGE_TAGS = 2**14
-"""Exchanges of graphs are distinguished by their channel modulo this."""
+"""Number of tags that distinguish exchanges of graphs, by channel modulo this number."""
 _CREATION_TAGS = 2**20
-"""Groups are distinguished while they are created, so that mismatched ranks wait instead of mixing groups up."""
+"""Number of tags that distinguish groups while they are created, so that mismatched ranks wait instead of mixing groups
+up."""
 _BY_TAG = 2**32
-"""Used instead of a channel, for messages under a tag of the script's own."""
+"""In place of a channel, for messages with a tag of the script's own."""
 
 
 class MpiComm(Exchanging):
-    """Communicator of this process. Every group gets an MPI communicator on its first use, made by its members only, in
-    the order in which they meet; so no rank outside a group can delay it.
+    """Communicator of this process. A group gets an MPI communicator at its first use, created by its members only, in
+    the order of first use, so that no rank outside a group can delay it.
 
     Args:
-        channel: separates graphs from one another, and from communication outside of them: ranks that run different
-        graphs wait for each other, and never take one's data for the other's.
-        watch: notified when this rank waits for others, so that a rank that waits for ever can be named.
-        sent: the messages of this process, of all its communicators.
+        channel: separates graphs from one another and from communication outside graphs: ranks in different graphs wait
+            for each other instead of mixing their data. watch: notified when this rank waits for others, so that a rank
+            that waits forever can be named. sent: the messages in flight of all communicators of this process.
     """
 
-    def __init__(self, watch: JobWatch | None = None, channel: int = 0, sent: MessagesUnderWay | None = None) -> None:
+    def __init__(self, watch: JobWatch | None = None, channel: int = 0, sent: MessagesInFlight | None = None) -> None:
         limit_blas()
         start_mpi()
         self._world = MPI.COMM_WORLD
@@ -109,7 +108,7 @@ class MpiComm(Exchanging):
         self.size = self._world.Get_size()
         self._everyone = tuple(range(self.size))
         self._groups: dict[Ranks, Any] = {}
-        self._sent = MessagesUnderWay() if sent is None else sent
+        self._sent = MessagesInFlight() if sent is None else sent
         self._watch = watch
         self._channel = channel
 
@@ -119,7 +118,7 @@ class MpiComm(Exchanging):
 
     def beside(self) -> MpiComm:
         """See `Communicator`."""
-        return MpiComm(self._watch, BESIDE + self._channel, self._sent)
+        return MpiComm(self._watch, SIDE_CHANNEL_OFFSET + self._channel, self._sent)
 
     def say(self, text: str) -> None:
         """See `Communicator`."""
@@ -262,15 +261,15 @@ def _bytes(array: Array) -> list[Any]:
 
 
 def _strided(array: Array) -> list[Any]:
-    """Return the elements of an array in place, contiguous or not, as an MPI message: MPI packs them in small parts as
-    it sends, so that no copy of the array is made."""
+    """Return the elements of an array, contiguous or not, as an MPI message. MPI packs them in small chunks while
+    sending, so that the array is not copied."""
     if array.flags.c_contiguous:
         return _bytes(array)
     return [_memory(array), 1, _kind(array).Commit()]
 
 
 def _parts(array: Array, count: int, axis: int) -> list[Any]:
-    """Return the `count` equal parts of an array along `axis`, in place, as the message of a collective."""
+    """Return the `count` equal slices of an array along `axis`, not copied, as the message of a collective."""
     rows = array.shape[axis] // count
     part = _kind(array[(slice(None),) * axis + (slice(0, rows),)])
     next_part = part.Create_resized(0, rows * array.strides[axis])

@@ -1,4 +1,4 @@
-"""Start and end of MPI with the interpreter's lock released. This is the only file that imports mpi4py.
+"""Start and end of MPI with Python's global lock released. The only module that imports mpi4py.
 
 Both calls wait for all ranks. mpi4py makes them with the lock held, so that no thread of a rank could report the
 missing ranks.

@@ -18,7 +18,7 @@ from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.text import address
 from mspc.ops.device import Array, Launch
-from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, count_of, like
+from mspc.runtime.gpu.launches import Backend, Constants, Launches, Storage, count_of, with_host_query
 from mspc.runtime.gpu.progress import HostQuery, communicates, wait_for
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import device_bytes_inside, plan_memory
@@ -57,7 +57,7 @@ class EndedLoops:
         return len(self._loops)
 
     @property
-    def are_there(self) -> bool:
+    def has_loops(self) -> bool:
         """Whether the GPU decides on a loop."""
         return bool(self._loops)
 
@@ -99,7 +99,7 @@ class EndedLoops:
     def leave(self) -> None:
         """End all loops that are under way on the GPU: nobody waits for its steps any more, of this graph and others,
         as updates after an abandoned loop change nothing."""
-        deciding: list[EndedLoops] = [each for each in self._device.ended_loops if each.are_there]
+        deciding: list[EndedLoops] = [each for each in self._device.ended_loops if each.has_loops]
         if not deciding:
             return
         for each in self._device.ended_loops:
@@ -107,9 +107,9 @@ class EndedLoops:
                 if slot.done is not None:
                     slot.done, slot.failed = None, ExecutionError("the step was interrupted")
         for each in deciding:
-            each._send_leave()
+            each._send_abort()
 
-    def _send_leave(self) -> None:
+    def _send_abort(self) -> None:
         if self._left is not None:
             return
         # Pinned memory of the host, for a copy beside the running graph.
@@ -119,7 +119,7 @@ class EndedLoops:
             self._device.send(number, self.array)
             self._left = number, self._device.signal()
 
-    def forget_leaving(self) -> None:
+    def wait_for_aborted(self) -> None:
         """Wait for abandoned loops and the work after them; later loops run to their end."""
         for each in list(self._device.ended_loops):
             if each._left is not None:
@@ -178,7 +178,7 @@ class RegionContext:
             self.plans[key] = plan_memory(graph, inside=device_bytes_inside, carried=replaced, outside=outside)
         return self.plans[key]
 
-    def in_turns(self, key: Array) -> tuple[RegionContext, list[Launch]]:
+    def in_loop(self, key: Array) -> tuple[RegionContext, list[Launch]]:
         """Return the environment of a loop's regions, with the key mixed of this one and the iteration, and the launch
         to run after that."""
         return self._inside(key, self.depth + 1, self.calls)
@@ -189,19 +189,19 @@ class RegionContext:
         return self._inside(self.key, self.depth, (*self.calls, number))
 
     def in_micro_batch(self, number: int) -> tuple[RegionContext, list[Launch]]:
-        """Return the same as `in_turns`, for a stage's work on a micro-batch as one iteration."""
+        """Return the same as `in_loop`, for a stage's work on a micro-batch as one iteration."""
         key = self.device.zeros((1,), "int64")
         kernel = self.device.kernel(_calls_source([-number]), "number_of_calls")
-        inside, mixes = self.in_turns(key)
+        inside, mixes = self.in_loop(key)
         return inside, [partial(kernel, 1, 1, (self.key, np.int32(self.depth > 0), key)), *mixes]
 
     def _inside(self, key: Array, depth: int, calls: tuple[int, ...]) -> tuple[RegionContext, list[Launch]]:
         if not calls:
-            return replace(self, device=_Drawing(self.device, key), key=key, depth=depth), []
+            return replace(self, device=_DeviceWithStep(self.device, key), key=key, depth=depth), []
         number = self.device.zeros((1,), "int64")
         kernel = self.device.kernel(_calls_source(calls), "number_of_calls")
         mix = partial(kernel, 1, 1, (key, np.int32(depth > 0), number))
-        return replace(self, device=_Drawing(self.device, number), key=key, depth=depth, calls=calls), [mix]
+        return replace(self, device=_DeviceWithStep(self.device, number), key=key, depth=depth, calls=calls), [mix]
 
 
 def _calls_source(calls: Sequence[int]) -> str:
@@ -213,7 +213,7 @@ def _calls_source(calls: Sequence[int]) -> str:
     )
 
 
-class _Drawing:
+class _DeviceWithStep:
     """Device with draws that depend on another number than that of the step."""
 
     def __init__(self, device: Any, step: Array) -> None:
@@ -224,7 +224,7 @@ class _Drawing:
         return getattr(self._device, name)
 
 
-class _Named:
+class _NamedLaunch:
     """Launch of a node; errors it raises carry the node, for the message."""
 
     def __init__(self, node: Node, launch: Launch) -> None:
@@ -247,11 +247,11 @@ class BoundRegion:
     """
 
     def __init__(
-        self, around: RegionContext, graph: Graph, given: Sequence[Held], memory: Array, first: int = 0,
-        carried: int = 0, out: Sequence[Held] = (),
+        self, around: RegionContext, graph: Graph, given: Sequence[Storage], memory: Array, first: int = 0,
+        carried: int = 0, out: Sequence[Storage] = (),
     ) -> None:  # fmt: skip
         plan = around.plan(graph, first, carried, bool(out))
-        stored: dict[Value, Held] = dict(zip(graph.parameters, given, strict=True))
+        stored: dict[Value, Storage] = dict(zip(graph.parameters, given, strict=True))
         stored |= {value: around.constants.of(value) for value in plan.places if isinstance(value, Constant)}
         stored |= {place: _dense(around.device, held) for place, held in zip(plan.outside, out, strict=False) if place}
         made = Launches(
@@ -262,19 +262,19 @@ class BoundRegion:
             if node.op.is_view and node not in plan.copied:
                 continue
             launch = made.of(node)[0]
-            named = like(launch, _Named(node, launch))
+            named = with_host_query(launch, _NamedLaunch(node, launch))
             self.launches.append(around.mark(named) if around.mark is not None and communicates(node) else named)
         self.results = [made.arrays(value)[0] for value in graph.results]
 
 
-def _dense(device: Any, held: Held) -> Held:
+def _dense(device: Any, held: Storage) -> Storage:
     """Return memory for a result wanted in `held`: other memory if there are gaps between rows."""
     if isinstance(held, list) or held.flags.c_contiguous:
         return held
     return device.empty(held.shape, held.dtype)
 
 
-class Told:
+class HostScalar:
     """Scalar of the GPU that the host reads: `fetch` is a launch, `wait` returns the number after it."""
 
     def __init__(self, device: Any, array: Array) -> None:
@@ -289,8 +289,8 @@ class Told:
         return self._number[0]
 
 
-def taken(
-    device: Any, results: Sequence[Held], places: Sequence[Held], goes_on: bool = False
+def result_copies(
+    device: Any, results: Sequence[Storage], places: Sequence[Storage], goes_on: bool = False
 ) -> list[Launch]:  # fmt: skip
     """Return launches that put a region's results in these places; a result may alias one of them. goes_on: the region
     runs again while they are needed, and refills its stacks."""
@@ -311,15 +311,15 @@ def taken(
     return first + then
 
 
-def _refill(device: Any, place: list[Held], entries: list[Held], copies: bool) -> None:
-    place[:] = own_copy(device, entries, None) if copies else entries
+def _refill(device: Any, place: list[Storage], entries: list[Storage], copies: bool) -> None:
+    place[:] = copy_storage(device, entries, None) if copies else entries
 
 
-def own_copy(device: Any, value: Held, spare: Held) -> Held:
+def copy_storage(device: Any, value: Storage, spare: Storage) -> Storage:
     """Return a copy of an array, in the array `spare` if given, or of all entries of a stack."""
     if isinstance(value, list):
         spares = spare if isinstance(spare, list) else []
-        return [own_copy(device, entry, spares[i] if i < len(spares) else None) for i, entry in enumerate(value)]
+        return [copy_storage(device, entry, spares[i] if i < len(spares) else None) for i, entry in enumerate(value)]
     if spare is None or isinstance(spare, list):
         spare = device.empty(value.shape, value.dtype)
     device.copy(value, spare)

@@ -3,10 +3,11 @@ on disk for the next start.
 
 A GPU at work is at its limit of power, and the time of a matmul there depends on its operands: with zeros, of which
 memory is full at a start, it takes a tenth less than with a network's numbers, and some algorithms gain more by them
-than others. So memory is filled with numbers before ways are timed. The first of those within `ALIKE` of the fastest is
-taken, which cuBLASLt expects to be the best: their order changes from one start to the next, and one that is faster for
-a moment may take more power. On an H200 the twelve matmuls of a transformer's layer took 515 us in all by the best of
-their algorithms if each ran for long, 527 to 539 by those that short runs on zeros had chosen, and 518 by these.
+than others. So memory is filled with numbers before ways are timed. The first of those within `EQUAL_SHARE` of the
+fastest is taken, which cuBLASLt expects to be the best: their order changes from one start to the next, and one that is
+faster for a moment may take more power. On an H200 the twelve matmuls of a transformer's layer took 515 us in all by
+the best of their algorithms if each ran for long, 527 to 539 by those that short runs on zeros had chosen, and 518 by
+these.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from mspc.ops.source_files import source_text
 
 Key = tuple[Any, ...]
 Pairs = tuple[tuple[int, int], ...]
-MOST = 20_000
+MAX_ENTRIES = 20_000
 """Most entries of a file; if there are more, the oldest are removed."""
 
 
-class KeptChoices:
+class StoredChoices:
     """Contents of one file. path: None if nothing is stored."""
 
     def __init__(self, path: Path | None) -> None:
@@ -70,7 +71,7 @@ class KeptChoices:
             return
         whole = {**_read(self.path), **self._new}
         self._known, self._new = whole, {}
-        kept = dict(list(whole.items())[-MOST:])
+        kept = dict(list(whole.items())[-MAX_ENTRIES:])
         text = json.dumps(kept, separators=(",", ":")).encode()
         try:
             make_cache_folder(self.path.parent)
@@ -108,7 +109,7 @@ def _are_pairs(found: Any) -> bool:
 _WARM, _TIMED = 2, 5
 _ENOUGH, _MOST = 0.0005, 40
 """Seconds for which launches are timed, and the most launches for that."""
-ALIKE = 0.02
+EQUAL_SHARE = 0.02
 """Share of the least time by which a slower way still counts as equally good."""
 _LONGEST_PAUSE = 0.01
 """In seconds."""
@@ -122,7 +123,7 @@ _HOLDING = 1024
 class Choices:
     """Choices of one device by kind of work. kept: choices of earlier starts."""
 
-    def __init__(self, device: Any, kept: KeptChoices) -> None:
+    def __init__(self, device: Any, kept: StoredChoices) -> None:
         self._device = device
         self.kept = kept
         self._taken = 0
@@ -146,7 +147,7 @@ class Choices:
         if known is None:
             self._set()
             times = [seconds(i) for i in range(count)]
-            known = next(i for i, time in enumerate(times) if time <= (1 + ALIKE) * min(times))
+            known = next(i for i, time in enumerate(times) if time <= (1 + EQUAL_SHARE) * min(times))
             self.kept.put(key, known)
         self._found[key] = known
 
@@ -215,7 +216,7 @@ class Choices:
         for _ in range(_WARM):
             launch()
         if self._taken:
-            return self._seconds_beside(launch)
+            return self._seconds_with_reserved(launch)
         found = self._seconds_of(launch, _TIMED)
         enough = min(_MOST, int(_ENOUGH / max(found, 1e-7)))
         return found if enough <= _TIMED else self._seconds_of(launch, enough)
@@ -235,7 +236,7 @@ class Choices:
         ended.synchronize()
         return self._device.milliseconds(begun, ended) / (1000 * count)
 
-    def _seconds_beside(self, launch: Launch) -> float:
+    def _seconds_with_reserved(self, launch: Launch) -> float:
         """Return the same while an idle kernel occupies as many multiprocessors as a collective."""
         device = self._device
         if self._held is None:

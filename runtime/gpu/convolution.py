@@ -27,7 +27,7 @@ _ALIGNMENT = 16
 """Bytes that cuDNN's kernels load at once."""
 _MOST_FOLDED = 64
 """Channels up to which the places within a stride become channels."""
-_APART = 256
+_SCRATCH_ALIGNMENT = 256
 """Bytes to which arrays in scratch memory are aligned."""
 _TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}
 
@@ -89,19 +89,19 @@ class Convolutions:
             found = self._fastest(kind, operands | {"image": inner}, padded)
             return in_order(_zeroing(image), found) if kind == "image" else found
         padded_sizes = [n + window.before + window.after for n, window in zip(inner.shape[2:], padded, strict=True)]
-        copy, place = self._room(image, (*image.shape[:2], *padded_sizes))
+        copy, place = self._scratch(image, (*image.shape[:2], *padded_sizes))
         places = [slice(w.before, w.before + n) for n, w in zip(inner.shape[2:], padded, strict=True)]
         target = copy[(slice(None), slice(None), *places)]
         even = [window._replace(before=0, after=0) for window in windows]
         return in_order(_zeroing(copy), _copying(inner, target),
                         self._fastest(kind, operands | {"image": copy}, even, place))  # fmt: skip
 
-    def _room(self, like: Array, shape: tuple[int, ...], place: int = 0) -> tuple[Array, int]:
+    def _scratch(self, like: Array, shape: tuple[int, ...], place: int = 0) -> tuple[Array, int]:
         """Return (an array in scratch memory, from `place` on, with channels in the order of `like`, its end)."""
         last = _is_channels_last(like)
         order = last_order(len(shape)) if last else tuple(range(len(shape)))
         stored = tuple(shape[d] for d in order)
-        end = place - (-math.prod(shape) * like.itemsize // _APART) * _APART
+        end = place - (-math.prod(shape) * like.itemsize // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
         found = self._device.view(self._device.scratch(end), place, stored, like.dtype)
         return (found.transpose(first_order(len(shape))) if last else found), end
 
@@ -131,8 +131,8 @@ class Convolutions:
         sizes = [-(-n // stride) for n in weight.shape[2:]]
         lengths = [count + n - 1 for count, n in zip(result.shape[2:], sizes, strict=True)]
         wide: Operands = {"result": result}
-        wide["image"], place = self._room(image, (image.shape[0], channels, *lengths), place)
-        wide["weight"], place = self._room(image, (weight.shape[0], channels, *sizes), place)
+        wide["image"], place = self._scratch(image, (image.shape[0], channels, *lengths), place)
+        wide["weight"], place = self._scratch(image, (weight.shape[0], channels, *sizes), place)
         plain = [Sliding(0, 0, 1, 1)] * 2
         launches = self._launches(kind, wide, plain, place)
         if not launches:
@@ -154,7 +154,7 @@ class Convolutions:
             return None
         seen, apart = image, any(window.stride != 1 for window in windows)
         if apart:
-            seen, _ = self._room(image, (*image.shape[:2], *result.shape[2:]), place)
+            seen, _ = self._scratch(image, (*image.shape[:2], *result.shape[2:]), place)
         x, y = (array.transpose(last_order(array.ndim)).reshape(-1, array.shape[1]) for array in (seen, result))
         w = weight.reshape(weight.shape[:2])
         if kind == "forward":
@@ -194,7 +194,7 @@ class Convolutions:
 
         handle, cuda = self._handle, self._device.xp.cuda
         pointers = {plans.tensors[name]: int(array.data.ptr) for name, array in operands.items()}
-        workspace = self._device.scratch(place + max(room, _APART))[place:]
+        workspace = self._device.scratch(place + max(room, _SCRATCH_ALIGNMENT))[place:]
         arrays = (*operands.values(), workspace)  # held as long as the launch exists
 
         def launch() -> None:

@@ -78,7 +78,7 @@ class FusedAttention:
 
         handle, cuda = self._handle, self._device.xp.cuda
         pointers = {plan.tensors[name]: int(array.data.ptr) for name, array in operands.items()}
-        workspace = int(self._room(plan.workspace).data.ptr)
+        workspace = int(self._memory_of(plan.workspace).data.ptr)
         arrays = tuple(operands.values())  # held as long as the launch exists
 
         def launch() -> None:
@@ -88,7 +88,7 @@ class FusedAttention:
 
         return launch
 
-    def _room(self, nbytes: int) -> Array:
+    def _memory_of(self, nbytes: int) -> Array:
         """Return workspace of at least `nbytes` bytes. Launches run one after the other and share it."""
         held = self._workspace
         if held is None or held.nbytes < nbytes:

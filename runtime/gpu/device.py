@@ -17,7 +17,7 @@ from mspc.ir.graph import FROM_HOST, TO_HOST
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.device import Array, Kernel, Launch, Sliding
 from mspc.ops.source_files import source_text
-from mspc.runtime.gpu.choices import Choices, KeptChoices, file_of
+from mspc.runtime.gpu.choices import Choices, StoredChoices, file_of
 from mspc.runtime.gpu.graph_nodes import Captured, Fills, Writers, conditional_nodes
 from mspc.runtime.gpu.kernels import KernelCache
 from mspc.runtime.gpu.launches import Asking
@@ -84,7 +84,7 @@ class GpuDevice:
         self.progress: Any = None
         self.writers = Writers()
         self.ended_loops: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.choices = Choices(self, KeptChoices(None if deterministic else file_of(_machine(self.name))))
+        self.choices = Choices(self, StoredChoices(None if deterministic else file_of(_machine(self.name))))
         self.products = Products(self)
         self.convolutions: Any = None
         self.workspaces: dict[str, int] = {}
@@ -163,9 +163,9 @@ class GpuDevice:
 
     def end_mappings(self) -> None:
         """Unmap memory of other processes that nothing here reads or writes any more."""
-        if self._mappings.has_unheld:
+        if self._mappings.has_unreferenced:
             self.synchronize()
-            self._mappings.end_unheld()
+            self._mappings.unmap_unreferenced()
 
     def same(self, first: Array, second: Array) -> bool:
         """Return whether two arrays begin at one address."""
@@ -194,7 +194,7 @@ class GpuDevice:
         current = cupy.cuda.get_current_stream().ptr
         return next((name for name, stream in self._streams.items() if stream.ptr == current), "")
 
-    def aside(self, name: str, launch: Callable[[], None]) -> None:
+    def on_side_stream(self, name: str, launch: Callable[[], None]) -> None:
         """Run a launch on a stream of this name, once the current stream has reached this point; see `rejoin`."""
         begun = self.signal()
         if name not in self._streams:
@@ -205,7 +205,7 @@ class GpuDevice:
             self._aside.append(self.signal())
 
     def rejoin(self) -> None:
-        """Let the current stream continue once all launches made by `aside` are over."""
+        """Let the current stream continue once all launches made by `on_side_stream` are over."""
         while self._aside:
             self.wait(self._aside.pop())
         self.rejoined += 1
@@ -261,7 +261,7 @@ class GpuDevice:
         """See `Device.kernel`; it is compiled in parallel until the first launch."""
         return self.kernels.kernel(source, name)
 
-    def making(self, node: Any) -> None:
+    def set_node(self, node: Any) -> None:
         """Name this node if a kernel of its launches cannot be compiled."""
         self.kernels.node = node
 
@@ -287,8 +287,8 @@ class GpuDevice:
         except Unsupported:
             return None
 
-    def asking(self, arrays: Sequence[Array], run: Callable[..., None], ahead: Launch | None = None) -> Launch:
-        """See `Device.asking`."""
+    def host_query(self, arrays: Sequence[Array], run: Callable[..., None], ahead: Launch | None = None) -> Launch:
+        """See `Device.host_query`."""
         return Asking(self, arrays, run, ahead)
 
     def beside(self, blocks: int) -> contextlib.AbstractContextManager[None]:

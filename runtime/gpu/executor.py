@@ -19,7 +19,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.device import Array
-from mspc.runtime.executor import checked
+from mspc.runtime.executor import check_array
 from mspc.runtime.faults.finite import NOWHERE, Origin, explained
 from mspc.runtime.faults.record import NodeFailure
 from mspc.runtime.gpu.host_arrays import PinnedArray, fetched, put
@@ -199,7 +199,7 @@ class GpuExecutor:
         self._by_name = {p.name: p for p in graph.parameters}
         self._origins: list[Any] = [None] * len(self.inputs)
 
-    def go_on(self, steps: int) -> None:
+    def set_step_count(self, steps: int) -> None:
         """Draw random numbers as if `steps` steps had been run before."""
         self.earlier_steps = steps
         with self.device.stream("compute"):
@@ -234,7 +234,7 @@ class GpuExecutor:
             return self.device.zeros(type.shape, type.dtype.numpy)
         if parameter.name not in values:
             raise MspcError(f"there is no value for {parameter.kind} {parameter.name!r}")
-        value = checked(parameter, values[parameter.name])
+        value = check_array(parameter, values[parameter.name])
         if isinstance(value, PinnedArray) and OFFLOAD in parameter.attrs:
             return value
         if OFFLOAD in parameter.attrs:
@@ -257,7 +257,7 @@ class GpuExecutor:
     def replace(self, name: str, array: Array) -> None:
         """Use other values for a parameter from the next step on."""
         parameter = self._by_name[name]
-        value = np.ascontiguousarray(checked(parameter, array)).reshape(np.shape(array))
+        value = np.ascontiguousarray(check_array(parameter, array)).reshape(np.shape(array))
         self.device.synchronize()
         put(self.device, value, self._stored[parameter])
         self.device.writers.outside(self._stored[parameter])
@@ -287,10 +287,10 @@ class GpuExecutor:
     def _begin(self, inputs: Sequence[Array], origins: Sequence[Any], run: Callable[[int, int], None]) -> _Slot:
         if len(inputs) != len(self.inputs):
             raise MspcError(f"the graph takes {len(self.inputs)} inputs, {len(inputs)} were given", code="E0802")
-        arrays = [checked(p, np.asarray(a)) for p, a in zip(self.inputs, inputs, strict=True)]
+        arrays = [check_array(p, np.asarray(a)) for p, a in zip(self.inputs, inputs, strict=True)]
         slot = self._slots[self.step % DEPTH]
-        self._settle(slot)
-        self._step.ended.forget_leaving()
+        self._release_slot(slot)
+        self._step.ended.wait_for_aborted()
         self.step += 1
         slot.step, slot.failed = self.step, None
         self._feed(slot, arrays, origins or [None] * len(arrays))
@@ -363,7 +363,7 @@ class GpuExecutor:
             found.append(result)
         return found
 
-    def _settle(self, slot: _Slot) -> None:
+    def _release_slot(self, slot: _Slot) -> None:
         """Wait for the step that used a slot before, and release it."""
         if slot.done is None:
             return
@@ -381,7 +381,7 @@ class GpuExecutor:
             ExecutionError: its loss is not finite, or a loop took too long; parameters are as they were before it.
         """
         try:
-            wait_for(self.device, slot.done, interruptible=self._step.ended.are_there)
+            wait_for(self.device, slot.done, interruptible=self._step.ended.has_loops)
         except BaseException:
             self._step.ended.leave()
             raise
@@ -393,8 +393,8 @@ class GpuExecutor:
     def finish(self) -> None:
         """Wait for all steps under way; raise their errors."""
         for slot in sorted(self._slots, key=lambda s: s.step):
-            self._settle(slot)
-        self._step.ended.forget_leaving()
+            self._release_slot(slot)
+        self._step.ended.wait_for_aborted()
 
     # Failures
 

@@ -18,8 +18,8 @@ from mspc.ops.control.structural import TupleGetItem, TupleGetItems
 from mspc.ops.device import Array, Copy, Launch, in_order, nothing
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.op import Op
-from mspc.runtime.gpu.peers import Between
-from mspc.runtime.gpu.progress import HostQuery, like, wait_for
+from mspc.runtime.gpu.peers import PeerLaunch
+from mspc.runtime.gpu.progress import HostQuery, wait_for, with_host_query
 from mspc.runtime.memory import Allocation, MemoryPlan
 
 # Arrays on the GPU that the host must read to launch their readers. Each is copied once, after the launch that makes
@@ -92,11 +92,11 @@ def _maker(value: Value, plan: MemoryPlan) -> Node | None:
     return value
 
 
-Held = Any
+Storage = Any
 """Storage of a value: an array on the GPU, or for a stack a list of the storages of its entries."""
 
 
-def arrays_of(held: Sequence[Held]) -> Iterator[Array]:
+def arrays_of(held: Sequence[Storage]) -> Iterator[Array]:
     """Yield the arrays, and those that are entries of stacks."""
     for each in held:
         if isinstance(each, list):
@@ -129,7 +129,7 @@ class _OnNumpy:
         return getattr(self._backend, name)
 
 
-class Several:
+class LaunchSequence:
     """Launches in order, none of which asks the host: those of the argument `ahead` once, then all others `times`
     times."""
 
@@ -138,12 +138,12 @@ class Several:
         self.count = count_of(ahead) + times * count_of(launches)
 
     def __call__(self) -> None:
-        run_each(self._ahead)
+        run_all(self._ahead)
         for _ in range(self._times):
-            run_each(self._launches)
+            run_all(self._launches)
 
 
-def run_each(launches: Sequence[Launch]) -> None:
+def run_all(launches: Sequence[Launch]) -> None:
     """Make launches in order."""
     for launch in launches:
         launch()
@@ -154,7 +154,7 @@ def count_of(launches: Sequence[Launch]) -> int:
     return sum(getattr(launch, "count", 1) for launch in launches)
 
 
-def _fed(device: Any, arrays: Sequence[Array], run: Callable[..., None]) -> HostQuery:
+def _host_call(device: Any, arrays: Sequence[Array], run: Callable[..., None]) -> HostQuery:
     """Return a launch that waits for arrays, and calls `run` with their elements as arrays of NumPy's."""
 
     def launch() -> None:
@@ -168,7 +168,7 @@ def _fed(device: Any, arrays: Sequence[Array], run: Callable[..., None]) -> Host
     return HostQuery(launch)
 
 
-def asks(launch: Launch) -> bool:
+def needs_host(launch: Launch) -> bool:
     """Return True if a launch asks the host even if it could be captured."""
     return isinstance(launch, HostQuery) and not launch.decided
 
@@ -207,7 +207,7 @@ class Launches:
 
     def __init__(
         self, graph: Graph, device: Any, backend: Backend, plan: MemoryPlan, arena: Array,
-        stored: Mapping[Value, Held], regions: Callable[[Node, list[Held], list[Held], Array], Launch],
+        stored: Mapping[Value, Storage], regions: Callable[[Node, list[Storage], list[Storage], Array], Launch],
     ) -> None:  # fmt: skip
         self.graph = graph
         self._device, self._backend = device, backend
@@ -215,7 +215,7 @@ class Launches:
         self._host_arena = device.pinned((plan.host_arena,), np.uint8) if plan.host_arena else None
         self._stored, self._regions = stored, regions
         self._views: dict[Any, Array] = {}
-        self._held: dict[Value, tuple[Held, ...]] = {}
+        self._held: dict[Value, tuple[Storage, ...]] = {}
         self._makers = makers(graph, plan)
         self._reads: dict[Value, HostRead] = {}
         self.leaves = False
@@ -223,14 +223,14 @@ class Launches:
         self._left: dict[Node, int] = {}
         """The reductions that are left, and their positions in the graph."""
 
-    def arrays(self, value: Value) -> tuple[Held, ...]:
+    def arrays(self, value: Value) -> tuple[Storage, ...]:
         """Return the arrays of a value, one for each of its tensors."""
         found = self._held.get(value)
         if found is None:
             found = self._held[value] = self._found(value)
         return found
 
-    def _found(self, value: Value) -> tuple[Held, ...]:
+    def _found(self, value: Value) -> tuple[Storage, ...]:
         types = element_types(value.type)
         places = self._plan.places[value]
         if (part := self._plan.slices.parts.get(value)) is not None:
@@ -284,25 +284,25 @@ class Launches:
         """
         copied = self._plan.copied.get(node)
         if copied is None:
-            if self.leaves and self._leave(node):
+            if self.leaves and self._defer(node):
                 return nothing, False
-            launch, plain = self._made(node, self.arrays(node), copies)
-            return self._read_behind(node, launch), plain
+            launch, plain = self._make(node, self.arrays(node), copies)
+            return self._with_host_reads(node, launch), plain
         types = element_types(node.type)
         shown = tuple(self._array(place, type) for place, type in zip(copied, types, strict=True))
         copy = _copies(self._device, shown, self.arrays(node))
         if node.op.is_view:
             return copy, False
-        update, plain = self._made(node, shown, copies)
+        update, plain = self._make(node, shown, copies)
         both = in_order(update, copy)
         assert both is not None
-        return like(update, both), plain
+        return with_host_query(update, both), plain
 
-    def has_left(self, node: Node) -> bool:
+    def is_deferred(self, node: Node) -> bool:
         """Return whether a node has no launch of its own because its reader includes it."""
         return node in self._left
 
-    def _leave(self, node: Node) -> bool:
+    def _defer(self, node: Node) -> bool:
         """Leave a reduction to its reader, if that can do it."""
         if not is_summed_by_reader(node) or not isinstance(node.op, AllReduce) or node.op.op != "sum":
             return False
@@ -325,8 +325,8 @@ class Launches:
             launch = op.launch(self._device, out, *inputs, summed=(left[0], summed))
             if comm.all_can(launch is not None, ranks) and launch is not None:
                 return self._marked(made[0], launch, joined=True)
-        launches = [(each, self._made(each, self.arrays(each), None)[0]) for each in made]
-        ahead = [self._marked(each, own, isinstance(own, Between)) for each, own in launches]
+        launches = [(each, self._make(each, self.arrays(each), None)[0]) for each in made]
+        ahead = [self._marked(each, own, isinstance(own, PeerLaunch)) for each, own in launches]
         own = op.launch(self._device, out, *inputs)
         return in_order(*ahead, own or self._plain(op, inputs, out if isinstance(out, tuple) else (out,)))
 
@@ -335,11 +335,11 @@ class Launches:
         progress = self._device.progress
         return launch if progress is None else progress.before(self._left[node], launch, joined)
 
-    def _made(self, node: Node, out: Any, copies: Mapping[int, Copy] | None) -> tuple[Launch, bool]:
+    def _make(self, node: Node, out: Any, copies: Mapping[int, Copy] | None) -> tuple[Launch, bool]:
         op = node.op
         assert isinstance(op, Op)
         inputs: list[Any] = [self._operand(value) for value in node.inputs]
-        self._device.making(node)
+        self._device.set_node(node)
         try:
             if node.regions:
                 return self._regions(node, inputs, list(out), self.memory(self._plan.inside[node])), False
@@ -371,7 +371,7 @@ class Launches:
                 error.node = node  # type: ignore[attr-defined]  # for the message
             raise
 
-    def _read_behind(self, node: Node, launch: Launch) -> Launch:
+    def _with_host_reads(self, node: Node, launch: Launch) -> Launch:
         """Return the launch of a node, followed by copies to the host for others."""
         asked = [value for value, maker in self._makers.items() if maker is node]
         if not asked or (isinstance(launch, HostQuery) and launch.decided):
@@ -402,7 +402,7 @@ class Launches:
                 device.send(np.ascontiguousarray(made).reshape(target.shape), target)
             device.synchronize()
 
-        return _fed(device, inputs, run)
+        return _host_call(device, inputs, run)
 
     def _plain(self, op: Op, inputs: Sequence[Any], out: Sequence[Array]) -> Launch:
         """Run the operator's kernel on CuPy's arrays; its results are copied to their places."""

@@ -18,7 +18,7 @@ from nvmath.bindings.cublas import ComputeType
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.device import Array, Launch, nothing
 from mspc.runtime.gpu.choices import Choices, Key
-from mspc.runtime.gpu.row_runs import Run, between, foreseen, lanes_of, runs_of, without
+from mspc.runtime.gpu.row_runs import Run, lanes_of, matrices_without_runs, rows_outside, runs_of, sample_runs
 from mspc.runtime.workspaces import PRODUCTS
 
 CANDIDATES = 12
@@ -93,7 +93,7 @@ class Products:
         if not all(a is None or a.flags.c_contiguous for a in (x, y, out, addend)):
             return in_order
         # Matmuls over the other leading dimension may be fewer and larger.
-        turned = [None if a is None else _turned(a) for a in (x, y, out, addend)]
+        turned = [None if a is None else _swap_batch_dims(a) for a in (x, y, out, addend)]
         left, right, result, plus = turned
         try:
             others = self._one_by_one(left, right, result, transpose_a, transpose_b, plus, None, "", None)
@@ -247,7 +247,7 @@ class BoundProduct:
         """Address of the chosen algorithm."""
         return self._products.algorithm(self.key)
 
-    def own_layouts(self) -> tuple[int, int, int]:
+    def new_layouts(self) -> tuple[int, int, int]:
         """Return layouts of both operands and the result, in cuBLASLt's order, that may be changed."""
         first, second, target = (_layout(kind, matrix, 1) for kind, matrix in self._kinds)
         return first, second, target
@@ -354,7 +354,7 @@ def _at(array: Array, place: tuple[int, ...], rank: int) -> Array:
     return array[tuple(0 if n == 1 else i for i, n in zip(own, array.shape, strict=False))]
 
 
-def _turned(array: Array) -> Array:
+def _swap_batch_dims(array: Array) -> Array:
     """Return an operand of matmuls over two leading dimensions with these in the other order."""
     return array.reshape((1,) * (4 - array.ndim) + array.shape).swapaxes(0, 1)
 
@@ -372,8 +372,8 @@ def _alignment(array: Array) -> int:
 
 # Matmuls of runs of rows through cuBLASLt: the host provides the positions of the runs at every step.
 #
-# The description of a matmul is made once, with an algorithm for runs as `foreseen`; at a step only its number of rows
-# and the begins of the operands change.
+# The description of a matmul is made once, with an algorithm for runs as `sample_runs`; at a step only its number of
+# rows and the begins of the operands change.
 
 
 _EVEN = 128
@@ -403,9 +403,9 @@ class RowProducts:
         even = min(rows, -(-rows // matrices // _EVEN) * _EVEN)
         one = (x[:even], y[:even], out[0]) if outer else (x[:even], y[0], out[:even])
         self._bound = products.bound(*one, outer, transpose_b)
-        self._layouts = self._bound.own_layouts()
+        self._layouts = self._bound.new_layouts()
         self._alpha, self._betas = self._bound.factors()
-        self._choose(foreseen(rows, matrices, _TIMED))
+        self._choose(sample_runs(rows, matrices, _TIMED))
 
     def _choose(self, runs: Sequence[Run]) -> None:
         """Find the algorithm that is fastest for such runs in lanes, and then the number of lanes."""
@@ -428,9 +428,9 @@ class RowProducts:
         """Put the matmuls on the current stream."""
         x, _, out = self._arrays
         runs = runs_of(given, x.shape[0], summed=self._outer)
-        for matrix in without(runs, out.shape[0]) if self._outer else ():
+        for matrix in matrices_without_runs(runs, out.shape[0]) if self._outer else ():
             self._zero(slice(matrix, matrix + 1))
-        for rows in () if self._outer else between(runs, x.shape[0]):
+        for rows in () if self._outer else rows_outside(runs, x.shape[0]):
             self._zero(rows)
         chosen = self._products.choices[self._of_lanes]
         self._all(runs, self._products.algorithm(self._key), _LANES[chosen])

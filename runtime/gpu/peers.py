@@ -47,8 +47,8 @@ class Mappings:
     """Mappings of a device.
 
     Args:
-        unmap: ends the mapping at an address. A mapping that nobody holds any more ends at the next `end_unheld`, when
-        nothing on the GPU can still use it, not when Python releases it.
+        unmap: ends the mapping at an address. A mapping that nobody holds any more ends at the next
+        `unmap_unreferenced`, when nothing on the GPU can still use it, not when Python releases it.
     """
 
     def __init__(self, unmap: Callable[[int], None]) -> None:
@@ -60,7 +60,7 @@ class Mappings:
         return len(self._addresses)
 
     @property
-    def has_unheld(self) -> bool:
+    def has_unreferenced(self) -> bool:
         """Whether there is a mapping that nobody holds."""
         return len(self._held) < len(self._addresses)
 
@@ -73,7 +73,7 @@ class Mappings:
             found = self._held[handle] = Mapping(self._addresses[handle])
         return found
 
-    def end_unheld(self) -> None:
+    def unmap_unreferenced(self) -> None:
         """Unmap unheld mappings; nothing on the GPU may use them."""
         self._end([handle for handle in self._addresses if handle not in self._held])
 
@@ -99,7 +99,7 @@ _TYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 _HOW = {"sum": "Sum", "prod": "Product", "max": "Largest", "min": "Smallest"}
 
 
-class Reached(list[list[int]]):
+class PeerAddresses(list[list[int]]):
     """Addresses in the memory of several ranks, and the mappings that are held as long as this is."""
 
     def __init__(self, addresses: Iterable[list[int]]) -> None:
@@ -119,7 +119,7 @@ class PeerMemory:
         self._host = host
         self._place = zlib.crc32(socket.gethostname().encode())
 
-    def addresses(self, arrays: Sequence[Array], ranks: tuple[int, ...], good: bool = True) -> Reached | None:
+    def addresses(self, arrays: Sequence[Array], ranks: tuple[int, ...], good: bool = True) -> PeerAddresses | None:
         """Return for each array its addresses here on every rank, in the order of `ranks`, valid as long as the result
         is held.
 
@@ -139,7 +139,7 @@ class PeerMemory:
         lines = self._host.all_gather(line[None], everyone, 0)
         ends = [np.ascontiguousarray(one[-16:]).view(np.int64).tolist() for one in lines]
         good = all(place == self._place and able for place, able in ends)
-        found = Reached([] for _ in arrays)
+        found = PeerAddresses([] for _ in arrays)
         try:
             for rank in ranks if good else ():
                 rows = lines[everyone.index(rank)][:-16].reshape(len(arrays), HANDLE + 8)
@@ -167,9 +167,11 @@ class PeerCollectives:
         self._device = device
         self._memory = memory
         self._owner = owner
-        self._signs: dict[tuple[tuple[int, ...], str, int], tuple[Reached, Array, Array] | None] = {}
+        self._signs: dict[tuple[tuple[int, ...], str, int], tuple[PeerAddresses, Array, Array] | None] = {}
 
-    def launch(self, name: str, array: Array, out: Array, op: str, ranks: tuple[int, ...], own: int) -> Between | None:
+    def launch(
+        self, name: str, array: Array, out: Array, op: str, ranks: tuple[int, ...], own: int
+    ) -> PeerLaunch | None:
         """Return the collective `name` ("AllReduce", "AllGather" or "ReduceScatter") of arrays of adjacent parts.
 
         The ranks call this together, in one order. None, on all of them, if it is not possible.
@@ -203,8 +205,8 @@ class PeerCollectives:
             share, sources, targets = packs, [given[own]], [a + begin for a in made]
         else:
             share, sources, targets = packs, [a + begin for a in given], [made[own]]
-        ends = Ends(sources, targets, signs[0][0], (found, *signs))
-        return Between(self._device, self._owner, ends, signs[1], (kind, op), own, (packs, share, tail))
+        ends = PeerEndpoints(sources, targets, signs[0][0], (found, *signs))
+        return PeerLaunch(self._device, self._owner, ends, signs[1], (kind, op), own, (packs, share, tail))
 
     def partial_sums(self, array: Array, ranks: tuple[int, ...], own: int) -> RankSum | None:
         """See `DeviceCommunicator`; ranks, own: as for `launch`."""
@@ -220,7 +222,7 @@ class PeerCollectives:
 
     def _signs_of(
         self, ranks: tuple[int, ...], each: int = _BLOCKS, own: int = _BLOCKS
-    ) -> tuple[Reached, Array, Array] | None:
+    ) -> tuple[PeerAddresses, Array, Array] | None:
         """Return the addresses of the ranks' signs for each other on the current stream, `own` words of this rank
         alone, and the memory of the signs. each: words that a rank receives from every other one."""
         device = self._device
@@ -235,7 +237,7 @@ class PeerCollectives:
 
 
 @dataclass(frozen=True)
-class Ends:
+class PeerEndpoints:
     """Addresses that a collective reads, writes, and leaves signs at. held: references that keep the memory alive."""
 
     sources: list[int]
@@ -244,14 +246,14 @@ class Ends:
     held: tuple[Any, ...]
 
 
-class Between:
+class PeerLaunch:
     """Launch of one collective. It reports this rank's progress itself, see `GpuProgress.before`.
 
     blocks: of its kernel, each on a multiprocessor of its own.
     """
 
     def __init__(
-        self, device: Any, owner: Any, ends: Ends, calls: Array, kind: tuple[str, str], own: int,
+        self, device: Any, owner: Any, ends: PeerEndpoints, calls: Array, kind: tuple[str, str], own: int,
         sizes: tuple[int, int, int],
     ) -> None:  # fmt: skip
         sources, targets, signs = ends.sources, ends.targets, ends.signs
@@ -321,7 +323,7 @@ class Mailbox:
         place.
     """
 
-    def __init__(self, device: Any, box: Array, reached: Reached, own: int) -> None:
+    def __init__(self, device: Any, box: Array, reached: PeerAddresses, own: int) -> None:
         self._device, self._box, self._reached = device, box, reached
         (boxes,) = reached
         self._ranks, self._own = len(boxes), own

@@ -33,7 +33,7 @@ class HostQuery:
         self._run()
 
 
-def like(launch: Launch, run: Launch) -> Launch:
+def with_host_query(launch: Launch, run: Launch) -> Launch:
     """Return `run` as a launch that asks the host in the same way as `launch`."""
     return HostQuery(run, launch.decided) if isinstance(launch, HostQuery) else run
 
@@ -90,14 +90,14 @@ class GpuProgress:
                 launch()
                 comm.mark = (0, 0)
 
-            return like(launch, telling)
+            return with_host_query(launch, telling)
         mark = self.mark(index)
 
         def marked() -> None:
             mark()
             launch()
 
-        return like(launch, marked)
+        return with_host_query(launch, marked)
 
     def wait(self, event: Any) -> None:
         """Return once the event has come.

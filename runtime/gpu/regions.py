@@ -1,7 +1,7 @@
-"""Launches of nodes that run graphs.
+"""Launches of nodes with regions.
 
-The GPU evaluates a condition or an unknown number of iterations itself if it is captured. Else the host reads it from
-the GPU: only then a step is not a single CUDA graph.
+In a captured graph, the GPU evaluates conditions and unknown iteration counts itself. Otherwise the host reads them
+from the GPU, and the step is not a single CUDA graph.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from mspc.ops.control.structural import CALL
 from mspc.ops.cuda.text import WORDS, address
 from mspc.ops.device import Array, Launch, nothing
 from mspc.ops.source_files import source_text
-from mspc.runtime.comm.interface import collectives_of, same_way
-from mspc.runtime.gpu.bound_regions import BoundRegion, RegionContext, Told, own_copy, taken
-from mspc.runtime.gpu.launches import Held, Several, asks, like, run_each
+from mspc.runtime.comm.interface import collectives_of, path_check
+from mspc.runtime.gpu.bound_regions import BoundRegion, HostScalar, RegionContext, copy_storage, result_copies
+from mspc.runtime.gpu.launches import LaunchSequence, Storage, needs_host, run_all, with_host_query
 from mspc.runtime.gpu.progress import HostQuery
 from mspc.runtime.memory_plan import DEVICE_ALIGNMENT, device_bytes_of_entries
-from mspc.runtime.regions.region import check_lengths, too_long, went
+from mspc.runtime.regions.region import check_lengths, path_text, too_long
 
-# Decisions of the GPU itself within a CUDA graph: the number of iterations of a loop, and the branch of a condition.
+# Control flow on the GPU within a CUDA graph: the number of iterations of a loop, and the branch of a condition.
 #
-# In a step that runs node by node the host decides instead (`_LoopOnGpu`, `_choice`).
+# In a step that runs node by node the host decides instead (`_GpuLoop`, `_branch`).
 
 
 def decided(device: Any, node: Node, by_host: Launch, by_gpu: Launch) -> HostQuery:
-    """Return the launch of a node on which the GPU decides within a captured graph, and the host otherwise."""
+    """Return the launch of a node that the GPU decides within a captured graph, and the host otherwise."""
 
     def run() -> None:
         if device.capturing:
@@ -53,9 +53,9 @@ def decided(device: Any, node: Node, by_host: Launch, by_gpu: Launch) -> HostQue
 
 
 def may_decide(around: RegionContext, node: Node, launches: Iterable[Launch]) -> bool:
-    """Return whether the GPU may decide on a node that makes these launches: the device has conditional nodes, none of
-    the launches asks the host, and no other rank is met inside, as ranks compare their paths there on the host."""
-    if around.device.conditional is None or any(map(asks, launches)):
+    """Return whether the GPU may decide a node with these launches: the device has conditional nodes, no launch needs
+    the host, and there is no communication inside, for which ranks compare their paths on the host."""
+    if around.device.conditional is None or any(map(needs_host, launches)):
         return False
     return next(collectives_of([node]), None) is None
 
@@ -63,13 +63,13 @@ def may_decide(around: RegionContext, node: Node, launches: Iterable[Launch]) ->
 def choice_by_gpu(
     around: RegionContext, node: Node, condition: Array, ways: Sequence[Sequence[Launch]]
 ) -> Launch | None:
-    """Return the launch of the first way if the condition, a Bool on the GPU, holds, else of the second; None if the
+    """Return the launch of the first branch if the condition, a Bool on the GPU, holds, else of the second; None if the
     host has to decide."""
     device = around.device
     if not may_decide(around, node, [launch for way in ways for launch in way]) or not device.conditional.has_choices:
         return None
     choose = device.kernel(source_text("runtime/gpu/decisions.cu"), "choose")
-    runs = [Several(way) for way in ways]
+    runs = [LaunchSequence(way) for way in ways]
     return lambda: device.conditional.choice(lambda handle: choose(1, 1, (handle, condition)), runs)
 
 
@@ -77,10 +77,10 @@ def choice_by_gpu(
 class LoopLaunches:
     """Launches of a loop's iterations.
 
-    ahead: before the first iteration, once the count is set. each: an iteration, and the same preparation for the next
-    one. behind: after all iterations. turn: Int64 array of one element: the number of the iteration. condition: a Bool
-    on the GPU that the preparation sets; None if iterations are counted: `known` times or, if that is -1, by `told`, an
-    Int64 on the GPU.
+    ahead: before the first iteration, after the count is set. each: an iteration, and the preparation of the next one.
+    behind: after all iterations. turn: Int64 array of one element: the number of the iteration. condition: a Bool on
+    the GPU set by the preparation; None for counted iterations: `known` times or, if that is -1, by `told`, an Int64 on
+    the GPU.
     """
 
     ahead: Sequence[Launch]
@@ -94,8 +94,8 @@ class LoopLaunches:
 
 
 def loop_by_gpu(around: RegionContext, node: Node, begin: Sequence[Launch], turns: LoopLaunches) -> Launch | None:
-    """Return the launch of all iterations of a loop; None if the host has to decide. begin: launches before
-    everything."""
+    """Return the launch of all iterations of a loop; None if the host has to decide. begin: launches before the
+    loop."""
     device, limit = around.device, around.loop_limit if turns.known < 0 else 0.0
     if not may_decide(around, node, (*begin, *turns.ahead, *turns.each, *turns.behind)):
         return None
@@ -111,30 +111,30 @@ def loop_by_gpu(around: RegionContext, node: Node, begin: Sequence[Launch], turn
     go_on = device.kernel(source_text("runtime/gpu/decisions.cu"), "go_on_while" if has_condition else "go_on_for")
     first = turns.condition if has_condition else np.int32(turns.reverse)
     behind = (turns.turn, begun, np.int64(limit * 1e9), np.int64(number), around.ended.array, device.stop)
-    each = Several(turns.each)
+    each = LaunchSequence(turns.each)
 
     def run() -> None:
         started()  # before anything may overwrite the number of iterations
-        run_each([*begin, *turns.ahead])
+        run_all([*begin, *turns.ahead])
         device.conditional.loop(lambda handle: go_on(1, 1, (handle, first, *behind)), each)
-        run_each(turns.behind)
+        run_all(turns.behind)
 
     return run
 
 
-# Launches that become CUDA graphs between those that ask the host.
+# Captures of the launches between those that need the host.
 
 
 FEWEST = 3
-"""Number of launches from which one CUDA graph takes less time than they do."""
+"""Minimum number of launches for which one CUDA graph takes less time."""
 
 
 class Replayed:
-    """Launches in order that need not ask the host if captured.
+    """Sequence of launches that do not need the host if captured.
 
-    The first run makes them one by one, which loads and prepares everything, the second one captures them, and the
-    others replay that. If they cannot be captured, the host decides instead of the GPU, and those in between are
-    captured; if there is nothing to decide, they are always made one by one. loaded: they have run before.
+    The first run executes them one by one, which loads and prepares everything, the second captures them, and later
+    runs replay the capture. If they cannot be captured, the host decides control flow and the launches in between are
+    captured; without control flow, they always run one by one. loaded: they have run before.
     """
 
     def __init__(self, device: Any, launches: Sequence[Launch], loaded: bool = False) -> None:
@@ -158,8 +158,8 @@ class Replayed:
             self._replay = self._device.capture(self._each)
         except Exception as error:
             if self._decides:
-                parts = in_parts(self._device, self._launches, loaded=True, by_host=True)
-                self._replay = partial(run_each, parts)
+                parts = captured_parts(self._device, self._launches, loaded=True, by_host=True)
+                self._replay = partial(run_all, parts)
                 return
             self._eager = True
             node = getattr(error, "node", None)
@@ -167,25 +167,25 @@ class Replayed:
             warn_uncaptured(self._device, "makes launches one by one", what, error)
 
     def _each(self) -> None:
-        run_each(self._launches)
+        run_all(self._launches)
         self._device.rejoin()
 
 
 def warn_uncaptured(device: Any, does: str, what: str, error: Exception) -> None:
-    """Report that something is no CUDA graph, and the rank's alternative."""
+    """Warn that launches are not captured, with the fallback."""
     told = f"{what} cannot be captured ({type(error).__name__}: {error})"
     print(f"warning: rank {device.comm.rank} {does}: {told}", file=sys.stderr, flush=True)
 
 
-def in_parts(
+def captured_parts(
     device: Any, launches: Sequence[Launch], loaded: bool = False, by_host: bool = False
 ) -> list[Launch]:  # fmt: skip
-    """Return the launches, with runs between those that ask the host captured. by_host: the host also decides instead
-    of the GPU."""
+    """Return the launches, with runs between those that need the host captured. by_host: the host decides control
+    flow."""
     found: list[Launch] = []
     between: list[Launch] = []
     for launch in launches:
-        if asks(launch) or (by_host and isinstance(launch, HostQuery)):
+        if needs_host(launch) or (by_host and isinstance(launch, HostQuery)):
             found += [Replayed(device, between, loaded)] if between else []
             found.append(launch)
             between = []
@@ -195,45 +195,46 @@ def in_parts(
 
 
 def one_launch(device: Any, launches: Sequence[Launch]) -> Launch:
-    """Return one launch of them all, to be captured with others if none of them asks the host then."""
-    together = Several(launches)
+    """Return one launch of all, which can be captured with others if none needs the host then."""
+    together = LaunchSequence(launches)
     if not any(isinstance(launch, HostQuery) for launch in launches):
         return together
-    parts = in_parts(device, launches)
-    if any(map(asks, launches)):
-        return HostQuery(partial(run_each, parts))
-    return HostQuery(lambda: together() if device.capturing else run_each(parts), decided=True)
+    parts = captured_parts(device, launches)
+    if any(map(needs_host, launches)):
+        return HostQuery(partial(run_all, parts))
+    return HostQuery(lambda: together() if device.capturing else run_all(parts), decided=True)
 
 
 # Launch of a loop on a GPU.
 #
-# Carried values are in the places of the node's results: an iteration reads them there, and leaves the next one's
-# there. The GPU counts the iterations itself, so that one captured iteration serves for all; entries of scanned
-# operands are copied to places of their own, as every iteration has other ones.
+# Carried values are in the memory of the node's results: an iteration reads them there, and writes the next values
+# there. The GPU counts the iterations, so that one captured iteration serves for all; entries of scanned operands are
+# copied to separate memory, as they differ between iterations.
 
 
 MOST_UNROLLED = 2048
-"""Launches of all iterations up to which a loop with counted iterations is part of the step's own CUDA graph."""
+"""Maximum number of launches of all iterations for which a counted loop is part of the step's CUDA graph."""
 _THREADS, _MOST_BLOCKS = 256, 1024
 
 
 def loop_launch(
-    around: RegionContext, node: Node, op: Loop, operands: Sequence[Held], out: Sequence[Held], memory: Array
+    around: RegionContext, node: Node, op: Loop, operands: Sequence[Storage], out: Sequence[Storage], memory: Array
 ) -> Launch:  # fmt: skip
     """Return the launch of a loop, see `region_launch`."""
-    made = _LoopOnGpu(around, node, op, operands, out, memory)
+    made = _GpuLoop(around, node, op, operands, out, memory)
     if made.is_captured:
         return made.whole
     by_host = made.run_while if isinstance(op, While) else made.run_for
     return HostQuery(by_host) if made.by_gpu is None else decided(around.device, node, by_host, made.by_gpu)
 
 
-class _LoopOnGpu:
+class _GpuLoop:
     """Run of a loop. whole: all iterations. is_captured: `whole` may be captured with other launches. by_gpu:
-    iterations as long as the GPU finds that there are more; None if the host has to look."""
+    iterations while the GPU finds more; None if the host has to check."""
 
     def __init__(
-        self, around: RegionContext, node: Node, op: Loop, operands: Sequence[Held], out: Sequence[Held], memory: Array
+        self, around: RegionContext, node: Node, op: Loop, operands: Sequence[Storage], out: Sequence[Storage],
+        memory: Array,
     ) -> None:  # fmt: skip
         self._label, self._op, self._out = node.label, op, out
         self._backend, self._limit = around.backend, around.loop_limit
@@ -249,11 +250,11 @@ class _LoopOnGpu:
         kernel = device.kernel(source_text("runtime/gpu/turns.cu"), "next_turn")
         by = np.int64(-1 if op.reverse else 1)
         arguments = self._turn, by, around.key, np.int32(around.depth > 0), key
-        inside, mixes = around.in_turns(key)
+        inside, mixes = around.in_loop(key)
         begins: list[Launch] = [partial(kernel, 1, 1, arguments), *mixes]
-        self._begin = taken(device, operands[op.first : op.first + op.carried], out[: op.carried])
-        self._told = Told(device, operands[0]) if op.first else None
-        self._check = same_way(node, around.host, partial(went, node)) if self._known < 0 else None
+        self._begin = result_copies(device, operands[op.first : op.first + op.carried], out[: op.carried])
+        self._told = HostScalar(device, operands[0]) if op.first else None
+        self._check = path_check(node, around.host, partial(path_text, node)) if self._known < 0 else None
         body = node.regions[-1]
         entries = self._places([body.parameters[op.leading + op.carried + i].type for i in range(op.scanned)], memory)
         given = [*out[: op.carried], *entries, *operands[behind:]]
@@ -269,16 +270,16 @@ class _LoopOnGpu:
                 if op.first + op.carried + i in op.mutates
             ),
             *(self._keep(result, place) for result, place in zip(results[op.carried :], self._stacks, strict=True)),
-            *taken(device, results[: op.carried], out[: op.carried], goes_on=True),
+            *result_copies(device, results[: op.carried], out[: op.carried], goes_on=True),
         ]
         if isinstance(op, While):
             condition = BoundRegion(inside, node.regions[0], given, own)
-            self._holds = Told(device, condition.results[0])
+            self._holds = HostScalar(device, condition.results[0])
             ask: list[Launch] = [*begins, *condition.launches]
             tell = [partial(device.copy, self._turn, out[op.carried].reshape((1,)))] if op.tells_turns else []
             turns = LoopLaunches(ask, [*turn, *ask], tell, self._turn, condition=condition.results[0])
             ask = [*ask, self._holds.fetch]
-            self._ask = in_parts(device, ask)
+            self._ask = captured_parts(device, ask)
             self._asks_apart = any(isinstance(launch, HostQuery) for launch in ask)
             if not self._asks_apart:
                 turn += ask
@@ -288,21 +289,21 @@ class _LoopOnGpu:
                 [], turn, [], self._turn, None, operands[0] if op.first else None, self._known, op.reverse
             )
         asks = any(isinstance(launch, HostQuery) for launch in (*turn, *self._begin))
-        self.whole = Several(turn, max(0, self._known), [*self._begin, partial(self._start, self._known)])
+        self.whole = LaunchSequence(turn, max(0, self._known), [*self._begin, partial(self._start, self._known)])
         self.is_captured = self._known >= 0 and not asks and self.whole.count <= MOST_UNROLLED
-        self._parts = in_parts(device, turn)
+        self._parts = captured_parts(device, turn)
         # The host checks whether there is an entry for every iteration.
         looks = self._known < 0 and op.scanned and not isinstance(op, While)
         self.by_gpu = None if self.is_captured or looks else loop_by_gpu(around, node, self._begin, turns)
 
     @property
-    def _stacks(self) -> Sequence[Held]:
-        """Arrays with an entry for every iteration."""
+    def _stacks(self) -> Sequence[Storage]:
+        """Arrays with one entry per iteration."""
         return self._out[len(self._out) - self._op.stacked :]
 
-    def _places(self, types: Sequence[Any], memory: Array) -> list[Held]:
-        """Return the places of the entries of an iteration."""
-        found: list[Held] = []
+    def _places(self, types: Sequence[Any], memory: Array) -> list[Storage]:
+        """Return the memory of one iteration's entries."""
+        found: list[Storage] = []
         offset = 0
         for type in types:
             if isinstance(type, StackType):
@@ -314,7 +315,7 @@ class _LoopOnGpu:
 
     # Entries
 
-    def _read(self, stack: Held, place: Held) -> Launch:
+    def _read(self, stack: Storage, place: Storage) -> Launch:
         if not isinstance(stack, list):
             return self._copied(stack, place, read=True)
 
@@ -327,30 +328,30 @@ class _LoopOnGpu:
 
         return HostQuery(read)
 
-    def _write(self, place: Held, stack: Held) -> Launch:
-        """Return the launch that writes values that the iteration has overwritten back to the entry's source."""
+    def _write(self, place: Storage, stack: Storage) -> Launch:
+        """Return the launch that writes values overwritten by the iteration back to the entry's source."""
         if not isinstance(stack, list):
             return self._copied(place, stack, read=False)
         return HostQuery(lambda: None if isinstance(place, list) else self._device.copy(place, stack[self._at]))
 
-    def _keep(self, result: Held, stack: Held) -> Launch:
+    def _keep(self, result: Storage, stack: Storage) -> Launch:
         """Return the launch that stores a result of an iteration."""
         if not isinstance(stack, list):
             return self._copied(result, stack, read=False)
-        spare: list[Held] = []
+        spare: list[Storage] = []
 
         def keep() -> None:
             while len(spare) <= self._at:
                 spare.append(None)
             while len(stack) <= self._at:
                 stack.append(None)
-            stack[self._at] = spare[self._at] = own_copy(self._device, result, spare[self._at])
+            stack[self._at] = spare[self._at] = copy_storage(self._device, result, spare[self._at])
 
         return HostQuery(keep)
 
     def _copied(self, source: Array, target: Array, read: bool) -> Launch:
-        """Return the launch that copies the iteration's entry of `source` if it is read there, else to the iteration's
-        entry of `target`."""
+        """Return the launch that copies the iteration's entry from `source` if `read`, else to the entry of
+        `target`."""
         entry = target if read else source
         if not entry.nbytes:
             return nothing
@@ -367,7 +368,7 @@ class _LoopOnGpu:
         self._device.kernel(source_text("runtime/gpu/turns.cu"), "set_turn")(1, 1, (array, np.int64(value)))
 
     def _start(self, turns: int) -> None:
-        """Prepare for the first of `turns` iterations."""
+        """Prepare the first of `turns` iterations."""
         self._set(self._turn, turns if self._op.reverse else -1)
 
     def run_for(self) -> None:
@@ -379,28 +380,28 @@ class _LoopOnGpu:
             if self._check is not None:
                 self._check(turns)
         check_lengths(self._label, turns, self._scanned)
-        run_each(self._begin)
+        run_all(self._begin)
         self._start(turns)
         for stack in self._stacks:
             if isinstance(stack, list):
                 stack[:] = [None] * turns
-        self._turns(range(turns - 1, -1, -1) if self._op.reverse else range(turns))
+        self._iterate(range(turns - 1, -1, -1) if self._op.reverse else range(turns))
 
     def run_while(self) -> None:
         """Run iterations while the condition holds."""
-        run_each(self._begin)
+        run_all(self._begin)
         self._start(0)
         for stack in self._stacks:
             if isinstance(stack, list):
                 stack.clear()
-        turns = self._turns(count())
+        turns = self._iterate(count())
         if self._check is not None:
             self._check(turns)
         if isinstance(self._op, While) and self._op.tells_turns:
             self._set(self._out[self._op.carried].reshape((1,)), turns)
 
-    def _turns(self, numbers: Iterable[int]) -> int:
-        """Run the iterations of these numbers, and return their number."""
+    def _iterate(self, numbers: Iterable[int]) -> int:
+        """Run the iterations with these numbers, and return how many ran."""
         around, begun, done = self._backend.turns, time.monotonic(), 0
         asks = isinstance(self._op, While)
         try:
@@ -408,24 +409,24 @@ class _LoopOnGpu:
                 self._at = number
                 self._backend.turns = (*around, number)
                 if asks and (self._asks_apart or not number):
-                    run_each(self._ask)
+                    run_all(self._ask)
                 if asks and not self._holds.wait():
                     return done
                 if self._limit and self._known < 0 and time.monotonic() - begun > self._limit:
                     raise too_long(self._limit, done, asks)
-                run_each(self._parts)
+                run_all(self._parts)
         finally:
             self._backend.turns = around
         return done
 
 
 def region_launch(
-    around: RegionContext, node: Node, operands: Sequence[Held], out: Sequence[Held], memory: Array
+    around: RegionContext, node: Node, operands: Sequence[Storage], out: Sequence[Storage], memory: Array
 ) -> Launch:  # fmt: skip
-    """Return the launch of a node that runs graphs.
+    """Return the launch of a node with regions.
 
     Args:
-        operands, out: arrays of its operands and results. memory: bytes for values that are alive while it runs.
+        operands, out: storage of its operands and results. memory: bytes for values that are live while it runs.
     """
     backend = around.backend
     if MICRO_BATCH in node.attrs:
@@ -448,34 +449,38 @@ def region_launch(
         finally:
             backend.calls, backend.turns = calls, turns
 
-    return like(launch, run)
+    return with_host_query(launch, run)
 
 
-def _launch(around: RegionContext, node: Node, operands: Sequence[Held], out: Sequence[Held], memory: Array) -> Launch:
+def _launch(
+    around: RegionContext, node: Node, operands: Sequence[Storage], out: Sequence[Storage], memory: Array
+) -> Launch:
     if isinstance(node.op, Loop):
         return loop_launch(around, node, node.op, operands, out, memory)
     if isinstance(node.op, If):
-        return _choice(around, node, operands, out, memory)
+        return _branch(around, node, operands, out, memory)
     region = BoundRegion(around, node.regions[0], spread(node, operands), memory, out=out)
-    return one_launch(around.device, [*region.launches, *taken(around.device, region.results, out)])
+    return one_launch(around.device, [*region.launches, *result_copies(around.device, region.results, out)])
 
 
-def _choice(around: RegionContext, node: Node, operands: Sequence[Held], out: Sequence[Held], memory: Array) -> Launch:
+def _branch(
+    around: RegionContext, node: Node, operands: Sequence[Storage], out: Sequence[Storage], memory: Array
+) -> Launch:  # fmt: skip
     device = around.device
     ways: list[list[Launch]] = []
     for graph in node.regions:
         region = BoundRegion(around, graph, operands[1:], memory, out=out)
-        ways.append([*region.launches, *taken(device, region.results, out)])
-    parts = [in_parts(device, way) for way in ways]
-    condition = Told(device, operands[0])
-    check = same_way(node, around.host, partial(went, node))
+        ways.append([*region.launches, *result_copies(device, region.results, out)])
+    parts = [captured_parts(device, way) for way in ways]
+    condition = HostScalar(device, operands[0])
+    check = path_check(node, around.host, partial(path_text, node))
 
     def run() -> None:
         condition.fetch()
         way = bool(condition.wait())
         if check is not None:
             check(int(way))
-        run_each(parts[0 if way else 1])
+        run_all(parts[0 if way else 1])
 
     by_gpu = choice_by_gpu(around, node, operands[0], ways)
     return HostQuery(run) if by_gpu is None else decided(device, node, run, by_gpu)

@@ -32,7 +32,7 @@ def runs_of(given: Iterable[tuple[int, slice]], rows: int, summed: bool = False)
     return found
 
 
-def between(runs: Sequence[Run], rows: int) -> Iterator[slice]:
+def rows_outside(runs: Sequence[Run], rows: int) -> Iterator[slice]:
     """Yield the rows in no run."""
     behind = 0
     for run in runs:
@@ -43,7 +43,7 @@ def between(runs: Sequence[Run], rows: int) -> Iterator[slice]:
         yield slice(behind, rows)
 
 
-def without(runs: Sequence[Run], matrices: int) -> Iterator[int]:
+def matrices_without_runs(runs: Sequence[Run], matrices: int) -> Iterator[int]:
     """Yield the matrices without a run."""
     seen = {run.matrix for run in runs}
     return (matrix for matrix in range(matrices) if matrix not in seen)
@@ -65,7 +65,7 @@ def lanes_of(runs: Sequence[Run], count: int) -> list[list[Run]]:
     return lanes
 
 
-def foreseen(rows: int, matrices: int, most: int) -> list[Run]:
+def sample_runs(rows: int, matrices: int, most: int) -> list[Run]:
     """Return runs by which ways to multiply are timed: one for each matrix, for at most `most` of them. As with real
     data, neighbours are not equally long: they differ by a sixteenth of even ones."""
     even = rows / matrices

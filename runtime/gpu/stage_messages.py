@@ -22,7 +22,7 @@ from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.cuda.text import address
 from mspc.ops.device import Array, Launch
 from mspc.ops.source_files import source_text
-from mspc.runtime.gpu.peers import PeerMemory, Reached
+from mspc.runtime.gpu.peers import PeerAddresses, PeerMemory
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class StageMessages:
     their begin, and they reference the mapped memory of other ranks."""
 
     def __init__(
-        self, device: Any, signs: Array, steps: Array, free: Sequence[int], reached: Sequence[Reached]
+        self, device: Any, signs: Array, steps: Array, free: Sequence[int], reached: Sequence[PeerAddresses]
     ) -> None:
         self._device, self._signs, self._steps, self._reached = device, signs, steps, reached
         self._launches: dict[Node, Launch] = {}
@@ -138,7 +138,7 @@ def stage_messages(graph: Graph, device: Any, arena: Array, array_of: Callable[[
     device.synchronize()
     free: list[int] = []
     found: list[tuple[_Message, tuple[int, ...]]] = []
-    reached: list[Reached] = []
+    reached: list[PeerAddresses] = []
     for place, pair in enumerate(partners):  # one order on all ranks: nobody waits in a circle
         other = pair[0] if pair[1] == comm.rank else pair[1]
         mine = [(k, each) for k, each in enumerate(received) if each.partner == other]

@@ -26,10 +26,10 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.text import address
 from mspc.ops.device import Array, Copy, Launch, c_type, nothing
 from mspc.runtime.gpu.bound_regions import EndedLoops, RegionContext
-from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, asks
-from mspc.runtime.gpu.peers import Between
+from mspc.runtime.gpu.launches import Backend, Constants, Launches, Storage, needs_host
+from mspc.runtime.gpu.peers import PeerLaunch
 from mspc.runtime.gpu.progress import HostQuery, communicates
-from mspc.runtime.gpu.regions import in_parts, region_launch, warn_uncaptured
+from mspc.runtime.gpu.regions import captured_parts, region_launch, warn_uncaptured
 from mspc.runtime.gpu.stage_messages import StageMessages, stage_messages
 from mspc.runtime.memory import COMMUNICATION, MESSAGES, MemoryPlan, side_stream
 from mspc.runtime.plan import loss_values
@@ -64,10 +64,10 @@ def stream_of(node: Node, one_stream: bool) -> str:
     return "compute" if stream == MESSAGES or (one_stream and stream not in HOST_STREAMS) else stream
 
 
-def copying_in_between(works: list[StepWork]) -> list[StepWork]:
+def with_copies_on_main_stream(works: list[StepWork]) -> list[StepWork]:
     """Return work with copies to the host and back on the compute stream, if it asks the host: a partial capture has no
     other streams."""
-    found = any(asks(work.launch) for work in works)
+    found = any(needs_host(work.launch) for work in works)
     moved = {place for place, work in enumerate(works) if found and work.stream in HOST_STREAMS}
     return [
         replace(work, stream="compute" if place in moved else work.stream, signals=work.signals and place not in moved,
@@ -116,7 +116,7 @@ class Overlap:
         """Remove the collective at `place`, and those before it: the compute stream has waited for them."""
         self._flights = [flight for flight in self._flights if flight.place > place]
 
-    def taken(self, node: Node) -> int:
+    def occupied(self, node: Node) -> int:
         """Return the multiprocessors that collectives occupy during half of the time or more of a node that is launched
         now."""
         if not self._flights:  # later collectives begin after this node, however long it takes
@@ -203,7 +203,7 @@ class GpuStep:
         """Return the arrays of a value, one for each tensor."""
         return self._launches.arrays(value)
 
-    def _of_regions(self, node: Node, operands: list[Held], out: list[Held], memory: Array) -> Launch:
+    def _of_regions(self, node: Node, operands: list[Storage], out: list[Storage], memory: Array) -> Launch:
         progress, index = self.device.progress, self.current
         mark = None if progress is None else lambda launch: progress.before(index, launch)
         return region_launch(replace(self._around, mark=mark), node, operands, out, memory)
@@ -253,20 +253,20 @@ class GpuStep:
                 if self.work[other].stream == COMMUNICATION:
                     overlap.ends(other)
             placed[node] = len(self.work)
-            with device.stream(stream), device.beside(overlap.taken(node) if stream == "compute" else 0):
+            with device.stream(stream), device.beside(overlap.occupied(node) if stream == "compute" else 0):
                 launch, plain = self._launches.of(node, copies.get(node))
                 if stream == COMMUNICATION and not self._needed_next(index):
-                    direct = isinstance(launch, Between)
+                    direct = isinstance(launch, PeerLaunch)
                     if direct and overlap.idle:  # after others it would get its multiprocessors late
                         behind = StepWork(-1, "compute", launch.awaited(), awaits=placed[node])
                     overlap.begins(placed[node], node, launch.blocks if direct else 0)
-                if device.progress is not None and communicates(node) and not self._launches.has_left(node):
-                    tells = isinstance(launch, Between) or self._quick([node])
+                if device.progress is not None and communicates(node) and not self._launches.is_deferred(node):
+                    tells = isinstance(launch, PeerLaunch) or self._quick([node])
                     launch = device.progress.before(index, launch, tells)
             self.work.append(StepWork(index, stream, launch, waits, node in signals, plain))
             if behind is not None:
                 self.work.append(behind)
-        self.work = copying_in_between(self.work) if one_stream else self.work
+        self.work = with_copies_on_main_stream(self.work) if one_stream else self.work
         self.current = -1
 
     def _waits(self, node: Node, placed: Mapping[Node, int]) -> tuple[int, ...]:
@@ -378,7 +378,7 @@ class GpuStep:
 
     def _capture(self) -> None:
         try:
-            in_between = any(asks(work.launch) for work in self.work)
+            in_between = any(needs_host(work.launch) for work in self.work)
             self._eager = in_between and any(work.stream != "compute" for work in self.work)
             if self._eager:
                 return
@@ -407,8 +407,10 @@ class GpuStep:
         """Return a step that asks the host in between. by_host: also if the GPU could decide."""
         launches = [work.launch for work in self.work]
         launches += [] if self._end is None else [self._end]
-        parts = in_parts(self.device, launches, loaded=True, by_host=by_host)
-        apart = [work for work in self.work if isinstance(work.launch, HostQuery) and (by_host or asks(work.launch))]
+        parts = captured_parts(self.device, launches, loaded=True, by_host=by_host)
+        apart = [
+            work for work in self.work if isinstance(work.launch, HostQuery) and (by_host or needs_host(work.launch))
+        ]
         indices = [work.index for work in apart]
 
         def run() -> None:

@@ -11,11 +11,11 @@ from mspc.ir.types import StackType, TupleType
 from mspc.ops.control.regions import If, Loop, spread
 from mspc.ops.control.structural import CALL
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import Check, same_way
-from mspc.runtime.compiled_loops import pays
+from mspc.runtime.comm.interface import Check, path_check
+from mspc.runtime.compiled_loops import is_worth_compiling
 from mspc.runtime.plan import RegionKernels
 from mspc.runtime.regions.loops import LoopKernel
-from mspc.runtime.regions.region import Region, in_places, went
+from mspc.runtime.regions.region import Region, path_text, store_results
 
 Array = Any
 Kernel = Callable[..., Any]
@@ -29,7 +29,7 @@ class Regions:
     """
 
     def __init__(self, program: Graph, backend: NumPyBackend, cursor: Any, compiles: bool | None = None) -> None:
-        self._compiles = pays(program, backend) if compiles is None else compiles
+        self._compiles = is_worth_compiling(program, backend) if compiles is None else compiles
         self._backend = backend
         self._cursor = cursor
         self._made: dict[Graph, Region] = {}
@@ -57,7 +57,7 @@ class Regions:
         if isinstance(node.op, Loop):
             return LoopKernel(node, node.op, regions, self._backend, self._cursor).run
         if isinstance(node.op, If):
-            return _choice(*regions, same_way(node, self._backend.comm, partial(went, node)), self._backend)
+            return _choice(*regions, path_check(node, self._backend.comm, partial(path_text, node)), self._backend)
         return _call(node, *regions)
 
     def _region(self, graph: Graph) -> Region:
@@ -116,7 +116,7 @@ def _call(node: Node, region: Region) -> Kernel:
 def _run(region: Region, operands: Sequence[Array], out: Sequence[Array]) -> tuple[Array, ...]:
     region.slots[: len(operands)] = operands
     for number, place in region.handed.items():
-        place.out = out[number] if out else region.room(number)
+        place.out = out[number] if out else region.new_result(number)
     results = region.run()
     region.forget()
-    return in_places(results, out) if out else tuple(results)
+    return store_results(results, out) if out else tuple(results)

@@ -20,15 +20,15 @@ from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.regions import Loop, While
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import RegionResultBuffer
-from mspc.runtime.comm.interface import same_way
+from mspc.runtime.comm.interface import path_check
 from mspc.runtime.faults.record import LOOPS_AT, MOST_LOOPS, TURNS_AT, RegionFailure
-from mspc.runtime.plan import own, parts_of
-from mspc.runtime.regions.region import Region, check_lengths, in_places, too_long, went
+from mspc.runtime.plan import copy_value, parts_of
+from mspc.runtime.regions.region import Region, check_lengths, path_text, store_results, too_long
 
 Array = Any
 
 
-class _InTurns:
+class _DoubleBuffer:
     """Two alternating buffers of a carried result: an iteration reads one and writes the other.
 
     number: of the result. pair: the buffers, from the first iteration on.
@@ -44,9 +44,9 @@ class _InTurns:
     def begin(self, out: Sequence[Array], turns: int) -> None:
         """Prepare for a loop. turns: number of iterations, or -1 if unknown; if it is known, the last iteration writes
         to the result's own place."""
-        own = self._body.room(self.number) if self._spare is None else self._spare
+        own = self._body.new_result(self.number) if self._spare is None else self._spare
         self._spare = own if out else None
-        self.pair = [out[self.number] if out else self._body.room(self.number), own]
+        self.pair = [out[self.number] if out else self._body.new_result(self.number), own]
         if turns >= 0 and turns % 2 == 0:
             self.pair.reverse()
 
@@ -74,7 +74,7 @@ class LoopKernel:
         self._stacked = [value.tensor_type for value in self._body.graph.results[op.carried :]]
         self._known = op.known_turns([value.type for value in node.inputs])
         self._limit = backend.loop_limit if self._known < 0 else 0.0
-        self._check = same_way(node, backend.comm, partial(went, node)) if self._known < 0 else None
+        self._check = path_check(node, backend.comm, partial(path_text, node)) if self._known < 0 else None
         self._in_turns, self._anew, self._rows = self._places()
 
     def run(self, *operands: Array, out: Sequence[Array] = ()) -> tuple[Array, ...]:
@@ -83,7 +83,7 @@ class LoopKernel:
         op = self._op
         begin, end = op.first, op.first + op.carried + op.scanned
         if op.mutates:
-            operands = self._apart(operands, range(begin, end))
+            operands = self._without_overlaps(operands, range(begin, end))
         carried, scanned = list(operands[begin : begin + op.carried]), operands[begin + op.carried : end]
         for places in self._in_turns:
             places.begin(out, self._known)
@@ -91,14 +91,14 @@ class LoopKernel:
             region.slots[op.leading + end - begin : len(region.graph.parameters)] = operands[end:]
         if self._condition is not None:
             stacks: list[Any] = [[] for _ in self._stacked]
-            turns = self._turns(count(), carried, scanned, stacks)
+            turns = self._iterate(count(), carried, scanned, stacks)
             if self._check is not None:
                 self._check(turns)
         else:
             turns = self._known if self._known >= 0 else max(0, int(operands[0]))
             self._check_count(turns, scanned)
-            stacks = list(out[op.carried :]) or [_room(type, self._known, turns) for type in self._stacked]
-            self._turns(range(turns - 1, -1, -1) if op.reverse else range(turns), carried, scanned, stacks)
+            stacks = list(out[op.carried :]) or [_stack_storage(type, self._known, turns) for type in self._stacked]
+            self._iterate(range(turns - 1, -1, -1) if op.reverse else range(turns), carried, scanned, stacks)
         for region in self._regions:
             region.forget()
         if self._backend.taken is not None and turns:
@@ -107,15 +107,15 @@ class LoopKernel:
         for places in self._in_turns:
             places.end(carried[places.number])
         found = (*carried, *counted, *stacks)
-        return in_places(found, out) if out else found
+        return store_results(found, out) if out else found
 
     def _places(
         self,
-    ) -> tuple[list[_InTurns], list[tuple[int, RegionResultBuffer]], list[tuple[int, RegionResultBuffer]]]:
+    ) -> tuple[list[_DoubleBuffer], list[tuple[int, RegionResultBuffer]], list[tuple[int, RegionResultBuffer]]]:
         """Return the targets of the body's results: two alternating buffers; a new array in every iteration, if
         something may alias an iteration's result for longer; and rows of stacks."""
         body, op = self._body, self._op
-        in_turns: list[_InTurns] = []
+        in_turns: list[_DoubleBuffer] = []
         anew: list[tuple[int, RegionResultBuffer]] = []
         rows: list[tuple[int, RegionResultBuffer]] = []
         copied = [False] * op.carried + [self._known >= 0 and not isinstance(t, StackType) for t in self._stacked]
@@ -126,10 +126,10 @@ class LoopKernel:
             elif body.graph.parameters[op.leading + number] in kept:
                 anew.append((number, place))
             else:
-                in_turns.append(_InTurns(number, place, body))
+                in_turns.append(_DoubleBuffer(number, place, body))
         return in_turns, anew, rows
 
-    def _turns(
+    def _iterate(
         self, numbers: Iterable[int], carried: list[Array], scanned: Sequence[Array], stacks: Sequence[Any]
     ) -> int:
         """Run the iterations of these numbers, while the condition holds if there is one. Return the number of the
@@ -165,12 +165,12 @@ class LoopKernel:
                         places.place.out = places.pair[parity]
                     parity ^= 1
                     for number, place in anew:
-                        place.out = body.room(number)
+                        place.out = body.new_result(number)
                     for place, stack in rows:
                         place.out = stack[turn, ...]
                 results = body.run()
                 for i in copied:
-                    results[i] = own(results[i])
+                    results[i] = copy_value(results[i])
                 carried[:] = results[:many]
                 for number, entry in enumerate(results[many:]):
                     if condition is not None:
@@ -190,7 +190,7 @@ class LoopKernel:
             self._check(turns)
         check_lengths(self._label, turns, scanned)
 
-    def _apart(self, operands: Sequence[Array], places: Iterable[int]) -> tuple[Array, ...]:
+    def _without_overlaps(self, operands: Sequence[Array], places: Iterable[int]) -> tuple[Array, ...]:
         """Return the operands, with copies of those at `places` that share memory with an operand that the loop
         overwrites."""
         found, written = list(operands), self._op.mutates
@@ -201,11 +201,11 @@ class LoopKernel:
                 for k in written
                 for other in parts_of(found[k])
             ):
-                found[i] = own(found[i])
+                found[i] = copy_value(found[i])
         return tuple(found)
 
 
-def _room(type: TensorType, known: int, turns: int) -> Any:
+def _stack_storage(type: TensorType, known: int, turns: int) -> Any:
     """Return room for the entries of all iterations: an array if the number of iterations is known before the run, else
     a list, as for stacks."""
     if known >= 0 and not isinstance(type, StackType):

@@ -42,7 +42,7 @@ class Region:
 
     def __init__(self, graph: Graph, backend: NumPyBackend, kernels: RegionKernels, compiles: bool) -> None:
         self.graph = graph
-        makers = handed_over(graph)
+        makers = placeable_results(graph)
         places = {number: RegionResultBuffer() for number in makers}
         handed = {makers[number]: place for number, place in places.items()}
         made = plan(graph, backend, kernels, handed, compiles)
@@ -80,7 +80,7 @@ class Region:
             self._call = call
             self._steps = self._plain if call is None else hooked(self._plain, partial(call, self.graph))
 
-    def room(self, number: int) -> Array:
+    def new_result(self, number: int) -> Array:
         """Return a new array for a result."""
         type = self.graph.results[number].tensor_type
         return np.empty(type.shape, type.dtype.numpy)
@@ -92,7 +92,7 @@ class Region:
             place.out = None
 
 
-def in_places(results: Sequence[Array], places: Sequence[Array]) -> tuple[Array, ...]:
+def store_results(results: Sequence[Array], places: Sequence[Array]) -> tuple[Array, ...]:
     """Return the results in these places; results that are elsewhere are copied there."""
     for result, place in zip(results, places, strict=True):
         if result is not place:
@@ -100,7 +100,7 @@ def in_places(results: Sequence[Array], places: Sequence[Array]) -> tuple[Array,
     return tuple(places)
 
 
-def handed_over(graph: Graph) -> dict[int, tuple[Node, int]]:
+def placeable_results(graph: Graph) -> dict[int, tuple[Node, int]]:
     """Return, for the numbers of results that may be written to supplied places, the nodes that make them and the
     numbers of the results among those of the node."""
     return {number: _maker(graph.results[number]) for number in _alone(graph.results)}
@@ -120,12 +120,12 @@ def _alone(results: Sequence[Value]) -> list[int]:
     found: list[int] = []
     for number, maker in enumerate(makers):
         others = [value for i, value in enumerate(results) if i != number]
-        if maker is not None and makers.count(maker) == 1 and not _shows(others, maker):
+        if maker is not None and makers.count(maker) == 1 and not _may_alias(others, maker):
             found.append(number)
     return found
 
 
-def _shows(values: Sequence[Value], maker: tuple[Node, int]) -> bool:
+def _may_alias(values: Sequence[Value], maker: tuple[Node, int]) -> bool:
     """Return whether one of the values may be a view of a node's result."""
     seen: set[Value] = set()
     waiting = list(values)
@@ -153,7 +153,7 @@ def too_long(limit: float, turns: int, has_condition: bool) -> ExecutionError:
     )
 
 
-def went(node: Node, way: int) -> str:
+def path_text(node: Node, way: int) -> str:
     """Return the text about a rank's path: the condition `way` of a branch, or `way` iterations of a loop."""
     if isinstance(node.op, If):
         return f"has {'true' if way else 'false'} as the condition of {node.label}"

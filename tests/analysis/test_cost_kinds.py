@@ -43,7 +43,7 @@ from mspc.ops.tensor.embedding import Gather, GatherGrad
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.search.calibration.machine_file import read_machine, write_machine
 from mspc.search.calibration.measured import ON_GPU
-from mspc.search.calibration.timed_operators import traffic, work
+from mspc.search.calibration.timed_operators import timing_tasks, traffic
 
 
 def node(op: Op, *shapes: tuple[int, ...], dtype: DType = BFLOAT16) -> Node:
@@ -240,7 +240,7 @@ def test_tables_count_by_the_rows_that_are_named() -> None:
 
 def test_calibration_times_every_kind_as_what_it_is() -> None:
     kinds: set[str] = set()
-    for timed in work(ON_GPU):
+    for timed in timing_tasks(ON_GPU):
         kinds.add(timed.kind)
         for node in (node for group in timed.groups() for node in group):
             assert timed.kind in ("elementwise", "draws") or kind_of_work(node) == timed.kind

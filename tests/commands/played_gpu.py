@@ -102,7 +102,7 @@ class PlayedExecutor:
         types = [value.tensor_type for value in self.graph.results]
         return [Pending(t.shape, t.dtype.numpy, lambda i=i: arrive(i)) for i, t in enumerate(types)]
 
-    def go_on(self, steps: int) -> None:
+    def set_step_count(self, steps: int) -> None:
         self.earlier_steps = steps
 
     def parameter(self, name: str) -> Any:

@@ -176,7 +176,7 @@ def compiled(way: Alternative | None, on_stage: OnStage | None) -> tuple[str, st
 
 @pytest.mark.parametrize(
     "way",
-    [None, WAYS[0], Alternative("again", {**AUTOMATIC, "search_mode": ""}, again=True)],
+    [None, WAYS[0], Alternative("again", {**AUTOMATIC, "search_mode": ""}, recompute=True)],
     ids=["script", "search", "again"],
 )
 def test_who_looks_on_changes_nothing(script: Path, way: Alternative | None) -> None:

@@ -18,13 +18,13 @@ from mspc.engine.job import Job
 from mspc.engine.run_program import Options, check_program, run_rank
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.runtime.comm.local import World
-from mspc.runtime.device_choice import Hardware, Wishes
+from mspc.runtime.device_choice import DeviceOptions, Hardware
 from tests.commands.played_gpu import Machine, PlayedCuda
 from tests.commands.test_run_script import NETWORK, TRAIN
 from tests.conftest import HANG
 from tests.serving import SERVED
 
-WISHES = Wishes("gpu", deterministic=True)
+WISHES = DeviceOptions("gpu", deterministic=True)
 TWO_GRAPHS = (
     NETWORK
     + """
@@ -51,13 +51,13 @@ def cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlayedCuda:
     return played
 
 
-def run(text: str, wishes: Wishes, **options: Any) -> None:
+def run(text: str, wishes: DeviceOptions, **options: Any) -> None:
     Path("train.py").write_text(text)
     run_script(Path("train.py"), 1, wishes=wishes, **options)
 
 
 def test_two_graphs_share_the_parameters_on_the_device(cuda: PlayedCuda, capsys: pytest.CaptureFixture[str]) -> None:
-    run(TWO_GRAPHS, Wishes("cpu"))
+    run(TWO_GRAPHS, DeviceOptions("cpu"))
     wanted = capsys.readouterr()
     assert cuda.log == []
     run(TWO_GRAPHS, WISHES)
@@ -102,15 +102,15 @@ def test_graphs_that_are_given_up_leave_the_device(
 @pytest.mark.parametrize(
     ("line", "wishes", "on_gpu"),
     [
-        ("", Wishes(), True),
-        ('ms.set_context(device_target="CPU")', Wishes(), False),
-        ('init("nccl")', Wishes("cpu"), False),
-        ('ms.set_context(device_target="CPU"); init("nccl")', Wishes(), False),
+        ("", DeviceOptions(), True),
+        ('ms.set_context(device_target="CPU")', DeviceOptions(), False),
+        ('init("nccl")', DeviceOptions("cpu"), False),
+        ('ms.set_context(device_target="CPU"); init("nccl")', DeviceOptions(), False),
         ('ms.set_context(device_target="CPU")', WISHES, True),
-        ('ms.set_context(deterministic="ON", device_target="Ascend", device_id=2)', Wishes(), True),
+        ('ms.set_context(deterministic="ON", device_target="Ascend", device_id=2)', DeviceOptions(), True),
     ],
 )
-def test_the_device_of_a_script(cuda: PlayedCuda, line: str, wishes: Wishes, on_gpu: bool) -> None:
+def test_the_device_of_a_script(cuda: PlayedCuda, line: str, wishes: DeviceOptions, on_gpu: bool) -> None:
     run(TRAIN.replace("init()", f"init(); {line}"), wishes)
     assert bool(cuda.log) == on_gpu
     if on_gpu:
@@ -135,7 +135,7 @@ def test_a_script_waits_for_the_gpu_and_asks_for_its_memory(
     with pytest.raises(ExecutionError, match="the loss of step 2 is NaN on rank 0"):
         run(f"{text}ms.runtime.synchronize()\nprint('never')\n", WISHES)
     assert capsys.readouterr().out == "0\n4096\n"
-    run(text.replace(bad, ""), Wishes("cpu"))
+    run(text.replace(bad, ""), DeviceOptions("cpu"))
     assert capsys.readouterr().out == "0\n0\n"
 
 
@@ -164,7 +164,7 @@ def compiled_program(line: str = "") -> Options:
     return Options(Path("out"), data=data)
 
 
-def run_on_played_gpus(options: Options, wishes: Wishes) -> list[list[Any]]:
+def run_on_played_gpus(options: Options, wishes: DeviceOptions) -> list[list[Any]]:
     """The work of each of two ranks with its GPU."""
     program = check_program(options, 2)
     played = [PlayedCuda(), PlayedCuda()]
@@ -184,7 +184,7 @@ def test_a_compiled_program_runs_on_the_device_of_every_rank(
     capsys.readouterr()
     run_directory(options.folder, data=options.data, simulate=True, save=Path("cpu.safetensors"))
     wanted = capsys.readouterr().out
-    logs = run_on_played_gpus(replace(options, save=Path("gpu.safetensors")), Wishes())
+    logs = run_on_played_gpus(replace(options, save=Path("gpu.safetensors")), DeviceOptions())
     assert capsys.readouterr().out == wanted
     assert [log[0] for log in logs] == [("open", 0, False), ("open", 1, False)]
     cpu, gpu = load_file("cpu.safetensors"), load_file("gpu.safetensors")
@@ -199,15 +199,21 @@ DETERMINISTIC = 'ms.set_context(deterministic="ON")'
 @pytest.mark.parametrize(
     ("line", "entry", "wishes", "tf32", "deterministic"),
     [
-        (TF32, {"matmul_allow_tf32": True}, Wishes(), True, False),
-        (DETERMINISTIC, {"deterministic": "ON"}, Wishes(), False, True),
-        (f"{TF32}; {DETERMINISTIC}", {"matmul_allow_tf32": True, "deterministic": "ON"}, Wishes(), True, True),
-        (TF32, {"matmul_allow_tf32": True}, Wishes(deterministic=True), True, True),
-        ('ms.set_context(gpu_config={"matmul_allow_tf32": False}, deterministic="OFF")', None, Wishes(), False, False),
+        (TF32, {"matmul_allow_tf32": True}, DeviceOptions(), True, False),
+        (DETERMINISTIC, {"deterministic": "ON"}, DeviceOptions(), False, True),
+        (f"{TF32}; {DETERMINISTIC}", {"matmul_allow_tf32": True, "deterministic": "ON"}, DeviceOptions(), True, True),
+        (TF32, {"matmul_allow_tf32": True}, DeviceOptions(deterministic=True), True, True),
+        (
+            'ms.set_context(gpu_config={"matmul_allow_tf32": False}, deterministic="OFF")',
+            None,
+            DeviceOptions(),
+            False,
+            False,
+        ),
     ],
 )
 def test_a_compiled_program_follows_the_settings_of_its_script(
-    cuda: PlayedCuda, line: str, entry: Any, wishes: Wishes, tf32: bool, deterministic: bool
+    cuda: PlayedCuda, line: str, entry: Any, wishes: DeviceOptions, tf32: bool, deterministic: bool
 ) -> None:
     options = compiled_program(line)
     facts = json.loads((options.folder / "program.json").read_text())
@@ -270,5 +276,5 @@ def test_a_script_on_the_gpu_that_is_not_there_names_its_line_of_context(tmp_pat
     script = tmp_path / "train.py"
     script.write_text(TRAIN.replace("init()", 'ms.set_context(device_target="GPU"); init()'))
     with pytest.raises(MspcError) as caught:
-        run_script(script, 1, wishes=Wishes())
+        run_script(script, 1, wishes=DeviceOptions())
     assert caught.value.message.startswith('device_target="GPU" asks for a GPU, but ')

@@ -181,12 +181,12 @@ def small(tmp_path: Path) -> str:
 def test_memory_that_is_free_too_early_is_found_in_small_tensors_too(
     small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ends = buffers._ends
+    ends = buffers._last_reads
 
     def early(nodes: Any, into: Any, last_use: Any) -> Any:
         return ends(nodes, into, {value: last // 2 for value, last in last_use.items()})
 
-    monkeypatch.setattr(buffers, "_ends", early)
+    monkeypatch.setattr(buffers, "_last_reads", early)
     note = "operator by operator step 1 is the same: they differ in fusion or shared memory"
     assert note in found(small, 2).notes
 

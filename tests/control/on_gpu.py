@@ -10,7 +10,7 @@ import numpy as np
 
 from mspc.commands.run import run_script
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.device_choice import GPU, GpuMemory, Hardware, Probe, Wishes
+from mspc.runtime.device_choice import GPU, DeviceOptions, GpuMemory, Hardware, Probe
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
 from tests.gpu.emulated import EmulatedGpu
@@ -49,7 +49,7 @@ class EmulatedHardware(Hardware):
     """An emulated GPU. tolerance: how far its numbers may be from the CPU's, relative to those above one."""
 
     def __init__(self, folder: Path, tolerance: float) -> None:
-        super().__init__(Wishes(GPU), probe=OneGpu())
+        super().__init__(DeviceOptions(GPU), probe=OneGpu())
         self._folder, self._tolerance = folder, tolerance
 
     def prepare(self, deterministic: bool, host: Any, watch: Any) -> None:
@@ -99,7 +99,7 @@ def run_on_gpu(path: Path, tolerance: float) -> None:
     real = bool(probe.gpus()[0]) and probe.cupy()
 
     def hardware(*_: object) -> Hardware:
-        return Hardware(Wishes(GPU)) if real else EmulatedHardware(path.parent, tolerance)
+        return Hardware(DeviceOptions(GPU)) if real else EmulatedHardware(path.parent, tolerance)
 
     with patch("mspc.engine.simulate.simulated_hardware", hardware):
         run_script(path, 1, simulate=True)

@@ -18,7 +18,7 @@ import numpy as np
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.convolution.convolve import convolve, input_gradient, weight_gradient
 from mspc.ops.convolution.window import Window
-from mspc.runtime.gpu.choices import Choices, KeptChoices
+from mspc.runtime.gpu.choices import Choices, StoredChoices
 from mspc.runtime.gpu.graph_nodes import Writers
 from mspc.runtime.gpu.launches import Asking
 from tests.ops.cuda.cuda_emulator import Emulator, aligned
@@ -76,7 +76,7 @@ class EmulatedGpu(Emulator):
     def __init__(self, folder: Path, comm: Any = None) -> None:
         super().__init__(folder, step=0)
         self.comm = OneRank() if comm is None else comm
-        self.choices = Choices(self, KeptChoices(None))
+        self.choices = Choices(self, StoredChoices(None))
         self.writers = Writers()
         self.ended_loops: weakref.WeakSet[Any] = weakref.WeakSet()
         self.workspaces: dict[str, int] = {}
@@ -101,7 +101,7 @@ class EmulatedGpu(Emulator):
 
     def load_kernels(self) -> None: ...
 
-    def making(self, node: Any) -> None: ...
+    def set_node(self, node: Any) -> None: ...
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.empty(shape, dtype)
@@ -125,7 +125,7 @@ class EmulatedGpu(Emulator):
     def current_stream(self) -> str:
         return "compute"
 
-    def aside(self, name: str, launch: Callable[[], None]) -> None:
+    def on_side_stream(self, name: str, launch: Callable[[], None]) -> None:
         launch()
 
     def rejoin(self) -> None:
@@ -165,7 +165,7 @@ class EmulatedGpu(Emulator):
     def attention(self, *arrays: Any, **options: Any) -> Any:
         return None
 
-    def asking(self, arrays: Any, run: Callable[..., None], ahead: Any = None) -> Any:
+    def host_query(self, arrays: Any, run: Callable[..., None], ahead: Any = None) -> Any:
         return Asking(self, arrays, run, ahead)
 
     def convolution(self, kind: str, image: Any, weight: Any, result: Any, windows: Any) -> Any:

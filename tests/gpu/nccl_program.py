@@ -28,10 +28,10 @@ from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broa
 from mspc.ops.collective.exchange import PasteSlices
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
 from mspc.ops.op import Op
-from mspc.runtime.device_choice import DeviceRequest, Wishes
+from mspc.runtime.device_choice import DeviceOptions, DeviceRequest
 from mspc.runtime.faults.stopped import END, packed
 from mspc.runtime.gpu.executor import GpuExecutor
-from mspc.runtime.gpu.peers import Between
+from mspc.runtime.gpu.peers import PeerLaunch
 from tests.ops.collective.every import check_all
 from tests.runtime.graphs import GraphMaker
 
@@ -238,7 +238,7 @@ def large(bench: Bench) -> int:
                 x, out = bench.put(given[0]), bench.put(np.zeros(np.shape(wanted[0]), dtype))
                 with device.stream(name):
                     launch: Any = op.launch(device, out, x)
-                    direct += bool(isinstance(launch, Between))
+                    direct += bool(isinstance(launch, PeerLaunch))
                     launch()
                 same(op, f"launch on {name}", [bench.get(out)], (wanted[0],))
                 with device.stream(name):
@@ -302,7 +302,7 @@ def bandwidth(bench: Bench) -> None:
             plain = functools.partial(bench.comm.all_reduce_into, (x,), (x,), "sum", everyone)
             found: list[str] = []
             for name, launch in (
-                ("direct" if isinstance(direct, Between) else "as NCCL", direct),
+                ("direct" if isinstance(direct, PeerLaunch) else "as NCCL", direct),
                 ("NCCL", plain),
             ):
                 launch()
@@ -334,7 +334,7 @@ def lose(bench: Bench, how: str, size: int) -> None:
     x = bench.put(np.ones(size, np.float32))
     with device.stream("compute"):
         launch: Any = node.op.launch(device, x, x)  # type: ignore[attr-defined]  # operators have launches
-        launch = device.progress.before(0, launch, isinstance(launch, Between))
+        launch = device.progress.before(0, launch, isinstance(launch, PeerLaunch))
         end = device.progress.mark()
         launch()
         replay = device.capture(lambda: (launch(), end()))
@@ -372,5 +372,5 @@ def body() -> None:
 
 
 if __name__ == "__main__":
-    job = join_job(Wishes("gpu", timeout=20))
+    job = join_job(DeviceOptions("gpu", timeout=20))
     sys.exit(job.guard(body))

@@ -18,7 +18,7 @@ from mspc.ops.collective.collectives import AllGather
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.cuda import expert_rows
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.device_choice import Wishes
+from mspc.runtime.device_choice import DeviceOptions
 from tests.gpu.nccl_program import Bench, Steps
 from tests.gpu.rows_programs import fetched_and_sent
 from tests.ops.collective.test_row_exchange import drawn
@@ -126,5 +126,5 @@ def body() -> None:
 
 
 if __name__ == "__main__":
-    job = join_job(Wishes("gpu", timeout=20))
+    job = join_job(DeviceOptions("gpu", timeout=20))
     sys.exit(job.guard(body))

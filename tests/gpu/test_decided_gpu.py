@@ -25,7 +25,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu import regions
 from mspc.runtime.gpu.executor import GpuExecutor
-from mspc.runtime.gpu.launches import asks
+from mspc.runtime.gpu.launches import needs_host
 from mspc.runtime.gpu.step import GpuStep
 from tests.gpu import test_regions_gpu
 from tests.gpu.emulated import EmulatedGpu, PlayedNodes
@@ -220,7 +220,7 @@ def test_elsewhere_the_host_decides(kind: Any, tmp_path: Path, capfd: pytest.Cap
         np.testing.assert_allclose(np.asarray(gpu.run(fed)[0]), cpu.run(fed)[0], rtol=1e-6)
     assert gpu.captured
     assert capfd.readouterr().err == ""
-    decided = [not asks(launch) for launch in with_regions(gpu)]
+    decided = [not needs_host(launch) for launch in with_regions(gpu)]
     assert decided == {Without: [False, False], Refusing: [True, True], OlderDriver: [True, False]}[kind]
 
 
@@ -242,7 +242,7 @@ def test_with_other_ranks_the_host_ends_what_takes_too_long(limit: float, tmp_pa
         size = 2
 
     gpu = GpuExecutor(endless(), EmulatedGpu(tmp_path), {}, host=Two(), loop_limit=limit)
-    assert [asks(launch) for launch in with_regions(gpu)] == [limit > 0]
+    assert [needs_host(launch) for launch in with_regions(gpu)] == [limit > 0]
 
 
 # Loops within a step's CUDA graph that the GPU ends too early: one took too long, or nobody waits for them.

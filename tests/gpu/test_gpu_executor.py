@@ -104,8 +104,8 @@ def test_rows_with_gaps_hold_the_same_numbers(tmp_path: Path) -> None:
 
 def test_a_resumed_run_draws_the_masks_of_its_steps(tmp_path: Path) -> None:
     cpu, gpu, feeds = both("classifier", tmp_path)
-    cpu.go_on(5)
-    gpu.go_on(5)
+    cpu.set_step_count(5)
+    gpu.set_step_count(5)
     for _ in range(4):
         wanted, got = cpu.run(feeds)[0], gpu.run(feeds)[0]
         np.testing.assert_allclose(np.asarray(got), wanted, rtol=2e-5)

@@ -19,13 +19,13 @@ from mspc.ops.device import in_order
 from mspc.runtime.comm.local import World
 from mspc.runtime.gpu.peers import (
     HANDLE,
-    Between,
     Mailbox,
     Mapping,
     Mappings,
+    PeerAddresses,
     PeerCollectives,
+    PeerLaunch,
     PeerMemory,
-    Reached,
     open_mailbox,
 )
 from tests.conftest import HANG
@@ -75,8 +75,10 @@ class Addresses:
     def __init__(self, rank: int) -> None:
         self.rank = rank
 
-    def addresses(self, arrays: Any, ranks: Any, good: bool = True) -> Reached | None:
-        return Reached([a.ctypes.data + (r - self.rank) * REGION for r in ranks] for a in arrays) if good else None
+    def addresses(self, arrays: Any, ranks: Any, good: bool = True) -> PeerAddresses | None:
+        return (
+            PeerAddresses([a.ctypes.data + (r - self.rank) * REGION for r in ranks] for a in arrays) if good else None
+        )
 
 
 def drawn(case: int, rank: int, round_: int) -> Any:
@@ -113,7 +115,7 @@ def rank_body(rank: int, ranks: tuple[int, ...], shared: mmap.mmap, folder: Path
         sizes = {"AllReduce": count, "AllGather": count * len(ranks), "ReduceScatter": count // len(ranks)}
         out = array if case == 1 else device.empty((sizes[name],), dtype)  # case 1 works in place
         launch = collectives.launch(name, array, out, op, ranks, own)
-        assert isinstance(launch, Between)
+        assert isinstance(launch, PeerLaunch)
         made.append((array, out, launch if case else in_order(launch, launch.awaited())))
     for round_ in range(3):
         for case, (array, out, launch) in enumerate(made):
@@ -209,7 +211,7 @@ def test_a_call_without_words_takes_no_turn(tmp_path: Path) -> None:
     """Nobody is heard in it, so that the peer may not have read what was sent in the call before."""
     device = EmulatedGpu(tmp_path)
     own, theirs = (device.zeros((2, 2, WORDS), "uint64") for _ in range(2))
-    mailbox = Mailbox(device, own, Reached([[own.ctypes.data, theirs.ctypes.data]]), 0)
+    mailbox = Mailbox(device, own, PeerAddresses([[own.ctypes.data, theirs.ctypes.data]]), 0)
 
     def exchanged(numbers: list[int], heard: list[int]) -> list[int]:
         """The sums with what the peer wrote, whatever the number of the call is."""
@@ -260,9 +262,9 @@ class MappingGpu(EmulatedGpu):
         self.waits += 1
 
     def end_mappings(self) -> None:
-        if self._mappings.has_unheld:
+        if self._mappings.has_unreferenced:
             self.synchronize()
-            self._mappings.end_unheld()
+            self._mappings.unmap_unreferenced()
 
 
 def test_an_allocation_is_mapped_once() -> None:
@@ -276,12 +278,12 @@ def test_an_allocation_is_mapped_once() -> None:
     first, again, other = (mappings.mapping(handle, map) for handle in (b"a", b"a", b"b"))
     assert (first.address, again.address, other.address, opened) == (100, 100, 200, [b"a", b"b"])
     del first, other
-    mappings.end_unheld()
+    mappings.unmap_unreferenced()
     assert (closed, len(mappings)) == ([200], 1)
     del again
-    assert mappings.has_unheld
+    assert mappings.has_unreferenced
     assert mappings.mapping(b"a", map).address == 100, "what is still mapped is not mapped again"
-    mappings.end_unheld()
+    mappings.unmap_unreferenced()
     held = mappings.mapping(b"a", map)
     assert (held.address, closed) == (300, [200, 100])
     mappings.end_all()

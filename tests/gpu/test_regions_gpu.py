@@ -159,7 +159,7 @@ class LateGpu(EmulatedGpu):
         super().__init__(folder, comm)
         self._begun: list[Callable[[], None]] = []
 
-    def aside(self, name: str, launch: Callable[[], None]) -> None:
+    def on_side_stream(self, name: str, launch: Callable[[], None]) -> None:
         self._begun.append(launch)
 
     def rejoin(self) -> None:

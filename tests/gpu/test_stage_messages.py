@@ -36,7 +36,7 @@ from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.device_choice import Probe
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
-from mspc.runtime.gpu.peers import Mapping, Reached
+from mspc.runtime.gpu.peers import Mapping, PeerAddresses
 from mspc.runtime.gpu.step import Overlap
 from mspc.runtime.memory_plan import device_bytes_inside, plan_memory
 from tests.conftest import HANG
@@ -153,7 +153,7 @@ class ReachingNccl:
         found = self.all_gather(np.array([[array.ctypes.data for array in arrays]], np.int64), ranks)
         if self.refused or not good:
             return None
-        reached = Reached(found.T.tolist())
+        reached = PeerAddresses(found.T.tolist())
         reached.mappings.append(Mapping(0))
         self.mapped.append(weakref.ref(reached.mappings[0]))
         return reached
@@ -393,21 +393,21 @@ def collective_and_products() -> list[Node]:
 def test_products_count_until_the_collective_is_over() -> None:
     reduced, large, small = collective_and_products()
     overlap = Overlap(rounds=True)
-    assert overlap.taken(small) == 0
+    assert overlap.occupied(small) == 0
     assert overlap.idle
     overlap.begins(3, reduced, 8)
     assert not overlap.idle
-    assert overlap.taken(small) == 8
-    assert overlap.taken(small) == 8
-    assert overlap.taken(small) == 0, "it is over"
+    assert overlap.occupied(small) == 8
+    assert overlap.occupied(small) == 8
+    assert overlap.occupied(small) == 0, "it is over"
     overlap.ends(3)
     overlap.begins(7, reduced, 8)
-    assert overlap.taken(large) == 8, "half of the time"
-    assert overlap.taken(large) == 0
+    assert overlap.occupied(large) == 8, "half of the time"
+    assert overlap.occupied(large) == 0
     overlap.ends(7)
     overlap.begins(9, reduced, 8)
     overlap.ends(9)
-    assert overlap.taken(small) == 0, "it was waited for"
+    assert overlap.occupied(small) == 0, "it was waited for"
 
 
 def test_collectives_of_one_stream_follow_each_other() -> None:
@@ -416,7 +416,7 @@ def test_collectives_of_one_stream_follow_each_other() -> None:
     overlap.begins(1, reduced, 0)  # NCCL does not say what it takes
     overlap.begins(2, reduced, 8)
     assert not overlap.idle
-    assert [overlap.taken(small) for _ in range(5)] == [8, 8, 8, 0, 0]
+    assert [overlap.occupied(small) for _ in range(5)] == [8, 8, 8, 0, 0]
 
 
 def test_products_that_are_not_rounded_take_longer_than_the_collective() -> None:
@@ -424,4 +424,4 @@ def test_products_that_are_not_rounded_take_longer_than_the_collective() -> None
     for rounds, blocks in ((True, 8), (False, 0)):
         overlap = Overlap(rounds)
         overlap.begins(1, reduced, 8)
-        assert overlap.taken(small) == blocks, "687 us in the place of 116"
+        assert overlap.occupied(small) == blocks, "687 us in the place of 116"

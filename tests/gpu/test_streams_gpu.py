@@ -50,7 +50,7 @@ def test_a_capture_that_fails_leaves_nothing_to_wait_for() -> None:
     sent: list[Any] = []
 
     def work() -> None:
-        device.aside("message", lambda: delay(1, 1, (np.int64(1000),)))
+        device.on_side_stream("message", lambda: delay(1, 1, (np.int64(1000),)))
         if not sent:
             raise ValueError("no part of a graph")
         device.rejoin()

@@ -60,7 +60,7 @@ def test_a_small_graph_asks_for_no_compiler(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(program, "kernels", refuse)
     losses(1)
-    monkeypatch.setattr(compiled_loops, "WORTH", 0)
+    monkeypatch.setattr(compiled_loops, "MIN_PROGRAM_ELEMENTS", 0)
     with pytest.raises(AssertionError):
         losses(1)
 
@@ -78,8 +78,8 @@ def test_steps_are_those_of_numpy_and_the_same_every_time(monkeypatch: pytest.Mo
         return found[-1]
 
     monkeypatch.setattr(program, "kernels", noted)
-    monkeypatch.setattr(compiled_loops, "WORTH", 0)
-    monkeypatch.setattr(compiled_loops, "LEAST", 0)
+    monkeypatch.setattr(compiled_loops, "MIN_PROGRAM_ELEMENTS", 0)
+    monkeypatch.setattr(compiled_loops, "MIN_NODE_ELEMENTS", 0)
     first, again = losses(), losses()
     assert [(len(made.loops), len(made.updates)) for made in found] == [(6, 1)] * 2
     for step, other, numbers in zip(first, again, wanted, strict=True):
@@ -95,8 +95,8 @@ def test_attention_counts_with_its_scores(monkeypatch: pytest.MonkeyPatch) -> No
     builder.emit(FlashAttentionScore(2, input_layout="BNSD"), *sides)
     found: list[bool] = []
     for worth in (2 * 64 * 64, 2 * 64 * 64 + 1):
-        monkeypatch.setattr(compiled_loops, "WORTH", worth)
-        found.append(compiled_loops.pays(graph, NumPyBackend(OneRank())))
+        monkeypatch.setattr(compiled_loops, "MIN_PROGRAM_ELEMENTS", worth)
+        found.append(compiled_loops.is_worth_compiling(graph, NumPyBackend(OneRank())))
     assert found == [True, False]
 
 
@@ -106,8 +106,8 @@ def test_what_loops_do_counts_as_often_as_they_do_it(monkeypatch: pytest.MonkeyP
     loop = region("main", [row], lambda b, x: run_graphs(b, Scan(turns=5, carried=1), [x], body))
     found: list[bool] = []
     for worth in (5 * 2 * 64, 10 * 2 * 64):
-        monkeypatch.setattr(compiled_loops, "WORTH", worth)
-        found.append(compiled_loops.pays(loop, NumPyBackend(OneRank())))
+        monkeypatch.setattr(compiled_loops, "MIN_PROGRAM_ELEMENTS", worth)
+        found.append(compiled_loops.is_worth_compiling(loop, NumPyBackend(OneRank())))
     assert found == [True, False]
 
 
@@ -116,7 +116,7 @@ def test_what_programs_share_is_compiled_beside_the_passes(monkeypatch: pytest.M
         pytest.skip("needs a C++ compiler")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     elements = sum(map(compiled_loops.elements, network().nodes))
-    monkeypatch.setattr(compiled_loops, "WORTH", elements // 2)
+    monkeypatch.setattr(compiled_loops, "MIN_PROGRAM_ELEMENTS", elements // 2)
     assert compiled_loops.begin_library(network(), "CPU", 4) is None
     assert compiled_loops.begin_library(network(), "GPU", 1) is None
     thread = compiled_loops.begin_library(network(), "CPU", 2)

@@ -39,7 +39,7 @@ from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import Reshape
 from mspc.output.programs import config_of
 from mspc.passes.base import parse_passes, run_passes
-from mspc.runtime.arena import MemoryBlock, assign, most_alive
+from mspc.runtime.arena import MemoryBlock, assign, peak_live_bytes
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from mspc.runtime.memory import MemoryPlan
@@ -383,7 +383,7 @@ def test_blocks_alive_together_are_apart(seed: int) -> None:
         block.tied, block.reserved = (7, distance), -(-block.nbytes // 32) * 32
         distance += block.reserved
     size = assign(blocks, 64)
-    assert most_alive(blocks) <= size
+    assert peak_live_bytes(blocks) <= size
     for i, one in enumerate(blocks):
         assert one.tied is not None or one.offset % 64 == 0
         for other in blocks[:i]:

@@ -13,7 +13,7 @@ from mspc.ops.collective.one_rank import OneRank
 from mspc.passes.autodiff.grad import Grad
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
-from mspc.runtime.plan import own
+from mspc.runtime.plan import copy_value
 from tests.interpreted_regions import region_results
 from tests.random_regions import RandomRegions
 
@@ -34,8 +34,8 @@ def evaluated(graph: Graph, operands: Sequence[Any]) -> list[Any]:
         if node.regions:
             values[node] = region_results(node, given, evaluated)
         else:
-            values[node] = own(op.kernel(NumPyBackend(OneRank()))(*given))
-    return [own(of(value)) for value in graph.results]
+            values[node] = copy_value(op.kernel(NumPyBackend(OneRank()))(*given))
+    return [copy_value(of(value)) for value in graph.results]
 
 
 def check(made: RandomRegions, seed: int, planned_from: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from mspc.commands.run import run_directory
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.runtime.device_choice import Wishes
+from mspc.runtime.device_choice import DeviceOptions
 from tests.conftest import HANG
 from tests.runtime.region_programs import GROWS, STAYS, counting_up, growing_together, write_program
 from tests.serving import SERVED
@@ -35,7 +35,7 @@ def test_a_loop_runs_from_its_text(tmp_path: Path, data: Path) -> None:
 def test_a_loop_without_end_is_stopped_and_named(tmp_path: Path, data: Path) -> None:
     folder = write_program(tmp_path / "out", [counting_up(body=STAYS)], INPUTS)
     with pytest.raises(ExecutionError) as caught:
-        run_directory(folder, data=data, wishes=Wishes(timeout=0.3))
+        run_directory(folder, data=data, wishes=DeviceOptions(timeout=0.3))
     assert caught.value.message.startswith("While failed on rank 0 in step 1: it has run for more than 0.3 s, ")
     assert caught.value.message.endswith(" turns so far, and its condition still holds")
     assert str(caught.value.frames[0]).startswith("net.py:7")

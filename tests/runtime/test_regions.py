@@ -204,7 +204,7 @@ def test_compiled_loops_draw_what_numpy_draws_in_every_turn(monkeypatch: pytest.
     x = np.ones((64, 128), np.float32)
     plain = executor(main).run([x])[0]
     assert 0.2 < np.count_nonzero(plain) / plain.size < 0.3
-    monkeypatch.setattr(compiled_loops, "WORTH", 0)
+    monkeypatch.setattr(compiled_loops, "MIN_PROGRAM_ELEMENTS", 0)
     np.testing.assert_array_equal(executor(main).run([x])[0], plain)
 
 

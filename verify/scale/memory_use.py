@@ -28,7 +28,7 @@ from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import BufferPlan, kernels_into, plan_buffers
 from mspc.runtime.comm.agreement import arrival_kernels
-from mspc.runtime.compiled_loops import large_calls, pays
+from mspc.runtime.compiled_loops import is_worth_compiling, large_calls
 from mspc.runtime.memory import (
     Allocation,
     MemoryPlan,
@@ -42,7 +42,7 @@ from mspc.runtime.memory import (
 from mspc.runtime.memory_plan import device_bytes_inside, plan_memory
 from mspc.runtime.plan import lifetimes
 from mspc.runtime.regions.kernels import is_planned
-from mspc.runtime.regions.region import handed_over
+from mspc.runtime.regions.region import placeable_results
 from mspc.verify.scale.rank_kinds import RankKind
 
 # Bytes of an arena: whose they are at a moment, who wrote them, and who has read them since.
@@ -540,7 +540,7 @@ def buffer_plan(graph: Graph, compiles: bool, is_region: bool = False) -> Buffer
     """Plan the buffers of a graph as the executor does. compiles: with a compiler, the program compiles its loops.
     is_region: it is run by a node of another one."""
     backend = NumPyBackend(OneRank())
-    handed = {*handed_over(graph).values()} if is_region else set[tuple[Node, int]]()
+    handed = {*placeable_results(graph).values()} if is_region else set[tuple[Node, int]]()
     calls = large_calls(graph) if compiles else {}
     loops = {i: _has_loop(op, tuple(operands), tuple(results)) for i, (op, operands, results) in calls.items()}
     updates = {i for i, (_, is_update) in loops.items() if is_update}
@@ -588,7 +588,7 @@ def memory_of_kinds(kinds: Sequence[RankKind]) -> MemoryFound:
     values = 0
     misuses: list[tuple[RankKind, Misuse]] = []
     for kind in kinds:
-        compiles = pays(kind.graph, NumPyBackend(OneRank()))
+        compiles = is_worth_compiling(kind.graph, NumPyBackend(OneRank()))
         for number, graph in enumerate(kind.graph.graphs()):
             plan = plan_memory(graph, inside=device_bytes_inside, early=not number)
             found = list(islice(memory_misuses(graph, plan, early=not number), MOST))

@@ -25,7 +25,7 @@ class Late(FakeDevice):
         self.made += 1
         return super().empty(shape, dtype)
 
-    def aside(self, name: str, launch: Any) -> None:
+    def on_side_stream(self, name: str, launch: Any) -> None:
         self._begun.append(launch)
 
     def rejoin(self) -> None:

@@ -156,7 +156,7 @@ class Emulator:
 
         return multiply
 
-    def asking(self, arrays: Any, run: Callable[..., None], ahead: Any = None) -> Any:
+    def host_query(self, arrays: Any, run: Callable[..., None], ahead: Any = None) -> Any:
         def launch() -> None:
             if ahead is not None:
                 ahead()

@@ -20,14 +20,14 @@ UNREACHABLE = """
 import sys, time
 from mspc.engine.job import join_job
 from mspc.runtime.comm.mpi import MpiComm
-from mspc.runtime.device_choice import Wishes
+from mspc.runtime.device_choice import DeviceOptions
 
 def group(self, ranks):
     with self._waiting(ranks):
         time.sleep(3600)
 
 MpiComm._group = group
-join_job(Wishes(timeout=1))
+join_job(DeviceOptions(timeout=1))
 """
 
 

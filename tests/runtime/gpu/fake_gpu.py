@@ -179,7 +179,7 @@ class FakeDevice:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> FakeArray:
         return fake(np.zeros(shape, dtype))
 
-    def aside(self, name: str, launch: Any) -> None:
+    def on_side_stream(self, name: str, launch: Any) -> None:
         launch()
 
     def scratch(self, nbytes: int) -> FakeArray:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mspc.runtime.gpu import choices as choices_module
-from mspc.runtime.gpu.choices import ALIKE, Choices, KeptChoices
+from mspc.runtime.gpu.choices import EQUAL_SHARE, Choices, StoredChoices
 from tests.gpu.emulated import EmulatedGpu
 
 
@@ -52,7 +52,7 @@ class Event:
 def test_launches_that_take_the_host_long_are_told_apart(monkeypatch: pytest.MonkeyPatch, host: float) -> None:
     device = Clocks()
     monkeypatch.setattr(choices_module, "time", device)
-    found = Choices(device, KeptChoices(None))
+    found = Choices(device, StoredChoices(None))
     for wanted in (30e-6, 50e-6, 31e-6):
         assert found.seconds(lambda: device.work(host, wanted)) == pytest.approx(wanted)  # noqa: B023
 
@@ -66,7 +66,7 @@ def test_a_host_that_waits_for_the_gpu_does_not_pause_it_for_long(monkeypatch: p
         device.host = device.done
 
     began = device.host
-    assert Choices(device, KeptChoices(None)).seconds(launch) == pytest.approx(0.05, rel=0.01)
+    assert Choices(device, StoredChoices(None)).seconds(launch) == pytest.approx(0.05, rel=0.01)
     assert device.host - began < 9 * 0.05
 
 
@@ -83,8 +83,8 @@ def chosen(gpu: EmulatedGpu, times: list[float]) -> int:
 @pytest.mark.parametrize(
     ("times", "wanted"),
     [
-        ([1.0, 1.0 - ALIKE / 2], 0),  # as good, and expected to be better
-        ([1.0, 1.0 - 2 * ALIKE], 1),
+        ([1.0, 1.0 - EQUAL_SHARE / 2], 0),  # as good, and expected to be better
+        ([1.0, 1.0 - 2 * EQUAL_SHARE], 1),
         ([float("inf"), 1.0, 0.99], 1),
         ([1.5, 1.2, 1.0, 1.01], 2),
     ],

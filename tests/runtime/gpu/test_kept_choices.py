@@ -13,13 +13,13 @@ import pytest
 from mspc.ops.collective.one_rank import OneRank
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.gpu import choices as choices_module
-from mspc.runtime.gpu.choices import Choices, KeptChoices, file_of
+from mspc.runtime.gpu.choices import Choices, StoredChoices, file_of
 
 KEY = ("product", 8, (16, 32), True)
 
 
 def choices(path: Path | None, deterministic: bool = False) -> Choices:
-    return Choices(SimpleNamespace(deterministic=deterministic), KeptChoices(path))
+    return Choices(SimpleNamespace(deterministic=deterministic), StoredChoices(path))
 
 
 def chosen(found: Choices, times: list[float], key: Any = KEY) -> tuple[int, list[int]]:
@@ -83,32 +83,32 @@ def test_a_damaged_file_counts_as_empty(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize("pairs", [[[0]], [[0, 1], 2], [["a", 1]], [[0, -1]], 5, "ab"], ids=str)
 def test_pairs_that_are_none_count_as_missing(tmp_path: Path, pairs: Any) -> None:
     path = tmp_path / "choices.json"
-    kept = KeptChoices(path)
+    kept = StoredChoices(path)
     kept.put_pairs(KEY, ((3, 0), (1, 256)))
     kept.save()
-    assert KeptChoices(path).pairs(KEY) == ((3, 0), (1, 256))
+    assert StoredChoices(path).pairs(KEY) == ((3, 0), (1, 256))
     (name,) = json.loads(path.read_bytes())
     path.write_text(json.dumps({name: pairs}))
-    assert KeptChoices(path).pairs(KEY) is None
+    assert StoredChoices(path).pairs(KEY) is None
 
 
 def test_what_others_have_written_stays_and_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "choices.json"
-    one, other = KeptChoices(path), KeptChoices(path)
+    one, other = StoredChoices(path), StoredChoices(path)
     one.put(("one",), 1)
     one.save()
     other.put(("other",), 2)
     other.save()
-    assert [KeptChoices(path).get((name,), 9) for name in ("one", "other")] == [1, 2]
-    monkeypatch.setattr(choices_module, "MOST", 2)
+    assert [StoredChoices(path).get((name,), 9) for name in ("one", "other")] == [1, 2]
+    monkeypatch.setattr(choices_module, "MAX_ENTRIES", 2)
     other.put(("third",), 3)
     other.save()
-    assert [KeptChoices(path).get((name,), 9) for name in ("one", "other", "third")] == [None, 2, 3]
+    assert [StoredChoices(path).get((name,), 9) for name in ("one", "other", "third")] == [None, 2, 3]
 
 
 def test_a_folder_that_takes_nothing_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    kept = KeptChoices(tmp_path / "file" / "choices.json")
+    kept = StoredChoices(tmp_path / "file" / "choices.json")
     kept.put(KEY, 1)
     kept.save()
     assert (tmp_path / "file").read_text() == ""
@@ -120,7 +120,7 @@ def test_files_are_of_a_kind_of_machine(tmp_path: Path, monkeypatch: pytest.Monk
     assert one is not None
     assert one != other
     assert one.parent == tmp_path / "mspc" / "choices"
-    assert KeptChoices(None).get(KEY, 3) is None
+    assert StoredChoices(None).get(KEY, 3) is None
 
 
 def test_all_ranks_take_the_choice_of_the_first(tmp_path: Path) -> None:

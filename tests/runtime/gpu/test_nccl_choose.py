@@ -12,7 +12,7 @@ import pytest
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.collective.one_rank import OneRank
 from mspc.runtime.comm.local import World
-from mspc.runtime.device_choice import DeviceChoice, DeviceRequest, Hardware, Probe, Wishes, choose_device
+from mspc.runtime.device_choice import DeviceChoice, DeviceOptions, DeviceRequest, Hardware, Probe, choose_device
 from tests.conftest import HANG
 
 SCRIPT_GPU = DeviceRequest("gpu", 'device_target="GPU"')
@@ -99,7 +99,7 @@ def test_the_machine_is_not_looked_at_where_the_cpu_is_asked_for() -> None:
 def test_a_simulation_runs_on_the_cpu_and_says_so() -> None:
     said: list[str] = []
     machine = Machine(4)
-    hardware = Hardware(Wishes("gpu"), simulated=True, warn=said.append, probe=machine)
+    hardware = Hardware(DeviceOptions("gpu"), simulated=True, warn=said.append, probe=machine)
     hardware.choose(SCRIPT_GPU, 4)
     hardware.choose(SCRIPT_GPU, 4)
     assert hardware.choice == DeviceChoice("cpu")
@@ -108,7 +108,7 @@ def test_a_simulation_runs_on_the_cpu_and_says_so() -> None:
     Hardware(simulated=True, warn=said.append).choose(INIT_NCCL, 4)
     assert said == ['--simulate runs all ranks on the CPU; init("nccl") does not count']
     said.clear()
-    Hardware(Wishes("cpu"), simulated=True, warn=said.append).choose(INIT_NCCL, 4)
+    Hardware(DeviceOptions("cpu"), simulated=True, warn=said.append).choose(INIT_NCCL, 4)
     assert (said, machine.asked) == ([], 0)
 
 
@@ -119,7 +119,7 @@ def test_a_script_cannot_change_the_device_between_networks() -> None:
     with pytest.raises(MspcError) as caught:
         hardware.choose(SCRIPT_GPU, 1)
     assert caught.value.message == 'device_target="GPU" comes too late: earlier networks of this script run on the CPU'
-    forced = Hardware(Wishes("cpu"), probe=Machine(1))
+    forced = Hardware(DeviceOptions("cpu"), probe=Machine(1))
     forced.choose(SCRIPT_CPU, 1)
     forced.choose(SCRIPT_GPU, 1)
     assert forced.choice == DeviceChoice("cpu")
@@ -144,8 +144,8 @@ def test_one_rank_has_nothing_to_agree_on() -> None:
     assert hardware.choice == DeviceChoice("gpu", 0)
 
 
-@pytest.mark.parametrize(("wishes", "begun"), [(Wishes("gpu"), [2]), (Wishes("cpu"), [])])
-def test_the_drivers_context_is_begun_once_where_a_gpu_is_chosen(wishes: Wishes, begun: list[int]) -> None:
+@pytest.mark.parametrize(("wishes", "begun"), [(DeviceOptions("gpu"), [2]), (DeviceOptions("cpu"), [])])
+def test_the_drivers_context_is_begun_once_where_a_gpu_is_chosen(wishes: DeviceOptions, begun: list[int]) -> None:
     found: list[int] = []
     machine = Machine(4)
     machine.begin = found.append  # type: ignore[method-assign]
@@ -179,8 +179,8 @@ def test_what_fails_in_the_driver_is_left_to_the_device(fails: str, monkeypatch:
 
 
 def test_wishes_travel_to_the_ranks_of_mpirun() -> None:
-    assert Wishes().arguments() == []
-    assert Wishes("gpu", True, 90).arguments() == ["--device", "gpu", "--deterministic", "--timeout", "90"]
+    assert DeviceOptions().arguments() == []
+    assert DeviceOptions("gpu", True, 90).arguments() == ["--device", "gpu", "--deterministic", "--timeout", "90"]
 
 
 def test_nothing_of_cuda_and_no_numpy_is_loaded_for_the_choice() -> None:

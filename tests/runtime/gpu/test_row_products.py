@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from mspc.runtime.gpu.row_runs import Run, between, foreseen, lanes_of, runs_of, without
+from mspc.runtime.gpu.row_runs import Run, lanes_of, matrices_without_runs, rows_outside, runs_of, sample_runs
 from tests.runtime.gpu.fake_gpu import FakeArray, fake
 
 
@@ -23,8 +23,8 @@ def test_runs_follow_each_other_and_the_rest_is_zeros() -> None:
     runs = runs_of(given, 8)
     assert runs == [Run(0, 0, 3), Run(2, 4, 6), Run(0, 6, 8)]
     assert runs_of(given, 8, summed=True) == [*runs[:2], Run(0, 6, 8, adds=True)]
-    assert list(between(runs, 9)) == [slice(3, 4), slice(8, 9)]
-    assert list(without(runs, 4)) == [1, 3]
+    assert list(rows_outside(runs, 9)) == [slice(3, 4), slice(8, 9)]
+    assert list(matrices_without_runs(runs, 4)) == [1, 3]
 
 
 def test_lanes_have_as_many_rows_and_keep_sums_together() -> None:
@@ -36,7 +36,7 @@ def test_lanes_have_as_many_rows_and_keep_sums_together() -> None:
 
 @pytest.mark.parametrize(("rows", "matrices"), [(1024, 8), (1024, 3), (5, 8), (1, 1)])
 def test_foreseen_runs_are_uneven_and_within_the_rows(rows: int, matrices: int) -> None:
-    runs = foreseen(rows, matrices, 4)
+    runs = sample_runs(rows, matrices, 4)
     assert len(runs) <= 4
     assert all(0 <= run.begin < run.end <= rows for run in runs)
     assert rows < 8 or matrices == 1 or len({run.end - run.begin for run in runs}) > 1
