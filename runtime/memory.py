@@ -1,4 +1,4 @@
-"""Memory plan of a step: the place of every value, and the nodes that wait for others. memory_plan.py makes it."""
+"""Memory plan of a step: the memory of every value, and the nodes that wait for others. Made by `memory_plan`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ SIDE_STREAMS = (COMMUNICATION, REDUCTION, TO_HOST, FROM_HOST)
 class Allocation:
     """Memory of one tensor, row-major.
 
-    kind: "arena", from `offset` on; "kept", the memory of `value`, a Parameter or a Constant, from its begin on; or
-    "host", from `offset` on in memory of the host.
-    pitch: elements from the begin of a row, the last dimension, to that of the next; 0 if rows are contiguous.
+    kind: "arena", at `offset`; "kept", the memory of `value`, a Parameter or a Constant, from its start; or "host", at
+    `offset` in host memory. pitch: elements between starts of consecutive rows (the last dimension); 0 if contiguous.
     """
 
     kind: str
@@ -48,7 +47,7 @@ class Allocation:
 
 
 class GradientPart(NamedTuple):
-    """Part of the matrix or vector made by `source`: a range (begin, end), end excluded, along each dimension."""
+    """Part of the matrix or vector made by `source`: a half-open range (begin, end) along each dimension."""
 
     source: Node
     ranges: tuple[tuple[int, int], ...]
@@ -67,7 +66,7 @@ class GradientSlices:
     splits: frozenset[Node] = frozenset()
 
     def source(self, node: Node) -> Node | None:
-        """Return the whole result of which a node would make one part or several, or None if the node has to run."""
+        """Return the whole result that a node would split, or None if the node has to run."""
         if node in self.splits:
             return node.inputs[0] if isinstance(node.inputs[0], Node) else None
         found = self.parts.get(node)
@@ -79,36 +78,36 @@ class MemoryPlan:
     """Memory plan of a step, and the assumptions that a launch may make.
 
     A node whose operator `is_view`, and which is not in `copied`, is not launched: its result already exists. Any other
-    node reads its operands from their places and writes its results to theirs:
-    - no result shares memory with an operand, unless the place is equal: then the operator works `in_place`, or is an
-      AllReduce, or overwrites a parameter (`mutates`), whose new value is the result;
-    - nothing else of the arena may be written, and the previous contents of a place are garbage (possibly NaN);
-    - places are aligned as requested, those of a bucket's members and of results computed in their place to
-      BUCKET_ALIGNMENT.
+    node reads its operands from their memory and writes its results to theirs:
+
+    - no result overlaps an operand, unless both are equal: then the operator works `in_place`, or is an AllReduce, or
+      overwrites a parameter (`mutates`), whose new value is the result;
+    - nothing else in the arena may be written, and the previous contents are undefined (possibly NaN);
+    - memory is aligned as requested, that of a bucket's members and of results computed in place to BUCKET_ALIGNMENT.
+
     Results of the graph stay allocated until the end of the step; one of kind "kept" aliases a parameter after the
     step.
 
     places: one Allocation for every tensor of every value.
-    arena: bytes of the arena. lower_bound: most bytes of it that are alive at once; no plan is smaller.
-    host_arena: bytes of the host's memory for values of a step. kept_on_host: bytes of parameters stored there, which
-    are not counted in `weights`, `states` and `peak`.
-    buckets: for an AllReduce of several adjacent operands the block of them all, in which member k begins at the place
-    of operand k: the node is one reduction over the block, in place. Its size is a multiple of the size of an element.
-    An AllReduce of several operands without an entry has operands elsewhere, or operands that are needed afterwards.
-    waits: for a node the collectives of other streams that must be over before it starts.
-    copied: nodes whose result aliases a parameter that is updated while the result is still needed, with the places
-    that it aliases. A view is replaced by a copy from there to its place. An updating operator runs as usual, and its
-    new values are copied to its place after it.
-    inside: for a node that runs graphs the place of values that are alive while it does. outside: if a node runs this
-    graph and has places for its results, the stand-ins for these places, see `OutsideResults`.
-    shadow_weights: copies of parameters, whose places are the same from step to step, and the casts that only they
-    read. These nodes need not run as long as only updates change the parameters.
-    slices: gradients that a GPU's updates read inside larger matrices. The nodes that would make them do not run.
+    arena: bytes of the arena. lower_bound: maximum live bytes in it; no plan is smaller.
+    host_arena: bytes of host memory for values of a step. kept_on_host: bytes of parameters in host memory, which are
+    not counted in `weights`, `states` and `peak`.
+    buckets: for an AllReduce of several adjacent operands, the block of all of them, in which member k starts where
+    operand k does: the node is one reduction over the block, in place. Its size is a multiple of the element size. An
+    AllReduce of several operands without an entry has operands elsewhere, or operands that are needed afterwards.
+    waits: for a node, the collectives of other streams that must be complete before it starts.
+    copied: nodes whose result aliases a parameter that is updated while the result is still needed, with the memory
+    that it aliases. A view is replaced by a copy. An updating operator runs as usual, and its new values are copied
+    after it.
+    inside: for a node with regions, the memory of values that are live while it runs. outside: if the caller of this
+    graph supplies memory for its results, the placeholders for that memory, see `OutsideResults`.
+    shadow_weights: copies of parameters, whose memory is the same in all steps, and the casts that only they read.
+    These nodes need not run as long as only updates change the parameters.
+    slices: gradients that a GPU's updates read inside larger matrices. The nodes that would split them do not run.
     weights, states, inputs: bytes of parameters: those of the network including statistics, those that only updates
     change (moments, counters), and fed inputs. constants: bytes of the constants in the text.
-    gradients, activations, temporary: most bytes of the arena alive at once of each class, each at its own time.
-    classes: class of every result of a node that makes results, see memory_classes.py; "" if it is a parameter's
-    memory.
+    gradients, activations, temporary: maximum live bytes of each class in the arena, each at its own time.
+    classes: class of every result of a node that makes results, see `memory_classes`; "" for memory of a parameter.
     """
 
     places: Mapping[Value, tuple[Allocation, ...]]
@@ -176,13 +175,13 @@ def is_awaited(node: Node) -> bool:
 
 
 def is_on_host(node: Node) -> bool:
-    """Return whether the node's result is in memory of the host."""
+    """Return whether the node's result is in host memory."""
     return node.op.name == "ToHost"
 
 
 def row_pitches(node: Node) -> Sequence[int]:
-    """Return the elements from row to row of every result, 0 if there is no gap. Raise MspcError if the attribute does
-    not fit the result types."""
+    """Return the row pitch of every result in elements, 0 if contiguous. Raise MspcError if the attribute does not fit
+    the result types."""
     types, found = element_types(node.type), node.attrs.get("row_pitch")
     if found is None:
         return [0] * len(types)
@@ -193,7 +192,7 @@ def row_pitches(node: Node) -> Sequence[int]:
 
 def equal_results(node: Node, known: dict[Graph, dict[int, int]]) -> dict[int, int]:
     """Return duplicate results of a graph that a node runs once, by number, with the number of the first equal result.
-    known: a cache by graph, as several nodes may run one."""
+    known: cache by graph, as several nodes may run one."""
     if len(node.regions) != 1 or isinstance(node.op, Loop) or node.attrs.get("row_pitch") is not None:
         return {}
     (graph,) = node.regions
@@ -213,7 +212,7 @@ def _equal(graph: Graph) -> dict[int, int]:
 
 
 def _whole_result(value: Value) -> object:
-    """Return the node and the number of its result whose whole memory a value is; None if there is none."""
+    """Return (node, number of its result) if a value is the whole memory of that result, else None."""
     if not isinstance(value.type, TensorType):
         return None
     shown, item = value, 0
@@ -234,8 +233,8 @@ def _is_pitch(pitch: Any, type: TensorType) -> bool:
 
 
 def updated_operands(node: Node) -> tuple[int, ...]:
-    """Return for an operator that overwrites parameters the operand whose new value each result is; () for other
-    operators, and for those that run graphs."""
+    """Return, for an operator that overwrites parameters, the operand whose new value each result is; () for other
+    operators and for nodes with regions."""
     mutates = node.op.mutates
     if not mutates or node.op.updates_aside or node.regions:
         return ()
@@ -247,13 +246,13 @@ def updated_operands(node: Node) -> tuple[int, ...]:
 
 
 def sources_of(node: Node, results: int) -> list[Sequence[Value]]:
-    """Return for each of `results` results the operands that it may overwrite: those from which it is computed.
+    """Return, for each of `results` results, the operands that it may overwrite: those it is computed from.
 
-    A result in place of an operand that it does not need would be stored while that operand is still being loaded: an
-    H200 took four times as long.
+    A result in place of another operand would be stored while that operand is still being loaded: four times slower on
+    an H200.
     """
     if isinstance(node.op, AllReduce) and results == len(node.inputs):
-        return [(value,) for value in node.inputs]  # reduced separately, one by one
+        return [(value,) for value in node.inputs]  # each is reduced separately
     if getattr(node.op, "in_place_of", ()):
         return [[node.inputs[i] for i in node.op.in_place_of]] * results  # type: ignore[attr-defined]  # asked above: few operators have it
     if isinstance(node.op, FusedElementwise):
@@ -262,9 +261,9 @@ def sources_of(node: Node, results: int) -> list[Sequence[Value]]:
 
 
 def read_elsewhere(node: Node) -> list[Value]:
-    """Return the operands that are read at other elements than the one at which a result is stored, or that another
-    rank reads meanwhile. An operator that works in place of some operands reads the others in any order: x of x @ y + x
-    must not be overwritten, although it is the addend."""
+    """Return the operands that are read at other elements than the result's, or that another rank reads. An operator
+    that works in place of some operands reads the others in any order: x of x @ y + x must not be overwritten although
+    it is the addend."""
     if allowed := getattr(node.op, "in_place_of", ()):
         return [value for i, value in enumerate(node.inputs) if i not in allowed]
     if not isinstance(node.op, FusedElementwise):
@@ -274,7 +273,7 @@ def read_elsewhere(node: Node) -> list[Value]:
 
 def works_on(node: Node, size: int) -> bool:
     """Return whether `size` is the number of elements of the largest tensor that the operator processes, or whether the
-    operator itself declares the operands that its result may overwrite."""
+    operator declares the operands that its result may overwrite."""
     if getattr(node.op, "in_place_of", ()):
         return True
     types = [t for value in (node, *node.inputs) for t in element_types(value.type)]
@@ -283,9 +282,8 @@ def works_on(node: Node, size: int) -> bool:
     return size == max(t.size for t in types)
 
 
-# Gradients that are rows or columns of a larger matrix, as matmuls with a common operand are fused into one, or a part
-# of a vector, and that only an update reads: a GPU's kernel reads them in place. They need not be made contiguous, or
-# widened, first.
+# Gradients that are rows or columns of a larger matrix, because matmuls with a common operand are fused, or a part of a
+# vector, and that only an update reads: a GPU's kernel reads them in place, without a contiguous or widened copy.
 #
 #     %8 = MatMul(%6, %7)  of BFloat16, [1024, 3072]
 #     %9 = StridedSlice(%8) {begin: (0, 1024), end: (1024, 2048)}, %10 = Cast(%9) {dst_type: Float32}, in one kernel
@@ -293,9 +291,9 @@ def works_on(node: Node, size: int) -> bool:
 
 
 _PACK = 8
-"""Most elements that a kernel loads at once: parts of rows begin and end at a multiple."""
+"""Maximum number of elements that a kernel loads at once; parts of rows start and end at a multiple."""
 _MAX_ELEMENTS = (1 << 32) - 1
-"""Most elements of a tensor, which a kernel counts in 32 bits."""
+"""Maximum number of elements of a tensor, because kernels count in 32 bits."""
 
 
 def gradient_slices(graph: Graph) -> GradientSlices:
@@ -337,7 +335,8 @@ def _parts(node: Node) -> Iterator[tuple[Node, GradientPart]]:
 
 
 def _part_of(value: Node) -> GradientPart | None:
-    """Return the part of another node's result that a node takes, if it does nothing else but widen it; else None."""
+    """Return the part of another node's result that a node extracts, if it does nothing else but widen it; else
+    None."""
     op: Op | object = value.op
     if isinstance(op, TupleGetItem):
         split = value.inputs[0]

@@ -1,17 +1,19 @@
-"""Classes of the bytes of a step: parameters are states of an optimizer or not, and results are gradients, activations
-or temporary buffers.
+"""Classes of the bytes of a step: parameters are optimizer states or not, results are gradients, activations or
+temporary buffers.
 
 Operators declare the operands that they overwrite, nodes their phase. The rest follows from the readers of a value:
-- A state is a parameter that updates of a training step write and that is not trained, or not read outside of updates:
+
+- A state is a parameter that updates of a training step write and that is not trained, or not read outside updates:
   moments, counters, sums of gradients. Untrained parameters that only updates read, such as a learning rate, are states
   too. Statistics that a forward operator updates, and caches of a network that is not trained, are not.
-- A gradient is a value from which a new value of a parameter is computed, element by element and from gradients alone
-  (scaled, clipped, unscaled), back to the backward operator that made it. Before that operator its terms, and parts of
-  its sum over ranks, are gradients too, as long as they have no other reader. If nothing is differentiated, it is the
-  operand that an update calls gradient.
-- An activation is any other result of the forward pass, or of recomputation for gradients, that does not depend on
-  parameters alone, and from which gradients or results of the graph are computed.
-- All other results are temporary buffers: gathered or converted parameters, gradients of activations, steps of updates.
+- A gradient is a value from which a new value of a parameter is computed elementwise and from gradients alone (scaled,
+  clipped, unscaled), back to the backward operator that made it. Before that operator its summands, and partial sums
+  over ranks, are gradients too, as long as they have no other reader. If nothing is differentiated, it is the operand
+  that an update calls gradient.
+- An activation is any other result of the forward pass, or of recomputation, that does not depend on parameters alone
+  and from which gradients or results of the graph are computed.
+- All other results are temporary buffers: gathered or converted parameters, gradients of activations, intermediate
+  values of updates.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def optimizer_states(graph: Graph, parts: Parts) -> set[Parameter]:
 
 
 def _passed(graph: Graph, parts: Parts) -> set[Part]:
-    """Return the memory from which the results of the graph and the gradients are computed, outside of updates."""
+    """Return the memory from which the results of the graph and the gradients are computed, outside updates."""
     found = {part for value in graph.results for part in parts[value]}
     for node in reversed(graph.nodes):
         wanted = node.phase == "backward" or not found.isdisjoint(parts[node])
@@ -81,7 +83,7 @@ def _written(node: Node, parts: Parts) -> list[Part]:
 
 
 def constant_bytes(graph: Graph) -> int:
-    """Return the bytes of the constants that are read or returned, in the graph and in those that its nodes run."""
+    """Return the bytes of the constants that are read or returned, in the graph and its regions."""
     graphs = graph.graphs()
     found = {v for each in graphs for node in each.nodes for v in node.inputs if isinstance(v, Constant)}
     found.update(v for each in graphs for v in each.results if isinstance(v, Constant))
@@ -89,8 +91,8 @@ def constant_bytes(graph: Graph) -> int:
 
 
 class StepClasses:
-    """Classes of the results of a step, by their numbers. parts: the memory of every value; for a view that of its
-    operand. runs: whether a node makes results. sources: see `Sources`."""
+    """Classes of the results of a step, by number. parts: memory of every value; for a view that of its operand. runs:
+    whether a node makes results. sources: see `Sources`."""
 
     def __init__(self, graph: Graph, parts: Parts, runs: Callable[[Node], bool], sources: Sources) -> None:
         self.parts, self._sources = parts, sources
@@ -147,7 +149,7 @@ class StepClasses:
         return found
 
     def _leading(self) -> set[int]:
-        """Return the results from which updates compute new values of parameters, element by element."""
+        """Return the results from which updates compute new values of parameters elementwise."""
         leading: set[int] = set()
         for node in reversed(self.nodes):
             if node.op.mutates and not node.op.updates_aside:
@@ -162,7 +164,7 @@ class StepClasses:
         return leading
 
     def _changing(self, node: Node) -> list[Value]:
-        """Return the operands by which an update changes the elements of its parameters, one by one."""
+        """Return the operands by which an update changes its parameters elementwise."""
         if not self._differentiated:
             member = member_of(node.op)
             index = gradient_index(member) if member is not None else None
@@ -173,7 +175,7 @@ class StepClasses:
         return [value for value in others if any_size or _size(value) > 1]
 
     def _of_gradients(self, node: Node, place: int, found: set[int]) -> bool:
-        """Return whether a result of an update is made only of gradients and scalars."""
+        """Return whether a result of an update is computed only from gradients and scalars."""
         size = _size(node, place)
         wide = [v for v in self._sources(node, len(self.parts[node]))[place] if _size(v) > 1 or size == 1]
         parts = [part for v in wide if not isinstance(v, Constant) for part in self.parts[v]]
@@ -183,8 +185,8 @@ class StepClasses:
         return not self._differentiated and all(_updates(reader) for reader in self.readers.get(part, ()))
 
     def _is_carried(self, part: int, found: set[int]) -> bool:
-        """Return whether every reader of a result outside of updates is a backward operator that makes a gradient of
-        it, of which the result is a term or another form."""
+        """Return whether every reader of a result outside updates is a backward operator that makes a gradient from it,
+        of which the result is a summand or another form."""
         readers = [reader for reader in self.readers.get(part, ()) if not _updates(reader)]
         return bool(readers) and all(self._carries(reader, part, found) for reader in readers)
 
@@ -209,7 +211,7 @@ class StepClasses:
 
 
 def _moves(node: Node) -> bool:
-    """Return whether a node passes its operands on: as slices, or as their sum over ranks."""
+    """Return whether a node passes its operands on, as slices or as their sum over ranks."""
     return isinstance(node.op, Collective) or (isinstance(node.op, Op) and node.op.may_alias)
 
 

@@ -1,23 +1,23 @@
-"""Planner of the places of all values of a rank's step: parameters have memory of their own, all other values share one
-arena by lifetimes.
+"""Planner of the memory of a rank's step: parameters have memory of their own, all other values share one arena by live
+ranges.
 
-Input:  %0 = MatMul(%x, %w); %1 = Tanh(%0); %2 = Reshape(%1); %3 = MatMul(%2, %w); returned is ReduceSum(%3).
-Output: %0, %1 and %2 have one place, as Tanh works in place and Reshape is a view; %3 has another.
+Input:  %0 = MatMul(%x, %w); %1 = Tanh(%0); %2 = Reshape(%1); %3 = MatMul(%2, %w); returned is ReduceSum(%3). Output:
+%0, %1 and %2 share memory, as Tanh works in place and Reshape is a view; %3 has other memory.
 
-Streams. Nodes run in their order on the main stream, or on the side stream that their attribute `stream` names:
-"communication", or "reduction" for the sums of gradients. A node of a side stream starts once all earlier nodes of the
-main stream are over (an event recorded at its position). Any node starts once the collectives of other streams that
-`MemoryPlan.waits` names for it, and with each every earlier one of its stream, are over. The first reader of a
+Streams. Nodes run in order on the main stream, or on the side stream that their attribute `stream` names:
+"communication", or "reduction" for sums of gradients. A node of a side stream starts once all earlier nodes of the main
+stream are complete (an event recorded at its position). Any node starts once the collectives of other streams that
+`MemoryPlan.waits` names for it are complete, and with each all earlier ones of its stream. The first reader of a
 collective's result waits in this way, and so does a node that updates a parameter that a collective reads. At the end
 of a step the main stream waits for the others. Therefore memory that a node of a side stream reads or writes is not
-written by a node of another stream before the main stream has waited for it, or before the end of the step if it never
-waits. The result of a collective uses memory that all nodes before it have released, or that only earlier collectives
-of the stream "communication" used, if it runs there too. Messages between stages have a stream of their own,
-"messages", for which the main one waits when a later message is received. Copies to the host and from it have the
-streams "to_host" and "from_host"; at AwaitHost the main stream waits for a copy, so that the memory is free.
+written by a node of another stream before the main stream has waited for it, or before the end of the step. The result
+of a collective uses memory that all nodes before it have released, or that only earlier collectives of the stream
+"communication" used, if it runs there too. Messages between stages have a stream of their own, "messages", for which
+the main stream waits when a later message is received. Copies to and from the host have the streams "to_host" and
+"from_host"; at AwaitHost the main stream waits for a copy, so that the memory is free.
 
-Copies of parameters, the `shadow_weights`, have their own memory of the arena from step to step: updates write them for
-the next one. If anything else wrote to the parameters, their nodes run in their order before a step.
+Copies of parameters, the `shadow_weights`, have their own memory in the arena in all steps: updates write them for the
+next step. If anything else wrote to the parameters, their nodes run in order before a step.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     from mspc.runtime.result_places import OutsideResults, ResultPlaces
 
 BUCKET_ALIGNMENT = 32
-"""Bytes to which the members of a bucket are aligned. The gaps are reduced with them; nobody reads them."""
+"""Alignment in bytes of the members of a bucket. The gaps are reduced with them; nothing reads them."""
 
 
 BytesInside = Callable[[Node, Mapping[Graph, int]], int]
-"""Function for the bytes that a node takes while it runs its graphs, given the arena sizes of the graphs."""
+"""Function that returns the bytes a node needs while its regions run, given the arena sizes of the regions."""
 
 
 def plan_memory(
@@ -71,14 +71,13 @@ def plan_memory(
     carried: Mapping[Parameter, Value] | None = None, early: bool = False, outside: bool = False,
     slices: GradientSlices | None = None,
 ) -> MemoryPlan:  # fmt: skip
-    """Return the memory plan of a rank's execute graph (its types are the rank's own).
+    """Return the memory plan of a rank's execute graph, which has local types.
 
     Args:
-        inside: bytes inside a node that runs graphs; as on a CPU if not given.
-        carried: for a loop's body, the results wanted in the memory of parameters: they are put there if an operator
-        can overwrite its operand. early: messages of other stages may come at any time of a step before they are read,
-        as between GPUs, and have their places from the begin. outside: results have places outside. slices: gradients
-        that are read in larger matrices.
+        inside: bytes inside a node with regions; by default as on a CPU. carried: for a loop's body, the results that
+            should be in the memory of parameters, if an operator can overwrite its operand. early: messages of other
+            stages may arrive before they are read, as between GPUs, and have their memory from the start of a step.
+            outside: the caller supplies memory for results. slices: gradients that are read inside larger matrices.
     """
     planner = _Planner(graph, inside=inside, slices=slices)
     planner.early = early
@@ -92,14 +91,14 @@ def plan_memory(
 
 
 def peak_of(graph: Graph, alignment: int = 256) -> int:
-    """Return the bytes at the peak of `plan_memory`, without the division into classes."""
+    """Return the peak bytes of `plan_memory`, without the division into classes."""
     planner = _Planner(graph)
     stored = sum(p.type.nbytes for p in graph.parameters if OFFLOAD not in p.attrs)
     return planner.place_all(alignment) + constant_bytes(graph) + stored
 
 
 class _Planner:
-    """Planner of a graph's memory: finds aliases, lifetimes and waits, then shares blocks between cells and places the
+    """Planner of a graph's memory: finds aliases, live ranges and waits, then assigns blocks to cells and offsets to
     blocks."""
 
     def __init__(self, graph: Graph, arenas: dict[Graph, int] | None = None,
@@ -129,7 +128,7 @@ class _Planner:
         self.inside: dict[Node, MemoryBlock] = {}
 
     def place_all(self, alignment: int) -> int:
-        """Share blocks between cells and place them. Return the bytes of the arena."""
+        """Assign blocks to cells and offsets to blocks. Return the bytes of the arena."""
         self._find_accesses()
         self.waits, self.over = find_waits(self.nodes, self._runs, self.parts, self.copy_of, self.early)
         for index, node in enumerate(self.nodes):
@@ -149,7 +148,7 @@ class _Planner:
         for block in (cell.block for n in (*self.shadow_weights.copies, *landing) for cell in self._cells(n)):
             assert block is not None
             block.start = 0
-        several = [self._cells(node) for node in self.nodes if node.regions]  # they may save a hundred tensors each
+        several = [self._cells(node) for node in self.nodes if node.regions]  # each may have a hundred results
         on_host = [block for block in self.blocks if block.on_host]
         if not on_host:
             return assign_with_adjacent(self.blocks, several, alignment)
@@ -257,7 +256,7 @@ class _Planner:
     # Blocks
 
     def _give_blocks(self, index: int, node: Node) -> None:
-        """Set blocks for the node's own cells: that of an operand whose last use is here, if the operator allows it,
+        """Assign blocks to the node's cells: the block of an operand whose last use is here, if the operator allows it,
         else new ones."""
         parts = dict.fromkeys(p for p in self.parts[node] if isinstance(p, int) and self.cells[p].accesses[0] == index)
         own = [p for p in parts if self.cells[p].block is None]
@@ -281,7 +280,7 @@ class _Planner:
             taken.append(cell.block)
 
     def results_outside(self) -> OutsideResults:
-        """Let results be placed outside."""
+        """Let results be in memory supplied by the caller."""
         from mspc.runtime.result_places import OutsideResults  # late: most programs have no regions
 
         def size_of(part: int) -> int:
@@ -291,7 +290,7 @@ class _Planner:
         return found
 
     def _plan_inside(self, node: Node, alignment: int) -> None:
-        """Plan the graphs that a node runs. On a GPU, results of graphs that run once are placed outside."""
+        """Plan the regions of a node. On a GPU, results of regions that run once are in memory of the node."""
         for region in node.regions:
             if region in self.arenas:
                 continue
@@ -322,13 +321,13 @@ class _Planner:
             if isinstance(part, int) and part not in barred and self._dies(part, index, made.type.dtype, made.nbytes):
                 block = self.cells[part].block
                 if block is not None and not any(block is other for other in taken):
-                    # A smaller operand is read for several elements, and a smaller result is written while others are
-                    # still computed.
+                    # A smaller operand is read for several elements, and a smaller result is written while other
+                    # elements are still being computed.
                     return block if isinstance(node.op, AllReduce) or works_on(node, made.type.size) else None
         return None
 
     def _replaced(self, index: int, node: Node) -> dict[Part, MemoryBlock]:
-        """Return, for results of the graph that a node runs, the blocks of operands that they may overwrite."""
+        """Return, for results of the region that a node runs, the blocks of operands that they may overwrite."""
         pairs = self.replaced.get(node.regions[0], {}) if node.regions and node not in self.copied else {}
         every = [part for value in node.inputs for part in self.parts[value]] if pairs else []
         if not pairs or len(every) != len(node.regions[0].parameters):  # one for each parameter of the graph
@@ -352,7 +351,7 @@ class _Planner:
         return all(self.over.get(i, len(self.nodes)) <= index for i in others)
 
     def _bucket(self, index: int, node: Node) -> None:
-        """Tie the operands' blocks together and put the results there, if the last use of every operand is here."""
+        """Tie the operands' blocks together and let the results use them, if the last use of every operand is here."""
         members: list[MemoryBlock] = []
         for value in node.inputs:
             part = self.parts[value][0]
@@ -374,7 +373,7 @@ class _Planner:
         self.buckets[node] = members
 
     def _extend(self, block: MemoryBlock, accesses: Sequence[int]) -> None:
-        """Reserve the block while these nodes run."""
+        """Keep the block live while these nodes run."""
         if accesses[0] < block.start:
             block.start = accesses[0]
             block.on_side = self.side[accesses[0]] == COMMUNICATION
@@ -405,11 +404,11 @@ class _Planner:
 def find_waits(
     nodes: Sequence[Node], runs: Callable[[Node], bool], parts: Parts, copy_of: Mapping[Value, Node], early: bool
 ) -> tuple[dict[Node, tuple[Node, ...]], dict[int, int]]:  # fmt: skip
-    """Return (for a node those of other streams that must be over before it starts, for the index of a node of a side
-    stream the index from which the main stream knows that it is over).
+    """Return (for a node, the nodes of other streams that must be complete before it starts; for the index of a node of
+    a side stream, the index from which the main stream has waited for it).
 
     Args:
-        runs: whether a node is launched. parts: the memory of every value. copy_of: the node that stores a copy of a
+        runs: whether a node is launched. parts: memory of every value. copy_of: the node that stores a copy of a
         parameter. early: see `plan_memory`.
     """
     found: dict[Node, tuple[Node, ...]] = {}
@@ -491,10 +490,10 @@ DEVICE_ALIGNMENT = 256
 
 
 def bytes_inside(node: Node, arenas: Mapping[Graph, int]) -> int:
-    """Return the bytes for values of the node's graphs: of the largest graph, as one runs at a time, and for a loop the
-    values carried from the previous iteration. Results of a graph are those of the node, and counted there.
+    """Return the bytes for values of the node's regions: of the largest region, as one runs at a time, and for a loop
+    the values carried from the previous iteration. Results of a region are counted as results of the node.
 
-    arenas: sizes of the graphs' arenas, which include their results.
+    arenas: sizes of the regions' arenas, which include their results.
     """
     op = node.op
     if not isinstance(op, Loop):
@@ -508,14 +507,14 @@ def bytes_inside(node: Node, arenas: Mapping[Graph, int]) -> int:
 
 
 def _bytes_of_results(graph: Graph, count: int | None = None) -> int:
-    """Return the bytes of the first `count` results that nodes make, each once."""
+    """Return the bytes of the first `count` results made by nodes, each once."""
     made: set[Value] = {value for value in graph.results[:count] if isinstance(value, Node)}
     return sum(value.type.nbytes for value in made)
 
 
 def device_bytes_inside(node: Node, arenas: Mapping[Graph, int]) -> int:
-    """Return the same on a GPU: all results of a graph have places in its arena, carried values use the places of the
-    node's results, and the entries of an iteration have places of their own, which come first."""
+    """Return the same on a GPU: all results of a region are in its arena, carried values use the memory of the node's
+    results, and the entries of an iteration have separate memory, which comes first."""
     return device_bytes_of_entries(node) + max(arenas[region] for region in node.regions)
 
 

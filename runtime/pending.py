@@ -1,4 +1,4 @@
-"""A pending result may still be on its way from a device."""
+"""Pending results, which may still be in transit from a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = Any
 
 
 class Pending:
-    """Array of known shape and element type; its values are awaited at their first use.
+    """Array of known shape and element type whose values are fetched at their first use.
 
     Args:
         arrive: waits for the values and returns them, in memory of their own.

@@ -1,6 +1,6 @@
-"""The memory of arrays of parameters that a rank's graphs share: the host's, or a GPU's.
+"""Memory of the arrays of parameters that a rank's graphs share: the host's, or a GPU's.
 
-NumPy is imported inside functions: the device is chosen before any array is made.
+NumPy is imported inside functions, because the device is chosen before any array is made.
 """
 
 from __future__ import annotations
@@ -11,29 +11,27 @@ Array = Any
 
 
 class SharedMemory:
-    """Memory of arrays that a rank's graphs share; here it is the host's."""
+    """Memory of arrays that a rank's graphs share; here the host's."""
 
     copies = False
-    """Whether `place` makes a copy; if not, nothing else may use the array."""
+    """Whether `place` copies; otherwise nothing else may use the array."""
 
     def place(self, array: Array, on_host: bool = False) -> Array:
-        """Return the array in the form that executors take; they retain it and write to it. on_host: in the host's
-        memory."""
+        """Return the array in the form that executors use, retain and write to. on_host: in host memory."""
         return array
 
     def like(self, placed: Array) -> Array:
-        """Return another array of the same values, in the same memory, if `place` makes copies; else the array
-        itself."""
+        """Return a copy of the array in the same memory if `place` copies, else the array itself."""
         return placed
 
     def zeros(self, shape: tuple[int, ...], dtype: Any, on_host: bool = False) -> Array:
-        """Return an array of zeros in the form that executors take."""
+        """Return an array of zeros in the form that executors use."""
         import numpy as np
 
         return np.zeros(shape, dtype)
 
     def fetch(self, placed: Array) -> Array:
-        """Return the values as a NumPy array, which may be the placed one."""
+        """Return the values as a NumPy array, possibly the same one."""
         return placed
 
     def store(self, placed: Array, array: Array) -> None:
@@ -41,15 +39,15 @@ class SharedMemory:
         placed[...] = array
 
     def finish(self) -> None:
-        """Wait for all steps under way; raise their errors."""
+        """Wait for all steps in flight; raise their errors."""
 
     def peak_bytes(self) -> int:
-        """Return the most bytes of device memory that were taken."""
+        """Return the peak bytes of device memory."""
         return 0
 
 
 class GpuMemory(SharedMemory):
-    """Arrays on the GPU. executors: those whose steps may be under way."""
+    """Arrays on the GPU. executors: those that may have steps in flight."""
 
     copies = True
 
@@ -92,7 +90,7 @@ class GpuMemory(SharedMemory):
         from mspc.runtime.gpu.host_arrays import PinnedArray
 
         if isinstance(placed, np.ndarray) and not isinstance(placed, PinnedArray):
-            return placed  # a constant of the script's, which an executor places
+            return placed  # a constant of the script, which an executor copies
         self.finish()
         if isinstance(placed, PinnedArray):
             return np.array(placed)

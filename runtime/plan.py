@@ -1,6 +1,5 @@
 """Preparation of a graph for the executor: one slot for every live value, one instruction for every node, and values
-freed at their last use.
-"""
+freed at their last use."""
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import RegionResultBuffer, buffered_kernels
 
 Instruction = tuple[int, Callable[..., Any], int, int, tuple[int, ...] | None, int, tuple[int, ...] | None]
-"""(node index, kernel, slot of operand 0, slot of operand 1 or -1, all operands' slots when there are
-not one or two, slot of the result, slots to free afterwards). One and two operands have their own fields
-because building a list of arguments costs as much as a small kernel."""
+"""(node index, kernel, slot of operand 0, slot of operand 1 or -1, all operands' slots unless there are one or two,
+slot of the result, slots to free afterwards). One and two operands have fields of their own because building a list of
+arguments costs as much as a small kernel."""
 
 Instructions = list[Instruction]
 
@@ -34,10 +33,10 @@ Instructions = list[Instruction]
 class ExecutionPlan:
     """Graph as the executor runs it.
 
-    slots: number of slots; parameters and constants have their own, nodes share the others over time.
-    boundary: index of the first node that updates a parameter; `before_update` are the steps before it.
-    losses: scalar results known at the boundary, so that a bad step can be refused before it changes parameters.
-    late_losses: scalar results that are not known there.
+    slots: number of slots; parameters and constants have their own, nodes share the others over time. boundary: index
+    of the first node that updates a parameter; `before_update` are the instructions before it. losses: scalar results
+    known at the boundary, so that a non-finite step can be rejected before it changes parameters. late_losses: scalar
+    results that are not known there.
     """
 
     graph: Graph
@@ -56,7 +55,7 @@ class ExecutionPlan:
 
 
 class KernelFailed(Exception):
-    """A kernel has raised the cause of this error. index: of its node."""
+    """Raised from the error of a kernel. index: of its node."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -64,7 +63,7 @@ class KernelFailed(Exception):
 
 
 def run_instructions(instructions: Instructions, slots: list[Any], cursor: Any) -> None:
-    """Run instructions in their order, with the index of the running one in `cursor[0]`. Raise KernelFailed."""
+    """Run instructions in order, with the index of the running one in `cursor[0]`. Raise KernelFailed."""
     index = -1
     try:
         for index, kernel, first, second, operands, out, frees in instructions:
@@ -83,16 +82,15 @@ def run_instructions(instructions: Instructions, slots: list[Any], cursor: Any) 
 
 
 def hooked(instructions: Instructions, call: Callable[..., Any]) -> Instructions:
-    """Return the instructions with every kernel run by `call`, given the index of its node, the kernel and the
-    operands."""
+    """Return the instructions with every kernel run by `call`, given the node's index, the kernel and the operands."""
     return [(step[0], partial(call, step[0], step[1]), *step[2:]) for step in instructions]
 
 
 def prepare(graph: Graph, backend: NumPyBackend) -> None:
-    """Prepare a program, with all graphs that it runs, before a plan is made.
+    """Prepare a program with all its regions, before a plan is made.
 
     Raises:
-        MspcError: an operator has no kernel; all such operators together.
+        MspcError: operators have no kernel; one error for all of them.
     """
     graphs = graph.graphs()
     lacking = [node for each in graphs for node in each.nodes if not _has_kernel(node.op)]
@@ -104,8 +102,8 @@ def prepare(graph: Graph, backend: NumPyBackend) -> None:
 
 @dataclass
 class RegionKernels:
-    """Kernels of the nodes of a graph that run graphs, by their indices. plain: kernels that make their results. into:
-    those that can also write to `out`."""
+    """Kernels of the nodes with regions, by index. plain: kernels that allocate their results. into: those that can
+    also write to `out`."""
 
     plain: Mapping[int, Callable[..., Any]] = field(default_factory=dict[int, Callable[..., Any]])
     into: Mapping[int, Callable[..., Any]] = field(default_factory=dict[int, Callable[..., Any]])
@@ -116,8 +114,8 @@ def plan(
     handed: Mapping[tuple[Node, int], RegionResultBuffer] | None = None, compiles: bool = False,
 ) -> ExecutionPlan:  # fmt: skip
     """Return the plan of a graph, with slots assigned and kernels bound. handed: see `buffered_kernels`. compiles:
-    nodes run as compiled loops if they can."""
-    # Here, since a compile reads plans and runs none.
+    nodes run as compiled loops if possible."""
+    # Imported here, because compiling reads plans without running them.
     from mspc.runtime.comm.agreement import arrival_kernels
     from mspc.runtime.compiled_loops import compiled_kernels
 
@@ -154,8 +152,8 @@ def plan(
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """Lifetimes of the values of a graph. last_use: by value the index of the last node that reads it; for results the
-    number of nodes. updates: the parameters that nodes update, by index. The rest as in `ExecutionPlan`."""
+    """Live ranges of the values of a graph. last_use: index of the last node that reads each value; for results the
+    number of nodes. updates: the parameters that nodes update, by index. Other fields as in `ExecutionPlan`."""
 
     last_use: dict[Value, int]
     boundary: int
@@ -165,7 +163,7 @@ class Lifetimes:
 
 
 def lifetimes(graph: Graph) -> Lifetimes:
-    """Return the lifetimes of a graph's values, and the losses that are checked before its updates."""
+    """Return the live ranges of a graph's values, and the losses that are checked before its updates."""
     nodes = graph.nodes
     updates = updated_parameters(graph)
     boundary = min(updates, default=len(nodes))
@@ -180,7 +178,7 @@ def lifetimes(graph: Graph) -> Lifetimes:
 
 
 def _constant_slots(graph: Graph, slot_of: dict[Value, int]) -> list[tuple[Constant, int]]:
-    """Return the constants of a graph, each with a slot of its own, which is added to `slot_of`."""
+    """Return the constants of a graph, each with its own slot, which is added to `slot_of`."""
     found: list[tuple[Constant, int]] = []
     for value in [*(v for node in graph.nodes for v in node.inputs), *graph.results]:
         if isinstance(value, Constant) and value not in slot_of:
@@ -190,10 +188,7 @@ def _constant_slots(graph: Graph, slot_of: dict[Value, int]) -> list[tuple[Const
 
 
 class _Slots:
-    """Slots of the results of nodes, which reuse those of operands that die.
-
-    count: number of slots so far.
-    """
+    """Slots of results, which reuse those of dead operands. count: number of slots so far."""
 
     def __init__(self, slot_of: dict[Value, int], last_use: dict[Value, int]) -> None:
         self.slot_of = slot_of
@@ -202,7 +197,7 @@ class _Slots:
         self._free: list[int] = []
 
     def take(self, index: int, node: Node) -> tuple[int, tuple[int, ...] | None]:
-        """Return (the slot of a node's result, the slots that are free after it)."""
+        """Return (slot of a node's result, slots that are free after it)."""
         dying = [
             self.slot_of[value]
             for value in dict.fromkeys(node.inputs)
@@ -223,12 +218,12 @@ class _Slots:
 
 def _overwritten(nodes: Sequence[Node], last_use: Mapping[Value, int], updates: Updates) -> set[int]:
     """Return the nodes whose results may be views of a parameter that is updated before their last use."""
-    # A stack of parameters is their memory.
+    # A stack of parameters aliases them.
     written = {node.inputs[place] for node in nodes for place in node.op.mutates} if updates.numbers else ()
     found: set[int] = set()
     for index, node in enumerate(nodes) if updates.numbers else ():
         last = last_use.get(node, index)
-        # A node that runs graphs may read an operand after it has updated another.
+        # A node with regions may read an operand after it has updated another.
         until = last if last < len(nodes) and nodes[last].regions else last - 1
         if node not in written and updates.between((node,), index, until):
             found.add(index)
@@ -253,8 +248,8 @@ def _instruction(
 
 
 def loss_values(graph: Graph) -> list[Value]:
-    """Return the floating point results of one element, seen through `Depend`. Return none if the graph itself checks
-    for infinities and skips steps that have one."""
+    """Return the floating-point results of one element, looking through `Depend`. Return none if the graph itself
+    checks for infinities and skips such steps."""
     if any(isinstance(node.op, AllFinite) for node in graph.nodes):
         return []
     found: list[Value] = []

@@ -1,6 +1,4 @@
-"""A program is a compiled directory as a rank reads it: its own `execute` file and its slices of the weights, and
-nothing else.
-"""
+"""A program is a compiled directory as one rank reads it: only its own `execute` file and its slices of the weights."""
 
 from __future__ import annotations
 
@@ -38,17 +36,16 @@ _SWITCH = {"ON": True, "OFF": False}
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the script for runs on a GPU, with the names and values of `set_context`.
+    """Settings of the script for GPUs, with the names and values of `set_context`.
 
-    matmul_allow_tf32: matmuls of Float32 may round their operands to TF32. deterministic: the same bits at every run.
+    matmul_allow_tf32: matmuls of Float32 may round their operands to TF32. deterministic: the same bits in every run.
     """
 
     matmul_allow_tf32: bool = False
     deterministic: bool = False
 
     def entry(self) -> dict[str, Any]:
-        """Return the entry `settings` of `program.json`: the values that differ from the defaults; empty if none
-        differ."""
+        """Return the entry `settings` of `program.json`: the values that differ from the defaults."""
         tf32 = {"matmul_allow_tf32": True} if self.matmul_allow_tf32 else {}
         return tf32 | ({"deterministic": "ON"} if self.deterministic else {})
 
@@ -69,10 +66,10 @@ class Settings:
 class PlanEntries:
     """Decisions of a compile.
 
-    operators: layouts of their operands, by their names in plans. results: layouts of their results, if those do not
-    follow from the operands. parameters: layouts of those that are stored in another layout than operators read.
-    gather_again: those of them that are gathered once more for gradients. recompute: cells that are recomputed.
-    offload: entries stored on the host.
+    operators: layouts of operands, by the operator's name in plans. results: layouts of results that do not follow from
+    the operands. parameters: layouts of parameters that are stored in another layout than operators read. gather_again:
+    parameters among these that are gathered again for gradients. recompute: recomputed cells. offload: entries stored
+    on the host.
     """
 
     operators: Mapping[str, tuple[str, ...]]
@@ -84,7 +81,7 @@ class PlanEntries:
 
     @staticmethod
     def read(content: Mapping[str, Any]) -> PlanEntries | None:
-        """Return the decisions of the compile, or None if there are none. Raise ValueError if entries are wrong."""
+        """Return the decisions of the compile, or None. Raise ValueError if entries are invalid."""
         if "operators" not in content:
             return None
 
@@ -106,11 +103,11 @@ class PlanEntries:
 class Program:
     """Contents of `program.json`.
 
-    ranks, mode, compile_id: of the compile. training: whether a step changes parameters.
-    execute: rank to its file, relative to `folder`. digests: SHA-256 of these files when they were written.
-    settings: of the script; defaults if the file has none. network: the text of the graph that was read from the
-    script, "" if the ranks share none. kinds: ranks with the same number have equal programs except for ranks, groups
-    and offsets. plan: the decisions of the compile, in the form of a plan; None if the file does not contain them.
+    ranks, mode, compile_id: of the compile. training: a step updates parameters. execute: file of each rank, relative
+    to `folder`. digests: SHA-256 of these files when they were written. settings: of the script; defaults if the file
+    has none. network: text of the graph traced from the script, "" if the ranks share none. kinds: ranks with the same
+    number have equal programs except for ranks, groups and offsets. plan: decisions of the compile; None if the file
+    does not contain them.
     """
 
     folder: Path
@@ -137,7 +134,7 @@ class Program:
         return self._read(rank, read_text)
 
     def header(self, rank: int) -> str:
-        """Return the begin of the text of a rank's graph, including its attributes. Raise MspcError as `text` does."""
+        """Return the header of a rank's graph, including its attributes. Raise MspcError like `text`."""
         return self._read(rank, read_begin)
 
     def _read(self, rank: int, read: Callable[[Path], str]) -> str:
@@ -167,7 +164,7 @@ class Program:
         """Return the graph in `text`, checked against this program.
 
         Raises:
-            MspcError: the text is no graph of this rank of this program.
+            MspcError: the text is not a graph of this rank of this program.
         """
         from mspc.ir.text.parser import parse  # only a rank that runs needs this and the operators
         from mspc.ops.op import REGISTRY
@@ -201,7 +198,7 @@ class Program:
             ) from None
 
     def missing(self, most: int) -> list[int]:
-        """Return the first ranks that have no graph here, at most `most`."""
+        """Return the first ranks without a graph here, at most `most`."""
         return list(itertools.islice((rank for rank in range(self.ranks) if rank not in self.execute), most))
 
 
@@ -209,7 +206,7 @@ def load_program(folder: Path) -> Program:
     """Read `program.json`.
 
     Raises:
-        MspcError: there is no program, or it is damaged, or another version of mspc wrote it.
+        MspcError: there is no program, it is damaged, or another version of mspc wrote it.
     """
     path = folder / PROGRAM
     if not os.path.exists(path):
@@ -260,8 +257,8 @@ def _execute(path: Path, files: dict[str, Any]) -> dict[int, str]:
 
 
 def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
-    """Return this rank's slices of the parameters and constants, by the layouts in its own file. A slice is read if the
-    weights contain it, else made from its description in the program.
+    """Return this rank's slices of the parameters and constants, by the layouts in its file. A slice is read if the
+    weights contain it, else generated from its description in the program.
 
     Raises:
         MspcError: the weights or the descriptions are missing or damaged, or do not fit the graph.
@@ -270,8 +267,8 @@ def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
 
 
 def slices_to_load(program: Program, graph: Graph, rank: int) -> dict[str, Callable[[], Any]]:
-    """Return a loader for each of the slices of `load_slices`, for callers that need only some. Raise MspcError like
-    `load_slices`: at once if something is missing, at the load if it is damaged."""
+    """Return a loader for each slice of `load_slices`, for callers that need only some. Raise MspcError like
+    `load_slices`: immediately if something is missing, when loading if it is damaged."""
     stored = [parameter for parameter in graph.parameters if parameter.kind != "input"]
     described = {str(entry.get("name")): entry for entry in program.parameters if "initial" in entry}
     path = program.folder / WEIGHTS
@@ -306,7 +303,7 @@ def opened_weights(path: Path) -> TensorFile:
 
 
 def _slice_of(file: TensorFile, parameter: Parameter, rank: int, path: Path) -> Any:
-    """Return a parameter's slice. If it is sharded, only the slice is read."""
+    """Return a parameter's slice, reading only that part of the file."""
     where = slices_of(parameter, rank)
     try:
         if where is None or file.type(parameter.name).shape != full_type(parameter).shape:
@@ -317,7 +314,7 @@ def _slice_of(file: TensorFile, parameter: Parameter, rank: int, path: Path) -> 
 
 
 def _make_slice(program: Program, described: dict[str, Any], parameter: Parameter, rank: int) -> Any:
-    """Return a parameter's slice, made from its entry in `program.json`."""
+    """Return a parameter's slice, generated from its entry in `program.json`."""
     place = f"{program.folder / PROGRAM}: parameter {parameter.name!r}"
     try:
         shape = tuple(whole_in(size, "shape") for size in list_in(described.get("shape"), "shape"))

@@ -1,8 +1,8 @@
-"""Placement of results of a graph that a node runs in memory outside of the graph's arena, so that nothing is copied
-afterwards: in that of the values which they replace in a loop's next iteration, or of the node's own results.
+"""Placement of a region's results in memory outside its arena, so that nothing is copied afterwards: in the memory of
+the values that they replace in a loop's next iteration, or of the node's own results.
 
-Input:  a call of a graph whose result `%9 = AddN(%total, %5)` replaces the operand `%total`
-Output: %9 is made in the memory of the call's result, which may be that of the operand if it has no other reader.
+Input:  a call of a graph whose result `%9 = AddN(%total, %5)` replaces the operand `%total` Output: %9 is made in the
+memory of the call's result, which may be that of the operand if it has no other reader.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ class ResultPlaces:
     def place(
         self, index: int, node: Node, operands: Sequence[Value], own: Part, made: TensorType
     ) -> Parameter | None:  # fmt: skip
-        """Return the parameter or stand-in in whose memory the node at `index` may make the result `own`, or None."""
+        """Return the parameter or placeholder in whose memory the node at `index` may make the result `own`, or
+        None."""
         raise NotImplementedError
 
     def _replaceable(self, index: int, node: Node, operands: Sequence[Value], made: TensorType) -> Iterator[Parameter]:
-        """Yield the parameters, among the operands, that the node may overwrite as it is their last reader."""
+        """Yield the operands that are parameters and that the node, as their last reader, may overwrite."""
         if not (isinstance(node.op, Op) and node.op.in_place):
             return
         for part in (part for value in operands for part in self._parts[value]):
@@ -47,8 +48,8 @@ class ResultPlaces:
 
 
 class CarriedResults(ResultPlaces):
-    """Places of the results of a loop's body. carried: for the body's parameters the results that are their values in
-    the next iteration."""
+    """Placement of the results of a loop's body. carried: for the body's parameters, the results that are their values
+    in the next iteration."""
 
     def __init__(self, graph: Graph, carried: Mapping[Parameter, Value], parts: Parts) -> None:
         super().__init__(graph, parts)
@@ -62,13 +63,13 @@ class CarriedResults(ResultPlaces):
 
 
 class OutsideResults(ResultPlaces):
-    """Places of results outside of the graph's arena.
+    """Placement of results outside the graph's arena.
 
     Args:
-        size_of: bytes of a part of memory; 0 if it must not be outside.
+        size_of: bytes of a part of memory; 0 if it must stay inside.
 
-    places: for every result the stand-in for its memory outside, None if it has no memory of its own. replaces: for a
-    result the number of the graph's parameter that it may overwrite as well.
+    places: for every result the placeholder for its memory outside, None if it has no memory of its own. replaces: for
+    a result, the number of the graph's parameter that it may overwrite as well.
     """
 
     def __init__(self, graph: Graph, parts: Parts, size_of: Callable[[int], int]) -> None:

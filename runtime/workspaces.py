@@ -1,7 +1,6 @@
-"""Memory that kernels take beside a step's values. On a GPU: a workspace shared by matmuls, and scratch memory of
-convolutions and attention. It is reserved before the first step, so that a plan's estimate and the device agree. On a
-CPU: memory that a kernel has only while it runs.
-"""
+"""Memory of kernels besides a step's values. On a GPU: a workspace shared by matmuls, and scratch memory of
+convolutions and attention, reserved before the first step, so that a plan's estimate and the device agree. On a CPU:
+memory that a kernel allocates while it runs."""
 
 from __future__ import annotations
 
@@ -23,22 +22,21 @@ from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp
 PRODUCTS = 32 << 20
 """Bytes for partial sums of split matmuls; the size that NVIDIA's libraries use on Hopper."""
 CONVOLUTION = 64 << 20
-"""Bytes that a kernel for a convolution may take. An H100 is one percent faster with four times as many."""
+"""Maximum workspace bytes of a convolution. An H100 is one percent faster with four times as many."""
 PACK = 16
-"""Bytes that kernels load at once. If the channels of a place are no multiple of it, a padded copy of the image is
-made."""
+"""Bytes that kernels load at once. If the bytes of channels are not a multiple, a padded copy of the image is made."""
 
 
 def workspace_bytes(graph: Graph) -> int:
-    """Return the bytes that a rank's graph takes on a GPU in addition to its memory plan."""
+    """Return the bytes that a rank's graph needs on a GPU besides its memory plan."""
     nodes = [node for each in graph.graphs() for node in each.nodes]
     multiplies, in_lanes = any(map(work_of, nodes)), any(node.op.host_reads for node in nodes)
     return PRODUCTS * (multiplies + in_lanes) + scratch_bytes(graph)
 
 
 def cpu_kernel_bytes(graph: Graph) -> int:
-    """Return the most bytes that a kernel takes on a CPU in addition to the memory plan while it runs: the packed
-    operand of a convolution, and the copy of the addend that a matmul overwrites."""
+    """Return the maximum bytes that a kernel needs on a CPU besides the memory plan while it runs: the packed operand
+    of a convolution, and the copy of the addend that a matmul overwrites."""
     from mspc.ops.cpu.loops.convolution import compiled_convolution  # late: GPUs need none of it
 
     most = 0
@@ -53,7 +51,7 @@ def cpu_kernel_bytes(graph: Graph) -> int:
 
 
 def reserve_scratch(graph: Graph, device: Any) -> None:
-    """Reserve the scratch memory shared by launches of a graph's main stream at once, instead of in growing pieces."""
+    """Reserve the scratch memory of a graph's main stream at once, instead of growing it."""
     nbytes = scratch_bytes(graph)
     if nbytes:
         with device.stream("compute"):
@@ -61,7 +59,8 @@ def reserve_scratch(graph: Graph, device: Any) -> None:
 
 
 def scratch_bytes(graph: Graph) -> int:
-    """Return the bytes shared by the launches of a graph, which run one after the other; small ones are not counted."""
+    """Return the scratch bytes shared by the launches of a graph, which run one after the other; small ones are not
+    counted."""
     found = 0
     for node in (node for each in graph.graphs() for node in each.nodes):
         if isinstance(node.op, Convolution):

@@ -1,7 +1,7 @@
-"""Graphs that nodes of a GPU's step run, and their environment.
+"""Regions bound to the memory of a GPU's step, and their environment.
 
-A region's values have places as those of a step have; its parameters are the operands' memory, so that it is prepared
-for every node that runs it. Loops that take too long are ended here.
+A region's values have memory like those of a step. Its parameters are the operands' memory, so that it is prepared for
+every node that runs it. Loops that take too long are ended here.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import device_bytes_inside, plan_memory
 from mspc.runtime.regions.region import too_long
 
-# Loops that the GPU ends early: after their time limit, or because the host no longer waits. They leave no valid
-# result, and the updates after them change nothing.
+# Loops that the GPU ends early: after their time limit, or because the host no longer waits. Their results are invalid,
+# and later updates change nothing.
 
 
 class EndedLoops:
-    """State of ended loops of one step.
+    """State of the ended loops of one step.
 
-    array: Int64 of two elements on the GPU: number of the loop that took too long, from 1, and its number of
-    iterations; 0: none, -1: all loops are to end.
-    are_limited: whether a loop may take too long. slots: steps that are under way, see `executor`.
+    array: Int64 of two elements on the GPU: number of the loop that took too long, from 1 (0 for none, -1 if all loops
+    must end), and its number of iterations. are_limited: loops have a time limit. slots: steps in flight, see
+    `executor`.
 
     Args:
-        device: see `GpuDevice`. limit: seconds that a loop may take; 0: any time.
+        device: see `GpuDevice`. limit: seconds that a loop may take, 0 for no limit.
     """
 
     def __init__(self, device: Any, limit: float) -> None:
@@ -51,23 +51,23 @@ class EndedLoops:
         device.ended_loops.add(self)
 
     def number_of(self, node: Node, has_condition: bool, limited: bool) -> int:
-        """Return the number of another loop that the GPU decides on."""
+        """Return the number of a new loop that the GPU decides."""
         self._loops.append((node, has_condition))
         self.are_limited = self.are_limited or limited
         return len(self._loops)
 
     @property
     def has_loops(self) -> bool:
-        """Whether the GPU decides on a loop."""
+        """Whether the GPU decides any loop."""
         return bool(self._loops)
 
     def tell(self, told: Any) -> None:
-        """Copy the array to the host on the current stream, if a loop may take too long; else `told` is not written."""
+        """Copy the array to `told` on the host, on the current stream, if loops have a time limit."""
         if self.are_limited:
             self._device.receive(self.array, told)
 
     def has_ended(self, told: Any) -> bool:
-        """Return True if a loop took too long in the step after which `tell` filled this array."""
+        """Return whether a loop took too long in the step after which `tell` filled this array."""
         return self.are_limited and bool(told[0])
 
     def error(self, told: Any) -> tuple[ExecutionError, Node]:
@@ -76,8 +76,8 @@ class EndedLoops:
         return too_long(self._limit, int(told[1]), has_condition), node
 
     def cause(self, error: Exception, node: Node | None) -> tuple[Exception, Node | None]:
-        """Return an error of the host and its node, or instead those of a loop that the GPU ended before: the host's
-        error is then a consequence. Later steps run as if there had been none."""
+        """Return the error and node of a loop that the GPU ended before, which caused the host's error, or else the
+        host's error and node. Later steps run normally."""
         if not self.are_limited:
             return error, node
         told, device = np.zeros(2, np.int64), self._device
@@ -90,15 +90,15 @@ class EndedLoops:
         return self.error(told)
 
     def fail(self, failure: Exception) -> None:
-        """Wait for steps under way: those with an ended loop have failed, later ones run as if there had been none."""
+        """Wait for the steps in flight: those with an ended loop have failed, later ones run normally."""
         self._forget()
         for slot in self.slots:
             if slot.done is not None and self.has_ended(slot.ended):
                 slot.done, slot.failed = None, failure
 
     def leave(self) -> None:
-        """End all loops that are under way on the GPU: nobody waits for its steps any more, of this graph and others,
-        as updates after an abandoned loop change nothing."""
+        """End all loops running on the GPU, because the host no longer waits for their steps. Updates after an ended
+        loop change nothing, in other graphs, too."""
         deciding: list[EndedLoops] = [each for each in self._device.ended_loops if each.has_loops]
         if not deciding:
             return
@@ -112,7 +112,7 @@ class EndedLoops:
     def _send_abort(self) -> None:
         if self._left is not None:
             return
-        # Pinned memory of the host, for a copy beside the running graph.
+        # Pinned host memory, for a copy in parallel to the running graph.
         number = self._device.pinned((2,), "int64")
         number[:] = -1, 0
         with self._device.stream("copy"):
@@ -120,7 +120,7 @@ class EndedLoops:
             self._left = number, self._device.signal()
 
     def wait_for_aborted(self) -> None:
-        """Wait for abandoned loops and the work after them; later loops run to their end."""
+        """Wait for aborted loops and the work after them; later loops run to their end."""
         for each in list(self._device.ended_loops):
             if each._left is not None:
                 wait_for(self._device, each._left[1])
@@ -137,21 +137,21 @@ class EndedLoops:
         self._left = None
 
     def _clear(self) -> None:
-        """Clear in the order of the steps."""
+        """Clear the state in stream order."""
         with self._device.stream("compute"):
             self._device.send(np.zeros(2, np.int64), self.array)
 
 
 @dataclass(frozen=True)
 class RegionContext:
-    """Environment of a node that runs graphs.
+    """Environment of a node with regions.
 
-    device: see `GpuDevice`; its `step` is the number that distinguishes draws here. key: mixed of the step and the
-    iterations of the `depth` loops around; without any it is the step's number. calls: numbers of nodes around that
-    share their graphs. launches: makes the launch of a node that runs graphs, see `regions.region_launch`. host: a
-    communicator of arrays on the host. ended: of the loops that the GPU decides on. loop_limit: seconds that a loop
-    without a known number of iterations may take; 0: any time. mark: wraps a collective's launch to report that this
-    rank has reached it.
+    device: see `GpuDevice`; its `step` is the number that random draws depend on here. key: hash of the step and the
+    iterations of the `depth` enclosing loops; without loops the step's number. calls: numbers of enclosing nodes that
+    share their graphs. launches: makes the launch of a node with regions, see `regions.region_launch`. host:
+    communicator of arrays on the host. ended: of the loops that the GPU decides. loop_limit: seconds that a loop with
+    an unknown number of iterations may take, 0 for no limit. mark: wraps a collective's launch to report that this rank
+    has reached it.
     """
 
     device: Any
@@ -170,8 +170,8 @@ class RegionContext:
     )
 
     def plan(self, graph: Graph, first: int = 0, carried: int = 0, outside: bool = False) -> MemoryPlan:
-        """Return the plan of a graph, with its first results in the places of `carried` parameters from `first` on.
-        outside: there are places for its results."""
+        """Return the memory plan of a graph whose first results use the memory of `carried` parameters from `first` on.
+        outside: the caller supplies memory for its results."""
         key = graph, first, carried, outside
         if key not in self.plans:
             replaced = dict(zip(graph.parameters[first : first + carried], graph.results, strict=False))
@@ -179,13 +179,13 @@ class RegionContext:
         return self.plans[key]
 
     def in_loop(self, key: Array) -> tuple[RegionContext, list[Launch]]:
-        """Return the environment of a loop's regions, with the key mixed of this one and the iteration, and the launch
-        to run after that."""
+        """Return the environment of a loop's regions, whose key also depends on the iteration, and the launch that
+        computes the key."""
         return self._inside(key, self.depth + 1, self.calls)
 
     def in_call(self, number: int) -> tuple[RegionContext, list[Launch]]:
-        """Return the environment of a node's regions that draw other numbers than other nodes which run them, and the
-        launch to run."""
+        """Return the environment of a node's regions with other random numbers than other nodes with these regions, and
+        the launch that computes the key."""
         return self._inside(self.key, self.depth, (*self.calls, number))
 
     def in_micro_batch(self, number: int) -> tuple[RegionContext, list[Launch]]:
@@ -214,7 +214,7 @@ def _calls_source(calls: Sequence[int]) -> str:
 
 
 class _DeviceWithStep:
-    """Device with draws that depend on another number than that of the step."""
+    """Device whose random draws depend on another number than the step's."""
 
     def __init__(self, device: Any, step: Array) -> None:
         self._device = device
@@ -225,7 +225,7 @@ class _DeviceWithStep:
 
 
 class _NamedLaunch:
-    """Launch of a node; errors it raises carry the node, for the message."""
+    """Launch of a node that attaches the node to its errors."""
 
     def __init__(self, node: Node, launch: Launch) -> None:
         self._node, self._launch = node, launch
@@ -241,10 +241,8 @@ class _NamedLaunch:
 
 
 class BoundRegion:
-    """Region with parameters in `given`: its launches, and the arrays of its results afterwards.
-
-    first, carried: see `RegionContext.plan`. out: wanted places of results; results that a node makes are put there.
-    """
+    """Region with the parameters `given`: its launches and the storage of its results. first, carried: see
+    `RegionContext.plan`. out: requested storage of results."""
 
     def __init__(
         self, around: RegionContext, graph: Graph, given: Sequence[Storage], memory: Array, first: int = 0,
@@ -268,14 +266,14 @@ class BoundRegion:
 
 
 def _dense(device: Any, held: Storage) -> Storage:
-    """Return memory for a result wanted in `held`: other memory if there are gaps between rows."""
+    """Return contiguous storage for a result requested in `held`."""
     if isinstance(held, list) or held.flags.c_contiguous:
         return held
     return device.empty(held.shape, held.dtype)
 
 
 class HostScalar:
-    """Scalar of the GPU that the host reads: `fetch` is a launch, `wait` returns the number after it."""
+    """Scalar on the GPU that the host reads: `fetch` is a launch, `wait` returns the number after it."""
 
     def __init__(self, device: Any, array: Array) -> None:
         self._device, self._array = device, array
@@ -292,7 +290,7 @@ class HostScalar:
 def result_copies(
     device: Any, results: Sequence[Storage], places: Sequence[Storage], goes_on: bool = False
 ) -> list[Launch]:  # fmt: skip
-    """Return launches that put a region's results in these places; a result may alias one of them. goes_on: the region
+    """Return launches that copy a region's results to these places; a result may alias one of them. goes_on: the region
     runs again while they are needed, and refills its stacks."""
     first: list[Launch] = []
     then: list[Launch] = []

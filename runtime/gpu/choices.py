@@ -1,13 +1,12 @@
-"""Choice of the fastest of several ways to compute the same, by timing. All ranks take the same one, and choices stay
-on disk for the next start.
+"""Choice of the fastest of several implementations by timing. All ranks take the same one, and choices are stored on
+disk for later runs.
 
-A GPU at work is at its limit of power, and the time of a matmul there depends on its operands: with zeros, of which
-memory is full at a start, it takes a tenth less than with a network's numbers, and some algorithms gain more by them
-than others. So memory is filled with numbers before ways are timed. The first of those within `EQUAL_SHARE` of the
-fastest is taken, which cuBLASLt expects to be the best: their order changes from one start to the next, and one that is
-faster for a moment may take more power. On an H200 the twelve matmuls of a transformer's layer took 515 us in all by
-the best of their algorithms if each ran for long, 527 to 539 by those that short runs on zeros had chosen, and 518 by
-these.
+A busy GPU is at its power limit, and the time of a matmul then depends on its operands: with zeros, which fill memory
+at a start, it is a tenth shorter than with real values, and by a different amount for each algorithm. So memory is
+filled with random values before timing. The first implementation within `EQUAL_SHARE` of the fastest is taken, which
+cuBLASLt expects to be the best: the measured order varies between runs, and one that is briefly faster may take more
+power. On an H200 the twelve matmuls of a transformer's layer took 515 us with the algorithms that were best in long
+runs, 527 to 539 with those that short runs on zeros had chosen, and 518 with these.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from mspc.ir.files.atomic_writing import cache_folder, make_cache_folder, read_o
 from mspc.ops.device import Array, Launch
 from mspc.ops.source_files import source_text
 
-# Choices between ways to compute the same, stored on disk for the next start on the same kind of machine.
+# Storage of choices on disk for later runs on the same kind of machine.
 #
 # A file's name is derived from the machine and the libraries' versions. It is JSON: numbers of choices, and lists of
 # pairs of numbers, by digests of their keys. Damaged files count as empty, and choices that cannot be written are
@@ -38,7 +37,7 @@ from mspc.ops.source_files import source_text
 Key = tuple[Any, ...]
 Pairs = tuple[tuple[int, int], ...]
 MAX_ENTRIES = 20_000
-"""Most entries of a file; if there are more, the oldest are removed."""
+"""Maximum number of entries of a file; beyond it the oldest are removed."""
 
 
 class StoredChoices:
@@ -50,7 +49,7 @@ class StoredChoices:
         self._new: dict[str, Any] = {}
 
     def get(self, key: Key, count: int) -> int | None:
-        """Return the choice among `count` of an earlier start, or None."""
+        """Return the stored choice among `count`, or None."""
         found = self._known.get(_digest(key))
         return found if isinstance(found, int) and 0 <= found < count else None
 
@@ -58,7 +57,7 @@ class StoredChoices:
         self._new[_digest(key)] = choice
 
     def pairs(self, key: Key) -> Pairs | None:
-        """Return the pairs of numbers, of 0 or more, that an earlier start has stored under this key, or None."""
+        """Return the pairs of non-negative numbers stored under this key, or None."""
         found = self._known.get(_digest(key))
         return tuple((first, second) for first, second in found) if _are_pairs(found) else None
 
@@ -66,7 +65,7 @@ class StoredChoices:
         self._new[_digest(key)] = [list(pair) for pair in pairs]
 
     def save(self) -> None:
-        """Write new choices beside those others have written since."""
+        """Write new choices, merged with those that others have written since."""
         if self.path is None or not self._new:
             return
         whole = {**_read(self.path), **self._new}
@@ -108,20 +107,20 @@ def _are_pairs(found: Any) -> bool:
 
 _WARM, _TIMED = 2, 5
 _ENOUGH, _MOST = 0.0005, 40
-"""Seconds for which launches are timed, and the most launches for that."""
+"""Seconds for which launches are timed, and their maximum number."""
 EQUAL_SHARE = 0.02
-"""Share of the least time by which a slower way still counts as equally good."""
+"""Relative difference to the fastest time within which an implementation counts as equally fast."""
 _LONGEST_PAUSE = 0.01
 """In seconds."""
 _PACK, _THREADS, _WAVES = 16, 256, 8
 """Constants of the kernel that fills memory with numbers: bytes that a thread writes at once, threads of a block, and
 blocks for every multiprocessor."""
 _HOLDING = 1024
-"""Threads of a block that occupies a multiprocessor: with them no matmul's block fits beside it."""
+"""Threads of a block that occupies a multiprocessor: no matmul's block fits next to it."""
 
 
 class Choices:
-    """Choices of one device by kind of work. kept: choices of earlier starts."""
+    """Choices of one device by kind of work. kept: choices stored by earlier runs."""
 
     def __init__(self, device: Any, kept: StoredChoices) -> None:
         self._device = device
@@ -136,12 +135,12 @@ class Choices:
         return key in self._found
 
     def __getitem__(self, key: Key) -> int:
-        """Return the number of the chosen way."""
+        """Return the number of the chosen implementation."""
         return self._found[key]
 
     def choose(self, key: Key, count: int, seconds: Callable[[int], float]) -> None:
-        """Take one of `count` ways. seconds: returns the time of one, infinite if it is impossible; it is not called
-        for a choice of an earlier start, nor if there is only one way."""
+        """Choose one of `count` implementations. seconds: returns the time of one, infinite if it is impossible; not
+        called for a stored choice or a single implementation."""
         self._counts[key] = count
         known = 0 if count == 1 else self.kept.get(key, count)
         if known is None:
@@ -160,7 +159,7 @@ class Choices:
         return lambda: launches[self._found[key]]()
 
     def agree(self, comm: Any) -> None:
-        """Take the choices of the lowest rank that has one for a key: ranks that compute the same must get the same
+        """Take the choices of the lowest rank that has one for a key: ranks with the same computation must get the same
         bits. `comm` works on host arrays; every rank calls this."""
         if comm.rank == 0:
             self.kept.save()
@@ -182,7 +181,7 @@ class Choices:
 
     @contextlib.contextmanager
     def within(self, memory: Array) -> Generator[None]:
-        """Time work in this context in `memory`, bytes that nothing needs before the context ends."""
+        """Return a context in which timed work may use `memory`, bytes that nothing needs before the context ends."""
         self._unset = memory
         try:
             yield
@@ -198,7 +197,7 @@ class Choices:
 
     @contextlib.contextmanager
     def beside(self, blocks: int) -> Generator[None]:
-        """Leave `blocks` multiprocessors to others in this context."""
+        """Return a context that leaves `blocks` multiprocessors to other kernels."""
         before, self._taken = self._taken, blocks
         try:
             yield
@@ -207,12 +206,12 @@ class Choices:
 
     @property
     def multiprocessors(self) -> int:
-        """Multiprocessors that a matmul made now may fill; 0: all."""
+        """Multiprocessors that a matmul made now may use; 0 for all."""
         return max(1, self._device.multiprocessors - self._taken) if self._taken else 0
 
     def seconds(self, launch: Launch) -> float:
-        """Return the mean time of a few launches. The GPU is paused until all of them wait for it: else it would wait
-        for the host, which may take longer to launch than the GPU to compute, and the time would be the host's."""
+        """Return the mean time of a few launches. The GPU is paused until all of them are queued; otherwise it might
+        wait for the host, and the host would be timed."""
         for _ in range(_WARM):
             launch()
         if self._taken:

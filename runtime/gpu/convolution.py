@@ -1,9 +1,9 @@
-"""cuDNN's convolutions and their gradients on arrays with addresses that do not change, in any order of their
-dimensions; and, for depthwise convolutions, mspc's own.
+"""Convolutions and their gradients by cuDNN, on arrays with fixed addresses and any order of dimensions; for depthwise
+convolutions, by mspc's own kernels.
 
-A graph of cuDNN's is built for every distinct set of shapes, strides and settings and cached in `Convolutions`. The
-fastest of the kernels that cuDNN proposes for it is taken, by one trial of each on a machine. A launch must have run
-once before it is captured: cuDNN loads its kernels then.
+A cuDNN graph is built for every distinct set of shapes, strides and settings and cached in `Convolutions`. The fastest
+of the kernels that cuDNN proposes is chosen by timing each once per machine. A launch must have run once before it is
+captured, because cuDNN loads its kernels then.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from mspc.runtime.gpu.choices import Key, Pairs
 from mspc.runtime.workspaces import CONVOLUTION
 
 CANDIDATES = 6
-"""Kernels that are tried for a new shape."""
+"""Number of kernels that are timed for a new shape."""
 _ALIGNMENT = 16
 """Bytes that cuDNN's kernels load at once."""
 _MOST_FOLDED = 64
-"""Channels up to which the places within a stride become channels."""
+"""Maximum number of channels for which the positions within a stride are folded into channels."""
 _SCRATCH_ALIGNMENT = 256
-"""Bytes to which arrays in scratch memory are aligned."""
+"""Alignment in bytes of arrays in scratch memory."""
 _TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}
 
 Operands = dict[str, Array]
@@ -36,8 +36,8 @@ Operands = dict[str, Array]
 
 @dataclass(frozen=True)
 class _Plans:
-    """Graph, its tensors by name, the kernels that can run it: (index, bytes of workspace), and the indices of those
-    that are built."""
+    """cuDNN graph with its tensors by name, kernels as (index, bytes of workspace), and the indices of built
+    kernels."""
 
     graph: Any
     tensors: dict[str, Any]
@@ -45,17 +45,14 @@ class _Plans:
     built: set[int]
 
     def ready(self, index: int) -> None:
-        """Build a kernel that an earlier start has tried, at its first use."""
+        """Build a kernel chosen in an earlier run, at its first use."""
         if index not in self.built:
             self.graph.build_plan_at_index(index)
             self.built.add(index)
 
 
 class Convolutions:
-    """Convolutions on one device.
-
-    refused: the reasons why cuDNN does not take some kinds of convolution.
-    """
+    """Convolutions on one device. refused: reasons why cuDNN does not support some kinds of convolution."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
@@ -64,8 +61,8 @@ class Convolutions:
         self.refused: dict[Key, str] = {}
 
     def launch(self, kind: str, operands: Operands, windows: Sequence[Sliding]) -> Launch | None:
-        """Return the fastest launch; see `Device.convolution`. A deterministic device takes mspc's own if there is one,
-        which adds up in Float32 and in one order."""
+        """Return the fastest launch; see `Device.convolution`. A deterministic device prefers mspc's own kernel, which
+        accumulates in Float32 in a fixed order."""
         own = depthwise(self._device, kind, **operands, windows=windows)
         if own and (self._device.deterministic or not all(array.size for array in operands.values())):
             return own[0]
@@ -81,8 +78,8 @@ class Convolutions:
         uneven = kind == "weight" and any(window.before != window.after for window in windows)
         if not uneven and all(window.before >= 0 and window.after >= 0 for window in windows):
             return self._fastest(kind, operands, windows)
-        # Places that no window covers are left out. Kernels of cuDNN for the gradient of weights give wrong sums if the
-        # padding differs between the sides (9.19, Float32), so that the image is padded for them.
+        # Positions outside all windows are cut off. cuDNN's kernels for weight gradients give wrong sums if the padding
+        # differs between the sides (9.19, Float32), so that the image is padded for them.
         inner = image[(slice(None), slice(None), *map(_inside, image.shape[2:], windows))]
         padded = [window._replace(before=max(window.before, 0), after=max(window.after, 0)) for window in windows]
         if not uneven:
@@ -97,7 +94,8 @@ class Convolutions:
                         self._fastest(kind, operands | {"image": copy}, even, place))  # fmt: skip
 
     def _scratch(self, like: Array, shape: tuple[int, ...], place: int = 0) -> tuple[Array, int]:
-        """Return (an array in scratch memory, from `place` on, with channels in the order of `like`, its end)."""
+        """Return (an array in scratch memory from offset `place` on, with the dimension order of `like`; its end
+        offset)."""
         last = _is_channels_last(like)
         order = last_order(len(shape)) if last else tuple(range(len(shape)))
         stored = tuple(shape[d] for d in order)
@@ -106,7 +104,7 @@ class Convolutions:
         return (found.transpose(first_order(len(shape))) if last else found), end
 
     def _fastest(self, kind: str, operands: Operands, windows: Sequence[Sliding], place: int = 0) -> Launch | None:
-        """Return the fastest of all launches of a convolution; scratch memory is free from `place` on."""
+        """Return the fastest of all launches of a convolution; scratch memory is free from offset `place` on."""
         found = self._launches(kind, operands, windows, place)
         for other in (self._product(kind, operands, windows, place), self._folded(kind, operands, windows, place)):
             if other is not None:
@@ -116,8 +114,8 @@ class Convolutions:
         return self._device.fastest((*self.key(kind, operands, windows), len(found)), found)
 
     def _folded(self, kind: str, operands: Operands, windows: Sequence[Sliding], place: int) -> Launch | None:
-        """Return the same without stride, for an image of few channels: places within a stride become channels, padded
-        to packs; not for the gradient of the image."""
+        """Return an equivalent convolution without stride for an image of few channels: positions within a stride
+        become channels, padded to packs; not for the image gradient."""
         image, weight, result = (operands[name] for name in ("image", "weight", "result"))
         stride = windows[0].stride
         if kind == "image" or image.ndim != 4 or image.shape[1] != weight.shape[1] or image.dtype.name not in _TYPES:
@@ -145,8 +143,8 @@ class Convolutions:
         return in_order(filled, best, unfold(self._device, wide["weight"], weight, stride))
 
     def _product(self, kind: str, operands: Operands, windows: Sequence[Sliding], place: int) -> Launch | None:
-        """Return a convolution of window 1 with channels last as a matmul of two matrices; with a stride, of the places
-        that it reads, compacted."""
+        """Return a convolution with a 1 x 1 window and channels last as a matmul of two matrices; with a stride, of the
+        compacted positions that it reads."""
         image, weight, result = (operands[name] for name in ("image", "weight", "result"))
         if any(n != 1 for n in weight.shape[2:]) or any(window.before or window.after for window in windows):
             return None
@@ -171,7 +169,7 @@ class Convolutions:
         return in_order(_copying(places, seen), product)
 
     def _launches(self, kind: str, operands: Operands, windows: Sequence[Sliding], place: int) -> list[Launch]:
-        """Return launches of a convolution on these arrays, one for every kernel of cuDNN's."""
+        """Return launches of a convolution on these arrays, one per kernel of cuDNN."""
         name = operands["image"].dtype.name
         unaligned = any(array.data.ptr % _ALIGNMENT for array in operands.values())
         if name not in _TYPES or unaligned or any(0 in array.shape for array in operands.values()):
@@ -185,7 +183,7 @@ class Convolutions:
         return [self._bound(plans, index, place, room, operands) for index, room in plans.kernels]
 
     def key(self, kind: str, operands: Operands, windows: Sequence[Sliding]) -> Key:
-        """Return a key of convolutions that differ for cuDNN."""
+        """Return a key that distinguishes convolutions for cuDNN."""
         shapes = tuple((array.shape, _strides(array)) for array in operands.values())
         return kind, operands["image"].dtype.name, shapes, tuple(windows), self._device.deterministic, self._device.tf32
 
@@ -195,7 +193,7 @@ class Convolutions:
         handle, cuda = self._handle, self._device.xp.cuda
         pointers = {plans.tensors[name]: int(array.data.ptr) for name, array in operands.items()}
         workspace = self._device.scratch(place + max(room, _SCRATCH_ALIGNMENT))[place:]
-        arrays = (*operands.values(), workspace)  # held as long as the launch exists
+        arrays = (*operands.values(), workspace)  # kept alive by the launch
 
         def launch() -> None:
             cudnn.set_stream(handle, cuda.get_current_stream().ptr)
@@ -223,7 +221,7 @@ class Convolutions:
 
 
     def _with_kernels(self, cudnn: Any, key: Key, plans: _Plans) -> _Plans:
-        """Return the plans with their kernels, which are all built if no earlier start has found them."""
+        """Return the plans with their kernels, all built unless an earlier run has chosen them."""
         kept = self._device.choices.kept
         known = kept.pairs(("kernels", *key))
         if known and all(index < plans.graph.get_execution_plan_count() for index, _ in known):
@@ -276,7 +274,7 @@ def _kernels(cudnn: Any, graph: Any, most: int) -> Pairs:
 
 
 def _unwanted(cudnn: Any, name: str, device: Any) -> list[Any]:
-    """Return properties that a kernel must not have."""
+    """Return numerical properties that a kernel must not have."""
     names = ["DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "FFT", "WINOGRAD"]
     if name == "float32" and not device.tf32:
         names.append("TENSOR_CORE")
@@ -290,7 +288,7 @@ _ORDER = {
     "image": ("result", "weight", "image"),
     "weight": ("result", "image", "weight"),
 }
-"""Operands that are read, and the result, by the kind of a convolution."""
+"""Operands and result of each kind of convolution."""
 
 _MAKERS: dict[str, Callable[[Any, dict[str, Any], dict[str, Any]], Any]] = {
     "forward": lambda graph, t, settings: graph.conv_fprop(image=t["image"], weight=t["weight"], **settings),

@@ -1,8 +1,8 @@
-"""cuDNN's fused attention for Float16 and BFloat16, forward and backward, on arrays with addresses that do not change.
+"""Fused attention of cuDNN for Float16 and BFloat16, forward and backward, on arrays with fixed addresses.
 
-A graph of cuDNN's is built for every distinct set of shapes, strides and settings and cached on the device, in its
-attribute `fused_attention`; launches of the same kind share it and its workspace. A launch must have run once before it
-is captured: cuDNN loads its kernels then.
+A cuDNN graph is built for every distinct set of shapes, strides and settings and cached on the device, in its attribute
+`fused_attention`; launches of the same kind share it and its workspace. A launch must have run once before it is
+captured, because cuDNN loads its kernels then.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Key = tuple[Any, ...]
 def make_attention(device: Any, query: Array, key: Array, value: Array, out: Array, statistics: Array, *,
                    scale: float, causal: str = "", addend: Array | None = None,
                    gradients: tuple[Array, Array, Array, Array] | None = None) -> Launch | None:  # fmt: skip
-    """Return the launch of an attention, see `mspc.ops.device.Device.attention`, or None if cuDNN is missing or does
-    not take the arrays."""
+    """Return the launch of an attention, see `mspc.ops.device.Device.attention`; None if cuDNN is missing or does not
+    support the arrays."""
     if query.dtype.name not in _HALVES:
         return None
     operands = {"q": query, "k": key, "v": value, "o": out, "stats": statistics}
@@ -42,7 +42,7 @@ def make_attention(device: Any, query: Array, key: Array, value: Array, out: Arr
 
 @dataclass(frozen=True)
 class _BuiltGraph:
-    """Built graph, its tensors by name, and the bytes of workspace that it needs."""
+    """Built cuDNN graph, its tensors by name, and its workspace in bytes."""
 
     graph: Any
     tensors: dict[str, Any]
@@ -50,10 +50,7 @@ class _BuiltGraph:
 
 
 class FusedAttention:
-    """cuDNN on one device.
-
-    refused: the reasons why cuDNN does not take some kinds of attention.
-    """
+    """Attention on one device. refused: reasons why cuDNN does not support some kinds of attention."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
@@ -64,8 +61,7 @@ class FusedAttention:
         self.refused: dict[Key, str] = {}
 
     def launch(self, operands: Operands, scale: float, causal: str) -> Launch | None:
-        """Return the launch of an attention on these arrays, the backward one if "dO" is among them, or None if cuDNN
-        has none."""
+        """Return the launch of an attention on these arrays, backward if "dO" is among them; None if cuDNN has none."""
         layout = tuple((name, array.shape, _strides(array)) for name, array in operands.items())
         key = (layout, operands["q"].dtype.name, scale, causal, self._device.deterministic)
         if key not in self._plans:
@@ -93,7 +89,7 @@ class FusedAttention:
         held = self._workspace
         if held is None or held.nbytes < nbytes:
             if held is not None:
-                self._retained.append(held)  # launches made before hold its address
+                self._retained.append(held)  # earlier launches use its address
             held = self._workspace = self._device.empty((max(nbytes, 256),), "uint8")
             known = self._device.workspaces
             known["attention"] = known.get("attention", 0) + held.nbytes

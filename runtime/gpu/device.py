@@ -27,11 +27,11 @@ from mspc.runtime.gpu.peers import Mapping, Mappings
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
 """CUDA's numbers for the directions of a copy."""
 _ANY_DIRECTION = 4
-"""CUDA's number for a copy between any two addresses, which determine its direction."""
+"""CUDA's number for a copy whose direction follows from its two addresses."""
 _LAZY_PEER_ACCESS = 1
-"""CUDA's flag that makes a GPU reachable when its memory is opened."""
+"""CUDA's flag that enables access to the other GPU when its memory is opened."""
 _WAYS = "3"
-"""Version of the ways to compute: changes when mspc uses other ways for the same, or another order."""
+"""Version of the implementations, changed when mspc uses other ones or another order."""
 _SMALLEST_SCRATCH, _MOST_AHEAD = 1 << 20, 64 << 20
 
 
@@ -39,15 +39,16 @@ class GpuDevice:
     """See `mspc.ops.device.Device`.
 
     Args:
-        index: of the GPU among those that this process sees. comm: the communicator of graphs on it.
-        deterministic: only algorithms that give the same bits at every run, and no choice by time.
-        tf32: matmuls of Float32 may round their operands to TF32.
+        index: of the GPU among those visible to this process. comm: communicator of graphs on it. deterministic: only
+            algorithms that give the same bits in every run, and no choice by time. tf32: matmuls of Float32 may round
+            their operands to TF32.
 
-    compute, communication, reduction: the streams of a step, the last for sums of gradients; copying: that of its
-    inputs. pool: contains all memory of a graph on the GPU. stop: Int32 array of one element on the GPU; parameters are
-    not updated while it is not 0. writers: the last writers of the arrays of parameters. ended_loops: of every step,
-    see `EndedLoops`. rejoined: number of calls of `rejoin`. capturing: launches become part of a CUDA graph.
-    conditional: makes nodes of one in which the GPU decides; None if the driver has no such nodes.
+    compute, communication, reduction: streams of a step, the last for sums of gradients; copying: stream of its inputs.
+    pool: contains all memory of a graph on the GPU. stop: Int32 array of one element on the GPU; if it is not 0,
+    parameters are not updated. writers: last writers of the arrays of parameters. ended_loops: of every step, see
+    `EndedLoops`.
+    rejoined: number of calls of `rejoin`. capturing: launches become part of a CUDA graph. conditional: maker of
+    conditional nodes of CUDA graphs; None if the driver does not support them.
     """
 
     def __init__(self, index: int = 0, comm: Any = None, deterministic: bool = False, tf32: bool = False) -> None:
@@ -92,20 +93,20 @@ class GpuDevice:
         self._retained: list[Array] = []
         self.kernels = KernelCache(cupy, index)
         self._mappings = Mappings(cupy.cuda.runtime.ipcCloseMemHandle)
-        weakref.finalize(self, self._mappings.end_all).atexit = False  # the end of the process unmaps all
+        weakref.finalize(self, self._mappings.end_all).atexit = False  # process exit unmaps everything
 
     # Memory
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return an array in the device's pool, contents undefined. Raise cupy's OutOfMemoryError."""
+        """Return an uninitialised array in the device's pool. Raise cupy's OutOfMemoryError."""
         with cupy.cuda.using_allocator(self.pool.malloc):
             return cupy.empty(shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return an array of zeros in the device's pool, which all streams see."""
+        """Return an array of zeros in the device's pool, visible to all streams."""
         array = self.empty(shape, dtype)
-        # The fill must come after earlier uses of this memory, which the pool orders only within the current stream,
-        # and before writes of other streams, which do not wait for this one.
+        # The fill must follow earlier uses of this memory, which the pool orders only within the current stream, and
+        # precede writes of other streams, which do not wait for this one.
         stream = cupy.cuda.get_current_stream()
         array.data.memset_async(0, array.nbytes, stream)
         stream.synchronize()
@@ -116,20 +117,19 @@ class GpuDevice:
         return cupy.ndarray(shape, dtype, memptr=memory.data + offset)
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return a NumPy array from and to which the GPU copies while the host continues, contents undefined."""
+        """Return an uninitialised NumPy array in pinned memory, for asynchronous copies."""
         size = int(np.prod(shape, dtype=np.int64))
         memory = cupy.cuda.alloc_pinned_memory(max(1, size * np.dtype(dtype).itemsize))
         return np.frombuffer(memory, np.uint8, size * np.dtype(dtype).itemsize).view(dtype).reshape(shape)
 
     def send(self, host: Any, array: Array) -> None:
-        """Copy a contiguous host array to the GPU, on the current stream. The call returns at once only for pinned
-        memory."""
+        """Copy a contiguous host array to the GPU, on the current stream; asynchronous only for pinned memory."""
         if array.nbytes:
             stream = cupy.cuda.get_current_stream().ptr
             cupy.cuda.runtime.memcpyAsync(array.data.ptr, host.ctypes.data, array.nbytes, _TO_DEVICE, stream)
 
     def receive(self, array: Array, host: Any) -> None:
-        """Copy an array to the host, on the current stream; it is complete when the stream reaches this point."""
+        """Copy an array to the host, on the current stream; complete when the stream reaches this point."""
         if array.nbytes:
             stream = cupy.cuda.get_current_stream().ptr
             cupy.cuda.runtime.memcpyAsync(host.ctypes.data, array.data.ptr, array.nbytes, _TO_HOST, stream)
@@ -147,8 +147,8 @@ class GpuDevice:
         cupy.cuda.runtime.memcpyAsync(place, array.data.ptr, array.nbytes, _ANY_DIRECTION, stream)
 
     def exported(self, array: Array) -> tuple[bytes, int]:
-        """Return a handle by which other processes of this host reach the allocation that contains `array`, and the
-        offset of the array in bytes. Raise an error of CUDA's or OSError if there is none."""
+        """Return (a handle by which other processes of this host can map the allocation of `array`, the array's offset
+        in bytes). Raise an error of CUDA's or OSError if that is not possible."""
         base, size = ctypes.c_uint64(), ctypes.c_size_t()
         driver = ctypes.CDLL("libcuda.so.1")
         status = driver.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(array.data.ptr))
@@ -157,27 +157,27 @@ class GpuDevice:
         return bytes(cupy.cuda.runtime.ipcGetMemHandle(base.value)), array.data.ptr - base.value
 
     def imported(self, handle: bytes) -> Mapping:
-        """Return an allocation of another process, which is mapped as long as its mapping is held. Raise CUDA's error
-        if it cannot be mapped."""
+        """Return the mapping of another process's allocation, mapped as long as the result is referenced. Raise CUDA's
+        error if it cannot be mapped."""
         return self._mappings.mapping(handle, lambda h: cupy.cuda.runtime.ipcOpenMemHandle(h, _LAZY_PEER_ACCESS))
 
     def end_mappings(self) -> None:
-        """Unmap memory of other processes that nothing here reads or writes any more."""
+        """Unmap memory of other processes that is no longer used."""
         if self._mappings.has_unreferenced:
             self.synchronize()
             self._mappings.unmap_unreferenced()
 
     def same(self, first: Array, second: Array) -> bool:
-        """Return whether two arrays begin at one address."""
+        """Return whether two arrays start at the same address."""
         return first.data.ptr == second.data.ptr
 
     def scratch(self, nbytes: int) -> Array:
-        """Return bytes that the launches of one stream share. The stream is the current one while a launch is made."""
+        """Return bytes shared by all launches of one stream: the current stream when the launch is made."""
         stream = cupy.cuda.get_current_stream().ptr
         held = self._scratch.get(stream)
         if held is None or held.nbytes < nbytes:
             if held is not None:
-                self._retained.append(held)  # launches made before hold its address
+                self._retained.append(held)  # earlier launches use its address
             size = max(_SMALLEST_SCRATCH, nbytes if held is None else nbytes + min(nbytes, _MOST_AHEAD))
             held = self._scratch[stream] = self.empty((size,), "uint8")
             self.workspaces["scratch"] = self.workspaces.get("scratch", 0) + size
@@ -186,7 +186,7 @@ class GpuDevice:
     # Order
 
     def stream(self, name: str) -> Any:
-        """Return a context in which work goes to a stream: "compute", "copy", or one of a step's side streams."""
+        """Return a context that selects a stream: "compute", "copy", or one of a step's side streams."""
         return self._streams[name]
 
     def current_stream(self) -> str:
@@ -195,7 +195,7 @@ class GpuDevice:
         return next((name for name, stream in self._streams.items() if stream.ptr == current), "")
 
     def on_side_stream(self, name: str, launch: Callable[[], None]) -> None:
-        """Run a launch on a stream of this name, once the current stream has reached this point; see `rejoin`."""
+        """Run a launch on the stream of this name, after the current stream's work so far; see `rejoin`."""
         begun = self.signal()
         if name not in self._streams:
             self._streams[name] = cupy.cuda.Stream(non_blocking=True)
@@ -205,23 +205,23 @@ class GpuDevice:
             self._aside.append(self.signal())
 
     def rejoin(self) -> None:
-        """Let the current stream continue once all launches made by `on_side_stream` are over."""
+        """Let the current stream wait for all launches made by `on_side_stream`."""
         while self._aside:
             self.wait(self._aside.pop())
         self.rejoined += 1
 
     def signal(self, timed: bool = False) -> Any:
-        """Return an event after the current stream's work."""
+        """Record and return an event on the current stream."""
         event = cupy.cuda.Event(disable_timing=not timed)
         event.record()
         return event
 
     def wait(self, event: Any) -> None:
-        """Let the current stream continue once the event has come."""
+        """Let the current stream wait for an event."""
         cupy.cuda.get_current_stream().wait_event(event)
 
     def milliseconds(self, first: Any, second: Any) -> float:
-        """Return the milliseconds between two timed events that have come."""
+        """Return the milliseconds between two timed events that have occurred."""
         return float(cupy.cuda.get_elapsed_time(first, second))
 
     @functools.cached_property
@@ -231,8 +231,8 @@ class GpuDevice:
         return None
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Return the launches of `work` on the current stream, and on streams that it makes wait for it, as one CUDA
-        graph. Memory that CuPy takes meanwhile is reserved for the replays."""
+        """Capture the launches of `work` on the current stream, and on streams that wait for it, as one CUDA graph.
+        Memory that CuPy allocates meanwhile is reserved for the replays."""
         fills = self._fills
         self.load_kernels()
         stream = cupy.cuda.get_current_stream()
@@ -244,9 +244,9 @@ class GpuDevice:
             try:
                 work()
             except BaseException:
-                self._aside.clear()  # nothing of the abandoned work is awaited
+                self._aside.clear()  # do not wait for the abandoned work
                 with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
-                    stream.end_capture()  # an abandoned capture would make all later work fail
+                    stream.end_capture()  # an open capture would make all later work fail
                 raise
             finally:
                 self.capturing = False
@@ -258,15 +258,15 @@ class GpuDevice:
     # Work
 
     def kernel(self, source: str, name: str) -> Kernel:
-        """See `Device.kernel`; it is compiled in parallel until the first launch."""
+        """See `Device.kernel`; compiled in parallel until the first launch."""
         return self.kernels.kernel(source, name)
 
     def set_node(self, node: Any) -> None:
-        """Name this node if a kernel of its launches cannot be compiled."""
+        """Set the node that is named if a kernel of its launches cannot be compiled."""
         self.kernels.node = node
 
     def load_kernels(self) -> None:
-        """Return when all requested kernels are loaded. A load may wait until the GPU is idle: it must not follow a
+        """Return when all requested kernels are loaded. A load may wait until the GPU is idle, so it must not follow a
         kernel that waits for later launches, here or on another rank."""
         self.kernels.wait()
 
@@ -292,7 +292,7 @@ class GpuDevice:
         return Asking(self, arrays, run, ahead)
 
     def beside(self, blocks: int) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which launches are made that run beside kernels of `blocks` blocks."""
+        """Return a context in which launches are made for running in parallel to kernels of `blocks` blocks."""
         return self.choices.beside(blocks)
 
     def attention(self, *arrays: Array, **options: Any) -> Launch | None:
@@ -315,7 +315,7 @@ class GpuDevice:
         return self.choices.fastest(kind, launches)
 
     def synchronize(self) -> None:
-        """Wait for the streams of a step, and for work set before one of them was chosen."""
+        """Wait for the streams of a step, and for earlier work on the default stream."""
         cupy.cuda.Stream.null.synchronize()
         for name in (TO_HOST, FROM_HOST):
             self._streams[name].synchronize()
@@ -325,7 +325,7 @@ class GpuDevice:
 
 
 def _machine(name: str) -> list[str]:
-    """Return the properties that the fastest ways to compute depend on."""
+    """Return the properties that the choice of implementations depends on."""
     versions = [_WAYS, str(cupy.cuda.runtime.driverGetVersion()), cupy.__version__]
     for package in ("nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

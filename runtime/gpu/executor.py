@@ -1,7 +1,7 @@
-"""This executor runs one rank's graph on a GPU, with the interface of `runtime.executor.Executor`.
+"""Executor of one rank's graph on a GPU, with the interface of `runtime.executor.Executor`.
 
-At most two steps are under way: while the GPU works on one, the host copies the next one's inputs into pinned memory
-and from there to the GPU on a stream of their own. Results come back into pinned memory; a reader waits for them.
+At most two steps are in flight: while the GPU runs one, the host copies the next one's inputs into pinned memory and
+from there to the GPU on a separate stream. Results are copied to pinned memory; reading one waits for it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def failure_of(
     """Return the error of a rank.
 
     Args:
-        node: the one that raised `error`; None: the graph itself. what: the verb: "failed". place: the rank, and the
-        index of its GPU. peak, memory: see `out_of_memory`.
+        node: the node that raised `error`; None for the whole graph. what: the verb, such as "failed". place: (rank,
+            index of its GPU). peak, memory: see `out_of_memory`.
     """
     rank, gpu = place
     message = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
@@ -63,25 +63,25 @@ def failure_of(
 
 
 def _place_of(node: Node | None, graph: Graph) -> tuple[int, str]:
-    """Return the position of a node in its graph, and that graph's name if it is a region; -1 for none."""
+    """Return (position of a node in its graph, name of the graph if it is a region); -1 for no node."""
     for each in graph.graphs():
         if node in each.nodes:
             return each.nodes.index(node), "" if each is graph else each.name
     return -1, ""
 
 
-# The nodes of a step whose loss is not finite run again on a GPU, one by one, until one makes such a value.
+# If a step's loss is not finite, its nodes run again on the GPU, one by one, until one makes a non-finite value.
 
 
 def search(step: GpuStep, fed: Sequence[tuple[Parameter, Any, Any]], stored: Mapping[Value, Array]) -> Origin:
-    """Return the origin of the value, see `finite.NonFiniteSearch`.
+    """Return the operator that first made a non-finite value, see `finite.NonFiniteSearch`.
 
     Args:
-        fed: the step's inputs, pinned memory for each, and its values if that memory does not have them.
-        stored: arrays of parameters.
+        fed: the step's inputs as (parameter, pinned memory, values if that memory does not have them). stored: arrays
+            of parameters.
     """
     device, graph, held, first = step.device, step.graph, "", NOWHERE
-    # A later step that is under way may have other inputs.
+    # A later step in flight may have other inputs.
     for parameter, pinned, array in fed:
         if array is not None:
             np.copyto(pinned, array)
@@ -92,7 +92,7 @@ def search(step: GpuStep, fed: Sequence[tuple[Parameter, Any, Any]], stored: Map
             kind = {"input": "argument"}.get(parameter.kind, parameter.kind)
             held = f"{kind} {parameter.name!r} held such a value before the step"
     for work in sorted((*step.anew, *step.work), key=lambda work: work.index):
-        # Messages of other stages are received again: their places may have been overwritten since they were read.
+        # Messages of other stages are received again: their memory may have been overwritten since.
         if not (work.ahead or 0 <= work.index < step.boundary):
             continue
         with device.stream(work.stream):
@@ -121,19 +121,18 @@ def _is_finite(step: GpuStep, value: Value) -> bool:
 
 
 DEPTH = 2
-"""Steps under way at once."""
+"""Maximum number of steps in flight."""
 SMALL = 1 << 16
-"""Bytes of an input up to which it is copied in the step's own order: a separate stream costs more than it hides."""
+"""Maximum bytes of an input that is copied on the step's own stream: a separate stream costs more than it hides."""
 
 
 @dataclass
 class _Slot:
-    """One step under way on the host.
+    """Host state of one step in flight.
 
-    inputs, results, stop, ended: pinned arrays, the last two of the GPU's state after the step. given: inputs that were
-    on the GPU already, from the script, None for those that were copied. staged: large inputs on the GPU, from the
-    second arrival on. done: the event after the step. failed: raised when a result is read. pending: results still
-    referenced.
+    inputs, results, stop, ended: pinned arrays, the last two with the GPU's state after the step. given: inputs that
+    were already on the GPU, None for copied ones. staged: large inputs on the GPU, from the second transfer on. done:
+    event after the step. failed: raised when a result is read. pending: results that are still referenced.
     """
 
     inputs: list[Array]
@@ -149,7 +148,7 @@ class _Slot:
 
 
 def _refuse_complex(graph: Graph) -> None:
-    """Raise MspcError for a graph with complex numbers: kernels and NCCL have no element type for them."""
+    """Raise MspcError for a graph with complex numbers, which kernels and NCCL do not support."""
     for value in (value for each in graph.graphs() for value in (*each.parameters, *each.nodes)):
         if any(t.dtype.is_complex for t in element_types(value.type)):
             label = value.label if isinstance(value, Node) else value.name
@@ -160,15 +159,14 @@ class GpuExecutor:
     """A rank's flat graph on its GPU, prepared once and run many times.
 
     Args:
-        graph: the rank's graph with local types. device: see `GpuDevice`; its communicator joins the ranks. values:
-        arrays of the parameters of kind "parameter" and "constant" by name; those of the device itself are used, others
-        are copied to it.
-        cursor: as in Executor. host: a communicator of arrays on the host, for agreements of ranks.
-        loop_limit: see `bound_regions.RegionContext`.
+        graph: the rank's graph with local types. device: see `GpuDevice`; its communicator connects the ranks. values:
+            arrays of the parameters of kind "parameter" and "constant" by name; arrays on the device are used directly,
+            others are copied to it. cursor: as in Executor. host: communicator of arrays on the host, for agreements of
+            ranks. loop_limit: see `bound_regions.RegionContext`.
 
     Raises:
-        MspcError: a value is missing or does not fit.
-        ExecutionError: the GPU's memory is insufficient, or an operator cannot be run there.
+        MspcError: a value is missing or does not fit. ExecutionError: the GPU's memory is insufficient, or an operator
+            cannot run there.
     """
 
     def __init__(self, graph: Graph, device: Any, values: Mapping[str, Array], cursor: Any = None, host: Any = None,
@@ -200,14 +198,14 @@ class GpuExecutor:
         self._origins: list[Any] = [None] * len(self.inputs)
 
     def set_step_count(self, steps: int) -> None:
-        """Draw random numbers as if `steps` steps had been run before."""
+        """Continue random numbers as if `steps` steps had run before."""
         self.earlier_steps = steps
         with self.device.stream("compute"):
             self.device.send(np.array([self.step + steps], np.int64), self._step.own_count)
 
     @property
     def trains(self) -> bool:
-        """Whether a run changes parameters."""
+        """Whether a run updates parameters."""
         return bool(self.mutated)
 
     @property
@@ -217,7 +215,7 @@ class GpuExecutor:
 
     @property
     def waited(self) -> float:
-        """Seconds that the GPU waited for other stages of a pipeline, in all steps so far."""
+        """Total seconds that the GPU has waited for other pipeline stages."""
         messages = self._step.messages
         return 0.0 if messages is None else messages.waited
 
@@ -245,13 +243,12 @@ class GpuExecutor:
         return copied(self.device, value)
 
     def parameter(self, name: str) -> Array:
-        """Return a copy of a parameter's values on the host, as the next step will read them. Raise KeyError if there
-        is none of this name."""
+        """Return a host copy of a parameter's values that the next step reads. Raise KeyError for an unknown name."""
         array = self._stored[self._by_name[name]]
         return fetched(self.device, array, np.empty(array.shape, array.dtype))
 
     def array(self, name: str) -> Array:
-        """Return a parameter's array on the GPU. Raise KeyError if there is none of this name."""
+        """Return a parameter's array on the GPU. Raise KeyError for an unknown name."""
         return self._stored[self._by_name[name]]
 
     def replace(self, name: str, array: Array) -> None:
@@ -265,21 +262,21 @@ class GpuExecutor:
     # Steps
 
     def run(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> list[Pending]:
-        """Run one step: the inputs in the order of `self.inputs`, the results in the order of the graph's; a result is
-        awaited when it is read.
+        """Run one step on inputs in the order of `self.inputs`, and return the results in the order of the graph;
+        reading a result waits for it.
 
         Args:
             origins: for every input None, or an object that identifies its values: an input with the same origin as in
-            the step before is on the GPU already.
+                the previous step is already on the GPU.
 
         Raises:
-            MspcError: an input does not fit.
-            ExecutionError: an operator failed, or the loss of an earlier step was not finite.
+            MspcError: an input does not fit. ExecutionError: an operator failed, or the loss of an earlier step was
+                not finite.
         """
         return self._collect(self._begin(inputs, origins, self._step.run))
 
     def run_timed(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> tuple[list[Pending], list[NodeTiming]]:
-        """Run a step like `run`, and return the timing of each of its nodes as well."""
+        """Run a step like `run`, and also return the timing of each of its nodes."""
         times: list[NodeTiming] = []
         slot = self._begin(inputs, origins, lambda _, counted: times.extend(self._step.run_timed(counted)))
         return self._collect(slot), times
@@ -324,7 +321,7 @@ class GpuExecutor:
             if not changed:
                 continue
             np.copyto(pinned, array)
-            # The first step has nothing that could hide a copy, and inputs that never change need no room for one.
+            # In the first step nothing overlaps with a copy, and inputs that never change need no memory for one.
             if pinned.nbytes > SMALL and self.step > 1:
                 if slot.staged[i] is None:
                     slot.staged[i] = device.empty(pinned.shape, pinned.dtype)
@@ -364,7 +361,7 @@ class GpuExecutor:
         return found
 
     def _release_slot(self, slot: _Slot) -> None:
-        """Wait for the step that used a slot before, and release it."""
+        """Wait for the previous step of a slot and release it."""
         if slot.done is None:
             return
         self.wait(slot)
@@ -391,7 +388,7 @@ class GpuExecutor:
             self._stopped(slot)
 
     def finish(self) -> None:
-        """Wait for all steps under way; raise their errors."""
+        """Wait for all steps in flight; raise their errors."""
         for slot in sorted(self._slots, key=lambda s: s.step):
             self._release_slot(slot)
         self._step.ended.wait_for_aborted()
@@ -399,7 +396,7 @@ class GpuExecutor:
     # Failures
 
     def _ended(self, slot: _Slot) -> NodeFailure:
-        """Return the error of a step with a loop that the GPU ended. The steps after it have changed nothing."""
+        """Return the error of a step with a loop that the GPU ended. Later steps have changed nothing."""
         failure = self._failure(*self._step.ended.error(slot.ended), "failed")
         self._step.ended.fail(failure)
         return failure
@@ -419,7 +416,7 @@ class GpuExecutor:
                 raise explained(self, loss, value, updated=False)
 
     def search(self) -> Origin:
-        """Run the bad step's nodes again, one by one, and check their results; see `finite.NonFiniteSearch`."""
+        """Run the failed step's nodes again, one by one, and check their results; see `finite.NonFiniteSearch`."""
         fed = list(zip(self.inputs, self._again.inputs, self._again.given, strict=True))
         self._origins = [None] * len(fed)
         return search(self._step, fed, self._stored)
@@ -439,8 +436,8 @@ class GpuExecutor:
 
 
 class _StepResult:
-    """Pending result of a step: a call waits for the step and returns the result. It has no reference to the result, so
-    that a reader that is gone frees it."""
+    """Pending result of a step: a call waits for the step and returns the result. It does not reference the result, so
+    that the result is freed with its last reader."""
 
     def __init__(self, executor: GpuExecutor, slot: _Slot, step: int, pinned: Array) -> None:
         self._executor, self._slot, self._step, self._pinned = executor, slot, step, pinned

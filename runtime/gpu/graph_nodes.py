@@ -1,4 +1,4 @@
-"""Nodes of CUDA graphs: small fills by kernels, and conditional nodes; and the last writers of arrays.
+"""Nodes of CUDA graphs: kernels in place of memsets, conditional nodes; and the last writers of arrays.
 
 cuBLASLt and cuDNN clear counters before many of their kernels by a memset of four bytes. As a node of a CUDA graph it
 delays later nodes by 0.8 us more than a kernel that does the same, on an H200.
@@ -18,14 +18,14 @@ from mspc.ops.cuda.text import address
 from mspc.ops.device import Array, Launch
 
 _MEMSET = 2
-"""The driver's number for a kind of node."""
+"""Node type of the CUDA driver."""
 _LARGEST = 1 << 20
-"""Bytes up to which a kernel fills: a larger fill takes longer than its neighbours."""
+"""Maximum bytes that a kernel fills; a larger fill takes longer than its neighbours."""
 _THREADS = 256
 
 
 class _Memset(ctypes.Structure):
-    """The driver's parameters of a memset: `width` elements of `size` bytes in each of `height` rows."""
+    """The driver's memset parameters: `width` elements of `size` bytes in each of `height` rows."""
 
     _fields_ = [  # as ctypes wants them
         ("target", ctypes.c_uint64), ("pitch", ctypes.c_size_t), ("value", ctypes.c_uint), ("size", ctypes.c_uint),
@@ -34,7 +34,7 @@ class _Memset(ctypes.Structure):
 
 
 class _Launch(ctypes.Structure):
-    """The driver's parameters of a kernel."""
+    """The driver's kernel parameters."""
 
     _fields_ = [  # as ctypes wants them
         ("function", ctypes.c_void_p), ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3),
@@ -44,7 +44,7 @@ class _Launch(ctypes.Structure):
 
 
 class Fills:
-    """Replacement of memsets by kernels. kernel: of fill.cu, loaded.
+    """Replacement of memsets by kernels. kernel: loaded from fill.cu.
 
     Raises:
         OSError, AttributeError: there is no driver, or it lacks the calls.
@@ -60,7 +60,7 @@ class Fills:
         self._destroy = driver.cuGraphDestroyNode
 
     def replace(self, graph: int) -> int:
-        """Change a graph that is captured and not instantiated yet. Return the number of memsets that were replaced."""
+        """Replace memsets in a captured graph before it is instantiated. Return their number."""
         own, count = ctypes.c_void_p(graph), ctypes.c_size_t()
         _checked(self._nodes(own, None, ctypes.byref(count)))
         nodes = (ctypes.c_void_p * count.value)()
@@ -94,8 +94,7 @@ class Fills:
         return True
 
     def _neighbours(self, call: Any, node: Any) -> Any:
-        """Return the nodes that a node waits for, or that wait for it; None if a wait is of another kind than the
-        usual."""
+        """Return the predecessors or successors of a node; None if there are edges of other than the default kind."""
         count = ctypes.c_size_t()
         if call(node, None, None, ctypes.byref(count)):
             return None
@@ -104,10 +103,10 @@ class Fills:
 
 
 class Captured:
-    """Captured graph, instantiated: a call replays it on the stream on which it was captured.
+    """Instantiated graph: a call replays it on the stream on which it was captured.
 
     Args:
-        cuda: CuPy's module of that name. graph: its address. This object owns it from now on.
+        cuda: CuPy's module of that name. graph: its address, which this object owns from now on.
     """
 
     def __init__(self, cuda: Any, graph: int, stream: Any) -> None:
@@ -130,30 +129,30 @@ def _checked(status: int) -> None:
         raise RuntimeError(f"CUDA's driver does not change a graph (error {status})")
 
 
-# Conditional nodes of CUDA graphs: bodies that the GPU itself repeats while a condition holds, or one of two bodies
-# that it selects.
+# Conditional nodes of CUDA graphs: a body that the GPU repeats while a condition holds, or one of two bodies that it
+# selects.
 #
-# They are made by the driver's own calls, which CuPy does not offer. A body is captured on a stream of its own; a body
-# inside of it is captured on the next one.
+# CuPy does not offer them, so that the driver is called directly. Every nesting level of bodies is captured on its own
+# stream.
 
 
 Decide = Callable[[np.uint64], None]
 """Launch that sets the value of a handle by `cudaGraphSetConditional`."""
 
 _NODES, _CHOICES = 12040, 12080
-"""Versions of the driver from which there are such nodes, and such nodes with two bodies."""
+"""Driver versions that support conditional nodes, and conditional nodes with two bodies."""
 _CONDITIONAL, _IF, _WHILE = 13, 0, 1
-"""The driver's numbers for a kind of node, and for kinds of conditional nodes."""
+"""The driver's numbers of the node type and of kinds of conditional nodes."""
 _PARAMETERS = 32
-"""Words of 8 bytes that the parameters of a node take."""
+"""Size of a node's parameters in words of 8 bytes."""
 _SET, _RELAXED = 1, 2
-"""The driver's numbers for: dependencies are replaced; no calls are refused while a body is captured."""
+"""The driver's numbers for: replace dependencies; refuse no calls while a body is captured."""
 
 _Word = ctypes.c_uint64
 
 
 def conditional_nodes(cuda: Any) -> ConditionalNodes | None:
-    """Return the maker of conditional nodes, or None if the driver has no such nodes. cuda: CuPy's module of that
+    """Return the maker of conditional nodes, or None if the driver does not support them. cuda: CuPy's module of that
     name."""
     with contextlib.suppress(OSError, AttributeError):
         if cuda.runtime.driverGetVersion() >= _NODES:
@@ -162,10 +161,9 @@ def conditional_nodes(cuda: Any) -> ConditionalNodes | None:
 
 
 class ConditionalNodes:
-    """Maker of conditional nodes of the graph into which the current stream is captured: its methods are called during
-    the capture.
+    """Maker of conditional nodes in the graph that the current stream is being captured into.
 
-    has_choices: whether there are nodes that run one of two bodies.
+    has_choices: nodes with two bodies are supported.
 
     Args:
         cuda: CuPy's module of that name.
@@ -189,7 +187,7 @@ class ConditionalNodes:
         self._depth = 0
 
     def loop(self, decide: Decide, turn: Launch) -> None:
-        """Repeat while `decide`, before each iteration, sets a value other than 0."""
+        """Repeat `turn` while `decide`, before each iteration, sets a nonzero value."""
 
         def body(handle: np.uint64) -> None:
             turn()
@@ -198,7 +196,7 @@ class ConditionalNodes:
         self._node(_WHILE, decide, [body])
 
     def choice(self, decide: Decide, ways: Sequence[Launch]) -> None:
-        """Run the first of two ways if `decide` sets a value other than 0, else the second."""
+        """Run the first of two bodies if `decide` sets a nonzero value, else the second."""
         self._node(_IF, decide, [lambda _, way=way: way() for way in ways])
 
     def _node(self, kind: int, decide: Decide, bodies: Sequence[Callable[[np.uint64], None]]) -> None:
@@ -220,7 +218,7 @@ class ConditionalNodes:
             self._capture_into(_Word(own), body, np.uint64(handle.value))
 
     def _captured(self, stream: Any) -> tuple[Any, Any, Any, Any]:
-        """Return the graph into which a stream is captured, and the dependencies of the next node: addresses of nodes
+        """Return the graph that a stream is captured into, and the dependencies of its next node: addresses of nodes
         and of edges, and their number."""
         state, number, graph, nodes, edges, count = (_Word() for _ in range(6))
         given = [ctypes.byref(word) for word in (state, number, graph, nodes, edges, count)]
@@ -238,7 +236,7 @@ class ConditionalNodes:
             with stream:
                 body(handle)
         except BaseException:
-            self._end(own, ctypes.byref(ended))  # an abandoned capture would make all later work fail
+            self._end(own, ctypes.byref(ended))  # an open capture would make all later work fail
             raise
         finally:
             self._depth -= 1
@@ -250,26 +248,25 @@ def _check_node(status: int) -> None:
         raise RuntimeError(f"CUDA's driver makes no conditional node (error {status})")
 
 
-# Records the last writers of the arrays of parameters on a GPU: values derived from them by a step stay valid until
-# another writer.
+# Last writers of parameters on a GPU: values that a step derives from parameters stay valid until another writer.
 
 
 class Writers:
-    """Last writer of every array, by address; unreported writers are unknown. All writes to parameters' arrays are
-    reported: steps by `begin`, everything else by `outside`."""
+    """Last writer of every array, by address. All writes to arrays of parameters are reported: steps by `begin`, others
+    by `outside`."""
 
     def __init__(self) -> None:
         self._last: dict[int, Any] = {}
         self._latest: Any = None
 
     def outside(self, array: Array) -> None:
-        """Report a write to the array from outside of a step."""
+        """Report a write to the array outside a step."""
         self._last.pop(address(array), None)
         self._latest = None
 
     def begin(self, step: Any, written: Sequence[int], copied: Sequence[int]) -> bool:
-        """Report the begin of a run of `step`, which writes to the arrays at the addresses `written`. Return whether
-        one of those at `copied`, a subset, has been written by others since its previous run."""
+        """Report the start of a run of `step`, which writes the arrays at the addresses `written`. Return whether
+        another writer has written one of `copied`, a subset, since the step's previous run."""
         if self._latest is step:
             return False
         changed = any(self._last.get(array) is not step for array in copied)

@@ -1,4 +1,4 @@
-"""Copies of arrays from and to memory of the host; the arrays may be on the host or on the GPU."""
+"""Copies between arrays on the GPU or the host and host memory."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from mspc.ops.device import Array
 
 
 class PinnedArray(np.ndarray):
-    """Array in pinned memory of the host, which executors use without a copy."""
+    """Array in pinned host memory, which executors use without a copy."""
 
 
 def pinned_copy(device: Any, values: Any, shape: tuple[int, ...], dtype: Any) -> PinnedArray:
-    """Return values in pinned memory; a number is repeated."""
+    """Return values in pinned memory; a scalar is broadcast."""
     found = device.pinned(shape, dtype).view(PinnedArray)
     found[...] = values
     return found
 
 
 def fetched(device: Any, array: Array, host: Any) -> Any:
-    """Return `host`, filled with the values of an array of the GPU or of the host, once the device has done its
-    work."""
+    """Return `host`, filled with the values of an array of the GPU or the host after the device's work so far."""
     device.synchronize()
     if isinstance(array, np.ndarray):
         np.copyto(host, array)
@@ -34,7 +33,7 @@ def fetched(device: Any, array: Array, host: Any) -> Any:
 
 
 def put(device: Any, host: Any, array: Array) -> None:
-    """Copy an array of the host to one of the GPU, or of the host."""
+    """Copy a host array to an array of the GPU or the host."""
     if isinstance(array, np.ndarray):
         np.copyto(array, host)
     else:

@@ -1,4 +1,4 @@
-"""Kernels of CUDA C++, compiled on all cores while the host continues until the first of their launches."""
+"""CUDA C++ kernels, compiled on all cores in parallel until their first launch."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from mspc.ops.source_files import source_text
 
 _OPTIONS = ("--std=c++17",)
 _WARP_GROUPS = "-arch=sm_90a"
-"""Option for kernels with instructions that other architectures do not have."""
+"""Compiler option for kernels with instructions specific to sm_90a."""
 _ORDINARY_SHARED = 48 << 10
-"""Bytes of shared memory that a block gets without a request."""
+"""Bytes of shared memory that a block gets without opting in."""
 _MOST_THREADS = 16
 
 
 class KernelCache:
-    """Modules of a GPU, each source compiled once; CuPy stores them in a folder of its own, by their content.
+    """Modules of a GPU, each source compiled once; CuPy caches them on disk by content.
 
     Args:
-        xp: CuPy. index: of the GPU among those that this process sees.
+        xp: CuPy. index: of the GPU among those visible to this process.
 
-    threads: most threads that compile.
+    threads: maximum number of compiling threads.
     """
 
     def __init__(self, xp: Any, index: int) -> None:
@@ -58,7 +58,7 @@ class KernelCache:
 
 
 class LateKernel:
-    """Kernel that waits at its first launch until it is compiled."""
+    """Kernel whose first launch waits until it is compiled."""
 
     __slots__ = ("_function", "_module", "_name", "_node")
 
@@ -67,7 +67,7 @@ class LateKernel:
         self._function: Any = None
 
     def load(self) -> Any:
-        """Return the function, once it is compiled."""
+        """Wait for the compilation and return the function."""
         if self._function is None:
             try:
                 self._function = self._module.result().get_function(self._name)

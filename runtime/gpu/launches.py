@@ -1,4 +1,4 @@
-"""Places of a graph's values on a GPU, and the launches of its nodes."""
+"""Storage of a graph's values on a GPU, and the launches of its nodes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from mspc.runtime.gpu.progress import HostQuery, wait_for, with_host_query
 from mspc.runtime.memory import Allocation, MemoryPlan
 
 # Arrays on the GPU that the host must read to launch their readers. Each is copied once, after the launch that makes
-# it, so that the copy is complete when the first of its readers is to be launched.
+# it, so that the copy is complete before the first reader is launched.
 
 
 class HostRead:
-    """An array's elements on the host. `begin` puts the copy on the current stream, `values` waits for the last one."""
+    """Host copy of an array. `begin` enqueues the copy on the current stream, `values` waits for the latest one."""
 
     def __init__(self, device: Any, array: Array) -> None:
         self._device, self._array = device, array
@@ -39,14 +39,14 @@ class HostRead:
         self._copied = self._device.signal()
 
     def values(self) -> Any:
-        """Return the elements, which the next copy overwrites."""
+        """Return the elements; the next copy overwrites them."""
         wait_for(self._device, self._copied)
         return self._held
 
 
 class Asking(HostQuery):
-    """Launch that calls `run` with the elements of arrays as NumPy's. It copies them itself, unless `share` names other
-    copies. ahead: a launch that makes some of them, run before the copies."""
+    """Launch that calls `run` with arrays as NumPy arrays. It copies them itself, unless `share` sets other copies.
+    ahead: a launch that makes some of them, run before the copies."""
 
     def __init__(
         self, device: Any, arrays: Sequence[Array], run: Callable[..., None], ahead: Launch | None = None
@@ -59,7 +59,7 @@ class Asking(HostQuery):
         self._shared: Mapping[int, HostRead] = {}
 
     def share(self, reads: Mapping[int, HostRead]) -> None:
-        """Use copies made elsewhere before this launch. reads: copies by the number of the array."""
+        """Use copies made before this launch. reads: by the number of the array."""
         self._shared = reads
 
     def _ask(self) -> None:
@@ -75,8 +75,8 @@ class Asking(HostQuery):
 
 
 def makers(graph: Graph, plan: MemoryPlan) -> dict[Value, Node]:
-    """Return the nodes that make values of this graph that hosts read. Others are copied on demand: parameters, and
-    values that other ranks or graphs within this one take part in."""
+    """Return the nodes that make values read by the host. Other values are copied on demand: parameters, and values
+    that other ranks or regions write."""
     asked = (node.inputs[i] for node in graph.nodes for i in node.op.host_reads)
     found = {value: _maker(value, plan) for value in dict.fromkeys(asked)}
     return {value: maker for value, maker in found.items() if maker is not None}
@@ -97,7 +97,7 @@ Storage = Any
 
 
 def arrays_of(held: Sequence[Storage]) -> Iterator[Array]:
-    """Yield the arrays, and those that are entries of stacks."""
+    """Yield the arrays, including entries of stacks."""
     for each in held:
         if isinstance(each, list):
             yield from arrays_of(each)
@@ -107,8 +107,7 @@ def arrays_of(held: Sequence[Storage]) -> Iterator[Array]:
 
 @dataclass
 class Backend:
-    """Backend of kernels that run through CuPy: array module, communicator, number of the step, and other sources of
-    draws, see `NumPyBackend`."""
+    """Backend of kernels that run through CuPy; see `NumPyBackend`."""
 
     comm: Any
     xp: Any
@@ -130,8 +129,7 @@ class _OnNumpy:
 
 
 class LaunchSequence:
-    """Launches in order, none of which asks the host: those of the argument `ahead` once, then all others `times`
-    times."""
+    """Launches in order that do not need the host: those of `ahead` once, then the others `times` times."""
 
     def __init__(self, launches: Sequence[Launch], times: int = 1, ahead: Sequence[Launch] = ()) -> None:
         self._ahead, self._launches, self._times = ahead, launches, times
@@ -144,22 +142,22 @@ class LaunchSequence:
 
 
 def run_all(launches: Sequence[Launch]) -> None:
-    """Make launches in order."""
+    """Run launches in order."""
     for launch in launches:
         launch()
 
 
 def count_of(launches: Sequence[Launch]) -> int:
-    """Return the number of launches, including those that one of them makes."""
+    """Return the number of launches, including nested ones."""
     return sum(getattr(launch, "count", 1) for launch in launches)
 
 
 def _host_call(device: Any, arrays: Sequence[Array], run: Callable[..., None]) -> HostQuery:
-    """Return a launch that waits for arrays, and calls `run` with their elements as arrays of NumPy's."""
+    """Return a launch that waits for arrays and calls `run` with them as NumPy arrays."""
 
     def launch() -> None:
         given = [np.empty(array.shape, array.dtype) for array in arrays]
-        wait_for(device, device.signal())  # earlier work may take long: unlike a copy, this can be interrupted
+        wait_for(device, device.signal())  # earlier work may take long; unlike a copy, this wait can be interrupted
         for array, host in zip(arrays, given, strict=True):
             device.receive(array, host)
         device.synchronize()
@@ -169,7 +167,7 @@ def _host_call(device: Any, arrays: Sequence[Array], run: Callable[..., None]) -
 
 
 def needs_host(launch: Launch) -> bool:
-    """Return True if a launch asks the host even if it could be captured."""
+    """Return whether a launch needs the host even when captured."""
     return isinstance(launch, HostQuery) and not launch.decided
 
 
@@ -197,12 +195,12 @@ def copied(device: Any, value: Any) -> Array:
 
 
 class Launches:
-    """Launches of a graph's nodes at the places of the plan.
+    """Launches of a graph's nodes, with storage by the memory plan.
 
     Args:
         device: see `GpuDevice`. arena: the bytes that the plan divides. stored: the graph's parameters and constants.
-        regions: makes the launch of a node that runs graphs from the node, its operands, its results, and bytes for
-        values that are alive while it runs.
+        regions: makes the launch of a node with regions from the node, its operands, its results, and bytes for values
+        that are live while it runs.
     """
 
     def __init__(
@@ -224,7 +222,7 @@ class Launches:
         """The reductions that are left, and their positions in the graph."""
 
     def arrays(self, value: Value) -> tuple[Storage, ...]:
-        """Return the arrays of a value, one for each of its tensors."""
+        """Return the storage of a value, one entry per tensor."""
         found = self._held.get(value)
         if found is None:
             found = self._held[value] = self._found(value)
@@ -273,11 +271,11 @@ class Launches:
         return found
 
     def memory(self, place: Allocation) -> Array:
-        """Return the bytes of a place in the arena."""
+        """Return the bytes of an allocation in the arena."""
         return self._device.view(self._arena, place.offset, (place.nbytes,), np.uint8)
 
     def of(self, node: Node, copies: Mapping[int, Copy] | None = None) -> tuple[Launch, bool]:
-        """Return the launch of a node, and whether it runs through CuPy. copies: further places for its updates.
+        """Return the launch of a node, and whether it runs through CuPy. copies: further destinations of its updates.
 
         Raises:
             Exception: the error of making it, with the node as `.node`.
@@ -299,11 +297,11 @@ class Launches:
         return with_host_query(update, both), plain
 
     def is_deferred(self, node: Node) -> bool:
-        """Return whether a node has no launch of its own because its reader includes it."""
+        """Return whether a node has no launch of its own because its reader performs it."""
         return node in self._left
 
     def _defer(self, node: Node) -> bool:
-        """Leave a reduction to its reader, if that can do it."""
+        """Defer a reduction to its reader, if that supports it."""
         if not is_summed_by_reader(node) or not isinstance(node.op, AllReduce) or node.op.op != "sum":
             return False
         if not self._device.same(*map(self._operand, (node.inputs[0], node))):
@@ -315,7 +313,7 @@ class Launches:
         return True
 
     def _summing(self, node: Node, inputs: Sequence[Any], out: Any) -> Launch | None:
-        """Return the launch of a node that reads reductions left to it: it adds up the ranks' parts of one."""
+        """Return the launch of a node that performs deferred reductions: it adds up the ranks' partial sums."""
         op, comm, left = node.op, self._device.comm, [i for i, value in enumerate(node.inputs) if value in self._left]
         assert isinstance(op, FusedElementwise)
         made = list(dict.fromkeys(node.inputs[i] for i in left))
@@ -331,7 +329,7 @@ class Launches:
         return in_order(*ahead, own or self._plain(op, inputs, out if isinstance(out, tuple) else (out,)))
 
     def _marked(self, node: Node, launch: Launch, joined: bool) -> Launch:
-        """Return the launch of a collective that was left, see `GpuProgress.before`."""
+        """Return the launch of a deferred collective with progress marks, see `GpuProgress.before`."""
         progress = self._device.progress
         return launch if progress is None else progress.before(self._left[node], launch, joined)
 
@@ -363,7 +361,7 @@ class Launches:
             if op.runs_on_host:
                 return self._on_host(op, inputs, out), True
             plain = self._plain(op, inputs, out)
-            # A stack has as many entries as a loop has left there; the host provides the numbers that CuPy draws.
+            # The length of a stack is known at run time only; random numbers for CuPy come from the host.
             asks = op.draws or op.waits or any(isinstance(array, list) for array in inputs)
             return (HostQuery(plain) if asks else plain), True
         except Exception as error:
@@ -372,7 +370,7 @@ class Launches:
             raise
 
     def _with_host_reads(self, node: Node, launch: Launch) -> Launch:
-        """Return the launch of a node, followed by copies to the host for others."""
+        """Return the launch of a node followed by copies to the host for its readers."""
         asked = [value for value, maker in self._makers.items() if maker is node]
         if not asked or (isinstance(launch, HostQuery) and launch.decided):
             return launch
@@ -383,7 +381,7 @@ class Launches:
         return HostQuery(both)
 
     def _shared(self, node: Node, inputs: Sequence[Any], asked: Sequence[Array]) -> dict[int, HostRead]:
-        """Return copies made before for arrays that a node's launch asks for, by their numbers."""
+        """Return existing host copies of the arrays that a node's launch needs, by number."""
         known = [(array, self._reads[value]) for value, array in zip(node.inputs, inputs, strict=True)
                  if value in self._reads]  # fmt: skip
         return {i: read for i, wanted in enumerate(asked) for array, read in known if array is wanted}
@@ -393,7 +391,7 @@ class Launches:
         return arrays if isinstance(value.type, TupleType) else arrays[0]
 
     def _on_host(self, op: Op, inputs: Sequence[Any], out: Sequence[Array]) -> Launch:
-        """Run the operator's kernel on arrays of NumPy; its results are copied to the GPU."""
+        """Return a launch that runs the operator's kernel on NumPy arrays and copies its results to the GPU."""
         kernel, device = op.kernel(_OnNumpy(self._backend)), self._device
 
         def run(*given: Any) -> None:
@@ -405,7 +403,7 @@ class Launches:
         return _host_call(device, inputs, run)
 
     def _plain(self, op: Op, inputs: Sequence[Any], out: Sequence[Array]) -> Launch:
-        """Run the operator's kernel on CuPy's arrays; its results are copied to their places."""
+        """Return a launch that runs the operator's kernel on CuPy arrays and copies its results to their storage."""
         kernel, device = op.kernel(self._backend), self._device
 
         def launch() -> None:

@@ -1,7 +1,7 @@
-"""Matmuls on tensor cores through cuBLASLt, fused with the operators that follow.
+"""Matmuls on tensor cores through cuBLASLt, fused with following operators.
 
-cuBLASLt reads matrices by columns. A row-major matrix is its own transpose read by columns, so the row-major product x
-@ y is computed as (y^T @ x^T)^T with the operands swapped and nothing moved.
+cuBLASLt uses column-major matrices. A row-major matrix is its own column-major transpose, so that x @ y is computed as
+(y^T @ x^T)^T by swapping the operands, without moving data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mspc.runtime.gpu.row_runs import Run, lanes_of, matrices_without_runs, rows
 from mspc.runtime.workspaces import PRODUCTS
 
 CANDIDATES = 12
-"""Algorithms that are timed for a new shape."""
+"""Number of algorithms that are timed for a new shape."""
 _TYPES = {
     "float16": CudaDataType.CUDA_R_16F,
     "bfloat16": CudaDataType.CUDA_R_16BF,
@@ -42,13 +42,13 @@ _BEGINS_WITH = {
     lt.MatmulDescAttribute.TRANSA: 0, lt.MatmulDescAttribute.TRANSB: 0,
     lt.MatmulDescAttribute.EPILOGUE: int(lt.Epilogue.DEFAULT),
 }  # fmt: skip
-"""Initial attributes of a new description of a matmul."""
+"""Initial attributes of a matmul descriptor."""
 
 
 @dataclass(frozen=True)
 class _Matrix:
-    """Operand in cuBLASLt's view: rows and columns in memory read by columns, whether it is transposed, elements from
-    one matrix of the batch to the next (0: all the same), and from one column to the next."""
+    """Column-major view of an operand: rows, columns, whether it is transposed, stride in elements between matrices of
+    the batch (0 if broadcast), and between columns."""
 
     rows: int
     columns: int
@@ -58,7 +58,7 @@ class _Matrix:
 
 
 class Unsupported(Exception):
-    """Error: cuBLASLt has no such algorithm."""
+    """Raised if cuBLASLt has no suitable algorithm."""
 
 
 class Products:
@@ -77,7 +77,7 @@ class Products:
         """Return the launch of a matmul, see `Device.matmul`.
 
         Raises:
-            Unsupported: cuBLASLt does not know the element type or cannot join the epilogue.
+            Unsupported: cuBLASLt does not support the element type or the epilogue.
         """
         if out.dtype.name not in _TYPES or x.dtype != y.dtype:
             raise Unsupported(f"{x.dtype} @ {y.dtype}")
@@ -87,12 +87,12 @@ class Products:
         if not _uneven(x, out) and not _uneven(y, out):
             return BoundProduct(self, x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
         in_order = self._one_by_one(x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
-        adds_in_place = addend is not None and addend.data.ptr == out.data.ptr  # not timed: it changes its operand
+        adds_in_place = addend is not None and addend.data.ptr == out.data.ptr  # not timed: it overwrites its operand
         if out.ndim != 4 or bias is not None or activation or adds_in_place:
             return in_order
         if not all(a is None or a.flags.c_contiguous for a in (x, y, out, addend)):
             return in_order
-        # Matmuls over the other leading dimension may be fewer and larger.
+        # A batch over the other leading dimension may have fewer and larger matmuls.
         turned = [None if a is None else _swap_batch_dims(a) for a in (x, y, out, addend)]
         left, right, result, plus = turned
         try:
@@ -104,7 +104,8 @@ class Products:
 
     def _one_by_one(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, addend: Array | None,
                     bias: Array | None, activation: str, before: Array | None) -> Launch:  # fmt: skip
-        """Return a matmul for each place of the leading dimensions, for operands repeated along some of them only."""
+        """Return one launch per index of the leading dimensions, for operands that are broadcast along only some of
+        them."""
         launches: list[Launch] = []
         for place in np.ndindex(*out.shape[:-3]):
             parts = [None if a is None else _at(a, place, out.ndim) for a in (x, y, out, addend, before)]
@@ -121,8 +122,8 @@ class Products:
         return launch
 
     def bound(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool) -> BoundProduct:
-        """Return one matmul of two matrices of an element type that cuBLASLt knows, for which no algorithm is chosen.
-        Raise Unsupported for other types."""
+        """Return a matmul of two matrices without choosing an algorithm. Raise Unsupported for element types unknown to
+        cuBLASLt."""
         if out.dtype.name not in _TYPES or not x.dtype == y.dtype == out.dtype:
             raise Unsupported(f"{x.dtype} @ {y.dtype}")
         return BoundProduct(self, x, y, out, transpose_a, transpose_b, None, None, "", None, chosen=False)
@@ -135,7 +136,7 @@ class Products:
 
     @property
     def deterministic(self) -> bool:
-        """Whether nothing is chosen by time."""
+        """Whether nothing is chosen by timing."""
         return self.device.deterministic
 
     @property
@@ -143,14 +144,15 @@ class Products:
         return self.workspace_of(0)
 
     def workspace_of(self, lane: int) -> Array:
-        """Return the workspace of matmuls that run one after the other; those of different lanes run at once."""
+        """Return the workspace of a lane: matmuls of one lane run one after the other, different lanes run in
+        parallel."""
         while len(self._workspaces) <= lane:
             self._workspaces.append(self.device.empty((PRODUCTS,), "uint8"))
             self.device.workspaces["matrix products"] = PRODUCTS * len(self._workspaces)
         return self._workspaces[lane]
 
     def layout(self, kind: int, matrix: _Matrix, batch: int) -> int:
-        """Return cuBLASLt's layout of such an operand of a batch, the same for all matmuls."""
+        """Return the cached cuBLASLt layout of an operand."""
         key = kind, matrix, batch
         found = self._layouts.get(key)
         if found is None:
@@ -162,8 +164,8 @@ class Products:
         return _address(self.candidates[key], self.choices[key])
 
     def choose(self, key: Key, product: BoundProduct, seconds: Callable[[int], float]) -> None:
-        """Find algorithms for a matmul unless an equal one has been seen, and take the fastest. seconds: time of the
-        algorithm at an address.
+        """Time the algorithms of a matmul, unless an equal one has been seen, and choose the fastest. seconds: returns
+        the time of the algorithm at an address.
 
         Raises:
             Unsupported: there is none.
@@ -248,17 +250,17 @@ class BoundProduct:
         return self._products.algorithm(self.key)
 
     def new_layouts(self) -> tuple[int, int, int]:
-        """Return layouts of both operands and the result, in cuBLASLt's order, that may be changed."""
+        """Return new, modifiable layouts of both operands and the result, in cuBLASLt's order."""
         first, second, target = (_layout(kind, matrix, 1) for kind, matrix in self._kinds)
         return first, second, target
 
     def factors(self) -> tuple[Any, tuple[Any, Any]]:
-        """Return the factors of the matmul and of the addend, or 0."""
+        """Return the scale factors of the matmul and of the addend (0 without one)."""
         return self._alpha, (np.zeros_like(self._alpha), np.ones_like(self._alpha))
 
     def candidates(self, count: int) -> Any:
-        """Return the algorithms that cuBLASLt expects to be the fastest, best first; if some multiprocessors are taken,
-        those for all of them follow."""
+        """Return the algorithms that cuBLASLt expects to be fastest, best first; if some multiprocessors are reserved,
+        followed by those for all multiprocessors."""
         found = self.expected(count, self._layouts)
         if not self._products.choices.multiprocessors or count == 1:
             return found
@@ -268,7 +270,7 @@ class BoundProduct:
         return found
 
     def expected(self, count: int, layouts: tuple[int, int, int]) -> Any:
-        """Return the algorithms that cuBLASLt expects to be the fastest for these layouts, best first."""
+        """Return the algorithms that cuBLASLt expects to be fastest for these layouts, best first."""
         first, second, target = layouts
         preference = lt.matmul_preference_create()
         limit = np.array([PRODUCTS], np.uint64)
@@ -284,7 +286,8 @@ class BoundProduct:
         return found[: number[0]]
 
     def seconds(self, algorithm: int) -> float:
-        """Return the time of one matmul with the algorithm at an address; infinite if it refuses the arrays."""
+        """Return the time of one matmul with the algorithm at an address; infinite if it does not support the
+        arrays."""
         out, addend = self._arrays[2], self._arrays[3]
         saved = out.copy() if addend is not None and addend.data.ptr == out.data.ptr else None
         try:
@@ -336,7 +339,8 @@ def _attribute_type(attribute: lt.MatmulDescAttribute) -> Any:
 
 
 def _folded(x: Array, y: Array, out: Array, transpose_a: bool, addend: Array | None, before: Array | None) -> Any:
-    """Return the same matmul with the batch among the rows, if the second operand is one matrix for all of it."""
+    """Return the same matmul with the batch folded into the rows, if the second operand is one matrix for the whole
+    batch."""
     if out.ndim == 2 or transpose_a or y.size != y.shape[-1] * y.shape[-2] or x.shape[:-2] != out.shape[:-2]:
         return x, y, out, addend, before
     rows = [None if a is None else a.reshape(-1, a.shape[-1]) for a in (x, out, addend, before)]
@@ -355,7 +359,7 @@ def _at(array: Array, place: tuple[int, ...], rank: int) -> Array:
 
 
 def _swap_batch_dims(array: Array) -> Array:
-    """Return an operand of matmuls over two leading dimensions with these in the other order."""
+    """Return an operand with its two leading dimensions exchanged."""
     return array.reshape((1,) * (4 - array.ndim) + array.shape).swapaxes(0, 1)
 
 
@@ -364,33 +368,32 @@ def _address(found: Any, index: int) -> int:
 
 
 def _alignment(array: Array) -> int:
-    """Return the largest power of two up to 16 bytes that the array's address is a multiple of; algorithms depend on
-    it."""
+    """Return the alignment of the array's address in bytes, at most 16, which algorithms depend on."""
     address = array.data.ptr
     return min(16, address & -address) if address else 16
 
 
-# Matmuls of runs of rows through cuBLASLt: the host provides the positions of the runs at every step.
+# Grouped matmuls of runs of rows through cuBLASLt: the host provides the positions of the runs at every step.
 #
-# The description of a matmul is made once, with an algorithm for runs as `sample_runs`; at a step only its number of
-# rows and the begins of the operands change.
+# The descriptor of a matmul is made once, with an algorithm chosen for `sample_runs`; at a step only its number of rows
+# and the addresses of the operands change.
 
 
 _EVEN = 128
-"""Lengths of runs for which algorithms are requested are multiples of it."""
+"""Lengths of runs for which algorithms are requested are multiples of this number."""
 _ALIGNED = 16
-"""Bytes of which the addresses of rows must be multiples, wherever a run begins."""
+"""Required alignment of rows in bytes, wherever a run starts."""
 _TIMED = 4
-"""Most runs by which algorithms are timed."""
+"""Maximum number of runs for timing algorithms."""
 _LANES = (2, 1)
-"""Numbers of lanes; the first is used if nothing is timed."""
+"""Possible numbers of lanes; the first is used without timing."""
 
 
 class RowProducts:
-    """Matmuls of runs of rows, see `Device.products_of_rows`.
+    """Grouped matmuls of runs of rows, see `Device.products_of_rows`.
 
     Raises:
-        Unsupported: cuBLASLt does not know the element type, or rows are not aligned for it.
+        Unsupported: cuBLASLt does not support the element type, or rows are not aligned for it.
     """
 
     def __init__(self, products: Products, x: Array, y: Array, out: Array, transpose_b: bool, outer: bool) -> None:
@@ -408,7 +411,7 @@ class RowProducts:
         self._choose(sample_runs(rows, matrices, _TIMED))
 
     def _choose(self, runs: Sequence[Run]) -> None:
-        """Find the algorithm that is fastest for such runs in lanes, and then the number of lanes."""
+        """Choose the algorithm that is fastest for such runs in lanes, and then the number of lanes."""
         products, choices = self._products, self._products.choices
         self._key = "rows", self._bound.key, tuple(runs)
         products.choose(self._key, self._bound, lambda algorithm: self._seconds(runs, algorithm, _LANES[0]))
@@ -425,7 +428,7 @@ class RowProducts:
             return float("inf")
 
     def __call__(self, given: Iterable[tuple[int, slice]]) -> None:
-        """Put the matmuls on the current stream."""
+        """Enqueue the matmuls on the current stream."""
         x, _, out = self._arrays
         runs = runs_of(given, x.shape[0], summed=self._outer)
         for matrix in matrices_without_runs(runs, out.shape[0]) if self._outer else ():
@@ -440,7 +443,7 @@ class RowProducts:
         part.data.memset_async(0, part.nbytes, self._products.current())
 
     def _all(self, runs: Sequence[Run], algorithm: int, lanes: int, strict: bool = False) -> None:
-        """Launch the matmuls of runs. strict: raise cuBLASLt's error if the algorithm does not take one of them."""
+        """Launch the matmuls of runs. strict: raise cuBLASLt's error if the algorithm does not support one of them."""
         first, *others = lanes_of(runs, lanes)
         device = self._products.device
         begun = device.signal() if any(others) else None
@@ -472,7 +475,7 @@ class RowProducts:
                     _entry(x, run.begin), second, beta, place, target, place, target)  # fmt: skip
         try:
             lt.matmul(*operands, algorithm, *room)
-        except lt.cuBLASLtError:  # the algorithm does not take so few or so many rows
+        except lt.cuBLASLtError:  # the algorithm does not support this number of rows
             found = () if strict else self._bound.expected(1, self._layouts)
             if not len(found):
                 raise

@@ -1,7 +1,7 @@
-"""Collectives between GPUs run through NCCL, by CuPy's bindings. MPI carries the identities of the groups, no data.
+"""Collectives between GPUs through NCCL, by CuPy's bindings. MPI only exchanges the ids of groups.
 
-Everything goes to the current stream of CuPy and may be captured into a CUDA graph: nothing waits, and the forms that
-write into arrays allocate nothing. Groups have a communicator each, made once, in one order on all ranks.
+All work is enqueued on CuPy's current stream and may be captured into a CUDA graph: nothing blocks, and the methods
+that write into arrays allocate nothing. Every group has a communicator, made once, in the same order on all ranks.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from mspc.runtime.gpu.peers import Mailboxes, PeerCollectives, PeerMemory
 
 TYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7,
           "float64": 8, "bfloat16": 9}  # fmt: skip
-"""NCCL's numbers of the element types that it combines."""
+"""NCCL's numbers of the element types that it reduces."""
 OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3}
 _BOOL_OPS = {"sum": "max", "max": "max", "prod": "min", "min": "min"}
 """Booleans are bytes 0 and 1: their sum is "or", their product "and"."""
 BYTE = 1
 IN_PROGRESS, _ERRORS = 7, {6: "another rank has gone, or the way to it is broken"}
-"""States that CuPy has no name for."""
+"""NCCL states without a name in CuPy."""
 
 
 class Calls:
@@ -83,7 +83,7 @@ def combining(dtype: Any, op: str) -> tuple[int, int]:
 
 
 def status_of(error: Exception) -> int:
-    """Return NCCL's number for an error. CuPy raises a KeyError with the number for errors that it has no name for."""
+    """Return NCCL's number of an error. CuPy raises a KeyError with the number if it has no name for it."""
     if isinstance(error, KeyError) and error.args and isinstance(error.args[0], int):
         return error.args[0]
     return int(getattr(error, "status", -1))
@@ -105,11 +105,11 @@ def shown(ranks: Ranks) -> str:
 
 
 Key = tuple[Ranks, int]
-"""A group: its ranks in their order, and -1, or the tag of explicit messages between two ranks."""
+"""A group: its ranks in order, and -1 or the tag of explicit messages between two ranks."""
 
 
 class GroupCommunicator:
-    """Communicator of a group; `of` maps a rank to its number in it."""
+    """Communicator of a group; `of` maps a rank to its index in it."""
 
     def __init__(self, ranks: Ranks, comm: Any) -> None:
         self.ranks = ranks
@@ -118,7 +118,7 @@ class GroupCommunicator:
 
 
 def groups_of(graph: Graph, rank: int) -> list[Key]:
-    """Return the groups in which the graph of `rank` communicates, ascending; messages between stages create their own
+    """Return the groups in which the graph of `rank` communicates, ascending; messages between stages create theirs
     when needed (`stage_messages`)."""
     nodes = (node for each in graph.graphs() for node in each.nodes)
     collectives = (node for node in nodes if isinstance(node.op, Collective))
@@ -134,10 +134,10 @@ class NcclComm:
     """Communicator of this rank's GPU, see `runtime.comm.Communicator` and `ops.comm_launch.DeviceCommunicator`.
 
     Args:
-        xp: CuPy. host: the communicator of arrays on the host; with one rank NCCL is not needed.
+        xp: CuPy. host: communicator of arrays on the host; with one rank NCCL is not needed.
 
     Raises:
-        ExecutionError: by every method: NCCL refused, with the ranks of the group.
+        ExecutionError: by every method, if NCCL fails; with the ranks of the group.
     """
 
     def __init__(self, xp: Any, host: Any) -> None:
@@ -159,14 +159,14 @@ class NcclComm:
     # Groups
 
     def prepare(self, groups: Iterable[Key], together: bool) -> None:
-        """Make the communicators of groups of this rank; the members call this together.
+        """Create the communicators of this rank's groups; the members call this together.
 
-        together: all ranks call it, and groups that only others name are made too.
+        together: all ranks call it, and groups requested by other ranks only are created, too.
         """
         mine = {key for key in groups if len(key[0]) > 1}
         if together and self.size > 1:
             mine = {key for key in self._union(mine) if self.rank in key[0]}
-        for key in sorted(mine - self._groups.keys()):  # one order on all ranks: nobody waits in a circle
+        for key in sorted(mine - self._groups.keys()):  # the same order on all ranks avoids a deadlock
             self._group(*key)
             if key[1] < 0 and self.device is not None:
                 if self._peers is None:
@@ -175,13 +175,13 @@ class NcclComm:
 
     @property
     def peer_memory(self) -> PeerMemory | None:
-        """Access to arrays of the other ranks of this host; None before there is a device."""
+        """Access to arrays of other ranks of this host; None before there is a device."""
         if self._memory is None and self.device is not None:
             self._memory = PeerMemory(self.device, self.host)
         return self._memory
 
     def prepare_for(self, graph: Graph, together: bool) -> None:
-        """Make the communicators of the groups of a graph."""
+        """Create the communicators of a graph's groups."""
         self.prepare(groups_of(graph, self.rank), together)
 
     def _union(self, mine: set[Key]) -> set[Key]:
@@ -204,14 +204,14 @@ class NcclComm:
             identity = np.zeros(_ID_BYTES, np.uint8)
             if self.rank == root:
                 identity[:] = np.frombuffer(nccl.get_unique_id(), np.uint8)
-            # Only the members of the group take part: ranks outside need not come.
+            # Only the members of the group take part.
             identity = self.host.broadcast(identity, root, tuple(sorted(ranks)))
             try:
                 comm = nccl.NcclCommunicator(len(ranks), identity.tobytes(), ranks.index(self.rank))
             except Exception as error:
                 raise ExecutionError(f"NCCL cannot join {shown(ranks)}: {text_of(error)}") from error
-            # NCCL destroys a communicator only after the CUDA graphs that use it, and waits for that for ever; the
-            # order in which Python releases them at its end is not known. The end of the process frees them all.
+            # NCCL waits until the CUDA graphs that use a communicator are destroyed, possibly forever, because Python's
+            # order of destruction at exit is unknown. Process exit frees all of them.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(comm))
             found = self._groups[ranks, tag] = GroupCommunicator(ranks, comm)
             if tag >= 0:
@@ -219,8 +219,8 @@ class NcclComm:
         return found
 
     def _introduce(self, pair: GroupCommunicator) -> None:
-        """Send one byte from the first rank to the second: at their first message both wait on the host for each other,
-        and two that send before they receive would wait for ever."""
+        """Send one byte from the first rank to the second: at the first message both ranks wait for each other on the
+        host, and two ranks that both send before they receive would wait forever."""
         first = self.rank == pair.ranks[0]
         with self._calls(pair, 1):
             (pair.comm.send if first else pair.comm.recv)(self._a_byte().data.ptr, 1, BYTE, int(first), self._stream())
@@ -233,13 +233,13 @@ class NcclComm:
     def _library(self) -> Any:
         if self._nccl is None:
             os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # multicast memory is not safe to use on every host
-            # NCCL takes 24 blocks between two GPUs over NVLink; sums that the step waits for are faster with more.
+            # NCCL uses 24 blocks between two GPUs over NVLink; exposed reductions are faster with more.
             os.environ.setdefault("NCCL_MIN_CTAS", "32")
             self._nccl = load_nccl(self.xp)
         return self._nccl
 
     def check(self) -> None:
-        """Look for errors that NCCL has met since a collective began; called during the wait for a step."""
+        """Check for asynchronous NCCL errors; called during the wait for a step."""
         for group in self._groups.values():
             try:
                 group.comm.check_async_error()
@@ -251,12 +251,12 @@ class NcclComm:
     # Into arrays that exist
 
     def combines(self, dtype: Any, op: str) -> bool:
-        """Return whether NCCL combines elements of this type by `op`."""
+        """Return whether NCCL supports reduction `op` for this element type."""
         return op in OPS and (np.dtype(dtype).name in TYPES or np.dtype(dtype) == np.bool_)
 
     def all_reduce_into(self, arrays: Sequence[Array], outs: Sequence[Array], op: str, ranks: Ranks) -> None:
-        """Combine arrays of one element type into those at their place in `outs`, each of which may be the array
-        itself; NCCL takes them as one piece of work."""
+        """Reduce arrays of one element type into the corresponding `outs`, each of which may be the array itself, as
+        one NCCL group."""
         kind, number = combining(arrays[0].dtype, op)
         if len(ranks) == 1:
             for array, out in zip(arrays, outs, strict=True):
@@ -265,13 +265,13 @@ class NcclComm:
         group, stream = self._group(tuple(sorted(ranks))), self._stream()
         if self._boxes.exchange(arrays, outs, group.ranks, [a.nbytes for a in arrays], False, op, self.mark):
             return
-        # Never joined by their addresses: the ranks must make the same calls, at any addresses of their arrays.
+        # Not merged by address: all ranks must make the same calls, whatever the addresses of their arrays.
         with self._calls(group, len(arrays)):
             for array, out in zip(arrays, outs, strict=True):
                 group.comm.allReduce(array.data.ptr, out.data.ptr, array.size, kind, number, stream)
 
     def all_gather_into(self, array: Array, out: Array, ranks: Ranks) -> None:
-        """Concatenate the members' arrays."""
+        """Concatenate the members' arrays into `out`."""
         if len(ranks) == 1:
             self._copy(array, out)
             return
@@ -282,8 +282,7 @@ class NcclComm:
             group.comm.allGather(array.data.ptr, out.data.ptr, array.nbytes, BYTE, self._stream())
 
     def reduce_scatter_into(self, array: Array, out: Array, op: str, ranks: Ranks) -> None:
-        """Reduce and scatter: `array` has one part for every member, one after the other; `out` is this rank's,
-        combined."""
+        """Reduce-scatter `array`, which consists of one part per member, into `out`."""
         kind, number = combining(array.dtype, op)
         if len(ranks) == 1:
             self._copy(array, out)
@@ -295,7 +294,7 @@ class NcclComm:
             group.comm.reduceScatter(array.data.ptr, out.data.ptr, out.size, kind, number, self._stream())
 
     def quick(self, nodes: Sequence[Any]) -> bool:
-        """Return whether all these nodes of collectives go through mailboxes."""
+        """Return whether all these collectives go through mailboxes."""
         return all(is_small(node) and self._boxes.has(node.op.channel(self.rank)[0]) for node in nodes)
 
     def direct(self, name: str, array: Array, out: Array, op: str, ranks: Ranks) -> Launch | None:
@@ -317,7 +316,7 @@ class NcclComm:
         return bool(self.host.all_reduce(np.array([able], np.int64), "min", tuple(sorted(ranks)))[0])
 
     def all_to_all_into(self, array: Array, out: Array, ranks: Ranks) -> None:
-        """Exchange parts: `array` has a part for every member, `out` takes one from every member."""
+        """Exchange parts: `array` has one part for every member, `out` receives one from every member."""
         if len(ranks) == 1:
             self._copy(array, out)
             return
@@ -331,8 +330,8 @@ class NcclComm:
     def exchange_into(
         self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]], ranks: Ranks | None = None
     ) -> None:
-        """Exchange arrays, see `Communicator`. Arrays that are not contiguous are packed, which allocates. ranks: the
-        group that takes part, all ranks by default."""
+        """Exchange arrays, see `Communicator`. Non-contiguous arrays are packed, which allocates. ranks: the
+        participating group, by default all ranks."""
         xp = self.xp
         packed = [(rank, xp.ascontiguousarray(array)) for rank, array in sends]
         landing = [(r, a if a.flags.c_contiguous else xp.empty(a.shape, a.dtype)) for r, a in receives]
@@ -356,7 +355,7 @@ class NcclComm:
         return self.host.all_to_all(numbers, ranks, 0, 0) if len(ranks) > 1 else numbers
 
     def broadcast_into(self, arrays: Sequence[Array], outs: Sequence[Array], root: int, ranks: Ranks) -> None:
-        """Copy every array of `root` into the one at its place in `outs`."""
+        """Copy every array of `root` into the corresponding one of `outs`."""
         if len(ranks) == 1:
             for array, out in zip(arrays, outs, strict=True):
                 self._copy(array, out)
@@ -368,8 +367,8 @@ class NcclComm:
                 group.comm.broadcast(array.data.ptr, out.data.ptr, out.nbytes, BYTE, place, stream)
 
     def send(self, array: Array, rank: int, tag: int = 0) -> None:
-        """Send with a communicator for every tag, so that the order of tags is free, and another one for the way back:
-        NCCL runs the calls of a communicator one after the other."""
+        """Send with a communicator per tag and direction, because NCCL serialises the calls of a communicator and the
+        order of tags is free."""
         array = self.xp.ascontiguousarray(array)
         group = self._pair(self.rank, rank, tag)
         with self._calls(group, 1):
@@ -382,7 +381,7 @@ class NcclComm:
             group.comm.recv(out.data.ptr, out.nbytes, BYTE, group.of[rank], self._stream())
 
     def barrier(self, ranks: Ranks) -> None:
-        """Let later work on the stream begin once every member has called this."""
+        """Let later work on the stream start once every member has called this."""
         if len(ranks) > 1:
             byte = self._a_byte()
             self.all_reduce_into((byte,), (byte,), "max", ranks)
@@ -467,7 +466,7 @@ class NcclComm:
         return self.xp.stack(self.xp.split(array, count, axis))
 
     def _combined(self, parts: Array, op: str) -> Array:
-        """Combine element types that NCCL does not, in the order of the ranks."""
+        """Reduce element types that NCCL does not support, in rank order."""
         function = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}[op]
         total = parts[0].copy()
         for part in parts[1:]:

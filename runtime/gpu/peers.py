@@ -1,11 +1,11 @@
-"""Collectives of large arrays run in one kernel: ranks of one host read and write each other's memory over NVLink.
+"""Collectives of large arrays in one kernel: ranks of one host read and write each other's memory over NVLink.
 
-For AllReduce rank r adds up part r of all ranks' arrays and writes the sum into part r of all results: every byte
-crosses once in either direction, as in the best of rings, but in one step and with few multiprocessors. ReduceScatter
-is the first half of it and AllGather the second. The order of additions is that of the group's ranks, halves are added
-in Float32, and all ranks get the same bits.
+For AllReduce, rank r adds up part r of all ranks' arrays and writes the sum into part r of all results: every byte
+crosses once in either direction, as in a ring, but in one step and with few multiprocessors. ReduceScatter is its first
+half and AllGather its second. Additions are in the order of the group's ranks, halves are accumulated in Float32, and
+all ranks get the same bits.
 
-A kernel begins and ends by a sign to every peer, block by block: at its begin all operands are ready and all results
+A kernel starts and ends by signalling every peer, block by block: at its start all operands are ready and all results
 may be written, at its end both are free again.
 """
 
@@ -30,14 +30,14 @@ from mspc.ops.device import Array, Launch, RankSum, c_type, computing_type
 from mspc.ops.source_files import source_text
 from mspc.runtime.faults.stopped import STEP_SHIFT
 
-# Memory of other processes that this one has mapped, each allocation once, and as long as its mapping is referenced.
+# Memory of other processes, mapped once per allocation and as long as the mapping is referenced.
 #
-# Memory that CUDA frees in one process is not released until the others have unmapped it: mappings of arrays that are
-# gone would add up from compile to compile.
+# Memory that CUDA frees in one process is not released until the others have unmapped it: stale mappings would
+# accumulate from compile to compile.
 
 
 class Mapping:
-    """Allocation of another process. address: of its begin here."""
+    """Mapped allocation of another process. address: its start in this process."""
 
     def __init__(self, address: int) -> None:
         self.address = address
@@ -47,8 +47,8 @@ class Mappings:
     """Mappings of a device.
 
     Args:
-        unmap: ends the mapping at an address. A mapping that nobody holds any more ends at the next
-        `unmap_unreferenced`, when nothing on the GPU can still use it, not when Python releases it.
+        unmap: ends the mapping at an address. An unreferenced mapping ends at the next `unmap_unreferenced`, when
+            nothing on the GPU can still use it, not when Python releases it.
     """
 
     def __init__(self, unmap: Callable[[int], None]) -> None:
@@ -61,11 +61,11 @@ class Mappings:
 
     @property
     def has_unreferenced(self) -> bool:
-        """Whether there is a mapping that nobody holds."""
+        """Whether there is an unreferenced mapping."""
         return len(self._held) < len(self._addresses)
 
     def mapping(self, handle: bytes, map: Callable[[bytes], int]) -> Mapping:
-        """Return the mapping of an allocation, made by `map` if there is none; it may be one without holders."""
+        """Return the mapping of an allocation, possibly an unreferenced one, or a new one made by `map`."""
         found = self._held.get(handle)
         if found is None:
             if handle not in self._addresses:
@@ -74,11 +74,11 @@ class Mappings:
         return found
 
     def unmap_unreferenced(self) -> None:
-        """Unmap unheld mappings; nothing on the GPU may use them."""
+        """Unmap unreferenced mappings; nothing on the GPU may use them."""
         self._end([handle for handle in self._addresses if handle not in self._held])
 
     def end_all(self) -> None:
-        """Unmap everything: the device is gone."""
+        """Unmap everything, because the device is destroyed."""
         self._end(list(self._addresses))
 
     def _end(self, handles: list[bytes]) -> None:
@@ -88,19 +88,19 @@ class Mappings:
 
 
 HANDLE = 64
-"""Bytes of CUDA's handle for memory of another process."""
+"""Bytes of CUDA's handle of memory of another process."""
 LARGEST_GROUP = 8
 _BLOCKS, _THREADS = 8, 1024
-"""Eight multiprocessors saturate NVLink as well as all of them do, six do not (measured on two H200s). The fewer are
-taken, the less matmuls beside a collective lose. Among four ranks NCCL is faster for 64 MiB by itself (312 against 328
-us), but with 32 of them: a step whose gradients it sums in parts of 38 MB takes 6.2 ms instead of 5.8."""
+"""Eight multiprocessors saturate NVLink, six do not (measured on two H200s). Using few slows parallel matmuls least.
+Among four ranks NCCL is faster for 64 MiB by itself (312 against 328 us), but with 32 multiprocessors: a step whose
+gradients it sums in buckets of 38 MB takes 6.2 ms instead of 5.8."""
 _PACK = 16
 _TYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 _HOW = {"sum": "Sum", "prod": "Product", "max": "Largest", "min": "Smallest"}
 
 
 class PeerAddresses(list[list[int]]):
-    """Addresses in the memory of several ranks, and the mappings that are held as long as this is."""
+    """Addresses in the memory of several ranks; keeps the mappings alive."""
 
     def __init__(self, addresses: Iterable[list[int]]) -> None:
         super().__init__(addresses)
@@ -111,7 +111,7 @@ class PeerMemory:
     """Access of this rank to arrays of the other ranks of its host.
 
     Args:
-        device: see `GpuDevice`. host: the communicator of arrays on the host.
+        device: see `GpuDevice`. host: communicator of arrays on the host.
     """
 
     def __init__(self, device: Any, host: Any) -> None:
@@ -120,10 +120,10 @@ class PeerMemory:
         self._place = zlib.crc32(socket.gethostname().encode())
 
     def addresses(self, arrays: Sequence[Array], ranks: tuple[int, ...], good: bool = True) -> PeerAddresses | None:
-        """Return for each array its addresses here on every rank, in the order of `ranks`, valid as long as the result
-        is held.
+        """Return, for each array, its addresses on every rank in the order of `ranks`, mapped in this process and valid
+        while the result is referenced.
 
-        The ranks call this together. None, on all of them, if one cannot reach another's memory or is not `good`.
+        The ranks call this together. Return None on all of them if one cannot map another's memory or is not `good`.
         """
         self._device.end_mappings()
         everyone = tuple(sorted(ranks))
@@ -157,7 +157,7 @@ class PeerMemory:
 
 
 class PeerCollectives:
-    """Factory of collectives between ranks that reach each other's memory.
+    """Factory of collectives between ranks that can map each other's memory.
 
     Args:
         device: see `GpuDevice`. memory: see `PeerMemory`. owner: has the attribute `mark`, see `NcclComm`.
@@ -172,12 +172,12 @@ class PeerCollectives:
     def launch(
         self, name: str, array: Array, out: Array, op: str, ranks: tuple[int, ...], own: int
     ) -> PeerLaunch | None:
-        """Return the collective `name` ("AllReduce", "AllGather" or "ReduceScatter") of arrays of adjacent parts.
+        """Return the collective `name` ("AllReduce", "AllGather" or "ReduceScatter") on arrays of contiguous parts.
 
-        The ranks call this together, in one order. None, on all of them, if it is not possible.
+        The ranks call this together, in the same order. Return None on all of them if it is not possible.
 
         Args:
-            ranks: in the order of parts and of additions. own: this rank's place among them.
+            ranks: in the order of parts and of additions. own: this rank's index among them.
         """
         parts = 1 if name == "AllReduce" else len(ranks)
         part = max(array.nbytes, out.nbytes) // parts
@@ -223,8 +223,8 @@ class PeerCollectives:
     def _signs_of(
         self, ranks: tuple[int, ...], each: int = _BLOCKS, own: int = _BLOCKS
     ) -> tuple[PeerAddresses, Array, Array] | None:
-        """Return the addresses of the ranks' signs for each other on the current stream, `own` words of this rank
-        alone, and the memory of the signs. each: words that a rank receives from every other one."""
+        """Return the addresses of the ranks' signal words for each other on the current stream, `own` words of this
+        rank alone, and the memory of all. each: words that a rank receives from every other rank."""
         device = self._device
         key = (ranks, device.current_stream(), each)
         if key not in self._signs:
@@ -238,7 +238,7 @@ class PeerCollectives:
 
 @dataclass(frozen=True)
 class PeerEndpoints:
-    """Addresses that a collective reads, writes, and leaves signs at. held: references that keep the memory alive."""
+    """Addresses that a collective reads, writes, and signals. held: references that keep the memory alive."""
 
     sources: list[int]
     targets: list[int]
@@ -247,10 +247,8 @@ class PeerEndpoints:
 
 
 class PeerLaunch:
-    """Launch of one collective. It reports this rank's progress itself, see `GpuProgress.before`.
-
-    blocks: of its kernel, each on a multiprocessor of its own.
-    """
+    """Launch of one collective. It reports this rank's progress itself, see `GpuProgress.before`. blocks: of its
+    kernel, each on its own multiprocessor."""
 
     def __init__(
         self, device: Any, owner: Any, ends: PeerEndpoints, calls: Array, kind: tuple[str, str], own: int,
@@ -274,9 +272,9 @@ class PeerLaunch:
         self._kernel(self.blocks, _THREADS, (*self._before, self._resident, *self._behind, *here))
 
     def awaited(self) -> Launch:
-        """Return a launch for another stream that lets later work there begin once this one, put on its stream before,
-        has its multiprocessors. Otherwise this launch would wait until the multiprocessors of a matmul are free, and
-        the matmul's end would wait for this launch."""
+        """Return a launch for another stream that delays later work there until this launch, enqueued before, has its
+        multiprocessors. Otherwise this launch might wait for the multiprocessors of a matmul whose end waits for this
+        launch."""
         device, blocks = self._device, np.uint32(self.blocks)
         resident = self._resident = device.zeros((1,), "uint32")
         self._kernel = device.kernel(self._text(True), "between_peers")
@@ -285,8 +283,8 @@ class PeerLaunch:
 
 
 def source_of(sources: int, targets: int, ranks: int, own: int, dtype: str, op: str, flight: int, counted: bool) -> str:
-    """Return the source of the kernel `between_peers` for these numbers of arrays to read and to write, elements of
-    NumPy's type `dtype`. counted: blocks that begin count themselves."""
+    """Return the source of the kernel `between_peers` for these numbers of arrays to read and write, with elements of
+    NumPy type `dtype`. counted: started blocks count themselves."""
     kind = dtype_of(dtype) if sources > 1 else None
     names = [[f"{letter}{i}" for i in range(n)] for letter, n in (("s", sources), ("t", targets), ("g", ranks))]
     lists = dict(zip(("sources", "targets", "signs"), (", ".join(n) for n in names), strict=True))
@@ -300,14 +298,12 @@ def source_of(sources: int, targets: int, ranks: int, own: int, dtype: str, op: 
     ) + source_text("runtime/gpu/between_peers.cu", addresses=addresses, **lists)
 
 
-# Collectives of small arrays run in one kernel: every rank writes to its peers' memory over NVLink and waits for
-# theirs.
+# Collectives of small arrays in one kernel: every rank writes to its peers' memory over NVLink and waits for theirs.
 #
-# A collective of NCCL takes about 10 us however small it is. Here several arrays go in one call, and each 32-bit word
-# travels in one 64-bit store together with the number of the call, so that its arrival needs no other signal (as in the
-# protocol that NCCL calls LL). A box has two alternating sides: a rank begins call n + 2 once it has received words of
-# call n + 1 from all its peers, which then have read its words of call n. The order of additions is that of the group's
-# ranks.
+# A collective of NCCL takes at least about 10 us. Here one call handles several arrays, and each 32-bit word is sent in
+# one 64-bit store together with the number of the call, so that its arrival needs no other signal (like NCCL's protocol
+# LL). A mailbox is double buffered: a rank starts call n + 2 once it has received words of call n + 1 from all peers,
+# which then have read its words of call n. Additions are in the order of the group's ranks.
 
 
 _MAIL_THREADS = 1024
@@ -316,11 +312,11 @@ _MAIL_HOW = {"sum": "x + y", "prod": "x * y", "max": "x < y || y != y ? y : x", 
 
 
 class Mailbox:
-    """Boxes of one group, of this rank and its peers. Only `open_mailbox` makes it.
+    """Mailboxes of one group, of this rank and its peers; made by `open_mailbox`.
 
     Args:
         device: see `GpuDevice`. box: this rank's. reached: the ranks' boxes in the group's order. own: this rank's
-        place.
+            index.
     """
 
     def __init__(self, device: Any, box: Array, reached: PeerAddresses, own: int) -> None:
@@ -335,12 +331,12 @@ class Mailbox:
 
     def exchange(self, given: Sequence[Array], out: Sequence[Array], words: Sequence[int], apart: bool, op: str,
                  mark: tuple[int, int]) -> None:  # fmt: skip
-        """Put one collective of several arrays on the current stream.
+        """Enqueue one collective of several arrays on the current stream.
 
         Args:
             words: of each array for each peer, together at most `WORDS`. apart: every peer gets its own part of the
-            only array, else all get the same. op: combines the arrivals; "" concatenates the parts of the only array.
-            mark: address of the host's and value to be written there, or zeros.
+                only array, else all get the same. op: reduction; "" concatenates the parts of the only array. mark:
+                host address and the value to write there, or zeros.
         """
         pieces = range(len(given))
         source = (
@@ -363,7 +359,8 @@ class Mailbox:
 
 
 class Mailboxes:
-    """One mailbox of every group for the main stream and one for others: calls of one must not overtake another's."""
+    """Two mailboxes per group, for the main stream and for others: calls of one stream must not overtake those of the
+    other."""
 
     def __init__(self) -> None:
         self._device: Any = None
@@ -371,18 +368,18 @@ class Mailboxes:
 
     def open(self, device: Any, memory: PeerMemory, ranks: tuple[int, ...], own: int) -> None:
         """Open the mailboxes of a group; its members call this together. ranks: in the order of slices. own: this
-        rank's place."""
+        rank's index."""
         self._device = device
         for main in (True, False):
             self._boxes[ranks, main] = open_mailbox(device, memory, ranks, own)
 
     def has(self, ranks: tuple[int, ...]) -> bool:
-        """Return whether the members of a group reach each other's memory."""
+        """Return whether the members of a group can map each other's memory."""
         return self._boxes.get((ranks, True)) is not None
 
     def exchange(self, given: Sequence[Array], out: Sequence[Array], ranks: tuple[int, ...], nbytes: Sequence[int],
                  apart: bool, op: str, mark: tuple[int, int]) -> bool:  # fmt: skip
-        """Run `Mailbox.exchange` for `nbytes` bytes of each array; return False if no mailbox takes them."""
+        """Run `Mailbox.exchange` for `nbytes` bytes of each array; return False if no mailbox is large enough."""
         if not self.has(ranks) or not takes(sum(nbytes), given[0].dtype, op):
             return False
         box = self._boxes[ranks, self._device.current_stream() == "compute"]
@@ -392,10 +389,10 @@ class Mailboxes:
 
 
 def open_mailbox(device: Any, memory: PeerMemory, ranks: tuple[int, ...], own: int) -> Mailbox | None:
-    """Return the mailbox of a group; its members call this together. None if a rank cannot reach another's memory.
+    """Return the mailbox of a group; its members call this together. None if a rank cannot map another's memory.
 
     Args:
-        ranks: in the order of slices. own: this rank's place among them.
+        ranks: in the order of slices. own: this rank's index among them.
     """
     box = device.zeros((2 * len(ranks) * WORDS,), "uint64")
     device.synchronize()

@@ -1,7 +1,7 @@
-"""Progress of a rank's GPU, which it writes to memory that the rank's watch reads, and the wait for a step.
+"""Progress of a rank's GPU, written to memory that the rank's watch reads, and the wait for a step.
 
-A replayed step shows the host nothing. A kernel of one thread before every collective writes its place to memory of the
-host; the watch passes it to the other ranks (`runtime.faults.stopped`).
+The host sees nothing of a replayed step. So a one-thread kernel before every collective writes its position to host
+memory; the watch passes it to the other ranks (`runtime.faults.stopped`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from mspc.ops.device import Launch, nothing
 from mspc.runtime.available_memory import REMEDY
 from mspc.runtime.faults.stopped import END, STEP_SHIFT, packed
 
-# Launches that ask the host while they run.
+# Launches that need the host while they run.
 
 
 class HostQuery:
-    """Launch that asks the host while it runs. run: waits for the host's data. decided: in a capture it does not ask
-    the host, because the GPU decides then; a launch without it is never captured."""
+    """Launch that needs the host while it runs. run: waits for the host's data. decided: when captured it does not need
+    the host, because the GPU decides; other such launches are never captured."""
 
     def __init__(self, run: Launch, decided: bool = False) -> None:
         self._run = run
@@ -34,7 +34,7 @@ class HostQuery:
 
 
 def with_host_query(launch: Launch, run: Launch) -> Launch:
-    """Return `run` as a launch that asks the host in the same way as `launch`."""
+    """Return `run` as a launch that needs the host in the same way as `launch`."""
     return HostQuery(run, launch.decided) if isinstance(launch, HostQuery) else run
 
 
@@ -44,10 +44,10 @@ extern "C" __global__ void put_mark(u64 place, const long long* step, long long 
 }}
 """
 _SPIN = 0.001
-"""Seconds for which a wait polls without a pause; a short step ends in that time."""
+"""Seconds for which a wait polls without sleeping; a short step ends within that time."""
 _PAUSE = 0.00005
 _CHECK = 0.25
-"""Seconds between two looks for errors of NCCL."""
+"""Seconds between two checks for NCCL errors."""
 
 
 class GpuProgress:
@@ -56,7 +56,7 @@ class GpuProgress:
     Args:
         device: see `GpuDevice`. watch: of this job, or None on one rank: then nothing is marked.
 
-    graph: number of the graph with the launches made now; set before each.
+    graph: number of the graph whose launches are being made; set before each.
     """
 
     def __init__(self, device: Any, watch: Any) -> None:
@@ -69,12 +69,12 @@ class GpuProgress:
             watch.marks = lambda: int(self._place[0])
 
     def mark(self, index: int = END) -> Launch:
-        """Return a launch that reports that this GPU has reached the collective of node `index`, or by default the
-        step's end."""
+        """Return a launch that reports that this GPU has reached the collective of node `index`, by default the step's
+        end."""
         if self._place is None:
             return nothing
         kernel = self._device.kernel(_MARK, "put_mark")
-        # The host's pages have one address on both sides.
+        # Pinned host memory has the same address on host and device.
         arguments = (np.uint64(self._place.ctypes.data), self._device.step, np.int64(packed(self.graph, 0, index)))
         return lambda: kernel(1, 1, arguments)
 
@@ -100,15 +100,15 @@ class GpuProgress:
         return with_host_query(launch, marked)
 
     def wait(self, event: Any) -> None:
-        """Return once the event has come.
+        """Return once the event has occurred.
 
         Raises:
-            ExecutionError: NCCL has met an error.
+            ExecutionError: NCCL has failed.
         """
         _poll(event, self.check)
 
     def check(self) -> None:
-        """Look for errors that NCCL has met."""
+        """Check for NCCL errors."""
         look = getattr(self._device.comm, "check", None)
         if look is not None:
             look()
@@ -126,7 +126,7 @@ def _poll(event: Any, check: Callable[[], None]) -> None:
 
 
 def wait_for(device: Any, event: Any, interruptible: bool = False) -> None:
-    """Return once an event of the device has come. Raise ExecutionError as `GpuProgress.wait` does. interruptible: a
+    """Return once an event of the device has occurred. Raise ExecutionError like `GpuProgress.wait`. interruptible: a
     signal to this process may end the wait."""
     if device.progress is not None:
         device.progress.wait(event)
@@ -147,8 +147,9 @@ def out_of_memory(
     """Return message and notes for a GPU without enough memory.
 
     Args:
-        node: the one that was to get memory, or None for the entire step. nbytes: bytes that it needed. peak: planned
-        bytes. held: bytes by purpose. index: of the GPU.
+        node: the node that needed memory, or None for the entire step. nbytes: bytes that it needed. peak: planned
+            bytes.
+        held: bytes by purpose. index: of the GPU.
     """
     what = f"{node.label} ({node.type})" if node is not None else "the step"
     message = (

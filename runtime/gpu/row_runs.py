@@ -1,6 +1,6 @@
-"""Runs of rows that are multiplied, each by a matrix: the rows outside of them, and their lanes.
+"""Runs of rows in a grouped matmul, each multiplied by one matrix: the rows outside all runs, and their lanes.
 
-A matmul of few tiles leaves multiprocessors idle at its end. In two lanes, each a stream, the next one begins there.
+A matmul of few tiles leaves multiprocessors idle at its end. With two lanes, each a stream, the next one starts there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Run(NamedTuple):
-    """Rows from `begin` to `end` for the matrix of this number. adds: to the result of earlier runs of its matrix."""
+    """Rows `begin` to `end` multiplied by matrix number `matrix`. adds: accumulate onto earlier runs of the matrix."""
 
     matrix: int
     begin: int
@@ -20,7 +20,7 @@ class Run(NamedTuple):
 
 
 def runs_of(given: Iterable[tuple[int, slice]], rows: int, summed: bool = False) -> list[Run]:
-    """Return the nonempty runs within `rows` rows, in order. summed: the results of one matrix are added up, instead of
+    """Return the nonempty runs within `rows` rows, in order. summed: results of one matrix are accumulated instead of
     stored per run."""
     found: list[Run] = []
     seen: set[int] = set()
@@ -33,7 +33,7 @@ def runs_of(given: Iterable[tuple[int, slice]], rows: int, summed: bool = False)
 
 
 def rows_outside(runs: Sequence[Run], rows: int) -> Iterator[slice]:
-    """Yield the rows in no run."""
+    """Yield the ranges of rows outside all runs."""
     behind = 0
     for run in runs:
         if run.begin > behind:
@@ -44,14 +44,14 @@ def rows_outside(runs: Sequence[Run], rows: int) -> Iterator[slice]:
 
 
 def matrices_without_runs(runs: Sequence[Run], matrices: int) -> Iterator[int]:
-    """Yield the matrices without a run."""
+    """Yield the numbers of matrices without a run."""
     seen = {run.matrix for run in runs}
     return (matrix for matrix in range(matrices) if matrix not in seen)
 
 
 def lanes_of(runs: Sequence[Run], count: int) -> list[list[Run]]:
-    """Return the runs of every lane, with about as many rows in each; those of one matrix stay in one lane and in order
-    if some of them add to others."""
+    """Return the runs of every lane, balanced by rows; runs of one matrix stay in one lane and in order if some
+    accumulate."""
     lanes: list[list[Run]] = [[] for _ in range(count)]
     rows = [0] * count
     bound = any(run.adds for run in runs)
@@ -66,8 +66,8 @@ def lanes_of(runs: Sequence[Run], count: int) -> list[list[Run]]:
 
 
 def sample_runs(rows: int, matrices: int, most: int) -> list[Run]:
-    """Return runs by which ways to multiply are timed: one for each matrix, for at most `most` of them. As with real
-    data, neighbours are not equally long: they differ by a sixteenth of even ones."""
+    """Return runs for timing: one for each matrix, for at most `most` matrices. As in real data, adjacent lengths
+    differ: by a sixteenth of the mean."""
     even = rows / matrices
     borders = [round(even * (i + i % 2 / 32)) for i in range(min(matrices, most))]
     borders.append(rows if matrices <= most else round(even * most))

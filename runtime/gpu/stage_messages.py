@@ -1,12 +1,12 @@
-"""Messages between pipeline stages, written straight to the receiver's memory, between GPUs of one host.
+"""Messages between pipeline stages, written directly to the receiver's memory, between GPUs of one host.
 
-The place of every received tensor is reserved from the begin of a step, so that messages may come in any order and no
-rank waits to send. A rank reports at its begin of a step that its places are free. A sender waits only for that, copies
-by a copy engine, which takes no multiprocessor from the work beside it, and leaves a sign. A receiver waits for the
-sign when the tensor is needed. Numbers of steps are the signs, so that nothing is ever cleared.
+The memory of every received tensor is reserved from the start of a step, so that messages may arrive in any order and
+no rank waits to send. A rank signals at the start of a step that this memory is free. A sender waits only for that,
+copies by a copy engine, which takes no multiprocessor from parallel work, and signals. A receiver waits for the signal
+when the tensor is needed. Signals are step numbers, so that nothing has to be cleared.
 
-Messages that a communicator carries would wait in kernels for the other rank, each on several multiprocessors, and many
-of them in one step could block each other.
+Messages through a communicator would wait in kernels for the other rank, each on several multiprocessors, and many of
+them in one step could block each other.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class _Message:
 
 
 class StageMessages:
-    """Messages of a rank's graph that go straight from GPU to GPU; made by `stage_messages`. A step references them by
-    their begin, and they reference the mapped memory of other ranks."""
+    """Direct GPU-to-GPU messages of a rank's graph; made by `stage_messages`. They reference the mapped memory of other
+    ranks."""
 
     def __init__(
         self, device: Any, signs: Array, steps: Array, free: Sequence[int], reached: Sequence[PeerAddresses]
@@ -55,13 +55,12 @@ class StageMessages:
         self._begin: Launch = lambda: kernel(1, 32, (steps, places, count))
 
     def begin(self) -> None:
-        """Report that this rank's places are free; runs at the begin of a step, before all other work of it."""
+        """Signal that this rank's memory is free; runs at the start of a step, before all other work."""
         self._begin()
 
     @property
     def waited(self) -> float:
-        """Seconds that this rank waited idle for others' messages in all steps so far. The property waits for the steps
-        under way."""
+        """Total seconds that this rank waited idle for messages. Waits for the steps in flight."""
         found = np.zeros(2, np.uint64)
         with self._device.stream("compute"):
             self._device.receive(self._waited, found)
@@ -72,12 +71,12 @@ class StageMessages:
         return node in self._launches
 
     def launch(self, node: Node) -> Launch:
-        """Return the launch of a message: a sent one on a side stream, a received one at its reader."""
+        """Return the launch of a message: a send on a side stream, a receive at its reader."""
         return self._launches[node]
 
     def due(self, graph: Graph, read: Mapping[int, Sequence[Value]]) -> dict[int, list[int]]:
-        """Return, by the index of the first node that reads a message, the indices of messages that must have come for
-        it, at the latest for the last node. read: values that are also read before the node of an index."""
+        """Return, by the index of the first node that reads a message, the indices of messages that must have arrived
+        for it, at the latest for the last node. read: values that are also read before the node of an index."""
         left = {node: len(graph.nodes) - 1 for node in self._launches if isinstance(node.op, ReceiveFromStage)}
         for index, node in reversed([*enumerate(graph.nodes)]):
             values = [*(() if node.op.is_view else node.inputs), *read.get(index, ())]
@@ -94,11 +93,11 @@ class StageMessages:
         return found
 
     def add_received(self, node: Node, sign: int) -> None:
-        """Add a message with arrival in sign number `sign`."""
+        """Add a message whose arrival is signalled in word `sign`."""
         self._launches[node] = self._awaited(sign, 0)
 
     def add_sent(self, message: _Message, free: int, place: int, sign: int) -> None:
-        """Add a message that may be sent when sign number `free` is there, to the address `place`; its arrival sign is
+        """Add a message to the address `place` that may be sent once word `free` is signalled; its arrival is signalled
         at the address `sign`."""
         device, steps = self._device, self._steps
         ready, left = self._awaited(free, 1), self._kernel("leave_sign")
@@ -120,7 +119,7 @@ class StageMessages:
 
 
 def stage_messages(graph: Graph, device: Any, arena: Array, array_of: Callable[[Node], Array]) -> StageMessages | None:
-    """Return the messages between stages in a rank's graph, if the GPUs reach each other's memory.
+    """Return the messages between stages of a rank's graph, if the GPUs can map each other's memory.
 
     The ranks of a pipeline call this together. Other messages are prepared for communicators.
 
@@ -139,7 +138,7 @@ def stage_messages(graph: Graph, device: Any, arena: Array, array_of: Callable[[
     free: list[int] = []
     found: list[tuple[_Message, tuple[int, ...]]] = []
     reached: list[PeerAddresses] = []
-    for place, pair in enumerate(partners):  # one order on all ranks: nobody waits in a circle
+    for place, pair in enumerate(partners):  # the same order on all ranks avoids a deadlock
         other = pair[0] if pair[1] == comm.rank else pair[1]
         mine = [(k, each) for k, each in enumerate(received) if each.partner == other]
         theirs = [each for each in sent if each.partner == other]

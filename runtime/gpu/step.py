@@ -1,12 +1,11 @@
-"""One step of a rank's graph on a GPU: every value has its planned place, every node is a launch, and all of it is
-captured into one CUDA graph that later steps replay.
+"""One step of a rank's graph on a GPU: values have planned memory, nodes are launches, and all of it is captured into
+one CUDA graph that later steps replay.
 
-Nodes run on the compute stream, those with an attribute `stream` on the side stream that it names: they wait for work
-launched before them, and the first node that reads their result waits for them (see `memory_plan` for the effect on
-memory).
+Nodes run on the compute stream, or on the side stream named by their attribute `stream`: these wait for work launched
+before them, and the first reader of their result waits for them (see `memory_plan` for the effect on memory).
 
-Copies of parameters that the updates keep up to date are made by nodes that run before a step if something else wrote
-to a parameter since the step before, and only there.
+Copies of parameters that updates maintain are made by nodes that run before a step, only if something else wrote to a
+parameter since the previous step.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ from mspc.runtime.memory import COMMUNICATION, MESSAGES, MemoryPlan, side_stream
 from mspc.runtime.plan import loss_values
 from mspc.runtime.profile import HOST_STREAMS, NodeTiming
 
-# Work that a step puts on the streams of a GPU, and its stream.
+# Work of a step, and its stream.
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """Place of a node in a step.
+    """Launch of a node in a step.
 
-    index: in the graph; -1 for the runtime's own work. waits: work on the other stream that must be over. signals:
-    others wait for this. plain: it runs through CuPy, not by a launch of its own. awaits: it ends once this work has
-    its multiprocessors; -1: it does not. ahead: nodes that run again, on all ranks, need it before them.
+    index: in the graph; -1 for the runtime's own work. waits: indices of work on other streams that must be complete.
+    signals: other work waits for this. plain: it runs through CuPy, not by a launch of its own. awaits: it ends once
+    this work has its multiprocessors; -1 for none. ahead: nodes that run again, on all ranks, need it before them.
     """
 
     index: int
@@ -58,15 +57,15 @@ class StepWork:
 
 
 def stream_of(node: Node, one_stream: bool) -> str:
-    """Return the stream of a node. one_stream: only copies to the host and back have other streams than the main
+    """Return the stream of a node. one_stream: only copies to and from the host are on other streams than the main
     one."""
     stream = side_stream(node) or "compute"
     return "compute" if stream == MESSAGES or (one_stream and stream not in HOST_STREAMS) else stream
 
 
 def with_copies_on_main_stream(works: list[StepWork]) -> list[StepWork]:
-    """Return work with copies to the host and back on the compute stream, if it asks the host: a partial capture has no
-    other streams."""
+    """Return the work with copies to and from the host on the compute stream, if any work needs the host: a partial
+    capture has no other streams."""
     found = any(needs_host(work.launch) for work in works)
     moved = {place for place, work in enumerate(works) if found and work.stream in HOST_STREAMS}
     return [
@@ -75,18 +74,17 @@ def with_copies_on_main_stream(works: list[StepWork]) -> list[StepWork]:
     ]  # fmt: skip
 
 
-# Finds the collectives that run beside a node of the compute stream, and the multiprocessors that they take from it.
+# Estimate of the collectives that overlap with a node of the compute stream, and of the multiprocessors that they take.
 #
-# A matmul fills all multiprocessors at once. Beside a collective that occupies a few of them, its last blocks wait for
-# the first to end, and it takes twice its time. A matmul made for the remaining number is divided to fit.
+# A matmul fills all multiprocessors at once. In parallel to a collective that occupies a few, its last blocks wait for
+# the first to end, and it takes twice the time. A matmul made for the remaining multiprocessors is divided to fit.
 #
-# All ranks come to the same answer, since it depends only on the graph and on fixed rates: equal computations run in
-# the same way on all of them.
+# The estimate depends only on the graph and on fixed rates, so that all ranks run equal computations in the same way.
 
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """Collective under way: its place in the step, the multiprocessors that it occupies, and its end."""
+    """Collective in flight: its position in the step, the multiprocessors that it occupies, and its end."""
 
     place: int
     blocks: int
@@ -94,8 +92,8 @@ class _Flight:
 
 
 class Overlap:
-    """Collectives of the stream "communication" that run while others compute, tracked over a step's nodes in their
-    order. rounds: matmuls of Float32 are rounded to TF32."""
+    """Collectives of the stream "communication" that overlap with computation, tracked over a step's nodes in order.
+    rounds: matmuls of Float32 are rounded to TF32."""
 
     def __init__(self, rounds: bool = False) -> None:
         self._machine = H200.under({ROUNDS: rounds})
@@ -104,22 +102,22 @@ class Overlap:
 
     @property
     def idle(self) -> bool:
-        """Whether a collective that is launched now begins at once, because none is before it."""
+        """Whether a collective launched now starts at once, because none is queued before it."""
         return all(flight.end <= self._clock for flight in self._flights)
 
     def begins(self, place: int, node: Node, blocks: int) -> None:
-        """Add a collective that is launched as work `place` of the step, on `blocks` multiprocessors (0: not known)."""
+        """Add a collective launched as work `place` of the step, on `blocks` multiprocessors (0 if unknown)."""
         start = max([self._clock, *(flight.end for flight in self._flights)])
         self._flights.append(_Flight(place, blocks, start + seconds(node, self._machine)))
 
     def ends(self, place: int) -> None:
-        """Remove the collective at `place`, and those before it: the compute stream has waited for them."""
+        """Remove the collective at `place` and earlier ones: the compute stream has waited for them."""
         self._flights = [flight for flight in self._flights if flight.place > place]
 
     def occupied(self, node: Node) -> int:
-        """Return the multiprocessors that collectives occupy during half of the time or more of a node that is launched
+        """Return the multiprocessors that collectives occupy during at least half of the time of a node launched
         now."""
-        if not self._flights:  # later collectives begin after this node, however long it takes
+        if not self._flights:  # later collectives start after this node
             return 0
         begun, length = self._clock, seconds(node, self._machine)
         self._clock += length
@@ -140,19 +138,19 @@ _DELAY = """
 extern "C" __global__ void delay(long long cycles) { long long end = clock64() + cycles; while (clock64() < end); }
 """
 DELAY_CYCLES = 150_000
-"""Cycles of the GPU's clock by which every launch is delayed while a step is timed, so that the host runs in advance
-and causes no visible gap."""
+"""GPU clock cycles by which launches are delayed while a step is timed, so that the host runs ahead and causes no
+gaps."""
 
 
 class GpuStep:
     """Launches of a graph.
 
     Args:
-        device: see `GpuDevice`. plan: the place of every value. stored: arrays of parameters. constants: of the
-        program. host, loop_limit: see `bound_regions.RegionContext`.
+        device: see `GpuDevice`. plan: memory of every value. stored: arrays of parameters. constants: of the program.
+        host, loop_limit: see `bound_regions.RegionContext`.
 
     Raises:
-        Exception: an error from making a launch, with the node as `.node`.
+        Exception: an error of making a launch, with the node as `.node`.
     """
 
     def __init__(
@@ -194,13 +192,13 @@ class GpuStep:
 
     @property
     def ended(self) -> EndedLoops:
-        """State of the loops on which the GPU decides."""
+        """State of the loops that the GPU decides."""
         return self._around.ended
 
     # Building
 
     def arrays(self, value: Value) -> tuple[Array, ...]:
-        """Return the arrays of a value, one for each tensor."""
+        """Return the arrays of a value, one per tensor."""
         return self._launches.arrays(value)
 
     def _of_regions(self, node: Node, operands: list[Storage], out: list[Storage], memory: Array) -> Launch:
@@ -216,9 +214,9 @@ class GpuStep:
             self.work.append(StepWork(-1, "compute", messages.begin, ahead=True))
         copies = self._shadow_weights()
         signals = {other for others in self.plan.waits.values() for other in others}
-        # Collectives through mailboxes take less time than a change of streams.
+        # Collectives through mailboxes take less time than switching streams.
         quick = self._quick([node for node in nodes if communicates(node)])
-        # Nodes that run graphs meet other ranks on the main stream, or leave it to ask the host.
+        # Nodes with regions communicate on the main stream, or need the host.
         one_stream = quick or any(node.regions or getattr(node.op, "runs_on_host", False) for node in nodes)
         placed: dict[Node, int] = {}
         overlap = Overlap(device.tf32)
@@ -239,7 +237,7 @@ class GpuStep:
                 continue
             behind: StepWork | None = None
             if messages is not None and node in messages:
-                # A message from another stage is awaited at its reader, see `_receive`.
+                # The reader of a message from another stage waits for it, see `_receive`.
                 side, waits = side_stream(node), self._waits(node, placed)
                 if side and device.progress is not None:
                     self.work.append(StepWork(-1, "compute", device.progress.mark(index)))
@@ -257,7 +255,7 @@ class GpuStep:
                 launch, plain = self._launches.of(node, copies.get(node))
                 if stream == COMMUNICATION and not self._needed_next(index):
                     direct = isinstance(launch, PeerLaunch)
-                    if direct and overlap.idle:  # after others it would get its multiprocessors late
+                    if direct and overlap.idle:  # queued after others it would get its multiprocessors late
                         behind = StepWork(-1, "compute", launch.awaited(), awaits=placed[node])
                     overlap.begins(placed[node], node, launch.blocks if direct else 0)
                 if device.progress is not None and communicates(node) and not self._launches.is_deferred(node):
@@ -274,15 +272,14 @@ class GpuStep:
         return tuple(place for place in found if self.work[place].stream != "compute")
 
     def _receive(self, index: int, messages: StageMessages) -> None:
-        """Let the compute stream wait until the message from another stage, received by the node at `index`, is
-        there."""
+        """Let the compute stream wait for the message from another stage that the node at `index` receives."""
         launch = messages.launch(self.graph.nodes[index])
         if self.device.progress is not None:
             launch = self.device.progress.before(index, launch)
         self.work.append(StepWork(index, "compute", launch))
 
     def _needed_next(self, index: int) -> bool:
-        """Return True if the next work of the compute stream waits for the collective at `index`."""
+        """Return whether the next work of the compute stream waits for the collective at `index`."""
         for node in self.graph.nodes[index + 1 :]:
             if side_stream(node) or self.plan.shows(node):
                 continue
@@ -294,8 +291,7 @@ class GpuStep:
         return bool(nodes) and look is not None and look(nodes)
 
     def _check_losses(self, before: Sequence[Node], placed: Mapping[Node, int]) -> None:
-        """Check losses before the first update: one that is not finite sets `device.stop`, and the updates change
-        nothing."""
+        """Check losses before the first update: a non-finite one sets `device.stop`, and the updates change nothing."""
         known = set(before)
         for loss in self.losses:
             if isinstance(loss, Node) and loss not in known:
@@ -313,7 +309,7 @@ class GpuStep:
             self.work.append(StepWork(-1, "compute", partial(kernel, 1, 1, (array, self.device.stop)), waits))
 
     def _shadow_weights(self) -> dict[Node, dict[int, Copy]]:
-        """Return for every update the copies that it writes, by their operand."""
+        """Return, for every update, the copies that it writes, by operand."""
         found: dict[Node, dict[int, Copy]] = {}
         for node, pieces in self.plan.shadow_weights.copies.items():
             (place,), dtype = self.plan.places[node], node.tensor_type.dtype.numpy
@@ -327,8 +323,8 @@ class GpuStep:
     # Running
 
     def run(self, number: int, counted: int) -> None:
-        """Put a step on the compute stream. The first one runs node by node, which loads and prepares everything; the
-        second is captured; the others replay it. counted: its number with those of earlier runs."""
+        """Enqueue a step. The first one runs node by node, which loads and prepares everything; the second is captured;
+        later ones replay it. counted: its number including those of earlier runs."""
         self.backend.step = counted
         with self.device.stream("compute"):
             self._renew()
@@ -340,7 +336,7 @@ class GpuStep:
                 self.enqueue()
 
     def _renew(self) -> None:
-        """Make the copies of parameters that the step reads, unless they are still valid from the step before."""
+        """Make the copies of parameters that the step reads, unless those of the previous step are still valid."""
         if self._written and self.device.writers.begin(self._token, self._written, self._copied):
             self._fresh = False
         if not self._fresh:
@@ -394,7 +390,7 @@ class GpuStep:
         return self._replay is not None
 
     def _in_one(self) -> Launch:
-        """Return a step that is one CUDA graph. If the GPU's decisions cannot be captured, the host decides in
+        """Return a step that is one CUDA graph. If control flow on the GPU cannot be captured, the host decides in
         between."""
         try:
             return self.device.capture(self.enqueue)
@@ -404,7 +400,8 @@ class GpuStep:
             return self._in_parts(by_host=True)
 
     def _in_parts(self, by_host: bool = False) -> Launch:
-        """Return a step that asks the host in between. by_host: also if the GPU could decide."""
+        """Return a step whose captured parts alternate with work that needs the host. by_host: the host also decides
+        control flow."""
         launches = [work.launch for work in self.work]
         launches += [] if self._end is None else [self._end]
         parts = captured_parts(self.device, launches, loaded=True, by_host=by_host)
@@ -423,7 +420,7 @@ class GpuStep:
         return run
 
     def enqueue(self, around: Callable[[StepWork, Launch], None] | None = None) -> None:
-        """Put the step's work on the streams, in order; `around`, if given, is called instead of every launch."""
+        """Enqueue the step's work on the streams, in order; `around`, if given, is called instead of every launch."""
         device = self.device
         events: dict[int, Any] = {}
         last: dict[str, Any] = {}

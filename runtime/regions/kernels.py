@@ -1,4 +1,4 @@
-"""Kernels of the nodes that run graphs."""
+"""Kernels of nodes with regions."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Kernel = Callable[..., Any]
 
 
 class Regions:
-    """Prepared regions of one rank's graph; nodes that run the same graph share its region.
+    """Prepared regions of one rank's graph; nodes with the same region share it.
 
     Args:
-        cursor: see `Executor`. compiles: whether nodes may run as compiled loops; None: if the program is large enough.
+        cursor: see `Executor`. compiles: nodes may run as compiled loops; None to decide by the size of the program.
     """
 
     def __init__(self, program: Graph, backend: NumPyBackend, cursor: Any, compiles: bool | None = None) -> None:
@@ -40,12 +40,12 @@ class Regions:
         return self._made.values()
 
     def kernels(self, nodes: Sequence[Node]) -> RegionKernels:
-        """Return the kernels of the nodes that run graphs."""
+        """Return the kernels of the nodes with regions."""
         made = {index: self.kernel(node) for index, node in enumerate(nodes) if node.regions}
         return RegionKernels(made, {i: kernel for i, kernel in made.items() if is_planned(nodes[i], self._backend)})
 
     def kernel(self, node: Node) -> Kernel:
-        """Return the kernel of a node that runs graphs. Its argument `out`, if given, has a place for every result."""
+        """Return the kernel of a node with regions. Its argument `out`, if given, has memory for every result."""
         kernel = self._kernel(node)
         if MICRO_BATCH in node.attrs:
             return _numbered(kernel, self._backend, "turns", int(node.attrs[MICRO_BATCH]))
@@ -67,8 +67,7 @@ class Regions:
 
 
 def is_planned(node: Node, backend: NumPyBackend) -> bool:
-    """Return whether memory is planned for the results of a node that runs graphs: some are large, and none are
-    stacks."""
+    """Return whether memory is planned for the results of a node with regions: some are large, and none are stacks."""
     types = element_types(node.type)
     return max((t.nbytes for t in types), default=0) >= backend.planned_from and not any(
         isinstance(t, StackType) for t in types
@@ -76,8 +75,8 @@ def is_planned(node: Node, backend: NumPyBackend) -> bool:
 
 
 def _numbered(kernel: Kernel, backend: NumPyBackend, place: str, number: int) -> Kernel:
-    """Return the kernel with random numbers that differ from those of other nodes that run its graphs. place: "calls",
-    or "turns" for a stage's work on a micro-batch, which draws the numbers of an iteration of the loop over
+    """Return the kernel with random numbers that differ from those of other nodes with the same regions. place:
+    "calls", or "turns" for a stage's work on a micro-batch, which draws the numbers of an iteration of the loop over
     micro-batches."""
 
     def run(*operands: Array, **places: Any) -> tuple[Array, ...]:

@@ -1,8 +1,8 @@
-"""Kernel of a loop: puts carried values into the slots of its body and takes them out again.
+"""Kernel of a loop: moves carried values into the slots of its body and back.
 
-Results that alias a parameter which the body overwrites are copied after every iteration, as the next one writes there.
-Large results of an iteration are written to their final places: stacked results to their row, carried ones to one of
-two alternating buffers, so that no iteration allocates memory.
+Results that alias a parameter which the body overwrites are copied after every iteration, because the next one writes
+there. Large results of an iteration are written to their final memory: stacked results to their row, carried ones to
+one of two alternating buffers, so that no iteration allocates memory.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class _DoubleBuffer:
         self._spare: Array = None
 
     def begin(self, out: Sequence[Array], turns: int) -> None:
-        """Prepare for a loop. turns: number of iterations, or -1 if unknown; if it is known, the last iteration writes
-        to the result's own place."""
+        """Prepare for a loop. turns: number of iterations, or -1 if unknown; if known, the last iteration writes to the
+        result's own memory."""
         own = self._body.new_result(self.number) if self._spare is None else self._spare
         self._spare = own if out else None
         self.pair = [out[self.number] if out else self._body.new_result(self.number), own]
@@ -51,7 +51,7 @@ class _DoubleBuffer:
             self.pair.reverse()
 
     def end(self, result: Array) -> None:
-        """Finish a loop with this result, which is returned: the other buffer remains for the next loop."""
+        """End a loop with this result, which is returned to the caller: the other buffer remains for the next loop."""
         if self._spare is None:
             self._spare = self.pair[1] if np.may_share_memory(result, self.pair[0]) else self.pair[0]
         self.pair = [None, None]
@@ -78,8 +78,8 @@ class LoopKernel:
         self._in_turns, self._anew, self._rows = self._places()
 
     def run(self, *operands: Array, out: Sequence[Array] = ()) -> tuple[Array, ...]:
-        """Run all iterations. out: places for the results. Raise RegionFailure, or ExecutionError if the loop itself is
-        wrong."""
+        """Run all iterations. out: memory for the results. Raise RegionFailure, or ExecutionError if the loop itself is
+        invalid."""
         op = self._op
         begin, end = op.first, op.first + op.carried + op.scanned
         if op.mutates:
@@ -112,8 +112,8 @@ class LoopKernel:
     def _places(
         self,
     ) -> tuple[list[_DoubleBuffer], list[tuple[int, RegionResultBuffer]], list[tuple[int, RegionResultBuffer]]]:
-        """Return the targets of the body's results: two alternating buffers; a new array in every iteration, if
-        something may alias an iteration's result for longer; and rows of stacks."""
+        """Return the destinations of the body's results: double buffers; a new array in every iteration, if something
+        may alias an iteration's result for longer; and rows of stacks."""
         body, op = self._body, self._op
         in_turns: list[_DoubleBuffer] = []
         anew: list[tuple[int, RegionResultBuffer]] = []
@@ -132,7 +132,7 @@ class LoopKernel:
     def _iterate(
         self, numbers: Iterable[int], carried: list[Array], scanned: Sequence[Array], stacks: Sequence[Any]
     ) -> int:
-        """Run the iterations of these numbers, while the condition holds if there is one. Return the number of the
+        """Run the iterations with these numbers, while the condition holds if there is one. Return the number of the
         iteration at which the condition failed, or the last number, -1 if there was none. `carried` is changed,
         `stacks` filled."""
         body, condition, backend, cursor = self._body, self._condition, self._backend, self._cursor
@@ -206,8 +206,8 @@ class LoopKernel:
 
 
 def _stack_storage(type: TensorType, known: int, turns: int) -> Any:
-    """Return room for the entries of all iterations: an array if the number of iterations is known before the run, else
-    a list, as for stacks."""
+    """Return storage for the entries of all iterations: an array if the number of iterations is known before the run,
+    else a list, as for stacks."""
     if known >= 0 and not isinstance(type, StackType):
         return np.empty((known, *type.shape), type.dtype.numpy)
     return [None] * turns

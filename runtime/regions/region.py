@@ -1,8 +1,8 @@
-"""A region is prepared once; a run executes its prepared steps.
+"""A region, prepared once and run many times.
 
-Its parameters are the slots 0, 1, ... of its plan, which receive the operands' arrays without a copy: a parameter that
-the region overwrites is the operand's memory. Results are arrays that no later run writes to, unless the caller
-supplies the same places again: large results are written to supplied places if nothing else is a view of them.
+Its parameters are slots 0, 1, ... of its plan, which receive the operands' arrays without a copy: a parameter that the
+region overwrites is the operand's memory. Results are arrays that no later run writes to, unless the caller supplies
+the same memory again: large results are written to supplied memory if nothing else is a view of them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Call = Callable[..., Any]
 
 
 class Region:
-    """Graph that nodes run, prepared.
+    """Prepared region.
 
     Args:
-        kernels: of its nodes that run graphs. compiles: see `plan`.
+        kernels: of its nodes with regions. compiles: see `plan`.
 
-    slots: of its values; the first are its parameters', to be filled with the operands before `run`. overwrites: the
-    numbers of the results that alias a parameter which the region overwrites. handed: the places to which results are
-    written, by their numbers, to be set before `run`. shown: for every result the parameters of which it may be a view.
+    slots: of its values, starting with its parameters', to be filled with the operands before `run`. overwrites:
+    numbers of the results that alias a parameter which the region overwrites. handed: memory for results by number, to
+    be set before `run`. shown: for every result, the parameters of which it may be a view.
     """
 
     def __init__(self, graph: Graph, backend: NumPyBackend, kernels: RegionKernels, compiles: bool) -> None:
@@ -60,7 +60,7 @@ class Region:
         self._unset = [None] * len(graph.parameters)
 
     def run(self) -> list[Array]:
-        """Return the results for the operands that are in the first slots. Raise RegionFailure if a kernel fails."""
+        """Return the results for the operands in the first slots. Raise RegionFailure if a kernel fails."""
         slots = self.slots
         try:
             run_instructions(self._steps, slots, self._running)
@@ -75,25 +75,25 @@ class Region:
         return results
 
     def hook(self, call: Call | None) -> None:
-        """Let `call` run the kernels of the nodes, or None themselves."""
+        """Run the kernels of the nodes by `call`; None to run them directly."""
         if call != self._call:
             self._call = call
             self._steps = self._plain if call is None else hooked(self._plain, partial(call, self.graph))
 
     def new_result(self, number: int) -> Array:
-        """Return a new array for a result."""
+        """Allocate an array for a result."""
         type = self.graph.results[number].tensor_type
         return np.empty(type.shape, type.dtype.numpy)
 
     def forget(self) -> None:
-        """Release operands and places of results."""
+        """Release operands and memory of results."""
         self.slots[: len(self._unset)] = self._unset
         for place in self.handed.values():
             place.out = None
 
 
 def store_results(results: Sequence[Array], places: Sequence[Array]) -> tuple[Array, ...]:
-    """Return the results in these places; results that are elsewhere are copied there."""
+    """Return the results in these arrays; results that are elsewhere are copied."""
     for result, place in zip(results, places, strict=True):
         if result is not place:
             place[...] = result
@@ -101,13 +101,13 @@ def store_results(results: Sequence[Array], places: Sequence[Array]) -> tuple[Ar
 
 
 def placeable_results(graph: Graph) -> dict[int, tuple[Node, int]]:
-    """Return, for the numbers of results that may be written to supplied places, the nodes that make them and the
-    numbers of the results among those of the node."""
+    """Return, for the numbers of results that may be written to supplied memory, (the node that makes them, the number
+    among its results)."""
     return {number: _maker(graph.results[number]) for number in _alone(graph.results)}
 
 
 def _maker(value: Value) -> tuple[Node, int]:
-    """Return the node that makes a value, and the number of the value among its results."""
+    """Return (the node that makes a value, the number of the value among its results)."""
     assert isinstance(value, Node)
     if isinstance(value.op, TupleGetItem) and isinstance(value.inputs[0], Node):
         return value.inputs[0], value.op.index
@@ -163,8 +163,7 @@ def path_text(node: Node, way: int) -> str:
 
 
 def check_lengths(label: str, turns: int, scanned: Iterable[Any]) -> None:
-    """Raise ExecutionError if one of the arrays or stacks that a loop scans does not have an entry for every
-    iteration."""
+    """Raise ExecutionError if a scanned array or stack does not have an entry for every iteration."""
     for entries in scanned:
         if len(entries) != turns:
             raise ExecutionError(f"{label} has {turns} turns and scans a stack of {len(entries)} entries")
