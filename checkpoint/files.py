@@ -1,4 +1,4 @@
-"""The files of a checkpoint that is read are opened once, and read at places; errors name the file."""
+"""Files of a checkpoint that is being read: opened once and read at offsets; errors name the file."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from mspc.ir.files.parsing import reading
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import TensorFile
 
-# Checksums of stored slices are XXH3 with 64 bits if the library xxhash is installed, else CRC-32 of zlib.
-#
-# A checksum is text, the name of its kind before its digits, so that a file names its kind.
+# Checksums of stored slices are 64-bit XXH3 if the library xxhash is installed, else CRC-32 of zlib. A checksum is text
+# that starts with the name of its kind.
 
 
-AT_ONCE = 1 << 19
-"""Bytes that are read or written and added to a checksum together, while they are in the processor's cache."""
+CHUNK_BYTES = 1 << 19
+"""Bytes that are read or written and added to a checksum at once, so that they stay in the cache."""
 
 
-class Running(Protocol):
+class RunningChecksum(Protocol):
     """A checksum of the bytes so far."""
 
     def update(self, data: Any) -> object: ...
@@ -50,7 +49,7 @@ class _Crc32:
 
 
 DIGITS = {"xxh3": 16, "crc32": 8}
-"""Hexadecimal digits of every kind."""
+"""Number of hexadecimal digits of every kind."""
 
 
 @cache
@@ -61,17 +60,17 @@ def _fast() -> Any:
         return None
 
 
-def kind_here() -> str:
-    """The kind that new checksums have."""
+def default_kind() -> str:
+    """Return the kind of new checksums."""
     return "crc32" if _fast() is None else "xxh3"
 
 
-def empty(kind: str) -> str:
-    """A text as long as a checksum of this kind: it reserves the place until the checksum is known."""
+def reserved_digits(kind: str) -> str:
+    """Return a placeholder with the length of a checksum of this kind."""
     return f"{kind}:{'0' * DIGITS[kind]}"
 
 
-def started(kind: str) -> Running | None:
+def start_checksum(kind: str) -> RunningChecksum | None:
     """Start a checksum; None if this kind cannot be computed here."""
     if kind == "crc32":
         return _Crc32()
@@ -80,51 +79,49 @@ def started(kind: str) -> Running | None:
 
 
 def can_compare(text: str) -> bool:
-    """Whether a checksum can be computed here, to compare it; False for none."""
-    return bool(text) and started(text.partition(":")[0]) is not None
+    """Return whether a checksum can be recomputed here; False for none."""
+    return bool(text) and start_checksum(text.partition(":")[0]) is not None
 
 
-def shown(kind: str, running: Running) -> str:
-    """A checksum as text."""
+def shown(kind: str, running: RunningChecksum) -> str:
+    """Return a checksum as text."""
     return f"{kind}:{running.hexdigest()}"
 
 
 def is_checksum(text: Any) -> bool:
-    """Whether `text` is a checksum of a known kind."""
+    """Return whether `text` is a checksum of a known kind."""
     kind, _, digits = text.partition(":") if isinstance(text, str) else ("", "", "")
     return kind in DIGITS and len(digits) == DIGITS[kind] and all(c in "0123456789abcdef" for c in digits)
 
 
-# A text of JSON may hold a checksum of itself: the header of a rank's file does, and the index of a set.
+# A JSON text may contain a checksum of itself, as in the header of a rank's file and the index of a set.
 #
-# It is in the text, `"mspc_checksum":"xxh3:0123456789abcdef"`, and is that of the text with zeros as its digits.
+# It is an entry, `"mspc_checksum":"xxh3:0123456789abcdef"`, computed with zeros in place of its digits.
 
 
 SEAL = "mspc_checksum"
-"""The key of the checksum."""
+"""Key of the checksum."""
 _BEFORE = f'"{SEAL}":"'.encode()
 
 
 def placeholder() -> str:
     """Return the placeholder for the checksum until the text is sealed."""
-    return empty(kind_here())
+    return reserved_digits(default_kind())
 
 
 def sealed(text: bytes) -> bytes:
-    """The text, of the same length, with its checksum in the place that was reserved for it."""
+    """Return the text with its checksum in the reserved place."""
     place = _BEFORE + placeholder().encode()
-    return text.replace(place, _BEFORE + _sum(text, kind_here()).encode(), 1)
+    return text.replace(place, _BEFORE + _sum(text, default_kind()).encode(), 1)
 
 
 def is_sealed(text: bytes, said: Any, what: str) -> bool:
-    """Check that a text is as it was written. said: its entry of the checksum, or None. what: the name of the text in
-    messages.
+    """Check the checksum of a text. said: the entry of the checksum, or None. what: name of the text in messages.
 
-    Returns:
-        False if that cannot be known: there is no checksum, or of a kind that cannot be computed here.
+    Returns: False if it cannot be checked: there is no checksum, or its kind cannot be computed here.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is wrong.
     """
     if said is None:
         return False
@@ -133,22 +130,22 @@ def is_sealed(text: bytes, said: Any, what: str) -> bool:
     if not can_compare(said):
         return False
     kind = said.partition(":")[0]
-    found = _sum(text.replace(_BEFORE + said.encode(), _BEFORE + empty(kind).encode(), 1), kind)
+    found = _sum(text.replace(_BEFORE + said.encode(), _BEFORE + reserved_digits(kind).encode(), 1), kind)
     if found != said:
         raise ValueError(f"the checksum of its {what} is {found}, and {said} was written")
     return True
 
 
 def _sum(text: bytes, kind: str) -> str:
-    running = started(kind)
+    running = start_checksum(kind)
     assert running is not None
     running.update(text)
     return shown(kind, running)
 
 
 MOST_OPEN = 200
-"""Files that are opened at once, so that nothing can take them away before they are read; the others open when needed.
-"""
+"""Maximum number of files opened in advance, so that they cannot be removed before they are read; others open when
+needed."""
 
 
 class Files:
@@ -158,7 +155,7 @@ class Files:
         sizes: bytes of each, None if unknown.
 
     Raises:
-        MspcError: one is missing or has another size.
+        MspcError: a file is missing or has another size.
     """
 
     def __init__(self, paths: Sequence[Path], sizes: Sequence[int | None]) -> None:
@@ -174,7 +171,8 @@ class Files:
 
     @classmethod
     def joined(cls, several: Sequence[Files]) -> Files:
-        """Return the files of several, in order. Those that are open stay so: their paths may be gone."""
+        """Return the concatenation of several file lists. Open files stay open, because their paths may no longer
+        exist."""
         found = cls([], [])
         for each in several:
             first = len(found.paths)
@@ -184,7 +182,7 @@ class Files:
         return found
 
     def close(self) -> None:
-        """Close the files; one that is read once more is opened again."""
+        """Close the files; a file that is read again is reopened."""
         _close(self._open)
 
     def _descriptor(self, number: int) -> int:
@@ -211,7 +209,7 @@ class Files:
         return found
 
     def read_into(self, number: int, offset: int, target: memoryview) -> None:
-        """Fill `target`, bytes, from a file. Raises MspcError."""
+        """Fill `target` with bytes of a file. Raise MspcError."""
         descriptor, done = self._descriptor(number), 0
         try:
             while done < len(target):
@@ -226,7 +224,7 @@ class Files:
         self.bytes_read += len(target)
 
     def mapped(self, number: int, offset: int, size: int) -> Any:
-        """Map bytes of a file as an array. Raises MspcError."""
+        """Map bytes of a file as an array. Raise MspcError."""
         descriptor = self._descriptor(number)
         first = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         try:
@@ -244,10 +242,10 @@ class Files:
 
 
 def read_header(path: Path) -> tuple[TensorFile, bool]:
-    """A file of safetensors by its header, and whether that was compared with the checksum that it has of itself.
+    """Return the header of a safetensors file, and whether its checksum was verified.
 
     Raises:
-        MspcError: it is missing, or no such file, or its header is not as it was written.
+        MspcError: the file is missing, not a safetensors file, or its header is damaged.
     """
     if not os.path.exists(path):
         raise MspcError(f"the checkpoint's file {shown_path(path)} is missing")

@@ -1,10 +1,10 @@
-"""Reads and writes MindSpore's `.ckpt` files: parameters by name as messages of Protocol Buffers.
+"""Reader and writer of MindSpore's `.ckpt` files: parameters by name as Protocol Buffers messages.
 
-The format, as MindSpore 2.10 has it (`mindspore.train.checkpoint_pb2`): `Checkpoint` has `Value`s in field 1; a `Value`
-the name in field 1 and a tensor in field 2; a tensor its sizes in field 1, the name of its element type in field 2 and
+Format of MindSpore 2.10 (`mindspore.train.checkpoint_pb2`): `Checkpoint` has `Value`s in field 1; a `Value` has the
+name in field 1 and a tensor in field 2; a tensor has its sizes in field 1, the name of its element type in field 2 and
 its bytes in field 3. A tensor of more than 512 MiB is split into several consecutive values of one name. A text is a
-"tensor" of type "str" in UTF-32. A file may end in `crc_num` and the CRC-32 of all that is before in ten bytes. Tensors
-are found by walking from length to length; their bytes are read when somebody needs them.
+"tensor" of type "str" in UTF-32. A file may end in `crc_num` and, in ten bytes, the CRC-32 of everything before it.
+Tensors are located by their lengths; their bytes are read when needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from mspc.checkpoint.files import AT_ONCE, Files
+from mspc.checkpoint.files import CHUNK_BYTES, Files
 from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces, box_of_shape
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
@@ -50,7 +50,7 @@ SIZES, TYPE, CONTENT = 1, 2, 3
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a file to write: a tensor, whose values are made when its turn comes, or a text."""
+    """An entry to write: a tensor, whose values are generated when it is written, or a text."""
 
     name: str
     type: TensorType | None
@@ -59,7 +59,7 @@ class Entry:
 
 @dataclass
 class _Value:
-    """A tensor while its file is walked through."""
+    """A tensor found in a file."""
 
     type: str
     sizes: tuple[int, ...]
@@ -67,8 +67,8 @@ class _Value:
 
 
 def write_file(file: BinaryIO, entries: Sequence[Entry], crc_check: bool = False) -> None:
-    """Write tensors and texts to a file that is open for writing, in their order; with `crc_check` a checksum at its
-    end. Raises OSError, and MspcError for a name that is no text."""
+    """Write tensors and texts in order to an open file, with a final checksum if `crc_check`. Raise OSError, and
+    MspcError for an invalid name."""
     crc = 0
 
     def put(data: Any) -> None:
@@ -92,15 +92,15 @@ def write_file(file: BinaryIO, entries: Sequence[Entry], crc_check: bool = False
         for begin in range(0, max(1, flat.size), most):
             part = flat[begin : begin + most]
             put(_head(entry.name, entry.type.dtype.name, entry.type.shape, part.size))
-            for first in range(0, part.size, AT_ONCE):
-                put(part[first : first + AT_ONCE].data)
+            for first in range(0, part.size, CHUNK_BYTES):
+                put(part[first : first + CHUNK_BYTES].data)
         del array, flat
     if crc_check:
         file.write(MARK + crc.to_bytes(10, "big"))
 
 
 def _head(name: str, type: str, sizes: Sequence[int], length: int) -> bytes:
-    """Everything of a value that comes before its content."""
+    """Return the bytes of a value before its content."""
     about = b"".join(put_integer(SIZES, n) for n in sizes) + put_text(TYPE, type) + put_head(CONTENT, length)
     tensor = put_head(TENSOR, len(about) + length) + about
     tag = put_text(NAME, name)
@@ -111,10 +111,10 @@ def open_file(path: Path, crc_check: bool = False) -> Checkpoint:
     """Open a file.
 
     Args:
-        crc_check: compare the checksum at its end; a file without one is refused.
+        crc_check: verify the checksum at its end; a file without one is rejected.
 
     Raises:
-        MspcError: there is no such file, it is none of MindSpore's, or damaged.
+        MspcError: the file is missing, damaged, or not MindSpore's.
     """
     with reading(path, "checkpoint", "is no checkpoint of MindSpore's format", code="E0601"):
         check_regular(path)
@@ -132,7 +132,7 @@ def open_file(path: Path, crc_check: bool = False) -> Checkpoint:
 
 
 def _checked_end(data: Any, size: int, crc_check: bool) -> int:
-    """The end of the messages. Raises ValueError if the checksum after them is wrong, or missing."""
+    """Return the end of the messages. Raise ValueError if the checksum after them is wrong or missing."""
     if size < TRAILER or data[size - TRAILER : size - TRAILER + len(MARK)] != MARK:
         if crc_check:
             raise ValueError("crc_check is asked for, and it ends without a checksum")
@@ -140,8 +140,8 @@ def _checked_end(data: Any, size: int, crc_check: bool) -> int:
     end = size - TRAILER
     if crc_check:
         crc = 0
-        for first in range(0, end, AT_ONCE):
-            crc = zlib.crc32(data[first : min(end, first + AT_ONCE)], crc)
+        for first in range(0, end, CHUNK_BYTES):
+            crc = zlib.crc32(data[first : min(end, first + CHUNK_BYTES)], crc)
         wanted = int.from_bytes(data[end + len(MARK) : size], "big")
         if crc != wanted:
             raise ValueError(f"its CRC-32 is {crc:08x}, and {wanted:08x} was written")

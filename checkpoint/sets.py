@@ -1,7 +1,7 @@
-"""A checkpoint is a set in a folder: `PREFIX-EPOCH_STEP/` has one file of every rank and one index, which comes last.
+"""A checkpoint is a set in a folder: `PREFIX-EPOCH_STEP/` has one file per rank and an index, which is written last.
 
-Sets have numbers, each greater than all before it in the folder, and the files of a set have its number in their names:
-a set that is written again under the same name never touches the files that its older index names.
+Sets have increasing numbers within a folder, and the files of a set have its number in their names: rewriting a set
+under the same name never modifies the files that its older index names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, TensorType
 from mspc.sharding.pieces import Box
 
-# The index of a set, `index.json`, says which slice of which tensor is stored where in which file.
+# The index of a set, `index.json`, maps slices of tensors to positions in files.
 #
 # ```
 # {"format": "mspc checkpoint", "version": 1, "sequence": 3, "ranks": 2,
@@ -40,21 +40,21 @@ from mspc.sharding.pieces import Box
 #  "mspc_checksum": "xxh3:..."}
 # ```
 #
-# `header` is the checksum that the header of a file has of itself; the last entry is that of the index.
+# `header` is the checksum in the header of a file; the last entry is the checksum of the index.
 
 
 INDEX = "index.json"
 FORMAT, VERSION = "mspc checkpoint", 1
 BEGINNING = re.compile(r'\{"format": "mspc checkpoint", "version": 1, "sequence": (\d{1,15}),')
-"""How every index begins, so that sets can be put in order without reading all of them."""
+"""Start of every index, which orders sets without reading them completely."""
 
 
 @dataclass(frozen=True)
 class RankFile:
-    """A rank's file of a set, as its header describes it.
+    """A rank's file of a set, as described by its header.
 
-    about: the header except the places. header: its own checksum, "" for none. is_sealed: whether that was compared.
-    is_own: whether mspc wrote it.
+    about: the header without the slice positions. header: its checksum, "" for none. is_sealed: the checksum was
+    verified. is_own: mspc wrote the file.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class RankFile:
 
 
 def index_text(sequence: int, ranks: int, state: dict[str, Any], files: Sequence[RankFile]) -> bytes:
-    """The text of the index of a set with these files."""
+    """Return the text of the index of a set with these files."""
     tensors: dict[str, Any] = {}
     for number, file in enumerate(files):
         for name, stored in file.tensors.items():
@@ -95,10 +95,10 @@ def index_text(sequence: int, ranks: int, state: dict[str, Any], files: Sequence
 
 
 def read_rank_file(path: Path, number: int = 0) -> RankFile:
-    """The contents of a rank's file, by its header alone; its slices get the number of the file.
+    """Read the header of a rank's file; its slices get this file number.
 
     Raises:
-        MspcError: it is missing, or no such file, or its header is not as it was written.
+        MspcError: the file is missing, not a safetensors file, or its header is damaged.
     """
     file, compared = read_header(path)
     try:
@@ -111,7 +111,7 @@ def read_rank_file(path: Path, number: int = 0) -> RankFile:
 
 
 def _placed(file: TensorFile, name: str, places: dict[str, Any], number: int) -> TensorPieces:
-    """A tensor of a file at its place in the global tensor; one without a place is the global tensor itself."""
+    """Return a tensor of a file with its position in the global tensor; without a position it is the global tensor."""
     type = file.type(name)
     segments = ((file.place(name), type.nbytes),)
     if name not in places:
@@ -126,10 +126,10 @@ def _placed(file: TensorFile, name: str, places: dict[str, Any], number: int) ->
 
 
 def read_index(path: Path) -> Checkpoint:
-    """Open the set whose index is at `path`.
+    """Open the set with the index at `path`.
 
     Raises:
-        MspcError: there is no index, it is damaged, or a file that it names is missing or has another size.
+        MspcError: the index is missing or damaged, or one of its files is missing or has another size.
     """
     with reading(path, "checkpoint", "is damaged", code="E0601", damaged="E0116"):
         text = read_bytes(path)
@@ -199,7 +199,7 @@ def _stored(name: str, given: Any, files: Sequence[int]) -> TensorPieces:
 
 
 def _box(name: str, begin: tuple[int, ...], shape: tuple[int, ...], global_shape: tuple[int, ...]) -> Box:
-    """The box of a slice. Raises ValueError if it is outside of its tensor."""
+    """Return the box of a slice. Raise ValueError if it is outside its tensor."""
     fits = len(begin) == len(shape) == len(global_shape)
     if not fits or any(b + n > w for b, n, w in zip(begin, shape, global_shape, strict=True)):
         raise ValueError(f"tensor {name!r} of shape {global_shape} has a slice of shape {shape} at {begin}")
@@ -217,13 +217,13 @@ def _sizes(entry: dict[str, Any], key: str, name: str) -> tuple[int, ...]:
 
 RANK_FILE = re.compile(r"rank_(\d{1,6})-(\d{1,15})\.safetensors")
 SUFFIX, CKPT = ".safetensors", ".ckpt"
-CALLED = re.compile(r"(.+)-(\d+)_(\d+)(\.safetensors|\.ckpt)?")
-"""The names of checkpoints of runs: prefix, epoch, step; without a suffix it is the folder of a set."""
+CHECKPOINT_NAME = re.compile(r"(.+)-(\d+)_(\d+)(\.safetensors|\.ckpt)?")
+"""Names of checkpoints of runs: prefix, epoch, step; without a suffix it is the folder of a set."""
 
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A checkpoint in a folder. path: the folder of a set, or a file with global tensors. sequence: its number."""
+    """A checkpoint in a folder. path: folder of a set, or a file with global tensors. sequence: its number."""
 
     path: Path
     sequence: int
@@ -238,7 +238,7 @@ def rank_file(rank: int, sequence: int) -> str:
 
 
 def find_sets(folder: Path, prefix: str) -> list[FoundCheckpoint]:
-    """The published checkpoints of a prefix in a folder, the oldest first; sets, and files of one rank."""
+    """Return the published checkpoints of a prefix in a folder, oldest first: sets, and files of one rank."""
     found: list[FoundCheckpoint] = []
     for name in _names(folder, prefix):
         path = folder / name
@@ -249,17 +249,17 @@ def find_sets(folder: Path, prefix: str) -> list[FoundCheckpoint]:
 
 
 def unreadable(folder: Path, prefix: str, found: Sequence[FoundCheckpoint]) -> list[Path]:
-    """Files and folders whose names are those of published checkpoints of a prefix, but which are not among the found
-    ones, since they are damaged or cannot be read."""
+    """Return the files and folders named like published checkpoints of a prefix that are not among `found`, because
+    they are damaged or cannot be read."""
     known = {entry.path for entry in found}
     paths = [folder / name for name in _names(folder, prefix) if folder / name not in known]
     return [path for path in paths if path.name.endswith(SUFFIX) or os.path.lexists(path / INDEX)]
 
 
 def prefixes_in(folder: Path) -> list[str]:
-    """Return the prefixes of the checkpoints that runs have published in a folder, sorted, also those of which all are
-    damaged. Unfinished sets of killed runs do not count, nor do files of MindSpore's format."""
-    matches = [CALLED.fullmatch(name) for name in _listed(folder)]
+    """Return the sorted prefixes of the checkpoints in a folder, including prefixes whose checkpoints are all damaged.
+    Unfinished sets of killed runs and files of MindSpore's format do not count."""
+    matches = [CHECKPOINT_NAME.fullmatch(name) for name in _listed(folder)]
     called = sorted({match[1] for match in matches if match and match[4] != CKPT})
     return [
         prefix
@@ -268,9 +268,9 @@ def prefixes_in(folder: Path) -> list[str]:
     ]
 
 
-def of_mindspores_format(folder: Path, prefix: str) -> list[str]:
-    """The names of a prefix's checkpoints that are files of MindSpore's format, sorted by epoch and step."""
-    matches = [CALLED.fullmatch(name) for name in _listed(folder)]
+def mindspore_files(folder: Path, prefix: str) -> list[str]:
+    """Return the names of a prefix's checkpoints in MindSpore's format, sorted by epoch and step."""
+    matches = [CHECKPOINT_NAME.fullmatch(name) for name in _listed(folder)]
     found = [match for match in matches if match and match[1] == prefix and match[4] == CKPT]
     return [match[0] for match in sorted(found, key=lambda match: (int(match[2]), int(match[3])))]
 
@@ -299,13 +299,13 @@ def newest_of(folder: Path) -> Path | None:
 
 
 def _position(path: Path) -> tuple[int, int]:
-    match = CALLED.fullmatch(path.name)
+    match = CHECKPOINT_NAME.fullmatch(path.name)
     assert match
     return int(match[2]), int(match[3])
 
 
 def next_sequence(folder: Path, prefix: str) -> int:
-    """A number above those of all sets of the folder, unfinished ones included."""
+    """Return a number above those of all sets of the folder, including unfinished ones."""
     last = max((entry.sequence for entry in find_sets(folder, prefix)), default=0)
     for name in _names(folder, prefix):
         if (folder / name).is_dir():
@@ -316,11 +316,11 @@ def next_sequence(folder: Path, prefix: str) -> int:
 
 
 def publish(place: Path, sequence: int, ranks: int, state: dict[str, Any]) -> None:
-    """Make a set of the ranks' files that lie in the folder `place`: its index comes last, by one rename. Files of an
-    older set of this name, and of unfinished ones, go afterwards.
+    """Make a set of the ranks' files in the folder `place` by renaming its index into place. Then remove files of an
+    older set with this name and of unfinished ones.
 
     Raises:
-        MspcError: a file is missing or damaged, or the index cannot be written; an older set is as it was.
+        MspcError: a file is missing or damaged, or the index cannot be written; an older set is unchanged.
     """
     files = [read_rank_file(place / rank_file(rank, sequence), rank) for rank in range(ranks)]
     text = index_text(sequence, ranks, state, files)
@@ -333,7 +333,7 @@ def publish(place: Path, sequence: int, ranks: int, state: dict[str, Any]) -> No
 
 
 def remove_set(path: Path) -> None:
-    """Remove a checkpoint. The index of a set goes first, so that no reader finds one that is incomplete."""
+    """Remove a checkpoint, the index of a set first, so that no reader finds an incomplete set."""
     if not path.is_dir():
         remove(path)
         return
@@ -344,12 +344,12 @@ def remove_set(path: Path) -> None:
         if RANK_FILE.fullmatch(name):
             remove(path / name)
     remove_left_over(path)
-    with contextlib.suppress(OSError):  # something of the user's is in it
+    with contextlib.suppress(OSError):  # it contains files of the user
         path.rmdir()
 
 
 def remove_unfinished(folder: Path, prefix: str, own: Sequence[Path] = ()) -> None:
-    """Remove unpublished sets of killed runs, except those of `own`."""
+    """Remove unpublished sets of killed runs, except those in `own`."""
     for name in _names(folder, prefix):
         place = folder / name
         if place.is_dir() and place not in own and not (place / INDEX).exists():
@@ -358,10 +358,10 @@ def remove_unfinished(folder: Path, prefix: str, own: Sequence[Path] = ()) -> No
 
 
 def _of_set(path: Path) -> int | None:
-    """The number at the beginning of an index, if the files beside it have it in their names, as they all do."""
+    """Return the number at the start of an index, if the files next to it have it in their names."""
     found = _of_index(path / INDEX)
     while found is not None and not os.path.lexists(path / rank_file(0, found)):
-        again = _of_index(path / INDEX)  # the set may just have been written again
+        again = _of_index(path / INDEX)  # the set may just have been rewritten
         if again == found:
             return None
         found = again
@@ -379,7 +379,7 @@ def _of_index(path: Path) -> int | None:
 
 
 def _is_plain(path: Path) -> bool:
-    """Whether this is a complete file of tensors that no run has numbered."""
+    """Return whether this is a complete file of tensors without a number."""
     try:
         return path.name.endswith(SUFFIX) and "sequence" not in read_rank_file(path).about
     except MspcError:
@@ -400,7 +400,7 @@ def _names(folder: Path, prefix: str) -> list[str]:
 
 
 def _listed(folder: Path) -> list[str]:
-    """Raises MspcError for a folder that is there and cannot be read: it is not one without checkpoints."""
+    """Return the names in a folder; [] if it is missing. Raise MspcError if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -409,18 +409,17 @@ def _listed(folder: Path) -> list[str]:
         raise MspcError(f"cannot read the folder {shown_path(folder)}: {reason_of(error)}") from None
 
 
-# This module reads sharded safetensors of Hugging Face: `model.safetensors.index.json` says in which file each tensor
-# is.
+# Sharded safetensors of Hugging Face: `model.safetensors.index.json` maps tensors to files.
 
 
 HUGGING_FACE_INDEX = "model.safetensors.index.json"
 
 
 def open_sharded(path: Path) -> Checkpoint:
-    """Open the files that an index names.
+    """Open the files named by an index.
 
     Raises:
-        MspcError: the index is damaged, a file is missing, or lacks a tensor that it should have.
+        MspcError: the index is damaged, or a file is missing or lacks a tensor.
     """
     shown = shown_path(path)
     try:
@@ -435,7 +434,7 @@ def open_sharded(path: Path) -> Checkpoint:
         raise MspcError(f"{shown} is no index of a checkpoint: its weight_map names no files")
     listed = sorted(set(names.values()))
     for name in listed:
-        check_name(name, shown)  # links may lead out: the files of a cache are links
+        check_name(name, shown)  # symbolic links may lead outside, as in a cache
     files = [read_rank_file(path.parent / name, number) for number, name in enumerate(listed)]
     tensors: dict[str, TensorPieces] = {}
     for name, file in names.items():
@@ -447,10 +446,10 @@ def open_sharded(path: Path) -> Checkpoint:
 
 
 def open_tensors(path: Path) -> Checkpoint:
-    """A safetensors file; slices of a set among them know their places.
+    """Open a safetensors file; slices of a set have their positions.
 
     Raises:
-        MspcError: there is no such file, or it is no safetensors file.
+        MspcError: the file is missing or not a safetensors file.
     """
     with reading(path, "checkpoint", "is no safetensors file", code="E0601"):
         TensorFile(path)
@@ -471,32 +470,32 @@ def open_tensors(path: Path) -> Checkpoint:
     )  # fmt: skip
 
 
-def as_it_lies(checkpoint: Checkpoint) -> Checkpoint:
-    """A file of one rank's slices is opened with every slice as a tensor of its own; other checkpoints are opened as
-    they are."""
+def with_slices_as_tensors(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint in which every slice of a rank's file is a tensor of its own; other checkpoints are
+    unchanged."""
     stored = checkpoint.tensors.values()
     are_complete = all(any(extent(piece.box) == each.type.shape for piece in each.pieces) for each in stored)
     if len(checkpoint.files.paths) > 1 or are_complete:
         return checkpoint
-    tensors = {name: _alone(stored) for name, stored in checkpoint.tensors.items()}
+    tensors = {name: _as_own_tensor(stored) for name, stored in checkpoint.tensors.items()}
     return replace(checkpoint, tensors=tensors)
 
 
-def _alone(stored: TensorPieces) -> TensorPieces:
+def _as_own_tensor(stored: TensorPieces) -> TensorPieces:
     (piece,) = stored.pieces
     shape = extent(piece.box)
     return TensorPieces(stored.type.with_shape(shape), (replace(piece, box=box_of_shape(shape)),))
 
 
 def open_checkpoint(path: Path, crc_check: bool = False) -> Checkpoint:
-    """A checkpoint, whatever its format: a set by its folder or index, the newest checkpoint of a folder, sharded
+    """Open a checkpoint of any format: a set by its folder or index, the newest checkpoint of a folder, sharded
     safetensors by their index, a file of MindSpore's, or safetensors.
 
     Args:
-        crc_check: a file of MindSpore's must have a checksum, which is compared now.
+        crc_check: require and verify the checksum of a file of MindSpore's.
 
     Raises:
-        MspcError: there is none, or it is damaged.
+        MspcError: it is missing or damaged.
     """
     try:
         if path.is_dir():
@@ -507,7 +506,7 @@ def open_checkpoint(path: Path, crc_check: bool = False) -> Checkpoint:
             return open_file(path, crc_check)
     except OSError as error:
         raise MspcError(f"cannot read the checkpoint {str(path)!r}: {reason_of(error)}") from None
-    except ValueError:  # characters that no file name holds
+    except ValueError:  # invalid characters in a file name
         raise MspcError(f"there is no checkpoint {str(path)!r}", code="E0601") from None
     return open_tensors(path)
 
@@ -536,7 +535,7 @@ def _open_folder(path: Path) -> Checkpoint:
 
 
 def open_index(path: Path) -> Checkpoint:
-    """A set, or sharded safetensors as Hugging Face writes them. Raises MspcError."""
+    """Open a set, or sharded safetensors of Hugging Face. Raise MspcError."""
     with reading(path, "checkpoint", code="E0601"):
         check_regular(path)
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -550,9 +549,9 @@ def _is_tensors(path: Path) -> bool:
     return begin[8:] == b"{" and int.from_bytes(begin[:8], "little") <= LONGEST_HEADER
 
 
-def own_state(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
-    """Return the state that the file of a rank holds for this rank alone, or the first rank's if it has no file. Empty
-    for a file that was merged of several before they had it.
+def rank_state(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
+    """Return the state stored for one rank only, in its file or else in the first rank's; {} for merged files without
+    such state.
 
     Raises:
         MspcError: the file is damaged.

@@ -1,4 +1,4 @@
-"""Files of one rank's slices each are put together as a strategy file says, and written for other strategies."""
+"""Files with the slices of one rank each: assembled by a strategy file, and rewritten for other strategies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from typing import Any
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.sets import open_checkpoint
-from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces, box_at, chosen, extent, in_file
+from mspc.checkpoint.stored_tensors import (
+    Checkpoint,
+    StoredSlice,
+    TensorPieces,
+    box_at,
+    covering_slices,
+    extent,
+    file_ranges,
+)
 from mspc.checkpoint.writing import TensorSlice, make_synced_folder, write_slices, write_synced
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import tidy_when_terminated
@@ -25,13 +33,13 @@ from mspc.sharding.pieces import Box
 Layouts = Mapping[str, Layout]
 FORMATS = ("ckpt", "safetensors")
 STRATEGY = "strategy_ckpt_save_file and AutoParallel.save_param_strategy_file write the strategy file"
-BEGIN = 4096
-"""Bytes of a tensor by which the files of ranks are compared."""
+COMPARED_BYTES = 4096
+"""Number of leading bytes of a tensor that are compared between files of ranks."""
 
 
 def layouts_of(strategies: StrategyFile) -> dict[str, Layout]:
-    """Return the layouts of a strategy file's parameters, which a file of several stages calls `STAGE-NAME`. Raises
-    MspcError for impossible layouts, and if two stages shard a parameter otherwise."""
+    """Return the layouts of a strategy file's parameters, which a file of several stages names `STAGE-NAME`. Raise
+    MspcError for invalid layouts, and if two stages shard a parameter differently."""
     found: dict[str, Layout] = {}
     for name, sharding in strategies.parameters.items():
         stage, _, rest = name.partition("-")
@@ -43,12 +51,12 @@ def layouts_of(strategies: StrategyFile) -> dict[str, Layout]:
 
 
 def layouts_in(path: Path | None) -> dict[str, Layout]:
-    """The layouts that a strategy file gives, none without a file. Raises MspcError."""
+    """Return the layouts of a strategy file; {} without a file. Raise MspcError."""
     return {} if path is None else layouts_of(read_strategies(path))
 
 
 def ranks_of(layouts: Layouts) -> int:
-    """Return the number of ranks; 1 if nothing is sharded. Raises MspcError if layouts do not agree."""
+    """Return the number of ranks; 1 if nothing is sharded. Raise MspcError if layouts disagree."""
     counts = {layout.ranks for layout in layouts.values()}
     if len(counts) > 1:
         raise MspcError(f"a strategy file has parameters on {sorted(counts)} ranks; it must be one number")
@@ -56,12 +64,11 @@ def ranks_of(layouts: Layouts) -> int:
 
 
 def open_slices(paths: Mapping[int, Path], layouts: Layouts, name: str = "") -> Checkpoint:
-    """Open files by the ranks that wrote them as one checkpoint.
+    """Open files, given by rank, as one checkpoint.
 
     Args:
-        layouts: how tensors are sharded; every file has all tensors that it does not name. Files that name the places
-            of their slices need none. In a network of several stages they are of one stage's ranks: the files of later
-            ranks are of the next stages, and have their tensors.
+        layouts: of sharded tensors; every file has all other tensors. Not needed for files with slice positions. For a
+        network of several stages they are of one stage's ranks: files of later ranks belong to the next stages.
 
     Raises:
         MspcError: a file is missing or damaged, or does not fit the layouts.
@@ -78,7 +85,7 @@ def open_slices(paths: Mapping[int, Path], layouts: Layouts, name: str = "") -> 
             known = tensors.get(key)
             stage = rank // layouts[key].ranks if key in layouts else 0
             if of_stage.setdefault(key, stage) != stage:
-                continue  # the ranks of an earlier stage hold it, too
+                continue  # an earlier stage also has it
             if known is not None and known.type != found.type:
                 raise MspcError(f"{paths[rank]} has {key!r} of {found.type}, other files have {known.type}")
             tensors[key] = found if known is None else replace(known, pieces=(*known.pieces, *found.pieces))
@@ -88,8 +95,8 @@ def open_slices(paths: Mapping[int, Path], layouts: Layouts, name: str = "") -> 
 
 
 def check_replicated(checkpoint: Checkpoint) -> None:
-    """See that files of ranks without layouts begin alike in every tensor: others may be slices, which nothing puts
-    together. Raises MspcError."""
+    """Check that files without layouts start with equal bytes in every tensor; otherwise they may be slices. Raise
+    MspcError."""
     for name, stored in sorted(checkpoint.tensors.items()):
         first, *others = [piece for piece in stored.pieces if not piece.checksum] or [None]
         if first is None or not others:
@@ -107,9 +114,9 @@ def check_replicated(checkpoint: Checkpoint) -> None:
 
 
 def _begin(files: Files, piece: StoredSlice) -> bytes:
-    found = bytearray(min(BEGIN, sum(size for _, size in piece.segments)))
+    found = bytearray(min(COMPARED_BYTES, sum(size for _, size in piece.segments)))
     at = 0
-    for offset, size in in_file(piece.segments, 0, len(found)):
+    for offset, size in file_ranges(piece.segments, 0, len(found)):
         files.read_into(piece.file, offset, memoryview(found)[at : at + size])
         at += size
     return bytes(found)
@@ -118,7 +125,7 @@ def _begin(files: Files, piece: StoredSlice) -> bytes:
 def _placed(key: str, stored: TensorPieces, rank: int, layout: Layout | None, number: int, path: Path) -> TensorPieces:
     (piece,) = stored.pieces
     own = extent(piece.box)
-    if piece.checksum or layout is None:  # the file says its place, or it is replicated
+    if piece.checksum or layout is None:  # its position is in the file, or it is replicated
         return replace(stored, pieces=(replace(piece, file=number),))
     if len(layout.dims) != len(own):
         raise MspcError(f"{path} has {key!r} of shape {own}, the strategy file shards {len(layout.dims)} dimensions")
@@ -134,21 +141,21 @@ def needed_ranks(rank: int, source: Layouts, target: Layouts) -> list[int]:
     found: set[int] = set()
     for name, layout in source.items():
         wanted = target.get(name)
-        shape = _least_shape(layout, wanted)
+        shape = _common_shape(layout, wanted)
         box = box_at(wanted, rank, shape)
         pieces = [StoredSlice(box_at(layout, r, shape), r, ()) for r in range(layout.ranks)]
-        found.update(piece.file for piece, _ in chosen(pieces, box, rank))
+        found.update(piece.file for piece, _ in covering_slices(pieces, box, rank))
     return sorted(found) or [0]
 
 
-def _least_shape(first: Layout, second: Layout | None) -> tuple[int, ...]:
-    """A shape that both layouts divide."""
+def _common_shape(first: Layout, second: Layout | None) -> tuple[int, ...]:
+    """Return a shape that both layouts divide."""
     others = first.strategy if second is None or len(second.dims) != len(first.dims) else second.strategy
     return tuple(math.lcm(a, b) for a, b in zip(first.strategy, others, strict=True))
 
 
 def check_divides(checkpoint: Checkpoint, layouts: Layouts) -> None:
-    """Whether the layouts fit the tensors of a checkpoint. Raises MspcError."""
+    """Check that the layouts fit the tensors of a checkpoint. Raise MspcError."""
     for name, layout in layouts.items():
         stored = checkpoint.tensors.get(name)
         if stored is None:
@@ -169,7 +176,7 @@ def check_divides(checkpoint: Checkpoint, layouts: Layouts) -> None:
 
 
 def write_part(source: Checkpoint, layouts: Layouts, rank: int, path: Path, format: str) -> None:
-    """Write a rank's slices of a checkpoint under other layouts; no more than one slice is in memory at a time.
+    """Write a rank's slices of a checkpoint under other layouts, with one slice in memory at a time.
 
     Raises:
         MspcError: the source is damaged, or the file cannot be written.
@@ -190,7 +197,7 @@ def write_part(source: Checkpoint, layouts: Layouts, rank: int, path: Path, form
 def slices_of(
     source: Checkpoint, layouts: Layouts, boxes: Mapping[str, Box], read: Callable[[str], Any] | None = None
 ) -> list[TensorSlice]:
-    """Return the slices in these boxes, to be written. read: gives global tensors, if a box is all of one."""
+    """Return the slices in these boxes for writing. read: returns global tensors, for boxes that cover them."""
     return [
         TensorSlice(
             name, stored.type, boxes[name].begin, extent(boxes[name]), str(layouts.get(name, "")),
@@ -205,7 +212,8 @@ def _maker(source: Checkpoint, name: str, box: Box) -> Callable[[], Any]:
 
 
 def in_threads(work: Sequence[Callable[[], object]], threads: int, done: Callable[[int], object]) -> None:
-    """Run some jobs in so many threads; `done` gets the number of ended ones. Raises the error of one of them."""
+    """Run functions in several threads; `done` is called with the number of completed ones. Raise the error of one of
+    them."""
     lock, count = threading.Lock(), 0
 
     def one(task: Callable[[], object]) -> None:
@@ -227,7 +235,7 @@ def in_threads(work: Sequence[Callable[[], object]], threads: int, done: Callabl
 
 
 def rank_folders(folder: Path) -> Iterator[tuple[int, Path]]:
-    """(rank, newest file) of a folder with one folder for every rank, `rank_0` and so on. Raises MspcError."""
+    """Yield (rank, newest file) of a folder with one folder per rank, `rank_0` and so on. Raise MspcError."""
     ranks = sorted((int(p.name[5:]), p) for p in folder.glob("rank_*") if p.name[5:].isdigit() and p.is_dir())
     if not ranks:
         raise MspcError(f"{folder} has no folders rank_0, rank_1, ...")

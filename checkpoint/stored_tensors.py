@@ -1,7 +1,7 @@
-"""Finds the elements of a part of a tensor in the bytes of stored slices, by arithmetic alone, and reads them.
+"""Locates the elements of a part of a tensor in stored slices, by arithmetic alone, and reads them.
 
-A slice is stored row by row. The part of it that a reader wants is a box; its bytes are runs, each of elements that
-follow each other both in the file and in the array that is filled.
+Slices are stored row-major. The part of a slice to read is a box; its bytes are runs of elements that are contiguous
+both in the file and in the target array.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from mspc.checkpoint.files import AT_ONCE, SEAL, Files, Running, can_compare, read_header, shown, started
+from mspc.checkpoint.files import (
+    CHUNK_BYTES,
+    SEAL,
+    Files,
+    RunningChecksum,
+    can_compare,
+    read_header,
+    shown,
+    start_checksum,
+)
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.late_dataclass import dataclass
@@ -23,15 +32,15 @@ from mspc.ir.types import TensorType
 from mspc.sharding.pieces import Box, common_part
 
 MOST_BLOCKS = 1 << 22
-"""Blocks of a tensor that are looked at one by one; no layout makes as many."""
+"""Maximum number of blocks that are checked one by one; no layout creates as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSlice:
     """A stored slice.
 
-    box: its place in the global tensor. file: the number of its file. segments: (first byte, bytes) of its elements in
-    the file, in order; one segment in most formats. checksum: of all of its bytes, "" for none.
+    box: its position in the global tensor. file: number of its file. segments: (first byte, bytes) of its elements in
+    the file, in order; one segment in most formats. checksum: of all its bytes, "" for none.
     """
 
     box: Box
@@ -42,7 +51,7 @@ class StoredSlice:
 
 @dataclass(frozen=True, slots=True)
 class ByteRun:
-    """Bytes that are read together: their beginning in the stored slice and in the array, and how many."""
+    """Bytes that are read together: offsets in the stored slice and in the array, and size."""
 
     source: int
     target: int
@@ -54,7 +63,7 @@ def box_of_shape(shape: Sequence[int]) -> Box:
 
 
 def box_of(slices: Sequence[slice] | None, shape: Sequence[int]) -> Box:
-    """The part of a tensor that an index of slices without steps names; None for all of it."""
+    """Return the part of a tensor selected by slices without steps; None for the whole tensor."""
     if slices is None:
         return box_of_shape(shape)
     ends = [s.indices(n) for s, n in zip(slices, shape, strict=True)]
@@ -62,17 +71,17 @@ def box_of(slices: Sequence[slice] | None, shape: Sequence[int]) -> Box:
 
 
 def box_at(layout: Layout | None, rank: int, shape: Sequence[int]) -> Box:
-    """The slice that a rank holds of a tensor."""
+    """Return the slice of a tensor on a rank."""
     return box_of(None if layout is None else layout.slices_for(rank, shape), shape)
 
 
 def extent(box: Box) -> tuple[int, ...]:
-    """The shape of a box."""
+    """Return the shape of a box."""
     return tuple(end - begin for begin, end in zip(box.begin, box.end, strict=True))
 
 
 def run_length(part: Box, stored: Box, target: Box) -> int:
-    """Elements of every run of `part`, which is within both boxes."""
+    """Return the number of elements of every run of `part`, which is within both boxes."""
     length = 1
     for n, s, t in zip(*(reversed(extent(box)) for box in (part, stored, target)), strict=True):
         length *= n
@@ -82,7 +91,7 @@ def run_length(part: Box, stored: Box, target: Box) -> int:
 
 
 def runs(part: Box, stored: Box, target: Box, itemsize: int) -> Iterator[ByteRun]:
-    """The runs of `part`, a box inside of the stored one and of the one that is filled, in the order of the file."""
+    """Yield the runs of `part`, a box within the stored and the target box, in file order."""
     if not part.size:
         return
     length = run_length(part, stored, target)
@@ -105,8 +114,8 @@ def _strides(shape: Sequence[int]) -> list[int]:
     return [math.prod(shape[d + 1 :]) for d in range(len(shape))]
 
 
-def in_file(segments: Sequence[tuple[int, int]], begin: int, size: int) -> Iterator[tuple[int, int]]:
-    """(first byte in the file, bytes) of `size` bytes of a stored slice from `begin` on."""
+def file_ranges(segments: Sequence[tuple[int, int]], begin: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield (first byte in the file, bytes) of the `size` bytes of a stored slice from `begin` on."""
     for offset, length in segments:
         if begin < length and size:
             taken = min(size, length - begin)
@@ -116,12 +125,12 @@ def in_file(segments: Sequence[tuple[int, int]], begin: int, size: int) -> Itera
             begin -= length
 
 
-def chosen(pieces: Sequence[StoredSlice], wanted: Box, prefer: int) -> list[tuple[StoredSlice, Box]]:
-    """The stored slices that make up `wanted`, each with the part that it gives; of replicas that of the file `prefer`,
-    or else the first.
+def covering_slices(pieces: Sequence[StoredSlice], wanted: Box, prefer: int) -> list[tuple[StoredSlice, Box]]:
+    """Return the stored slices that cover `wanted`, each with the part to read from it; among replicas that of the file
+    `prefer`, or else the first.
 
     Raises:
-        ValueError: the slices leave a gap there, or some overlap.
+        ValueError: the slices leave a gap there, or overlap.
     """
     found: dict[Box, tuple[StoredSlice, Box]] = {}
     for piece in pieces:
@@ -138,7 +147,7 @@ def chosen(pieces: Sequence[StoredSlice], wanted: Box, prefer: int) -> list[tupl
 
 
 def _check_cover(parts: Sequence[Box], wanted: Box) -> None:
-    """Whether these boxes fill `wanted`, each element once: by the blocks into which all their borders divide it."""
+    """Check that these boxes cover `wanted` exactly once, by the blocks into which their boundaries divide it."""
     cuts = [
         sorted({wanted.begin[d], wanted.end[d], *(p.begin[d] for p in parts), *(p.end[d] for p in parts)})
         for d in range(len(wanted.begin))
@@ -158,18 +167,19 @@ def _check_cover(parts: Sequence[Box], wanted: Box) -> None:
         raise ValueError("two of its slices overlap")
 
 
-# A checkpoint that is open for reading gives tensors by name, and parts of them, in any format.
+# Reading of tensors, or parts of them, by name in any format.
 #
-# Only the bytes of the wanted part are read from the stored slices. If all of a slice is read its checksum is compared.
+# Only the bytes of the requested part are read from the stored slices. If a slice is read completely, its checksum is
+# verified.
 
 
-SHORT = 1 << 16
-"""Bytes of a run below which a file is mapped into memory, and a slice copied from there as an array."""
+MIN_READ_BYTES = 1 << 16
+"""Minimum bytes of a run for reading; with shorter runs the file is memory-mapped and the part copied as an array."""
 
 
 @dataclass(frozen=True)
 class TensorPieces:
-    """A tensor of a checkpoint: its global type, the slices that are stored of it, and its layout, as text."""
+    """A tensor of a checkpoint: global type, stored slices, and layout as text."""
 
     type: TensorType
     pieces: tuple[StoredSlice, ...]
@@ -180,11 +190,11 @@ class TensorPieces:
 class Checkpoint:
     """An open checkpoint.
 
-    name: in messages. tensors: by name. state: of the run that was saved. texts: entries that are no tensors. prefer:
-    the file whose replicas this reader takes. ranks: the number of writers, 0 if unknown. sequence: the number of the
-    set among those of its folder. headers: of the files of a set, the checksum of their headers in the index, "" for
-    none. is_sealed: whether the description of the tensors has checksums of its own, or is not written by mspc; False
-    for sets that mspc wrote before it had them, or if they cannot be computed.
+    name: in messages. tensors: by name. state: of the saved run. texts: entries that are not tensors. prefer: the file
+    whose replicas are read. ranks: number of writers, 0 if unknown. sequence: number of the set in its folder. headers:
+    checksums of the files' headers in the index of a set, "" for none. is_sealed: the description of the tensors has
+    verified checksums, or was not written by mspc; False for sets written before there were such checksums, or if they
+    cannot be computed.
     """
 
     name: str
@@ -200,7 +210,8 @@ class Checkpoint:
     is_sealed: bool = True
 
     def header(self, number: int) -> Mapping[str, str]:
-        """Return the entries of the header of a file of a set. Raises MspcError if it is not as the index has it."""
+        """Return the entries of the header of a file of a set. Raise MspcError if its checksum differs from the
+        index."""
         path, wanted = self.files.paths[number], self.headers[number] if self.headers else ""
         about = read_header(path)[0].about
         found = about.get(SEAL, "none")
@@ -212,27 +223,26 @@ class Checkpoint:
         return about
 
     def unchecked(self) -> list[str]:
-        """The names of tensors with slices whose checksums cannot be compared: there are none, or of a kind that cannot
-        be computed here."""
+        """Return the names of tensors with slices whose checksums are missing or cannot be computed here."""
         return [name for name, s in self.tensors.items() if not all(can_compare(p.checksum) for p in s.pieces)]
 
     def read(self, name: str, slices: Sequence[slice] | None = None) -> Any:
-        """A tensor, or the part that slices without steps name, as an array of its own.
+        """Return a tensor, or the part selected by slices without steps, as a new array.
 
         Raises:
-            KeyError: there is no such tensor. MspcError: its bytes cannot be read, or are not those that were written.
+            KeyError: there is no such tensor. MspcError: its bytes cannot be read or are damaged.
         """
         stored = self.tensors[name]
         wanted = box_of(slices, stored.type.shape)
         parts = self._parts(name, wanted)
-        array = np.empty(extent(wanted), stored.type.dtype.numpy)  # no larger than its files
+        array = np.empty(extent(wanted), stored.type.dtype.numpy)  # at most as large as its files
         for piece, part in parts:
             self._fill(name, array, wanted, piece, part)
         return array
 
     def _parts(self, name: str, wanted: Box) -> list[tuple[StoredSlice, Box]]:
         try:
-            return chosen(self.tensors[name].pieces, wanted, self.prefer)
+            return covering_slices(self.tensors[name].pieces, wanted, self.prefer)
         except ValueError as error:
             raise MspcError(f"{self.name}: tensor {name!r} is incomplete: {error}") from None
 
@@ -241,9 +251,9 @@ class Checkpoint:
         target = memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
         kind = piece.checksum.partition(":")[0]
         checks = self.verify and bool(piece.checksum) and part == piece.box
-        running = started(kind) if checks else None
+        running = start_checksum(kind) if checks else None
         length = run_length(part, piece.box, wanted)
-        if length < part.size and length * itemsize < SHORT and len(piece.segments) == 1:
+        if length < part.size and length * itemsize < MIN_READ_BYTES and len(piece.segments) == 1:
             self._copy(array, wanted, piece, part, running)
         else:
             for run in runs(part, piece.box, wanted, itemsize):
@@ -255,11 +265,11 @@ class Checkpoint:
                 "was written", code="E0116"
             )
 
-    def _read(self, piece: StoredSlice, begin: int, target: memoryview, running: Running | None) -> None:
+    def _read(self, piece: StoredSlice, begin: int, target: memoryview, running: RunningChecksum | None) -> None:
         at = 0
-        for offset, size in in_file(piece.segments, begin, len(target)):
-            for first in range(0, size, AT_ONCE):
-                some = target[at + first : at + min(first + AT_ONCE, size)]
+        for offset, size in file_ranges(piece.segments, begin, len(target)):
+            for first in range(0, size, CHUNK_BYTES):
+                some = target[at + first : at + min(first + CHUNK_BYTES, size)]
                 self.files.read_into(piece.file, offset + first, some)
                 if running is not None:
                     running.update(some)
@@ -269,8 +279,8 @@ class Checkpoint:
                 f"{shown_path(self.files.paths[piece.file])} is damaged: a tensor ends before its shape", code="E0116"
             )
 
-    def _copy(self, array: Any, wanted: Box, piece: StoredSlice, part: Box, running: Running | None) -> None:
-        """A part of short runs, from the file's pages; only its own pages are read."""
+    def _copy(self, array: Any, wanted: Box, piece: StoredSlice, part: Box, running: RunningChecksum | None) -> None:
+        """Copy a part of short runs from the memory-mapped file; only its pages are read."""
         offset, size = piece.segments[0]
         shape = extent(piece.box)
         stored = self.files.mapped(piece.file, offset, size)
@@ -283,8 +293,8 @@ class Checkpoint:
         self.files.bytes_read += part.size * array.itemsize
 
     def verified(self) -> Iterator[tuple[str, str]]:
-        """Read everything; yield (name of a file or of a tensor, its error or ""): files of a set for their headers,
-        then tensors."""
+        """Read everything; yield (name of a file or tensor, its error or ""): first headers of a set's files, then
+        tensors."""
         for number in range(len(self.headers)):
             wrong = ""
             try:

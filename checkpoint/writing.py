@@ -1,6 +1,4 @@
-"""This module writes one rank's file of a set: its slices as safetensors, and in the header the place and the checksum
-of each.
-"""
+"""Writer of one rank's file of a set: slices as safetensors, with their positions and checksums in the header."""
 
 from __future__ import annotations
 
@@ -14,19 +12,29 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from mspc.checkpoint.files import AT_ONCE, SEAL, Running, empty, kind_here, placeholder, sealed, shown, started
+from mspc.checkpoint.files import (
+    CHUNK_BYTES,
+    SEAL,
+    RunningChecksum,
+    default_kind,
+    placeholder,
+    reserved_digits,
+    sealed,
+    shown,
+    start_checksum,
+)
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import cannot_write, remove_left_over, unfinished_file, unfinished_folder
 from mspc.ir.files.tensors import StoredTensor, header_of, in_order, write_array
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 
-# Files of a checkpoint come into being beside their place, are waited for on the disk, and then get their name.
+# Files of a checkpoint are written under temporary names, synchronised to disk, and then renamed.
 
 
 def write_synced(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file that is there completely or not at all, also after the power fails: its bytes are on the disk before
-    its name, and the name when this returns.
+    """Write a file atomically and durably: its bytes are on disk before it is renamed, and the rename is when this
+    returns.
 
     Raises:
         MspcError: it cannot be written; the earlier file stays.
@@ -44,19 +52,19 @@ def write_synced(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk. Raises OSError."""
+    """Synchronise the names in a folder to disk. Raise OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such call
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not supported by the file system
             raise
     finally:
         os.close(descriptor)
 
 
 def make_synced_folder(folder: Path) -> None:
-    """Make a folder, and those above it, and wait until their names are on the disk. Raises MspcError."""
+    """Make a folder and its parents, and synchronise their names to disk. Raise MspcError."""
     missing: list[Path] = []
     at = folder
     while not at.exists() and at != at.parent:
@@ -73,9 +81,9 @@ def make_synced_folder(folder: Path) -> None:
 
 
 @contextmanager
-def published_together(place: Path) -> Generator[Path]:
-    """Make a new folder for folders of files. After the block all of these files get their names in folders of the same
-    names in `place`, over files that are there; if the block raises or is killed, `place` stays as it is.
+def atomic_publication(place: Path) -> Generator[Path]:
+    """Return a context with a new folder for folders of files. At its end all files are moved to folders of the same
+    names in `place`, replacing existing ones; if the block raises or is killed, `place` is unchanged.
 
     Raises:
         MspcError: something cannot be written.
@@ -102,15 +110,15 @@ def published_together(place: Path) -> Generator[Path]:
 
 
 PLACES = "mspc"
-"""The entry of a header with the places of the slices, as JSON."""
+"""Header entry with the positions of the slices, as JSON."""
 
 
 @dataclass(frozen=True)
 class TensorSlice:
     """A rank's slice of a tensor.
 
-    global_type: of the global tensor. begin: of the slice in it. shape: of the slice. layout: how the tensor is
-    sharded, as text. make: gives the slice as an array.
+    global_type: of the global tensor. begin: of the slice in it. shape: of the slice. layout: of the tensor, as text.
+    make: returns the slice as an array.
     """
 
     name: str
@@ -121,10 +129,10 @@ class TensorSlice:
     make: Callable[[], Any]
 
 
-class _Summed:
-    """Writes to a file, and has a checksum of all that was written."""
+class _ChecksumWriter:
+    """File wrapper that computes a checksum of everything written."""
 
-    def __init__(self, file: BinaryIO, running: Running) -> None:
+    def __init__(self, file: BinaryIO, running: RunningChecksum) -> None:
         self._file = file
         self._running = running
 
@@ -134,9 +142,7 @@ class _Summed:
 
 
 def write_slices(path: Path, slices: Sequence[TensorSlice], about: dict[str, Any] | None = None) -> None:
-    """Write a file of slices, one after another, so that no more than one is made at a time.
-
-    about: further facts, which the header stores beside the places.
+    """Write a file of slices, generating one at a time. about: further entries of the header.
 
     Raises:
         MspcError: it cannot be written.
@@ -145,20 +151,20 @@ def write_slices(path: Path, slices: Sequence[TensorSlice], about: dict[str, Any
 
 
 def write_slices_to(file: BinaryIO, slices: Sequence[TensorSlice], about: dict[str, Any] | None = None) -> None:
-    """The same to a file that is open for writing and can go back to its beginning."""
-    kind = kind_here()
+    """Write slices to an open file; a seekable file needs only one slice in memory."""
+    kind = default_kind()
     by_name = {s.name: s for s in slices}
     stored = in_order([StoredTensor(s.name, TensorType(s.global_type.dtype, s.shape), s.make) for s in slices])
-    sums = {s.name: empty(kind) for s in slices}
-    if not file.seekable():  # a pipe: its beginning must be known before
+    sums = {s.name: reserved_digits(kind) for s in slices}
+    if not file.seekable():  # a pipe: the header must be complete before the slices
         for tensor in stored:
             sums[tensor.name] = _checksum(kind, tensor)
     file.write(sealed(header_of(stored, _about(by_name, sums, about))))
     for tensor in stored:
-        running = started(kind)
+        running = start_checksum(kind)
         assert running is not None
         array = np.asarray(tensor.make(), tensor.type.dtype.numpy).reshape(tensor.type.shape)
-        write_array(_Summed(file, running), array, AT_ONCE)
+        write_array(_ChecksumWriter(file, running), array, CHUNK_BYTES)
         sums[tensor.name] = shown(kind, running)
         del array
     if file.seekable():
@@ -168,7 +174,7 @@ def write_slices_to(file: BinaryIO, slices: Sequence[TensorSlice], about: dict[s
 
 
 def _checksum(kind: str, tensor: StoredTensor) -> str:
-    running = started(kind)
+    running = start_checksum(kind)
     assert running is not None
     running.update(np.ascontiguousarray(np.asarray(tensor.make(), tensor.type.dtype.numpy)).reshape(-1).view(np.uint8))
     return shown(kind, running)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mspc.checkpoint.mindspore_file import Entry, write_file
-from mspc.checkpoint.sets import open_checkpoint, own_state
+from mspc.checkpoint.sets import open_checkpoint, rank_state
 from mspc.checkpoint.sliced import layouts_in, ranks_of, slices_of
 from mspc.checkpoint.stored_tensors import Checkpoint, TensorPieces, box_of_shape
 from mspc.checkpoint.writing import write_slices_to
@@ -136,7 +136,7 @@ def merge_checkpoint(path: Path, out: Path, strategy: Path | None, json: Path | 
             slices = slices_of(source, {}, boxes, read)
             about: dict[str, Any] = {"texts": dict(source.texts)}
             if source.state:
-                about |= {"state": dict(source.state), "sequence": source.sequence, "own": own_state(source, 0)}
+                about |= {"state": dict(source.state), "sequence": source.sequence, "own": rank_state(source, 0)}
             write_atomically(out, lambda file: write_slices_to(file, slices, about))
     total = sum(source.tensors[name].type.nbytes for name in names)
     if json is not None:

@@ -1,4 +1,5 @@
-"""The files of a compile: their contents, first values of parameters, and the folder, which appears complete or not."""
+"""Files of a compile: their contents, initial values of parameters, and the output folder, which is written
+atomically."""
 
 from __future__ import annotations
 
@@ -35,10 +36,10 @@ from mspc.runtime.program import FORMAT, PROGRAM, WEIGHTS, Settings
 
 @dataclass(frozen=True)
 class FirstValue:
-    """The first values of a parameter or constant.
+    """Initial value of a parameter or constant.
 
-    description: how they are made; None if only the script has them. make: returns the global array, which is not
-        stored. part: returns the given slices of it, if they can be made without the rest.
+    description: how it is generated; None if only the script has it. make: returns the global array, which is not
+    stored. part: returns slices of it, if they can be generated separately.
     """
 
     name: str
@@ -49,13 +50,13 @@ class FirstValue:
 
 
 def first_values(traced: Traced, graph: Graph) -> list[FirstValue]:
-    """Return the first values of all parameters and constants of a graph, in its order.
+    """Return the initial values of all parameters and constants of a graph, in order.
 
     Args:
         traced: the network that the graph is compiled from.
 
     Raises:
-        MspcError: an initializer cannot make a tensor of the wanted shape or element type.
+        MspcError: an initializer cannot make a tensor of this shape or element type.
     """
     return [
         _first_value(p.name, traced.constants[p.name] if p.name in traced.constants else traced.parameters[p.name])
@@ -65,7 +66,7 @@ def first_values(traced: Traced, graph: Graph) -> list[FirstValue]:
 
 
 def _first_value(name: str, source: Any) -> FirstValue:
-    """Return the first value of a Parameter of the script, a tensor that is not sampled yet, or an array."""
+    """Return the initial value of a Parameter of the script, an unsampled tensor, or an array."""
     initial = source.initial if isinstance(source, Parameter) else source
     if isinstance(initial, InitialValue):
         part = initial.fill if initial.in_parts else None
@@ -83,16 +84,14 @@ def _first_value(name: str, source: Any) -> FirstValue:
 LAST = "execute"
 MAIN_STAGES = ("frontend", "step_parallel_begin", "slice_to_rank", LAST)
 NO_FILES = -1
-"""A level below all others: no stage is stored."""
+"""Level at which no stage is stored."""
 
 File = tuple[str, bytes]
 
 
 class StageFiles:
-    """Collector of the files of the stages that a level selects, for use as `on_stage`.
-
-    level: 0 the last stage, 1 the main ones, 2 and 3 all. place: changes the parameters of the last stage, or None.
-    """
+    """Collector of the files of the stages that a level selects, used as `on_stage`. level: 0 for the last stage, 1 for
+    the main ones, 2 and 3 for all. place: changes the parameters of the last stage, or None."""
 
     def __init__(self, level: int, place: Callable[[Graph], None] | None = None) -> None:
         self.level, self.place = level, place
@@ -101,7 +100,7 @@ class StageFiles:
 
     @property
     def wanted(self) -> tuple[str, ...] | None:
-        """The names of the stages that are stored; None for all."""
+        """Names of the stages that are stored; None for all."""
         return {NO_FILES: (), 0: (LAST,), 1: MAIN_STAGES}.get(self.level)
 
     def __call__(self, stage: DumpPoint) -> None:
@@ -136,10 +135,9 @@ def program(
 ) -> str:
     """Return the text of `program.json`.
 
-    execute: the written file of every rank. digests: SHA-256 of these files. settings: of the script.
-    values: the first values of the parameters and constants; those without a description are in the weights.
-    network: the text of the graph as it was read; "" if one device cannot be compared with the ranks. kinds: a
-    number for every rank, the same for ranks with equal programs.
+    execute: file of every rank. digests: SHA-256 of these files. settings: of the script. values: initial values of
+    parameters and constants; those without a description are in the weights. network: text of the traced graph; "" if
+    one device cannot be compared with the ranks. kinds: a number per rank, equal for ranks with equal programs.
     """
     graph = compiled.graph
     set_by_script = settings.entry()
@@ -168,8 +166,8 @@ def program(
 
 
 def _parameters(graph: Graph, values: Iterable[FirstValue]) -> list[Written]:
-    """Return the entries of all parameters and constants below `parameters`. Equal parts of the text are shared: among
-    thousands, nearly all differ only in name and random numbers."""
+    """Return the entries of all parameters and constants in `parameters`. Equal parts of the text are shared: of
+    thousands of entries, nearly all differ only in name and random seed."""
     made = {value.name: value.description for value in values if value.description is not None}
     line = "\n" + " " * 3
     shared: dict[Any, str] = {}
@@ -211,18 +209,18 @@ def _typed(type: Type) -> dict[str, Any]:
 
 
 CAPTURED = "rank_0.step"
-"""The file that every folder of `mspc capture` has."""
-OWN = re.compile(rf"rank_\d+(\.step)?|ranks\.json|{re.escape(PROGRAM)}|{re.escape(WEIGHTS)}")
+"""File that identifies a folder of `mspc capture`."""
+OWN_FILE = re.compile(rf"rank_\d+(\.step)?|ranks\.json|{re.escape(PROGRAM)}|{re.escape(WEIGHTS)}")
 OWN_IN_RANK = re.compile(r".*_\d{4,}\.(ir|dot)")
-NOT_FREE = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EXDEV)
+PLACE_TAKEN_ERRORS = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EXDEV)
 
 
 class OutputFolder:
-    """A new folder for files; `commit` moves it to `path`, and without it `path` does not change.
+    """A new folder for files, which `commit` moves to `path`; without it `path` does not change.
 
     An earlier output of mspc is replaced at once, and an empty folder is filled. If the process is killed, either the
-    earlier output or the new one is complete, and the next writer removes the remains of the other. Raise MspcError if
-    `path` holds files that mspc did not write, or cannot be written.
+    earlier output or the new one is complete, and the next writer removes the remains. Raise MspcError if `path`
+    contains files that mspc did not write, or cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -246,7 +244,7 @@ class OutputFolder:
                 self._parents.insert(0, parent)
             remove_left_over(self._place.parent)
             remove_left_over(self._place)
-            # A folder that another cannot replace must stay, and its contents are changed.
+            # A folder that cannot be replaced stays, and its contents are replaced.
             must_stay = self._place.is_dir() and (
                 is_mount_point(self._place) or not os.access(self._place.parent, os.W_OK)
             )
@@ -255,7 +253,7 @@ class OutputFolder:
             self._remove_unused()
             raise _cannot_write(self.path, error) from None
         if threading.current_thread() is threading.main_thread():
-            self._on_termination = signal.signal(signal.SIGTERM, _leave)
+            self._on_termination = signal.signal(signal.SIGTERM, _exit)
         return self
 
     def __exit__(
@@ -279,12 +277,12 @@ class OutputFolder:
 
     @property
     def room(self) -> Path:
-        """The folder that `commit` moves, for a process that writes files of its own there."""
+        """Folder that `commit` moves, for a process that writes its own files."""
         assert self._beside is not None
         return self._beside.path
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Write one file; `name` is relative to the folder. Leaving the `with` block explains an OSError."""
+        """Write one file; `name` is relative to the folder. An OSError is explained when the `with` block is left."""
         self.write_by(name, lambda file: file.write(content.encode() if isinstance(content, str) else content))
 
     def write_by(self, name: str, write: Callable[[BinaryIO], object]) -> None:
@@ -299,7 +297,7 @@ class OutputFolder:
             write(file)
 
     def commit(self) -> None:
-        """Move the folder to its place."""
+        """Move the folder to `path`."""
         assert self._beside is not None
         _check_replaceable(self.path)
         new = self._beside.path
@@ -309,7 +307,7 @@ class OutputFolder:
             try:
                 os.rename(new, self._place)
             except OSError as error:
-                if error.errno not in NOT_FREE:
+                if error.errno not in PLACE_TAKEN_ERRORS:
                     raise
                 if not exchange(new, self._place):
                     inside = self._place / new.name
@@ -318,7 +316,7 @@ class OutputFolder:
         self._committed = True
 
 
-def _leave(number: int, _: object) -> None:
+def _exit(number: int, _: object) -> None:
     """Handle SIGTERM: exit, so that the unfinished folder is removed."""
     raise SystemExit(128 + number)
 
@@ -343,7 +341,7 @@ def _foreign(path: Path) -> list[str]:
         return [entry.name for entry in entries]
     found: list[str] = []
     for entry in entries:
-        if OWN.fullmatch(entry.name):
+        if OWN_FILE.fullmatch(entry.name):
             inside = list(entry.iterdir()) if entry.is_dir() else []
             own = [e for e in inside if OWN_IN_RANK.fullmatch(e.name)]
             found += [f"{entry.name}/{e.name}" for e in inside if e not in own]

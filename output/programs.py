@@ -1,4 +1,4 @@
-"""The programs of all ranks: one for all, unless the script builds different networks on different ranks."""
+"""Programs of all ranks: one for all, unless the script builds different networks on different ranks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mspc.output.dumps import NO_FILES, File, StageFiles
 from mspc.passes.base import OnPass
 
 PROBES = 8
-"""Most ranks that are tried to see whether the network depends on the rank."""
+"""Maximum number of ranks that are tried to see whether the network depends on the rank."""
 
 
 @dataclass
 class ObservedSession(Session):
-    """A session that notes the first read of the rank, except for file names: only then can ranks differ.
-    seen: the line of the script that read it first, or [None] if code outside the script did."""
+    """Session that records the first read of the rank other than for file names: only then can ranks differ. seen: the
+    line of the script that read it first, or [None] if other code did."""
 
     seen: list[Location | None] = field(default_factory=list[Location | None])
 
@@ -44,13 +44,13 @@ class ObservedSession(Session):
 
 
 Rerun = Callable[[int], AbstractContextManager[CapturedCall]]
-"""Function that runs the script again as another rank; `construct` has to be read before the context ends."""
+"""Function that runs the script again as another rank; `construct` must be traced within the context."""
 
 
 @dataclass(frozen=True)
-class Built:
-    """A compiled launch. shared: the files of the stages that all ranks share. text: the graph as traced, "" if it is
-    not compared. network: the graph after the frontend with its header, "" if no files are stored."""
+class CompiledLaunch:
+    """A compiled launch. shared: files of the stages that all ranks share. text: the traced graph, "" if it is not
+    compared. network: the graph after the frontend with its header, "" if no files are stored."""
 
     compiled: Compiled
     shared: list[File]
@@ -61,9 +61,9 @@ class Built:
 def compile_for(
     captured: CapturedCall, ranks: int, level: int, compared: Callable[[], bool] = lambda: False,
     on_pass: OnPass | None = None,
-) -> Built:
+) -> CompiledLaunch:
     """Compile `captured` for `ranks` ranks. Store the files that `level` selects, and the text of the graph if it will
-    be compared with launches of other ranks. compared: returns whether it will; called after `construct` was read,
+    be compared with launches of other ranks. compared: returns whether it will; called after `construct` was traced,
     which may read the rank. on_pass: called for every pass."""
     files = StageFiles(level)
     call = _traced(captured, ranks)
@@ -77,7 +77,7 @@ def compile_for(
 
     with captured.errors_at_launch():
         compiled = compile_traced(call, on_stage, on_pass)
-    return Built(compiled, files.files, text, "".join(network))
+    return CompiledLaunch(compiled, files.files, text, "".join(network))
 
 
 def _traced(captured: CapturedCall, ranks: int) -> TracedCall:
@@ -92,22 +92,20 @@ def config_of(captured: CapturedCall, ranks: int) -> Config:
 
 
 class Programs:
-    """The programs of all ranks.
+    """Programs of all ranks.
 
-    If the script reads its rank, it is run again, unseen, as other ranks (all wanted ranks, or a sample if there are
-    many). Only if one of them launches another graph does every rank get a run of its own. All graphs then carry the
-    compile id of rank 0.
-
-    runs: how often the script ran to find that out.
+    If the script reads its rank, it is run again silently as other ranks (all wanted ranks, or a sample of many). Only
+    if one of them launches a different graph is the script run for every rank. All graphs then carry the compile id of
+    rank 0. runs: number of runs of the script for this.
 
     Args:
-        first: the program of the first wanted rank. wanted: all wanted ranks, ascending.
-        asked: whether the script read its rank. rerun: gives the script's launch as another rank; within its context
-            that rank's session is active. apart: whether every rank gets a run of its own even if graphs are equal.
+        first: program of the first wanted rank. wanted: all wanted ranks, ascending. asked: the script read its rank.
+            rerun: returns the script's launch as another rank; within its context that rank's session is active. apart:
+            run the script for every rank even if graphs are equal.
     """
 
     def __init__(
-        self, first: Built, wanted: Sequence[int], asked: bool, level: int, rerun: Rerun, apart: bool = False
+        self, first: CompiledLaunch, wanted: Sequence[int], asked: bool, level: int, rerun: Rerun, apart: bool = False
     ) -> None:
         self.first = first
         self._first_rank = wanted[0]
@@ -122,7 +120,7 @@ class Programs:
             self._identity = self._compiled(0, ranks, NO_FILES).compiled.compile_id
             first.compiled.graph.attrs["compile_id"] = self._identity
 
-    def of_rank(self, rank: int) -> Built:
+    def of_rank(self, rank: int) -> CompiledLaunch:
         """Return the program from which the graph of `rank` is sliced."""
         if not self.differ or rank == self._first_rank:
             return self.first
@@ -135,7 +133,7 @@ class Programs:
         with self._rerun(rank) as captured:
             return _traced(captured, ranks).text
 
-    def _compiled(self, rank: int, ranks: int, level: int) -> Built:
+    def _compiled(self, rank: int, ranks: int, level: int) -> CompiledLaunch:
         with self._rerun(rank) as captured:
             return compile_for(captured, ranks, level)
 

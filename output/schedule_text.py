@@ -1,4 +1,4 @@
-"""The timeline of a schedule as text, and its words, which `mspc view` uses, too."""
+"""Text form of the timeline of a schedule, and its wording, which `mspc view` also uses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _mean_idle(timeline: ScheduleTimeline, *, postponed: bool) -> float:
 
 
 def stage_text(timeline: ScheduleTimeline, stage: int) -> str:
-    """Return the idle share of a stage, and the most micro-batches saved for backward at once, as text."""
+    """Return the idle share of a stage, and the maximum number of micro-batches saved for backward, as text."""
     return f"idle {timeline.idle_share(stage):.1%}, keeps {timeline.kept(stage)}"
 
 
@@ -69,14 +69,12 @@ def time_text(seconds: float) -> str:
 
 WAITS, UPDATES = ".", "U"
 MOST_COLUMNS = 2000
-"""Most columns for the actions: a file may be wider than a terminal."""
+"""Maximum number of columns for the actions: a file may be wider than a terminal."""
 
 
 def schedule_text(timeline: ScheduleTimeline, columns: int = MOST_COLUMNS) -> str:
-    """Return the heading and a row for every stage; dots are waits of a stage between its actions.
-
-    columns: the most columns for the actions. Labels that do not fit are shortened to kinds.
-    """
+    """Return the heading and a row for every stage; dots are waits between actions. columns: maximum number of columns
+    for the actions. Labels that do not fit are shortened to kinds."""
     rows = [heading(timeline)]
     scale = _text_scale(timeline, columns)
     names = [f"stage {stage}" for stage in range(timeline.schedule.stages)]
@@ -87,7 +85,7 @@ def schedule_text(timeline: ScheduleTimeline, columns: int = MOST_COLUMNS) -> st
 
 
 def _text_scale(timeline: ScheduleTimeline, columns: int) -> float:
-    """Return the columns per unit of time: enough for every label and a space after it, if `columns` allow that."""
+    """Return the columns per unit of time: enough for every label and a space, within `columns`."""
     needed = [
         (len(label(span.action, timeline.schedule)) + 1) / (span.end - span.start)
         for spans in timeline.spans
@@ -114,6 +112,6 @@ def _row(timeline: ScheduleTimeline, stage: int, scale: float) -> str:
 def _block(action: Action, schedule: Schedule, width: int) -> str:
     """Return the label of an action padded to `width` columns, or its kind if the label does not fit."""
     text = label(action, schedule)
-    if len(text) >= width:  # it would run into the next one
+    if len(text) >= width:  # no space before the next block
         text = action.kind[:width]
     return text.ljust(width)

@@ -1,4 +1,4 @@
-"""The timeline of a pipeline: the times of each stage's work on micro-batches, with copies and saved values."""
+"""Timeline of a pipeline: the times of each stage's work on micro-batches, with host copies and saved values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def call_of(value: Value) -> Node | None:
 
 
 class CopiedValues:
-    """The copies of a stage's program, reported in the order of its nodes. tasks: the copies of each task."""
+    """Host copies of a stage's program, collected in node order. tasks: the copies of each task."""
 
     def __init__(self, graph: Graph) -> None:
         self.tasks: dict[Task, TaskCopies] = {}
@@ -45,7 +45,7 @@ class CopiedValues:
         self._back: dict[Value, Copied] = {}
 
     def copy(self, node: Node, seconds: float) -> bool:
-        """Note a copy in either direction. Return whether the copied value is a result of work on a micro-batch."""
+        """Record a copy in either direction. Return whether the copied value is a result of work on a micro-batch."""
         if isinstance(node.op, ToHost):
             call = call_of(node.inputs[0])
             if call is None:
@@ -55,7 +55,7 @@ class CopiedValues:
             self._copied[node] = (*task[1:], len(left))
             left.append((self._copied[node], seconds))
             return True
-        copied = self._copied.get(_left(node))
+        copied = self._copied.get(_host_copy_of(node))
         if copied is None:
             return False
         self._back[node] = copied
@@ -63,9 +63,9 @@ class CopiedValues:
         return True
 
     def ahead(self, node: Node) -> None:
-        """Note a node that is no copy: it waits for one, works on a micro-batch, or does neither."""
+        """Record a node that is not a copy: it waits for one, works on a micro-batch, or neither."""
         if isinstance(node.op, AwaitHost):
-            copied = self._copied.get(_left(node))
+            copied = self._copied.get(_host_copy_of(node))
             self._ahead.ahead += [] if copied is None else [(copied, 0.0)]
         elif WORK in node.attrs:
             own = self.tasks.setdefault(work_of(node), TaskCopies())
@@ -74,8 +74,8 @@ class CopiedValues:
             self._ahead = TaskCopies()
 
 
-def _left(node: Node) -> Value:
-    """Return the copy to the host that a node waits for or brings back."""
+def _host_copy_of(node: Node) -> Value:
+    """Return the copy to the host that a node waits for or copies back."""
     value: Value = node
     while isinstance(value, Node) and isinstance(value.op, HostCopy) and not isinstance(value.op, ToHost):
         value = value.inputs[0]
@@ -92,8 +92,8 @@ def _read(node: Node) -> Iterator[Value]:
             values += value.inputs
 
 
-class CopiesBeside:
-    """Clocks of the copy streams, in seconds. `_now`: time of the program at the end of the last micro-batch work."""
+class CopyClocks:
+    """Clocks of the copy streams, in seconds. `_now`: time at the end of the last work on a micro-batch."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -101,13 +101,14 @@ class CopiesBeside:
         self._over: dict[Value, float] = {}
 
     def copy(self, node: Node, seconds: float, after: float) -> None:
-        """Add a copy that may begin `after` seconds after the last work."""
+        """Add a copy that may start `after` seconds after the last work."""
         stream = str(node.attrs["stream"])
         begin = max(self._streams.get(stream, 0.0), self._now + after)
         self._over[node] = self._streams[stream] = begin + seconds
 
     def waited(self, node: Node, after: float) -> float:
-        """Return the seconds that a node, ready `after` seconds after the last work, waits for the copies it reads."""
+        """Return the seconds that a node, ready `after` seconds after the last work, waits for the copies that it
+        reads."""
         ready = max((self._over.get(value, 0.0) for value in node.inputs), default=0.0)
         if node.op.is_view and ready:
             self._over[node] = ready
@@ -115,7 +116,7 @@ class CopiesBeside:
         return max(0.0, ready - self._now - after)
 
     def worked(self, seconds: float) -> None:
-        """Advance the clock: another work ends `seconds` after the last one."""
+        """Advance the clock to the end of another work, `seconds` after the last one."""
         self._now += seconds
 
     @property
@@ -125,7 +126,7 @@ class CopiesBeside:
 
 
 Seconds = Callable[[Node], float]
-"""The time of a node in seconds; for a message that is sent, its time in transit."""
+"""Time of a node in seconds; for a sent message, its time in transit."""
 
 
 def stage_times(
@@ -134,9 +135,8 @@ def stage_times(
     """Return the timeline of a step.
 
     Args:
-        graphs: one rank's graph for every stage. machine: the machine for which times are predicted. own: times of
-        nodes, measured ones for example, in place of the machine's; for a message, the time its sender is busy.
-        way: transit times of messages.
+        graphs: one rank's graph per stage. machine: for predicted times. own: times of nodes, such as measured ones, in
+        place of the machine's; for a message, the time its sender is busy. way: transit times of messages.
 
     Raises:
         MspcError: there are no micro-batches.
@@ -160,8 +160,8 @@ def _rates(machine: Machine) -> Seconds:
 
 
 def timeline_of(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> ScheduleTimeline:
-    """Return the timeline of a program with this header. programs: the times of every stage. Raises MspcError as
-    `stage_times` does."""
+    """Return the timeline of a program with this header. programs: times of every stage. Raise MspcError like
+    `stage_times`."""
     micro_batches = 1 + max((number for each in programs for number in each.micro_batches), default=-1)
     if not micro_batches:
         raise MspcError(
@@ -194,9 +194,9 @@ def timeline_of(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> Sch
 class StageTimes:
     """Times of a stage's program, in seconds. times: every run of a chunk's graph of a kind, including its preparation.
     messages: all messages that a chunk sends for one micro-batch, by the chunk, its neighbour in that direction, and
-    the receiving stage. after: the nodes after the last micro-batch. awaited: messages that these need from other
-    stages, by stage and tag. results: messages that they send for this purpose, by the same keys, with the action
-    before each. copies: to the host and back, of values that work on micro-batches makes."""
+    the receiving stage. after: the nodes after the last micro-batch. awaited: messages from other stages that these
+    need, by stage and tag. results: messages sent for this purpose, by the same keys, with the preceding action.
+    copies: to and from the host, of results of work on micro-batches."""
 
     times: dict[tuple[int, str], list[float]] = field(default_factory=dict[tuple[int, str], "list[float]"])
     messages: dict[tuple[int, int, int], float] = field(default_factory=dict[tuple[int, int, int], float])
@@ -207,14 +207,14 @@ class StageTimes:
     copies: dict[Task, TaskCopies] = field(default_factory=dict[Task, TaskCopies])
 
     def mean(self, chunk: int, kind: str) -> float:
-        """Return the mean time of a kind of work on one micro-batch, or 0 if there is none."""
+        """Return the mean time of a kind of work on one micro-batch; 0 if there is none."""
         found = self.times.get((chunk, kind), ())
         return sum(found) / len(found) if found else 0.0
 
     @staticmethod
     def of(graph: Graph, own: Seconds, way: Seconds, sends: bool) -> StageTimes:
         """Return the times of a graph. sends: `own` includes the times of sending and of copies to the host."""
-        made, beside, last = StageTimes(), CopiesBeside(), None
+        made, beside, last = StageTimes(), CopyClocks(), None
         values = None if sends else CopiedValues(graph)
         for node in graph.nodes:
             op = node.op
@@ -235,7 +235,7 @@ class StageTimes:
                 made.after += own(node)
             if values is not None:
                 values.ahead(node)
-            if WORK in node.attrs:  # nodes since the previous work count for this one
+            if WORK in node.attrs:  # includes the nodes since the previous work
                 kind, chunk, number = work_of(node)
                 last = Action(kind, chunk, number)
                 made.times.setdefault((chunk, kind), []).append(made.after)
@@ -254,8 +254,8 @@ class StageTimes:
             self.messages[key] = self.messages.get(key, 0.0) + time
 
     def like(self, chunks: Mapping[int, int], stage: int, other: int, placement: Sequence[int]) -> StageTimes:
-        """Return the times of stage `other`, which runs the same work on its chunks as `stage` on its own. chunks: the
-        chunks of `other` by those of `stage`. placement: the stage of every chunk."""
+        """Return the times of stage `other`, which runs the same work on its chunks as `stage`. chunks: the chunks of
+        `other` by those of `stage`. placement: stage of every chunk."""
         messages: dict[tuple[int, int, int], float] = {}
         for (chunk, reader, target), time in self.messages.items():
             towards = chunks[chunk] + reader - chunk

@@ -1,13 +1,12 @@
 """Exchanges between two layouts on any two meshes: the boxes of a tensor that each rank sends to each other rank.
 
-A source layout divides the tensor into a grid of blocks; every rank holds one block, and a block that several
-ranks hold has replicas. The missing part of a rank's new slice is one box of each other block that intersects it,
-so a rank receives at most one box from any other. Partial layouts need no special case: the partial values
-count as one more dimension, sharded by the partial axes.
+A source layout divides the tensor into a grid of blocks; every rank holds one block, and a block on several ranks has
+replicas. The missing part of a rank's new slice is one box of each other block that intersects it, so that a rank
+receives at most one box from any other. Partial values count as one more dimension, sharded by the partial axes.
 
-All functions here use integers only, with mixed-radix arithmetic over the two meshes. The time for one rank's
-exchange is proportional to the number of slices that intersect its block and its new slice, not to the square
-of the number of ranks.
+All functions use integer arithmetic with mixed radices over the two meshes. The time for one rank's exchange is
+proportional to the number of slices that intersect its block and its new slice, not to the square of the number of
+ranks.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from mspc.ir.layout import Axes, Layout, coordinates
 
 Index = tuple[int, ...]
 _EXACT = 512
-"""Up to this many readers of a block, the serving replicas are assigned jointly, by distance and load."""
+"""Maximum number of readers of a block for which the sending replicas are assigned jointly, by distance and load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A box of the tensor: per dimension its first element and the one after its last."""
+    """A box of the tensor: half-open range [begin, end) per dimension."""
 
     begin: Index
     end: Index
@@ -41,17 +40,17 @@ class Box:
         return math.prod(e - b for b, e in zip(self.begin, self.end, strict=True))
 
     def within(self, other: Box) -> Box:
-        """Return the box in coordinates relative to the beginning of `other`."""
+        """Return the box in coordinates relative to the start of `other`."""
         shift = other.begin
         return Box(tuple(map(operator.sub, self.begin, shift)), tuple(map(operator.sub, self.end, shift)))
 
 
 @dataclass(frozen=True, slots=True)
 class RankExchange:
-    """One rank's share of an exchange; boxes are in coordinates of the global tensor.
+    """One rank's part of an exchange; boxes are in global coordinates.
 
-    old, new: the boxes of the rank before and after. stays: the part of `old` that is in `new`, or None.
-    sends, receives: (other rank, box), by rank in ascending order.
+    old, new: the boxes of the rank before and after. stays: the intersection of both, or None. sends, receives: (other
+    rank, box), by ascending rank.
     """
 
     old: Box
@@ -63,9 +62,9 @@ class RankExchange:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """A layout as a grid of equal blocks: `dims[d]` are the mesh axes that shard dimension d of `shape`;
-    `block` is the shape of one block, `strides` the distance in rank numbers between neighbours along
-    every axis. Axes that shard nothing are `unused`: `replicas` ranks hold the same block."""
+    """A layout as a grid of equal blocks. dims[d]: mesh axes that shard dimension d of `shape`. block: shape of a
+    block. strides: distance in rank numbers between neighbours along every axis. unused: axes that shard nothing, along
+    which `replicas` ranks hold the same block."""
 
     mesh: tuple[int, ...]
     dims: tuple[Axes, ...]
@@ -96,7 +95,7 @@ class _Grid:
         begin = tuple(map(operator.mul, index, self.block))
         return Box(begin, tuple(map(operator.add, begin, self.block)))
 
-    def meeting(self, box: Box) -> list[range]:
+    def intersecting(self, box: Box) -> list[range]:
         """Return, per dimension, the indices of the blocks that intersect `box`."""
         bounds = zip(box.begin, box.end, self.block, strict=True)
         return [range(b // n, (e - 1) // n + 1) for b, e, n in bounds]
@@ -108,7 +107,7 @@ class _Grid:
         return tuple(ranks)
 
     def holder(self, index: Index, replica: int) -> int:
-        """Return the rank at position `replica` among the holders of block `index`."""
+        """Return the rank at position `replica` among the ranks with block `index`."""
         rank = self._first_holder(index)
         for a in reversed(self.unused):
             replica, digit = divmod(replica, self.mesh[a])
@@ -145,18 +144,18 @@ def _grids(source: Layout, target: Layout, shape: tuple[int, ...]) -> tuple[_Gri
 
 
 def rank_exchange(source: Layout, target: Layout, shape: tuple[int, ...], rank: int) -> RankExchange:
-    """Return the boxes that `rank` retains, sends and receives when a tensor of the global `shape` changes its layout
-    from `source` to `target`.
+    """Return the boxes that `rank` keeps, sends and receives when a tensor of the global `shape` is redistributed from
+    `source` to `target`.
 
-    Every missing element is received once, from one of its holders. Readers of a block are spread over its
-    replicas; the nearest replica with free capacity serves a reader. Both layouts must have the same number of
-    ranks and, if they are partial, of partial values.
+    Every missing element is received once. Readers of a block are spread over its replicas; the nearest replica with
+    free capacity serves a reader. Both layouts must have the same number of ranks and, if they are partial, of partial
+    values.
     """
     before, after = _grids(source, target, shape)
     mine, new_index = before.index(rank), after.index(rank)
     old, new = before.box(mine), after.box(new_index)
     receives: list[tuple[int, Box]] = []
-    for block in itertools.product(*before.meeting(new)):
+    for block in itertools.product(*before.intersecting(new)):
         if block != mine:
             receives.append((_sender(before, after, block, rank), common_part(before.box(block), new)))
     sends = [(r, common_part(old, after.box(after.index(r)))) for r in _served_by(before, after, mine, rank)]
@@ -182,13 +181,13 @@ def _first(box: Box, dims: int) -> Box:
 
 
 def _readers(before: _Grid, after: _Grid, block: Index) -> Iterator[int]:
-    """Yield all ranks with a new slice that intersects a block, holders included, by new slice and then by rank."""
-    for index in itertools.product(*after.meeting(before.box(block))):
+    """Yield all ranks whose new slices intersect a block, including its holders, by new slice and then by rank."""
+    for index in itertools.product(*after.intersecting(before.box(block))):
         yield from after.holders(index)
 
 
 def _readers_count(before: _Grid, after: _Grid, block: Index) -> int:
-    return math.prod(map(len, after.meeting(before.box(block)))) * after.replicas
+    return math.prod(map(len, after.intersecting(before.box(block)))) * after.replicas
 
 
 def _sender(before: _Grid, after: _Grid, block: Index, reader: int) -> int:
@@ -198,15 +197,15 @@ def _sender(before: _Grid, after: _Grid, block: Index, reader: int) -> int:
     if _readers_count(before, after, block) <= _EXACT:
         return _senders(before, after, block)[reader]
     place = 0
-    for i, r in zip(after.index(reader), after.meeting(before.box(block)), strict=True):
+    for i, r in zip(after.index(reader), after.intersecting(before.box(block)), strict=True):
         place = place * len(r) + i - r.start
     return before.holder(block, (place * after.replicas + after.replica(reader)) % before.replicas)
 
 
 def _served_by(before: _Grid, after: _Grid, block: Index, sender: int) -> Iterator[int]:
-    """Yield the readers that get their box of `block` from its holder `sender`; see `_sender`.
+    """Yield the readers that receive their box of `block` from its holder `sender`; see `_sender`.
 
-    If there are more than `_EXACT` readers, they are assigned to the holders round-robin.
+    More than `_EXACT` readers are assigned to the holders round-robin.
     """
     replicas = before.replicas
     if replicas > 1 and _readers_count(before, after, block) <= _EXACT:
@@ -220,7 +219,7 @@ def _served_by(before: _Grid, after: _Grid, block: Index, sender: int) -> Iterat
 
 @lru_cache(maxsize=16384)
 def _senders(before: _Grid, after: _Grid, block: Index) -> dict[int, int]:
-    """Map every reader that lacks `block` to the holder that sends it: the nearest that has not reached its share.
+    """Map every reader that lacks `block` to the holder that sends it: the nearest with free capacity.
 
     Ranks are near if their numbers differ in low bits only: they share a host of 2, 4, 8, ... ranks.
     """
@@ -238,11 +237,11 @@ def _senders(before: _Grid, after: _Grid, block: Index) -> dict[int, int]:
 
 
 def missing_elements(source: Layout, target: Layout, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return (missing elements, messages) of a change of layout.
+    """Return (missing elements, messages) of a redistribution.
 
-    Missing elements: elements of their new slices that the ranks do not hold yet, summed over all ranks. Any
-    sequence of collectives moves at least this many; an exchange moves exactly this many. Messages: the largest
-    number of blocks from which one rank needs a box.
+    Missing elements: elements of their new slices that the ranks do not hold yet, summed over all ranks. Any sequence
+    of collectives sends at least this many; an exchange sends exactly this many. Messages: the maximum number of blocks
+    from which one rank needs a box.
     """
     if 0 in shape:
         return 0, 0
@@ -271,7 +270,7 @@ def _total(values: Any, ranks: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _indices(mesh: tuple[int, ...], axes: Axes) -> Any:
-    """Return an array with every rank's index along a dimension that `axes` shard."""
+    """Return an array with every rank's index along a dimension sharded by `axes`."""
     ranks = np.arange(math.prod(mesh))
     found = np.zeros_like(ranks)
     for a in axes:

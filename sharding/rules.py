@@ -1,4 +1,5 @@
-"""Factor rules, one string each: the factors that the dimensions of an operator's tensors share; some from shapes."""
+"""Factor rules: one string per operator with the factors that the dimensions of its tensors share; some depend on
+shapes."""
 
 from __future__ import annotations
 
@@ -19,14 +20,12 @@ _TOKEN = re.compile(r"\(|\)|1|[A-Za-z_]\w*(?:=\d+)?!?")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """A parsed rule with the sizes of its factors. Equal rules are one object because parsing is cached, so rules are
+    """A parsed rule with the sizes of its factors. Equal rules are one object, because parsing is cached, so rules are
     cheap keys.
 
-    inputs, outputs: per tensor, per dimension, the factors that make it up.
-    names, sizes: of every factor.
-    frozen: factors that must not be sharded.
-    reduction: how partial results over a reduced factor combine ("sum", "mean", "max", ...).
-    summed: indices of results that are sums over all factors that they do not have.
+    inputs, outputs: per tensor, per dimension, the factors that make it up. names, sizes: of every factor. frozen:
+    factors that must not be sharded. reduction: how partial results over a reduced factor combine ("sum", "mean",
+    "max", ...). summed: indices of results that are sums over all factors that they do not have.
     """
 
     inputs: tuple[tuple[Dim, ...], ...]
@@ -49,10 +48,10 @@ class Rule:
     def layouts(
         self, mesh: tuple[int, ...], axes: Sequence[Axes], passed: Axes = (), passed_reduction: str = "sum"
     ) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """Return (layouts that the inputs need, layouts of the outputs) if factor f is sharded by `axes[f]` of `mesh`.
+        """Return (layouts of the inputs, layouts of the outputs) if factor f is sharded by `axes[f]` of `mesh`.
 
-        `passed` are axes over which the caller lets an input remain partial (linear operators). They are partial in
-        the outputs, and absent from the returned layouts of the inputs.
+        passed: axes over which the caller lets an input remain partial (linear operators). They are partial in the
+        outputs, and absent from the returned layouts of the inputs.
         """
         partial = tuple(a for f in sorted(self.reduced) for a in axes[f])
         ins = tuple(Layout.of(mesh, [_axes_of(dim, axes) for dim in dims]) for dims in self.inputs)
@@ -131,7 +130,7 @@ def parse_rule(
     reduction: str = "sum",
     sizes: Mapping[str, int] | None = None,
 ) -> Rule:
-    """Return the rule of `text` for inputs of these shapes; cached, since networks repeat the same operators.
+    """Return the rule of `text` for inputs of these shapes; cached, because networks repeat operators.
 
     Raises:
         MspcError: the shapes do not fit the rule; the message names operator, input, dimension and value.
@@ -198,9 +197,9 @@ def factor_names(count: int, first: int = 0) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def broadcast_rule(shapes: tuple[Shape, ...], outputs: int = 1) -> str:
-    """Return the rule of an elementwise operator: shapes aligned at the right, dimensions of size 1 broadcast.
+    """Return the rule of an elementwise operator: shapes are aligned at the right, dimensions of size 1 are broadcast.
 
-    (8, 16), (16,) -> "a b, b -> a b". Sizes that do not fit are left to the rule's parser, which names them.
+    (8, 16), (16,) -> "a b, b -> a b". Sizes that do not fit are reported by the parser.
     """
     rank = max((len(shape) for shape in shapes), default=0)
     names = factor_names(rank)
@@ -219,8 +218,7 @@ def same_rule(shape: Sequence[int], inputs: int, outputs: int = 1) -> str:
 
 
 def sized(name: str, size: int) -> str:
-    """Return a factor that only outputs have, with its size, or "1" if the size is 1. Raise MspcError for a negative
-    size."""
+    """Return a factor that only outputs have, with its size, or "1" for size 1. Raise MspcError for a negative size."""
     if size < 0:
         raise MspcError(f"the result would have the negative size {size} along a dimension")
     return "1" if size == 1 else f"{name}={size}"
@@ -230,10 +228,10 @@ def sized(name: str, size: int) -> str:
 def reshape_rule(source: Shape, target: Shape) -> str:
     """Return the rule of a reshape, from the common refinement of both shapes' cumulative products.
 
-    (8, 16, 32) -> (128, 32) is "a b c -> (a b) c" and (64, 32) -> (32, 64) is "(a b) c -> a (b c)". If the
-    cumulative products cross, the part between two common ones is frozen except for its greatest leading factor:
-    (6, 4) -> (4, 6) is "(a=2 x=3!) y=4! -> (a=2 z=2!) w=6!". Every factor carries its size. A tensor without elements
-    has no such products: all dimensions after the leading ones that both shapes share are frozen.
+    (8, 16, 32) -> (128, 32) is "a b c -> (a b) c" and (64, 32) -> (32, 64) is "(a b) c -> a (b c)". If the cumulative
+    products cross, the part between two common ones is frozen except for its largest leading factor: (6, 4) -> (4, 6)
+    is "(a=2 x=3!) y=4! -> (a=2 z=2!) w=6!". Every factor carries its size. A tensor without elements has no such
+    products: all dimensions after the common leading ones are frozen.
     """
     if 0 in source:
         return _empty_reshape_rule(source, target)

@@ -24,7 +24,7 @@ from mspc.checkpoint.sliced import (
     write_part,
 )
 from mspc.checkpoint.stored_tensors import Checkpoint
-from mspc.checkpoint.writing import published_together
+from mspc.checkpoint.writing import atomic_publication
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api.common.parameter import Parameter, StoredValue
 from mspc.mindspore_api.common.tensor import Tensor
@@ -233,7 +233,7 @@ def transform_checkpoints(
     check_divides(opened, target)
     ranks = ranks_of(target)
 
-    with published_together(out) as beside:
+    with atomic_publication(out) as beside:
 
         def writer(rank: int) -> Callable[[], None]:
             path = beside / f"rank_{rank}" / f"{ckpt_prefix}{rank}.{output_format}"
@@ -284,8 +284,7 @@ def load_distributed_checkpoint(
         dst_safetensors_dir, rank_id, output_format, max_process_num: of written files; `transform_checkpoints` writes
             files.
 
-    Returns:
-        True; with `return_param_dict` the parameters by name.
+    Returns: True; with `return_param_dict` the parameters by name.
 
     Raises TypeError or ValueError if an argument is of the wrong kind, or does not fit; MspcError if a file is missing
     or damaged.

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from mspc.checkpoint.sets import (
-    CALLED,
+    CHECKPOINT_NAME,
     FoundCheckpoint,
     find_sets,
+    mindspore_files,
     next_sequence,
-    of_mindspores_format,
     open_checkpoint,
-    own_state,
     prefixes_in,
     publish,
     rank_file,
+    rank_state,
     remove_set,
     remove_unfinished,
     set_name,
@@ -426,8 +426,7 @@ class Saver:
     def save(self, moment: SavedStep, background: Any) -> Path | None:
         """Write a checkpoint. With async_save it is only started, and `go_on` publishes it.
 
-        Returns:
-            The newest published checkpoint; None if there is none yet, or this one has failed.
+        Returns: The newest published checkpoint; None if there is none yet, or this one has failed.
         """
         path = self.path_of(moment)
         number = int(self.ranks.all(float(self._sequence))[0]) if self.is_set else self._sequence
@@ -501,8 +500,7 @@ class Saver:
     def go_on(self, wait: bool) -> Path | None:
         """Handle a checkpoint in progress at the end of a step; all ranks do that together.
 
-        Returns:
-            The checkpoint if it has just been published, else None. Raises MspcError if it has failed.
+        Returns: The checkpoint if it has just been published, else None. Raises MspcError if it has failed.
         """
         pending = self.pending
         if pending is None:
@@ -581,8 +579,7 @@ def resume_training(
         network: the Model, or the training network. directory, prefix: place of the checkpoints.
         train_dataset: continues at its position. checkpoint: the one to load instead of the newest.
 
-    Returns:
-        the progress of the run.
+    Returns: the progress of the run.
 
     Raises:
         ValueError: the checkpoint is of another network; all names and shapes that differ are listed. Or the folder has
@@ -597,7 +594,7 @@ def resume_training(
     folder = Path(str(directory))
     if checkpoint is not None:
         path = Path(str(checkpoint))
-        called = CALLED.fullmatch(path.name)
+        called = CHECKPOINT_NAME.fullmatch(path.name)
         prefix = prefix if prefix is not None else called[1] if called else DEFAULT_PREFIX
     else:
         prefix = _prefix_of(folder, prefix)
@@ -632,7 +629,7 @@ def _prefix_of(folder: Path, given: str | None) -> str:
             f"resume_training: {several if given is None else none} {'; '.join(listed[:MOST_LISTED])}",
             [f"say which: prefix={there[0]!r}; a run that is to begin needs a folder without checkpoints"],
         )
-    files = of_mindspores_format(folder, prefix)
+    files = mindspore_files(folder, prefix)
     if files and not there:
         raise ApiValueError(
             f"resume_training: {shown_path(folder / files[-1])} is of MindSpore's format, which does not state the "
@@ -696,7 +693,7 @@ def _restored(source: Checkpoint, dataset: Any, file: str) -> Resumed:
             f"resume_training: {file} does not state the position of its run", ["load it with load_checkpoint"]
         )
     try:
-        own = own_state(source, state.current().rank)
+        own = rank_state(source, state.current().rank)
         restore(saved, own)
         if not own:
             why = "the state of NumPy's and Python's generators: they continue as the script has them"

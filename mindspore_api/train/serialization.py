@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mspc.checkpoint.mindspore_file import Entry, write_file
-from mspc.checkpoint.sets import as_it_lies, open_checkpoint
+from mspc.checkpoint.sets import open_checkpoint, with_slices_as_tensors
 from mspc.checkpoint.sliced import STRATEGY
 from mspc.checkpoint.stored_tensors import Checkpoint, box_of, extent
 from mspc.checkpoint.writing import TensorSlice, write_slices_to
@@ -307,7 +307,7 @@ def load_checkpoint(
         say_once("load_checkpoint remove_redundancy", "load_checkpoint(remove_redundancy=True) has no effect: if "
                  "slices were written once, give the set, which has their positions")  # fmt: skip
     source = open_checkpoint(_existing(ckpt_file_name), crc_check)
-    source = as_it_lies(source)
+    source = with_slices_as_tensors(source)
     source.prefer = state.current().rank
     say_what_is_unchecked(source)
     if crc_check:
@@ -334,10 +334,9 @@ def load_param_into_net(
 ) -> tuple[list[str], list[str]]:
     """Assign the values in a dict to a network's parameters.
 
-    Returns:
-        (names of the network that the dict lacks, names of the dict that the network lacks). If no name fits, a prefix
-            that all of the dict's names lack or share is tried. After `Model.infer_train_layout` values may be the
-            slices that this rank has written.
+    Returns: (names of the network that the dict lacks, names of the dict that the network lacks). If no name fits, a
+        prefix that all of the dict's names lack or share is tried. After `Model.infer_train_layout` values may be the
+        slices that this rank has written.
 
     Raises:
         TypeError: an argument is of the wrong kind. ValueError: a shape or element type does not fit; with

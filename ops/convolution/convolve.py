@@ -37,7 +37,7 @@ from mspc.ops.cpu.products import product, share_out
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import shape_of
-from mspc.sharding.borders import Span, border_bytes, border_exchange, is_sharded, own_span, place_of, request
+from mspc.sharding.halos import Span, halo_bytes, halo_exchange, is_sharded, place_of, request, slice_span
 
 
 def depthwise(xp: Any, x: Any, weight: Any, along: Sequence[Window], counts: Sequence[int], out: Any) -> Any:
@@ -383,10 +383,10 @@ class InputGradient(_Backward, abstract=True):
             return None
         shape, lengths, slice_counts = types[0].shape, self.input_size[2:], layout.strategy[2:]
         needed, here = self.positions(lengths, layout), place_of(layout, placement.rank)
-        part = border_exchange(layout, shape, placement.rank, needed)
+        part = halo_exchange(layout, shape, placement.rank, needed)
         wide = exchanged(b, inputs[0], part, layout.ranks, BORDERS, request(layout, shape, needed))
         along = [
-            window.on_places(own_span(lengths[d], slice_counts[d], i), needed(d, i))
+            window.on_places(slice_span(lengths[d], slice_counts[d], i), needed(d, i))
             for d, (window, i) in enumerate(zip(self.along(lengths), here, strict=True))
         ]
         local = replace(self, **self.on_slices(placement))
@@ -395,7 +395,7 @@ class InputGradient(_Backward, abstract=True):
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         if not is_sharded(layouts[0]):
             return 0.0
-        return border_bytes(types[0], layouts[0], self.positions(self.input_size[2:], layouts[0]))
+        return halo_bytes(types[0], layouts[0], self.positions(self.input_size[2:], layouts[0]))
 
     def launch_on(self, device: Device, out: Array, dout: Array, weight: Array) -> Launch | None:
         return self.convolved(device, "image", out, weight, dout)

@@ -25,7 +25,7 @@ from mspc.ops.convolution.window import (
 from mspc.ops.device import Array, Device, Launch, Sliding
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import REGISTRY, ArrayBackend, Op, RankPlacement
-from mspc.sharding.borders import Needed, border_bytes, border_exchange, is_sharded, own_span, place_of, request
+from mspc.sharding.halos import Needed, halo_bytes, halo_exchange, is_sharded, place_of, request, slice_span
 
 Shape = tuple[int, ...]
 SECOND = {2: "NCHW", 3: "NCDHW"}
@@ -48,9 +48,8 @@ class ImageOperator(Op, abstract=True):
     """An operator on images. With data_format "NHWC" or "NDHWC" all operands, weights too, and the result have
     dimension 1 at their end; such operators are in the graphs of ranks, made by the pass channels_last.
 
-    Class attributes:
-        dims: dimensions of the image. sizes_of: attributes that are shapes of an operand or of the result.
-        makes_images: the result is an image; else it is weights, which others read as their shape says.
+    Class attributes: dims: dimensions of the image. sizes_of: attributes that are shapes of an operand or of the
+        result. makes_images: the result is an image; else it is weights, which others read as their shape says.
     """
 
     dims: ClassVar[int] = 2
@@ -174,18 +173,18 @@ class Windowed(ImageOperator, abstract=True):
         type, layout = placement.in_types[index], placement.in_layouts[index]
         lengths = type.shape[2:]
         needed = self.needed(lengths, layout)
-        part = border_exchange(layout, type.shape, placement.rank, needed)
+        part = halo_exchange(layout, type.shape, placement.rank, needed)
         shared = None if self.bordered is None else request(layout, type.shape, needed)
         wide = exchanged(b, image, part, layout.ranks, BORDERS, shared, again)
         counts, slice_counts, here = self.counts(lengths), layout.strategy[2:], place_of(layout, placement.rank)
         return wide, [
-            window.on_places(needed(d, i), own_span(counts[d], slice_counts[d], i))
+            window.on_places(needed(d, i), slice_span(counts[d], slice_counts[d], i))
             for d, (window, i) in enumerate(zip(self.exact(lengths), here, strict=True))
         ]
 
     def bytes_of_borders(self, type: TensorType, layout: Layout) -> float:
         """Return the bytes that `with_borders` sends, of an image of this type and layout."""
-        return border_bytes(type, layout, self.needed(type.shape[2:], layout)) if is_sharded(layout) else 0.0
+        return halo_bytes(type, layout, self.needed(type.shape[2:], layout)) if is_sharded(layout) else 0.0
 
 
 def like(op: Op, other: str, **more: Any) -> Any:

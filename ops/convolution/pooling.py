@@ -34,7 +34,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement, Sample, sample
 from mspc.ops.operator_arguments import constant_of, shape_of
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.sharding.borders import Span, border_exchange, is_sharded, own_span, place_of
+from mspc.sharding.halos import Span, halo_exchange, is_sharded, place_of, slice_span
 
 
 def _rows(x: Any) -> Any:
@@ -215,7 +215,7 @@ class PoolingBackward(Pooling, abstract=True):
 
         def seen(d: int, part: int) -> Span:
             first, end = clipped(along[d].places(touching(d, part)), lengths[d])
-            own = own_span(lengths[d], slice_counts[d], part)  # no window may look at the last places
+            own = slice_span(lengths[d], slice_counts[d], part)  # no window may look at the last places
             return min(first, own[0]), max(end, own[1])
 
         here = place_of(layout, placement.rank)
@@ -223,13 +223,13 @@ class PoolingBackward(Pooling, abstract=True):
             exchanged(
                 b,
                 x,
-                border_exchange(layout, type.shape, placement.rank, seen if i < images else touching),
+                halo_exchange(layout, type.shape, placement.rank, seen if i < images else touching),
                 layout.ranks,
                 BORDERS,
             )
             for i, (x, type) in enumerate(zip(inputs, placement.in_types, strict=True))
         ]
-        spans = [(seen(d, i), own_span(lengths[d], slice_counts[d], i)) for d, i in enumerate(here)]
+        spans = [(seen(d, i), slice_span(lengths[d], slice_counts[d], i)) for d, i in enumerate(here)]
         local = [w.on_places(seen(d, i), touching(d, i)) for d, (w, i) in enumerate(zip(along, here, strict=True))]
         size = (*placement.out_layouts[0].local_shape(shape)[:2], *(wide[1] - wide[0] for wide, _ in spans))
         found = b.emit(self.on_rank(local, **({} if images else {"input_size": size})), *operands)

@@ -14,7 +14,7 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cpu.blocks import scratch
-from mspc.sharding.borders import Needed, Span, own_span
+from mspc.sharding.halos import Needed, Span, slice_span
 
 MODES = ("same", "valid", "pad")
 
@@ -89,14 +89,14 @@ def places_of_slices(
     along: Sequence[Window], lengths: Sequence[int], counts: Sequence[int], slice_counts: Sequence[int]
 ) -> Needed:
     """Return which places of an image of these lengths the owner of a slice of the result reads."""
-    return lambda d, part: clipped(along[d].places(own_span(counts[d], slice_counts[d], part)), lengths[d])
+    return lambda d, part: clipped(along[d].places(slice_span(counts[d], slice_counts[d], part)), lengths[d])
 
 
 def positions_of_slices(
     along: Sequence[Window], lengths: Sequence[int], counts: Sequence[int], slice_counts: Sequence[int]
 ) -> Needed:
     """Return which positions of the result read a slice of the image."""
-    return lambda d, part: along[d].positions(own_span(lengths[d], slice_counts[d], part), counts[d])
+    return lambda d, part: along[d].positions(slice_span(lengths[d], slice_counts[d], part), counts[d])
 
 
 @lru_cache(maxsize=4096)

@@ -363,7 +363,7 @@ class RowsByGroup(Op, abstract=True):
         """Return another operator of the family."""
         return REGISTRY[f"{self.family}{name}"](**fields)
 
-    def asking(self, device: Device, multiply: RowProducts | None, ends: Array, rows: int) -> Launch | None:
+    def launch_matmuls(self, device: Device, multiply: RowProducts | None, ends: Array, rows: int) -> Launch | None:
         """Return the launch of the matmuls of all groups; None if there is no `multiply`."""
         return None if multiply is None else device.host_query([ends], lambda at: multiply(self.slices(at, rows)))
 
@@ -391,7 +391,7 @@ class ProductByGroup(RowsByGroup, abstract=True):
 
     def launch(self, device: Device, out: Any, x: Array, w: Array, ends: Array) -> Launch | None:
         multiply = device.products_of_rows(x, w, out, transpose_b=self.transpose_b)
-        return self.asking(device, multiply, ends, x.shape[0])
+        return self.launch_matmuls(device, multiply, ends, x.shape[0])
 
     def compute(self, xp: Any, x: Any, w: Any, ends: Any) -> Any:
         matrices = w.swapaxes(1, 2) if self.transpose_b else w
@@ -422,7 +422,7 @@ class OuterByGroup(RowsByGroup, abstract=True):
         return 2.0 * self.own_rows(x, ends) * x.shape[1] * y.shape[1]
 
     def launch(self, device: Device, out: Any, x: Array, y: Array, ends: Array) -> Launch | None:
-        return self.asking(device, device.products_of_rows(x, y, out, outer=True), ends, x.shape[0])
+        return self.launch_matmuls(device, device.products_of_rows(x, y, out, outer=True), ends, x.shape[0])
 
     def compute(self, xp: Any, x: Any, y: Any, ends: Any) -> Any:
         made = xp.zeros((self.held(ends), x.shape[1], y.shape[1]), x.dtype)

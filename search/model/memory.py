@@ -353,11 +353,8 @@ class MemoryModel:
             outputs, type = self._made(base), element_types(value.type)[base[1]]
             count = model.turns.made(value)  # saved in every iteration
             key = ("made", outputs.tobytes(), type, count)
-            row.append(
-                self._switched(
-                    (model.of[value],), key, lambda: count * model.slice_bytes(outputs, type), unless, only
-                )
-            )
+            made = lambda: count * model.slice_bytes(outputs, type)  # noqa: E731  # too long for the line below
+            row.append(self._switched((model.of[value],), key, made, unless, only))
 
     def _add_saved_copy(self, row: list[Factor], reading: _GradientReading, is_stored: bool, unless: int) -> None:
         """Add the bytes of a tensor read by an operator's gradient. is_stored: the tensor itself is always live, so

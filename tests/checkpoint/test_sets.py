@@ -16,8 +16,8 @@ import pytest
 
 import mspc as ms
 from mspc import nn
-from mspc.checkpoint.files import SEAL, kind_here
-from mspc.checkpoint.sets import INDEX, find_sets, open_checkpoint, own_state, rank_file, set_name
+from mspc.checkpoint.files import SEAL, default_kind
+from mspc.checkpoint.sets import INDEX, find_sets, open_checkpoint, rank_file, rank_state, set_name
 from mspc.commands.checkpoints import check_checkpoint, merge_checkpoint
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api.train.checkpointing import resume_training
@@ -138,7 +138,7 @@ def test_the_checksum_is_compared_where_a_whole_slice_is_read(tmp_path: Path) ->
     changed(place / "rank_1-1.safetensors", flip)
     found = ms.load_checkpoint(str(place))["w"]
     assert np.array_equal(found.fill_slices((slice(0, 4), slice(0, 8))), WHOLE[:4] + 1)
-    with pytest.raises(MspcError, match=f"{kind_here()}:[0-9a-f]+, and {kind_here()}:[0-9a-f]+ was written"):
+    with pytest.raises(MspcError, match=f"{default_kind()}:[0-9a-f]+, and {default_kind()}:[0-9a-f]+ was written"):
         found.fill_slices((slice(4, 8), slice(0, 8)))
     found.fill_slices((slice(4, 8), slice(0, 4)))  # part of a slice: nothing to compare with
 
@@ -173,7 +173,7 @@ def read(place: Path) -> Any:
     if wrong:
         raise MspcError(wrong)
     tensors = {name: (stored.layout, found.read(name).tobytes()) for name, stored in found.tensors.items()}
-    return tensors, found.state, found.ranks, found.sequence, [own_state(found, rank) for rank in range(2)]
+    return tensors, found.state, found.ranks, found.sequence, [rank_state(found, rank) for rank in range(2)]
 
 
 def damages(place: Path, chance: random.Random) -> Iterator[tuple[str, str]]:
@@ -234,7 +234,7 @@ def test_headers_of_all_ranks_are_damaged(tmp_path: Path, capsys: pytest.Capture
         name = rank_file(rank, 1)
         assert f"damaged: {name}: {place}/{name} is no file of a checkpoint" in said
         with pytest.raises(MspcError, match="is no file of a checkpoint: its header cannot be read"):
-            own_state(open_checkpoint(place), rank)
+            rank_state(open_checkpoint(place), rank)
     with pytest.raises(MspcError, match=r"load_checkpoint: .* is no file of a checkpoint: its header cannot be read"):
         ms.load_checkpoint(str(place), crc_check=True)
 
@@ -283,7 +283,7 @@ def test_a_merged_file_keeps_the_first_ranks_numbers(tmp_path: Path) -> None:
     place = write_set(tmp_path, 1)
     merge_checkpoint(place, tmp_path / "whole.safetensors", None, None)
     found = open_checkpoint(tmp_path / "whole.safetensors")
-    assert own_state(found, 0) == own_state(found, 1) == {"numbers": [0, 1]}
+    assert rank_state(found, 0) == rank_state(found, 1) == {"numbers": [0, 1]}
     assert found.state == {"total_step": 1}
 
 

@@ -16,7 +16,7 @@ import mspc as ms
 from mspc import Tensor, merge_pipeline_strategys, parallel
 from mspc.checkpoint.sets import INDEX, open_checkpoint, publish, rank_file
 from mspc.checkpoint.sliced import layouts_in
-from mspc.checkpoint.stored_tensors import box_at, box_of, chosen, extent, runs
+from mspc.checkpoint.stored_tensors import box_at, box_of, covering_slices, extent, runs
 from mspc.checkpoint.writing import TensorSlice, write_slices
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
@@ -179,12 +179,12 @@ def test_a_gap_and_an_overlap_are_found(tmp_path: Path) -> None:
     opened = open_checkpoint(tmp_path / "set")
     pieces = opened.tensors["bias"].pieces
     whole = box_of(None, (48,))
-    assert len(chosen(pieces, whole, 0)) == 4
+    assert len(covering_slices(pieces, whole, 0)) == 4
     with pytest.raises(ValueError, match=r"no slice holds element \[12\]"):
-        chosen([p for p in pieces if p.box.begin != (12,)], whole, 0)
+        covering_slices([p for p in pieces if p.box.begin != (12,)], whole, 0)
     odd = [*pieces, type(pieces[0])(Box((6,), (18,)), 0, ((0, 48),))]
     with pytest.raises(ValueError, match="two of its slices overlap"):
-        chosen(odd, whole, 0)
+        covering_slices(odd, whole, 0)
 
 
 # Strategy files of the stages of a pipeline, put together.

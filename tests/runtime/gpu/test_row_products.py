@@ -156,7 +156,7 @@ def test_products_of_runs(
     )  # fmt: skip
     monkeypatch.setattr(module, "lt", lt)
     bound = SimpleNamespace(
-        key=("bound",), description="product", own_layouts=lambda: ("first", "second", "target"),
+        key=("bound",), description="product", new_layouts=lambda: ("first", "second", "target"),
         factors=lambda: (np.ones(1, np.float32), (np.zeros(1, np.float32), np.ones(1, np.float32))),
         expected=lambda count, layouts: EXPECTED,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Borders of slices: the elements a rank needs of its neighbours' slices of an image sharded along height or width.
+"""Halo exchange: the elements that a rank needs from its neighbours' slices of an image sharded along height or width.
 
 Tensors are [batch, channels, ...]; the remaining dimensions are those of the image. Pure arithmetic, as in `pieces`.
 """
@@ -13,9 +13,10 @@ from mspc.ir.types import TensorType
 from mspc.sharding.pieces import Box, RankExchange, common_part
 
 Span = tuple[int, int]
-"""First position and the one after the last."""
+"""Half-open range of positions: (begin, end)."""
 Needed = Callable[[int, int], Span]
-"""(dimension, slice) -> the positions that the holder of the slice needs; the first dimension of the image is 0."""
+"""Function (dimension, slice) -> span of positions that the slice's rank needs; the first dimension of the image is
+0."""
 
 
 def is_sharded(layout: Layout) -> bool:
@@ -24,25 +25,25 @@ def is_sharded(layout: Layout) -> bool:
 
 
 def place_of(layout: Layout, rank: int) -> tuple[int, ...]:
-    """Return the index of the slice that a rank holds, for every dimension of the image."""
+    """Return the index of a rank's slice for every dimension of the image."""
     return layout.slice_index(rank)[2:]
 
 
-def own_span(length: int, parts: int, part: int) -> Span:
-    """Return the span of slice `part`, if `length` is divided into `parts` slices."""
+def slice_span(length: int, parts: int, part: int) -> Span:
+    """Return the span of slice `part` of a dimension of `length` elements, divided into `parts` slices."""
     each = length // parts
     return part * each, (part + 1) * each
 
 
-def border_exchange(layout: Layout, shape: Sequence[int], rank: int, needed: Needed) -> RankExchange:
-    """Return the boxes that a rank holds, sends and receives. Their coordinates are global in the image, and local in
-    the batch and the channels."""
+def halo_exchange(layout: Layout, shape: Sequence[int], rank: int, needed: Needed) -> RankExchange:
+    """Return the boxes that a rank holds, sends and receives. Coordinates are global in the image, and local in the
+    batch and the channels."""
     shard_counts = layout.strategy[2:]
     lead = layout.local_shape(shape)[:2]
     here = place_of(layout, rank)
 
     def boxes(place: Sequence[int]) -> tuple[Box, Box]:
-        own = [own_span(n, shards, i) for n, shards, i in zip(shape[2:], shard_counts, place, strict=True)]
+        own = [slice_span(n, shards, i) for n, shards, i in zip(shape[2:], shard_counts, place, strict=True)]
         new = [needed(d, i) for d, i in enumerate(place)]
         return _box(lead, own), _box(lead, new)
 
@@ -64,34 +65,34 @@ def border_exchange(layout: Layout, shape: Sequence[int], rank: int, needed: Nee
 
 
 def request(layout: Layout, shape: Sequence[int], needed: Needed) -> tuple[object, ...]:
-    """Return a key of the needs of all ranks: equal keys mean that each rank needs the same."""
+    """Return a key of the halos of all ranks: with equal keys each rank needs the same elements."""
     spans = tuple(tuple(needed(d, part) for part in range(shards)) for d, shards in enumerate(layout.strategy[2:]))
     return layout, tuple(shape), spans
 
 
-def border_bytes(type: TensorType, layout: Layout, needed: Needed) -> float:
-    """Return the mean bytes that a rank receives from others."""
+def halo_bytes(type: TensorType, layout: Layout, needed: Needed) -> float:
+    """Return the mean bytes that a rank receives."""
     shard_counts, local = layout.strategy[2:], layout.local_shape(type.shape)
     wanted = held = float(local[0] * local[1])
     for d, (length, shards) in enumerate(zip(type.shape[2:], shard_counts, strict=True)):
-        pairs = [(own_span(length, shards, i), needed(d, i)) for i in range(shards)]
+        pairs = [(slice_span(length, shards, i), needed(d, i)) for i in range(shards)]
         wanted *= sum(max(new[1] - new[0], 0) for _, new in pairs) / shards
         held *= sum(max(min(own[1], new[1]) - max(own[0], new[0]), 0) for own, new in pairs) / shards
     return (wanted - held) * type.dtype.itemsize
 
 
 def _partners(length: int, parts: int, part: int, dimension: int, needed: Needed) -> list[int]:
-    """Return the slices along a dimension that exchange elements with slice `part`, itself included."""
-    own, new = own_span(length, parts, part), needed(dimension, part)
+    """Return the slices along a dimension that exchange elements with slice `part`, including itself."""
+    own, new = slice_span(length, parts, part), needed(dimension, part)
     found: list[int] = []
     for other in range(parts):
-        theirs, wanted = own_span(length, parts, other), needed(dimension, other)
-        if other == part or _meet(theirs, new) or _meet(own, wanted):
+        theirs, wanted = slice_span(length, parts, other), needed(dimension, other)
+        if other == part or _overlap(theirs, new) or _overlap(own, wanted):
             found.append(other)
     return found
 
 
-def _meet(left: Span, right: Span) -> bool:
+def _overlap(left: Span, right: Span) -> bool:
     return max(left[0], right[0]) < min(left[1], right[1])
 
 
@@ -100,7 +101,7 @@ def _box(lead: Sequence[int], spans: Sequence[Span]) -> Box:
 
 
 def _rank_at(layout: Layout, rank: int, place: Sequence[int]) -> int:
-    """Return the rank that holds the slice at `place` of the image and equals `rank` in all other coordinates."""
+    """Return the rank with the slice at `place` of the image and the same other coordinates as `rank`."""
     found = list(layout.coordinates(rank))
     for axes, index in zip(layout.dims[2:], place, strict=True):
         for a in reversed(axes):
