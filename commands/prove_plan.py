@@ -14,7 +14,7 @@ from mspc.commands.report.scale import report_scale
 from mspc.commands.report.tables import print_line
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import of_script
-from mspc.runtime.available_memory import room_for
+from mspc.runtime.available_memory import explain_memory_errors
 
 SCRIPT = Path(__file__).with_name("planned_llama.py.txt")
 """A script of users, which the package's own code is not: it is copied out before it is captured."""
@@ -57,7 +57,7 @@ def prove(run: TrainingRun) -> None:
     with tempfile.TemporaryDirectory() as folder:
         script = shutil.copy(SCRIPT, Path(folder) / SCRIPT.stem)
         given = of_script(str(script), CompileOptions(ranks=small.ranks, script_arguments=tuple(map(str, sizes))))
-        with room_for("what ranks hold at small sizes"):
+        with explain_memory_errors("what ranks hold at small sizes"):
             found = given.proved(0)
     print_line(f"a step with {degrees} beside one of one device:")
     report_scale(found, None, Loudness(quiet=True), 0, time.perf_counter() - begin, given.notes)
