@@ -422,12 +422,8 @@ def open_sharded(path: Path) -> Checkpoint:
         MspcError: the index is damaged, or a file is missing or lacks a tensor.
     """
     shown = shown_path(path)
-    try:
+    with reading(path, "index", "is damaged", damaged="E0116"):
         content = parsed_json(read_bytes(path))
-    except ValueError as error:
-        raise MspcError(f"{shown} is damaged: {error}", code="E0116") from None
-    except OSError as error:
-        raise MspcError(f"cannot read {shown}: {reason_of(error)}") from None
     given = content.get("weight_map") if isinstance(content, dict) else None
     names = cast(dict[str, Any], given) if isinstance(given, dict) else {}
     if not names or not all(isinstance(file, str) for file in names.values()):

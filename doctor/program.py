@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from mspc.ir.diagnostics import Location, MspcError
+from mspc.ir.files.parsing import parsing_python, reading
 from mspc.ir.files.regular import check_regular
 from mspc.ir.late_dataclass import dataclass
 
@@ -38,26 +38,11 @@ def read_source(path: Path, shown: str | None = None) -> ScriptFile:
         MspcError: it is missing, cannot be read, or is not Python.
     """
     name = str(path) if shown is None else shown
-    try:
+    with reading(Path(name), "script"):
         check_regular(path)
         raw = path.read_bytes()
-    except FileNotFoundError:
-        raise MspcError(f"there is no script {name!r}", code="E0101") from None
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise MspcError(f"cannot read the script {name!r}: {why}") from None
-    try:
+    with parsing_python(name):
         tree = ast.parse(raw, filename=name)
-    except SyntaxError as error:
-        if not error.lineno:
-            raise MspcError(f"{name} is not Python: {error.msg}", code="E0103") from None
-        end = max(error.end_offset or 0, 0)
-        where = Location(name, error.lineno, error.offset or 0, end, (error.text or "").rstrip("\n"))
-        raise MspcError(f"not Python: {error.msg}", where, code="E0103") from None
-    except ValueError as error:  # a null byte
-        raise MspcError(f"{name} is not Python: {error}", code="E0103") from None
-    except (RecursionError, MemoryError):
-        raise MspcError(f"{name} is not Python: expressions stand too deep in expressions", code="E0103") from None
     text = raw.decode(errors="replace").removeprefix("\ufeff")
     return ScriptFile(path, name, tree, tuple(text.replace("\r\n", "\n").replace("\r", "\n").split("\n")))
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from mspc.ir.diagnostics import Location, MspcError, broken_text
+from mspc.ir.diagnostics import MspcError, broken_text
+from mspc.ir.files.parsing import parsing_python, reading
 from mspc.ir.files.regular import check_regular
 from mspc.mindspore_api.communication.group import get_local_rank, get_rank
 from mspc.mindspore_api.errors import at_users_line, is_library, raising_location
@@ -45,14 +46,9 @@ def source_of(path: Path) -> bytes:
     Raises:
         MspcError: the file is missing or cannot be read.
     """
-    try:
+    with reading(path, "script"):
         check_regular(path)
         found = path.read_bytes()
-    except FileNotFoundError:
-        raise MspcError(f"there is no script {str(path)!r}", code="E0101") from None
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise MspcError(f"cannot read the script {str(path)!r}: {why}") from None
     linecache.checkcache(str(path))
     linecache.getlines(str(path))
     return found
@@ -70,19 +66,8 @@ def read_script(path: Path) -> CodeType:
         MspcError: the file is missing, not text, or not Python.
     """
     source = source_of(path)
-    try:
+    with parsing_python(str(path)):
         return _compiled(source, str(path))
-    except SyntaxError as error:
-        text = (error.text or "").rstrip("\n")
-        end = error.end_offset or 0
-        where = Location(str(path), error.lineno or 1, error.offset or 0, end if end > 0 else 0, text)
-        if not error.lineno:
-            raise MspcError(f"{path} is not Python: {error.msg}", code="E0103") from None
-        raise MspcError(f"not Python: {error.msg}", where, code="E0103") from None
-    except ValueError as error:  # a null byte
-        raise MspcError(f"{path} is not Python: {error}", code="E0103") from None
-    except (RecursionError, MemoryError):
-        raise MspcError(f"{path} is not Python: expressions are nested too deep", code="E0103") from None
 
 
 def name_of(path: Path) -> str:

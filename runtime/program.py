@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.parsing import entry, flag_in, list_in, object_in, parsed_json, text_in, texts_in, whole_in
+from mspc.ir.files.parsing import entry, flag_in, list_in, object_in, parsed_json, reading, text_in, texts_in, whole_in
 from mspc.ir.files.refill import finish_refill
 from mspc.ir.files.regular import check_name, inside, read_begin, read_bytes, read_text
 from mspc.ir.files.tensors import TensorFile
@@ -146,14 +146,8 @@ class Program:
                 notes=[held, f"compile it without --rank, or with --rank {rank}"],
             )
         path = inside(self.folder, self.execute[rank], str(self.folder / PROGRAM))
-        try:
+        with reading(path, f"graph of rank {rank}, which {PROGRAM} names", "is damaged", damaged="E0116"):
             return read(path)
-        except FileNotFoundError:
-            raise MspcError(f"{path} is missing; {PROGRAM} names it as the graph of rank {rank}") from None
-        except UnicodeDecodeError:
-            raise MspcError(f"{path} is damaged: it is not text", code="E0116") from None
-        except OSError as error:
-            raise MspcError(f"cannot read {path}: {error.strerror}") from None
 
     def edited(self, rank: int, text: str) -> bool:
         """Return whether the rank's file has changed since it was compiled."""
@@ -213,16 +207,14 @@ def load_program(folder: Path) -> Program:
         with contextlib.suppress(OSError):  # the folder may be read-only
             finish_refill(folder, PROGRAM)
     inside(folder, PROGRAM, "the folder")
-    try:
-        content = parsed_json(read_bytes(path))
-    except FileNotFoundError:
-        raise MspcError(
-            f"{folder} holds no compiled program: {PROGRAM} is missing", notes=["mspc compile makes one"], code="E0110"
-        ) from None
-    except ValueError as error:
-        raise MspcError(f"{path} is damaged: {error}", code="E0116") from None
-    except OSError as error:
-        raise MspcError(f"cannot read {path}: {error.strerror}") from None
+    with reading(path, "program", "is damaged", damaged="E0116"):
+        try:
+            content = parsed_json(read_bytes(path))
+        except FileNotFoundError:
+            notes = ["mspc compile makes one"]
+            raise MspcError(
+                f"{folder} holds no compiled program: {PROGRAM} is missing", notes=notes, code="E0110"
+            ) from None
     if not isinstance(content, dict):
         raise MspcError(f"{path} is damaged: it holds no object", code="E0116")
     if content.get("format") != FORMAT:

@@ -10,7 +10,7 @@ from dataclasses import field
 from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.atomic_writing import shown_path
+from mspc.ir.files.parsing import reading
 from mspc.ir.files.regular import inside, read_text
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
@@ -115,17 +115,9 @@ _COMPILE_ID = re.compile(r'^compile_id : "(\w+)"$', re.MULTILINE)
 
 def dump_text(path: Path) -> str:
     """Return the text of one graph. Raise MspcError if there is no such file or it cannot be read."""
-    try:
+    notes = ["give the folder of a compile, a graph (.ir), or a script"]
+    with reading(path, "file or folder", "is not text", notes=notes):
         return read_text(path)
-    except FileNotFoundError:
-        raise MspcError(f"there is no file or folder {shown_path(path)!r}", code="E0101") from None
-    except UnicodeDecodeError:
-        notes = ["give the folder of a compile, a graph (.ir), or a script"]
-        raise MspcError(f"{shown_path(path)} is not text", notes=notes) from None
-    except OSError as error:
-        raise MspcError(f"cannot read {shown_path(path)}: {error.strerror}") from None
-    except ValueError:
-        raise MspcError(f"{str(path)!r} names no file") from None
 
 
 def program_text(program: Program, rank: int) -> str:

@@ -11,15 +11,13 @@ from typing import Any
 from mspc.commands.view.dump import Dump
 from mspc.commands.view.stages import rounded
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.parsing import parsed_json, reading
+from mspc.ir.files.parsing import flag_in, list_in, number_in, parsed_json, reading, whole_in
 from mspc.ir.files.regular import read_bytes
 from mspc.ir.graph import Graph
 from mspc.ops.control.structural import label_of_result
 
 HOW = "mspc verify --scale TARGET --json FILE writes one"
 COUNTS = ("ranks", "kinds", "steps", "seed")
-LARGEST = 1 << 63
-"""Integers below this number are in the range of Float64."""
 Content = Mapping[str, Any]
 
 
@@ -37,13 +35,7 @@ def read_proof(path: Path, dump: Dump) -> dict[str, Any]:
         raise MspcError("--proof is for the folder of a compile, not for one graph")
     with reading(path, "report of a proof", notes=[HOW]):
         content = parsed_json(read_bytes(path))
-    if (
-        not isinstance(content, dict)
-        or not isinstance(content.get("equal"), bool)
-        or not all(_is_count(content.get(name)) for name in COUNTS)
-        or not _is_number(content.get("seconds"))
-        or not math.isfinite(content["seconds"])
-    ):
+    if not isinstance(content, dict) or not {"equal", "seconds", *COUNTS} <= content.keys():
         raise MspcError(f"{path} is no report of mspc verify --scale", notes=[HOW])
     if content["ranks"] != dump.ranks:
         raise MspcError(f"{path} is of another compile: it is of {content['ranks']} ranks, this is of {dump.ranks}")
@@ -51,8 +43,13 @@ def read_proof(path: Path, dump: Dump) -> dict[str, Any]:
     if own and dump.compile_id and own != dump.compile_id:
         raise MspcError(f"{path} is of another compile: it is of {own}, this is {dump.compile_id}")
     try:
+        seconds = number_in(content["seconds"], "seconds")
+        if not math.isfinite(seconds):
+            raise ValueError(f"seconds is {seconds}")
         return {
-            **{name: content[name] for name in (*COUNTS, "equal", "seconds")},
+            **{name: whole_in(content[name], name, 0) for name in COUNTS},
+            "equal": flag_in(content["equal"], "equal"),
+            "seconds": seconds,
             "said": [str(text) for text in content["said"]],
             "place": str(_failure(content).get("place", "")),
             "node": _node(_failure(content), dump),
@@ -62,7 +59,7 @@ def read_proof(path: Path, dump: Dump) -> dict[str, Any]:
             ],
             "compared": len(content["values"]),
             "values": _values(content["values"]),
-            "placed": 0 if content["memory"] is None else _count(content["memory"], "values"),
+            "placed": 0 if content["memory"] is None else whole_in(content["memory"]["values"], "values", 0),
         }
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         what = f"there is no {error}" if isinstance(error, KeyError) else str(error)
@@ -96,23 +93,21 @@ def _node(failure: Content, dump: Dump) -> list[int] | None:
 
 def _values(rows: list[Any]) -> list[list[Any]]:
     """Return one row for each value over all kinds of ranks and steps: the worst one by `_order`."""
-    worst: dict[tuple[str, str], Content] = {}
+    worst: dict[tuple[str, str], tuple[tuple[bool, int, float], Content]] = {}
     ranks: dict[tuple[str, str], dict[int, int]] = {}
     for row in rows:
         key = str(row["value"]), str(row["name"])
-        if key not in worst or _order(row) > _order(worst[key]):
-            worst[key] = row
+        order = _order(row)
+        if key not in worst or order > worst[key][0]:
+            worst[key] = order, row
         by_step = ranks.setdefault(key, {})
-        by_step[_count(row, "step")] = by_step.get(row["step"], 0) + _count(row, "ranks")
+        by_step[row["step"]] = by_step.get(row["step"], 0) + whole_in(row["ranks"], "ranks", 0)
     made = [
         [
-            *key, max(ranks[key].values()), _shown(_number(row, "difference")),
-            _shown(_number(row, "tolerance")), _same(row),
-            [] if _same(row) else [
-                row["step"], -1 if row["rank"] == -1 else _count(row, "rank"), _counts(row, "element")
-            ],
+            *key, max(ranks[key].values()), _shown(row["difference"]), _shown(row["tolerance"]), row["same"],
+            [] if row["same"] else [row["step"], whole_in(row["rank"], "rank", -1), _counts(row, "element")],
         ]
-        for key, row in worst.items()
+        for key, (_, row) in worst.items()
     ]  # fmt: skip
     return sorted(made, key=lambda row: row[5])
 
@@ -120,9 +115,9 @@ def _values(rows: list[Any]) -> list[list[Any]]:
 def _order(row: Content) -> tuple[bool, int, float]:
     """Return a sort key that is larger for wrong values, then for earlier steps of these, then for larger differences
     relative to their tolerance."""
-    difference, tolerance = _number(row, "difference"), _number(row, "tolerance")
-    wrong = not _same(row)
-    return wrong, -_count(row, "step") * wrong, difference / tolerance if tolerance else difference
+    difference, tolerance = number_in(row["difference"], "difference"), number_in(row["tolerance"], "tolerance")
+    wrong = not flag_in(row["same"], "same")
+    return wrong, -whole_in(row["step"], "step", 0) * wrong, difference / tolerance if tolerance else difference
 
 
 def _shown(number: float) -> float | None:
@@ -130,36 +125,8 @@ def _shown(number: float) -> float | None:
     return float(f"{number:.3g}") if math.isfinite(number) else None
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) < LARGEST)
-
-
-def _entry(row: Content, key: str, fits: bool, what: str) -> Any:
-    """Return an entry if it fits. Raise ValueError if not, KeyError if it is missing."""
-    if not fits:
-        raise ValueError(f"{key} is {row[key]!r:.80}, not {what}")
-    return row[key]
-
-
-def _count(row: Content, key: str) -> int:
-    return _entry(row, key, _is_count(row[key]), "a number that counts")
-
-
 def _counts(row: Content, key: str) -> list[int]:
-    fits = isinstance(row[key], list) and all(map(_is_count, row[key]))
-    return _entry(row, key, fits, "a list of numbers that count")
-
-
-def _number(row: Content, key: str) -> float:
-    return float(_entry(row, key, _is_number(row[key]), "a number"))
-
-
-def _same(row: Content) -> bool:
-    return _entry(row, "same", isinstance(row["same"], bool), "true or false")
+    return [whole_in(number, key, 0) for number in list_in(row[key], key)]
 
 
 HOW_TO_PROFILE = "mspc run --profile FILE writes one"
@@ -199,7 +166,8 @@ def _checked(path: Path, event: dict[str, Any], graphs: dict[int, Graph]) -> tup
     said = args if isinstance(args, dict) else {}
     rank, node, step = event.get("pid"), said.get("node"), said.get("step")
     times = [event.get(key) for key in ("ts", "dur")]
-    if not all(map(_is_count, (rank, node, step))) or not all(_is_number(t) and 0 <= t < LONGEST for t in times):
+    counts = all(type(number) is int and number >= 0 for number in (rank, node, step))
+    if not counts or not all(type(time) in (int, float) and 0 <= time < LONGEST for time in times):
         raise MspcError(f"{path} is no profile of mspc: an event {str(event.get('name'))!r} names no node")
     graph = graphs.get(rank)
     if graph is None:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.ir.diagnostics import Location, MspcError
-from mspc.ir.files.atomic_writing import reason_of
-from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.parsing import parsed_json, reading
 from mspc.ir.files.regular import read_bytes, read_text
 from mspc.ir.late_dataclass import dataclass
 
@@ -39,11 +38,8 @@ def read_host_file(path: Path) -> list[Host]:
     Raises:
         MspcError: the file cannot be read, or a line is not valid; the message names the line.
     """
-    try:
+    with reading(path, "host file", "is no text"):
         lines = read_text(path).splitlines()
-    except (OSError, ValueError) as error:
-        reason = "it is no text" if isinstance(error, UnicodeDecodeError) else reason_of(error)
-        raise MspcError(f"cannot read the host file {str(path)!r}: {reason}") from None
     found: dict[str, Host] = {}
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()
@@ -113,12 +109,8 @@ def read_rank_table(path: Path) -> list[Host]:
         MspcError: the file cannot be read or is not a rank table; ranks are duplicated or missing.
     """
     name = str(path)
-    try:
+    with reading(path, "rank table", "is no JSON"):
         table = parsed_json(read_bytes(path))
-    except OSError as error:
-        raise MspcError(f"cannot read the rank table {name!r}: {reason_of(error)}") from None
-    except ValueError as error:
-        raise MspcError(f"the rank table {name!r} is no JSON: {error}") from None
     by_rank: dict[int, tuple[str, int]] = {}
     taken: set[tuple[str, int]] = set()
     try:

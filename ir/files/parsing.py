@@ -1,4 +1,5 @@
-"""Strict reading of JSON and TOML: input that a standard leaves undefined is an error. JSON is written here, too."""
+"""Strict reading of JSON and TOML: input that a standard leaves undefined is an error. JSON is written here, too,
+and errors of files are reported: of reading any of them, and of parsing Python."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any, cast
 
-from mspc.ir.diagnostics import MspcError, did_you_mean
+from mspc.ir.diagnostics import Location, MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.regular import check_regular
 
@@ -105,6 +106,11 @@ def whole_in(value: Any, where: str, least: int = -LARGEST_SIZE, most: int = LAR
     return value
 
 
+def number_in(value: Any, where: str) -> float:
+    """Return a number: any float, or a whole number."""
+    return value if type(value) is float else float(whole_in(value, where))
+
+
 def texts_in(value: Any, where: str) -> tuple[str, ...]:
     """Return the texts of a list."""
     return tuple(text_in(each, where) for each in list_in(value, where))
@@ -171,10 +177,27 @@ def reading(
     except FileNotFoundError:
         raise MspcError(f"there is no {what} {shown!r}", kind=kind, code=code) from None
     except OSError as error:
-        raise MspcError(f"cannot read the {what} {shown}: {reason_of(error)}") from None
+        raise MspcError(f"cannot read {shown}: {reason_of(error)}") from None
     except ValueError as error:
         message = f"{shown} {wrong or f'is no {what}'}: {error}"
         raise MspcError(message, kind=kind, notes=notes, code=damaged) from None
+
+
+@contextmanager
+def parsing_python(name: str) -> Generator[None]:
+    """Raise the errors of a block that parses a file of Python as MspcError. name: of the file, for messages."""
+    try:
+        yield
+    except SyntaxError as error:
+        if not error.lineno:
+            raise MspcError(f"{name} is not Python: {error.msg}", code="E0103") from None
+        end = max(error.end_offset or 0, 0)
+        where = Location(name, error.lineno, error.offset or 0, end, (error.text or "").rstrip("\n"))
+        raise MspcError(f"not Python: {error.msg}", where, code="E0103") from None
+    except ValueError as error:  # a null byte
+        raise MspcError(f"{name} is not Python: {error}", code="E0103") from None
+    except (RecursionError, MemoryError):
+        raise MspcError(f"{name} is not Python: expressions are nested too deep", code="E0103") from None
 
 
 def read_toml(

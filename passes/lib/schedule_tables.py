@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mspc.ir.diagnostics import Location, MspcError, did_you_mean, raise_all
-from mspc.ir.files.atomic_writing import reason_of, shown_path
+from mspc.ir.files.atomic_writing import shown_path
+from mspc.ir.files.parsing import reading
 from mspc.ir.files.regular import check_regular
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.lib.schedules import (
@@ -49,17 +50,9 @@ def write_table(schedule: Schedule) -> str:
 def text_of_table(path: Path) -> str:
     """The text of the file of a table. Raise MspcError if it cannot be read."""
     shown = shown_path(path)
-    try:
+    with reading(path, "schedule", "is no text in UTF-8", "E0504", ValueError):
         check_regular(path, LARGEST)
         text = path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise MspcError(
-            f"there is no schedule {shown!r}, as there is no such file", kind=ValueError, code="E0504"
-        ) from None
-    except OSError as error:
-        raise MspcError(f"cannot read the schedule {shown}: {reason_of(error)}") from None
-    except ValueError as error:
-        raise MspcError(f"the schedule {shown} is no text in UTF-8: {error}", kind=ValueError) from None
     if not text.strip():
         raise _empty(shown)
     return text

@@ -118,7 +118,7 @@ def test_console_script_is_installed() -> None:
         ),
         (
             ("compile", "."),
-            "error: cannot read the script '.': Is a directory\n",
+            "error: cannot read .: Is a directory\n",
         ),
         (("run", "nowhere"), "error: there is no script or folder of a compile 'nowhere'\n"),
         (("ops", "Xyzzy"), "error: there is no operator 'Xyzzy'\n  note: mspc ops lists them all\n"),

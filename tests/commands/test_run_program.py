@@ -157,7 +157,7 @@ def test_missing_ranks_are_named(program: Path) -> None:
 def test_a_missing_file_is_named(program: Path) -> None:
     path = execute_file(program, 1)
     path.unlink()
-    assert refused(program) == f"error: {path} is missing; program.json names it as the graph of rank 1"
+    assert refused(program) == f"error: there is no graph of rank 1, which program.json names {str(path)!r}"
 
 
 def test_no_data(program: Path) -> None:

@@ -88,7 +88,7 @@ def test_status_0_where_nothing_lacks(text: str, said: str) -> None:
     ("x = 1\ndef f(:\n", "train.py:2:7: error: not Python: invalid syntax\n    def f(:\n          ^\n"),
     ("import other\n", "other.py:1:3: error: not Python: '(' was never closed\n    f((\n      ^\n"),
     ("x = 1\0", "error: train.py is not Python: source code string cannot contain null bytes\n"),
-    ("x = " + "-" * 30_000 + "1", "error: train.py is not Python: expressions stand too deep in expressions\n"),
+    ("x = " + "-" * 30_000 + "1", "error: train.py is not Python: expressions are nested too deep\n"),
 ])  # fmt: skip
 def test_mistakes_are_one_message(text: str | None, message: str) -> None:
     Path("other.py").write_text("f((\n")

@@ -92,7 +92,7 @@ def test_missing_script(tmp_path: Path) -> None:
 def test_folder_is_no_script(tmp_path: Path) -> None:
     with pytest.raises(MspcError) as raised:
         read_script(tmp_path)
-    assert str(raised.value) == f"error: cannot read the script '{tmp_path}': Is a directory"
+    assert str(raised.value) == f"error: cannot read {tmp_path}: Is a directory"
 
 
 def test_syntax_error_has_its_place(script: Write) -> None:

@@ -111,7 +111,7 @@ def test_truncated_files(folder: Path) -> None:
 def test_a_missing_rank(folder: Path) -> None:
     path = execute(folder, 1)
     path.unlink()
-    assert refused("graphs") == f"error: {path} is missing; program.json names it as the graph of rank 1"
+    assert refused("graphs") == f"error: there is no graph of rank 1, which program.json names {str(path)!r}"
 
 
 def event(**others: Any) -> dict[str, Any]:

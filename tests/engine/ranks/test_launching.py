@@ -161,9 +161,9 @@ def test_damaged_rank_tables(content: Any, message: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    (b"[" * 100_000, "the rank table {!r} is no JSON: brackets stand too deep in brackets"),
-    (b'{"server_list": [], "server_list": []}', "the rank table {!r} is no JSON: it has an entry 'server_list' twice"),
-    (b"\xff", "the rank table {!r} is no JSON: "),
+    (b"[" * 100_000, "{} is no JSON: brackets stand too deep in brackets"),
+    (b'{"server_list": [], "server_list": []}', "{} is no JSON: it has an entry 'server_list' twice"),
+    (b"\xff", "{} is no JSON: "),
     (None, "{} is a FIFO, not a file"),
 ])  # fmt: skip
 def test_rank_tables_that_are_none(content: bytes | None, message: str, tmp_path: Path) -> None:

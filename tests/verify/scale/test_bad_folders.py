@@ -59,7 +59,7 @@ def refused(folder: Path) -> MspcError:
 def test_a_file_is_missing(copied: tuple[Path, Path]) -> None:
     folder, path = copied
     path.unlink()
-    expected = f"{path} is missing; program.json names it as the graph of rank 1"
+    expected = f"there is no graph of rank 1, which program.json names {str(path)!r}"
     assert refused(folder).message == expected
 
 
