@@ -20,8 +20,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import PADDING, STAGES, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ir.text.fragments import read_layouts
-from mspc.ir.text.source_text import Malformed
 from mspc.ir.types import TensorType, Type, dtype_of
 from mspc.ops.check_graph import check_graph
 from mspc.passes.base import PassManager, find_pass
@@ -66,7 +64,7 @@ def verify_folder(
             f"{folder} holds the network with a loop over micro-batches, which PyTorch has no counterpart of",
             notes=["mspc verify --against torch of its script compares the parts of the batch one after the other"],
         )
-    mean, stages = bool(network.attrs.get("gradients_mean")), _stages(program, network)
+    mean, stages = bool(network.attrs.get("gradients_mean")), program.stages(network)
     many = ranks_together(program, network)
     plain, doubled = plain_network(copied(network))
     one = network_alone(network)
@@ -167,16 +165,6 @@ def fed_layouts(program: Program) -> tuple[Layout, ...]:
     return tuple(_layout(program, entry, _type(program, entry), 1) for entry in program.inputs)
 
 
-def _stages(program: Program, network: Graph) -> int:
-    """Return the number of stages of the program. Raise MspcError if it does not divide the number of ranks."""
-    stages = network.attrs.get(STAGES, 1)
-    if not isinstance(stages, int) or stages < 1 or program.ranks % stages:
-        raise MspcError(
-            f"{program.folder / PROGRAM} is damaged: {program.ranks} ranks in {stages} stages", code="E0116"
-        )
-    return stages
-
-
 def checked_program(folder: Path, options: CompileOptions) -> Program:
     """Return the program in a folder. Raise MspcError if not all of its ranks can be compared with one device."""
     if options.inputs or options.script_arguments or options.strategies:
@@ -237,7 +225,7 @@ def graphs_of_ranks(program: Program) -> tuple[list[Graph], list[str]]:
 
 def ranks_together(program: Program, network: Graph) -> Graph:
     """Return the layouts of results and parameters over the ranks of a stage, as a graph without operators."""
-    graph, stages = Graph("ranks"), _stages(program, network)
+    graph, stages = Graph("ranks"), program.stages(network)
     graph.attrs = {name: bool(network.attrs.get(name)) for name in ("gradients_mean", "pad_uneven")}
     for entry in program.parameters:
         type = _type(program, entry)
@@ -257,31 +245,28 @@ def _check_told(program: Program, one: Graph, inputs: Sequence[Type], many: Grap
     Raises:
         MspcError: one of the two was changed.
     """
-    path = program.folder / PROGRAM
     taken = [parameter.type for parameter in one.parameters if parameter.kind == "input"]
     given = [value.type for value in one.results]
     for what, told, own in (("inputs", inputs, taken), ("outputs", [value.type for value in many.results], given)):
         if len(told) != len(own):
-            raise MspcError(f"{path} is damaged: {what}: {len(told)}, in its network {len(own)}", code="E0116")
+            raise program.damaged(f"{what}: {len(told)}, in its network {len(own)}")
         for i, (one_told, one_own) in enumerate(zip(told, own, strict=True)):
-            _check_type(path, f"{what}[{i}]", one_told, one_own, own_rows)
+            _check_type(program, f"{what}[{i}]", one_told, one_own, own_rows)
     held = {parameter.name: parameter.type for parameter in many.parameters}
     for parameter in one.parameters:
         if parameter.kind != "parameter":
             continue
         if parameter.name not in held:
-            raise MspcError(
-                f"{path} is damaged: its parameters lack {parameter.name!r}, which its network has", code="E0116"
-            )
-        _check_type(path, f"parameter {parameter.name!r}", held[parameter.name], parameter.type, False)
+            raise program.damaged(f"its parameters lack {parameter.name!r}, which its network has")
+        _check_type(program, f"parameter {parameter.name!r}", held[parameter.name], parameter.type, False)
 
 
-def _check_type(path: Path, what: str, told: Type, own: Type, any_sizes: bool) -> None:
+def _check_type(program: Program, what: str, told: Type, own: Type, any_sizes: bool) -> None:
     """Raise MspcError if a type of the program is not that of its network."""
     alike = any_sizes and isinstance(told, TensorType) and isinstance(own, TensorType) and told.dtype == own.dtype
     if alike or told == own:
         return
-    raise MspcError(f"{path} is damaged: {what} is a {told}, in its network a {own}", code="E0116")
+    raise program.damaged(f"{what} is a {told}, in its network a {own}")
 
 
 def _type(program: Program, entry: dict[str, Any]) -> TensorType:
@@ -291,20 +276,12 @@ def _type(program: Program, entry: dict[str, Any]) -> TensorType:
             raise ValueError(f"its shape is {shape!r:.80}")
         return TensorType(dtype, tuple(shape))
     except (MspcError, KeyError, ValueError) as error:
-        raise MspcError(
-            f"{program.folder / PROGRAM} is damaged: {entry.get('name', 'an output')}: {error}", code="E0116"
-        ) from None
+        raise program.damaged(f"{entry.get('name', 'an output')}: {error}") from None
 
 
 def _layout(program: Program, entry: dict[str, Any], type: TensorType, stages: int) -> Layout:
-    text, ranks = str(entry.get("layout", "")), program.ranks // stages
-    try:
-        found = read_layouts(text)[0] if text else Layout.replicated(ranks, type.rank)
-    except Malformed as error:
-        raise MspcError(f"{program.folder / PROGRAM} is damaged: layout {text!r}: {error}", code="E0116") from None
-    if found.ranks != ranks or len(found.dims) != type.rank:
-        raise MspcError(f"{program.folder / PROGRAM} is damaged: {type} cannot have the layout {found}", code="E0116")
-    return found
+    found = program.layout(entry, str(entry.get("name", "an output")), type.shape, stages)
+    return Layout.replicated(program.ranks // stages, type.rank) if found is None else found
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from mspc.engine.job import Job
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.files.tensors import StoredTensor, in_order, write_tensors
-from mspc.ir.graph import STAGES, Graph, Parameter
+from mspc.ir.graph import Graph, Parameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of
@@ -28,7 +28,7 @@ from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import Batches, full_type, gather, load_batches, storable, synthetic_batches
 from mspc.runtime.device_choice import DeviceOptions, DeviceRequest
 from mspc.runtime.faults.record import NodeFailure
-from mspc.runtime.program import PROGRAM, Program, Settings, load_program, load_slices
+from mspc.runtime.program import Program, Settings, load_program, load_slices
 
 Array = Any
 
@@ -196,30 +196,19 @@ def _prepare(options: Options, job: Job, program: Program, ahead: EarlyGraph | N
             batches = load_batches(options.data, inputs, job.rank)
         else:
             batches = synthetic_batches(inputs, job.rank)
-    layouts, trains = program.output_layouts(), bool(updated_parameters(graph))
-    if trains and not layouts:
-        layouts = [None] * len(graph.results)
-    if len(layouts) != len(graph.results):
+    outputs, trains = program.outputs, bool(updated_parameters(graph))
+    if trains and not outputs:
+        outputs = [{}] * len(graph.results)
+    if len(outputs) != len(graph.results):
         raise MspcError(
-            f"{program.folder} has {len(layouts)} outputs, but the graph of rank {job.rank} {len(graph.results)}"
+            f"{program.folder} has {len(outputs)} outputs, but the graph of rank {job.rank} {len(graph.results)}"
         )
-    alike = job.size // _stages(program, graph, job.size)
-    for index, (layout, value) in enumerate(zip(layouts, graph.results, strict=True)):
-        if layout is not None and (layout.ranks != alike or len(layout.dims) != len(value.shape)):
-            raise MspcError(
-                f"{program.folder / PROGRAM} is damaged: output {index} of shape {value.shape} on {job.size} ranks "
-                f"cannot have the layout {layout}", code="E0116"
-            )
+    stages = program.stages(graph)
+    layouts = [
+        program.layout(entry, f"output {index}", value.shape, stages)
+        for index, (entry, value) in enumerate(zip(outputs, graph.results, strict=True))
+    ]
     return _Prepared(graph, values, batches, options.steps or batches.count, layouts, trains)
-
-
-def _stages(program: Program, graph: Graph, ranks: int) -> int:
-    stages = graph.attrs.get(STAGES, 1)
-    if type(stages) is not int or stages < 1 or ranks % stages:
-        raise MspcError(
-            f"{program.folder / program.execute[0]} is damaged: {ranks} ranks in {stages} stages", code="E0116"
-        )
-    return stages
 
 
 def _executor(graph: Graph, values: dict[str, Array], job: Job, settings: Settings) -> Any:

@@ -18,7 +18,7 @@ from mspc.ir.files.parsing import entry, flag_in, list_in, object_in, parsed_jso
 from mspc.ir.files.refill import finish_refill
 from mspc.ir.files.regular import check_name, inside, read_begin, read_bytes, read_text
 from mspc.ir.files.tensors import TensorFile
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import STAGES, Graph, Parameter
 from mspc.ir.initial_value import read_description
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
@@ -177,19 +177,31 @@ class Program:
         graph.attrs = attrs
         return graph
 
-    def output_layouts(self) -> list[Layout | None]:
-        """Return the layout of each output over the ranks, or None if the file has none.
+    def damaged(self, what: str) -> MspcError:
+        """Return the error for wrong content of the file."""
+        return MspcError(f"{self.folder / PROGRAM} is damaged: {what}", code="E0116")
+
+    def stages(self, graph: Graph) -> int:
+        """Return the number of stages of a graph. Raise MspcError if it does not divide the number of ranks."""
+        stages = graph.attrs.get(STAGES, 1)
+        if type(stages) is not int or stages < 1 or self.ranks % stages:
+            raise self.damaged(f"{self.ranks} ranks in {stages} stages")
+        return stages
+
+    def layout(self, entry: Mapping[str, Any], what: str, shape: tuple[int, ...], stages: int) -> Layout | None:
+        """Return the layout of an input, output or parameter over the ranks of a stage, None if its entry has none.
 
         Raises:
-            MspcError: a layout cannot be read.
+            MspcError: the layout cannot be read, or a value of this shape cannot have it.
         """
-        texts = [str(entry.get("layout", "")) for entry in self.outputs]
+        text, ranks = str(entry.get("layout", "")), self.ranks // stages
         try:
-            return [read_layouts(text)[0] if text else None for text in texts]
+            found = read_layouts(text)[0] if text else None
         except Malformed as error:
-            raise MspcError(
-                f"{self.folder / PROGRAM} is damaged: a layout of its outputs: {error}", code="E0116"
-            ) from None
+            raise self.damaged(f"layout {text!r}: {error}") from None
+        if found is not None and (found.ranks != ranks or len(found.dims) != len(shape)):
+            raise self.damaged(f"{what} of shape {shape} on {self.ranks} ranks cannot have the layout {found}")
+        return found
 
     def missing(self, most: int) -> list[int]:
         """Return the first ranks without a graph here, at most `most`."""
