@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -11,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mspc.commands.report.tables import TextTable, check_json, print_line, print_table, write_report
-from mspc.ir.diagnostics import OWN_FILES
-from mspc.ir.graph import Node
 from mspc.ops.collective.base import Collective
 from mspc.runtime.faults.alignment import HangCause
+from mspc.runtime.faults.call_log import planned_call
 from mspc.runtime.faults.culprits import BlockedRank, Hang, explain, with_all_calls
 from mspc.runtime.faults.formats.reading import read_records
 from mspc.runtime.faults.recorded_calls import Record, RecordedCall
@@ -117,14 +115,10 @@ def _steps_in(folder: Path, ranks: Sequence[int]) -> dict[int, list[RecordedCall
     for rank in ranks:
         if rank in program.execute:
             nodes = program.graph(rank, program.text(rank), frames=True).nodes
-            found[rank] = [_planned(node) for node in nodes if isinstance(node.op, Collective) and node.op.communicates]
+            calls = [node for node in nodes if isinstance(node.op, Collective) and node.op.communicates]
+            # Kinds and lines are compared: sizes can differ between a program and a record of it.
+            found[rank] = [planned_call(node, rank)._replace(sizes=(), dtypes=()) for node in calls]
     return found
-
-
-def _planned(node: Node) -> RecordedCall:
-    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node.op.name).lower()
-    stack = tuple(f"{frame.file}:{frame.line}" for frame in node.frames if not frame.file.startswith(OWN_FILES))
-    return RecordedCall("", 0, kind, (), (), stack, kind in ("send", "receive"), False, 0, 0)
 
 
 def _said(each: HangCause) -> str:
@@ -147,7 +141,7 @@ def _shown(call: RecordedCall | None, is_own: bool = True) -> str:
 
 
 def _sizes(call: RecordedCall | None) -> str:
-    return "" if call is None else ", ".join(str(size) for size in call.sizes[0])
+    return "" if call is None else ", ".join(str(size) for sizes in call.sizes[:1] for size in sizes)
 
 
 def _types(call: RecordedCall | None) -> str:

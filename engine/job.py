@@ -113,7 +113,8 @@ class Job:
         place = self.watch.place(self.rank)
         if place.message != BEFORE and f"rank {self.rank}" not in text:
             text = f"rank {self.rank} failed {place.message}:\n{text}"
-        self.watch.fail(text, status)
+        is_apart = isinstance(error, MspcError) and error.code == "E0804"  # ranks are in different collectives
+        self.watch.fail(text, status, stuck=is_apart)
 
     def guard(self, body: Callable[[], object]) -> int:
         """Run this rank's part of the job and return the exit status; a failure ends all ranks."""

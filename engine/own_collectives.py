@@ -102,7 +102,8 @@ def run_collective(job: Job, op: Collective, types: Sequence[Type], arrays: Sequ
     members = sorted({*op.partners(job.rank), job.rank})
     how = f" with {shown_ranks(members)}"
     note = MESSAGES if isinstance(op, Send | Receive) else SAME_COLLECTIVES
-    with joint_call(job, f"calls {op.name}", how, note), job.outside_user_code():
+    tensors = f"its operands are {', '.join(map(str, types))}"
+    with joint_call(job, f"calls {op.name}", how, tensors, note), job.outside_user_code():
         return _run(NumPyBackend(job.by_hand), job.by_hand, op, types, arrays)
 
 

@@ -25,7 +25,9 @@ GAP, SWAP, KIND = 2.0, 2.0, 5.0
 """Costs of a call that is left out or too many, of two that are swapped, and of another kind or line at one place."""
 SIZE, GROUP = 1.0, 1.5
 """Costs of another size or type, and of another group, of a call of the same kind and line."""
-LEAST_OVERLAP, MOST_HISTORIES, MOST_EDITS = 4, 32, 64
+SUPPORTED = 0.75
+"""How certain it is that of two ranks the one differs whose calls are elsewhere more seldom."""
+LEAST_OVERLAP, LONG_OVERLAP, MOST_HISTORIES, MOST_EDITS = 4, 16, 32, 64
 FAMILIES = (("scatter", "scatter"), ("gather", "gather"), ("all_?to_?all", "exchange"), ("reduce", "reduce"))
 
 
@@ -96,13 +98,13 @@ def clusters(records: Sequence[Record], sequences: Mapping[int, Sequence[Token]]
         alike[record.dropped, sequences[record.rank]].append(record.rank)
     found: list[_Program] = []
     for (start, tokens), ranks in sorted(alike.items(), key=lambda item: (-len(item[1]), item[1])):
+        single = _Program(start, tokens, ranks)
         for program in found:
-            its, mine = program.shared(start, tokens)
-            if its == mine and len(its) >= min(LEAST_OVERLAP, len(tokens), len(program.tokens)):
+            if _is_equal(program, single):
                 program.ranks.extend(ranks)
                 break
         else:
-            found.append(_Program(start, tokens, [*ranks]))
+            found.append(single)
     merged: list[_Program] = []
     for program in sorted(found, key=lambda each: (-len(each.ranks), each.ranks)):
         near = [(_agreement(each, program), each) for each in merged] if len(program.ranks) == 1 else []
@@ -112,6 +114,16 @@ def clusters(records: Sequence[Record], sequences: Mapping[int, Sequence[Token]]
         else:
             merged.append(program)
     return [sorted(program.ranks) for program in merged]
+
+
+def _is_equal(program: _Program, other: _Program) -> bool:
+    """Whether two programs agree in all calls that both have. A few calls can be of a loop that several programs have:
+    then each has all calls that the other one repeats, too."""
+    its, mine = program.shared(other.start, other.tokens)
+    if its != mine or len(its) < min(LEAST_OVERLAP, len(program.tokens), len(other.tokens)):
+        return False
+    repeated, known = _several(program.tokens), {*other.tokens}
+    return len(its) >= LONG_OVERLAP or (repeated <= known and _several(other.tokens) <= {*program.tokens})
 
 
 def _agreement(program: _Program, single: _Program) -> int:
@@ -157,25 +169,28 @@ class Alignment:
                 continue
             here = [self._token(each, edit.index) for each in ranks]
             votes = here.count(self._token(model, edit.index)) - here.count(self._token(rank, edit.index))
+            certain = 1.0 if votes else SUPPORTED
             votes = votes or self.support(model, edit.index) - self.support(rank, edit.index)
             turned = self._edit(model, rank)
             if votes > 0 or turned is None:
-                found.append(edit)
+                found.append(edit._replace(certain=certain))
+            elif votes < 0:
+                found.append(turned._replace(certain=certain))
             else:
-                found += [turned] if votes < 0 else [each._replace(certain=0.5) for each in (edit, turned)]
+                found += [each._replace(certain=0.5) for each in (edit, turned)]
         return found
 
     def following(self, rank: int) -> RecordedCall | None:
-        """Return the call after the last one of a rank, from the rank with its program that has come furthest, or else
-        from its own earlier steps."""
-        record = self.records[rank]
-        at = record.dropped + len(record.calls)
-        furthest = self._furthest[rank]
-        if 0 <= at - furthest.dropped < len(furthest.calls):
-            return furthest.calls[at - furthest.dropped]
+        """Return the call after the last one of a rank, from the rank with its program that has come furthest."""
+        record, furthest = self.records[rank], self._furthest[rank]
+        at = record.dropped + len(record.calls) - furthest.dropped
+        return furthest.calls[at] if 0 <= at < len(furthest.calls) else None
+
+    def repeated(self, rank: int) -> RecordedCall | None:
+        """Return the call after the last one of a rank, from its own earlier steps."""
         tokens = self.sequences[rank]
         length, end = longest_run(tokens, len(tokens) - 1, tokens[:-1]) if len(tokens) > 1 else (0, 0)
-        return record.calls[end + 1] if length >= LEAST_OVERLAP else None
+        return self.records[rank].calls[end + 1] if length >= LEAST_OVERLAP else None
 
     def step(self, rank: int, index: int) -> int:
         """Return the step of a call, from 1 on: its distance from the first step, which repeats; 0 if it is unknown."""
@@ -201,6 +216,12 @@ class Alignment:
             record, tokens = self.records[rank], self.sequences[rank]
             known = {call.place for call in record.calls[: len(tokens) // 2]}
             end = next(i for i, each in enumerate(record.calls) if each is call) + 1
+            usual = [each for each in record.calls if (each.kind, each.stack) == (call.kind, call.stack)]
+            groups = Counter(each.group for each in usual)
+            if groups[call.group] == 1 and len(groups) == 2 and len(usual) > LEAST_OVERLAP:
+                other = next(each for each in usual if each.group != call.group)
+                found.append((0, HangCause(rank, "another group", call, other, 0.5, record.dropped + end - 1)))
+                continue
             last = range(max(end - near, len(tokens) // 2), end)
             runs = {i: self.support(rank, record.dropped + i) for i in last}
             strange = [
@@ -262,9 +283,7 @@ def longest_run(tokens: Sequence[Token], at: int, history: Sequence[Token]) -> t
     return length, last
 
 
-def first_edit(
-    record: Record, tokens: Sequence[Token], model: Record, others: Sequence[Token]
-) -> HangCause | None:
+def first_edit(record: Record, tokens: Sequence[Token], model: Record, others: Sequence[Token]) -> HangCause | None:
     """Return the first call of a rank that is not as the model's, with the edits of least cost, or None."""
     start = max(record.dropped, model.dropped)
     edits, _ = all_edits(record, tokens, model, others, start - record.dropped, start - model.dropped, 1)

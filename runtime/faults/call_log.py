@@ -16,15 +16,19 @@ from typing import Any, NamedTuple
 
 from mspc.ir.diagnostics import OWN_FILES
 from mspc.ir.files.atomic_writing import write_atomically
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, Node
 from mspc.ir.types import TensorType
+from mspc.ops.collective.base import Collective
 from mspc.runtime.faults.record import GRAPH, NODE, STEP
+from mspc.runtime.faults.recorded_calls import RecordedCall
 
 MOST_CALLS = 2000
 VARIABLE, FOLDER = "MSPC_HANG_RECORDS", "hang_records"
 """Environment variable with the folder of fault records, and its default."""
 FILE = re.compile(r"rank_\d+\.json")
 SAID = re.compile(r"(?:calls )?(.+?)(?: at (\S+):(\d+).*)?")
+TYPE = re.compile(r"Tensor\[(\w+)\], \(([\d, ]*)\)")
+"""Pattern of the type of a tensor in an announcement."""
 AGREEMENT = "agreement"
 """Kind of a call by which ranks agree, for example on a network that they are about to run."""
 
@@ -46,26 +50,37 @@ class Meeting(NamedTuple):
 
 
 class CallLog:
-    """The last calls of a rank. own: its record in shared memory. text: its announcement of the next call."""
+    """The last calls of a rank. own: its record in shared memory."""
 
     def __init__(self, own: Any) -> None:
         self._own = own
         self._entries: deque[list[Any]] = deque(maxlen=MOST_CALLS)
         self._counts: Counter[Meeting] = Counter()
         self._begun = 0
-        self.text = ""
+        self._text = ""
+        self._announced: list[Any] | None = None
+
+    def say(self, text: str) -> None:
+        """Announce the next call, "" if there is none: all its meetings in one group are one call in the log."""
+        self._text, self._announced = text, None
 
     def begin(self, meeting: Meeting) -> list[Any]:
         """Note that a call begins; the caller sets item 1 of the entry to the time in nanoseconds at which it ends."""
-        own = self._own
+        own, entry = self._own, self._announced
+        if entry is not None and entry[2] == meeting:
+            entry[1] = 0
+            return entry
         self._counts[meeting] += 1
-        entry = [time.time_ns(), 0, meeting, self._counts[meeting], own[GRAPH], own[STEP], own[NODE], self.text]
+        entry = [time.time_ns(), 0, meeting, self._counts[meeting], own[GRAPH], own[STEP], own[NODE], self._text]
+        self._announced = entry if self._text else None
         self._entries.append(entry)
         self._begun += 1
         return entry
 
     def write(self, path: Path, graph_of: Callable[[int], Graph] | None, place: str) -> None:
         """Write the record. graph_of: the graph of a number. place: of the rank, as the end of "rank 0 is"."""
+        if self._announced is not None:  # its ranks have met, and disagree
+            self._announced[1] = 0
         entries = [*self._entries]
         meetings = {entry[2] for entry in entries}
         roles = {name: i for i, name in enumerate(sorted(meeting.name for meeting in meetings))}
@@ -89,18 +104,34 @@ def remove_records(folder: Path) -> None:
                 path.unlink()
 
 
+def planned_call(node: Node, rank: int) -> RecordedCall:
+    """Return the call of a collective's node. The kind of a message has the numbers of both ranks."""
+    kind, is_message = _kind_of(node.op.name), False
+    if isinstance(node.op, Collective) and (ends := node.op.channel(rank))[1] >= 0:
+        (source, target), is_message = ends[0], True
+        kind = f"send {source}->{target}" if source == rank else f"recv {target}<-{source}"
+    own = [f"{frame.file}:{frame.line}" for frame in node.frames if not frame.file.startswith(OWN_FILES)]
+    types = [value.type for value in node.inputs if isinstance(value.type, TensorType)]
+    sizes, dtypes = tuple(tuple(map(int, each.shape)) for each in types), tuple(str(each.dtype) for each in types)
+    return RecordedCall("", 0, kind, (sizes, ()), dtypes, tuple(own), is_message, False, 0, 0)
+
+
+def _kind_of(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])| ", "_", name).lower()
+
+
 def _entry(index: int, entry: list[Any], roles: dict[str, int], graph_of: Any) -> dict[str, Any]:
     created, ended, meeting, number, graph, step, at, text = entry
     kind, frames, sizes, dtypes = AGREEMENT, [], [], []
     if at >= 0 and step > 0 and graph_of is not None:
-        node = graph_of(graph).nodes[at]
-        kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node.op.name).lower()
-        own = [frame for frame in node.frames if not frame.file.startswith(OWN_FILES)]
-        frames = [{"name": "", "filename": frame.file, "line": frame.line} for frame in own]
-        types = [value.type for value in node.inputs if isinstance(value.type, TensorType)]
-        sizes, dtypes = [[*map(int, each.shape)] for each in types], [str(each.dtype) for each in types]
+        call = planned_call(graph_of(graph).nodes[at], meeting.ranks[0])
+        kind, sizes, dtypes = call.kind, call.sizes[0], call.dtypes
+        lines = [place.rpartition(":") for place in call.stack]
+        frames = [{"name": "", "filename": file, "line": int(line)} for file, _, line in lines]
     elif text and (said := SAID.fullmatch(text.partition("\n")[0])) is not None:
-        kind = said[1].lower().replace(" ", "_")
+        kind = _kind_of(said[1])
+        sizes = [[*map(int, re.findall(r"\d+", shape))] for _, shape in TYPE.findall(text)]
+        dtypes = [dtype for dtype, _ in TYPE.findall(text)]
         frames = [{"name": "", "filename": said[2], "line": int(said[3])}] if said[2] else []
     if meeting.messages and len(meeting.to) + len(meeting.of) == 1:
         kind = f"send 0->{meeting.ranks.index(meeting.to[0])}" if meeting.to else (

@@ -13,17 +13,15 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 from mspc.runtime.faults.alignment import WINDOW, Alignment, HangCause, beside_program, difference, is_repeated
 from mspc.runtime.faults.formats.reading import read_record_file
+from mspc.runtime.faults.late_ranks import late_ranks
+from mspc.runtime.faults.message_waits import MessageProgress, message_progress
 from mspc.runtime.faults.recorded_calls import Record, RecordedCall, last_numbers
 
-SLOW, SLOW_FACTOR = 1_000_000_000, 20
-"""Least delay of a slow rank, in nanoseconds, and beside a typical delay between two calls."""
-MUCH, REPEATED = 3, 3
-"""Delay of a slow rank beside that of half of the ranks, which may all compile, and times that it is late otherwise."""
 RECEIVE, SEND = re.compile(r"recv \d+<-(\d+)"), re.compile(r"send \d+->(\d+)")
 COUNTED = ("left out", "doubled", "added", "doubled or left out")
 """Faults after which a rank has issued more or fewer calls of a group than its other members."""
@@ -63,31 +61,42 @@ def explain(
         world: number of ranks, if it is known. steps: the calls of a step of each rank, as its program has them; of
         these the kind and the line count.
     """
-    state = _State(records, world)
-    alignment = Alignment(records)
+    state, alignment = _State(records, world), Alignment(records)
+    late = late_ranks(state.records, state.members, state.missing)
+    found = _faults(state, alignment, steps or {}) or [HangCause(each.rank, "late at", each.call) for each in late[:1]]
+    distinct: dict[Any, HangCause] = {}
+    for each in found:
+        distinct.setdefault((each.rank, each.fault, each.call and each.call.place), each)
+    wrong = state.met_another(found[0]) if found else None
+    delays = tuple((each.rank, each.delay) for each in late)
+    step = alignment.step(found[0].rank, found[0].index) if found else 0
+    return Hang(tuple([*distinct.values()][:MOST_EXPLANATIONS]), state.waits, state.missing, delays, wrong, step)
+
+
+def _faults(state: _State, alignment: Alignment, steps: Mapping[int, Sequence[RecordedCall]]) -> list[HangCause]:
+    """The faults of ranks by the strongest evidence that there is, the most probable first."""
+    records = [*state.records.values()]
+    programs = {record.rank: beside_program(record, steps.get(record.rank, ())) for record in records}
+    following = {
+        rank: alignment.following(rank) or call or alignment.repeated(rank) for rank, (_, call) in programs.items()
+    }
     edits = alignment.edits()
-    following = {rank: call for rank in state.records if (call := alignment.following(rank)) is not None}
-    programs = {record.rank: beside_program(record, (steps or {}).get(record.rank, ())) for record in records}
-    following |= {rank: call for rank, (_, call) in programs.items() if call is not None}
-    own = _alone([edits for edits, _ in programs.values()])
-    if not edits or edits[0].certain < 1:
+    if all(edit.certain < 1 for edit in edits):
+        own = _alone([edits for edits, _ in programs.values()], state)
         edits = own or edits  # a program does not have the sizes and groups that ranks compare with each other
     if not state.is_stuck:
         edits = [edit for edit in edits if edit.fault not in COUNTED]
     edits.sort(key=lambda edit: (-edit.certain, _created(edit), edit.rank))
     mismatches = state.mismatches(alignment)
-    if edits and edits[0].certain < 1 and mismatches and mismatches[0].certain > edits[0].certain:
+    if edits and mismatches and edits[0].certain < min(1, mismatches[0].certain):
         edits = mismatches
-    late = _late(records)
-    found = edits or mismatches or state.miscounted() or state.stopped(following)
-    if state.is_stuck and all(each.fault == "no record" for each in found):
-        found = alignment.strangest(state.pending, NEAR if found else WINDOW) + found
+    found = edits or mismatches or state.miscounted()
     if not found:
-        found = [HangCause(rank, "late at", call) for _, rank, call in late[:1]]
-    wrong = state.met_another(found[0]) if found else None
-    delays = tuple((rank, delay) for delay, rank, _ in late)
-    step = alignment.step(found[0].rank, found[0].index) if found else 0
-    return Hang(tuple(found[:MOST_EXPLANATIONS]), state.waits, state.missing, delays, wrong, step)
+        progress = None if state.has_messages else message_progress(records, steps)
+        found = state.stopped(following, progress)
+    if state.is_stuck and (not found or found[0].fault == "no record"):
+        found = alignment.strangest(state.pending, NEAR if found else WINDOW) + found
+    return found
 
 
 def with_all_calls(records: Sequence[Record], found: Hang) -> list[Record]:
@@ -106,11 +115,16 @@ def with_all_calls(records: Sequence[Record], found: Hang) -> list[Record]:
     return read
 
 
-def _alone(edits: Sequence[Sequence[HangCause]]) -> list[HangCause]:
+def _alone(edits: Sequence[Sequence[HangCause]], state: _State) -> list[HangCause]:
     """The first edit of each rank that no other rank has, and the rank has once: a program makes some calls in a few of
-    its steps only."""
+    its steps only, and other members of a group make them, too."""
     counts = Counter((each.fault, each.call and each.call.place) for found in edits for each in found)
-    alone = [[each for each in found if counts[each.fault, each.call and each.call.place] == 1] for found in edits]
+
+    def is_alone(edit: HangCause) -> bool:
+        is_usual = edit.fault == "added" and state.is_shared(edit.call)
+        return counts[edit.fault, edit.call and edit.call.place] == 1 and not is_usual
+
+    alone = [[*filter(is_alone, found)] for found in edits]
     return [found[0] for found in alone if found]
 
 
@@ -127,8 +141,9 @@ class _State:
         self.members = _members(records, world)
         highest = max([world - 1, *(rank for group in self.members.values() for rank in group)])
         self.missing = tuple(sorted(set(range(highest + 1)) - self.records.keys()))
-        self._has_messages = any(call.is_message for record in records for call in record.calls)
+        self.has_messages = any(call.is_message for record in records for call in record.calls)
         self._has_states = any(call.is_over for record in records for call in record.calls)
+        self._passed: set[tuple[str, int]] = set()
         first = {record.rank: _first_open(record) if self._has_states else None for record in records}
         self.reached = {
             (name, each.rank): number
@@ -144,12 +159,15 @@ class _State:
             for call in record.calls:
                 if not call.is_message and (call.group, call.number) in wanted:
                     self.calls[call.group, call.number][record.rank] = call
+                    if call is not record.calls[-1] and not self._has_states:
+                        self._passed.add((call.group, call.number))
         self._complete: dict[tuple[str, int], bool] = {}
         self.pending = {record.rank: first[record.rank] or self._last_open(record) for record in records}
         self.meetings = self._meetings()
         self._awaited: dict[tuple[str, int], tuple[int, ...]] = {}
         found = [] if self._has_ended() else [self._wait(record) for record in records]
         self.waits = tuple(each for each in found if each is not None)
+        self.meetings |= self._crossed()
 
     @property
     def is_stuck(self) -> bool:
@@ -181,14 +199,38 @@ class _State:
                 found[group] = here
         return found
 
+    def _crossed(self) -> dict[str, dict[int, RecordedCall]]:
+        """For two groups whose members wait for each other the calls in which they do."""
+        at: dict[tuple[str, int], dict[int, RecordedCall]] = defaultdict(dict)
+        place: dict[int, tuple[str, int]] = {}
+        for wait in self.waits:
+            if not wait.call.is_message:
+                place[wait.rank] = wait.call.group, wait.call.number
+                at[place[wait.rank]][wait.rank] = wait.call
+        found: dict[str, dict[int, RecordedCall]] = {}
+        for key, here in at.items():
+            (other, *others) = {place.get(rank) for rank in self._awaited[key] if rank in self.records} or (None,)
+            if not others and other is not None and not here.keys().isdisjoint(self._awaited[other]):
+                found[" and ".join(sorted((key[0], other[0])))] = here | at[other]
+        return found
+
     def _is_complete(self, call: RecordedCall) -> bool:
         """Whether all members of the group have come to a call with the same collective, or one has gone on."""
         key = call.group, call.number
         if key not in self._complete:
             here = self.calls[key]
             all_came = len(here) >= len(self.members[call.group]) and len({_signature(c) for c in here.values()}) == 1
-            self._complete[key] = self.furthest.get(call.group, 0) > call.number or all_came
+            self._complete[key] = self.furthest.get(call.group, 0) > call.number or key in self._passed or all_came
         return self._complete[key]
+
+    def is_shared(self, call: RecordedCall | None) -> bool:
+        """Return whether another member of a call's group has issued the same one."""
+        if call is None or call.is_message:
+            return False
+        own = call.group, call.number, call.kind, call.place
+        others = (self.records[rank] for rank in self.members.get(call.group, ()) if rank in self.records)
+        here = (each for other in others for each in other.calls if each is not call)
+        return any((each.group, each.number, each.kind, each.place) == own for each in here)
 
     def _wait(self, record: Record) -> BlockedRank | None:
         call = self.pending[record.rank]
@@ -219,22 +261,25 @@ class _State:
         one whose call follows its calls before it more seldom elsewhere."""
         found: list[tuple[float, int, HangCause]] = []
         for here in self.meetings.values():
-            (usual, most), (_, second) = Counter(_signature(call) for call in here.values()).most_common(2)
+            signatures = {rank: (_signature(call), call.group) for rank, call in here.items()}
+            (usual, most), (_, second) = Counter(signatures.values()).most_common(2)
             for rank, call in sorted(here.items()):
-                if _signature(call) != usual or most == second:
-                    other = next(each for each in here.values() if _signature(each) != _signature(call))
+                if signatures[rank] != usual or most == second:
+                    other = next(here[each] for each in here if signatures[each] != signatures[rank])
                     record = self.records[rank]
                     at = next(i for i, each in enumerate(record.calls) if each is call)
-                    before = next((c for c in reversed(record.calls[:at]) if c.group == call.group), None)
-                    fault, shown = difference(call, other), call
-                    if fault == "another collective" and before is not None:
-                        repeated = is_repeated(call, before) and call.place == before.place
-                        fault, shown = ("doubled", call) if repeated else ("left out", other)
+                    fault, shown = _mismatch(call, other, record.calls[:at])
                     certain = (most if most > second else 1) / len(here)
                     index = record.dropped + at
                     support = alignment.support(rank, index) if most == second else 0
                     found.append((-certain, support, HangCause(rank, fault, shown, other, certain, index)))
-        return [cause for _, _, cause in sorted(found, key=lambda item: (*item[:2], _created(item[2])))]
+        best = {cause.rank: certain for certain, _, cause in sorted(found, key=lambda item: -item[0])}
+
+        def order(item: tuple[float, int, HangCause]) -> tuple[float, int, bool, int]:
+            # A call in another group is the cause of the other mismatches of its rank.
+            return best[item[2].rank], item[1], item[2].fault != "another group", _created(item[2])
+
+        return [cause for _, _, cause in sorted(found, key=order)]
 
     def miscounted(self) -> list[HangCause]:
         """The ranks that have come to the line of the others with another number of calls of one group: they have left
@@ -254,31 +299,58 @@ class _State:
                     odd[rank].append((number - usual, group, most / second))
         found: list[HangCause] = []
         for rank, each in odd.items():
-            if len(each) < groups[rank] and all(abs(more) == 1 for more, _, _ in each):
+            if self.pending[rank] and len(each) < groups[rank] and all(abs(more) == 1 for more, _, _ in each):
                 more, _, certain = max(each, key=lambda item: item[2])
                 found.append(HangCause(rank, "one more" if more > 0 else "one less", last[rank], None, certain))
         return sorted(found, key=lambda each: (-each.certain, each.rank))
 
-    def stopped(self, following: Mapping[int, RecordedCall]) -> list[HangCause]:
-        """The ranks that others wait for, and that wait for none."""
+    def stopped(
+        self, following: Mapping[int, RecordedCall | None], progress: MessageProgress | None
+    ) -> list[HangCause]:
+        """The ranks that others wait for, and that wait for none. progress: tells whether they wait for messages."""
         blocked = {wait.rank for wait in self.waits}
+        behinds = Counter(wait.behind for wait in self.waits)
+        dependents: Counter[int] = Counter()
+        for behind, count in behinds.items():
+            dependents.update(dict.fromkeys(behind, count))
+
+        def order(wait: BlockedRank) -> tuple[int, int, int]:
+            # A rank that others wait for waits in an earlier call of the program than these.
+            return -dependents[wait.rank], wait.since, wait.rank
+
         first: dict[tuple[int, ...], BlockedRank] = {}
-        for wait in sorted(self.waits, key=lambda each: (each.since, each.rank)):
+        for wait in sorted(self.waits, key=order):
             first.setdefault(wait.behind, wait)
         weights: dict[int, float] = defaultdict(float)
         awaited: dict[int, BlockedRank] = {}
-        for behind, count in Counter(wait.behind for wait in self.waits).items():
+        for behind, count in behinds.items():
             for rank in behind:
                 if rank not in blocked:
                     weights[rank] += count / len(behind)
-                    one, other = awaited.get(rank, first[behind]), first[behind]
-                    awaited[rank] = min(one, other, key=lambda wait: (wait.since, wait.rank))
+                    awaited[rank] = min(awaited.get(rank, first[behind]), first[behind], key=order)
         if not weights:
             return self._unknown_members()
         known = [rank for rank in weights if rank in self.records]
-        is_sure = self._has_messages or self._has_states  # gloo's ranks may wait for a message
+        is_sure = self.has_messages or self._has_states  # gloo's ranks may wait for a message
         named = known if known and is_sure else [*weights]
-        named.sort(key=lambda each: (awaited[each].since, -weights[each], each not in self.records, each))
+        if progress is not None:
+            free = self.records.keys() - blocked
+            named = [rank for rank in named if progress.explains(rank, free)] or named
+
+        def likely(rank: int) -> tuple[bool, int, float, bool, int]:
+            # Of ranks that explain what the others do one without a record has most probably ended.
+            is_known = rank in self.records
+            return progress is not None and is_known, awaited[rank].since, -weights[rank], not is_known, rank
+
+        named.sort(key=likely)
+        if not self._has_states and named[0] not in self.records:
+            # A rank may have met ranks without a record in its last call, and have stopped after it.
+            alone = Counter((wait.call.group, wait.call.number) for wait in self.waits)
+            for wait in self.waits:
+                is_alone = alone[wait.call.group, wait.call.number] == 1 and wait.behind == (named[0],)
+                if is_alone and dependents[wait.rank] and wait.rank not in weights:
+                    weights[wait.rank], awaited[wait.rank] = dependents[wait.rank], wait
+                    named.append(wait.rank)
         total = sum(weights[rank] for rank in named)
         found: list[HangCause] = []
         for rank in named[:MOST_EXPLANATIONS]:
@@ -331,6 +403,20 @@ def _first_open(record: Record) -> RecordedCall | None:
     return record.calls[after] if after < len(record.calls) else None
 
 
+def _mismatch(call: RecordedCall, other: RecordedCall, earlier: Sequence[RecordedCall]) -> tuple[str, RecordedCall]:
+    """The fault of a rank that is in a call where others are in another one, and the call of the fault."""
+    since = [*takewhile(lambda each: each.group != call.group, reversed(earlier))]
+    for each in since:
+        if (_signature(each), each.place, each.sizes) == (_signature(other), other.place, other.sizes):
+            return "another group", each
+    fault = difference(call, other)
+    if fault == "another collective" and len(since) < len(earlier):
+        before = earlier[-1 - len(since)]
+        is_doubled = is_repeated(call, before) and call.place == before.place
+        return ("doubled", call) if is_doubled else ("left out", other)
+    return fault, call
+
+
 def _signature(call: RecordedCall) -> tuple[object, ...]:
     even = "reduce" in call.kind or ("gather" in call.kind and call.kind != "gather")
     return (call.kind, call.dtypes, call.sizes if even else ())
@@ -361,37 +447,3 @@ def _members(records: Sequence[Record], world: int) -> dict[str, tuple[int, ...]
                 if len(ranks) == len(records):  # the group of all ranks
                     callers[name] = ranks | missing
     return {name: found.get(name) or tuple(sorted(callers[name])) for name in found.keys() | callers.keys()}
-
-
-def _late(records: Sequence[Record]) -> list[tuple[int, int, RecordedCall]]:
-    """(delay, rank, call) of ranks that were idle for long after a collective to which all others had come, while they
-    waited for it: all delays of a rank, and its first such call; the one that is late
-    most often first."""
-    arrival: dict[tuple[str, int], int] = {}
-    for record in records:
-        for call in record.calls:
-            if not call.is_message:
-                key = call.group, call.number
-                arrival[key] = max(arrival.get(key, 0), call.created)
-    idle: list[tuple[int, int, RecordedCall]] = []
-    delays: list[int] = []
-    for record in records:
-        for before, call in pairwise(record.calls):
-            ready = before.ended or (before.created if before.is_message else arrival[before.group, before.number])
-            delays.append(call.created - ready)
-            if before.ended or not before.kind.startswith("recv"):  # how long it waited is known
-                idle.append((call.created - ready, record.rank, call))
-    if not delays:
-        return []
-    typical = sorted(delays)[len(delays) // 2]
-    found: dict[int, list[tuple[int, RecordedCall]]] = defaultdict(list)
-    for delay, rank, call in idle:
-        if delay >= SLOW and delay > SLOW_FACTOR * typical:
-            found[rank].append((delay, call))
-    total = {rank: sum(delay for delay, _ in each) for rank, each in found.items()}
-    half = sorted(total.get(record.rank, 0) for record in records)[len(records) // 2]
-    slow = [
-        (total[rank], rank, each[0][1]) for rank, each in found.items()
-        if total[rank] > MUCH * half or len(each) >= REPEATED
-    ]  # fmt: skip
-    return sorted(slow, key=lambda each: (-len(found[each[1]]), -each[0], each[1]))

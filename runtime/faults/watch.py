@@ -167,7 +167,7 @@ class JobWatch:
 
     def say(self, text: str) -> None:
         """Announce this rank's next meeting with the others outside of a graph; "" if there is none any more."""
-        self._log.text = text
+        self._log.say(text)
         write_text(self._own, text)
 
     def said(self, rank: int) -> str:

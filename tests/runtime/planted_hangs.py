@@ -9,6 +9,7 @@ of the device; gloo records no messages, groups or states, as PyTorch 2.13 does.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pickle
 import random
@@ -19,7 +20,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -317,9 +318,13 @@ def _is_possible(fault: str, one: Planned, other: Planned, job: Job, rank: int) 
 def step_of(job: Job, rank: int) -> list[RecordedCall]:
     """The calls of a step, as a program has them."""
     calls = [call for call in replace(job, fault="", rank=-1, steps=1).program(rank) if call.step == 0]
-    lines = [f"/net/{FILE}:{call.line}" for call in calls]
-    pairs = zip(calls, lines, strict=True)
-    return [RecordedCall("", 0, call.kind, (), (), (line,), call.peer >= 0, False, 0, 0) for call, line in pairs]
+    found: list[RecordedCall] = []
+    for call in calls:
+        kind = call.kind
+        if call.peer >= 0:
+            kind = f"send {rank}->{call.peer}" if kind.startswith("send") else f"recv {rank}<-{call.peer}"
+        found.append(RecordedCall("", 0, kind, (), (), (f"/net/{FILE}:{call.line}",), call.peer >= 0, False, 0, 0))
+    return found
 
 
 @dataclass(frozen=True)
@@ -404,14 +409,64 @@ STATEMENTS = {
 """A call of each kind in a script."""
 
 
-def script_of(job: Job) -> str:
+MSPC_STATEMENTS = {
+    "all_reduce": "ops.AllReduce(group=group)(ones(size))",
+    "all_gather_into_tensor": "ops.AllGather(group=group)(ones(size))",
+    "reduce_scatter_tensor": "ops.ReduceScatter(group=group)(ones(size * count))",
+    "broadcast": "ops.Broadcast(0, group=group)((ones(size),))",
+    "barrier": "ops.AllReduce(group=group)(ones(size))",
+    "send": "ops.Send(0, peer)(ones(size))",
+    "recv": "ops.Receive(0, peer, [size], ms.float32)(ones(size))",
+}
+MSPC_MAIN = """
+import json, os, signal
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, ops
+from mindspore.communication import create_group, get_rank, init
+
+ones = lambda size: Tensor(np.ones([size]), ms.float32)
+init()
+with open("plan.json") as file:
+    plan = json.load(file)
+for name, ranks in plan["groups"].items():
+    if get_rank() in ranks:
+        create_group(name, ranks)
+for line, size, group, peer in plan["calls"][get_rank()]:
+    call(line, size, group, len(plan["groups"][group]), peer)
+if get_rank() == plan["dead"]:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+MPI_FAULTS = tuple(fault for fault in FAULTS if fault != "slow")
+"""Faults that end a job of mspc; it writes no records for a slow one."""
+
+
+def script_of(job: Job, header: str, statements: Mapping[str, str]) -> str:
     """A script in which each call of a job is at its line."""
-    lines = ["def call(dist, torch, line, size, group, count, peer):"] + ["    pass"] * 98
+    lines = [header] + ["    pass"] * 98
     for rank in range(job.ranks):
         for call in job.program(rank):
             kind = call.kind.partition(" ")[0]
-            lines[call.line - 1] = f"    if line == {call.line}: {STATEMENTS[kind]}"
+            lines[call.line - 1] = f"    if line == {call.line}: {statements[kind]}"
     return "\n".join(lines) + "\n"
+
+
+def run_with_mpi(job: Job, folder: Path) -> list[Record]:
+    """Run a job with mspc under mpirun, and return the records that its ranks have written."""
+    (folder / FILE).write_text(script_of(job, "def call(line, size, group, count, peer):", MSPC_STATEMENTS) + MSPC_MAIN)
+    calls = [
+        [[call.line, max(call.size, 1), f"g{call.group}", call.peer] for call in job.program(rank)]
+        for rank in range(job.ranks)
+    ]
+    groups = {f"g{name}": ranks for name, ranks in job.groups.items()}
+    dead = job.rank if job.fault == "dead" else -1
+    (folder / "plan.json").write_text(json.dumps({"groups": groups, "calls": calls, "dead": dead}))
+    command = [sys.executable, "-m", "mspc", "run", FILE, "--ranks", str(job.ranks), "--timeout", "8"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if not (folder / "hang_records").is_dir():
+        print(done.stderr[-1500:])
+        return []
+    return read_records([folder / "hang_records"])[0]
 
 
 def run_with_gloo(job: Job, folder: Path, seconds: float = 3) -> list[Record]:
@@ -420,7 +475,7 @@ def run_with_gloo(job: Job, folder: Path, seconds: float = 3) -> list[Record]:
     import torch.distributed as dist
 
     script = folder / FILE
-    script.write_text(script_of(job))
+    script.write_text(script_of(job, "def call(dist, torch, line, size, group, count, peer):", STATEMENTS))
     names: dict[str, Any] = {}
     exec(compile(script.read_text(), str(script), "exec"), names)
     (folder / "records").mkdir()
@@ -453,14 +508,23 @@ def run_with_gloo(job: Job, folder: Path, seconds: float = 3) -> list[Record]:
     return read_records([folder / "records"])[0]
 
 
-def real_outcome(seed: int, fault: str) -> Outcome:
-    """The explanation of a random job that has run with gloo."""
+def can_run(job: Job, is_mpi: bool) -> bool:
+    """Return whether a job is small enough, its fault is one, and records have its calls: gloo's have no messages."""
+    if job.ranks > (4 if is_mpi else 8) or job.nccl or job.steps > 6:
+        return False
+    if is_mpi:  # groups of the same ranks are one
+        return job.fault != "other group" or len({*job.groups.values()}) > 1
+    return job.pp < job.ranks
+
+
+def real_outcome(seed: int, fault: str, is_mpi: bool) -> Outcome:
+    """The explanation of a random job that has run with gloo, or with mspc under mpirun."""
     draw = random.Random(f"{seed} {fault} gloo")
-    while (job := random_job(draw, fault)).ranks > 8 or job.nccl or job.steps > 6 or job.pp == job.ranks:
+    while not can_run(job := random_job(draw, fault), is_mpi):
         pass
     with tempfile.TemporaryDirectory() as folder:
-        records = run_with_gloo(job, Path(folder))
-        return judged(job, records, explain(records, job.ranks))
+        records = (run_with_mpi if is_mpi else run_with_gloo)(job, Path(folder))
+        return judged(job, records, explain(records, job.ranks) if records else Hang((), (), ()))
 
 
 def as_pytorch_writes(value: Any) -> bytes:
@@ -548,21 +612,27 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--pytorch", type=int, default=0, help="records that PyTorch's analyzer reads, too")
     parser.add_argument("--real", type=int, default=0, help="jobs that run with gloo")
+    parser.add_argument("--mpi", type=int, default=0, help="jobs that run with mspc under mpirun")
     parser.add_argument("--ranks", type=int, default=0, help="ranks of a large job whose records are timed")
-    parser.add_argument("--without", action="store_true", help="only without the program")
+    parser.add_argument("--program", choices=("without", "with", "both"), default="both")
     parser.add_argument("--show", action="store_true", help="print wrong answers")
     options = parser.parse_args()
-    if options.real:
-        real = [real_outcome(options.first + i, FAULTS[i % len(FAULTS)]) for i in range(options.real)]
-        for each in real:
-            answer = "right" if each.is_culprit else "wrong"
-            print(f"{each.job.fault} of {each.job.rank}, {answer}: {each.said}", flush=True)
-        return int(sum(each.is_culprit for each in real) < 0.9 * len(real))
+    if options.real or options.mpi:
+        kinds, right = MPI_FAULTS if options.mpi else FAULTS, 0
+        for number in range(options.first, options.first + (options.real or options.mpi)):
+            each = real_outcome(number, kinds[number % len(kinds)], bool(options.mpi))
+            right += each.is_culprit
+            answer = "right" if each.is_culprit and each.is_line else "wrong line" if each.is_culprit else "wrong"
+            job = each.job
+            planned = replace(job, rank=-1).program(job.rank)[job.at]
+            print(f"{number} {job.dp}x{job.tp}x{job.pp} {job.fault} of {job.rank}, {planned}, {answer}: {each.said}",
+                  flush=True)  # fmt: skip
+        return int(right < 0.9 * (options.real or options.mpi))
     if options.ranks:
         return int(not measure_large_job(options.ranks))
     is_right = True
     with ProcessPoolExecutor(options.jobs) as pool:
-        for with_program in (False,) if options.without else (False, True):
+        for with_program in {"without": (False,), "with": (True,), "both": (False, True)}[options.program]:
             begin = time.perf_counter()
             found = list(pool.map(partial(_case, first=options.first, with_program=with_program), range(options.count)))
             culprits, lines = (sum(getattr(each, name) for each in found) for name in ("is_culprit", "is_line"))

@@ -53,17 +53,14 @@ def record_of(rank: int, path: Path, content: Mapping[str, Any], last: int = 0) 
     version = str(content.get("version", ""))[:20]
     if not version.startswith(VERSIONS):
         raise MspcError(f"{path} is a flight record of version {version or 'unknown'}; versions 1 and 2 are known")
-    try:
-        entries = sorted(content["entries"], key=lambda entry: int(entry["record_id"]))[-last:]
-        shared: dict[Any, Any] = {}
-        calls = tuple([_call(entry, shared) for entry in entries])
-        dropped = int(entries[0]["record_id"]) if entries else 0
-        if dropped < 0:
-            raise ValueError(f"record_id {dropped}")
-        place = content.get("mspc", {}).get("place", "")
-        return Record(rank, path, calls, dropped, _members(content), (_text(place),) if place else ())
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise MspcError(f"{path} is damaged: an entry lacks a field, or it is malformed: {error!r:.100}") from None
+    entries = sorted(content["entries"], key=lambda entry: int(entry["record_id"]))[-last:]
+    shared: dict[Any, Any] = {}
+    calls = tuple([_call(entry, shared) for entry in entries])
+    dropped = int(entries[0]["record_id"]) if entries else 0
+    if dropped < 0:
+        raise ValueError(f"record_id {dropped}")
+    place = content.get("mspc", {}).get("place", "")
+    return Record(rank, path, calls, dropped, _members(content), (_text(place),) if place else ())
 
 
 def _call(entry: Mapping[str, Any], shared: dict[Any, Any]) -> RecordedCall:

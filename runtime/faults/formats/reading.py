@@ -60,9 +60,18 @@ def read_record_file(path: Path, last: int = 0) -> list[Record]:
     if not path.is_file():
         raise MspcError(f"{path} is no file" if path.exists() else f"cannot read {path}: no such file", code="E0101")
     try:
-        data = path.read_bytes()
+        return _records(path, path.read_bytes(), last)
     except OSError as error:
         raise MspcError(f"cannot read {path}: {error.strerror}") from None
+    except RecursionError:
+        raise MspcError(f"{path} is damaged: it is nested too deeply") from None
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        what = str(error) if isinstance(error, ValueError) else f"a part is missing or malformed: {error!r}"
+        raise MspcError(f"{path} is no record, or damaged: {what:.200}") from None
+
+
+def _records(path: Path, data: bytes, last: int) -> list[Record]:
+    """The records in the data of a file. Raise MspcError or an error of Python's if they are none, or damaged."""
     if not data:
         raise MspcError(f"{path} is empty: expected {KNOWN}")
     if data[:1] != b"\x80" and data.lstrip()[:1] not in (b"{", b"["):
@@ -72,12 +81,7 @@ def read_record_file(path: Path, last: int = 0) -> list[Record]:
         if reports.is_log(text):
             return reports.records_of_log(path, text)
         raise MspcError(f"{path} is no record of a job: expected {KNOWN}")
-    try:
-        content = flight_recorder.content_of(data, last)
-    except RecursionError:
-        raise MspcError(f"{path} is damaged: it is nested too deeply") from None
-    except ValueError as error:
-        raise MspcError(f"{path} is no flight record, or damaged: {error}") from None
+    content = flight_recorder.content_of(data, last)
     if not isinstance(content, dict):
         raise MspcError(f"{path} is no flight record: it has no list `entries`")
     if "communicators" in content:

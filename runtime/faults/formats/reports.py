@@ -94,21 +94,18 @@ def records_of_text(path: Path, text: str) -> list[Record]:
 
 
 def records_of_json(path: Path, content: Mapping[str, Any]) -> list[Record]:
-    """Return the records in a JSON report. Raise MspcError if it is damaged."""
+    """Return the records in a JSON report."""
     found: list[RasCommunicator] = []
-    try:
-        for each in content["communicators"]:
-            current = RasCommunicator(str(each["hash"]), int(each["size"]), {}, {}, set(), {})
-            if not 0 < current.size <= MOST_RANKS:
-                raise ValueError(f"{current.size} ranks")
-            for rank in each["ranks"]:
-                process = f"GPU {rank['cuda_dev']} managed by process {rank['pid']} on node {rank['host']}"
-                for kind, count in rank["collective_counts"].items():
-                    _enter(path, current, str(kind), int(rank["rank"]), int(count), process)
-            current.missing.update(int(rank["rank"]) for rank in each.get("missing_ranks", ()))
-            found.append(current)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise MspcError(f"{path} is damaged: a malformed report of RAS: {error!r:.100}") from None
+    for each in content["communicators"]:
+        current = RasCommunicator(str(each["hash"]), int(each["size"]), {}, {}, set(), {})
+        if not 0 < current.size <= MOST_RANKS:
+            raise ValueError(f"{current.size} ranks")
+        for rank in each["ranks"]:
+            process = f"GPU {rank['cuda_dev']} managed by process {rank['pid']} on node {rank['host']}"
+            for kind, count in rank["collective_counts"].items():
+                _enter(path, current, str(kind), int(rank["rank"]), int(count), process)
+        current.missing.update(int(rank["rank"]) for rank in each.get("missing_ranks", ()))
+        found.append(current)
     return _records(path, found, max((each.size for each in found), default=0))
 
 

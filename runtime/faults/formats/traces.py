@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mspc.ir.diagnostics import MspcError
 from mspc.runtime.faults.recorded_calls import LIBRARY, Record, RecordedCall
 
 COMMS = "record_param_comms"
@@ -28,55 +27,49 @@ Event = tuple[float, Mapping[str, Any], float, tuple[str, ...]]
 
 
 def record_of_kineto(rank: int, path: Path, content: Mapping[str, Any]) -> Record:
-    """Return the record of a profile. Raise MspcError if it is damaged."""
-    try:
-        about = content.get("distributedInfo") or {}
-        base = int(content.get("baseTimeNanoseconds") or 0)
-        groups = {str(each["pg_name"]): tuple(map(int, each["ranks"])) for each in about.get("pg_config") or ()}
-        events = [each for each in content["traceEvents"] if isinstance(each, dict) and "ts" in each]
-        stacks = _Stacks(events)
-        found: list[Event] = []
-        has_groups = any(each.get("name") == COMMS for each in events)
-        for each in events:
-            backend = BACKEND.fullmatch(str(each.get("name", "")))
-            if each.get("name") == COMMS:
-                arguments = each.get("args") or {}
-            elif backend is not None and not has_groups:
-                sizes = each.get("args", {}).get("Input Dims", [])
-                types = each.get("args", {}).get("Input type", [])
-                arguments = {"Collective name": backend[1], "sizes": sizes, "dtype": str(types)}
-            else:
-                continue
-            moment = float(each["ts"])
-            found.append((moment, arguments, float(each.get("dur", -1)), stacks.at(each.get("tid"), moment)))
-        return Record(int(about.get("rank", rank)), path, _calls(found, base), 0, groups)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise MspcError(f"{path} is damaged: a malformed profile: {error!r:.100}") from None
+    """Return the record of a profile."""
+    about = content.get("distributedInfo") or {}
+    base = int(content.get("baseTimeNanoseconds") or 0)
+    groups = {str(each["pg_name"]): tuple(map(int, each["ranks"])) for each in about.get("pg_config") or ()}
+    events = [each for each in content["traceEvents"] if isinstance(each, dict) and "ts" in each]
+    stacks = _Stacks(events)
+    found: list[Event] = []
+    has_groups = any(each.get("name") == COMMS for each in events)
+    for each in events:
+        backend = BACKEND.fullmatch(str(each.get("name", "")))
+        if each.get("name") == COMMS:
+            arguments = each.get("args") or {}
+        elif backend is not None and not has_groups:
+            sizes = each.get("args", {}).get("Input Dims", [])
+            types = each.get("args", {}).get("Input type", [])
+            arguments = {"Collective name": backend[1], "sizes": sizes, "dtype": str(types)}
+        else:
+            continue
+        moment = float(each["ts"])
+        found.append((moment, arguments, float(each.get("dur", -1)), stacks.at(each.get("tid"), moment)))
+    return Record(int(about.get("rank", rank)), path, _calls(found, base), 0, groups)
 
 
 def record_of_chakra(rank: int, path: Path, content: Mapping[str, Any]) -> Record:
-    """Return the record of an execution trace. Raise MspcError if it is damaged."""
-    try:
-        found: list[Event] = []
-        groups: dict[str, tuple[int, ...]] = {}
-        nodes = sorted(content["nodes"], key=lambda node: int(node["id"]))
-        has_groups = any(node["name"] == COMMS for node in nodes)
-        for node in nodes:
-            attributes = {each["name"]: each.get("value") for each in node.get("attrs", ())}
-            backend = BACKEND.fullmatch(str(node["name"]))
-            if node["name"] == GROUPS:
-                groups |= _groups(node["inputs"]["values"][0])
-            elif node["name"] == COMMS:
-                names = {"Collective name": "collective_name", "Process Group Name": "pg_name", "dtype": "dtype",
-                         "In msg nelems": "in_msg_nelems", "Out msg nelems": "out_msg_nelems"}  # fmt: skip
-                found.append((int(node["id"]), {name: attributes.get(old) for name, old in names.items()}, 0, ()))
-            elif backend is not None and not has_groups:
-                inputs = node["inputs"]
-                arguments = {"Collective name": backend[1], "sizes": inputs["shapes"], "dtype": str(inputs["types"])}
-                found.append((int(node["id"]), arguments, 0, ()))
-        return Record(rank, path, _calls(found, 0), 0, groups)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
-        raise MspcError(f"{path} is damaged: a malformed execution trace: {error!r:.100}") from None
+    """Return the record of an execution trace."""
+    found: list[Event] = []
+    groups: dict[str, tuple[int, ...]] = {}
+    nodes = sorted(content["nodes"], key=lambda node: int(node["id"]))
+    has_groups = any(node["name"] == COMMS for node in nodes)
+    for node in nodes:
+        attributes = {each["name"]: each.get("value") for each in node.get("attrs", ())}
+        backend = BACKEND.fullmatch(str(node["name"]))
+        if node["name"] == GROUPS:
+            groups |= _groups(node["inputs"]["values"][0])
+        elif node["name"] == COMMS:
+            names = {"Collective name": "collective_name", "Process Group Name": "pg_name", "dtype": "dtype",
+                     "In msg nelems": "in_msg_nelems", "Out msg nelems": "out_msg_nelems"}  # fmt: skip
+            found.append((int(node["id"]), {name: attributes.get(old) for name, old in names.items()}, 0, ()))
+        elif backend is not None and not has_groups:
+            inputs = node["inputs"]
+            arguments = {"Collective name": backend[1], "sizes": inputs["shapes"], "dtype": str(inputs["types"])}
+            found.append((int(node["id"]), arguments, 0, ()))
+    return Record(rank, path, _calls(found, 0), 0, groups)
 
 
 def _groups(text: str) -> dict[str, tuple[int, ...]]:
@@ -96,9 +89,9 @@ def _calls(events: Sequence[Event], base: int) -> tuple[RecordedCall, ...]:
         if kind in NO_COLLECTIVES:
             continue
         group = str(arguments.get("Process Group Name") or "")
-        sizes: Any = ((arguments.get("In msg nelems"),), (arguments.get("Out msg nelems"),))
+        sizes = tuple((str(arguments.get(f"{way} msg nelems")),) for way in ("In", "Out"))
         if "sizes" in arguments:
-            sizes = (str(arguments["sizes"]),)
+            sizes = (tuple(map(str, arguments["sizes"])),)
         message = kind.startswith(("send", "recv"))
         counts[group, message] += 1
         number = int(arguments.get("Seq") or counts[group, message])
@@ -126,4 +119,3 @@ class _Stacks:
         frames = self._frames.get(thread, [])
         before = bisect_right(frames, moment, key=lambda frame: frame[0])
         return tuple([place for _, end, place in reversed(frames[:before]) if end >= moment])
-

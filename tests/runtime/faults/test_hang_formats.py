@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mspc.commands.explain_hang import explain_records
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.faults.culprits import Hang, explain
 from mspc.runtime.faults.formats.reading import read_records
+from tests.runtime.planted_hangs import Job, as_pytorch_writes, cut
 
 RAS = """
 Job summary
@@ -52,7 +56,9 @@ def explained(folder: Path, files: dict[str, str]) -> Hang:
         (folder / name).write_text(text)
     records, wrong = read_records([folder])
     assert wrong == []
-    return explain(records)
+    found = explain(records)
+    assert explain_records([folder], 0, None, None) == int(bool(found.explanations))
+    return found
 
 
 def first(found: Hang) -> tuple[int, str]:
@@ -160,9 +166,12 @@ def test_execution_traces_are_compared(tmp_path: Path) -> None:
         (RAS.format(errors="OK", body=MISMATCH.replace("#0-0", "#9-0")), "has no row with its ranks"),
         (RAS.format(errors="OK", body=MISMATCH.replace("Rank 6", "Rank 99999")), "rank 99999 launched 60 operations"),
         (RAS.format(errors="OK", body=DEAD.replace("rank: 5", "ranks: 5-999999999")), "missing ranks 5-999999999"),
-        ('{"communicators": [{"hash": 1, "size": 1e99}]}', "a malformed report of RAS"),
-        ('{"distributedInfo": {"rank": 0}, "traceEvents": [{"name": "record_param_comms", "ts": "x"}]}', "malformed"),
-        ('{"schema": "1", "nodes": [{"id": 1}]}', "a malformed execution trace"),
+        ('{"communicators": [{"hash": 1, "size": 1e99}]}', "69056 ranks"),
+        (
+            '{"distributedInfo": {"rank": 0}, "traceEvents": [{"name": "record_param_comms", "ts": "x"}]}',
+            "could not convert string to float",
+        ),
+        ('{"schema": "1", "nodes": [{"id": 1}]}', "a part is missing or malformed: KeyError('name')"),
         ("This thread has been waiting for `x` for 5 seconds", "names no device"),
         ("[" * 100_000, "is nested too deeply"),
     ],
@@ -173,6 +182,47 @@ def test_damaged_files_are_named(tmp_path: Path, text: str, said: str) -> None:
         read_records([tmp_path])
     assert said in raised.value.message
     assert raised.value.exit_status == 2
+
+
+JOB = {
+    "ras.txt": RAS.format(errors="MISMATCH", body=MISMATCH + DEAD).encode(),
+    "log.txt": "\n".join(OLD.format(rank=i) + KEY.format(kind="AllReduce", op=5) for i in (0, 1, 3)).encode(),
+    "prof_0.json": json.dumps(kineto(0, ["allreduce", "broadcast"] * 3)).encode(),
+    "et_0.json": json.dumps(chakra(["allreduce", "broadcast"] * 3)).encode(),
+    "trace_0": as_pytorch_writes(cut(Job(2, 2, 1, 4, 2, 1, False, False, True).run(random.Random(0)), 20)[0]),
+    "trace_0.json": json.dumps(cut(Job(1, 2, 2, 4, 2, 1, False, False, False).run(random.Random(0)), 20)[0]).encode(),
+}
+"""A file of each format."""
+PARTS = re.compile(rb'-?\d+|"[^"]{0,30}"|null|true|\[[^\[\]]*\]')
+WRONG = (b"-1", b"1e999", b"9" * 30, b"9" * 5000, b"null", b"[]", b"{}", b'"x"', b"NaN", b"4294967295", b"[[[]]]")
+
+
+def damaged(draw: random.Random, data: bytes) -> bytes:
+    """Data with parts cut off, removed, repeated, or replaced by other bytes or values."""
+    one, other = sorted(draw.randrange(len(data)) for _ in range(2))
+    found = draw.choice([match.span() for match in PARTS.finditer(data)] or [(one, one)])
+    return draw.choice([
+        data[:one], data[:one] + data[one + draw.randrange(60) :], data[:other] + data[one:other] * 9 + data[other:],
+        data[:one] + bytes(draw.randrange(256) for _ in range(4)) + data[one + 4 :],
+        data[:one] + draw.choice((b"\xff" * 4, b"((((", b"c__builtin__\neval\n", b"R.")) + data[one:],
+        data[: found[0]] + draw.choice(WRONG) + data[found[1] :],
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("name", JOB)
+def test_damaged_records_are_read_or_named(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    draw = random.Random(name)
+    path = tmp_path / name
+    refused: list[str] = []
+    for number in range(50):
+        path.write_bytes(damaged(draw, JOB[name]))
+        try:
+            explain_records([path], 0, None, Path("-") if number % 2 else None)
+        except MspcError as error:
+            refused.append(error.message)
+    assert 0 < len(refused) < 50
+    assert [message for message in refused if str(path) not in message] == []
+    assert len(capsys.readouterr().out) < 1 << 20
 
 
 def test_records_of_different_jobs_are_refused(tmp_path: Path) -> None:
