@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from mspc.runtime.faults.alignment import HangCause
 from mspc.runtime.faults.call_log import planned_call
 from mspc.runtime.faults.culprits import BlockedRank, Hang, explain, with_all_calls
 from mspc.runtime.faults.formats.reading import read_records
-from mspc.runtime.faults.recorded_calls import Record, RecordedCall
+from mspc.runtime.faults.recorded_calls import Record, RecordedCall, world_of
 from mspc.runtime.faults.stopped import shown_ranks
 from mspc.runtime.program import PROGRAM, load_program
 
@@ -51,7 +52,7 @@ def explain_records(paths: Sequence[Path], ranks: int, program: Path | None, jso
     records, unread = read_records(paths)
     for each in unread:
         print(f"warning: {each}", file=sys.stderr)
-    steps = None if program is None else steps_of(program, [record.rank for record in records])
+    steps = None if program is None else steps_of(program, range(world_of(records, ranks)))
     found = explain(records, ranks, steps)
     if (complete := with_all_calls(records, found)) != records:
         found = explain(complete, ranks, steps)
@@ -73,6 +74,8 @@ def _print(found: Hang, records: Sequence[Record]) -> None:
         print_line(f"no record of {shown_ranks(found.missing)}")
     if not found.explanations:
         print_line("the records show no fault: all ranks issued the same calls, and none waits for another")
+        if found.missing:
+            print_line(f"if the job has not ended there, the fault is in {shown_ranks(found.missing)}")
     notes = {record.rank: record.notes for record in records}
     for number, each in enumerate(found.explanations):
         sure = "" if each.certain >= 1 else f" ({each.certain:.0%} of the evidence)"
@@ -93,19 +96,25 @@ def _print(found: Hang, records: Sequence[Record]) -> None:
 def steps_of(program: Path, ranks: Sequence[int]) -> dict[int, list[RecordedCall]]:
     """Return the collectives of a step of each rank, in order.
 
-    program: the folder of a compile, or a script or capture, which is compiled.
+    program: the folder of a compile, or a script or capture, which is compiled. ranks: all of the job.
 
     Raises:
         MspcError: the program cannot be read or compiled.
     """
     if (program / PROGRAM).is_file() or (program.is_dir() and not (program / "rank_0.step").is_file()):
         return _steps_in(program, ranks)
-    from mspc.commands.compile import CompileOptions, compile_target  # late: it loads the compiler
+    # Late: they load the compiler.
+    from mspc.commands.capturing import capture_script
+    from mspc.commands.compile import CompileOptions, compile_target
     from mspc.commands.report.verbosity import Loudness
 
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "program")
-        compile_target(str(program), CompileOptions(out=out, loudness=Loudness(quiet=True)))
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):  # scripts print, too
+        out, source = Path(folder, "program"), program
+        if program.is_file() and b"mspc.capture" in program.read_bytes():
+            source = Path(folder, "capture")
+            capture_script(program, (), len(ranks), source, False, False)
+        count = None if source.is_dir() else len(ranks)
+        compile_target(str(source), CompileOptions(out=out, ranks=count, loudness=Loudness(quiet=True)))
         return _steps_in(out, ranks)
 
 

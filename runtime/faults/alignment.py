@@ -387,13 +387,19 @@ MOST_BEFORE, LEAST_RUN = 200, 3
 """Most calls before the first step, as broadcasts of parameters, and least calls of a program in a row."""
 
 
-def beside_program(record: Record, step: Sequence[RecordedCall]) -> tuple[list[HangCause], RecordedCall | None]:
-    """Return the calls of a rank that are not as in its program, and the call after its last one, or None.
+class BesideProgram(NamedTuple):
+    """edits: the calls of a rank that are not as in its program. following: the call after its last one, or None.
+    is_in_step: that is not the first one of a step."""
 
-    step: the calls of one step, which the program repeats.
-    """
+    edits: list[HangCause]
+    following: RecordedCall | None = None
+    is_in_step: bool = False
+
+
+def beside_program(record: Record, step: Sequence[RecordedCall]) -> BesideProgram:
+    """Compare the calls of a rank with its program, which repeats the calls of one step."""
     if not step or not record.calls:
-        return [], None
+        return BesideProgram([])
     if any(call.is_message for call in step) and not any(call.is_message for call in record.calls):
         step = [call for call in step if not call.is_message]  # gloo records no messages
     first, place = _in_program(record, step)
@@ -406,7 +412,9 @@ def beside_program(record: Record, step: Sequence[RecordedCall]) -> tuple[list[H
         edit for edit in edits  # other calls before the first step are no faults
         if edit.index >= begun or edit.call is None or family(edit.call) in known
     ]  # fmt: skip
-    return edits, model[after] if after < len(model) else None
+    if after >= len(model):
+        return BesideProgram(edits)
+    return BesideProgram(edits, model[after], (place + after) % len(step) != 0)
 
 
 def _in_program(record: Record, step: Sequence[RecordedCall]) -> tuple[int, int]:

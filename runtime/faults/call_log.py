@@ -70,6 +70,7 @@ class CallLog:
         if entry is not None and entry[2] == meeting:
             entry[1] = 0
             return entry
+        self._forget()
         self._counts[meeting] += 1
         entry = [time.time_ns(), 0, meeting, self._counts[meeting], own[GRAPH], own[STEP], own[NODE], self._text]
         self._announced = entry if self._text else None
@@ -77,8 +78,15 @@ class CallLog:
         self._begun += 1
         return entry
 
+    def _forget(self) -> None:
+        """Remove the last call if it was an agreement that has come about: only the first steps have these."""
+        if self._entries and self._entries[-1][1] and not _has_name(self._entries[-1]):
+            self._entries.pop()
+            self._begun -= 1
+
     def write(self, path: Path, graph_of: Callable[[int], Graph] | None, place: str) -> None:
         """Write the record. graph_of: the graph of a number. place: of the rank, as the end of "rank 0 is"."""
+        self._forget()
         if self._announced is not None:  # its ranks have met, and disagree
             self._announced[1] = 0
         entries = [*self._entries]
@@ -118,6 +126,11 @@ def planned_call(node: Node, rank: int) -> RecordedCall:
 
 def _kind_of(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])| ", "_", name).lower()
+
+
+def _has_name(entry: list[Any]) -> bool:
+    """Whether a call is of a node, or announced; others are agreements."""
+    return (entry[6] >= 0 and entry[5] > 0) or bool(entry[7])
 
 
 def _entry(index: int, entry: list[Any], roles: dict[str, int], graph_of: Any) -> dict[str, Any]:

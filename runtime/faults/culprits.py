@@ -16,11 +16,19 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from mspc.runtime.faults.alignment import WINDOW, Alignment, HangCause, beside_program, difference, is_repeated
+from mspc.runtime.faults.alignment import (
+    WINDOW,
+    Alignment,
+    BesideProgram,
+    HangCause,
+    beside_program,
+    difference,
+    is_repeated,
+)
 from mspc.runtime.faults.formats.reading import read_record_file
 from mspc.runtime.faults.late_ranks import late_ranks
 from mspc.runtime.faults.message_waits import MessageProgress, message_progress
-from mspc.runtime.faults.recorded_calls import Record, RecordedCall, last_numbers
+from mspc.runtime.faults.recorded_calls import Record, RecordedCall, last_numbers, world_of
 
 RECEIVE, SEND = re.compile(r"recv \d+<-(\d+)"), re.compile(r"send \d+->(\d+)")
 COUNTED = ("left out", "doubled", "added", "doubled or left out")
@@ -61,9 +69,13 @@ def explain(
         world: number of ranks, if it is known. steps: the calls of a step of each rank, as its program has them; of
         these the kind and the line count.
     """
-    state, alignment = _State(records, world), Alignment(records)
+    programs = {record.rank: beside_program(record, (steps or {}).get(record.rank, ())) for record in records}
+    is_in_step = bool(programs) and all(each.is_in_step for each in programs.values())
+    state, alignment = _State(records, world, is_in_step), Alignment(records)
     late = late_ranks(state.records, state.members, state.missing)
-    found = _faults(state, alignment, steps or {}) or [HangCause(each.rank, "late at", each.call) for each in late[:1]]
+    found = _faults(state, alignment, programs, steps or {}) or [
+        HangCause(each.rank, "late at", each.call) for each in late[:1]
+    ]
     distinct: dict[Any, HangCause] = {}
     for each in found:
         distinct.setdefault((each.rank, each.fault, each.call and each.call.place), each)
@@ -73,16 +85,18 @@ def explain(
     return Hang(tuple([*distinct.values()][:MOST_EXPLANATIONS]), state.waits, state.missing, delays, wrong, step)
 
 
-def _faults(state: _State, alignment: Alignment, steps: Mapping[int, Sequence[RecordedCall]]) -> list[HangCause]:
+def _faults(
+    state: _State, alignment: Alignment, programs: Mapping[int, BesideProgram],
+    steps: Mapping[int, Sequence[RecordedCall]],
+) -> list[HangCause]:  # fmt: skip
     """The faults of ranks by the strongest evidence that there is, the most probable first."""
-    records = [*state.records.values()]
-    programs = {record.rank: beside_program(record, steps.get(record.rank, ())) for record in records}
     following = {
-        rank: alignment.following(rank) or call or alignment.repeated(rank) for rank, (_, call) in programs.items()
+        rank: alignment.following(rank) or beside.following or alignment.repeated(rank)
+        for rank, beside in programs.items()
     }
     edits = alignment.edits()
     if all(edit.certain < 1 for edit in edits):
-        own = _alone([edits for edits, _ in programs.values()], state)
+        own = _alone([each.edits for each in programs.values()], state)
         edits = own or edits  # a program does not have the sizes and groups that ranks compare with each other
     if not state.is_stuck:
         edits = [edit for edit in edits if edit.fault not in COUNTED]
@@ -92,7 +106,7 @@ def _faults(state: _State, alignment: Alignment, steps: Mapping[int, Sequence[Re
         edits = mismatches
     found = edits or mismatches or state.miscounted()
     if not found:
-        progress = None if state.has_messages else message_progress(records, steps)
+        progress = None if state.has_messages else message_progress([*state.records.values()], steps)
         found = state.stopped(following, progress)
     if state.is_stuck and (not found or found[0].fault == "no record"):
         found = alignment.strangest(state.pending, NEAR if found else WINDOW) + found
@@ -133,14 +147,17 @@ def _created(edit: HangCause) -> int:
 
 
 class _State:
-    """Where the ranks of a job are: members of groups, the last number of each rank in each, and who waits for whom."""
+    """Where the ranks of a job are: members of groups, the last number of each rank in each, and who waits for whom.
 
-    def __init__(self, records: Sequence[Record], world: int) -> None:
+    is_in_step: by their programs all ranks are inside of a step.
+    """
+
+    def __init__(self, records: Sequence[Record], world: int, is_in_step: bool) -> None:
         self.records = {record.rank: record for record in records}
-        world = max([record.rank + 1 for record in records] + [world])
+        self._is_in_step = is_in_step
+        world = world_of(records, world)
         self.members = _members(records, world)
-        highest = max([world - 1, *(rank for group in self.members.values() for rank in group)])
-        self.missing = tuple(sorted(set(range(highest + 1)) - self.records.keys()))
+        self.missing = tuple(sorted(set(range(world)) - self.records.keys()))
         self.has_messages = any(call.is_message for record in records for call in record.calls)
         self._has_states = any(call.is_over for record in records for call in record.calls)
         self._passed: set[tuple[str, int]] = set()
@@ -175,8 +192,10 @@ class _State:
         return bool(self.waits or self.meetings) or (any(self.pending.values()) and not self._has_ended())
 
     def _has_ended(self) -> bool:
-        """Whether all ranks with a record are at the end of one call: nothing says that the job hangs, even if ranks
-        have no record."""
+        """Whether all ranks with a record are at the end of one call, and no program goes on there: nothing says that
+        the job hangs, even if ranks have no record."""
+        if self._is_in_step:
+            return False
         last = [record.calls[-1] for record in self.records.values() if record.calls]
         return len({(call.group, call.number) for call in last}) == 1 and all(call.is_retired for call in last)
 

@@ -59,3 +59,9 @@ def last_numbers(calls: Sequence[RecordedCall]) -> dict[str, int]:
         if not call.is_message and call.group:
             last[call.group] = max(last.get(call.group, 0), call.number)
     return last
+
+
+def world_of(records: Sequence[Record], least: int) -> int:
+    """Return the number of ranks of a job: at least so many, and all that have a record or are in a group."""
+    members = (rank for record in records for ranks in record.members.values() for rank in ranks)
+    return 1 + max([least - 1, *(record.rank for record in records), *members])

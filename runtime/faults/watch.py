@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -44,22 +44,22 @@ from mspc.runtime.faults.record import (
     write_text,
 )
 from mspc.runtime.faults.stopped import (
+    NAMED,
     PATIENCE,
+    STOPPED,
     DeadlockDetector,
     Idle,
     Stalled,
     Start,
     Stopped,
     Verdict,
+    Wait,
     Waiting,
     WaitingNode,
     behind,
     find,
     for_messages,
     in_group,
-    judge_idle,
-    judge_start,
-    judge_stopped,
     meetings,
     name_of,
     orphaned,
@@ -74,6 +74,8 @@ BEFORE = "before its first step"
 
 IS_STUCK = 1
 """Word of the job's own record that is set when its ranks are to write fault records; word 0 is of the message."""
+
+LONGER = "mspc run --timeout SECONDS waits longer"
 
 TICK = 0.25
 """Seconds between two looks at the other ranks."""
@@ -294,10 +296,10 @@ class JobWatch:
                 self._ended(rank)
             now = time.monotonic()
             halted = self._halted.look(now)
-            judge_stopped(self, self._halted, halted)
-            judge_idle(self, idle, idle.look(now, halted))
-            if not self._is_ready:
-                judge_start(self, start.look(now, halted))
+            self.judge_stopped(halted)
+            self._judge_idle(idle, idle.look(now, halted))
+            if not self._is_ready and (seconds := start.look(now, halted)) >= self.patience:
+                self._report_start(seconds)
             found = None if gone else stuck.look(now, halted)
             if found is not None:
                 self._report_stuck(*found)
@@ -319,6 +321,54 @@ class JobWatch:
             processes[descriptor] = rank
             poll.register(descriptor, select.POLLIN)
         return unknown
+
+    def judge_stopped(self, halted: Mapping[int, float]) -> None:
+        """Name ranks that are stopped, and end the job if one is for too long. Only the first rank that runs does this.
+        halted: seconds by rank."""
+        to_name = self._halted.to_name(halted)
+        running = [r for r in range(self.size) if r not in halted and self.record(r)[STATE] in (RUNNING, ENDED)]
+        if not halted or running[:1] != [self.rank]:
+            return
+        for rank in to_name:
+            pid, place = self._halted.pid(rank), self.place(rank)
+            text = f"note: rank {rank} has been stopped for {NAMED:g} s {place.message}; kill -CONT {pid} lets it go on"
+            tell(f"{text}, and the job ends after {self.patience:g} s ({LONGER})")
+        for rank, seconds in halted.items():
+            if seconds >= self.patience and state_of(self._halted.pid(rank)) == STOPPED:
+                place = self.place(rank)
+                what = f"rank {rank} has been stopped for {seconds:.0f} s {place.message}"
+                notes = [f"{LONGER} for a rank that is stopped"]
+                self.fail(ExecutionError(what, notes=notes, frames=place.frames).render(), 1, stuck=True)
+
+    def _judge_idle(self, idle: Idle, waits: Sequence[Wait]) -> None:
+        """Name awaited ranks that do nothing, and end the job if one does nothing for too long. The rank that waits for
+        it does this."""
+
+        def said(wait: Wait) -> str:
+            where = first_line(self.said(wait.rank)) or f"waits {self.place(wait.rank).message}"
+            return (f"rank {wait.rank} {where}, for rank {wait.idle}, which has done nothing for {wait.seconds:.0f} s "
+                    f"{self.place(wait.idle).message}")  # fmt: skip
+
+        own = [wait for wait in waits if wait.rank == self.rank]
+        for wait in idle.to_name(own):
+            tell(f"note: {said(wait)}; the job ends after {self.patience:g} s ({LONGER})")
+        for wait in own:
+            if wait.seconds >= self.patience:
+                notes = [f"its process is {self.record(wait.idle)[PID]}; {LONGER}"]
+                error = ExecutionError(said(wait), notes=notes, frames=self.place(wait.rank).frames)
+                self.fail(error.render(), 1, stuck=True)
+
+    def _report_start(self, seconds: float) -> NoReturn:
+        """End the job, whose ranks have come up and do not reach each other. seconds: time without any movement."""
+        here = sum(bool(self.record(rank)[PID]) for rank in range(self.size))
+        whose = "all ranks have" if here == self.size else f"all {here} ranks of this host have"
+        what = f"rank {self.rank} waits before its first step for a message that MPI does not deliver: {whose} come up"
+        notes = [
+            f"nothing has moved for {seconds:.0f} s; {LONGER}",
+            "a rank may be unable to map the memory that ranks share: see the messages of MPI above, the space in "
+            "/dev/shm and the limits of memory (ulimit -v)",
+        ]
+        self.fail(ExecutionError(what, notes=notes).render(), 1)
 
     def _report_stuck(self, rank: int, other: int) -> NoReturn:
         if not self.said(rank) and self.said(other) and self.record(other)[STATE] == RUNNING:
@@ -366,7 +416,7 @@ class JobWatch:
         many = len(set(reasons)) > 1
         notes = [f"rank {m} {reason}" for m, reason in zip(verdict.missing, reasons, strict=True)] if many else []
         if "has ended" not in reasons:
-            notes.append(f"no rank has moved for {self.patience:g} s; mspc run --timeout SECONDS waits longer")
+            notes.append(f"no rank has moved for {self.patience:g} s; {LONGER}")
         error = ExecutionError(what if many else f"{what}, which {reasons[0]}", notes=notes, frames=place.frames)
         self.fail(error.render(), 1, stuck=True)
 

@@ -17,7 +17,8 @@ from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime import buffers
 from mspc.runtime.faults.record import PID, RUNNING, STATE, WORDS
-from mspc.runtime.faults.stopped import Stopped, judge_stopped, name_of, orphaned
+from mspc.runtime.faults.stopped import Stopped, name_of, orphaned
+from mspc.runtime.faults.watch import JobWatch
 from tests.conftest import HANG
 from tests.serving import SERVED
 
@@ -112,7 +113,7 @@ def test_who_started_a_rank_is_named_as_it_is() -> None:
 
 
 class Watched:
-    """The parts of rank 0 that `judge_stopped` needs: it runs, of two ranks; rank 1 is a process that is stopped."""
+    """The parts of a watch that `judge_stopped` needs: of two ranks the first runs, the other is a stopped process."""
 
     rank, size, patience = 0, 2, 15.0
 
@@ -149,10 +150,10 @@ def stopped_process() -> Iterator[int]:
 
 def test_a_stopped_rank_has_the_seconds_that_it_was_promised(stopped_process: int) -> None:
     watch: Any = Watched(stopped_process)
-    stopped = Stopped(watch.records)
-    judge_stopped(watch, stopped, {1: 14.9})
+    watch._halted = Stopped(watch.records)
+    JobWatch.judge_stopped(watch, {1: 14.9})
     assert watch.failed == ""
-    judge_stopped(watch, stopped, {1: 15.1})
+    JobWatch.judge_stopped(watch, {1: 15.1})
     assert "rank 1 has been stopped for 15 s before its first step" in watch.failed
 
 

@@ -517,14 +517,15 @@ def can_run(job: Job, is_mpi: bool) -> bool:
     return job.pp < job.ranks
 
 
-def real_outcome(seed: int, fault: str, is_mpi: bool) -> Outcome:
+def real_outcome(seed: int, fault: str, is_mpi: bool, with_program: bool) -> Outcome:
     """The explanation of a random job that has run with gloo, or with mspc under mpirun."""
     draw = random.Random(f"{seed} {fault} gloo")
     while not can_run(job := random_job(draw, fault), is_mpi):
         pass
     with tempfile.TemporaryDirectory() as folder:
         records = (run_with_mpi if is_mpi else run_with_gloo)(job, Path(folder))
-        return judged(job, records, explain(records, job.ranks) if records else Hang((), (), ()))
+        steps = {rank: step_of(job, rank) for rank in range(job.ranks)} if with_program else None
+        return judged(job, records, explain(records, job.ranks, steps) if records else Hang((), (), ()))
 
 
 def as_pytorch_writes(value: Any) -> bytes:
@@ -620,7 +621,8 @@ def main() -> int:
     if options.real or options.mpi:
         kinds, right = MPI_FAULTS if options.mpi else FAULTS, 0
         for number in range(options.first, options.first + (options.real or options.mpi)):
-            each = real_outcome(number, kinds[number % len(kinds)], bool(options.mpi))
+            fault, with_program = kinds[number % len(kinds)], options.program == "with"
+            each = real_outcome(number, fault, bool(options.mpi), with_program)
             right += each.is_culprit
             answer = "right" if each.is_culprit and each.is_line else "wrong line" if each.is_culprit else "wrong"
             job = each.job

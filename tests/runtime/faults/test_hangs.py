@@ -9,14 +9,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.explain_hang import explain_records, steps_of
-from mspc.commands.report.verbosity import Loudness
 from mspc.ir.diagnostics import MspcError
+from mspc.runtime.faults.call_log import CallLog, Meeting
 from mspc.runtime.faults.formats.plain_pickle import plain_pickle
 from mspc.runtime.faults.formats.reading import read_record_file, read_records
+from mspc.runtime.faults.record import WORDS
 from mspc.runtime.faults.recorded_calls import Record
 from tests.runtime.planted_hangs import FAULTS, as_pytorch_writes, outcome
 from tests.serving import SERVED
@@ -148,6 +149,47 @@ def test_culprits_of_random_jobs_are_found(with_program: bool) -> None:
     assert lines[True] >= 21
 
 
+@pytest.mark.parametrize(
+    ("seed", "fault", "with_program"),
+    [
+        (70004, "other group", False),  # met where the others have a later call
+        (90348, "other group", False),  # a rank alone, and a rank without a record
+        (70548, "other group", False),  # ranks wait in it for those that wait for it
+        (70061, "exception", False),  # a member of its group has no record, and others have gone on
+        (70127, "slow", False),  # it has no record
+        (90303, "slow", False),  # the same, and others wait for its messages, which are not recorded
+        (80351, "slow", False),  # messages hide all delays but the last
+        (70214, "dead", False),  # loops of other programs have the same few calls
+        (70232, "left out", False),  # one of two ranks, and other programs have the call
+        (70570, "swapped", False),  # it has no record, and ranks wait for its message in another line
+        (70085, "exception", True),  # the program lacks a call of some steps
+        (70253, "exception", True),  # before a message, which is not recorded
+        (90125, "exception", True),  # ranks could wait for the messages of each other
+        (80238, "dead", True),  # the same, and it has no record
+        (70337, "doubled", True),  # others have the same call next
+    ],
+)
+def test_the_culprit_and_its_line_are_found(seed: int, fault: str, with_program: bool) -> None:
+    found = outcome(seed, fault, with_program)
+    assert (found.is_culprit, found.is_line) == (True, True), found.said
+
+
+def test_the_call_in_which_ranks_disagree_is_open_in_the_record(tmp_path: Path) -> None:
+    log, group = CallLog(np.zeros(WORDS, np.int64)), Meeting((0, 1), 3)
+    log.begin(group)[1] = 5  # an agreement
+    for line, kind in ((3, "AllReduce"), (4, "AllGather")):
+        log.say(f"calls {kind} at net.py:{line} with ranks 0-1\nits operands are <Tensor[Float32], (4)>")
+        log.begin(group)[1] = 6
+        if line == 3:  # the ranks agree
+            log.begin(group)[1] = 7
+            log.say("")
+    log.write(tmp_path / "rank_0.json", None, "")
+    calls = [(c.kind, c.number, c.sizes[0], c.place, c.is_over) for c in read_record(tmp_path / "rank_0.json").calls]
+    assert calls == [
+        ("all_reduce", 2, ((4,),), "net.py:3", True), ("all_gather", 3, ((4,),), "net.py:4", False)
+    ]  # fmt: skip
+
+
 def test_healthy_jobs_are_silent() -> None:
     assert [answer.said for answer in (outcome(seed, "") for seed in range(10)) if not answer.is_silent] == []
 
@@ -169,9 +211,7 @@ Net()(Tensor(np.ones([4, 8]), ms.float32))
 
 def test_the_calls_of_a_program_are_its_collectives_with_lines_of_the_script(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NETWORK)
-    quiet = CompileOptions(ranks=2, out=tmp_path / "out", loudness=Loudness(quiet=True))
-    compile_target(str(tmp_path / "net.py"), quiet)
-    steps = steps_of(tmp_path / "out", [0, 1, 7])
+    steps = steps_of(tmp_path / "net.py", range(2))
     assert {rank: [(call.kind, call.place) for call in calls] for rank, calls in steps.items()} == {
         rank: [("reduce_scatter", "net.py:11"), ("all_gather", "net.py:11")] for rank in range(2)
     }
