@@ -47,7 +47,20 @@ def _calls(*rows: tuple[Any, ...]) -> Iterator[Call]:
 _ATTENTION = (floats(2, 4, 5, 8), floats(2, 4, 6, 8), floats(2, 4, 6, 8))
 _NORM = (IMAGE, floats(4), floats(4), floats(4), floats(4, low=0.5))
 
+_POLYNOMIALS = [f"special_{name}" for name in (
+    *(f"{shifted}chebyshev_polynomial_{kind}" for shifted in ("", "shifted_") for kind in "tuvw"),
+    "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p")]  # fmt: skip
+
 _CALLS: tuple[tuple[Any, ...], ...] = (
+    *((f"{name}.n_scalar", X, 3) for name in _POLYNOMIALS), *((f"{name}.x_scalar", 0.4, MORE) for name in _POLYNOMIALS),
+    ("special_zeta.other_scalar", floats(3, 4, low=1.5, high=3), 2.0), ("special_zeta.self_scalar", 2.5, POSITIVE),
+    ("atleast_1d.Sequence atleast_2d.Sequence atleast_3d.Sequence", (X, ROW)),
+    ("hsplit.array vsplit.array", floats(4, 4), (1, 3)), ("trapz.dx trapezoid.dx", X, {"dx": 0.5}),
+    ("scatter.reduce", X, 0, integers(2, 4, high=3), Y, {"reduce": "add"}),
+    ("gradient.tensorarrayint", X, {"spacing": (exactly([0, 1, 3, 4]),), "dim": 1}),
+    ("gradient.scalarrayarray", X, {"spacing": (0.5, 2.0), "dim": (0, 1)}), ("slice.Tensor", X),
+    ("view.default", X, (3, -1)),
+    ("index.Tensor", floats(4, 5, 4), (integers(3), None, integers(3))),
     ("__xor__.Scalar", WHOLE, 3), ("isin.Scalar_Tensor", 2, WHOLE), ("split.default", X, (1, 2)),
     ("narrow.Tensor", X, 1, integers(low=1, high=2), 2), ("narrow.Tensor", X, -1, integers(low=-3, high=-2), 2),
     ("bitwise_left_shift.Scalar_Tensor bitwise_right_shift.Scalar_Tensor remainder.Scalar_Tensor "

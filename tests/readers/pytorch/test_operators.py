@@ -17,7 +17,7 @@ from tests.shares import THOROUGH, is_taken
 
 PAGE = Path(operator_database.__file__).parents[2] / "docs" / "reference" / "pytorch-operators.md"
 KINDS = Path(__file__).with_name("database_kinds.txt")
-"""Kinds of the first sample of every operator, which tests/kind_samples.py need not have."""
+"""Kinds of the samples that are taken under `--update-goldens`, which tests/kind_samples.py need not have."""
 TITLES = {"float32": 2, "steps": 3, "int64": 4, "bool": 4, "complex64": 4}
 """One in so many operators is taken of an element type in a normal run; "steps" are of Float32, with gradients."""
 UNREAD = {
@@ -28,6 +28,9 @@ UNREAD = {
         nn.functional.layer_norm nn.functional.multi_margin_loss nn.functional.multilabel_margin_loss sgn svd""",
 }
 """Operators that are refused, or have kinds that are not known, besides those on the page of the documentation."""
+SEVERAL = ("linalg.matrix_rank", "linspace", "logspace", "nanquantile", "quantile")
+"""Operators with several kinds each, of which one in `SHARE` samples is taken."""
+SHARE = 10
 called = dict[str, set[str]]()
 """Kinds of samples that are right."""
 
@@ -41,10 +44,12 @@ def known(title: str) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("title", TITLES)
 def test_samples_of_pytorchs_operators(title: str, update_goldens: bool) -> None:
-    """The first sample of every operator; all of them under `--thorough`."""
+    """The first sample of every operator, and more of some; all of them under `--thorough`."""
     is_step = title == "steps"
     share = 1 if os.environ.get(THOROUGH) and not is_step and not update_goldens else 1 << 20
     parts = operator_database.parts_of("float32" if is_step else title, [], share, 1)
+    several = {part.operator for part in operator_database.parts_of("float32", SEVERAL, 1, 1)}
+    parts = [part._replace(share=min(part.share, SHARE)) if part.operator in several else part for part in parts]
     taken = [part._replace(is_step=is_step) for place, part in enumerate(parts) if is_taken(place, TITLES[title])]
     outcomes = [each for _, found, _ in operator_database.done_parts(taken, 1) for each in found]
     assert len(outcomes) > 0.8 * len(taken)

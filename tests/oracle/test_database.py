@@ -1,0 +1,148 @@
+"""Public names of operators that PyTorch's own database has, beside PyTorch on the database's samples."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import islice, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc
+from docs.site.operator_database import operators_of_pytorch
+from docs.site.operator_samples import OperatorSample
+from mspc import Tensor
+from mspc.ir.types import dtype_of
+from tests.oracle.judging import Case, Judge, public, to_array, torch, unlike
+from tests.oracle.names import everywhere
+from tests.shares import is_taken
+
+LISTED = Path(__file__).with_name("database_names.txt")
+"""Names that equal PyTorch on the samples of the element types behind them, and refuse those of all others."""
+TYPES = ("float32", "float64", "float16", "bfloat16", "int32", "uint8", "bool")
+SAMPLES, SPREAD = 6, 7
+"""How many samples of an element type are taken; one in so many of those with numbers that are not finite."""
+SPELLED = {"dim": ("axis",), "keepdim": ("keep_dims", "keepdims"), "input": ("x",)}
+"""Arguments that ops and Tensor call otherwise than PyTorch."""
+GROUPS, PARTS = 24, 4
+
+
+@cache
+def operators() -> dict[str, Any]:
+    """The operators of PyTorch by the public names that are theirs."""
+    found = dict[str, Any]()
+    for each in operators_of_pytorch():
+        for word in (each.name, *(alias.name for alias in each.aliases)):
+            for name in everywhere(word.rpartition(".")[2]):
+                found.setdefault(name, each)
+    return found
+
+
+def listed() -> dict[str, list[str]]:
+    """The element types of every name that is listed."""
+    lines = (line.split() for line in LISTED.read_text(encoding="utf-8").splitlines())
+    return {name: types for name, *types in lines}
+
+
+def samples(each: Any, dtype: str) -> Iterator[Any]:
+    """Few samples of an element type, and of Float32 some with numbers that are not finite."""
+    kind = getattr(torch, dtype)
+    if kind not in each.dtypes:
+        return
+    torch.manual_seed(0)
+    np.random.seed(0)
+    with warnings.catch_warnings(), contextlib.suppress(RuntimeError, NotImplementedError):
+        warnings.simplefilter("ignore")
+        yield from islice(each.sample_inputs("cpu", kind, requires_grad=False), SAMPLES)
+        if dtype == "float32" and each.reference_inputs_func is not None:
+            yield from islice(each.reference_inputs("cpu", kind, requires_grad=False), 0, SPREAD * SAMPLES, SPREAD)
+
+
+def spelled(name: str, function: Callable[..., Any], named: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments by the names that the public function gives them."""
+    place, _, short = name.rpartition(".")
+    known = inspect.signature(getattr(Tensor, short) if place == "Tensor" else function).parameters
+    other = {key: next((each for each in SPELLED.get(key, ()) if each in known), key) for key in named}
+    return {key if key in known else other[key]: value for key, value in named.items()}
+
+
+def case_of(name: str, each: Any, given: Any) -> Case:
+    """Return the case of one sample."""
+    sample = OperatorSample(each, given)
+
+    def call(function: Callable[..., Any], *tensors: Any) -> Any:
+        leaves = [dtype_of(str(leaf)[6:]) if isinstance(leaf, torch.dtype) else leaf for leaf in sample.leaves]
+        for place, tensor in zip(sample.places, tensors, strict=True):
+            leaves[place] = tensor
+        first, args, named = sample.tree.tree_unflatten(leaves, sample.spec)
+        return function(first, *args, **spelled(name, function, named))
+
+    arrays = [to_array(tensor.resolve_conj().resolve_neg()) for tensor in sample.tensors]
+    return Case(Judge((name,), sample, (), loose=8, ours=call), arrays, (), {})
+
+
+def has_gradients(case: Case) -> bool:
+    """Return whether PyTorch differentiates the case."""
+    try:
+        return case.smooth and bool(case.their_gradients)
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def difference(name: str, case: Case, dtype: str, is_first: bool) -> str:
+    """How a public function differs on a sample; of the first one, gradients and a compiled call are compared, too."""
+    function = public(name)
+    if isinstance(case.theirs, Exception):
+        return ""
+    try:
+        text = case.difference(function, repeat(is_first and dtype == "float64" and has_gradients(case)))
+        if text or not is_first or dtype != "float32":
+            return text
+        tensors = [Tensor(array) for array in case.arrays]
+        compiled = mspc.jit(lambda *given: case.judge.ours(function, *given))(*tensors)
+        text = unlike(compiled, case.judge.ours(function, *tensors), 8)
+        return f"compiled: {text}" if text else ""
+    except (TypeError, AttributeError, ValueError) as error:
+        return f"refused: {error}"
+
+
+def verdicts(name: str) -> dict[str, set[str]]:
+    """How samples of a name differ, by element type."""
+    each = operators()[name]
+    found = dict[str, set[str]]()
+    for dtype in TYPES:
+        cases = (case_of(name, each, given) for given in samples(each, dtype))
+        with np.errstate(all="ignore"):
+            texts = {difference(name, case, dtype, not place) for place, case in enumerate(cases)}
+        if texts:
+            found[dtype] = texts
+    return found
+
+
+def right_types(found: dict[str, set[str]]) -> list[str]:
+    """Element types whose samples are all right, unless others are not all refused."""
+    wrong = [dtype for dtype, texts in found.items() if texts != {""}]
+    is_refused = all(text.startswith("refused") for dtype in wrong for text in found[dtype])
+    return [dtype for dtype in found if dtype not in wrong] if is_refused else []
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_names_equal_pytorch_on_the_samples_of_its_database(group: int) -> None:
+    wanted = {name: types for place, (name, types) in enumerate(listed().items()) if place % GROUPS == group}
+    taken = [name for place, name in enumerate(wanted) if is_taken(place + group, PARTS)]
+    found = {name: verdicts(name) for name in taken}
+    assert {name: verdict for name, verdict in found.items() if right_types(verdict) != wanted[name]} == {}
+
+
+def test_the_list_is_that_of_the_names_that_are_right(update_goldens: bool) -> None:
+    if update_goldens:
+        right = {name: right_types(verdicts(name)) for name in operators()}
+        LISTED.write_text("".join(f"{name} {' '.join(types)}\n" for name, types in right.items() if types))
+    assert len(listed()) > 500
+    assert listed().keys() <= operators().keys()
