@@ -84,7 +84,8 @@ def case_of(name: str, each: Any, given: Any) -> Case:
         return function(first, *args, **spelled(name, function, named))
 
     arrays = [to_array(tensor.resolve_conj().resolve_neg()) for tensor in sample.tensors]
-    return Case(Judge((name,), sample, (), loose=8, ours=call), arrays, (), {})
+    judge = Judge((name,), lambda *given: [each.resolve_conj() for each in sample(*given)], (), loose=8, ours=call)
+    return Case(judge, arrays, (), {})
 
 
 def has_gradients(case: Case) -> bool:
