@@ -241,7 +241,6 @@ IMAGE_AFTER, VOLUME = floats(2, 4, 3, 3), floats(2, 2, 4, 4, 4)
 _ALL, ENDS = [True] * 3, exactly([2, 2, 8], "int32")
 _LABELS = (floats(6, 4), integers(6))
 _PLACES = integers(2, 4, 3, 3, high=36)
-_POOLED = (floats(2, 4, 3, 3), IMAGE, (2, 2), (2, 2), (0, 0))
 _ATTENDED = (floats(2, 4, 5, 8), *_ATTENTION, floats(2, 4, 5, 8), floats(2, 4, 5, low=1, high=3))
 
 _GRADIENTS: tuple[tuple[Any, ...], ...] = (

@@ -13,17 +13,11 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from mspc.ir.graph import Graph
 from mspc.ops.nn import attention_kernel
 from mspc.ops.nn.attention import FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_kernel import by_head
 
 GRADIENTS = (FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad)
-
-
-def has_gradients_of_attention(graph: Graph) -> bool:
-    """Whether a graph computes any."""
-    return any(isinstance(node.op, GRADIENTS) for node in graph.nodes)
 
 
 @contextlib.contextmanager

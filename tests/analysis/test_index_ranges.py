@@ -1,18 +1,31 @@
-"""Every operator that looks places up says how many there are, and inputs are followed to it."""
+"""Every operator that looks places up says how many there are, and inputs are followed to it.
+
+Bounds of integers: what operators and loops show of them, and that runs stay within them.
+How long values are needed.
+"""
 
 from __future__ import annotations
 
+import math
+import random
+from typing import Any
+
+import numpy as np
 import pytest
 
-from mspc.analysis.integer_ranges import index_limits
+from mspc.analysis.aliasing import results_over
+from mspc.analysis.integer_ranges import BOUNDS, IntegerRange, bounds_of, index_limits, note_bounds
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter
-from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.control.regions import Scan, emit_regions
-from mspc.ops.math.arithmetic import Add
-from mspc.ops.op import Op, Sample, load_operators
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.types import BOOL, FLOAT32, INT8, INT32, INT64, TensorType, dtype_of
+from mspc.ops.collective.one_rank import OneRank
+from mspc.ops.control.regions import For, Scan, While, emit_regions
+from mspc.ops.math.arithmetic import Add, Mul
+from mspc.ops.op import REGISTRY, Op, Sample, load_operators
 from mspc.ops.tensor.embedding import Gather
 from mspc.ops.tensor.reshape import Reshape
+from mspc.passes.fusion.attention_masks import every_row_holds
+from mspc.runtime.backend import NumPyBackend
 
 MIXED = [
     (operator, sample)
@@ -67,3 +80,132 @@ def test_graphs_that_nodes_run_are_looked_into() -> None:
     b.graph.parameters = outer
     emit_regions(b, Scan(scanned=1, stacked=1, turns=3), outer, (body,))
     assert index_limits(b.graph) == {outer[0]: 9}
+
+
+COUNT = TensorType(INT32, ())
+
+
+def number(value: int, dtype: Any = INT32) -> Constant:
+    return Constant(np.array(value, dtype.numpy), dtype)
+
+
+def counting(begin: Value, limit: Value, by: int = 1, compare: str = "Less", both: bool = False) -> Graph:
+    """`while i < limit: i += by`, from `begin`; the graph returns i and what `While` has as its body."""
+    main = Graph("main")
+    condition, body = Graph("while_1_condition"), Graph("while_1_body")
+    for graph in (condition, body):
+        graph.parameters = [Parameter("i", COUNT), Parameter("limit", COUNT)]
+        graph.returns_tuple = True
+    inner = Builder(condition)
+    holds = inner.emit(REGISTRY[compare](), *condition.parameters)
+    if both:
+        holds = inner.emit(REGISTRY["LogicalAnd"](), inner.emit(REGISTRY["Fill"](BOOL, (), True)), holds)
+    condition.results = [holds]
+    body.results = [Builder(body).emit(REGISTRY["Add"](), body.parameters[0], number(by))]
+    main.results = [emit_regions(Builder(main), While(carried=1), [begin, limit], [condition, body])]
+    return main
+
+
+@pytest.mark.parametrize(
+    ("by", "compare", "found"),
+    [(1, "Less", (3, 255)), (2, "LessEqual", (3, 256)), (1, "NotEqual", None), (-1, "Less", None)],
+)
+def test_a_counter_is_bounded_by_its_begin_and_the_condition(by: int, compare: str, found: Any) -> None:
+    for both in (False, True):
+        main = counting(number(3), number(256), by, compare, both)
+        note_bounds(main)
+        assert main.nodes[-1].regions[1].parameters[0].attrs.get(BOUNDS) == found
+        assert main.nodes[-1].regions[1].parameters[1].attrs[BOUNDS] == (256, 256)
+
+
+def test_a_limit_that_nobody_knows_bounds_nothing_from_above() -> None:
+    main = counting(number(3), Parameter("n", COUNT, "input"))
+    note_bounds(main)
+    # i + 1 might leave Int32, for all that is known here.
+    assert BOUNDS not in main.nodes[-1].regions[1].parameters[0].attrs
+
+
+def test_a_begin_that_nobody_knows() -> None:
+    main = counting(Parameter("n", COUNT, "input"), number(9))
+    note_bounds(main)
+    assert BOUNDS not in main.nodes[-1].regions[1].parameters[0].attrs
+
+
+def test_the_number_of_a_turn() -> None:
+    main, body = Graph("main"), Graph("for_1_body")
+    body.parameters, body.returns_tuple = [Parameter("turn", TensorType(INT64, ()))], True
+    body.results = [body.parameters[0]]
+    emit_regions(Builder(main), For(turns=7, stacked=1), [], [body])
+    note_bounds(main)
+    assert body.parameters[0].attrs[BOUNDS] == (0, 6)
+
+
+def test_what_may_leave_the_type_is_unknown() -> None:
+    b = Builder(Graph("main"))
+    x = Parameter("x", TensorType(INT8, (2,)))
+    x.attrs[BOUNDS] = (0, 100)
+    assert bounds_of(b.emit(REGISTRY["Add"](), x, number(27, INT8))) == IntegerRange(27, 127)
+    assert bounds_of(b.emit(REGISTRY["Add"](), x, number(28, INT8))) is None
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_numbers_lie_within_their_bounds(seed: int) -> None:
+    draw = random.Random(seed)
+    graph = Graph("main")
+    b = Builder(graph)
+    values: dict[Value, Any] = {}
+    for _ in range(3):
+        low = draw.randint(-9, 9)
+        high = low + draw.randint(0, 5)
+        parameter = Parameter(f"p{len(values)}", TensorType(INT32, (3,)))
+        parameter.attrs[BOUNDS] = (low, high)
+        values[parameter] = np.array([draw.randint(low, high) for _ in range(3)], np.int32)
+    made: list[Value] = list(values)
+    for _ in range(12):
+        kind = draw.choice(("Add", "Sub", "Mul", "Minimum", "Maximum", "Reshape", "Range", "Concat"))
+        if kind == "Range":
+            node = b.emit(REGISTRY[kind](start=draw.randint(-3, 3), limit=20, delta=9, dtype=INT32))
+        elif kind == "Reshape":
+            node = b.emit(REGISTRY[kind]((3,)), draw.choice(made))
+        else:
+            x, y = draw.choice(made), draw.choice(made)
+            node = b.emit(REGISTRY["Concat"](), x, y) if kind == "Concat" else b.emit(REGISTRY[kind](), x, y)
+        values[node] = node.op.kernel(NumPyBackend(OneRank()))(*[values[v] for v in node.inputs])  # type: ignore[union-attr]  # an operator
+        if node.shape == (3,):
+            made.append(node)
+        found = bounds_of(node)
+        if found is not None:
+            assert found.low <= values[node].min()
+            assert values[node].max() <= found.high
+    assert any(bounds_of(node) is not None for node in graph.nodes)
+
+
+@pytest.mark.parametrize(
+    ("compare", "reverse", "wanted", "holds"),
+    [
+        ("Greater", False, False, True), ("Greater", False, True, False), ("LessEqual", False, True, True),
+        ("Less", True, False, True), ("GreaterEqual", True, True, True), ("GreaterEqual", False, False, False),
+    ],
+)  # fmt: skip
+def test_a_key_is_seen_at_every_place_of_a_counter(compare: str, reverse: bool, wanted: bool, holds: bool) -> None:
+    b = Builder(Graph("main"))
+    place = Parameter("place", TensorType(INT64, (4, 1)))
+    keys = b.emit(REGISTRY["Range"](limit=16))
+    assert not every_row_holds(b.emit(REGISTRY["Greater"](), keys, place), False)
+    place.attrs[BOUNDS] = (0, 40)
+    operands = (place, keys) if reverse else (keys, place)
+    assert every_row_holds(b.emit(REGISTRY[compare](), *operands), wanted) is holds
+    assert math.isinf(IntegerRange().high)
+
+
+def test_results_are_over_behind_their_last_readers() -> None:
+    graph = Graph("main")
+    graph.parameters = [Parameter("x", TensorType(FLOAT32, (2,)))]
+    b = Builder(graph)
+    first = b.emit(Add(), *graph.parameters * 2)
+    second = b.emit(Mul(), first, first)
+    unread = b.emit(Mul(), second, graph.parameters[0])
+    shown = b.emit(Add(), first, graph.parameters[0])
+    b.emit(Add(), shown, shown)
+    graph.results = [shown]
+    assert results_over(graph) == [[], [], [second, unread], [first], [graph.nodes[4]]]

@@ -1,8 +1,12 @@
 """A LLaMA-like network compiles without making its parameters, and runs from the script's first values however it is
-sharded."""
+sharded.
+`--verbose`, `--quiet`, the progress of `opt`, and what shells complete.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +16,22 @@ import numpy as np
 import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.completion import (
+    complete_graph,
+    complete_input,
+    complete_operator,
+    complete_passes,
+    complete_script,
+)
+from mspc.commands.opt import optimize
+from mspc.commands.report.verbosity import Loudness
 from mspc.commands.run import run_directory, run_script
+from mspc.commands.verify import verify_target
+from mspc.compiler.pipeline import idle_passes, rank_passes, shared_passes
+from mspc.ir.diagnostics import MspcError
 from mspc.runtime.data import full_type, slices_of
 from mspc.runtime.program import load_program, load_slices
+from tests.conftest import HANG
 
 SIZES = "2 32 4 48 64"
 
@@ -89,3 +106,107 @@ def test_memory_and_files_do_not_grow_with_the_parameters(llama: str, tmp_path: 
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stderr.rpartition("peak ")[2]) < 300 * 1024
     assert sum(path.stat().st_size for path in Path("out").rglob("*") if path.is_file()) < 2 * 10**6
+
+
+SCRIPT = """
+import mindspore as ms, numpy as np
+from mindspore import nn, Tensor
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=2, full_batch=True, gradients_mean=True)
+class Net(nn.Cell):
+    def construct(self, x):
+        return x * 2.0
+Net()(Tensor(np.ones((4, 2)), ms.float32))
+"""
+PASS = re.compile(r"pass (\w+): (changed|left as it was), \d+ operators, \d+\.\d ms")
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = Path("net.py")
+    path.write_text(SCRIPT)
+    return path
+
+
+def passes(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The passes that stderr names."""
+    return [found[1] for line in capsys.readouterr().err.splitlines() if (found := PASS.fullmatch(line))]
+
+
+def test_a_quiet_compile_writes_files_and_says_nothing(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compile_target(str(script), CompileOptions(out=Path("loud"), json=Path("loud.json")))
+    loud = capsys.readouterr()
+    assert "warning: " in loud.err
+    assert loud.out.startswith("semi_auto_parallel, 2 ranks")
+    options = CompileOptions(out=Path("quiet"), json=Path("quiet.json"), loudness=Loudness(quiet=True))
+    compile_target(str(script), options)
+    assert capsys.readouterr() == ("", "")
+    assert Path("quiet.json").read_text() == Path("loud.json").read_text()
+    assert Path("quiet/program.json").read_text() == Path("loud/program.json").read_text()
+
+
+def test_a_verbose_compile_names_every_pass(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compile_target(str(script), CompileOptions(loudness=Loudness(verbose=True), only_ranks=(1,)))
+    names = passes(capsys)
+    idle = idle_passes(regions=False, offloads=False, staged=False)
+    assert names == [name for name in (*shared_passes("semi_auto_parallel"), *rank_passes()) if name not in idle]
+    compile_target(str(script), CompileOptions(loudness=Loudness(verbose=True)))
+    assert passes(capsys)[: len(names)] == names
+
+
+def test_a_quiet_verify_says_its_verdict(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verify_target(str(script), CompileOptions(loudness=Loudness(quiet=True)), seed=0)
+    assert capsys.readouterr() == ("equal: 1 value on 2 ranks within 1e-05 of one device\n", "")
+
+
+def test_opt_says_its_passes_on_stderr(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compile_target(str(script), CompileOptions(loudness=Loudness(quiet=True)))
+    (file,) = Path("saved_graph/rank_0").glob("*_execute_*.ir")
+    plain = optimize(file, "simplify,execute")
+    assert optimize(file, "simplify,execute", Loudness(verbose=True)) == plain
+    assert passes(capsys) == ["simplify", "execute"]
+
+
+def test_opt_shows_its_progress_on_a_terminal(
+    script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_target(str(script), CompileOptions(loudness=Loudness(quiet=True)))
+    (file,) = Path("saved_graph/rank_0").glob("*_execute_*.ir")
+    optimize(file, "simplify")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    optimize(file, "simplify")
+    assert capsys.readouterr().err.startswith("\rsimplify (1 of 1)")
+
+
+def test_both_at_once_are_refused() -> None:
+    with pytest.raises(MspcError, match=r"^error: --verbose and --quiet exclude each other"):
+        Loudness(verbose=True, quiet=True)
+
+
+def test_words_are_completed(script: Path) -> None:
+    Path("nets").mkdir()
+    Path("notes.txt").touch()
+    Path("nets/a.ir").touch()
+    assert complete_script("ne") == ["net.py", "nets/"]
+    assert complete_graph("nets/") == ["nets/a.ir"]
+    assert complete_script("nowhere/") == []
+    assert complete_operator("MatM") == ["MatMul", "MatMulExt"]
+    assert complete_passes("gra") == ["grad"]
+    assert complete_passes("grad,slice_to") == ["grad,slice_to_rank"]
+    assert complete_input("flo") == ["float16[", "float32[", "float64["]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("mspc opt -p grad,simp", "grad,simplify grad,simplify_products"), ("mspc ops Cub", ""),
+         ("mspc ops MatM", "MatMul MatMulExt"),
+     ("mspc comp", "compile"), ("mspc compile net", "net.py"), ("mspc verify net", "net.py")],
+)  # fmt: skip
+def test_a_shell_asks(script: Path, words: str, offered: str) -> None:
+    asked = {"_MSPC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    command = [str(Path(sys.executable).with_name("mspc"))]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **asked}, check=True, timeout=HANG
+    )
+    assert done.stdout.split() == offered.split()

@@ -1,10 +1,14 @@
-"""From a script's context to the compiler's settings."""
+"""From a script's context to the compiler's settings.
+
+Dumps of a rank's passes: passes of `OPTIONAL` take no number, and leave no trace where they change nothing.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from mspc.compiler.config import Config, feed
+from mspc.compiler.pipeline import RankDumps
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
@@ -73,3 +77,17 @@ def test_a_dataset_strategy_that_does_not_fit(strategy: tuple, message: str) -> 
     with pytest.raises(MspcError) as raised:
         feed(Config(ranks=8, mode="semi_auto_parallel", dataset_strategy=strategy), [X])
     assert (raised.value.kind, raised.value.message) == (RuntimeError, message)
+
+
+NAMES = ("slice_to_rank", "fuse_large_rows", "fuse_elementwise", "execute")
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_pass_that_may_do_nothing_shares_a_number(changed: bool) -> None:
+    dumps = RankDumps(NAMES, 9, "fuse_gradients")
+    optional = ("09_fuse_large_rows", "slice_to_rank") if changed else None
+    ahead = "fuse_large_rows" if changed else "slice_to_rank"
+    assert [dumps.file_and_before(name, changed) for name in NAMES] == [
+        ("step_parallel_end", "fuse_gradients"), optional, ("10_fuse_elementwise", ahead),
+        ("11_execute", "fuse_elementwise"),
+    ]  # fmt: skip

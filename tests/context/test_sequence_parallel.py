@@ -1,4 +1,8 @@
-"""Norms, dropout and residuals between products of heads are sharded along the sequence, from one strategy on."""
+"""Norms, dropout and residuals between products of heads are sharded along the sequence, from one strategy on.
+
+Random networks with sharded sequences have the numbers of one device; a few of each way of saying so.
+The network that benchmarks compile at full size trains as on one device, as one graph of its layers too.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,10 @@ from mspc.engine.capture import capture
 from mspc.ir.graph import element_layouts
 from mspc.mindspore_api.state import Session
 from mspc.output.programs import config_of
+from tests.context.drawn_network import WAYS, DrawnNetwork
+from tests.judged_seeds import EQUAL
+from tests.sharded_beside_one import beside_one_device
+from tests.shares import share_of
 
 RANKS, LENGTH, WIDTH = 4, 128, 8
 NETWORK = """
@@ -103,3 +111,35 @@ def test_a_layer_sends_what_megatron_lm_does(script: Path, mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_masks_and_gradients_are_those_of_one_device(script: Path, mode: str) -> None:
     verify_target(str(script), CompileOptions(script_arguments=("1", mode)), seed=1)
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", range(share_of(24)))
+def test_networks_with_sharded_sequences_are_those_of_one_device(number: int, way: str) -> None:
+    outcome = beside_one_device(9000 + number, DrawnNetwork(9000 + number, (way,)))
+    assert outcome.kind == EQUAL, outcome.message
+
+
+def test_gradients_keep_their_ring_where_other_layouts_of_theirs_were_tried() -> None:
+    """Propagation tries layouts at an attention's gradients in which ranks hold all keys, and may go back."""
+    outcome = beside_one_device(30026, DrawnNetwork(30026))
+    assert "SBH" in outcome.text
+    assert outcome.kind == EQUAL, outcome.message
+
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "networks" / "long_llama.py"
+SIZES = "2 16 4 2 24 32"
+"""Layers, width, heads, heads of keys, hidden width, vocabulary."""
+
+
+@pytest.mark.share(4)
+@pytest.mark.parametrize(
+    "arguments",
+    [f"{SIZES} 1 4 1 16 1", f"{SIZES} 2 2 1 16 0", f"lazy {SIZES} 1 2 2 16 1", f"lazy {SIZES} 1 4 1 16 2"],
+)
+def test_long_texts_train_as_on_one_device(arguments: str, tmp_path: Path) -> None:
+    script = tmp_path / "net.py"
+    text = SCRIPT.read_text(encoding="utf-8")
+    script.write_text(text.replace("HALF = ms.bfloat16", "HALF = ms.float32"), encoding="utf-8")
+    verify_target(str(script), CompileOptions(script_arguments=tuple(arguments.split())), seed=1)

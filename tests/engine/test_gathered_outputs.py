@@ -1,9 +1,17 @@
-"""Evaluation over several ranks: metrics are those of one device that sees all the data."""
+"""Evaluation over several ranks: metrics are those of one device that sees all the data.
+
+The output of ranks under an mpirun that mspc has started comes complete, and a job ends whose output goes
+nowhere.
+"""
 
 from __future__ import annotations
 
 import json
 import linecache
+import os
+import select
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +19,7 @@ import pytest
 
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
+from tests.conftest import HANG
 
 TEXT = """
 import json
@@ -155,3 +164,41 @@ def test_a_rank_without_any_batch_is_named(script: Path) -> None:
     script.write_text(text(PARALLEL.format("hybrid_parallel", ""), f"rows(slice(0, 4), 4) if rank else {empty}", ""))
     with pytest.raises(MspcError, match="rank 0 has no batch for WithEvalCell"):
         run_script(script, 2, simulate=True)
+
+
+PRINTS = """
+from mspc.communication import get_rank, init
+init()
+for number in range({lines}):
+    print("line", number, "of", get_rank(), flush=number % 100 == 0)
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    (tmp_path / "prints.py").write_text(PRINTS.format(lines=3000))
+    return [sys.executable, "-m", "mspc", "run", str(tmp_path / "prints.py"), "--ranks", "2"]
+
+
+def test_all_lines_come(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=True)
+    assert sorted(done.stdout.splitlines()) == sorted(f"line {n} of {r}" for n in range(3000) for r in (0, 1))
+
+
+def test_a_full_disk_is_told(command: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=HANG, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == "error: cannot write to stdout: No space left on device"
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_has_enough_ends_the_job(command: list[str]) -> None:
+    reader, writer = os.pipe()
+    job = subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert select.select([reader], [], [], HANG)[0], job.poll()
+    os.read(reader, 10)
+    os.close(reader)
+    _, said = job.communicate(timeout=HANG)
+    assert (job.returncode, "Traceback" in said) == (141, False)

@@ -1,12 +1,34 @@
-"""Source lines in errors: as wide as a terminal, the carets below what they are about."""
+"""Source lines in errors: as wide as a terminal, the carets below what they are about.
+
+How messages and profiles name nodes that are several.
+Names from files reach no terminal as they are: what is printed has no control characters but ends of lines.
+JSON and TOML of files: what no reader takes, and what would be read otherwise than it was meant.
+The text is that of `json.dumps(content, indent=1)`.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
-from mspc.ir.diagnostics import LONGEST_LINE, ErrorGroup, Location, MspcError, excerpt
+from mspc.commands.checkpoints import check_checkpoint, diff_checkpoints, show_checkpoint
+from mspc.ir.diagnostics import LONGEST_LINE, ErrorGroup, Location, MspcError, excerpt, shown
+from mspc.ir.files.parsing import indented, parsed_json, parsed_toml
+from mspc.ir.graph import Node
+from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.math.elementwise import Exp
+from mspc.plans.files.plan_file import read_plan
+from mspc.search.calibration.machine_file import read_machine
 
 CALL = "ops.concat((x, self.w), 7)"
 LINES = (
@@ -62,3 +84,86 @@ def test_texts_are_broken_at_spaces_on_a_terminal_alone() -> None:
         assert max(map(len, lines)) <= 60
         assert " ".join(" ".join(lines).split()).startswith(whole[0])
     assert lines[1].startswith("    ")
+
+
+def labelled(*parts: str) -> str:
+    node = Node(Exp(), [], TensorType(FLOAT32, ()))
+    node.attrs["fused"] = parts
+    return node.label
+
+
+def test_parts_are_named_while_they_can_be_read() -> None:
+    assert labelled("Add", "Exp 'exp'") == "Exp of Add, Exp 'exp'"
+    assert labelled("x" * 1000) == f"Exp of {'x' * 1000}"
+    assert labelled("x" * 300, "y" * 100, "z") == f"Exp of {'x' * 300}, {'y' * 100} and 1 more"
+    assert labelled(*["part"] * 1000) == f"Exp of {', '.join(['part'] * 100)} and 900 more"
+
+
+HOSTILE = "w\x1b[2J\x1b]0;title\x07\r\nrank 0 \x9b31m\u202eevil\x00"
+
+
+def harmless(text: str) -> bool:
+    return all(c == "\n" or (c.isprintable() and c not in "\u202e") for c in text)
+
+
+def test_control_characters_are_escaped() -> None:
+    assert shown("plain, größer, 😀") == "plain, größer, 😀"
+    assert shown("a\x1b[1mb\nc\td\x9b\u2028\u202e") == r"a\x1b[1mb\nc\td\x9b\u2028\u202e"
+    assert shown("a\n\tb\r\x1b", lines=True) == "a\n\tb" + r"\r\x1b"
+    assert shown("\ud800") == r"\ud800"
+
+
+def test_checkpoints_with_hostile_names(tmp_path: Path, capsys: Any) -> None:
+    ones = np.ones(2, np.float32)
+    save_file({HOSTILE: ones}, tmp_path / "a.safetensors", {"mspc": json.dumps({"texts": {HOSTILE: HOSTILE}})})
+    save_file({f"{HOSTILE}2": ones}, tmp_path / "b.safetensors")
+    show_checkpoint(tmp_path / "a.safetensors", None, None)
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) == 4  # title, headings, a row, and the text
+    assert harmless(said)
+    assert diff_checkpoints((tmp_path / "a.safetensors", tmp_path / "b.safetensors"), (None, None), None) == 1
+    assert check_checkpoint(tmp_path / "a.safetensors", None, None) == 0
+    assert harmless(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("[" * 100_000, "brackets stand too deep in brackets"),
+    ('{"a": {"b": 1, "c": 2, "b": 3}}', "it has an entry 'b' twice"),
+    (b"\xff", "it is not text in UTF-8"),
+    (b" \n", "it is empty"),
+    ("9" * 5000, "Exceeds the limit"),
+])  # fmt: skip
+def test_json_that_is_refused(text: str | bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parsed_json(text)
+
+
+def test_files_of_other_editors() -> None:
+    """With the mark of UTF-8 before it, and the ends of lines of Windows."""
+    assert parsed_json(b'\xef\xbb\xbf{"a":\r\n1}') == {"a": 1}
+    assert parsed_toml(b'\xef\xbb\xbfa = 1\r\nb = """x\r\ny"""\r\n') == {"a": 1, "b": "x\ny"}
+    with pytest.raises(ValueError, match="it is not text in UTF-8"):
+        parsed_toml("a = 'Größe'".encode("latin-1"))
+
+
+@pytest.mark.parametrize("read", [read_machine, read_plan])
+def test_brackets_in_brackets_of_toml(read: Callable[[Path], Any], tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text("name = " + "[" * 9999)
+    with pytest.raises(MspcError, match=re.escape(f"{path} is no TOML file: brackets stand too deep in brackets")):
+        read(path)
+
+
+TEXTS = st.text(max_size=8)
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS
+CONTENTS = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXTS, inner, max_size=5) | st.tuples(inner),
+    max_leaves=25,
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(CONTENTS)
+def test_the_text_is_that_of_json(content: Any) -> None:
+    assert indented(content) == json.dumps(content, indent=1)

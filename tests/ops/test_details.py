@@ -1,16 +1,24 @@
-"""Properties that the generated tests cannot know: rules, values by hand, special cases."""
+"""Properties that the generated tests cannot know: rules, values by hand, special cases.
+
+Declarations of operators about memory hold for their kernels: views, updates in place, effects.
+Operators of numbers alone refuse Bool, in a network and outside of one; others keep it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mspc import Tensor, ops
+import mspc as ms
+from mspc import Tensor, nn, ops
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, TensorType
 from mspc.ops.bases import operand_dtypes, promoted
+from mspc.ops.collective.base import Collective
 from mspc.ops.loss.loss import BinaryCrossEntropy, KLDivLoss, SoftmaxCrossEntropyWithLogits
 from mspc.ops.math.arithmetic import Add, Div, LogicalAnd, Maximum, Mul, Select
 from mspc.ops.math.elementwise import Sqrt
@@ -18,13 +26,23 @@ from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.reduce import ReduceMax, ReduceMean
 from mspc.ops.math.special import Erf
 from mspc.ops.nn.activation import GeLU, Sigmoid
-from mspc.ops.op import Op, RankPlacement
+from mspc.ops.op import REGISTRY, Op, RankPlacement, load_operators
 from mspc.ops.random.dropout import Dropout
 from mspc.ops.tensor.embedding import Gather, GatherGrad
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.rules import broadcast_rule, reshape_rule
-from tests.ops.simulate import BACKEND, gradient_graph, interpret, results_of
+from tests.grouped import MANY, grouped
+from tests.ops.simulate import (
+    BACKEND,
+    arrays_of,
+    gradient_graph,
+    interpret,
+    operator_of,
+    results_of,
+    samples_of,
+    types_of,
+)
 
 
 def tensor(*shape: int, dtype: Any = FLOAT32) -> TensorType:
@@ -280,3 +298,80 @@ def test_the_mean_of_integers_is_cut_off_to_one() -> None:
 def test_vectors_of_several_types_have_products_of_the_widest() -> None:
     found = ops.outer(Tensor(np.array([5, -9])), Tensor(np.array([0.5, 0.1])))
     assert found.asnumpy().tolist() == [[2.5, 0.5], [-4.5, -0.9]]
+
+
+load_operators()
+
+
+@grouped([(*case, floats) for case in samples_of(()) for floats in ("Float32", "Float64")], MANY)
+def test_results_show_the_declared_operands_alone(name: str, index: int, floats: str) -> None:
+    op, sample = operator_of(name, index)
+    arrays = arrays_of(name, sample, types_of(sample, floats))
+    before = [array.copy() for array in arrays]
+    out: Any = op.kernel(BACKEND)(*arrays)
+    results = out if isinstance(out, tuple) else (out,)
+    shown = {i for i, array in enumerate(arrays) if any(np.shares_memory(array, result) for result in results)}
+    assert shown <= set(op.aliased_operands(len(arrays)))
+    changed = {i for i, (array, old) in enumerate(zip(arrays, before, strict=True)) if array.tobytes() != old.tobytes()}
+    assert changed <= set(op.mutates)
+    if op.is_view:
+        assert results[0].tobytes() == before[0].tobytes()
+
+
+def test_what_changes_something_has_an_effect() -> None:
+    own = {name: cls for name, cls in REGISTRY.items() if cls.__module__.startswith("mspc.")}
+    assert [name for name, cls in own.items() if cls.mutates and not cls.has_side_effect] == []
+    assert [name for name, cls in own.items() if cls.is_collective != issubclass(cls, Collective)] == []
+    assert [name for name, cls in own.items() if cls.is_collective and not cls.has_side_effect] == []
+
+
+def test_operators_of_floating_point_refuse_integers() -> None:
+    kinds = [(name, kind) for name, kind in load_operators().items() if kind.float_only and kind.samples]
+    assert len(kinds) > 60
+    for name, kind in kinds:
+        given = kind.samples[0]
+        types = [TensorType(INT32, shape) for shape in given.shapes]
+        with pytest.raises(MspcError, match=name):
+            kind(**given.fields).infer(*types)
+
+
+X, Y = Tensor(np.array([True, False, True])), Tensor(np.array([True, True, False]))
+FIRST, ONE = Tensor([[0]]), Tensor([True])
+REFUSED: dict[str, Callable[[Any, Any], Any]] = {
+    "Sub": lambda x, y: ops.sub(x, y),
+    "SquaredDifference": lambda x, y: ops.SquaredDifference()(x, y),
+    "Sign": lambda x, y: ops.sign(x),
+    "Square": lambda x, y: ops.square(x),
+    "Pow": lambda x, y: ops.pow(x, y),
+    "FloorDiv": lambda x, y: ops.floor_div(x, y),
+    "FloorMod": lambda x, y: ops.remainder(x, y),
+    "Mod": lambda x, y: ops.fmod(x, y),
+    "TruncateDiv": lambda x, y: ops.TruncateDiv()(x, y),
+    "TruncateMod": lambda x, y: ops.TruncateMod()(x, y),
+    "Conj": lambda x, y: ops.conj(x),
+    "CumSum": lambda x, y: ops.cumsum(x, 0),
+    "TensorScatterSub": lambda x, y: ops.tensor_scatter_sub(x, FIRST, ONE),
+}
+
+
+class Net(nn.Cell):
+    def __init__(self, call: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.call = call
+
+    def construct(self, x: Any, y: Any) -> Any:
+        return self.call(x, y)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_message(name: str) -> None:
+    for call in (REFUSED[name], Net(REFUSED[name])):
+        with pytest.raises(TypeError, match=rf"{name}: input 0 is Bool, not a number"):
+            call(X, Y)
+
+
+def test_what_stays_bool() -> None:
+    for call in (lambda x, y: ops.relu(x), lambda x, y: ops.maximum(x, y), lambda x, y: ops.mul(x, y)):
+        inside, outside = Net(call)(X, Y), call(X, Y)
+        assert inside.dtype == outside.dtype == ms.bool_
+        np.testing.assert_array_equal(inside.asnumpy(), outside.asnumpy())

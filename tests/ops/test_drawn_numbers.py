@@ -1,4 +1,7 @@
-"""Functions that draw: their distribution, seeds, shapes and element types."""
+"""Functions that draw: their distribution, seeds, shapes and element types.
+
+InplaceCopy as scripts call it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc import Tensor, float16, nn, ops
+from mspc import Parameter, Tensor, float16, nn, ops
 from mspc.ir.diagnostics import MspcError
+from mspc.mindspore_api.common.api import _cell_graph_executor
 
 
 def test_distributions() -> None:
@@ -68,3 +72,26 @@ def test_whole_channels_are_left_out(cell: type[nn.Cell], shape: tuple[int, ...]
     assert abs((found == 0).mean() - 0.25) < 0.05
     alone = drop(Tensor(np.ones(shape[1:], np.float32))).asnumpy().reshape(32, -1)
     assert np.array_equal(alone.min(axis=1), alone.max(axis=1))
+
+
+class Copy(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = Parameter(Tensor(np.zeros((4, 2), np.float32)), "w")
+        self.copy = ops.InplaceCopy()
+
+    def construct(self, x: Any) -> Any:
+        return self.copy(self.w, x) * 2.0
+
+
+def test_a_copy_changes_the_parameter() -> None:
+    net = Copy()
+    out = net(Tensor(np.array([3.0, 5.0], np.float32)))
+    assert out.asnumpy().tolist() == [[6.0, 10.0]] * 4
+    assert net.w.asnumpy().tolist() == [[3.0, 5.0]] * 4
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 4, 2), (8, 2)])
+def test_what_does_not_fit_is_not_copied(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="InplaceCopy"):
+        _cell_graph_executor.compile(Copy(), Tensor(np.ones(shape, np.float32)))

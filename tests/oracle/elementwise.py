@@ -145,7 +145,6 @@ ARITHMETIC = [
     Judge(("operator.or_",), torch.bitwise_or, _BITS),
     Judge(("operator.xor",), torch.bitwise_xor, _BITS),
 ]
-_LOGIC = [[drawn(3, 4, dtype="bool"), drawn(3, 4, dtype="int32"), drawn(3, 4)]]
 _CHOICE = [
     [drawn(3, 4, dtype="bool"), drawn(3, 4, dtype=one), drawn(4, dtype=other)]
     for one in TYPES

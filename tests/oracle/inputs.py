@@ -83,5 +83,4 @@ def reduced(types: tuple[str, ...] = TYPES, low: float = -3.0, high: float = 3.0
     return [*cases, [special], [np.where(np.isnan(special), 1, special).astype(np.float32)]]
 
 
-FLOAT_UNARY = unary(types=("float32", "float64"))
 EMPTY = [[np.zeros((0, 3, 4), np.float32)], [np.zeros((2, 0, 4))]]

@@ -13,7 +13,6 @@ from tests.oracle.names import everywhere
 _SQUARE = [[drawn(3, 3) + 3 * np.eye(3)], [drawn(2, 2, 2) + 4 * np.eye(2)]]
 _ROOT = drawn(2, 3, 3)
 _POSITIVE = _ROOT @ _ROOT.swapaxes(-1, -2) + np.eye(3)
-_LOWER = np.linalg.cholesky(_POSITIVE)
 _TALL = [[drawn(4, 3)], [drawn(2, 3, 3)]]
 _BATCH = [[drawn(2, 3, 5), drawn(2, 3, 4), drawn(2, 4, 5)]]
 

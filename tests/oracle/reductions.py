@@ -139,16 +139,6 @@ def _placed(short: str, function: Any) -> list[Judge]:
     return [Judge((n,), _place(function), reduced(NUMBERS), _DIMS, KEEP, ours=_Along(n)) for n in names]
 
 
-def _chosen(name: str, function: Any, order: int) -> Judge:
-    """(place, value) or (value, place) along a dimension."""
-
-    def judge(x: Any, axis: int, keep: bool = False) -> Any:
-        value, place = function(x, axis, keepdim=keep)
-        return (value, place)[::order]
-
-    return Judge((name,), judge, reduced(NUMBERS), ((0,), (1,), (-1,)), KEEP)
-
-
 def _with_value(function: Any, best: Any) -> Any:
     def judge(x: Any) -> Any:
         return function(x, 0).to(torch.int32), best(x, 0).values

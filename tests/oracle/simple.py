@@ -12,7 +12,6 @@ from tests.oracle.names import everywhere
 
 PRECISE = ("float32", "float64")
 BOTH = [case for case in binary(types=PRECISE) if case[0].dtype == case[1].dtype]
-_WHOLES = [[drawn(3, 4, dtype=kind, low=0, high=9), drawn(3, 4, dtype=kind, low=0, high=9)] for kind in WHOLE]
 _COMPLEX = [[np.array([3 + 4j, -5j, 0, -2])]]
 _SORTED = [
     [np.sort(drawn(6)), drawn(3, 2)],

@@ -26,7 +26,6 @@ IMAGES = [floats(2, 2, 3, 4, 5)]
 NARROW = [floats(2, 2, 3, 4, 5, dtype=np.float32)]
 PAIR = [floats(3, 4, 5), floats(4, 4, 5)]
 SHARES = [floats(5, 4, 5, low=0.05, high=0.95), floats(6, 4, 5, low=0.05, high=0.95)]
-LOGS = [np.log(SHARES[0]), SHARES[1]]
 ROWS = np.array([[0, 2], [4, 2]], np.int32)
 CLASSES = [floats(7, 4, 5), np.array([0, 4, 2, 2], np.int64)]
 WEIGHT, BIAS, TABLE = (floats(8, *shape, dtype=np.float32) for shape in ((3, 6), (3,), (5, 3)))

@@ -26,11 +26,11 @@ from tests.shares import is_taken
 LISTED = Path(__file__).with_name("database_names.txt")
 """Names that equal PyTorch on the samples of the element types behind them, and refuse those of all others."""
 TYPES = ("float32", "float64", "float16", "bfloat16", "int32", "uint8", "bool")
-SAMPLES, SPREAD = 6, 7
+SAMPLES, SPREAD = 20, 7
 """How many samples of an element type are taken; one in so many of those with numbers that are not finite."""
 SPELLED = {"dim": ("axis",), "keepdim": ("keep_dims", "keepdims"), "input": ("x",)}
 """Arguments that ops and Tensor call otherwise than PyTorch."""
-GROUPS, PARTS = 24, 4
+GROUPS, PARTS = 24, 8
 
 
 @cache
@@ -61,7 +61,7 @@ def samples(each: Any, dtype: str) -> Iterator[Any]:
         warnings.simplefilter("ignore")
         yield from islice(each.sample_inputs("cpu", kind, requires_grad=False), SAMPLES)
         if dtype == "float32" and each.reference_inputs_func is not None:
-            yield from islice(each.reference_inputs("cpu", kind, requires_grad=False), 0, SPREAD * SAMPLES, SPREAD)
+            yield from islice(each.reference_inputs("cpu", kind, requires_grad=False), 0, 6 * SPREAD, SPREAD)
 
 
 def spelled(name: str, function: Callable[..., Any], named: dict[str, Any]) -> dict[str, Any]:

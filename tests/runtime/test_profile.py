@@ -1,4 +1,9 @@
-"""The content of a profile of a step, on NumPy and as text."""
+"""The content of a profile of a step, on NumPy and as text.
+
+The values by which runs are compared: a fused graph shows those of the operators that it is made of.
+Tuples that calls hand to each other: the program runs, is read back, loses what nobody reads, and overwrites
+none.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +13,32 @@ import numpy as np
 import pytest
 
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Value
+from mspc.ir.compare import difference
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import FLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.one_rank import OneRank
-from mspc.ops.control.regions import Scan
+from mspc.ops.control.regions import Call, Scan, type_by_regions
+from mspc.ops.control.structural import TupleGetItems
 from mspc.ops.math.arithmetic import Add, Mul
+from mspc.ops.math.elementwise import Square
+from mspc.ops.op import REGISTRY
+from mspc.ops.optim.optimizer import Adam, ApplyMomentum, AssignAdd
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.reshape import Cast
+from mspc.passes.base import parse_passes, run_passes
+from mspc.passes.cleanup.simplify import Simplify
 from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.local import World
 from mspc.runtime.executor import Executor
+from mspc.runtime.faults.record import NodeFailure
+from mspc.runtime.observe import observe
 from mspc.runtime.profile import NodeTiming, costs, nodes_of, sums, trace
 from tests.gpu.programs import compiled
-from tests.runtime.region_graphs import executor, floats, graph, run_graphs
+from tests.runtime.graphs import WHERE, Broken
+from tests.runtime.region_graphs import calls_with_tuples, executor, floats, graph, numbers, run_graphs
 
 
 def test_timed_step_equals_the_ordinary_one() -> None:
@@ -98,3 +120,128 @@ def test_nodes_inside_of_loops_have_times_of_their_own() -> None:
         (0, None, None), (1, None, None), (0, "scan_1_body", 12), (1, "scan_1_body", 12), (0, "scan_2_body", 4),
         (1, "scan_2_body", 4), (2, None, None),
     ]  # fmt: skip
+
+
+FUSED = ["FusedElementwise", "GroupedUpdate", "GroupedUpdate"]
+
+
+def marked_graph() -> Graph:
+    """A chain with a sum, updates with casts of halves, updates with several results; every node is numbered."""
+    graph = Graph("g")
+    graph.attrs = {"mode": "stand_alone", "ranks": 1, "rank": 0}
+
+    def new(name: str, kind: str = "parameter", shape: tuple[int, ...] = (4,)) -> Parameter:
+        graph.parameters.append(Parameter(name, TensorType(FLOAT16 if "half" in name else FLOAT32, shape), kind))
+        return graph.parameters[-1]
+
+    b = Builder(graph)
+    x = new("x", "input")
+    total = b.emit(ReduceSum(axis=(0,)), b.emit(Square(), b.emit(Add(), x, x)))
+    b.phase = "update"
+    rate = Constant(0.5, FLOAT32)
+    for name in ("w", "v"):
+        gradient = b.emit(Cast(dst_type=FLOAT32), new(f"half.{name}", "input"))
+        b.emit(ApplyMomentum(), new(name), new(f"m.{name}"), rate, gradient, rate)
+    for name in ("a", "b"):
+        b.emit(Adam(), new(name), new(f"m.{name}"), new(f"v.{name}"), *[rate] * 6, x)
+    graph.results = [total]
+    for number, node in enumerate(graph.nodes):
+        node.attrs["number"] = number
+    return graph
+
+
+def test_members_of_fused_nodes_are_seen() -> None:
+    found = []
+    for passes in ("execute", "fuse_elementwise,fuse_updates,execute"):
+        graph = run_passes(marked_graph(), parse_passes(passes))
+        generator = np.random.default_rng(0)
+        values = {p: generator.random(p.shape).astype(p.tensor_type.dtype.numpy) for p in graph.parameters}
+
+        def main(comm, graph=graph, values=values):
+            return observe(graph, NumPyBackend(comm), values, "number")
+
+        found += World(1).run(main)
+    assert [node.op.name for node in graph.nodes] == FUSED
+    assert set(found[0]) == set(found[1])
+    assert {0, 1, 2, 3, 4, 5, 6} <= set(found[1])
+    for key, value in found[0].items():
+        np.testing.assert_array_equal(found[1][key], value)
+
+
+def test_nodes_that_run_graphs_are_computed() -> None:
+    body = graph("scan_1_body", [floats(2), floats(2)], lambda b, x, y: [b.emit(Mul(), b.emit(Add(), x, y), y)])
+    main = graph("main", [floats(2)] * 2, lambda b, *v: run_graphs(b, Scan(turns=3, carried=1), v, body))
+    x, y = numbers(1, 2), numbers(3, 4)
+    given = dict(zip(main.parameters, (x, y), strict=True))
+    (found,) = World(1).run(lambda comm: observe(main, NumPyBackend(comm), given, "number"))
+    np.testing.assert_array_equal(found["result", 0], executor(main).run([x, y])[0])
+    main.nodes[0].frames = WHERE
+    body.nodes.append(Node(Broken(), [body.parameters[0]], floats(2), frames=WHERE))
+    with pytest.raises(NodeFailure) as caught:
+        World(1).run(lambda comm: observe(main, NumPyBackend(comm), given, "number"))
+    assert caught.value.message == "Broken failed on rank 0 in turn 0 of Scan: ValueError: the kernel is broken"
+    assert (caught.value.region, caught.value.index) == ("scan_1_body", 2)
+
+
+X, Z, FIRST, LAST = numbers(1, 2, 3, 4), numbers(-1, 0, 1, 2), numbers(0.5, 0.25, -1, 2), numbers(3, 2, 1, 0)
+
+
+def wanted() -> list[np.ndarray]:
+    """By NumPy."""
+    results, first, second = [], X, Z
+    for given in (X, Z):
+        y = given * FIRST
+        results.append(y)
+        first, second = first + np.tanh(y) * FIRST, second + y * LAST * y
+    return [*results, first, second]
+
+
+def check(graph: Graph) -> None:
+    found = executor(graph, {"first": FIRST, "last": LAST}).run([X, Z])
+    for one, other in zip(found, wanted(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def calls(graph: Graph) -> list[Node]:
+    return [node for node in graph.nodes if isinstance(node.op, Call)]
+
+
+def test_elements_are_the_parameters_of_the_graph() -> None:
+    check(calls_with_tuples())
+
+
+def test_a_text_is_read_back() -> None:
+    graph = calls_with_tuples()
+    again = parse(print_graph(graph), REGISTRY).main
+    assert difference(graph, again) == ""
+    check(again)
+
+
+def test_what_no_graph_reads_is_computed_no_more() -> None:
+    graph = calls_with_tuples()
+    Simplify().run(graph)
+    graph.verify()
+    forward, backward = (calls(graph)[place].regions[0] for place in (0, 1))
+    assert [node.op.name for node in forward.nodes] == ["Mul", "Tanh", "Mul"]
+    assert [parameter.name for parameter in backward.parameters] == ["p0", "p1", "p3", "p4", "p5", "p7"]
+    kept = [node.op.indices for node in graph.nodes if isinstance(node.op, TupleGetItems)]
+    assert kept == [(1, 2), (0, 1), (1, 2), (0, 1)]
+    check(graph)
+
+
+def test_a_tuple_that_others_read_stays_whole() -> None:
+    graph = calls_with_tuples()
+    kept = next(node for node in graph.nodes if isinstance(node.op, TupleGetItems))
+    graph.results.append(kept)
+    Simplify().run(graph)
+    assert len(calls(graph)[0].regions[0].results) == 4
+    assert len(calls(graph)[1].regions[0].parameters) == 7  # the weight alone is gone
+
+
+def test_an_element_is_not_overwritten() -> None:
+    graph = calls_with_tuples()
+    call = calls(graph)[0]
+    region = call.regions[0]
+    region.nodes.append(Node(AssignAdd(), [region.parameters[1], region.parameters[0]], region.parameters[1].type))
+    with pytest.raises(MspcError, match=r"overwrite operands \(1,\), of which one is a tuple"):
+        type_by_regions(call)

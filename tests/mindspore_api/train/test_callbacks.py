@@ -1,15 +1,23 @@
-"""Callbacks that print, keep, stop, and change the learning rate."""
+"""Callbacks that print, keep, stop, and change the learning rate.
+
+Names that older scripts import from `train`.
+"""
 
 from __future__ import annotations
 
+import importlib
 import re
 from typing import Any
 
 import numpy as np
 import pytest
 
+import mspc as ms
 from mspc import Model, Parameter, Tensor, nn, train
 from mspc.dataset import GeneratorDataset
+from mspc.mindspore_api.alias import public
+from mspc.mindspore_api.index.table import rows_of
+from mspc.train import serialization
 from mspc.train.callback import InternalCallbackParam
 
 
@@ -106,3 +114,17 @@ def test_no_summary_is_written(capsys: Any, tmp_path: Any) -> None:
     model().train(1, data(), train.SummaryCollector(str(tmp_path / "s"), collect_freq=1))
     assert capsys.readouterr().err.startswith(f"warning: SummaryCollector('{tmp_path}/s') writes nothing here; ")
     assert not list(tmp_path.iterdir())
+
+
+MOVED = rows_of("train.serialization")
+
+
+@pytest.mark.parametrize("name", sorted(MOVED))
+def test_a_name_is_found_in_its_older_places(name: str) -> None:
+    own = importlib.import_module(MOVED[name].home)
+    assert getattr(ms.train, name) is getattr(serialization, name) is public(getattr(own, name))
+
+
+def test_no_other_name_is() -> None:
+    with pytest.raises(AttributeError):
+        serialization.transform_checkpoints  # noqa: B018  # the access is what is tested

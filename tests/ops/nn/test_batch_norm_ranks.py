@@ -1,17 +1,26 @@
-"""BatchNorm whose statistics ranks share: two of them gather those of each, more add theirs up."""
+"""BatchNorm whose statistics ranks share: two of them gather those of each, more add theirs up.
+
+BatchNorm's kernels on images of which the cache holds some channels only, against the formula on entire arrays.
+The gradient that a sum hands an activation is one number for all elements, and is repeated.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 
+from mspc import Parameter, Tensor, nn, ops
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Value, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce
-from mspc.ops.nn.batch_norm import BatchNorm
+from mspc.ops.nn import batch_norm
+from mspc.ops.nn.batch_norm import BatchNorm, normalised_by_own, own_gradients
 from mspc.ops.op import RankPlacement, load_operators
+from tests.mindspore_api.nn.training import Training
 from tests.ops.backend import BACKEND
 from tests.ops.ranks import on_ranks
 
@@ -58,3 +67,69 @@ def test_bytes_are_those_that_are_sent(ranks: int, channels: int) -> None:
     assert all(node.attrs["reason"] == "statistics are those of the batch of all ranks" for node in meeting)
     sent = sum(node.op.sent_bytes(node.inputs[0].tensor_type.nbytes, ranks) for node in meeting)
     assert OP.moved_bytes(TYPES, ins) == sent
+
+
+EPSILON = 1e-3
+SHAPES = [(16, 40, 16, 16), (3, 7, 70, 70), (300, 500), (1, 300, 3), (70000, 2)]
+"""The third has one element of a channel in an image; the second and the last more than a block in one channel."""
+
+
+def formula(x: Any, gamma: Any, beta: Any, dout: Any) -> tuple[Any, ...]:
+    axes, row = (0, *range(2, x.ndim)), (1, -1, *[1] * (x.ndim - 2))
+    count = x.size // x.shape[1]
+    mean, variance = x.mean(axes), x.var(axes)
+    inverse = 1 / np.sqrt(variance + EPSILON)
+    apart = (x - mean.reshape(row)) * inverse.reshape(row)
+    dgamma, dbeta = (dout * apart).sum(axes), dout.sum(axes)
+    dx = dout - (dbeta.reshape(row) + apart * dgamma.reshape(row)) / count
+    y = apart * gamma.reshape(row) + beta.reshape(row)
+    return y, mean, variance, dx * (gamma * inverse).reshape(row), dgamma, dbeta
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_blocks(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(1)
+    x, dout = random.standard_normal((2, *shape)) + 3
+    gamma, beta = random.standard_normal((2, shape[1]))
+    expected = formula(x, gamma, beta, dout)
+    found: list[list[Any]] = []
+    for threads in (1, 3):
+        monkeypatch.setattr(batch_norm, "thread_count", lambda threads=threads: threads)
+        y, mean, variance = normalised_by_own(np, x, EPSILON, gamma, beta)
+        gradients = own_gradients(np, dout, x, gamma, mean, variance, EPSILON)
+        found.append([y, mean, variance, *gradients])
+    for one, three, wanted in zip(*found, expected, strict=True):
+        np.testing.assert_array_equal(one, three)  # the number of threads changes no bit
+        np.testing.assert_allclose(one, wanted, atol=1e-9 * np.abs(wanted).max())
+
+
+VALUES = np.random.default_rng(0).uniform(-2, 2, (8, 4))
+
+
+class Step(nn.Cell):
+    """The gradient of the sum of an activation in its input, with weights of 1 or without."""
+
+    def __init__(self, activation: Any, weights: Any) -> None:
+        super().__init__()
+        self.w, self.activation, self.weights = Parameter(Tensor(VALUES), "w"), activation, weights
+        self.both = ops.value_and_grad(self.whole, None, [self.w])
+
+    def whole(self, x: Any) -> Any:
+        found = self.activation(self.w)
+        return found.sum() if self.weights is None else (found * self.weights).sum()
+
+    def construct(self, x: Any) -> Any:
+        _, gradients = self.both(x)
+        return gradients[0] + 0.0
+
+
+NAMES = """relu relu6 sigmoid tanh silu gelu fast_gelu elu hardswish hardsigmoid softplus mish leaky_relu softmax
+log_softmax selu hardshrink softshrink celu logsigmoid""".split()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gradient_of_a_sum(name: str) -> None:
+    x = [(np.zeros(8, np.float32),)]
+    ones = Tensor(np.random.default_rng(1).uniform(1, 1, (8, 4)))
+    found, expected = (Training(Step(getattr(ops, name), w), [(8,)]).run(x)[0] for w in (None, ones))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -382,3 +382,12 @@ def test_a_switch_of_one_member_is_the_group_s_and_is_read_back() -> None:
     assert fused.attrs["gathers_again"] is True
     text = print_graph(graph)
     assert print_graph(parse(text, REGISTRY).main) == text
+
+
+def test_values_of_fewer_elements_have_a_kernel_of_their_own() -> None:
+    graph, b, (x, y) = new_graph(x=("input", (4,)), y=("input", (2, 4)))
+    small = b.emit(op("Tanh"), b.emit(op("Exp"), x))
+    graph.results = [b.emit(op("Tanh"), b.emit(op("Add"), small, y))]
+    result = fused(graph)
+    assert [node.shape for node in result.nodes] == [(4,), (2, 4)]
+    assert names(result) == ["FusedElementwise"] * 2

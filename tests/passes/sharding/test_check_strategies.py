@@ -1,4 +1,8 @@
-"""Strategies that cannot be: exact messages, all independent ones together, and the meshes of those that can."""
+"""Strategies that cannot be: exact messages, all independent ones together, and the meshes of those that can.
+
+Grids of ranks for experts, as strategies and layouts name them.
+Which operators are products, whose work has to be shared by all ranks.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,14 @@ import pytest
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ErrorGroup, Location, MspcError
-from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout, NamedLayout
-from mspc.ir.types import FLOAT32, TensorType
+from mspc.ir.types import FLOAT32, INT32, INT64, TensorType
+from mspc.ops.math.matmul import GroupedProduct
 from mspc.ops.nn.norm import L2Normalize
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, load_operators
+from mspc.passes.lib.choices import multiplies, rule_of
+from mspc.passes.lib.experts import mesh_of
 from mspc.passes.sharding.check_strategies import CheckStrategies
 
 load_operators()
@@ -241,3 +248,80 @@ def test_several_results_have_their_natural_layouts_alone() -> None:
         CheckStrategies().run(split_in_two(((1, 1), (2, 1)), self_defined=True).graph)
     for out in (natural, natural[:1]):
         assert "an out_strategy needs one entry, for the operator's one result" in split_in_two(out, False).message()
+
+
+NAMES = ("dp", "ep", "tp")
+
+
+@pytest.mark.parametrize(
+    ("matrix", "rows", "experts", "wanted"),
+    [
+        ((2, 4, 1), (2, -1), (1, -1, -1), (2, 4)),
+        ((1, 4, 2), (-1, -1), ((2, 1), -1, -1), (1, 4)),
+        ((4, 1, 2), (2, -1), (1, -1, -1), None),
+        ((1, 1, 8), (-1, -1), ((2, 1), -1, 0), None),
+        ((2, 4, 1), (1, -1), (1, -1, -1), None),
+        ((2, 2, 1), (2, -1), (1, -1, -1), None),
+        ((1, 3, 4), (0, -1), (1, -1, -1), None),
+        ((3, 4, 1), (2, -1), (1, -1, -1), None),
+    ],
+    ids=["two axes", "an axis of size 1 beside", "of size 1", "both of size 1", "one twice", "too few ranks",
+         "experts that ranks do not divide", "rows that ranks do not divide"],
+)  # fmt: skip
+def test_experts_along_axes(
+    matrix: tuple[int, ...], rows: tuple, experts: tuple, wanted: tuple[int, int] | None
+) -> None:
+    graph = Graph("net")
+    operands = [Parameter(name, TensorType(dtype, shape)) for name, dtype, shape in (
+        ("x", FLOAT32, (16, 4)), ("w", FLOAT32, (8, 4, 8)), ("ends", INT64, (8,)))]  # fmt: skip
+    node = Builder(graph).emit(GroupedProduct(), *operands)
+    node.in_strategy = tuple(NamedLayout(matrix, NAMES, entry) for entry in (rows, experts, (-1,)))
+    found = mesh_of(node, 12 if 3 in matrix else 8)
+    assert (found and (found.outer, found.parts)) == wanted
+
+
+load_operators()
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "shapes", "product"),
+    [
+        ("MatMul", {}, [(16, 8), (8, 32)], True),
+        ("BatchMatMul", {}, [(4, 16, 8), (4, 8, 32)], True),
+        ("Conv2D", {"out_channel": 8, "kernel_size": 3, "stride": 2}, [(4, 8, 16, 16), (8, 8, 3, 3)], True),
+        ("ReLU", {}, [(16, 8)], False),
+        ("ReduceSum", {"axis": (0,)}, [(16, 8)], False),
+        ("Concat", {"axis": 1}, [(16, 8), (16, 8)], False),
+        ("Split", {"axis": 1, "output_num": 2}, [(16, 8)], False),
+        ("MaxPool", {"kernel_size": 2, "strides": 2}, [(4, 8, 16, 16)], False),
+    ],
+)
+def test_products_combine_more_elements_than_they_read_or_write(
+    name: str, fields: dict[str, Any], shapes: list[tuple[int, ...]], product: bool
+) -> None:
+    op = REGISTRY[name](**fields)
+    types = [TensorType(FLOAT32, shape) for shape in shapes]
+    node = Node(op, [Value(type) for type in types], op.infer(*types))
+    rule = rule_of(node)
+    assert rule is not None
+    assert multiplies(rule, node) is product
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "types", "product"),
+    [
+        ("Gather", {}, [(FLOAT32, (64, 8)), (INT32, (16,))], False),
+        ("EmbeddingLookup", {}, [(FLOAT32, (64, 8)), (INT32, (16,))], False),
+        ("UnsortedSegmentSum", {"num_segments": 12}, [(FLOAT32, (16, 8)), (INT32, (16,))], False),
+        ("GroupedProduct", {}, [(FLOAT32, (8, 4)), (FLOAT32, (1, 4, 6)), (INT32, (1,))], True),
+    ],
+)
+def test_what_finds_rows_by_integers_is_no_product(
+    name: str, fields: dict[str, Any], types: list[tuple[Any, tuple[int, ...]]], product: bool
+) -> None:
+    op = REGISTRY[name](**fields)
+    operands = [TensorType(dtype, shape) for dtype, shape in types]
+    node = Node(op, [Value(type) for type in operands], op.infer(*operands))
+    rule = rule_of(node)
+    assert rule is not None
+    assert multiplies(rule, node) is product

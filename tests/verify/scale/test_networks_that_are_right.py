@@ -1,10 +1,21 @@
-"""A share of the networks that `mspc verify --scale` must find equal."""
+"""A share of the networks that `mspc verify --scale` must find equal.
+
+Networks that PyTorch has exported are proved as programs and as compiled folders.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.options import ImportOptions
+from mspc.commands.report.verbosity import Loudness
+from mspc.commands.verify import of_script
+from mspc.commands.verify_folder import of_folder
 from mspc.ops.op import load_operators
+from tests.exported_programs import two_layers
 from tests.shares import share_of
 from tests.verify.scale.networks_that_are_right import EQUAL, drawn, main, outcome_of
 
@@ -34,3 +45,24 @@ def test_what_is_right_is_equal(source: str, seed: int) -> None:
 def test_the_command_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["0", "1", "--source", "networks"]) == 0
     assert "networks: 1 equal" in capsys.readouterr().out
+
+
+QUIET = Loudness(quiet=True)
+SAMPLE = Path(__file__).resolve().parents[3] / "samples" / "pytorch" / "language_model.pt2"
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_an_exported_network_and_its_folder(sample: bool, tmp_path: Path) -> None:
+    path = SAMPLE
+    if not sample:
+        path = tmp_path / "two.pt2"
+        two_layers(8).save(path)
+    imported = ImportOptions(optimizer="adamw:lr=1e-3", loss="" if sample else "mse")
+    options = CompileOptions(ranks=4, imported=imported, loudness=QUIET, out=tmp_path / "out", weights=True)
+    found = of_script(str(path), options).proved(0)
+    assert found.same
+    assert not found.whole
+    compile_target(str(path), options)
+    of_compiled = of_folder(tmp_path / "out", CompileOptions(loudness=QUIET)).proved(0)
+    assert of_compiled.same
+    assert not of_compiled.whole
