@@ -87,8 +87,8 @@ def test_any_two_options_meet_in_a_share(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(
     ("words", "counted"),
-    [(["--thorough"], "\n89 tests collected"), ([], "\n5/12 tests collected (7 deselected)"),
-     (["tests/search/plans/test_plan_files.py::test_rows_are_what_their_files_compile_to"], "\n12 tests collected")],
+    [(["--thorough"], "\n107 tests collected"), ([], "\n23/30 tests collected (7 deselected)"),
+     (["tests/search/plans/test_plan_files.py::test_rows_are_what_their_files_compile_to"], "\n30 tests collected")],
 )  # fmt: skip
 def test_marks_and_files_count_by_the_option(words: list[str], counted: str, root: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", "-p", "no:cacheprovider"]

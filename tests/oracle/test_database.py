@@ -73,25 +73,38 @@ def spelled(name: str, function: Callable[..., Any], named: dict[str, Any]) -> d
 
 
 def case_of(name: str, each: Any, given: Any) -> Case:
-    """Return the case of one sample."""
+    """Return the case of one sample. Gradients are compared if its tensors are the first arguments."""
     sample = OperatorSample(each, given)
+    arrays = [to_array(tensor.resolve_conj().resolve_neg()) for tensor in sample.tensors]
+    values = [given.input, *given.args]
+    leading = next((place for place, value in enumerate(values) if not isinstance(value, torch.Tensor)), len(values))
+    is_plain = leading == len(arrays)
+
+    def theirs(*operands: Any, **_: Any) -> list[Any]:
+        return [each.resolve_conj() for each in sample(*operands[: len(arrays)])]
 
     def call(function: Callable[..., Any], *tensors: Any) -> Any:
-        leaves = [dtype_of(str(leaf)[6:]) if isinstance(leaf, torch.dtype) else leaf for leaf in sample.leaves]
+        leaves = list(map(of_mspc, sample.leaves))
         for place, tensor in zip(sample.places, tensors, strict=True):
             leaves[place] = tensor
         first, args, named = sample.tree.tree_unflatten(leaves, sample.spec)
         return function(first, *args, **spelled(name, function, named))
 
-    arrays = [to_array(tensor.resolve_conj().resolve_neg()) for tensor in sample.tensors]
-    judge = Judge((name,), lambda *given: [each.resolve_conj() for each in sample(*given)], (), loose=8, ours=call)
-    return Case(judge, arrays, (), {})
+    if not is_plain:
+        return Case(Judge((name,), theirs, (), gradient=False, loose=8, ours=call), arrays, (), {})
+    named = {key: of_mspc(value) for key, value in given.kwargs.items()}
+    rest = tuple(map(of_mspc, values[leading:]))
+    return Case(Judge((name,), theirs, (), loose=8), arrays, rest, spelled(name, public(name), named))
+
+
+def of_mspc(value: Any) -> Any:
+    return dtype_of(str(value)[6:]) if isinstance(value, torch.dtype) else value
 
 
 def has_gradients(case: Case) -> bool:
     """Return whether PyTorch differentiates the case."""
     try:
-        return case.smooth and bool(case.their_gradients)
+        return case.judge.gradient and case.smooth and bool(case.their_gradients)
     except (RuntimeError, NotImplementedError):
         return False
 
@@ -103,11 +116,11 @@ def difference(name: str, case: Case, dtype: str, is_first: bool) -> str:
         return ""
     try:
         text = case.difference(function, repeat(is_first and dtype == "float64" and has_gradients(case)))
-        if text or not is_first or dtype != "float32":
+        if text or not is_first or dtype != "float32" or not case.judge.gradient:
             return text
-        tensors = [Tensor(array) for array in case.arrays]
-        compiled = mspc.jit(lambda *given: case.judge.ours(function, *given))(*tensors)
-        text = unlike(compiled, case.judge.ours(function, *tensors), 8)
+        tensors, rest, named = list(map(Tensor, case.arrays)), case.arguments, case.named
+        compiled = mspc.jit(lambda *given: function(*given, *rest, **named))(*tensors)
+        text = unlike(compiled, function(*tensors, *rest, **named), 8)
         return f"compiled: {text}" if text else ""
     except (TypeError, AttributeError, ValueError) as error:
         return f"refused: {error}"
