@@ -556,7 +556,9 @@ class _Walk:
         return found
 
     def _operands(self, node: ExportedNode, kind: Kind) -> dict[str, Any]:
-        given = dict(node.arguments)
+        given: dict[str, Any] = dict(node.arguments)
+        if not node.operands and any(each.name == "dtype" for each in kind.arguments) and given.get("dtype") is None:
+            given["dtype"] = node.types[0].dtype if node.types and node.types[0] else None  # by torch.set_default_dtype
         if kind.known is None:
             return {name: value if name in kind.unread else self.argument(value) for name, value in given.items()}
         found: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from mspc import Tensor, value_and_grad
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT32, INT64
 from mspc.readers.pytorch.exported_program import ExportedGraph, ExportedProgram, ExportedType
-from mspc.readers.pytorch.exporting import export_made, read_folder
+from mspc.readers.pytorch.exporting import export_made, in_type, read_folder
 from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.kinds.aten_table import kind_of
 from mspc.readers.pytorch.network import ImportedNetwork
@@ -330,3 +330,15 @@ def test_a_gradient_that_is_lost_is_said_at_its_line(tmp_path: Path, capsys: pyt
     x = torch.ones(2, requires_grad=True)
     Signs()(x).sum().backward()
     assert x.grad.tolist() == [1, 1]
+
+
+class Line(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x + torch.linspace(0, 0.7, 5)
+
+
+def test_numbers_made_without_a_type_have_the_exported_one(tmp_path: Path) -> None:
+    with in_type(torch.float64):
+        export_made((Line(), torch.zeros(5)), tmp_path / "line.pt2", "it")
+    found = ImportedNetwork(read_program(tmp_path / "line.pt2"))(Tensor(np.zeros(5))).asnumpy()
+    np.testing.assert_allclose(found, np.linspace(0, 0.7, 5), rtol=1e-15)
