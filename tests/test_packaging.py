@@ -68,7 +68,7 @@ def test_wheel_holds_the_data_files_and_no_others(root: Path, wheel_names: set[s
     others = {"mspc/ir/error_codes.toml", "mspc/ir/text/grammar.lark", "mspc/py.typed"}
     tables_of_settings = ("megatron_arguments", "mistakes", "models", "trainers")
     others |= {f"mspc/readers/configurations/{name}.toml" for name in tables_of_settings}
-    others |= {"mspc/commands/planned_llama.py.txt"}
+    others |= {"mspc/commands/planned_llama.py.txt", "mspc/analysis/cost/machines.toml"}
     assert data == others | page | tables | demo | sources
 
 

@@ -7,14 +7,19 @@ search. Nothing is measured at the time of a query, so that the answer is the sa
 from __future__ import annotations
 
 import math
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.parsing import check_keys, table_in
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import DType
+from mspc.ir.types import DTYPES, DType
 
 PRODUCTS = "products"
 DEEP, FLAT = "deep_products", "flat_products"
@@ -221,93 +226,131 @@ class Machine:
         )
 
 
-HOST = 8
-"""Ranks of one host."""
+ROUNDED = "products of Float32 rounded to TF32"
+"""In the source of a file if its rates of Float32 are those of rounded matmuls."""
+WORK = (PRODUCTS, *LIKE, *ALONE)
+LINK = ("latency", "bandwidth", "hop")
+KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", "ranks_per_host", "capacity", *WORK,
+        "traffic", "link", "network")  # fmt: skip
 
 
-def _work(
-    half: float, rounded: float, single: float, double: float, convolved: float, four: float = 0.0
-) -> Mapping[str, Mapping[str, Rate]]:  # fmt: skip
-    """Return operations per second of matmuls: of halves, of Float32 rounded to TF32 and not rounded, and of Float64.
-    convolved: of convolutions of plain Float32. four: of 4 bits, 0 for none."""
-    rates = {"Float16": half, "BFloat16": half, TF32: rounded, UNROUNDED: single, "Float64": double}
-    rates |= {NVFP4: four} if four else {}
-    products = MappingProxyType({name: Rate.of(rate) for name, rate in rates.items()})
-    return MappingProxyType({PRODUCTS: products, "convolutions": MappingProxyType({UNROUNDED: Rate.of(convolved)})})
+class MachineReader:
+    """Reader of the tables of one file of machines; the name of the file is in every message."""
+
+    def __init__(self, shown: str) -> None:
+        self.shown = shown
+
+    def machine(self, found: Mapping[str, Any], name: str) -> Machine:
+        check_keys(self.shown, found, KEYS, "a machine")
+        device = found.get("device", "GPU")
+        if device not in ("GPU", "CPU"):
+            raise MspcError(f'{self.shown}: device is {device!r}, not "GPU" or "CPU"')
+        per_host = found.get("ranks_per_host", 0)
+        if not isinstance(per_host, int) or isinstance(per_host, bool) or not 0 <= per_host < 1 << 20:
+            raise MspcError(f"{self.shown}: ranks_per_host is {per_host!r}, not a number of ranks")
+        capacity = found.get("capacity", 0)
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or not 0 <= capacity < 1 << 50:
+            raise MspcError(f"{self.shown}: capacity is {capacity!r}, not a number of bytes")
+        if per_host and "network" not in found:
+            raise MspcError(f"{self.shown}: there are ranks_per_host, and no table [network] of links between hosts")
+        return Machine(
+            name=str(found.get("name", name)),
+            device=device,
+            work=self._every_work(found),
+            other_products=self._rate(found, "other_products"),
+            memory=self._rate(found, "memory"),
+            kernel=self._number(found, "kernel"),
+            link=self._link(found, "link"),
+            ranks_per_host=per_host,
+            network=self._link(found, "network") if "network" in found else None,
+            source=str(found.get("source", "")).strip(),
+            doubts=self._doubts(found),
+            traffic=self._traffic(found) if "traffic" in found else {},
+            capacity=capacity,
+        )
+
+    def _doubts(self, found: Mapping[str, Any]) -> tuple[str, ...]:
+        value = found.get("doubts", [])
+        entries = cast("list[Any]", value) if isinstance(value, list) else None
+        if entries is None or not all(isinstance(entry, str) for entry in entries):
+            raise MspcError(f"{self.shown}: doubts is {value!r}, not a list of texts")
+        return tuple(entries)
+
+    def _every_work(self, found: Mapping[str, Any]) -> Mapping[str, Mapping[str, Rate]]:
+        """Return the rates of all kinds of work."""
+        work = {kind: self._work(found, kind) for kind in WORK if kind in found or kind == PRODUCTS}
+        if ROUNDED not in str(found.get("source", "")) or any(TF32 in rates for rates in work.values()):
+            return work
+        return {kind: rates if kind in ALONE else _called_rounded(rates) for kind, rates in work.items()}
+
+    def _work(self, found: Mapping[str, Any], kind: str) -> Mapping[str, Rate]:
+        table = table_in(self.shown, found, kind)
+        check_keys(self.shown, table, (*DTYPES, *(() if kind in ALONE else (TF32, NVFP4))), "element types")
+        return MappingProxyType({key: self._rate(table, key, f"{kind}.") for key in table})
+
+    def _traffic(self, found: Mapping[str, Any]) -> Mapping[str, Rate]:
+        table = table_in(self.shown, found, "traffic")
+        check_keys(self.shown, table, TRAFFIC, "kinds of traffic")
+        return MappingProxyType({kind: self._rate(table, kind, "traffic.") for kind in table})
+
+    def _link(self, found: Mapping[str, Any], key: str) -> Link:
+        table = table_in(self.shown, found, key)
+        check_keys(self.shown, table, (*LINK, *COLLECTIVES), "a link")
+        own = {name: self._plain_link(table_in(self.shown, table, name), f"{key}.{name}.")
+               for name in COLLECTIVES if name in table}  # fmt: skip
+        return self._plain_link(table, f"{key}.", own)
+
+    def _plain_link(self, table: Mapping[str, Any], where: str, own: Mapping[str, Link] | None = None) -> Link:
+        if own is None:
+            check_keys(self.shown, table, LINK, "a collective's link")
+        return Link(
+            latency=self._number(table, "latency", where),
+            bandwidth=self._rate(table, "bandwidth", where),
+            hop=self._number(table, "hop", where, zero=True) if "hop" in table else 0.0,
+            own=MappingProxyType(dict(own or {})),
+        )
+
+    def _rate(self, found: Mapping[str, Any], key: str, where: str = "") -> Rate:
+        value = found.get(key)
+        if not isinstance(value, list):
+            return Rate.of(self._number(found, key, where))
+        points: list[tuple[float, float]] = []
+        for entry in cast("list[Any]", value):
+            pair = cast("list[Any]", entry) if isinstance(entry, list) else []
+            if len(pair) != 2 or not all(_above(number) for number in pair):
+                raise MspcError(f"{self.shown}: {where}{key} has the entry {entry!r}, not [amount, rate at it] above 0")
+            points.append((float(pair[0]), float(pair[1])))
+        if not points or any(low[0] >= high[0] for low, high in pairwise(points)):
+            raise MspcError(f"{self.shown}: {where}{key} lists amounts that do not rise")
+        return Rate(tuple(points))
+
+    def _number(self, found: Mapping[str, Any], key: str, where: str = "", zero: bool = False) -> float:
+        """Return a number above 0, or 0 if `zero` allows it. Raise MspcError for others, or if it is missing."""
+        if key not in found:
+            raise MspcError(f"{self.shown}: {where}{key} is missing")
+        value = found[key]
+        if not _above(value) and not (zero and value == 0 and not isinstance(value, bool)):
+            raise MspcError(f"{self.shown}: {where}{key} is {value!r}, not a number above 0")
+        return float(value)
 
 
-H200 = Machine(
-    name="NVIDIA H200, NVLink 4",
-    device="GPU",
-    work=_work(600e12, 300e12, 50e12, 50e12, 33e12),
-    other_products=Rate.of(50e12),
-    memory=Rate.of(3.2e12),
-    kernel=1.5e-6,
-    link=Link(latency=12e-6, bandwidth=Rate.of(340e9)),
-    ranks_per_host=HOST,
-    network=Link(latency=20e-6, bandwidth=Rate.of(45e9)),
-    traffic=MappingProxyType({HOST_COPIES: Rate.of(55e9)}),
-    capacity=141 * 10**9,
-    source="""\
-Measured in 2026 with CUDA 13 and NCCL 2.27: products of 8192 by 8192 matrices at 811 TFLOP/s in Float16, of which those
-of a transformer's layers reach three quarters; half of that where Float32 is rounded to TF32; those of Float32 as it is
-at 51 TFLOP/s (67 by the data sheet), and convolutions of it at 33, derived from a step of ResNet-50 (64 images in
-58 ms, and in 19 with TF32); a copy in memory at 4.2 TB/s, of which operators reach three quarters; 1.1 us
-from one small kernel of a CUDA graph to the next, 1.5 us with their ramps; an AllReduce of a kilobyte in 9.5 us on 4
-ranks, 12 us beside other work; large ones at 339 to 358 GB/s. Between hosts: a card of 400 Gbit/s for each GPU, nine
-tenths of it (data sheet of NVIDIA's DGX H200, not measured). To the host's memory and from it: 16 lanes of PCI Express
-5.0 (data sheet of the H200: 128 GB/s both ways together), seven eighths of it, not measured.""",
-)
-"""Machine assumed if the user names none."""
-H100 = replace(
-    H200,
-    name="NVIDIA H100 SXM, NVLink 4",
-    memory=Rate.of(2.2e12),
-    capacity=80 * 1024**3,
-    source="""\
-NVIDIA's data sheet of the H100 SXM (989 TFLOP/s in Float16, 495 in TF32, 67 in Float32 and Float64, 3.35 TB/s of
-memory, 450 GB/s each way) by the shares that an H200 was measured to reach; a card of 400 Gbit/s for each GPU. Measured
-on 4 of them in Float32 as it is: a transformer's step of 58.9 ms, 45 TFLOP/s a rank in all, estimated as 57.3.""",
-)
-A100 = Machine(
-    name="NVIDIA A100 80 GB SXM, NVLink 3",
-    device="GPU",
-    work=_work(230e12, 95e12, 15e12, 15e12, 10e12),
-    other_products=Rate.of(15e12),
-    memory=Rate.of(1.4e12),
-    kernel=1.5e-6,
-    link=Link(latency=15e-6, bandwidth=Rate.of(225e9)),
-    ranks_per_host=HOST,
-    network=Link(latency=25e-6, bandwidth=Rate.of(22e9)),
-    traffic=MappingProxyType({HOST_COPIES: Rate.of(27e9)}),
-    capacity=80 * 1024**3,
-    source="""\
-NVIDIA's data sheet of the A100 80 GB SXM (312 TFLOP/s in Float16, 156 in TF32, 19.5 in Float32 and Float64, 2.04 TB/s
-of memory, 300 GB/s each way) by the shares that an H200 was measured to reach; a card of 200 Gbit/s for each GPU.""",
-)
-_BLACKWELL = """\
-NVIDIA's data sheets (2.25 PFLOP/s in BFloat16, in GB200 and GB300 2.5; 8 TB/s of memory, 900 GB/s each way on NVLink 5)
-by the shares that an H200 was measured to reach; not measured. Four-bit matmuls have 4 times the operations of
-BFloat16, in B300 and GB300 6 times; that they reach four fifths of it, because operands are also rotated and rounded at
-random, is an assumption. A card of 400 Gbit/s for each GPU, 800 for B300 and GB300."""
-B200 = replace(
-    H200, name="NVIDIA B200 SXM, NVLink 5", work=_work(1365e12, 680e12, 48e12, 24e12, 33e12, 4370e12),
-    memory=Rate.of(5.2e12), link=Link(latency=12e-6, bandwidth=Rate.of(680e9)), capacity=180 * 10**9, source=_BLACKWELL,
-)  # fmt: skip
-B300 = replace(
-    B200, name="NVIDIA B300 SXM, NVLink 5", work=_work(1365e12, 680e12, 48e12, 24e12, 33e12, 6550e12),
-    network=Link(latency=20e-6, bandwidth=Rate.of(90e9)), capacity=270 * 10**9,
-)  # fmt: skip
-GB200 = replace(
-    B200, name="NVIDIA GB200 NVL72", work=_work(1230e12, 615e12, 48e12, 24e12, 33e12, 3940e12), ranks_per_host=64,
-    capacity=186 * 10**9, source=_BLACKWELL + """ Matmuls at 0.81 of those of a GB300, whose power limit is higher:
-the ratio of the published steps of LLaMA 3 70B and 405B on both (Megatron-Bridge's performance summary).""",
-)  # fmt: skip
-GB300 = replace(
-    GB200, name="NVIDIA GB300 NVL72", work=_work(1517e12, 758e12, 48e12, 24e12, 33e12, 7280e12),
-    network=Link(latency=20e-6, bandwidth=Rate.of(90e9)), capacity=278 * 10**9, source=_BLACKWELL,
-)  # fmt: skip
-KNOWN_MACHINES: Mapping[str, Machine] = MappingProxyType({
-    "a100": A100, "h100": H100, "h200": H200, "b200": B200, "b300": B300, "gb200": GB200, "gb300": GB300,
-})  # fmt: skip
+def _called_rounded(rates: Mapping[str, Rate]) -> Mapping[str, Rate]:
+    return MappingProxyType({TF32 if name == UNROUNDED else name: rate for name, rate in rates.items()})
+
+
+def _above(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and 0 < value < 1e30
+
+
+def _known() -> Mapping[str, Machine]:
+    """Return the machines of `machines.toml`, in which each is a table with the keys of a machine file."""
+    file = Path(__file__).with_name("machines.toml")
+    reader = MachineReader(file.name)
+    tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    return MappingProxyType({name: reader.machine(table, name) for name, table in tables.items()})
+
+
+KNOWN_MACHINES = _known()
 """Machines by the name that `--machine` takes."""
+H200 = KNOWN_MACHINES["h200"]
+"""Machine assumed if the user names none."""

@@ -29,40 +29,16 @@ of earlier versions, with "products of Float32 rounded to TF32" in `source`, rat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, cast
 
-from mspc.analysis.cost.machine import (  # fmt: skip
-    ALONE,
-    COLLECTIVES,
-    H200,
-    KNOWN_MACHINES,
-    LIKE,
-    NVFP4,
-    PRODUCTS,
-    TF32,
-    TRAFFIC,
-    UNROUNDED,
-    Link,
-    Machine,
-    Rate,
-)
+from mspc.analysis.cost.machine import H200, KNOWN_MACHINES, Link, Machine, MachineReader, Rate
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import shown_path, write_atomically
-from mspc.ir.files.parsing import check_keys, quoted, read_toml, table_in
-from mspc.ir.types import DTYPES
+from mspc.ir.files.parsing import quoted, read_toml
 
 LARGEST = 1 << 20
 """Maximum size of a machine file in bytes."""
-ROUNDED = "products of Float32 rounded to TF32"
-"""Marker in `source` of a file whose Float32 rates were measured with matmuls rounded to TF32."""
-WORK = (PRODUCTS, *LIKE, *ALONE)
-LINK = ("latency", "bandwidth", "hop")
-KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", "ranks_per_host", "capacity", *WORK,
-        "traffic", "link", "network")  # fmt: skip
 
 
 def machine_of(text: str) -> Machine:
@@ -86,115 +62,7 @@ def read_machine(path: Path) -> Machine:
     Raises:
         MspcError: if there is no such file, it is no TOML, or a rate is missing or impossible.
     """
-    return _MachineFileReader(shown_path(path)).machine(read_toml(path, "machine file", LARGEST), path.stem)
-
-
-class _MachineFileReader:
-    """Reader of one file; the name of the file is in every message."""
-
-    def __init__(self, shown: str) -> None:
-        self.shown = shown
-
-    def machine(self, found: Mapping[str, Any], name: str) -> Machine:
-        check_keys(self.shown, found, KEYS, "a machine")
-        device = found.get("device", "GPU")
-        if device not in ("GPU", "CPU"):
-            raise MspcError(f'{self.shown}: device is {device!r}, not "GPU" or "CPU"')
-        per_host = found.get("ranks_per_host", 0)
-        if not isinstance(per_host, int) or isinstance(per_host, bool) or not 0 <= per_host < 1 << 20:
-            raise MspcError(f"{self.shown}: ranks_per_host is {per_host!r}, not a number of ranks")
-        capacity = found.get("capacity", 0)
-        if not isinstance(capacity, int) or isinstance(capacity, bool) or not 0 <= capacity < 1 << 50:
-            raise MspcError(f"{self.shown}: capacity is {capacity!r}, not a number of bytes")
-        if per_host and "network" not in found:
-            raise MspcError(f"{self.shown}: there are ranks_per_host, and no table [network] of links between hosts")
-        return Machine(
-            name=str(found.get("name", name)),
-            device=device,
-            work=self._every_work(found),
-            other_products=self._rate(found, "other_products"),
-            memory=self._rate(found, "memory"),
-            kernel=self._number(found, "kernel"),
-            link=self._link(found, "link"),
-            ranks_per_host=per_host,
-            network=self._link(found, "network") if "network" in found else None,
-            source=str(found.get("source", "")).strip(),
-            doubts=self._doubts(found),
-            traffic=self._traffic(found) if "traffic" in found else {},
-            capacity=capacity,
-        )
-
-    def _doubts(self, found: Mapping[str, Any]) -> tuple[str, ...]:
-        value = found.get("doubts", [])
-        entries = cast("list[Any]", value) if isinstance(value, list) else None
-        if entries is None or not all(isinstance(entry, str) for entry in entries):
-            raise MspcError(f"{self.shown}: doubts is {value!r}, not a list of texts")
-        return tuple(entries)
-
-    def _every_work(self, found: Mapping[str, Any]) -> Mapping[str, Mapping[str, Rate]]:
-        """Return the rates of all kinds of work."""
-        work = {kind: self._work(found, kind) for kind in WORK if kind in found or kind == PRODUCTS}
-        if ROUNDED not in str(found.get("source", "")) or any(TF32 in rates for rates in work.values()):
-            return work
-        return {kind: rates if kind in ALONE else _called_rounded(rates) for kind, rates in work.items()}
-
-    def _work(self, found: Mapping[str, Any], kind: str) -> Mapping[str, Rate]:
-        table = table_in(self.shown, found, kind)
-        check_keys(self.shown, table, (*DTYPES, *(() if kind in ALONE else (TF32, NVFP4))), "element types")
-        return MappingProxyType({key: self._rate(table, key, f"{kind}.") for key in table})
-
-    def _traffic(self, found: Mapping[str, Any]) -> Mapping[str, Rate]:
-        table = table_in(self.shown, found, "traffic")
-        check_keys(self.shown, table, TRAFFIC, "kinds of traffic")
-        return MappingProxyType({kind: self._rate(table, kind, "traffic.") for kind in table})
-
-    def _link(self, found: Mapping[str, Any], key: str) -> Link:
-        table = table_in(self.shown, found, key)
-        check_keys(self.shown, table, (*LINK, *COLLECTIVES), "a link")
-        own = {name: self._plain_link(table_in(self.shown, table, name), f"{key}.{name}.")
-               for name in COLLECTIVES if name in table}  # fmt: skip
-        return self._plain_link(table, f"{key}.", own)
-
-    def _plain_link(self, table: Mapping[str, Any], where: str, own: Mapping[str, Link] | None = None) -> Link:
-        if own is None:
-            check_keys(self.shown, table, LINK, "a collective's link")
-        return Link(
-            latency=self._number(table, "latency", where),
-            bandwidth=self._rate(table, "bandwidth", where),
-            hop=self._number(table, "hop", where, zero=True) if "hop" in table else 0.0,
-            own=MappingProxyType(dict(own or {})),
-        )
-
-    def _rate(self, found: Mapping[str, Any], key: str, where: str = "") -> Rate:
-        value = found.get(key)
-        if not isinstance(value, list):
-            return Rate.of(self._number(found, key, where))
-        points: list[tuple[float, float]] = []
-        for entry in cast("list[Any]", value):
-            pair = cast("list[Any]", entry) if isinstance(entry, list) else []
-            if len(pair) != 2 or not all(_above(number) for number in pair):
-                raise MspcError(f"{self.shown}: {where}{key} has the entry {entry!r}, not [amount, rate at it] above 0")
-            points.append((float(pair[0]), float(pair[1])))
-        if not points or any(low[0] >= high[0] for low, high in pairwise(points)):
-            raise MspcError(f"{self.shown}: {where}{key} lists amounts that do not rise")
-        return Rate(tuple(points))
-
-    def _number(self, found: Mapping[str, Any], key: str, where: str = "", zero: bool = False) -> float:
-        """Return a number above 0, or 0 if `zero` allows it. Raise MspcError for others, or if it is missing."""
-        if key not in found:
-            raise MspcError(f"{self.shown}: {where}{key} is missing")
-        value = found[key]
-        if not _above(value) and not (zero and value == 0 and not isinstance(value, bool)):
-            raise MspcError(f"{self.shown}: {where}{key} is {value!r}, not a number above 0")
-        return float(value)
-
-
-def _called_rounded(rates: Mapping[str, Rate]) -> Mapping[str, Rate]:
-    return MappingProxyType({TF32 if name == UNROUNDED else name: rate for name, rate in rates.items()})
-
-
-def _above(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and 0 < value < 1e30
+    return MachineReader(shown_path(path)).machine(read_toml(path, "machine file", LARGEST), path.stem)
 
 
 DIGITS = 4

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.machine import H100, LIKE, PRODUCTS, UNROUNDED, Rate
+from mspc.analysis.cost.machine import KNOWN_MACHINES, LIKE, PRODUCTS, UNROUNDED, Rate
 from mspc.analysis.cost.nodes import (
     LONGEST_ROW,
     NOTHING,
@@ -44,6 +44,8 @@ from mspc.ops.tensor.slicing import StridedSlice
 from mspc.search.calibration.machine_file import read_machine, write_machine
 from mspc.search.calibration.measured import ON_GPU
 from mspc.search.calibration.timed_operators import timing_tasks, traffic
+
+H100 = KNOWN_MACHINES["h100"]
 
 
 def node(op: Op, *shapes: tuple[int, ...], dtype: DType = BFLOAT16) -> Node:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.machine import H100, KNOWN_MACHINES, Link, Rate
+from mspc.analysis.cost.machine import KNOWN_MACHINES, Link, Rate
 from mspc.analysis.cost.training.alternatives import best
 from mspc.analysis.cost.training.model_shape import Recomputation, TrainingRun
 from mspc.analysis.cost.training.stage_memory import in_flight, stage_layers, stage_memory, stage_parameters
@@ -19,6 +19,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.readers.configurations.reading import megatron_configuration
 from mspc.readers.configurations.settings import Setting
 from mspc.readers.configurations.trainers import machine_of_row, row_settings
+
+H100 = KNOWN_MACHINES["h100"]
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "reference" / "configurations"
 GPT = {
