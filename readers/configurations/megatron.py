@@ -169,7 +169,10 @@ class _Reader:
         """Return the global batch; the first of a schedule."""
         schedule = self.found.text("step-batch-size-schedule")
         if schedule:
-            return int(schedule.split()[0].split(":")[1])
+            first = re.match(r"\s*\w+:(\d+)", schedule)
+            if first is not None:
+                return max(1, int(first[1]))
+            self.found.mistake("step-batch-size-schedule", f"is {schedule!r}", "0:384 200B:768 is one")
         return self.found.count("global-batch-size", least)
 
     def half_gradients(self) -> bool:
@@ -308,7 +311,11 @@ class _Reader:
         count = found.count("num-layers", 12)
         if self.kind == "hybrid":
             pattern = found.text("hybrid-override-pattern") or found.text("hybrid-layer-pattern")
-            return tuple(self.hybrid(letter, rotated, dense) for letter in pattern.replace("|", "").split("/")[0]), 0
+            letters = pattern.replace("|", "").split("/")[0]
+            if not letters or not set(letters) <= set("M*-E"):
+                problem = f"is {pattern!r}" if pattern else "is not set"
+                found.mistake("hybrid-layer-pattern", problem, "it has a letter of M, *, - and E for each layer")
+            return tuple(self.hybrid(letter, rotated, dense) for letter in letters), 0
         attention = self.attention(rotated, self.kind != "bert")
         images: tuple[ModelLayer, ...] = ()
         if self.image:
@@ -376,7 +383,7 @@ class _Reader:
     def expert_layers(self, count: int) -> list[bool]:
         """Return if each layer has experts, by `moe-layer-freq`: a period, or an expression of lists."""
         text = self.found.text("moe-layer-freq", "1").replace(" ", "")
-        if text.isdigit():
+        if text.isdecimal() and int(text):
             return [number % int(text) == 0 for number in range(count)]
         found: list[bool] = []
         for items, times in re.findall(r"\[([01,]*)\](?:\*(\d+))?", text):

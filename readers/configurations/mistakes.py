@@ -64,7 +64,7 @@ def _holds(condition: str, value: Callable[[str], Any]) -> bool:
     try:
         other = int(right) if right.isdigit() else int(_number(right, value(right)))
         number = float(_number(name, found))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     return number < other if operator == "<" else number > other if operator == ">" else bool(other and number % other)
 
@@ -237,16 +237,20 @@ def _check_attention(found: ConfigurationSettings, run: TrainingRun) -> None:
 
 def _check_layers(found: ConfigurationSettings, run: TrainingRun) -> None:
     count = len(run.model.layers)
-    if run.stages or run.model.encoders:
-        return
     first, last = run.first_layers, run.last_layers
     between = run.pipeline - bool(first) - bool(last)
+    rest = count - first - last
+    if not run.stages and (first or last) and (rest < between or (between <= 0 and rest)):
+        name = "decoder-first-pipeline-num-layers" if first else "decoder-last-pipeline-num-layers"
+        found.mistake(name, f"leaves {rest} of {count} layers to {max(between, 0)} other stages", "leave it out")
+        return
+    if run.stages or run.model.encoders:
+        return
     per_chunk = found.count(PER_CHUNK)
     if per_chunk and run.pipeline > 1 and count // run.pipeline % per_chunk:
         right = largest_divisor(count // run.pipeline, per_chunk)
         found.mistake(PER_CHUNK, f"is {per_chunk}, no divisor of the {count // run.pipeline} layers of a stage",
                       f"{right} works")  # fmt: skip
-    rest = count - first - last
     uneven = found.flag("account-for-embedding-in-pipeline-split") or found.flag("account-for-loss-in-pipeline-split")
     if between and rest % (between * (1 if first or last else run.chunks)) and not uneven:
         right = largest_divisor(count, run.pipeline)

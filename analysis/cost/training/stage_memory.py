@@ -177,7 +177,7 @@ def _largest_unit(run: TrainingRun, layers: list[ModelLayer], first: bool, last:
     output layer. Its gradients are there, too, unless the peak is at the loss, before the first of them."""
     outer = stage_parameters(run, [], first, last)[0]
     size = run.parameter if at_loss else run.parameter + run.gradient
-    return max(outer, *(sum(parameters(run, layer)) for layer in layers)) * size
+    return max([outer, *(sum(parameters(run, layer)) for layer in layers)]) * size
 
 
 def _add_states(run: TrainingRun, layers: list[ModelLayer], first: bool, last: bool, found: Counter[str]) -> None:
