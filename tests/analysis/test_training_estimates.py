@@ -163,6 +163,7 @@ def test_elastic_widths_graphs_and_slow_balance_change_what_they_should() -> Non
     graphs = [frozenset(names) for names in ((), ("attn",), ("all",))]
     started = [sum(kernels(replace(run, graphs=each), run.model.layers[0])) for each in graphs]
     assert started[0] > started[1] > started[2] == 0
+    assert sum(kernels(replace(run, widths=3), run.model.layers[0])) > started[0]
     assert step_time(replace(run, software=1.0), H100).seconds < step_time(run, H100).seconds
 
 

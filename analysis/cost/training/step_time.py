@@ -77,8 +77,11 @@ def kernels(run: TrainingRun, layer: ModelLayer) -> tuple[int, int]:
         else:
             forward += 14
         forward += 2 if run.model.dropout else 1
+        # Masks of an elastic model are made of those of its widths, and so are scales of what they hide.
+        forward += run.widths * (5 if isinstance(mixer, AttentionShape) else 16)
     feed = layer.feed
     if feed is not None:
+        forward += 5 * run.widths
         forward += 6 + (2 if run.model.dropout else 1)
         if feed.experts:
             forward += (45 if feed.grouped else 15) + (10 if feed.shared else 0)
