@@ -121,9 +121,10 @@ def annotate(module: nn.Module, ranks: DeviceMesh) -> None:
     import spmd_types as spmd
 
     for name, value in module.named_parameters():
-        places = zip(AXES, placements(name), strict=True)
-        types = {{ranks.get_group(axis): spmd.S(place.dim) if place.is_shard() else spmd.R for axis, place in places}}
-        spmd.assert_type(value, types{data})
+        places = [(ranks.get_group(axis), place) for axis, place in zip(AXES, placements(name), strict=True)]
+        types = {{group: spmd.V if place.is_shard() else spmd.R for group, place in places}}
+        dims = (tuple(group for group, place in places if place.is_shard(dim)) or None for dim in range(value.ndim))
+        spmd.assert_type(value, types{data}, spmd.PartitionSpec(*dims))
 '''
 
 
