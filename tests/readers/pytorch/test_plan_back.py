@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -204,3 +207,23 @@ def test_a_searched_plan_of_a_capture_is_written(tmp_path: Path) -> None:
     code = (tmp_path / "plan.py").read_text()
     compile(code, "plan.py", "exec")
     assert re.search(r'"layers\.\*\.up\.weight": \(Shard\(0\),\)', code)
+
+
+def test_annotations_name_the_axes_of_each_dimension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """spmd_types takes several axes of a dimension in its `PartitionSpec` alone, the outermost first."""
+    network = Path("samples/operator_parallel/net.py").resolve()
+    done = mspc("compile", str(network), "--ranks", "8", "--out-torch", "plan.py", "--out", "graph", "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = dict[int, Any]()
+    types = SimpleNamespace(
+        V="V", R="R", PartitionSpec=lambda *dims: dims,
+        assert_type=lambda value, *types: told.update({id(value): types}),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "spmd_types", types)
+    module = torch.nn.ParameterDict({name: torch.zeros(4, 4) for name in ("fc1_weight", "fc2_weight")})
+    ranks = SimpleNamespace(get_group=lambda axis: axis)
+    runpy.run_path(str(tmp_path / "plan.py"))["annotate"](module, ranks)
+    assert told == {
+        id(module["fc1_weight"]): ({"tp0": "R", "tp1": "V"}, (("tp1",), None)),
+        id(module["fc2_weight"]): ({"tp0": "V", "tp1": "V"}, (("tp0", "tp1"), None)),
+    }
