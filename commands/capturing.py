@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mspc.commands.captured import ranks_in
 from mspc.commands.report.tables import print_line
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, listed
 from mspc.output.dumps import OutputFolder
 from mspc.readers.pytorch.captured_kinds import read_kinds
 
@@ -51,5 +51,4 @@ def _shown(ranks: Sequence[int]) -> str:
             parts[-1][1:] = [rank]
         else:
             parts.append([rank])
-    shown = ["-".join(map(str, part)) for part in parts]
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(shown[:8])}{', ...' * (len(shown) > 8)}"
+    return f"rank{'s' * (len(ranks) > 1)} {listed(['-'.join(map(str, part)) for part in parts], 8)}"

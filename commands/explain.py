@@ -15,6 +15,7 @@ from mspc.commands.facts.reading import entries_of
 from mspc.commands.report.notes import missing_rate_notes
 from mspc.commands.report.tables import TextTable, print_line, print_table, size_text, time_text, write_report
 from mspc.engine.capture import CapturedCall
+from mspc.ir.diagnostics import listed
 from mspc.ir.graph import Graph, Node
 from mspc.ir.layout import Layout
 from mspc.plans.files.plan_file import names_layers_together, read_plan
@@ -50,8 +51,8 @@ def explain_node(captured: CapturedCall, asked: PlanRequest, name: str, top: int
     for why in (*found.cannot, *found.memory, *missing_rate_notes(found.missing_rates, asked.machine)):
         print_line(f"note: {why}")
     if found.others:
-        shown = ", ".join(found.others[:NAMED]) + (" ..." if len(found.others) > NAMED else "")
-        print_line(f"note: the first of {len(found.others) + 1} operators of that name; the others are {shown}")
+        others = listed(found.others, NAMED)
+        print_line(f"note: the first of {len(found.others) + 1} operators of that name; the others are {others}")
     taken = next((a for a in found.alternatives if a.taken), None)
     if taken is not None and taken.seconds > 0 and found.origin != "search":
         print_line(f"note: {found.origin} speaks against the ways that cost less")

@@ -16,7 +16,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.in_memory import read_network
 from mspc.compiler.pipeline import VIEWS, shared_passes
 from mspc.compiler.rank_graphs import copied
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, listed
 from mspc.ir.graph import PADDING, STAGES, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
@@ -178,7 +178,7 @@ def checked_program(folder: Path, options: CompileOptions) -> Program:
             f"{folder} was compiled for {program.ranks} ranks, not for {options.ranks}",
             notes=[f"verify it without --ranks, or compile it again with --ranks {options.ranks}"], code="E0112",
         )
-    if missing := program.missing(program.ranks):
+    if missing := program.missing():
         raise MspcError(
             f"{folder} holds no graph for rank {missing[0]} of {program.ranks}", notes=["compile it without --rank"]
         )
@@ -353,8 +353,7 @@ def of_program(program: Program, graphs: Sequence[Graph], edited: Sequence[str])
             give_layouts(graph, held)
     kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
     values = [StoredFirstValue(name, load) for name, load in slices_to_load(program, one, 0).items()]
-    more = f" and {len(edited) - FEW_FILES} more" * (len(edited) > FEW_FILES)
-    notes = [f"edited since the compile: {', '.join(edited[:FEW_FILES])}{more}"] if edited else []
+    notes = [f"edited since the compile: {listed(edited, FEW_FILES)}"] if edited else []
     return ToProve(one, kinds, values, own, tuple(notes), program.compile_id, program)
 
 

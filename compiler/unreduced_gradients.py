@@ -7,6 +7,7 @@ the first step on.
 
 from __future__ import annotations
 
+from mspc.ir.diagnostics import listed
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.text.families import gradient_names
 from mspc.ops.collective.base import Collective
@@ -23,11 +24,10 @@ def warning_of_own_gradients(graph: Graph, mode: str) -> str:
     names = unreduced(graph) if decided_by_script(graph, mode) else []
     if not names:
         return ""
-    listed = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
     return (
         f"{mode} mode runs the script's own collectives only, and none of them reduces the gradients of "
-        f"{listed}: they will differ between ranks; use parallel_mode='data_parallel', reduce the gradients with "
-        "nn.DistributedGradReducer or ops.AllReduce() before the update, or mark parameters that may "
+        f"{listed(names, LISTED)}: they will differ between ranks; use parallel_mode='data_parallel', reduce the "
+        "gradients with nn.DistributedGradReducer or ops.AllReduce() before the update, or mark parameters that may "
         "differ with layerwise_parallel=True"
     )
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from mspc.compiler.driver import Compiled
 from mspc.engine.equal_values import SharedUpdates, compare_updates, first_difference, shared_updates
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, ranks_listed
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
@@ -133,10 +133,7 @@ def _listed(values: Mapping[int, str]) -> str:
     ranks: dict[str, list[int]] = {}
     for rank, value in values.items():
         ranks.setdefault(value, []).append(rank)
-    return "; ".join(
-        f"{value} on rank{'s' * (len(who) > 1)} {', '.join(map(str, who[:8]))}{', ...' * (len(who) > 8)}"
-        for value, who in ranks.items()
-    )
+    return "; ".join(f"{value} on {ranks_listed(who, 8)}" for value, who in ranks.items())
 
 
 def compare_initial_values(

@@ -11,7 +11,7 @@ import numpy as np
 from mspc.compiler.call import Call, Placed, call_tensors
 from mspc.engine.job import Job
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, ranks_listed
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import Type
 from mspc.mindspore_api.errors import caller_location
@@ -76,13 +76,9 @@ def different_calls(comm: Communicator, target: Any, call: Call) -> MspcError | 
     if len(set(texts)) == 1:
         return None
     ranks = {text: [r for r, other in enumerate(texts) if other == text] for text in texts}
-    shown = [f"rank{'s' * (len(who) > 1)} {_listed(who)} with {text}" for text, who in ranks.items()]
+    shown = [f"{ranks_listed(who, 8)} with {text}" for text, who in ranks.items()]
     place = caller_location()
     return MspcError(f"the ranks call {name_of(target)} with different tensors: {'; '.join(shown)}", place, [ALIKE])
-
-
-def _listed(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
 
 
 Array = Any

@@ -14,7 +14,7 @@ import numpy as np
 
 from mspc.analysis.aliasing import updated_parameters
 from mspc.engine.job import Job
-from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.diagnostics import ExecutionError, MspcError, ranks_listed
 from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.files.tensors import StoredTensor, in_order, write_tensors
 from mspc.ir.graph import Graph, Parameter
@@ -58,11 +58,9 @@ def check_program(options: Options, ranks: int | None) -> Program:
             f"{options.folder} was compiled for {program.ranks} rank{several}, not for {ranks}",
             notes=[f"run it on {program.ranks}, or compile it again with --ranks {ranks}"], code="E0112",
         )
-    missing = program.missing(17)
-    if missing:
-        listed = ", ".join(map(str, missing[:16])) + (", ..." if len(missing) > 16 else "")
+    if missing := program.missing():
         raise MspcError(
-            f"{options.folder} holds no graph for rank {listed} of {program.ranks}",
+            f"{options.folder} holds no graph for {ranks_listed(missing)} of {program.ranks}",
             notes=["compile it without --rank"],
         )
     if options.data is not None and options.synthetic:

@@ -55,6 +55,17 @@ def shown(text: str, lines: bool = False) -> str:
     return (_BUT_LINES if lines else _CONTROL).sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def listed(things: Sequence[object], most: int = 16) -> str:
+    """Return things for a message, only the first of many: `a, b and 3 more`."""
+    more = len(things) - most
+    return ", ".join(map(str, things[:most])) + f" and {more} more" * (more > 0)
+
+
+def ranks_listed(ranks: Sequence[int], most: int = 16) -> str:
+    """Return ranks for a message: `rank 3` or `ranks 0, 2 and 5 more`."""
+    return f"rank{'s' * (len(ranks) != 1)} {listed(ranks, most)}"
+
+
 PRINTED_BITS = 256
 """Longest integer that messages spell out."""
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from mspc.compiler.driver import Compiled, DumpPoint
 from mspc.compiler.frontend.trace import Traced
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, listed
 from mspc.ir.files.atomic_writing import TemporaryPath, new_folder, reason_of, remove_left_over, shown_path
 from mspc.ir.files.parsing import Written, indented
 from mspc.ir.files.refill import exchange, finish_refill, is_mount_point, is_own_name, refill
@@ -328,9 +328,8 @@ def _check_replaceable(path: Path) -> None:
         raise MspcError(f"cannot write to {path}: it is a file", notes=["give another folder with --out"], code="E0111")
     foreign = sorted(_foreign(path))
     if foreign:
-        shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
         raise MspcError(
-            f"{path} holds files that mspc did not write: {shown}",
+            f"{path} holds files that mspc did not write: {listed(foreign, 3)}",
             notes=["give another folder with --out, or an empty one"], code="E0108",
         )
 

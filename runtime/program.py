@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, ranks_listed
 from mspc.ir.files.parsing import entry, flag_in, list_in, object_in, parsed_json, reading, text_in, texts_in, whole_in
 from mspc.ir.files.refill import finish_refill
 from mspc.ir.files.regular import check_name, inside, read_begin, read_bytes, read_text
@@ -139,8 +138,7 @@ class Program:
 
     def _read(self, rank: int, read: Callable[[Path], str]) -> str:
         if rank not in self.execute:
-            ranks = ", ".join(str(each) for each in sorted(self.execute)[:16]) or "none"
-            held = f"it holds rank{'s' if len(self.execute) > 1 else ''} {ranks}"
+            held = f"it holds {ranks_listed(sorted(self.execute)) if self.execute else 'none'}"
             raise MspcError(
                 f"{self.folder} holds no graph for rank {rank}",
                 notes=[held, f"compile it without --rank, or with --rank {rank}"],
@@ -203,9 +201,9 @@ class Program:
             raise self.damaged(f"{what} of shape {shape} on {self.ranks} ranks cannot have the layout {found}")
         return found
 
-    def missing(self, most: int) -> list[int]:
-        """Return the first ranks without a graph here, at most `most`."""
-        return list(itertools.islice((rank for rank in range(self.ranks) if rank not in self.execute), most))
+    def missing(self) -> list[int]:
+        """Return the ranks that have no graph here."""
+        return [rank for rank in range(self.ranks) if rank not in self.execute]
 
 
 def load_program(folder: Path) -> Program:

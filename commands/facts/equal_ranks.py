@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from dataclasses import field
 from pathlib import Path
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, listed
 from mspc.ir.files.parsing import reading
 from mspc.ir.files.regular import inside, read_text
 from mspc.ir.graph import Graph
@@ -98,8 +98,7 @@ def graphs_of_kinds(
         graphs.append(program.graph(kind.ranks[0], kind.text, frames=True))
         if kind.edited:
             check_in_file(graphs[-1], program.folder / program.execute[kind.ranks[0]])
-    more = f" and {len(edited) - NAMED} more" if len(edited) > NAMED else ""
-    return kinds, graphs, [f"edited since they were compiled: {', '.join(edited[:NAMED])}{more}"] if edited else []
+    return kinds, graphs, [f"edited since they were compiled: {listed(edited, NAMED)}"] if edited else []
 
 
 def check_in_file(graph: Graph, path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mspc.analysis.cost.machine import TF32, Machine
 from mspc.analysis.cost.timeline import MissingRate, stand_in
+from mspc.ir.diagnostics import listed
 from mspc.ir.text.families import each_of_cells
 from mspc.ir.types import dtype_of
 
@@ -24,11 +25,11 @@ def memory_notes(
     gradients gather again. offload_states: optimizer states are on the host.
     """
     if recompute:
-        yield f"computes {_counted(recompute)} again: {_listed(recompute)}"
+        yield f"computes {_counted(recompute)} again: {listed(recompute, NAMED)}"
     if offload_states:
         yield "keeps optimizer states on the host"
     if offload:
-        yield f"keeps what gradients read of {_counted(offload)} on the host: {_listed(offload)}"
+        yield f"keeps what gradients read of {_counted(offload)} on the host: {listed(offload, NAMED)}"
     if cut_further:
         again = f", {gathered_again} of them gathered again for gradients" * bool(gathered_again)
         count = f"{cut_further} parameter{'s' * (cut_further != 1)}"
@@ -38,11 +39,6 @@ def memory_notes(
 def _counted(cells: Sequence[str]) -> str:
     count = sum(1 for name in cells for _ in each_of_cells(name))
     return f"{count} cell{'s' * (count != 1)}"
-
-
-def _listed(cells: Sequence[str]) -> str:
-    more = len(cells) - NAMED
-    return ", ".join(cells[:NAMED]) + f" and {more} more" * (more > 0)
 
 
 def missing_rate_notes(missing: Iterable[MissingRate], machine: Machine) -> list[str]:

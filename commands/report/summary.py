@@ -33,6 +33,7 @@ from mspc.commands.report.tables import (
     strategy_text,
     total_lines,
 )
+from mspc.ir.diagnostics import listed
 
 MOST_COLLECTIVES = 10
 MOST_LINES = 4
@@ -138,9 +139,8 @@ def _listed(texts: list[str], width: int) -> str:
 
 def _slices(report: Report) -> str:
     lines = [*alike(report.slices, lambda row: row.line or "-")]
-    more = f" and {len(lines) - MOST_LINES} more" if len(lines) > MOST_LINES else ""
     count = len(report.slices)
-    places = f"{', '.join(lines[:MOST_LINES])}{more}"
+    places = listed(lines, MOST_LINES)
     if count == 1:
         return f"1 slice was inserted, which sends nothing, at {places}"
     return f"{count} slices were inserted, which send nothing, at {places}"

@@ -20,18 +20,12 @@ from mspc.commands.report.tables import (
 )
 from mspc.commands.report.verbosity import Loudness
 from mspc.compiler.config import Config
-from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.diagnostics import ExecutionError, listed
 from mspc.ir.graph import Node
 from mspc.verify.difference import ComparedValue
 from mspc.verify.global_batch import BatchComparison
 from mspc.verify.pytorch.against import Against
 from mspc.verify.verification import STEPS, Verified
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + rest
-
 
 NAMED = 4
 """Most values of one kind that a line names."""
@@ -169,7 +163,8 @@ def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
     for name, made in found.inputs.items():
         print_line(f"input {name}: {made.said}")
     if found.not_finite:
-        print_line(f"not finite on one device, so that their numbers are not compared: {_listed(found.not_finite)}")
+        unjudged = listed(found.not_finite, NAMED)
+        print_line(f"not finite on one device, so that their numbers are not compared: {unjudged}")
     print_untaken(found.untaken)
     if found.directions.count:
         count = found.directions.count
@@ -179,7 +174,7 @@ def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
     for name, reason in found.directions.unjudged.items():
         reasons.setdefault(reason, []).append(name)
     for reason, names in reasons.items():
-        print_line(f"not compared with finite differences: the gradient of {_listed(names)}: {reason}")
+        print_line(f"not compared with finite differences: the gradient of {listed(names, NAMED)}: {reason}")
     if config.feeds_own_rows:
         how = "means" if config.gradients_mean else "sums"
         print_line(f"every rank beside one device on the rank's own rows, with gradients that are {how} over the ranks")

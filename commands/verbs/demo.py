@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from mspc.ir.diagnostics import PIPE_CLOSED, ExecutionError, MspcError
+from mspc.ir.diagnostics import PIPE_CLOSED, ExecutionError, MspcError, listed
 
 PROJECT = {"net.py": "net.py.txt", "README.md": "README.md"}
 """Files of the project, and the names that they have in the package."""
@@ -39,9 +39,8 @@ def write_project(folder: Path) -> None:
         raise MspcError(f"{folder} is a file", notes=["give a new folder: mspc demo FOLDER"], code="E0115")
     found = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
     if found:
-        shown = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
         notes = ["give a new folder: mspc demo FOLDER"]
-        raise MspcError(f"the folder {folder} is not empty: it has {shown}", notes=notes, code="E0115")
+        raise MspcError(f"the folder {folder} is not empty: it has {listed(found, 3)}", notes=notes, code="E0115")
     folder.mkdir(parents=True, exist_ok=True)
     for name, stored in PROJECT.items():
         text = resources.files("mspc.commands").joinpath("demo", stored).read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mspc.ir.diagnostics import Location, MspcError
+from mspc.ir.diagnostics import Location, MspcError, listed
 from mspc.ir.files.parsing import parsed_json, reading
 from mspc.ir.files.regular import read_bytes, read_text
 from mspc.ir.late_dataclass import dataclass
@@ -85,10 +85,9 @@ def check_slots(hosts: Sequence[Host], ranks: int) -> None:
     """Raise MspcError if the hosts have fewer slots than ranks."""
     slots = sum(host.slots for host in hosts)
     if ranks > slots:
-        listed = ", ".join(f"{host.name} {host.slots}" for host in hosts[:SHOWN])
-        listed += f" and {len(hosts) - SHOWN} more hosts" * (len(hosts) > SHOWN)
+        names = [f"{host.name} {host.slots}" for host in hosts]
         raise MspcError(
-            f"{ranks} ranks, but the hosts have {slots} slot{'s' * (slots != 1)}: {listed}",
+            f"{ranks} ranks, but the hosts have {slots} slot{'s' * (slots != 1)}: {listed(names, SHOWN)}",
             notes=["give a host more slots, or start fewer ranks"],
         )
 

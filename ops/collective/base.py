@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeGuard, cast
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, ranks_listed
 from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.layout import group_of
 from mspc.ir.text.facts import fields_of
@@ -135,7 +135,7 @@ class Collective(Op, abstract=True):
 
     @property
     def _shown_group(self) -> str:
-        return f"group {getattr(self, 'group', '')!r}, which has {_listed(self.members)}"
+        return f"group {getattr(self, 'group', '')!r}, which has {ranks_listed(self.members)}"
 
     @property
     def rank_size(self) -> int:
@@ -240,11 +240,6 @@ class Collective(Op, abstract=True):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         return same if self._mesh else self.bind(be.comm)
-
-
-def _listed(ranks: Ranks) -> str:
-    shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
-    return f"rank{'s' * (len(ranks) != 1)} {shown}"
 
 
 def same(x: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, listed
 from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value
 from mspc.ir.layout import Axes, Layout, NamedLayout, common_mesh, on_mesh
 from mspc.ir.types import TupleType
@@ -258,8 +258,7 @@ def _further_places(errors: Sequence[MspcError], text: str) -> tuple[str, ...]:
     """Return a note with the places of all errors but the first."""
     first = str(errors[0].location)
     places = [place for place in dict.fromkeys(str(e.location) for e in errors if e.location) if place != first]
-    more = f" and {len(places) - MOST_PLACES} more places" if len(places) > MOST_PLACES else ""
-    return (f"strategies at {', '.join(places[:MOST_PLACES])}{more} {text}",) if places else ()
+    return (f"strategies at {listed(places, MOST_PLACES)} {text}",) if places else ()
 
 
 def _divisors_note(size: int, more: str = "") -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mspc.ir.diagnostics import MspcError, did_you_mean, raise_all
+from mspc.ir.diagnostics import MspcError, did_you_mean, listed, raise_all
 from mspc.ir.graph import Graph, Node, Value, element_layouts
 from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ops.control.borders import Back, Enter, Joined, Keep
@@ -26,8 +26,6 @@ from mspc.passes.lib.choices import make_choice, merge, options_of, rule_of
 from mspc.passes.lib.plan_header import PLAN, NotedPlan, forget_plan, made_places, noted_plan
 from mspc.passes.lib.recomputation import mark_cells, mark_offloaded, mark_states
 from mspc.sharding.rules import Rule
-
-MOST_LISTED = 5
 
 
 class ShardByPlan(Pass):
@@ -83,7 +81,7 @@ def _offload(graph: Graph, plan: NotedPlan) -> None:
 
 def _no_such_cells(graph: Graph, missing: list[str], said: str) -> MspcError:
     cells = list(dict.fromkeys(node.scope for node in graph.nodes if node.phase == "forward"))
-    notes = [*did_you_mean(missing[0], cells), f"it has {listed(cells)}"]
+    notes = [*did_you_mean(missing[0], cells), f"it has {listed(cells) or 'none'}"]
     return MspcError(f"{said}, which the network does not have", notes=notes, code="E0410")
 
 
@@ -93,7 +91,7 @@ def check_known(wanted: list[str], known: list[str], file: str) -> None:
     if unknown:
         raise MspcError(
             f"the plan {file} names {listed(unknown)}, which the network does not have",
-            notes=[*did_you_mean(unknown[0], known), f"it has {listed(known)}"], code="E0410",
+            notes=[*did_you_mean(unknown[0], known), f"it has {listed(known) or 'none'}"], code="E0410",
         )
 
 
@@ -132,7 +130,7 @@ def _store(graph: Graph, plan: NotedPlan) -> None:
     if unknown:
         raise MspcError(
             f"the plan {plan.file} stores {listed(unknown)}, which are no parameters of the network",
-            notes=[*did_you_mean(unknown[0], list(known)), f"it has {listed(list(known))}"], code="E0410",
+            notes=[*did_you_mean(unknown[0], list(known)), f"it has {listed(list(known)) or 'none'}"], code="E0410",
         )
     for name, layout in layouts.items():
         parameter = known[name]
@@ -255,8 +253,3 @@ def _comes_out(value: Value) -> Layout | None:
             return dict(enumerate(element_layouts(made.layout))).get(value.op.index)
         value = made.inputs[value.op.index]
     return None
-
-
-def listed(names: Sequence[str]) -> str:
-    """Some names of many, for a message."""
-    return ", ".join(names[:MOST_LISTED]) + (", ..." if len(names) > MOST_LISTED else "") or "none"

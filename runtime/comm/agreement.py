@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, ranks_listed
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import NeighborExchange
@@ -37,9 +37,8 @@ def agree(comm: Communicator, compile_id: str, folder: str = "") -> None:
     different = [rank for rank in everyone if not np.array_equal(found[rank], found[0])]
     if not different:
         return
-    ranks = ", ".join(map(str, different[:8])) + (", ..." if len(different) > 8 else "")
     raise MspcError(
-        f"the ranks hold graphs of different compiles: rank{'s' if len(different) > 1 else ''} {ranks} "
+        f"the ranks hold graphs of different compiles: {ranks_listed(different, 8)} "
         f"and rank 0 differ; rank {comm.rank} holds {compile_id}" + (f" from {folder}" if folder else ""),
         notes=["compile once and run that on all ranks; a script must build the same network on every rank"],
     )

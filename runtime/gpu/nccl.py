@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.diagnostics import ExecutionError, ranks_listed
 from mspc.ir.graph import Graph
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import WORDS, is_small
@@ -56,7 +56,7 @@ class Calls:
         except Exception as ended:
             error = error or ended
         if isinstance(error, Exception) and not isinstance(error, ExecutionError):
-            raise ExecutionError(f"NCCL fails between {shown(self._ranks)}: {text_of(error)}") from error
+            raise ExecutionError(f"NCCL fails between {ranks_listed(self._ranks)}: {text_of(error)}") from error
 
 
 def load_nccl(xp: Any) -> Any:
@@ -94,11 +94,6 @@ def text_of(error: Exception) -> str:
     if isinstance(error, KeyError):
         return _ERRORS.get(status, f"error {status}")
     return str(error) or type(error).__name__
-
-
-def shown(ranks: Ranks) -> str:
-    listed = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
-    return f"rank{'s' * (len(ranks) > 1)} {listed}"
 
 
 # Groups of ranks in which a graph communicates, each with a communicator of its own.
@@ -209,7 +204,7 @@ class NcclComm:
             try:
                 comm = nccl.NcclCommunicator(len(ranks), identity.tobytes(), ranks.index(self.rank))
             except Exception as error:
-                raise ExecutionError(f"NCCL cannot join {shown(ranks)}: {text_of(error)}") from error
+                raise ExecutionError(f"NCCL cannot join {ranks_listed(ranks)}: {text_of(error)}") from error
             # NCCL waits until the CUDA graphs that use a communicator are destroyed, possibly forever, because Python's
             # order of destruction at exit is unknown. Process exit frees all of them.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(comm))
@@ -246,7 +241,7 @@ class NcclComm:
             except Exception as error:
                 if status_of(error) == IN_PROGRESS:
                     continue
-                raise ExecutionError(f"NCCL fails between {shown(group.ranks)}: {text_of(error)}") from error
+                raise ExecutionError(f"NCCL fails between {ranks_listed(group.ranks)}: {text_of(error)}") from error
 
     # Into arrays that exist
 

@@ -14,7 +14,7 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.engine.capture import CapturedCall
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, listed
 from mspc.ir.graph import OFFLOAD, STAGE, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import CELLS, each_of_cells
@@ -342,7 +342,7 @@ class AskedStages:
             return found, counts
         found = [stages for stages in self.stages if self.fits(stages, ranks)]
         if not found:
-            raise self.no_fit(ranks, _listed(self.stages))
+            raise self.no_fit(ranks, listed(self.stages))
         for stages in found:
             check_divides(stages, ranks)
             if stages > units:
@@ -371,7 +371,7 @@ class AskedStages:
 def check_divides(stages: int, ranks: int) -> None:
     """Raise MspcError if the number of stages does not divide the number of ranks."""
     if ranks % stages:
-        legal = _listed([s for s in range(1, ranks + 1) if ranks % s == 0])
+        legal = listed([s for s in range(1, ranks + 1) if ranks % s == 0])
         raise MspcError(
             f"--stages {stages} does not divide {ranks} ranks: every stage has as many as the others",
             notes=[f"{ranks} ranks can be in {legal} stages"], kind=ValueError,
@@ -390,13 +390,8 @@ def _check_rows(network: StagedNetwork, counts: Sequence[int], are_given: bool) 
             legal = [each for each in range(1, min(rows, 4 * max(counts)) + 1) if rows % each == 0]
             raise MspcError(
                 f"--micro-batches {count} does not divide the {rows} rows of the batch",
-                notes=[f"they can be cut into {_listed(legal)}"], kind=ValueError,
+                notes=[f"they can be cut into {listed(legal)}"], kind=ValueError,
             )  # fmt: skip
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    shown = [*map(str, numbers[:12])] + ["..."] * (len(numbers) > 12)
-    return ", ".join(shown)
 
 
 def script_boundaries(network: StagedNetwork, stages: int) -> Boundaries | None:
