@@ -130,8 +130,8 @@ def group_norm_with_statistics(input: Any, weight: Any, bias: Any, group: Any, e
 
 
 def weight_norm(v: Any, g: Any, dim: Any) -> Any:
-    """The direction of v, slice by slice along a dimension, with the length g."""
-    others = tuple([d for d in range(len(v.shape)) if d != dim % len(v.shape)])
+    """The direction of v, slice by slice along a dimension, or of all of v for -1, with the length g."""
+    others = tuple([d for d in range(len(v.shape)) if d != dim])
     return v * (g / ops.Sqrt()(ops.ReduceSum(True)(ops.Square()(v), others)))
 
 
