@@ -236,6 +236,7 @@ class _Reader:
         return Recomputation(
             granularity, frozenset(modules), found.text("recompute-method") == "block",
             found.count("recompute-num-layers", 1), frozenset(offloaded),
+            found.count("cpu-offloading-num-layers", 0, 0),
         )  # fmt: skip
 
     def model(self) -> ModelShape:
@@ -377,8 +378,14 @@ class _Reader:
             found.count("moe-ffn-hidden-size", self.width), self.gated, self.activation(), experts=count,
             choices=found.count("moe-router-topk", 2), shared=found.count("moe-shared-expert-intermediate-size", 0, 0),
             grouped=found.flag("moe-grouped-gemm"), dispatcher=found.text("moe-token-dispatcher-type", "allgather"),
-            latent=found.count("moe-latent-size"), balanced=not found.flag("moe-router-enable-expert-bias"),
+            latent=found.count("moe-latent-size"), routing=self.routing(),
         )  # fmt: skip
+
+    def routing(self) -> str:
+        """Return how experts get as many tokens as others."""
+        if self.found.flag("moe-router-force-load-balancing"):
+            return "forced"
+        return "bias" if self.found.flag("moe-router-enable-expert-bias") else "loss"
 
     def expert_layers(self, count: int) -> list[bool]:
         """Return if each layer has experts, by `moe-layer-freq`: a period, or an expression of lists."""

@@ -357,7 +357,7 @@ def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:
         found["sequence-parallel"] = Setting("sequence-parallel", True)
         found["tp-comm-overlap"] = Setting("tp-comm-overlap", True)
         found["expert-tensor-parallel-size"] = Setting("expert-tensor-parallel-size", 1)
-    if (first_number(str(row.get("FSDP", ""))) or 0) > 1:
+    if is_sharded(row):
         found["use-megatron-fsdp"] = Setting("use-megatron-fsdp", True)
         found["data-parallel-sharding-strategy"] = Setting("data-parallel-sharding-strategy", "optim_grads_params")
     precision = str(row.get("Precision", "")).split(" ")[0] or "FP8-CS"
@@ -385,12 +385,17 @@ def _recipe_settings(row: Mapping[str, Any], precision: str, experts: bool) -> I
         patch = (container[2] if len(container) > 2 else 0) / 36
         yield Setting("software-release", container[0] - 26 + (container[1] - 4) / 12 + patch)
     facts = {"model": preset_of(row), "machine": machine_of_row(row), "precision": precision,
-             "task": str(row.get("task", "")) + " tokendrop" * ("tokendrop" in str(row.get("Model", "")))}  # fmt: skip
+             "task": " ".join((str(row.get("task")), str(row.get("Model")), "FSDP" * is_sharded(row)))}  # fmt: skip
     for recipe in _NAMES["bridge-recipes"]:
         since, until = recipe.get("releases", (0, 99))
         fits = all(re.search(recipe.get(key, ""), fact) for key, fact in facts.items())
         if fits and since <= release < until and (experts or not recipe.get("experts")):
             yield from _settings(recipe["settings"])
+
+
+def is_sharded(row: Mapping[str, Any]) -> bool:
+    """Return if a row divides its parameters."""
+    return (first_number(str(row.get("FSDP", ""))) or 0) > 1
 
 
 def preset_of(row: Mapping[str, Any]) -> str:

@@ -158,7 +158,12 @@ def test_elastic_widths_graphs_and_slow_balance_change_what_they_should() -> Non
     run = run_of(GPT | GROUPED)
     slow = stage_memory(run_of(GPT | GROUPED | BIAS), 1)
     balanced = stage_memory(run, 1)
-    assert slow.parts["activations: experts"] > balanced.parts["activations: experts"]
+    forced = stage_memory(run_of(GPT | GROUPED | {"moe-router-force-load-balancing": True}), 1)
+    experts = [stage.parts["activations: experts"] for stage in (slow, balanced, forced)]
+    assert experts[0] > experts[1] > experts[2]
+    hosted = run_of(GPT | {"cpu-offloading-num-layers": 8})
+    assert stage_memory(hosted, 0).peak < stage_memory(run_of(GPT), 0).peak
+    assert step_time(hosted, H100).bounds["copies to the host"] > 0
     assert stage_memory(replace(run, widths=3), 1).parts["activations: masked values"] > 0
     graphs = [frozenset(names) for names in ((), ("attn",), ("all",))]
     started = [sum(kernels(replace(run, graphs=each), run.model.layers[0])) for each in graphs]

@@ -44,9 +44,9 @@ class MambaShape:
 @dataclass(frozen=True, slots=True)
 class FeedForwardShape:
     """Sizes of a feed-forward layer, or of its experts. width: hidden width of one expert. experts: 0 in a dense layer.
-    shared: hidden width of the shared experts. grouped: the experts' matmuls run as one kernel. balanced: nothing
-    but an auxiliary loss makes routing even; otherwise a bias does, in steps of 1e-3. latent: width
-    to which rows are projected before they are sent to experts, 0 for none."""
+    shared: hidden width of the shared experts. grouped: the experts' matmuls run as one kernel. routing: "loss" if an
+    auxiliary loss makes it even, "bias" if a bias in steps of 1e-3 does, "forced" if it is even by definition. latent:
+    width to which rows are projected before they are sent to experts, 0 for none."""
 
     width: int
     gated: bool = False
@@ -56,7 +56,7 @@ class FeedForwardShape:
     shared: int = 0
     grouped: bool = True
     dispatcher: str = "allgather"
-    balanced: bool = True
+    routing: str = "loss"
     latent: int = 0
 
     def rows(self, hidden: int) -> int:
@@ -102,13 +102,14 @@ class ModelShape:
 class Recomputation:
     """Values that the backward pass computes again. granularity: "", "selective" or "full". modules: of selective
     recomputation. block: whole layers at the start of each chunk are recomputed, otherwise groups of `layers` layers.
-    offloaded: modules whose inputs are stored in host memory."""
+    offloaded: modules whose inputs are stored in host memory. host_layers: first layers whose values all are."""
 
     granularity: str = ""
     modules: frozenset[str] = frozenset()
     block: bool = False
     layers: int = 1
     offloaded: frozenset[str] = frozenset()
+    host_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

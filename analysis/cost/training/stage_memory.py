@@ -232,7 +232,8 @@ def _chunk_activations(run: TrainingRun, layers: list[ModelLayer]) -> Counter[st
         found["activations: residuals"] += inputs * edge * HALF
         rest = layers[count:]
     else:
-        rest = layers
+        # Of layers on the host one is computed while the one before it is copied.
+        rest = layers[max(0, how.host_layers - 2) :]
     for layer in rest:
         for name, nbytes in stored(run, layer):
             found[f"activations: {name}"] += busiest(run, layer, name, nbytes)
@@ -242,9 +243,9 @@ def _chunk_activations(run: TrainingRun, layers: list[ModelLayer]) -> Counter[st
 def busiest(run: TrainingRun, layer: ModelLayer, name: str, nbytes: int) -> int:
     """Return the bytes of a layer's stored value on the busiest rank, from those of an average one."""
     f = layer.feed
-    if name != "experts" or run.expert == 1 or f is None:
+    if name != "experts" or run.expert == 1 or f is None or f.routing == "forced":
         return nbytes
-    if f.balanced:
+    if f.routing == "loss":
         return int(nbytes * UNEVEN_ROUTING)
     collapsed = min(f.choices, f.experts // run.expert) * run.expert / f.choices
     return int(nbytes * (1 + UNTRAINED_SHARE * (collapsed - 1)))

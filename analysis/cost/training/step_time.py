@@ -183,6 +183,9 @@ def _stage_time(run: TrainingRun, machine: Machine, stage: int) -> tuple[Counter
     last = stage == run.pipeline - 1
     for layer in [*layers, *([run.model.layers[-1]] * run.model.predictions if last else ())]:
         _add_layer(run, machine, layer, found, loads)
+    for layer in layers[: run.recomputation.host_layers]:
+        loads["copies to the host"] += 2 * machine.moving_seconds(sum(n for _, n in stored(run, layer)), HOST_COPIES)
+    found["offload"] += max(0.0, loads["copies to the host"] - sum(found.values()))
     if last:
         _add_loss(run, machine, found, loads)
     found["host"] += max(0.0, loads["host"] - sum(found.values()))
