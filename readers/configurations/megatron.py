@@ -36,6 +36,8 @@ BERT = ((1024, 24, 16, 512), (768, 12, 12, 512))
 same for BERT and GPT; the script that is started decides."""
 T5 = ("encoder-num-layers", "decoder-num-layers", "vocab-extra-ids")
 """Arguments that models with an encoder of text have."""
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+"""Bytes of an element of optimizer states, by the name of its type."""
 IMAGE_TOKENS, CAPTION_TOKENS = 576, 64
 """Patches of an image of 336 pixels, and tokens of a long caption of LLaVA's pretraining data (Liu et al., 2023)."""
 PUBLISHED = {
@@ -145,7 +147,6 @@ class _Reader:
             optimizer=found.text("optimizer", "adam"), parameter=2 if half else 4,
             gradient=2 if self.half_gradients() else 4, state=self.state_bytes(half),
             eight=found.text("fp8-recipe", "delayed") if "fp8-format" in found else "",
-            eight_parameters=found.flag("fp8-param-gather"),
             fused_gradients=not found.flag("no-gradient-accumulation-fusion"),
             loss=self.loss(), backend=self.backend(), library="local" if self.local else "te",
             fused_rotary=not found.flag("no-rope-fusion"),
@@ -179,12 +180,18 @@ class _Reader:
         """Return if gradients are summed in half precision: with fp16 unless told otherwise, with bf16 if told so."""
         found = self.found
         fp32 = found.flag("accumulate-allreduce-grads-in-fp32")
-        return found.flag("grad-reduce-in-bf16") or (found.flag("fp16") and not fp32)
+        narrow = found.flag("use-precision-aware-optimizer") and found.text("main-grads-dtype", "fp32") == "bf16"
+        return narrow or found.flag("grad-reduce-in-bf16") or (found.flag("fp16") and not fp32)
 
     def state_bytes(self, half: bool) -> int:
-        """Return the bytes of optimizer states of an element: Float32 weights beside half ones, and two moments."""
-        moments = {"sgd": 1, "muon": 1, "dist_muon": 1}.get(self.found.text("optimizer", "adam"), 2)
-        return 4 * (moments + half)
+        """Return the bytes of optimizer states of an element: main weights beside half ones, and two moments. They are
+        Float32 unless the optimizer knows other types."""
+        found = self.found
+        count = {"sgd": 1, "muon": 1, "dist_muon": 1}.get(found.text("optimizer", "adam"), 2)
+        names = (*(("main-params-dtype",) if half else ()), *("exp-avg-dtype", "exp-avg-sq-dtype")[:count])
+        if not found.flag("use-precision-aware-optimizer"):
+            return 4 * len(names)
+        return sum(BYTES[found.text(name, "fp32", BYTES)] for name in names)
 
     def graphs(self) -> frozenset[str]:
         """Return the modules whose kernels CUDA graphs start."""

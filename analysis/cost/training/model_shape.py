@@ -152,7 +152,6 @@ class TrainingRun:
     gradient: int = 4
     state: int = 12
     eight: str = ""
-    eight_parameters: bool = False
     fused_gradients: bool = True
     loss: str = "plain"
     backend: str = "fused"

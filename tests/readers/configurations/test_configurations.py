@@ -155,6 +155,15 @@ def test_settings_without_effect_are_noted(tmp_path: Path) -> None:
     assert found.run.model.hidden == 1024
 
 
+def test_types_of_optimizer_states_count_with_an_optimizer_that_knows_them(tmp_path: Path) -> None:
+    types = "--main-grads-dtype bf16\n--exp-avg-dtype bf16\n--exp-avg-sq-dtype fp8\n--use-distributed-optimizer\n"
+    run = arguments(tmp_path, types).run
+    assert (run.gradient, run.state) == (4, 12)
+    run = arguments(tmp_path, types + "--use-precision-aware-optimizer\n").run
+    assert (run.gradient, run.state) == (2, 7)
+    assert arguments(tmp_path, "--optimizer muon\n").run.state == 8
+
+
 def test_layouts_are_written_out() -> None:
     assert expanded_layout("Et*3|(tt|)*2mL") == "Ettt|tt|tt|mL"
 
