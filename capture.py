@@ -226,7 +226,7 @@ def step(model: Any, inputs: Any, loss: Callable[[Any], Tensor] | None = None, o
         return value
 
     fresh = None if optimizer and optimizer.state else optimizer
-    if run or fresh:
+    if fresh or (run and FOLDER not in os.environ):  # of stages `mspc capture` records the first step
         whole(fresh)
         for each in models:
             each.zero_grad()

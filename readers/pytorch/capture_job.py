@@ -8,12 +8,13 @@ import inspect
 import itertools
 import os
 import runpy
+import signal
 import sys
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, partial, partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import torch
 from torch._ops import DispatchKey, HigherOrderOperator
 from torch.nn.attention import flex_attention
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 
 from mspc import capture
 from mspc.capture import DEPENDS, FOLDER, CaptureError, is_wrapper
@@ -82,13 +83,9 @@ def _makes_floats(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
     return dtype.is_floating_point or dtype.is_complex
 
 
-class _Waits(BaseException):
-    """A rank receives an object that the other one has not sent yet. The first argument is the file of the object."""
-
-
 class _Objects:
-    """Objects that ranks send to each other, in files: ranks run one after the other. Stages of a pipeline tell each
-    other the shapes of their results so."""
+    """Objects that ranks send to each other, in files. Stages of a pipeline tell each other the shapes of their results
+    so. A rank whose object is not there stops until `_run_all` lets it go on."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._rank = folder, rank
@@ -106,8 +103,9 @@ class _Objects:
     def receive(self, objects: list[Any], src: int | None = None, group: Any = None, *_: Any, **named: Any) -> int:
         source = _peer(src, group, named.get("group_src"))
         path = self._next(source, self._rank)
-        if not path.exists():
-            raise _Waits(path.name)
+        while not path.exists():
+            (self._folder / f"object-needed-{self._rank}").write_text(path.name)
+            os.kill(os.getpid(), signal.SIGSTOP)
         objects[:] = torch.load(path, weights_only=False)
         return source
 
@@ -145,6 +143,13 @@ def _run_rank(script: str, arguments: Sequence[str], rank: int, ranks: int, with
             return
         raise
     raise CaptureError(f"{script} ended without a call of mspc.capture.step")
+
+
+def _unrecorded(schedule: Any, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Call a method that is no part of a step, as the one that tells stages the shapes of their results."""
+    recorded = isinstance(_get_current_dispatch_mode(), capture.Recorder)
+    with _pop_mode_temporarily() if recorded else contextlib.nullcontext():
+        return function(schedule, *args, **named)
 
 
 def _keep_own(output: torch.Tensor, slices: Sequence[torch.Tensor], mesh: Any, mesh_dim: int = 0, **_: Any) -> None:
@@ -205,6 +210,8 @@ def main(arguments: Sequence[str]) -> int:
     ranks, folder = int(count), Path(os.environ[FOLDER])
     for module in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"):
         importlib.import_module(module)  # all processes have it then
+    schedules = importlib.import_module("torch.distributed.pipelining.schedules")._PipelineSchedule
+    schedules._initialize_pp_stages = partialmethod(_unrecorded, schedules._initialize_pp_stages)
     torch._dynamo.config.optimize_ddp = "python_reducer"  # the other one is in C++ and needs other processes
     torch.compiler.set_stance("force_eager")
     warnings.filterwarnings("ignore", "Using `torch.compile")
@@ -242,49 +249,48 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run_all(ranks: Sequence[int], run: Callable[[int], None], folder: Path) -> None:
-    """Call a function for each rank, in as many processes at a time as there are processors; again for a rank that
-    waits for an object of another one, once that is there. Raise ChildProcessError once the function failed for a rank,
-    after its message."""
-    waiting, running, parked, failed = list(ranks), dict[int, int](), dict[int, str](), False
+    """Call a function for each rank, in as many processes at a time as there are processors; a rank that waits for an
+    object of another one goes on once that is there. Raise ChildProcessError once the function failed for a rank, after
+    its message."""
+    waiting, running, failed = list(ranks), dict[int, int](), False
+    stopped = dict[int, tuple[int, str]]()  # by rank: the process, and the file of the object
     known = {*ranks}
     while running or (waiting and not failed):
         while waiting and not failed and len(running) < len(os.sched_getaffinity(0)):
+            rank = waiting.pop(0)
             sys.stdout.flush()
-            child = os.fork()
-            if child == 0:
-                os._exit(_status(waiting[0], run, folder))
-            running[child] = waiting.pop(0)
-        child, status = os.wait()
+            if rank in stopped:
+                child, _ = stopped.pop(rank)
+                os.kill(child, signal.SIGCONT)
+            elif (child := os.fork()) == 0:
+                os._exit(_status(rank, run))
+            running[child] = rank
+        child, status = os.waitpid(-1, os.WUNTRACED)
         rank = running.pop(child)
-        needed = folder / f"object-needed-{rank}"
-        if os.waitstatus_to_exitcode(status) == _PARKED:
-            parked[rank] = needed.read_text()
-            source = int(parked[rank].split("-")[1])
+        if os.WIFSTOPPED(status):
+            name = (folder / f"object-needed-{rank}").read_text()
+            stopped[rank] = child, name
+            source = int(name.split("-")[1])
             waiting += [source] if source not in known else []
             known.add(source)
         elif status != 0:
             failed = True
-        there = [rank for rank, name in parked.items() if (folder / name).exists()]
-        waiting = there + waiting
-        parked = {rank: name for rank, name in parked.items() if rank not in there}
-    if parked and not failed:
-        rank, name = next(iter(parked.items()))
-        print(f"error: rank {rank}: waits for an object that rank {name.split('-')[1]} does not send", file=sys.stderr)
-    if failed or parked:
+        waiting[:0] = [r for r, (_, name) in stopped.items() if r not in waiting and (folder / name).exists()]
+    for rank, (child, name) in stopped.items():
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        if not failed:
+            source = name.split("-")[1]
+            print(f"error: rank {rank}: waits for an object that rank {source} does not send", file=sys.stderr)
+        failed = True
+    if failed:
         raise ChildProcessError
 
 
-_PARKED = 3
-"""The exit status of a process whose rank waits for an object."""
-
-
-def _status(rank: int, run: Callable[[int], None], folder: Path) -> int:
-    """Return 0 if a function ends for a rank, 2 with a message if it fails, and 3 if it waits for an object."""
+def _status(rank: int, run: Callable[[int], None]) -> int:
+    """Return 0 if a function ends for a rank, and 2 with a message if it fails."""
     try:
         run(rank)
-    except _Waits as waits:
-        (folder / f"object-needed-{rank}").write_text(waits.args[0])
-        return _PARKED
     except BaseException as error:
         kind, said = type(error).__name__, str(error)
         if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):  # of a tensor without memory
