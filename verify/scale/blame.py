@@ -359,7 +359,8 @@ def misplaced(wrong: FirstWrong, readers: Readers, told: Told, one: ReadOnOne) -
             if another := one.another(held.name, value, readers, told):
                 return replace(wrong, reads=(), equals=another)
             gathered = _gathered(value, readers, told)
-            if gathered is not None and _is_out_of_order(gathered, wrong.kind):
+            ops: Sequence[Any] = [] if gathered is None else wrong.kind.ops_of(gathered.op)
+            if gathered is not None and any([*op.members] != sorted(op.members) for op in ops):
                 said = "it puts slices together in another order than that of its ranks"
                 return replace(wrong, node=gathered, reads=(), equals=said)
             if gathered is None:
@@ -387,11 +388,6 @@ def _gathered(value: Value, readers: Readers, told: Told) -> Node | None:
         return None
     near = (value, *readers.sources(value, told, True))
     return next((node for node in near if isinstance(node.op, AllGather) and node not in told), None)
-
-
-def _is_out_of_order(node: Node, kind: RankKind) -> bool:
-    groups = [op.members for op in kind.ops_of(node.op) if isinstance(op, AllGather)]
-    return any(list(group) != sorted(group) for group in groups)
 
 
 def _gathered_order(node: Node, kind: RankKind, readers: Readers, told: Told) -> dict[int, int]:

@@ -294,10 +294,6 @@ def computed(ops: Sequence[Any], kind: RankKind, backend: Any, operands: Sequenc
     """Return the results of an operator on all ranks of a kind. ops: as every rank has it, or one for all."""
     if len(ops) == 1:
         return run_on_all(ops[0], backend, kind.depth, operands)
-    return _on_each(ops, kind, backend, operands)
-
-
-def _on_each(ops: Sequence[Any], kind: RankKind, backend: Any, operands: Sequence[Array]) -> Any:
     placed = places_on_each(ops, kind.mesh, backend, operands)
     if placed is not None:
         return placed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -15,12 +15,10 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.collective.base import Collective, Rendezvous
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
-from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
-from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import combine, pieces
-from mspc.verify.scale.rank_kernels import rows_along
+from mspc.verify.scale.rank_kernels import as_one_rank, rows_along
 from mspc.verify.scale.rank_kinds import (
     MOST_PARTS,
     Divided,
@@ -262,16 +260,12 @@ def _on(op: Any, rank: int, tensors: Mapping[int, Sequence[Array]]) -> Any:
         found = tuple(np.array(part) for part in tensors[op.root_rank])
         return found if len(found) > 1 else found[0]
     if isinstance(op, FetchRows):
-        return _as_one(op)(np.concatenate(own), tensors[rank][1])
+        return as_one_rank(op)(np.concatenate(own), tensors[rank][1])
     if isinstance(op, SendRows):  # rows are added in the order of ranks
         rows, places = zip(*(_rows(*tensors[member]) for member in sorted(members)), strict=True)
-        table = _as_one(replace(op, size=op.total))(np.concatenate(rows), np.concatenate(places))
+        table = as_one_rank(op, size=op.total)(np.concatenate(rows), np.concatenate(places))
         return pieces(table, len(members), 0)[place]
     raise KeyError(op.name)
-
-
-def _as_one(op: Any) -> Callable[..., Any]:
-    return replace(op, mesh=(1,)).kernel(NumPyBackend(OneRank()))
 
 
 def _rows(rows: Array, places: Array) -> tuple[Array, Array]:

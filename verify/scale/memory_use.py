@@ -15,6 +15,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from mspc.analysis.aliasing import aliased_operands
 from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
@@ -263,9 +265,7 @@ class _Walk:
             yield from self._makes(index, node, stream)
         self.clocks.end(index, node)
 
-    def _read(
-        self, index: int, node: Node, stream: str, place: Allocation, content: _Content
-    ) -> Iterator[Misuse]:
+    def _read(self, index: int, node: Node, stream: str, place: Allocation, content: _Content) -> Iterator[Misuse]:
         begin, end = _extent(place)
         reached = begin
         for piece in self._bytes(place).over(begin, end):
@@ -420,6 +420,8 @@ class _BufferWalk:
     def __init__(self, graph: Graph, plan: BufferPlan) -> None:
         self.graph, self.plan = graph, plan
         self.held: dict[int, Content] = {}
+        self._begins = np.array(plan.offsets, np.int64)
+        self._ends = self._begins + np.array(plan.sizes, np.int64)
         self._sharing: dict[int, list[int]] = {}
         self.lost: dict[Content, Node] = {}
         """Contents that have been overwritten, and by which node."""
@@ -443,11 +445,10 @@ class _BufferWalk:
     def _shares(self, buffer: int) -> list[int]:
         """The buffers with a byte of this one, itself among them."""
         if buffer not in self._sharing:
-            begin, size = self.plan.offsets[buffer], self.plan.sizes[buffer]
-            self._sharing[buffer] = [
-                other for other, (at, count) in enumerate(zip(self.plan.offsets, self.plan.sizes, strict=True))
-                if other == buffer or (at < begin + size and begin < at + count)
-            ]  # fmt: skip
+            begin, end = self._begins[buffer], self._ends[buffer]
+            shared = (self._begins < end) & (begin < self._ends)
+            shared[buffer] = True
+            self._sharing[buffer] = np.flatnonzero(shared).tolist()
         return self._sharing[buffer]
 
     def _writes(self, node: Node) -> bool:
@@ -532,8 +533,6 @@ class _BufferWalk:
 def buffer_misuses(graph: Graph, plan: BufferPlan) -> Iterator[Misuse]:
     """Return the misuses of the buffers of a graph."""
     return _BufferWalk(graph, plan).misuses()
-
-
 
 
 def buffer_plan(graph: Graph, compiles: bool, is_region: bool = False) -> BufferPlan:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import field
 from operator import mul
 from typing import Any
@@ -28,15 +28,16 @@ from mspc.ops.control.regions import Call, If, Loop, MakeStack, RegionOp
 from mspc.ops.control.structural import Depend, MakeTuple, StopGradient, TupleGetItem, TupleGetItems
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate
-from mspc.ops.math.arithmetic import Add, Equal, FloorMod, Greater, GreaterEqual, Less, LessEqual, NotEqual, Select, Sub
+from mspc.ops.math.arithmetic import Add, Equal, Greater, GreaterEqual, Less, LessEqual, NotEqual, Select, Sub
 from mspc.ops.nn.experts import AddRows, TakeRows
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import Gather, GatherGrad
 from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.selection import TopK
 from mspc.verify.finite_differences import wide_type
 from mspc.verify.scale.operator_sizes import Dim, Row, in_dim, out_dim, row_of
 from mspc.verify.scale.rank_kinds import RankKind, told_apart
-from mspc.verify.scale.readers import Readers, choices, counted_for, has_multiples, named_by
+from mspc.verify.scale.readers import Readers, counted_for, has_multiples, is_range, is_whole, named_by, turns_places
 
 Product = tuple[int, ...]
 """Unknowns by their numbers; the product of none is 1."""
@@ -434,23 +435,24 @@ class Sizing:
     """The divisors of all dimensions of some programs."""
 
     divisors: Divisors = field(default_factory=Divisors)
-    _dims: dict[Value, Dims] = field(default_factory=dict[Value, Dims])
+    all_dims: dict[Value, Dims] = field(default_factory=dict[Value, Dims])
+    """The divisors of the dimensions of all values, operands before results."""
     _named: dict[str, Dims] = field(default_factory=dict[str, Dims])
     _sent: dict[tuple[int, int, int], Dims] = field(default_factory=dict[tuple[int, int, int], Dims])
     _traded: Traded = field(default_factory=Traded)
     _done: set[Graph] = field(default_factory=set[Graph])
     found: dict[int, int] = field(default_factory=dict[int, int])
     _halves: list[Product] = field(default_factory=list[Product])
-    _line_dims: dict[Node, Dims] = field(default_factory=dict[Node, Dims])
+    line_dims: dict[Node, Dims] = field(default_factory=dict[Node, Dims])
     """Dimensions of the lines of fused operators."""
     places: dict[Constant, Product] = field(default_factory=dict[Constant, Product])
     """Constants that are places along a dimension."""
 
     def dims(self, value: Value) -> Dims:
         """The divisors of a value's dimensions."""
-        known = self._dims.get(value)
+        known = self.all_dims.get(value)
         if known is None:
-            known = self._dims[value] = [[self.divisors.new() for _ in t.shape] for t in element_types(value.type)]
+            known = self.all_dims[value] = [[self.divisors.new() for _ in t.shape] for t in element_types(value.type)]
             for tensor, own in zip(element_types(value.type), known, strict=True):
                 self._sized(tensor, own)
         return known
@@ -490,7 +492,8 @@ class Sizing:
         self._done.add(graph)
         for node in graph.nodes:
             self._node(node, kind)
-        chosen, exchanges = choices(graph.nodes), [node for node in graph.nodes if isinstance(node.op, AlltoAll)]
+        chosen = [node for node in graph.nodes if isinstance(node.op, TopK) or turns_places(node)]
+        exchanges = [node for node in graph.nodes if isinstance(node.op, AlltoAll)]
         readers = Readers(graph) if chosen or exchanges else None
         for node in chosen:
             assert readers is not None
@@ -500,18 +503,45 @@ class Sizing:
             self._slices_of_ranks(node, readers)
 
     def _slices_of_ranks(self, node: Node, readers: Readers) -> None:
-        """Leave dimensions that number the slices of an exchange as they are: those of a reshape before or after it,
-        from the outermost one on, up to the ranks of the group. Larger ones have several entries of each rank."""
+        """Leave dimensions that number the slices of an exchange as they are: its own up to the ranks of the group, and
+        those of a reshape before or after it, from the outermost one on. Larger ones have several entries of each rank.
+        """
         op: Any = node.op
         for value, dim in zip((node.inputs[0], node), op.dims_of(len(node.shape)), strict=True):
+            self._divides(self.dims(value)[0][dim], value.shape[dim] // op.group_size)
             begin = math.prod(value.shape[:dim])
             for far in _reshaped(value, readers if value is node else None):
                 for own, done in zip(self.dims(far)[0], itertools.accumulate(far.shape, mul), strict=True):
                     if begin < done <= begin * op.group_size:
                         self.divisors.freeze(own)
 
+    def _divides(self, dim: Product, number: int) -> None:
+        """Let the divisor of a dimension divide a number, and be known at once if that is 1."""
+        if number == 1:
+            self.divisors.freeze(dim)
+        self.divisors.divides(dim, number)
+
+    def _keep_turns(self, node: Node, dims: Sequence[Product]) -> None:
+        """Keep whole turns of the places in a range, row by row, and all of others."""
+        places, number = node.inputs
+        turn = int(number.value) if isinstance(number, Constant) and not number.shape and is_range(places) else 0
+        for dim, size in zip(reversed(dims), reversed(places.shape), strict=True) if turn > 0 else ():
+            if turn % size == 0 or size % turn == 0:
+                self._divides(dim, max(size // turn, 1))
+                turn = max(turn // size, 1)
+            else:  # turns and rows overlap
+                turn = 0
+                break
+        self.divisors.freeze(() if turn == 1 else (unknown for dim in dims for unknown in dim))
+
     def _chosen(self, node: Node, named: Sequence[tuple[Node, Dim]], are_all: bool) -> None:
-        """Unify the dimension indexed by top-k indices with the dimension they were taken from."""
+        """Unify the dimension indexed by top-k indices with the dimension they were taken from; one that is indexed by
+        places in turns keeps its size."""
+        if not isinstance(node.op, TopK):
+            for reader, dim in named:
+                table = reader if dim.of_result else reader.inputs[dim.tensor]
+                self.divisors.freeze(self.dims(table)[0][dim.dimension])
+            return
         whole = self.dims(node.inputs[0])[0][-1]
         size = node.inputs[0].shape[-1]
         for reader, dim in named:
@@ -545,9 +575,8 @@ class Sizing:
             if isinstance(op, FetchRows | SendRows | TakeRows | AddRows) and has_multiples(node.inputs[1]):
                 table = operands if isinstance(op, FetchRows | TakeRows) else self.dims(node)
                 self.divisors.freeze(table[0][0])  # lookups would be past the end of a shorter table
-            if isinstance(op, FloorMod) and not types[0].dtype.is_float:  # places in turns, which others would follow
-                for dim in (dim for dims in operands for dim in dims):
-                    self.divisors.freeze(dim)
+            if turns_places(node):
+                self._keep_turns(node, [dim for dims in operands for dim in dims])
             for dim in (dim for value in counted_for(node) for dims in self.dims(value) for dim in dims):
                 self.divisors.freeze(dim)
             if isinstance(op, NeighborExchange) and kind is not None:
@@ -555,7 +584,7 @@ class Sizing:
                     self.same([one], [other])
             for own in told_apart(ops)[0]:
                 if isinstance(own, FusedElementwise):
-                    lines = self._line_dims[node] = self._lines(own, types, operands, self._line_dims.get(node))
+                    lines = self.line_dims[node] = self._lines(own, types, operands, self.line_dims.get(node))
                     self.same([lines[i] for i in own.returns], self.dims(node))
                     continue
                 self._operator(own, types, operands, list(element_types(node.type)), self.dims(node), kind)
@@ -623,10 +652,6 @@ class Sizing:
             read = [(operands if k == "x" else dims)[i] for k, i in step.operands]
             self._operator(step.op, given, read, [own], [dims[-1]])
         return dims
-
-    def line_dims(self, node: Node) -> Dims:
-        """The dimensions of the lines of a fused operator."""
-        return self._line_dims[node]
 
     def _collective(
         self, op: Collective, types: Sequence[TensorType], operands: Dims, results: Sequence[TensorType], made: Dims
@@ -706,10 +731,6 @@ class Sizing:
 
     # The small programs
 
-    def all_dims(self) -> Mapping[Value, Dims]:
-        """Return the divisors of the dimensions of all values, operands before results."""
-        return self._dims
-
     def keep(self, values: Iterable[Value]) -> bool:
         """Let all dimensions of some values keep their sizes; whether any of them did not."""
         before = len(self.divisors.frozen)
@@ -748,9 +769,7 @@ class Sizing:
         """The type of a value in the small program."""
         dims = self.dims(value)
         if isinstance(value.type, TupleType):
-            return TupleType(
-                tuple(self._tensor(t, own) for t, own in zip(value.type.elements, dims, strict=True))
-            )
+            return TupleType(tuple(self._tensor(t, own) for t, own in zip(value.type.elements, dims, strict=True)))
         assert isinstance(value.type, TensorType)
         return self._tensor(value.type, dims[0])
 
@@ -768,14 +787,14 @@ class Sizing:
 def keep_constants(sizing: Sizing) -> None:
     """Freeze dimensions that only constants have, and values computed from them."""
     sizing.divisors.settle()
-    all_dims = sizing.all_dims()
     made: set[Value] = set()
-    for value in all_dims:
+    for value in sizing.all_dims:
         if isinstance(value, Constant) or (isinstance(value, Node) and _is_of(value, made)):
             made.add(value)
-    others = {unknown for value, dims in all_dims.items() if value not in made for unknown in _unknowns(sizing, dims)}
-    for value in made:
-        sizing.divisors.freeze(unknown for unknown in _unknowns(sizing, all_dims[value]) if unknown not in others)
+    apart = (dims for value, dims in sizing.all_dims.items() if value not in made)
+    others = {unknown for dims in apart for unknown in _unknowns(sizing, dims)}
+    own = {unknown for value in made for unknown in _unknowns(sizing, sizing.all_dims[value])}
+    sizing.divisors.freeze(own - others)
 
 
 def _is_of(node: Node, made: set[Value]) -> bool:
@@ -861,16 +880,12 @@ def _beside(places: Value, readers: Readers) -> list[Constant]:
             if is_compared or _shifts(node):
                 new = [each for each in (*node.inputs, *([] if is_compared else [node])) if each not in seen]
                 seen.update(dict.fromkeys(new))
-                waiting += [each for each in new if _is_whole(each) and not isinstance(each, Constant)]
+                waiting += [each for each in new if is_whole(each) and not isinstance(each, Constant)]
     return [each for each in seen if isinstance(each, Constant)]
 
 
 def _shifts(node: Node) -> bool:
-    return _is_whole(node) and (isinstance(node.op, SHIFTS) or (isinstance(node.op, Op) and node.op.reshapes))
-
-
-def _is_whole(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and not value.type.dtype.is_float and value.type.dtype.name != "Bool"
+    return is_whole(node) and (isinstance(node.op, SHIFTS) or (isinstance(node.op, Op) and node.op.reshapes))
 
 
 def _reshaped(value: Value, readers: Readers | None) -> Iterator[Value]:

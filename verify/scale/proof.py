@@ -110,11 +110,6 @@ def numbered(graphs: Iterable[Graph]) -> list[Node]:
     return found
 
 
-def alike_nodes(nodes: Iterable[Node], node: Node) -> list[Node]:
-    """The nodes that are of the same operator on the same line of the script, as those of equal layers."""
-    return [each for each in nodes if each.op.name == node.op.name and each.frames == node.frames]
-
-
 def failed_node(graph: Graph, failure: NodeFailure) -> Node | None:
     """The node of a program that has failed."""
     for each in graph.graphs():
@@ -655,7 +650,7 @@ def prove(
 ) -> ScaleProof:  # fmt: skip
     """Run the programs of all ranks at small sizes beside one device. If something cannot be computed at small sizes,
     as a row beyond the end of a shorter table, its sizes are kept. The memory of every program is checked as it is
-    planned for its real sizes.
+    planned for its real sizes; that of a captured step is PyTorch's own.
 
     Args:
         one: the network on one device. kinds: the programs of all ranks. values: first stored values, each with `name`
@@ -666,7 +661,7 @@ def prove(
         Unfit: a program does not take Float64. MspcError: one device cannot be computed, or there is no memory for the
             small programs.
     """
-    memory = memory_of_kinds(kinds)
+    memory = memory_of_kinds(kinds) if batch is None else None
     found = _found(one, kinds, values, seed, own, batch)
     if any(not row.same for row in found.rows):
         whole = _found_whole(one, kinds, values, seed, own, batch)
@@ -706,7 +701,8 @@ def _found(
             one_way = one_way or crowded
             if error.node is not None and not crowded:
                 node = real[error.node.attrs[NUMBER]]
-                kept += [value for each in alike_nodes(real, node) for value in (*each.inputs, each)]
+                same = [each for each in real if each.op.name == node.op.name and each.frames == node.frames]
+                kept += [value for each in same for value in (*each.inputs, each)]  # also of equal layers
             before = program.kept
             program = small_program(one, kinds, values, seed, own, kept, one_way, batch, begin)
             if program.kept == before and not crowded:
@@ -714,14 +710,9 @@ def _found(
 
 
 def _found_whole(
-    one: Graph,
-    kinds: Sequence[RankKind],
-    values: Sequence[Any],
-    seed: int,
-    own: OwnRows | None,
-    batch: Groups | None,
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None, batch: Groups | None,
     is_told: bool = False,
-) -> ScaleProof | None:
+) -> ScaleProof | None:  # fmt: skip
     """Prove at the programs' own sizes, if these are small; None else. is_told: describe errors."""
     if values_nbytes(one, kinds) > MOST_WHOLE:
         return None

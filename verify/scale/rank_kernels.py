@@ -315,19 +315,20 @@ def rows_along(op: FetchRows | SendRows, arrays: Sequence[Array], mesh: Sequence
     return made.transpose(*back, *range(depth, made.ndim))
 
 
-def _as_one(op: Any, **changes: int) -> Callable[..., Any]:
+def as_one_rank(op: Any, **changes: int) -> Callable[..., Any]:
+    """Return the kernel of an operator on the rows of all ranks. changes: of its fields."""
     return replace(op, mesh=(1,), **changes).kernel(NumPyBackend(OneRank()))
 
 
 def _fetched(op: FetchRows, own: Sequence[Array]) -> Array:
     table, places = own
-    return _as_one(op)(table.reshape(-1, *table.shape[2:]), places)
+    return as_one_rank(op)(table.reshape(-1, *table.shape[2:]), places)
 
 
 def _sent(op: SendRows, own: Sequence[Array], count: int) -> Array:
     rows, places = own
     flat = rows.reshape(places.size, *rows.shape[1 + count :])
-    table = _as_one(op, size=op.total)(flat, places.reshape(-1))
+    table = as_one_rank(op, size=op.total)(flat, places.reshape(-1))
     return table.reshape(len(rows), -1, *table.shape[1:])
 
 

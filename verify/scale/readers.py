@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import Elementwise
 from mspc.ops.collective.base import Collective
@@ -16,11 +16,12 @@ from mspc.ops.control.regions import Loop, MakeStack
 from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.matmul import FusedMatMul
-from mspc.ops.math.arithmetic import Add, AddN, Less, LessEqual, Mul
+from mspc.ops.math.arithmetic import Add, AddN, FloorMod, Less, LessEqual, Mul
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.reduce import CumSum
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo, ReductionOp
+from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import OneHot
 from mspc.ops.tensor.moving import Concat, Split, Transpose
 from mspc.ops.tensor.reshape import Cast
@@ -181,8 +182,7 @@ class Readers:
         return found
 
     def places_of_sums(self) -> set[tuple[str, str, str]]:
-        """Return the operators between which ranks add up: (phase, operator of the terms, that of a reader of the sum).
-        """
+        """Return the operators between which ranks add up: (phase, operator of the terms, of a reader of the sum)."""
         found: set[tuple[str, str, str]] = set()
         for value, readers in self._of.items():
             for node in readers:
@@ -200,9 +200,7 @@ class Readers:
             elif isinstance(reader, Node):
                 yield reader
 
-    def sources(
-        self, node: Value, known: Collection[Node], moved: bool = False, linear: bool = False
-    ) -> list[Node]:
+    def sources(self, node: Value, known: Collection[Node], moved: bool = False, linear: bool = False) -> list[Node]:
         """Return the nodes whose values a node reads, and past unknown ones their operands, except sums over ranks.
         moved: past sums, too, and else only past nodes that hand tensors on; linear: past these and nodes linear in
         parts of a sum."""
@@ -220,7 +218,7 @@ class Readers:
                 if source in known:
                     continue
                 if isinstance(source, Node) and (moved or linear) and not _hands_on(source):
-                    if moved or not _is_linear(source.op):
+                    if moved or not (moves_or_adds(source.op) or isinstance(source.op, PRODUCTS)):
                         continue
                 if not adds_up(source):
                     waiting.append(source)
@@ -234,19 +232,18 @@ class Readers:
         return list(found)
 
 
+PRODUCTS = (BatchMatMul, FusedMatMul, MatMul)
+
+
 def moves_or_adds(op: Any) -> bool:
     """Whether an operator gives the elements of its operands, or their sums."""
     return isinstance(op, AddN | Add | Transpose) or (isinstance(op, Op) and op.reshapes)
 
 
-def _is_linear(op: Any) -> bool:
-    return moves_or_adds(op) or isinstance(op, MatMul | BatchMatMul | FusedMatMul)
-
-
 def _read_by(node: Node) -> set[tuple[str, str]]:
     if moves_or_adds(node.op):
         return {(read.op.name, node.op.name) for read in node.inputs if isinstance(read, Node)}
-    makes_sums = isinstance(node.op, MatMul | BatchMatMul | FusedMatMul | ReductionOp | FusedElementwise)
+    makes_sums = isinstance(node.op, (*PRODUCTS, ReductionOp, FusedElementwise))
     return set() if makes_sums else {("", node.op.name)}
 
 
@@ -278,9 +275,10 @@ SORTS = ("Sort", "SortExt", "ArgSort")
 
 
 def named_by(node: Node, readers: Readers) -> tuple[list[tuple[Node, Dim]], bool]:
-    """(The dimensions that the second result of a TopK names places along, each of a node; whether these are all)."""
+    """(The dimensions that a node names places along, a TopK by its second result, each of a node; whether these are
+    all)."""
     found: list[tuple[Node, Dim]] = []
-    waiting = [each for each in readers.of(node) if _takes(each, 1)]
+    waiting = [each for each in readers.of(node) if _takes(each, 1)] if isinstance(node.op, TopK) else [node]
     are_all = all(isinstance(each, Node) and isinstance(each.op, TupleGetItem) for each in readers.of(node))
     seen: set[Value] = set()
     while waiting:
@@ -300,29 +298,34 @@ def named_by(node: Node, readers: Readers) -> tuple[list[tuple[Node, Dim]], bool
             elif isinstance(op, GatherDGrad) and value in reader.inputs[:-1]:
                 found.append((reader, Dim(True, 0, op.dim % len(reader.shape))))
             elif op.name in SORTS:
-                waiting += [each for each in readers.of(reader) if _takes(each, 0)] if _is_tuple(reader) else []
-            elif isinstance(op, HANDED_ON) or op.reshapes or (isinstance(op, FusedElementwise) and _casts(op)):
+                waiting += [each for each in readers.of(reader) if _takes(each, 0)]
+            elif all(isinstance(own, HANDED_ON) or own.reshapes for own in lines_of(op)):
                 waiting.append(reader)
             else:
                 are_all = False
     return found, are_all
 
 
-def choices(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes of a graph that choose."""
-    return [node for node in nodes if isinstance(node.op, TopK)]
+def turns_places(node: Node) -> bool:
+    """Whether a node makes places that turn through whole numbers."""
+    return isinstance(node.op, FloorMod) and is_whole(node)
+
+
+def is_range(value: Value) -> bool:
+    """Whether a value is 0, 1, 2, ... row by row."""
+    while isinstance(value, Node) and (value.op.reshapes or isinstance(value.op, Cast)):
+        value = value.inputs[0]
+    op = value.op if isinstance(value, Node) else None
+    return isinstance(op, Range) and (op.start, op.delta, op.first) == (0, 1, 0)
+
+
+def lines_of(op: Any) -> list[Any]:
+    """The operators of the lines of a fused operator; any other alone."""
+    return [step.op for step in steps_of(op)] if isinstance(op, FusedElementwise) else [op]
 
 
 def _takes(value: Value, index: int) -> bool:
     return isinstance(value, Node) and isinstance(value.op, TupleGetItem) and value.op.index == index
-
-
-def _is_tuple(node: Node) -> bool:
-    return len(element_types(node.type)) > 1
-
-
-def _casts(op: FusedElementwise) -> bool:
-    return all(isinstance(step.op, Cast) or step.op.reshapes for step in steps_of(op))
 
 
 # Places in tables that are computed with numbers of a script stay the same if tables become smaller.
@@ -369,21 +372,21 @@ def counted_for(node: Node) -> list[Value]:
 
     The number of places is the last total, which no rule of an operator says.
     """
-    ops = [step.op for step in steps_of(node.op)] if isinstance(node.op, FusedElementwise) else [node.op]
-    if not any(isinstance(op, Less | LessEqual) for op in ops):
+    if not any(isinstance(op, Less | LessEqual) for op in lines_of(node.op)):
         return []
-    found = {value: None for value in node.inputs if _is_whole(value)}
+    found = {value: None for value in node.inputs if is_whole(value)}
     waiting = [*found]
     are_totals = False
     while waiting:
         value = waiting.pop()
         are_totals |= isinstance(value, Node) and isinstance(value.op, CumSum)
         for source in value.inputs if isinstance(value, Node) else ():
-            if source not in found and _is_whole(source):
+            if source not in found and is_whole(source):
                 found[source] = None
                 waiting.append(source)
     return [*found] if are_totals else []
 
 
-def _is_whole(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and not value.type.dtype.is_float
+def is_whole(value: Value) -> bool:
+    """Whether a value is a tensor of whole numbers."""
+    return isinstance(value.type, TensorType) and not value.type.dtype.is_float and value.type.dtype.name != "Bool"

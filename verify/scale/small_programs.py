@@ -217,7 +217,7 @@ class Resized:
         self, node: Node, op: FusedElementwise, types: Sequence[TensorType], operands: Dims
     ) -> FusedElementwise:
         steps, found = steps_of(op), step_types(op, types)
-        dims = self.sizing.line_dims(node)
+        dims = self.sizing.line_dims[node]
         lines: list[BodyLine] = []
         for number, step in enumerate(steps):
             given = [(types if k == "x" else found)[i] for k, i in step.operands]

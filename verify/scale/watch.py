@@ -14,7 +14,6 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.collective.collectives import AllReduce, ReduceScatter
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import Gather
@@ -33,7 +32,7 @@ from mspc.verify.scale.blame import (
 )
 from mspc.verify.scale.rank_kernels import run_on_all
 from mspc.verify.scale.rank_kinds import Families, RankKind, Together, mapped, parts_of
-from mspc.verify.scale.readers import Readers, adds_up
+from mspc.verify.scale.readers import Readers, adds_up, lines_of
 from mspc.verify.scale.relations import (
     Identities,
     Pieces,
@@ -64,12 +63,6 @@ divided, so that it is no piece of one device's value."""
 def _hands_on(node: Node) -> bool:
     """Whether a node hands on a tensor of another node, which was checked."""
     return isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node) and not node.inputs[0].regions
-
-
-def _takes_mean(op: Any) -> bool:
-    if isinstance(op, FusedElementwise):
-        return any(isinstance(line.op, ReduceMean) for line in steps_of(op))
-    return isinstance(op, ReduceMean)
 
 
 def _are_masked(value: Together, wholes: Sequence[Array]) -> bool:
@@ -328,7 +321,7 @@ class ValueWatch:
     ) -> bool:
         """Relate a value to those of one device that have pieces of its shape; return whether it is any. candidates: of
         the tensor. operands: its node's."""
-        mean = any(_takes_mean(node.op) for _, node in value.nodes)
+        mean = any(isinstance(op, ReduceMean) for _, node in value.nodes for op in lines_of(node.op))
         means = self._means(candidates)
         relations = ((of, relation(value.value, whole, value.kind, mean, means)) for of, whole in fitting)
         of, found = next(((of, each) for of, each in relations if each is not None), (None, None))

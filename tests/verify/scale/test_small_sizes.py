@@ -28,6 +28,7 @@ from mspc.ops.tensor.embedding import Gather, GatherGrad, UnsortedSegmentSum
 from mspc.ops.tensor.moving import Concat, Transpose
 from mspc.ops.tensor.parts import PadV3
 from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.selection import GatherD
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime import available_memory
 from mspc.runtime.available_memory import available_bytes
@@ -333,6 +334,19 @@ def test_places_in_turns_keep_their_sizes() -> None:
     assert divisors(places, builder, turns, places, turns) == [[1, 1], [1, 1]]
 
 
+def test_rows_of_places_in_turns_keep_whole_turns() -> None:
+    """64 rows of 4 places go through 16 ways in turns: 4 rows are a turn. The table that they index keeps its ways."""
+    table = Parameter("table", TensorType(FLOAT32, (64, 16)))
+    builder = Builder(Graph("net"))
+    places = builder.emit(Reshape((64, 4)), builder.emit(Range(limit=256)))
+    turns = builder.emit(FloorMod(), places, builder.constant(16, INT64))
+    taken = builder.emit(GatherD(dim=1), table, turns)
+    (rows, ways), (others, each) = divisors(table, builder, taken, table, turns)
+    assert rows == others > 1
+    assert 16 % rows == 0
+    assert ways == each == 1
+
+
 def test_places_up_to_counted_totals_keep_their_sizes() -> None:
     """Each row chooses some of 4 ways; 24 places are looked up in the ends of the ways."""
     rows = Parameter("rows", TensorType(FLOAT32, (64, 4)))
@@ -351,7 +365,7 @@ def test_rows_that_are_joined_and_parted_again_keep_their_dimensions() -> None:
     x = Parameter("x", TensorType(FLOAT32, (12, 16)))
     builder = Builder(Graph("net"))
     again = builder.emit(Reshape((12, 16)), builder.emit(Neg(), builder.emit(Reshape((192,)), x)))
-    turns = builder.emit(FloorMod(), builder.emit(Range(limit=16)), builder.constant(8, INT64))
+    turns = builder.emit(FloorMod(), builder.emit(Range(limit=16)), builder.constant(16, INT64))
     moved = builder.emit(Add(), again, builder.emit(Cast(FLOAT32), turns))
     first, second = divisors(x, builder, moved, x, moved)
     assert first == second
@@ -362,7 +376,7 @@ def test_rows_that_are_parted_into_other_sizes_do_not_keep_theirs() -> None:
     x = Parameter("x", TensorType(FLOAT32, (12, 16)))
     builder = Builder(Graph("net"))
     again = builder.emit(Reshape((24, 8)), builder.emit(Neg(), builder.emit(Reshape((192,)), x)))
-    turns = builder.emit(FloorMod(), builder.emit(Range(limit=8)), builder.constant(4, INT64))
+    turns = builder.emit(FloorMod(), builder.emit(Range(limit=8)), builder.constant(8, INT64))
     moved = builder.emit(Add(), again, builder.emit(Cast(FLOAT32), turns))
     (first, second), (rows, place) = divisors(x, builder, moved, x, moved)
     assert first * second == rows > 1
