@@ -22,13 +22,6 @@ JUDGES = [
     judged(everywhere("matmul"), torch.matmul, [*_BATCHES, *_VECTORS], loose=8),
     judged(everywhere("bmm batch_matmul", "BatchMatMul BatchMatMulExt"), torch.matmul, _BATCHES, loose=8),
     judged(
-        ("mint.addmm",),
-        torch.addmm,
-        [[drawn(3, 2), drawn(3, 4), drawn(4, 2)], [drawn(2), drawn(3, 4), drawn(4, 2)]],
-        named=({}, {"beta": 2, "alpha": 0.5}),
-        loose=8,
-    ),
-    judged(
         ("mint.baddbmm",),
         torch.baddbmm,
         [[drawn(2, 3, 5), drawn(2, 3, 4), drawn(2, 4, 5)]],
@@ -63,5 +56,4 @@ JUDGES = [
         [[drawn(3, 4), drawn(4)]],
         ours=lambda f, x, y: f(x, y, 2) if hasattr(f, "op") else f(x, y, alpha=2),
     ),
-    judged(everywhere("lerp", "Lerp"), torch.lerp, [[drawn(3, 4), drawn(4), drawn(3, 1)]]),
 ]

@@ -54,14 +54,6 @@ def _column_major(x: Any, order: str = "C") -> Any:
 
 MOVED = [
     judged(
-        (*everywhere("reshape", "Reshape"), "Tensor.view"),
-        lambda x, shape: x.reshape(shape),
-        [[drawn(2, 3, 4)]],
-        ((6, 4),),
-        ((-1, 2),),
-        ((24,),),
-    ),
-    judged(
         everywhere("transpose permute", "Transpose", "mint.transpose"),
         lambda x, order: x.permute(order),
         THREE,
@@ -74,38 +66,14 @@ MOVED = [
     judged(everywhere("squeeze", ""), _squeeze, [[drawn(2, 1, 3, 1)], [drawn(1, 1)]], (), (1,), (-1,)),
     judged(("ops.Squeeze",), _squeeze, [[drawn(2, 1, 3, 1)]]),
     judged(everywhere("unsqueeze expand_dims", "ExpandDims"), lambda x, a: x.unsqueeze(a), ANY, (0,), (-1,)),
-    judged(("mint.flatten", "Tensor.flatten", *everywhere("ravel")), lambda x: x.flatten(), ANY),
-    judged(("mint.flatten",), lambda x, a, b: x.flatten(a, b), THREE, (0, 1), (1, 2), (-2, -1)),
     judged(("ops.flatten",), _column_major, [*THREE, *TWO], (), ("F",)),
     judged(("ops.flatten",), lambda x: x.reshape(-1), [[drawn(5)]]),
-    judged(("Tensor.flatten",), lambda x, order: x.permute(*range(x.dim() - 1, -1, -1)).reshape(-1), THREE, ("F",)),
     judged(("ops.Flatten",), lambda x: x.flatten(1), THREE),
-    judged(("mint.t", "ops.t"), lambda x: x.t(), [*TWO, [drawn(5)]]),
-    judged(("Tensor.t",), lambda x: x.permute(*range(x.dim() - 1, -1, -1)), [*TWO, *THREE]),
-    judged(
-        everywhere("flip", "ReverseV2"),
-        lambda x, dims: x.flip(dims),
-        THREE,
-        ((0,),),
-        ((1, -1),),
-        ours=lambda f, x, dims: type(f)(dims)(x) if hasattr(f, "op") else f(x, dims),
-    ),
-    judged(
-        (*everywhere("view_as"), "Tensor.reshape_as"), lambda x, y: x.reshape(y.shape), [[drawn(2, 6), drawn(3, 4)]]
-    ),
 ]
 REPEATED = [
     judged(
-        (*everywhere("broadcast_to"), "Tensor.expand"),
-        lambda x, s: x.expand(s),
-        [[drawn(3, 1)], [drawn(1, 4)]],
-        ((2, 3, 4),),
-        ((3, 4),),
-    ),
-    judged(
         ("ops.BroadcastTo",), lambda x: x.expand(2, 3, 4), [[drawn(3, 1)], [drawn(4)], [drawn()]], ours=made((2, 3, 4))
     ),
-    judged(everywhere("expand_as"), lambda x, y: x.expand(y.shape), [[drawn(3, 1), drawn(2, 3, 4)]]),
     judged(everywhere("tile", "Tile"), lambda x, reps: x.tile(reps), TWO, ((2, 1),), ((2, 1, 3),)),
     judged(
         ("mint.repeat_interleave", "ops.RepeatInterleaveInt"), torch.repeat_interleave, TWO, (2, 0), (3, -1), (2, None)
@@ -127,8 +95,6 @@ REPEATED = [
         ours=lambda f, x, axis: f(x, 2, axis=axis),
     ),
     judged(everywhere("outer ger", "Outer"), torch.outer, [[drawn(3), drawn(4)]]),
-    judged(everywhere("tril", ""), torch.tril, [*TWO, *THREE], (), (1,), (-1,), (9,)),
-    judged(everywhere("triu", ""), torch.triu, [*TWO, *THREE], (), (1,), (-1,), (-9,)),
     judged(("ops.Tril",), torch.tril, [*TWO, *THREE]),
     judged(("ops.Triu",), torch.triu, [*TWO, *THREE]),
 ]
@@ -140,23 +106,7 @@ JOINED = [
         PAIRS,
         ours=together(-1),
     ),
-    judged(everywhere("stack", "Stack StackExt"), lambda *x: torch.stack(x), PAIRS[:-1], ours=together()),
-    judged(("ops.stack", "mint.stack", "ops.Stack"), lambda *x: torch.stack(x, -1), PAIRS[:-1], ours=together(-1)),
     judged(("ops.addn", "ops.AddN"), lambda *x: sum(x[1:], x[0]), [[drawn(2, 3)] * 3], ours=together()),
-    judged(
-        everywhere("split"),
-        lambda x, n, d=0: x.split(n if isinstance(n, int) else list(n), d),
-        [[drawn(10, 4)], [drawn(10, 6, dtype="int32")]],
-        (4,),
-        (5,),
-        (3, 0),
-        (3, 1),
-        (20,),
-        ((2, 8),),
-        ((4, 6), 0),
-        (2, -1),
-    ),
-    judged(everywhere("chunk"), lambda x, n, d=0: x.chunk(n, d), [[drawn(10, 6)]], (4,), (5,), (3, 1), (20,), (4, -1)),
     judged(("ops.Split",), lambda x: x.chunk(2, 1), TWO[:-1], ours=made(1, 2)),
     judged(("ops.SplitWithSize",), lambda x, s, d: x.split(list(s), d), TWO[:-1], ((1, 3), 1)),
     judged(("ops.SplitTensor",), lambda x, s, d: x.split(s, d), TWO, (3, 1), (2, -1)),

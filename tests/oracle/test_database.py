@@ -30,7 +30,7 @@ SAMPLES, SPREAD = 20, 7
 """How many samples of an element type are taken; one in so many of those with numbers that are not finite."""
 SPELLED = {"dim": ("axis",), "keepdim": ("keep_dims", "keepdims"), "input": ("x",)}
 """Arguments that ops and Tensor call otherwise than PyTorch."""
-GROUPS, PARTS = 24, 8
+GROUPS, PARTS = 24, 16
 
 
 @cache
