@@ -17,18 +17,15 @@ THROUGH_FUNCTIONS = "rare in networks; tests/oracle judges the functions that sc
 REASONS = {
     "ranks talk to each other, or say how a network is split: tests of collectives and of sharding hold them":
         """ops.AllGather ops.AllReduce ops.AlltoAll ops.barrier ops.Barrier ops.Broadcast ops.Exchange
-        ops.NeighborExchange ops.NeighborExchangeV2 ops.Receive ops.Redistribute ops.ReduceScatter
-        ops.Regroup ops.Send ops.ReceiveFromStage ops.SendToStage ops.ShardingConstraint ops.shard ops.LocalSlice
-        ops.PasteSlices ops.reshard ops._VirtualDataset ops.ReduceOp ops.AlltoAllV ops.CollectiveGather
-        ops.CollectiveScatter ops.Reduce mint.distributed""",
+        ops.NeighborExchange ops.NeighborExchangeV2 ops.Receive ops.Redistribute ops.ReduceScatter ops.Regroup ops.Send
+        ops.ReceiveFromStage ops.SendToStage ops.ShardingConstraint ops.shard ops.LocalSlice ops.PasteSlices ops.reshard
+        ops._VirtualDataset ops.ReduceOp ops.AlltoAllV ops.CollectiveGather ops.CollectiveScatter ops.Reduce
+        mint.distributed""",
     "a graph's statement, nothing to compute":
         """ops.Depend ops.depend ops.MakeTuple ops.TupleGetItem ops.TupleGetItems ops.Gradient ops.GradOperation
         ops.grad ops.value_and_grad ops.StopGradient ops.stop_gradient ops.HyperMap ops.Map ops.MultitypeFuncGraph
-        ops.Primitive ops.partial ops.Morph ops.constexpr ops._primexpr
-        ops.Print ops.Partial ops._constexpr ops.add_flags ops.identity ops.make_range
-        ops.Bounded
-        ops.tuple_len ops.GradientPlaceholder
-        ops.OwnGradient""",
+        ops.Primitive ops.partial ops.Morph ops.constexpr ops._primexpr ops.Print ops.Partial ops._constexpr
+        ops.add_flags ops.identity ops.make_range ops.Bounded ops.tuple_len ops.GradientPlaceholder ops.OwnGradient""",
     "nodes that run graphs: tests/runtime/test_regions.py":
         "ops.Call ops.For ops.If ops.While ops.MakeStack ops.TurnCount",
     "they run the script's functions: tests/compiler/frontend/test_tensor_loops.py":
@@ -38,10 +35,10 @@ REASONS = {
         "ops.Index ops.GroupNorm ops.dropout_ext_op",
     "an older name of GeLU and FastGeLU, which are judged: tests/mindspore_api/test_index.py": "ops.Gelu ops.FastGelu",
     "made of operators that are judged: tests/mindspore_api/common/test_small_names.py":
-        """ops.add_layer_norm ops.add_rms_norm ops.deepcopy ops.mixed_precision_cast
-        ops.swiglu ops.DropoutExt ops.FloatStatus ops.NPUAllocFloatStatus ops.NPUClearFloatStatus
-        ops.NPUClearFloatStatusV2 ops.NPUGetFloatStatus ops.NPUGetFloatStatusV2 ops.clip_by_norm ops.tensor_dot
-        ops.InvertPermutation ops.HistogramSummary ops.ImageSummary ops.ScalarSummary ops.TensorSummary""",
+        """ops.add_layer_norm ops.add_rms_norm ops.deepcopy ops.mixed_precision_cast ops.swiglu ops.DropoutExt
+        ops.FloatStatus ops.NPUAllocFloatStatus ops.NPUClearFloatStatus ops.NPUClearFloatStatusV2 ops.NPUGetFloatStatus
+        ops.NPUGetFloatStatusV2 ops.clip_by_norm ops.tensor_dot ops.InvertPermutation ops.HistogramSummary
+        ops.ImageSummary ops.ScalarSummary ops.TensorSummary""",
     "made of operators that are judged: tests/mindspore_api/common/test_public_code_names.py":
         """ops.BCEWithLogitsLoss ops.Diag ops.DiagPart ops.Einsum ops.Meshgrid ops.NLLLoss ops.ReverseSequence
         ops.ScalarCast ops.ScalarToArray ops.ScalarToTensor ops.Scatter""",
@@ -59,10 +56,8 @@ REASONS = {
         ops.GroupedLookups ops.GroupedRowSums ops.GroupedRowUpdate ops.GroupedUpdate ops.JoinMovingStatistics
         ops.MovingStatistics""",
     "the gradient of an operator that has a judge":
-        "ops.LayerNormGammaGrad ops.ReluGrad ops.SoftmaxBackward ops.FlashAttentionScoreShiftGrad "
-        "ops.LibraryGradient",
-    "its functions are compared with PyTorch's samples: tests/readers/pytorch/test_operators.py":
-        "ops.LibraryFunction",
+        "ops.LayerNormGammaGrad ops.ReluGrad ops.SoftmaxBackward ops.FlashAttentionScoreShiftGrad ops.LibraryGradient",
+    "its functions are compared with PyTorch's samples: tests/readers/pytorch/test_operators.py": "ops.LibraryFunction",
     "its functions are compared with NumPy: tests/readers/stablehlo/test_kinds.py": "ops.XlaFunction",
     "it overwrites a parameter: tests/oracle/test_updates.py":
         """ops.inplace_index_add ops.scatter_add ops.scatter_div ops.scatter_max ops.scatter_min ops.scatter_mul
@@ -71,8 +66,8 @@ REASONS = {
         ops.assign_add ops.assign_sub ops.ScatterAdd ops.ScatterDiv ops.ScatterMax ops.ScatterMin ops.ScatterMul
         ops.ScatterSub ops.ScatterUpdate ops.ScatterNdAdd ops.ScatterNdSub ops.ScatterNdUpdate ops.InplaceCopy""",
     "an optimizer's update, judged as the optimizer":
-        "ops.Adam ops.AdamWeightDecay ops.ApplyGradientDescent ops.ApplyMomentum ops.SGD "
-        "ops.AllFinite ops.clip_by_global_norm",
+        """ops.Adam ops.AdamWeightDecay ops.ApplyGradientDescent ops.ApplyMomentum ops.SGD ops.AllFinite
+        ops.clip_by_global_norm""",
     "random numbers, which no two libraries share: tests of sampling hold their distribution":
         """ops.dropout ops.dropout_ext ops.StandardNormal ops.UniformInt ops.bernoulli ops.rand_like ops.randn_like
         ops.randint ops.randint_like ops.randperm ops.shuffle ops.multinomial ops.random_categorical ops.gumbel_softmax
@@ -81,33 +76,21 @@ REASONS = {
         mint.multinomial mint.bernoulli ops.normal ops.rand ops.randn ops.standard_normal ops.uniform ops.dropout1d
         ops.dropout2d ops.dropout3d ops.Dropout2D ops.Dropout3D ops.UniformReal""",
     "a loss, an activation or a norm, judged with the cells":
-        """ops.cross_entropy ops.flash_attention_score ops.gelu ops.l1_loss ops.layer_norm ops.log_softmax ops.mse_loss
-        ops.nll_loss ops.relu ops.relu6 ops.sigmoid ops.silu ops.softmax ops.softplus ops.tanh mint.sigmoid mint.softmax
-        mint.tanh mint.nn Tensor.relu Tensor.sigmoid Tensor.softmax Tensor.tanh Tensor.hardshrink
-        ops.binary_cross_entropy ops.binary_cross_entropy_with_logits ops.celu ops.cosine_embedding_loss ops.elu
-        ops.fast_gelu ops.glu ops.hardshrink ops.hardsigmoid ops.hardswish ops.hardtanh
-        ops.hinge_embedding_loss ops.huber_loss ops.kl_div ops.leaky_relu ops.logsigmoid ops.margin_ranking_loss
-        ops.mish ops.multi_margin_loss ops.multilabel_margin_loss ops.prelu ops.selu ops.smooth_l1_loss
-        ops.soft_margin_loss ops.softmin ops.softshrink ops.softsign ops.tanhshrink ops.threshold
-        ops.triplet_margin_loss""",
+        """ops.flash_attention_score ops.log_softmax ops.softmax mint.softmax mint.nn Tensor.softmax
+        ops.binary_cross_entropy ops.fast_gelu ops.hardsigmoid ops.kl_div ops.leaky_relu ops.multi_margin_loss
+        ops.multilabel_margin_loss ops.prelu ops.smooth_l1_loss ops.soft_margin_loss ops.softmin ops.threshold""",
     "of images: tests/oracle/test_convolutions.py":
-        """mint.conv2d ops.adaptive_avg_pool1d ops.adaptive_avg_pool2d ops.adaptive_avg_pool3d ops.avg_pool1d
-        ops.avg_pool2d ops.avg_pool3d ops.batch_norm ops.conv1d ops.conv2d ops.conv3d ops.group_norm ops.interpolate
-        ops.max_pool2d ops.max_pool3d ops.Conv2DBackpropFilter ops.Conv2DBackpropInput ops.Conv3DBackpropFilter
-        ops.Conv3DBackpropInput""",
-    "tests/oracle/test_rare_losses.py":
-        """ops.fliplr ops.flipud ops.max ops.meshgrid ops.min ops.repeat_elements ops.repeat_interleave ops.rot90
-        mint.meshgrid""",
+        """mint.conv2d ops.adaptive_avg_pool1d ops.adaptive_avg_pool3d ops.avg_pool1d ops.avg_pool2d ops.avg_pool3d
+        ops.batch_norm ops.conv1d ops.conv2d ops.conv3d ops.interpolate ops.Conv2DBackpropFilter ops.Conv2DBackpropInput
+        ops.Conv3DBackpropFilter ops.Conv3DBackpropInput""",
+    "tests/oracle/test_rare_losses.py": "ops.max ops.min ops.repeat_elements ops.repeat_interleave ops.rot90",
     "of images: tests/oracle/test_image_functions.py":
-        """ops.Col2Im ops.adaptive_max_pool1d ops.adaptive_max_pool2d ops.adaptive_max_pool3d ops.affine_grid
-        ops.channel_shuffle ops.conv_transpose2d ops.fold ops.grid_sample
-        ops.max_unpool2d ops.pixel_shuffle ops.pixel_unshuffle ops.unfold ops.upsample""",
+        """ops.Col2Im ops.adaptive_max_pool1d ops.adaptive_max_pool3d ops.affine_grid ops.conv_transpose2d ops.fold
+        ops.grid_sample ops.upsample""",
     "tokens of experts, against formulas: tests/mindspore_api/common/test_names_of_language_models.py":
         "ops.moe_token_permute ops.moe_token_unpermute",
     "complex numbers and transforms: tests/oracle/test_fourier.py":
-        """mint.imag mint.real mint.polar Tensor.conj Tensor.imag Tensor.real ops.DoubledFrequencies
-        ops.FitSizes ops.conj ops.fft ops.fft2 ops.fftn ops.fftshift ops.ifft ops.ifft2 ops.ifftn
-        ops.ifftshift ops.imag ops.irfft ops.irfft2 ops.irfftn ops.polar ops.real ops.rfft ops.rfft2 ops.rfftn""",
+        "mint.imag Tensor.imag ops.DoubledFrequencies ops.FitSizes ops.imag",
     "parts of layers of experts and of attention over sharded sequences: tests/experts, tests/context":
         """ops.AddRows ops.ExpertOuter ops.ExpertPlaces ops.ExpertProduct ops.ExpertRows ops.ExpertSums ops.FetchRows
         ops.JoinAttention ops.SendRows ops.SetRows ops.TakeRows""",
@@ -117,16 +100,14 @@ REASONS = {
         """ops.FlashAttentionVarlen ops.GroupedMatmul ops.GroupedOuter ops.GroupedProduct ops.GroupedRows
         ops.GroupedSums""",
     "tests/ops/nn/test_token_routing.py, against loops": "ops.TopKRouter",
-    "tests/ops/test_gamma.py, against SciPy":
-        """ops.bitwise_left_shift ops.bitwise_right_shift ops.digamma ops.lgamma ops.zeta
-        Tensor.bitwise_left_shift Tensor.bitwise_right_shift Tensor.digamma Tensor.lgamma""",
+    "tests/ops/test_gamma.py, against SciPy": "ops.digamma ops.zeta Tensor.digamma",
     "a step of BatchNorm on a rank":
         """ops.BatchNormApply ops.BatchNormGradInput ops.BatchNormGradSums ops.ChannelMean ops.ChannelStatistics
         ops.ChannelVariance ops.JoinStatistics""",
     "a module of optimizers: tests/oracle/test_optimizer_steps.py": "mint.optim",
     "PyTorch has nothing like it: samples in tests/ops hold it against NumPy":
-        """ops.rms_norm ops.dyn_shape mint.empty mint.empty_like ops.Eye ops.Fill
-        ops.fill ops.Ones ops.Zeros ops.Range ops.LinSpaceBetween ops.PadV3""",
+        """ops.rms_norm ops.dyn_shape mint.empty mint.empty_like ops.Eye ops.Fill ops.fill ops.Ones ops.Zeros ops.Range
+        ops.LinSpaceBetween ops.PadV3""",
 }  # fmt: skip
 """Names without a judge in these tables, by the reason."""
 
@@ -157,6 +138,6 @@ def test_every_public_name_has_a_judge_or_a_reason() -> None:
     derived = {name for name in names() if name.removesuffix("Grad") in names() - {name}}
     others = excused | derived | judged_on_samples | another_names(judged | {*listed()}) | {*listed()}
     assert sorted(names() - judged - others) == []
-    assert sorted(judged & excused) == [], "they have a judge and a reason to have none"
+    assert sorted((judged | {*listed()}) & (excused - in_place())) == [], "they have a judge and a reason to have none"
     assert sorted(excused - names()) == [], "there is no such name"
     assert all(callable(public(name)) for name in judged)
