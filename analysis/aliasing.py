@@ -17,7 +17,7 @@ from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, StackType, TensorType, Type
 from mspc.ir.varying import OpKey
-from mspc.ops.control.structural import Depend, taken_elements
+from mspc.ops.control.structural import Depend, extracted_elements
 from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.reshape import Cast
@@ -433,4 +433,4 @@ def step_elements(program: Graph) -> int:
 
 def _of_nodes(graph: Graph) -> int:
     known: dict[int, int] = {}  # many calls of one graph have the same types
-    return sum(elements(node, known) for node in graph.nodes if taken_elements(node.op) is None)
+    return sum(elements(node, known) for node in graph.nodes if extracted_elements(node.op) is None)

@@ -133,10 +133,10 @@ def _run_parts(backend: NumPyBackend, comm: Any, op: Op, types: Sequence[Type], 
 
 def _agree(comm: Communicator, op: Collective, types: Sequence[Type]) -> None:
     """Check that the participating ranks call the same collective; raise MspcError."""
-    for meeting in op.meetings(comm.rank, types):
+    for meeting in op.rendezvous(comm.rank, types):
         if not meeting.label:
             _agree_in_group(comm, meeting)
-    apart = [meeting for meeting in op.meetings(comm.rank, types) if meeting.label]
+    apart = [meeting for meeting in op.rendezvous(comm.rank, types) if meeting.label]
     to = [(meeting.ranks[1], _row(meeting.said)) for meeting in apart if meeting.ranks[0] == comm.rank]
     of = [meeting for meeting in apart if meeting.ranks[1] == comm.rank]
     if isinstance(op, Send):

@@ -1,7 +1,8 @@
-"""The interface of `Op.launch` to a GPU, and the C++ types of elements.
+"""Interface of `Op.launch` to a GPU, and the C++ types of elements.
 
 Operators import nothing of CUDA: the GPU runtime passes a `Device` with its arrays, and they return a function that
-puts their work on the current stream. Arrays are placed once, so a launch is made once and called at every step.
+enqueues their work on the current stream. Arrays have fixed addresses, so that a launch is made once and called at
+every step.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ Array = Any
 """An array on the GPU, contiguous, whose memory does not move."""
 
 Launch = Callable[[], None]
-"""Puts an operator's work on the current stream; it allocates nothing and waits for nothing."""
+"""Enqueues an operator's work on the current stream; allocates nothing and does not block."""
 
 RowProducts = Callable[[Iterable[tuple[int, slice]]], None]
-"""Puts the matmuls of runs of rows on the current stream, each with the number of its matrix; runs do not overlap, and
-follow each other as the rows do."""
+"""Enqueues the matmuls of runs of rows, each with its matrix number; runs do not overlap and ascend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,11 @@ class Copy:
 
 @dataclass(frozen=True)
 class RankSum:
-    """An operand that is the sum of parts of several ranks which reach each other's memory.
-
-    addresses: of every rank's part, in the order of additions. own: this rank's position among them. signs: for every
-    rank the address of SIGNS words for each of them, in which it gets the signals of the others. state: STATE words of
-    this rank's own. step: number of the running step; shift: of that number in a mark. mark: called at every launch, it
-    returns (the address at which the GPU reports its progress, the value to report). held: owner of the addresses.
-    """
+    """An operand that is the sum of arrays in the mapped memory of several ranks. addresses: of every rank's array, in
+    the order of additions. own: this rank's index among them. signs: for every rank the address of SIGNS words for each
+    of them, in which it receives the signals of the others. state: STATE words of this rank. step: current step; shift:
+    of that number in a mark. mark: called at every launch, it returns (the address at which the GPU reports its
+    progress, the value to report). held: owner of the addresses."""
 
     SIGNS: ClassVar[int] = 2
     """Calls whose operand is ready on another rank, and calls that it has ended to read."""
@@ -85,7 +83,7 @@ def all_of(launches: Sequence[Launch]) -> Launch:
 
 
 def in_order(*launches: Launch | None) -> Launch | None:
-    """Return one launch of all, in order, or None if one of them is None."""
+    """Return one launch of all in order, or None if one of them is None."""
     found = [launch for launch in launches if launch is not None]
     return all_of(found) if len(found) == len(launches) else None
 
@@ -166,12 +164,10 @@ class Device(Protocol):
 
     def products_of_rows(self, x: Array, y: Array, out: Array, *, transpose_b: bool = False,
                          outer: bool = False) -> RowProducts | None:  # fmt: skip
-        """Return matmuls of runs of rows of x [rows, k]; the runs are given at launch.
-
-        out[run] = x[run] @ y[i], y [matrices, k, n] or [matrices, n, k] transposed, and rows in no run become zeros; or
-        `outer`: out[i] = x[run]^T @ y[run], y [rows, n], added up over the runs of i, zeros if there is none. None if
-        the libraries do not support the element type or these sizes.
-        """
+        """Return grouped matmuls of runs of rows of x [rows, k]; the runs are passed at launch. out[run] = x[run] @
+        y[i], with y [matrices, k, n] or [matrices, n, k] transposed; rows in no run become zeros. With `outer`: out[i]
+        = x[run]^T @ y[run], y [rows, n], summed over the runs of i, zeros if there is none. None if the libraries do
+        not support the element type or these sizes."""
         ...
 
     def host_query(self, arrays: Sequence[Array], run: Callable[..., None], ahead: Launch | None = None) -> Launch:

@@ -1,8 +1,8 @@
-"""How operators that move elements describe the source of each element of a result.
+"""Index maps: how operators that move elements describe the source of each element of a result.
 
-A result is made of pieces. Within a piece the place in an operand is, along each of its dimensions, a sum of steps
-along the dimensions of the result: `Place(4, ((1, -1),))` is 4 minus the coordinate along dimension 1. Slices, joins,
-transposes, margins of zeros, reversals and repetition all are of this kind.
+A result consists of pieces. Within a piece, the position in an operand is, along each of its dimensions, an affine
+function of the result's coordinates: `Place(4, ((1, -1),))` is 4 minus the coordinate along dimension 1. Slices,
+concatenations, transposes, zero padding, reversals and repetition are of this form.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """A coordinate: `offset`, plus for every (dimension, step) in `terms` the step times the coordinate there.
-
-    Dimensions ascend, and none has step 0.
-    """
+    """An affine coordinate: `offset` plus step * coordinate for every (dimension, step) in `terms`. Dimensions ascend,
+    and steps are not 0."""
 
     offset: int = 0
     terms: tuple[tuple[int, int], ...] = ()
 
     def of(self, places: Sequence[Coordinate]) -> Coordinate:
-        """Return the composed coordinate: its terms refer to dimensions whose own coordinates are `places`."""
+        """Return the composition: its terms refer to dimensions whose coordinates are `places`."""
         found: dict[int, int] = {}
         offset = self.offset
         for d, step in self.terms:
@@ -41,7 +39,7 @@ class Coordinate:
         return self.offset + sum(n for n in reached if n < 0), self.offset + sum(n for n in reached if n > 0)
 
     def always_in(self, begin: int, end: int, dims: Shape) -> bool:
-        """Whether every value, over such a space, is from `begin` on and before `end`."""
+        """Whether every value over such a space is in [begin, end)."""
         low, high = self.bounds(dims)
         return begin <= low and high < end
 
@@ -51,7 +49,7 @@ class Coordinate:
         return high < begin or end <= low
 
     def divided(self, behind: int, dims: Shape) -> tuple[Coordinate, Coordinate] | None:
-        """Return (quotient, remainder) of the coordinate divided by `behind` if both are such sums, else None."""
+        """Return (quotient, remainder) of the coordinate divided by `behind` if both are affine, else None."""
         outer = tuple((d, step // behind) for d, step in self.terms if step % behind == 0)
         inner = tuple((d, step) for d, step in self.terms if step % behind)
         rest = Coordinate(self.offset % behind, inner)
@@ -66,9 +64,8 @@ def along(dim: int, step: int = 1, offset: int = 0) -> Coordinate:
 
 @dataclass(frozen=True, slots=True)
 class IndexBlock:
-    """The source of some elements. It holds for elements whose coordinate is at least `begin` and below `end`, for
-    every (dimension, begin, end) in `where`. operand: the number of the operand. source: the place along each of its
-    dimensions."""
+    """Source of some elements: those with begin <= coordinate < end for every (dimension, begin, end) in `where`.
+    operand: number of the operand. source: position along each of its dimensions."""
 
     operand: int
     source: tuple[Coordinate, ...]
@@ -77,11 +74,9 @@ class IndexBlock:
 
 @dataclass(frozen=True, slots=True)
 class IndexMap:
-    """The source places of an operator's elements.
-
-    dims: the dimensions to which places refer: the result's, each of which may be divided further. pieces: an element
-    is of the first one that has its place. covers: whether every place is in one; elements at other places are zeros.
-    """
+    """Source positions of an operator's elements. dims: the dimensions that positions refer to: the result's, possibly
+    split further. pieces: an element belongs to the first matching piece. covers: every element belongs to one; others
+    are zeros."""
 
     dims: Shape
     pieces: tuple[IndexBlock, ...]
@@ -111,9 +106,9 @@ def flattened(places: Sequence[Coordinate], shape: Shape) -> Coordinate:
 
 
 def reshaped(places: Sequence[Coordinate], shape: Shape, target: Shape, dims: Shape) -> list[Coordinate] | None:
-    """Return the coordinates in a tensor of shape `target` of the elements at these places of a tensor of `shape`,
-    which has the same elements in the same order; None if they are not sums of steps. dims: of the space to which
-    places refer."""
+    """Return the coordinates in a tensor of shape `target` of elements given by their coordinates in a tensor of
+    `shape`, with the same elements in the same order; None if they are not affine. dims: of the space that coordinates
+    refer to."""
     left = [(n, place) for n, place in zip(shape, places, strict=True) if n != 1]
     found: list[Coordinate] = []
     for wanted in target:

@@ -1,8 +1,8 @@
-"""Orders of a value's elements in memory that differ from its shape: an image with its channels last, or the groups of
-its channels apart.
+"""Memory orders of a value's elements that differ from its shape: an image with channels last, or with its channel
+groups split.
 
-An order describes the stored tensor, dimension by dimension. Operators use it to say how they work on such tensors
-(`Op.reordered`), and the pass channels_last asks them.
+An order describes the stored tensor, dimension by dimension. Operators declare how they work on such tensors
+(`Op.reordered`), and the pass channels_last queries them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ Shape = tuple[int, ...]
 
 
 class DimensionPart(NamedTuple):
-    """A dimension of the stored tensor: part `number` of dimension `dim` of the value, with `size` places.
-
-    A dimension of 12 places may have parts of 3 and of 4, with numbers 0 and 1: place 7 is then place 1 of one and
-    place 3 of the other.
-    """
+    """A dimension of the stored tensor: part `number` of dimension `dim` of the value, with `size` positions. A
+    dimension of size 12 may have parts of sizes 3 and 4, with numbers 0 and 1: index 7 is then index 1 of one and index
+    3 of the other."""
 
     dim: int
     number: int
@@ -32,11 +30,8 @@ class DimensionPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemoryOrder:
-    """parts: the dimensions of the stored tensor, in their order. Those of one place may be parts of any dimension, of
-    none too, and a dimension of one place may have no part.
-
-    rank: dimensions of the value.
-    """
+    """parts: dimensions of the stored tensor, in order. Those of size 1 may be parts of any dimension or of none, and a
+    dimension of size 1 may have no part. rank: number of dimensions of the value."""
 
     parts: tuple[DimensionPart, ...]
     rank: int
@@ -83,7 +78,7 @@ class MemoryOrder:
         return found == sorted(found)
 
     def of_dim(self, dim: int) -> list[DimensionPart]:
-        """Return the parts of a dimension, that of the farthest places first."""
+        """Return the parts of a dimension, major first."""
         return sorted(part for part in self.parts if part.dim == dim)
 
     def _follows(self, part: DimensionPart, next: DimensionPart) -> bool:
@@ -159,8 +154,8 @@ class MemoryOrder:
         return MemoryOrder(tuple(parts), len(shape))
 
     def view(self, shape: Shape) -> MemoryOrder | None:
-        """Return the order of the value with another shape, in the same memory; None if that would divide dimensions at
-        places that are no borders of parts."""
+        """Return the order of the reshaped value in the same memory; None if the reshape divides dimensions inside a
+        part."""
         if 0 in shape:
             return None
         waiting = [(part.size, part) for d in range(self.rank) for part in self.of_dim(d) if part.size != 1]
@@ -183,7 +178,7 @@ class MemoryOrder:
         return MemoryOrder(tuple(parts), len(shape))
 
     def refined(self, other: MemoryOrder) -> tuple[MemoryOrder, MemoryOrder] | None:
-        """Return both orders of one value with equal parts of every dimension; None if there are none."""
+        """Return both orders of one value with equal parts of every dimension, or None."""
         mine: list[DimensionPart] = []
         theirs: list[DimensionPart] = []
         for dim in range(self.rank):
@@ -217,12 +212,10 @@ class MemoryOrder:
 
 @dataclass(frozen=True, slots=True)
 class Reordered:
-    """How an operator works on operands in other orders.
-
-    op: the operator that works on the stored tensors; None if the result is operand 0 in another shape, so that nothing
-    has to run. operands: the orders in which it reads them. results: the orders of its results, one for each.
-    continues: whether readers of a result use its order; else the result is moved back to the order of its shape.
-    """
+    """How an operator works on operands in other orders. op: operator on the stored tensors; None if the result is a
+    reshape of operand 0, so that nothing has to run. operands: orders in which it reads them. results: orders of its
+    results. continues: readers of a result use its order; else the result is converted back to the order of its
+    shape."""
 
     op: Any
     operands: tuple[MemoryOrder, ...]

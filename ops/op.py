@@ -1,8 +1,8 @@
-"""`Op` is the base of every operator: one class holds its rule, types, gradient, kernel and samples.
+"""`Op`, the base class of every operator: one class has its rule, types, gradient, kernel and samples.
 
 An operator is a frozen dataclass; its fields are its attributes in Python, in the printed text and for the parser.
-Subclassing registers it under its class name. An operator's class assigns the facts in which it differs, as `cuda =
-"{0} * {0}"`: it inherits all others from `Op`. This layer never imports passes, compiler or runtime.
+Subclassing registers it under its class name. An operator's class overrides only the facts in which it differs, such as
+`cuda = "{0} * {0}"`. This layer never imports passes, compiler or runtime.
 """
 
 from __future__ import annotations
@@ -34,28 +34,22 @@ if TYPE_CHECKING:
 class Sharding:
     """How an operator is sharded, and the consequences for its results.
 
-    Class attributes:
-        reduction: how results combine when a reduced factor is sharded.
-        linear_in: inputs in each of which it is linear, the others held fixed: a partial sum in one may pass through.
-        additive: the result is a sum or a concatenation of the inputs: partial sums over the same axes pass.
-        operandwise: the result combines one idempotent `reduction` (all, any, max, min) per operand: every operand
-            may be sharded in its own way, and the result is partial over all their axes.
-        follows_neighbours: it only moves data; without a strategy it is sharded like the operators around it.
-        exchanged: operands whose rows are exchanged on demand, whatever the rule gathers: a copy that the rule asks
-            for is not shared with another reader.
-        bordered: see `Op.moved_bytes`.
-        distributions: operands whose rows sum to 1, which get no gradient.
-        is_several: it represents several operators in every mode; `decompose` gives them.
-        is_collective: ranks run it together: a `Collective`.
-        constrains: the result is operand 0, and the strategy is its required sharding; removed once that is decided.
-        requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; see `Op.asks`.
-        joins: how the results for groups of its operands combine to the result for all of them, for any grouping: by
-            "sum", "prod", "max", "min", "all", "any", or concatenated along `axis` ("beside"); "" if they do not. For
-            one operand the result is that operand, unless it is operandwise or "beside".
-        strategy_of: the operands whose dimensions the entries of an in_strategy shard, -1 for the result; () for all
-            operands.
-        sums_of_rows: for operators that `over_all_ranks` changes, results that are sums over a rank's own rows and are
-            added up later.
+    Class attributes: reduction: how results combine when a reduced factor is sharded. linear_in: inputs in each of
+        which it is linear, the others held fixed: a partial sum in one may pass through. additive: the result is a sum
+        or a concatenation of the inputs: partial sums over the same axes pass. operandwise: the result combines one
+        idempotent `reduction` (all, any, max, min) per operand: every operand may be sharded in its own way, and the
+        result is partial over all their axes. follows_neighbours: it only moves data; without a strategy it is sharded
+        like the operators around it. exchanged: operands whose rows are exchanged on demand, whatever the rule gathers:
+        a copy that the rule asks for is not shared with another reader. bordered: see `Op.moved_bytes`. distributions:
+        operands whose rows sum to 1, which get no gradient. is_several: it represents several operators in every mode;
+        `decompose` gives them. is_collective: ranks run it together: a `Collective`. constrains: the result is operand
+        0, and the strategy is its required sharding; removed once that is decided. requests: names of attached
+        attributes (`add_prim_attr`) that `decompose` carries out; see `Op.asks`. joins: how the results for groups of
+        its operands combine to the result for all of them, for any grouping: by "sum", "prod", "max", "min", "all",
+        "any", or concatenated along `axis` ("beside"); "" if they do not. For one operand the result is that operand,
+        unless it is operandwise or "beside". strategy_of: the operands whose dimensions the entries of an in_strategy
+        shard, -1 for the result; () for all operands. sums_of_rows: for operators that `over_all_ranks` changes,
+        results that are sums over a rank's own rows and are added up later.
     """
 
     reduction: ClassVar[str] = "sum"
@@ -78,25 +72,21 @@ class Sharding:
 class MemoryEffects:
     """Effects of an operator on the memory of its operands and results.
 
-    Class attributes:
-        has_side_effect: must run even if nobody reads the result (it updates, dumps, or other ranks wait for it).
-        mutates: indices of the inputs (parameters) that the operator overwrites.
-        updates_aside: it runs for its result, in the forward graph, and also overwrites them: running statistics.
-        keeps_narrow: indices of inputs that may be narrower than the overwritten operand; all others are widened.
-        copied: indices of overwritten inputs whose new value `launch` also writes to other places: its last argument,
-            {index: Copy}.
-        neutral: for an operator that changes parameters, values of operands with which it changes nothing, by the
-            operand's index; None is the parameter's own value. Empty if there are none.
-        in_place: `kernel_into` may write to an operand of the result's type.
-        in_place_of: for an `in_place` operator the operands to which it may write, if these are not all.
-        is_view: the result is the memory of operand 0, its elements in their order, at most in another shape: nothing
-            has to run. For a tuple it is the memory of its elements.
-        reshapes: a view whose result is a tensor of operand 0's elements in any other shape.
-        may_alias: `compute` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it,
-            too. All other results, except those of updates, are arrays that share memory with no operand.
-        moves: every element of a result is an element of an operand, for any element type: a cast may come before or
-            after.
-        selects: it reads only those elements of operand 0 that its result holds, as a lookup of rows does.
+    Class attributes: has_side_effect: must run even if nobody reads the result (it updates, dumps, or other ranks wait
+        for it). mutates: indices of the inputs (parameters) that the operator overwrites. updates_aside: it runs for
+        its result, in the forward graph, and also overwrites them: running statistics. keeps_narrow: indices of inputs
+        that may be narrower than the overwritten operand; all others are widened. copied: indices of overwritten inputs
+        whose new value `launch` also writes to other places: its last argument, {index: Copy}. neutral: for an operator
+        that changes parameters, values of operands with which it changes nothing, by the operand's index; None is the
+        parameter's own value. Empty if there are none. in_place: `kernel_into` may write to an operand of the result's
+        type. in_place_of: for an `in_place` operator the operands to which it may write, if these are not all. is_view:
+        the result is the memory of operand 0, its elements in their order, at most in another shape: nothing has to
+        run. For a tuple it is the memory of its elements. reshapes: a view whose result is a tensor of operand 0's
+        elements in any other shape. may_alias: `compute` on NumPy may return an operand itself or a view of one, as
+        slices are; `is_view` says it, too. All other results, except those of updates, are arrays that share memory
+        with no operand. moves: every element of a result is an element of an operand, for any element type: a cast may
+        come before or after. selects: it reads only those elements of operand 0 that its result holds, as a lookup of
+        rows does.
     """
 
     has_side_effect: ClassVar[bool] = False
@@ -117,32 +107,25 @@ class MemoryEffects:
 class KernelTraits:
     """How an operator is computed, and how that is tested.
 
-    Class attributes:
-        integers: operands that must be integers; `float_only` and `one_type` are of the others.
-        float_only: operands must be floating point, or complex for an operator that takes these.
-        one_type: operands must have one element type.
-        result_dtypes: element types of the results, None for `result_dtype`; () if all have that.
-        fills: `kernel` returns a function that takes `out`, too, which is `kernel_into`.
-        any_types: `kernel_into` takes operands and results of any element types, which may differ.
-        widens: kernels get Float16 and BFloat16 as Float32; False if data are moved, or it says how it computes.
-        takes_complex: it computes with complex numbers, too.
-        takes_bool: it computes with Bool, too.
-        seeds: names of the two fields that seed a random operator; if both are 0, nobody has chosen them.
-        runs_on_host: its kernel takes NumPy arrays only: it prints, writes a file, or is the script's own. On a GPU
-            the step waits for it.
-        waits: its kernel of arrays waits for elements of theirs, so that no CUDA graph can hold its work on a GPU.
-        host_reads: operands whose elements the host has to read on a GPU to launch it; see `Device.host_query`.
-        cuda: C++ expression of one element of the result, for elementwise operators: `{0}`, `{1}` are the operands'
-            elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R` that of the result;
-            `{i}` is the number of the element, `{s}` that of the step. "" if there is none.
-        row_lines: for operators along rows, the equivalent lines of a fused operator (`ops/fused/body.py`), the last of
-            which is the result: `x0` is operand 0, and `AXES` is replaced by the attributes of reductions. See
-            `Op.row_axes`.
-        takes_all_bits: an operand that is rounded differently changes the result wholly, as with equality.
-        wants_channels_last: it is faster on images whose channels come last; passes bring them there (`Op.reordered`).
-        work: the rates of its `operations`, as machines name them.
-        traffic: the rates of the bytes that it moves, if machines have separate ones.
-        samples: inputs for the generated tests.
+    Class attributes: integers: operands that must be integers; `float_only` and `one_type` are of the others.
+        float_only: operands must be floating point, or complex for an operator that takes these. one_type: operands
+        must have one element type. result_dtypes: element types of the results, None for `result_dtype`; () if all have
+        that. fills: `kernel` returns a function that takes `out`, too, which is `kernel_into`. any_types: `kernel_into`
+        takes operands and results of any element types, which may differ. widens: kernels get Float16 and BFloat16 as
+        Float32; False if data are moved, or it says how it computes. takes_complex: it computes with complex numbers,
+        too. takes_bool: it computes with Bool, too. seeds: names of the two fields that seed a random operator; if both
+        are 0, nobody has chosen them. runs_on_host: its kernel takes NumPy arrays only: it prints, writes a file, or is
+        the script's own. On a GPU the step waits for it. waits: its kernel of arrays waits for elements of theirs, so
+        that no CUDA graph can hold its work on a GPU. host_reads: operands whose elements the host has to read on a GPU
+        to launch it; see `Device.host_query`. cuda: C++ expression of one element of the result, for elementwise
+        operators: `{0}`, `{1}` are the operands' elements, widened as `computing_type` says; `T` is the computing type
+        of operand 0, `R` that of the result; `{i}` is the number of the element, `{s}` that of the step. "" if there is
+        none. row_lines: for operators along rows, the equivalent lines of a fused operator (`ops/fused/body.py`), the
+        last of which is the result: `x0` is operand 0, and `AXES` is replaced by the attributes of reductions. See
+        `Op.row_axes`. takes_all_bits: an operand that is rounded differently changes the result wholly, as with
+        equality. wants_channels_last: it is faster on images whose channels come last; passes bring them there
+        (`Op.reordered`). work: the rates of its `operations`, as machines name them. traffic: the rates of the bytes
+        that it moves, if machines have separate ones. samples: inputs for the generated tests.
     """
 
     integers: ClassVar[tuple[int, ...]] = ()
@@ -170,16 +153,14 @@ class KernelTraits:
 class Script:
     """How scripts call an operator, and its text form.
 
-    Class attributes:
-        arguments: names of the constructor's parameters for users, in their order, if they differ from the fields:
-            "name", or "name=field" for a field of another name. The other fields are given by keyword.
+    Class attributes: arguments: names of the constructor's parameters for users, in their order, if they differ from
+        the fields: "name", or "name=field" for a field of another name. The other fields are given by keyword.
         settings: the fields that a call gives in addition to tensors, in their order, and what reads their values.
         optional_settings: how many of the last of them may be left out. settings_at: the number of tensors before them,
-            None for all.
-        operand_names: of a `call` with more than inputs.
-        sequences: fields that users may give only as a list, or only as a tuple, with that type; checked at the call.
-        checks_where_called: fields that a user gave are checked by `infer`, not when the operator is made.
-        omitted: names of fields that the text leaves out while they have their default.
+        None for all. operand_names: of a `call` with more than inputs. sequences: fields that users may give only as a
+        list, or only as a tuple, with that type; checked at the call. checks_where_called: fields that a user gave are
+        checked by `infer`, not when the operator is made. omitted: names of fields that the text leaves out while they
+        have their default.
     """
 
     arguments: ClassVar[tuple[str, ...]] = ()
@@ -213,7 +194,7 @@ class OtherForms:
     from. The work of ranks inside a form may differ from rank to rank."""
 
     def other_form(self, types: Sequence[TensorType], ranks: int) -> Self | None:
-        """Return the form with another rule, for operands of these types (global), by which `ranks` ranks may shard it,
+        """Return the form with another rule, for operands of these global types, by which `ranks` ranks may shard it,
         too; None if there is none."""
         return None
 
@@ -234,7 +215,7 @@ REGISTRY: Operators[type[Op]] = Operators()
 
 
 Gradients = Sequence[Value | None]
-"""The gradients of the operands of an operator, None for operands that have none."""
+"""Gradients of an operator's operands, None for operands without one."""
 
 
 class ArrayBackend(Protocol):
@@ -259,11 +240,9 @@ class RankPlacement:
 
 @dataclass(frozen=True, slots=True)
 class RequestedSharding:
-    """The sharding that a user wants of one operator, for `decompose`.
-
-    in_strategy, out_strategy: as given with `shard()`, one tuple or NamedLayout per tensor; None if nothing was asked.
-    attrs: attributes attached with `add_prim_attr`. ranks: the number of ranks.
-    """
+    """Sharding that a user requests of one operator, for `decompose`. in_strategy, out_strategy: as passed to
+    `shard()`, one tuple or NamedLayout per tensor; None if not requested. attrs: attributes attached by
+    `add_prim_attr`. ranks: number of ranks."""
 
     in_strategy: tuple[Any, ...] | None
     out_strategy: tuple[Any, ...] | None
@@ -294,7 +273,7 @@ def sample(*shapes: tuple[int, ...], dtypes: Sequence[str] = (), low: float = -2
 
 
 class NotDifferentiable:
-    """A replacement for `bprop` that holds the reason why there is no gradient."""
+    """Replacement of `bprop` with the reason why there is no gradient."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -409,12 +388,9 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return functools.partial(self.compute, be.xp) if type(self).run is Op.run else functools.partial(self.run, be)
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        """Return a kernel `function(*inputs, out=out)` that writes its result to `out` and returns it; None if there is
-        none.
-
-        `out` is a contiguous array, or a tuple of arrays if the result is a tuple. It shares no memory with an input,
-        but may be an input itself for an operator that works `in_place`.
-        """
+        """Return a kernel `function(*inputs, out=out)` that writes its result to `out` and returns it, or None. `out`
+        is a contiguous array, or a tuple of arrays for a tuple result. It does not overlap an input, but may be an
+        input itself if the operator works `in_place`."""
         return self.kernel(be) if self.fills else None
 
     @property
@@ -423,11 +399,9 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return bool(self.seeds)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        """Return the launch of the operator on GPU arrays that do not move; None: run it through `compute` with CuPy.
-
-        `out` is an array, or a tuple of them. An operand that `mutates` names is written in place. Only an operator
-        that works `in_place` is given an operand as `out`.
-        """
+        """Return the launch of the operator on GPU arrays with fixed addresses; None to run it through `compute` with
+        CuPy. `out` is an array or a tuple of arrays. An operand in `mutates` is written in place. Only with `in_place`
+        may an operand be passed as `out`."""
         return None
 
     def check_operands(self, *operands: Array) -> None:
@@ -447,12 +421,12 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
 
     def single_result(self, number: int, *types: TensorType) -> Op | None:
         """Return an operator that makes only result `number` from the same operands, for an operator with several
-        results; None if there is none."""
+        results, or None."""
         return None
 
     def summed_over(self, axes: Sequence[int], *types: TensorType) -> Op | None:
-        """Return an operator that makes the result summed over these axes, counted from 0, which remain with one
-        element, and takes no longer; None if there is none."""
+        """Return an operator that makes the result summed over these non-negative axes, with size 1 kept, at no more
+        cost, or None."""
         return None
 
     def row_axes(self, *types: TensorType) -> tuple[int, ...]:
@@ -471,8 +445,8 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return self.as_rows(b, *inputs)
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
-        """Return how the operator works on operands of these types stored in these orders, at least one of which is not
-        the order of its shape (but see `wants_channels_last`); None: it reads them in the orders of their shapes."""
+        """Return how the operator works on operands of these types stored in these orders, at least one of which
+        differs from its shape's order (but see `wants_channels_last`); None if it needs the orders of the shapes."""
         if not self.reshapes or len(types) != 1:
             return None
         found = orders[0].view(cast(TensorType, self.infer(*types)).shape)
@@ -484,9 +458,8 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return None
 
     def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value] | None:
-        """Emit elementwise operators, operators along rows, and reductions that nothing reads, that do the same, and
-        return the results: on a CPU with a compiler these are one loop. None: its own kernel runs there, or `as_rows`
-        is used."""
+        """Emit equivalent elementwise operators, row operators, and reductions that are not read, and return the
+        results: on a CPU with a compiler they become one loop. None to use its own kernel, or `as_rows`."""
         return None
 
     def localize(self, placement: RankPlacement) -> Op:
@@ -513,7 +486,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return math.inf
 
     def asks(self, asked: RequestedSharding, ranks: int) -> bool:
-        """Whether `decompose` is to be called on this number of ranks: if `requests` names any, only if one is
+        """Whether `decompose` is called on this number of ranks: if `requests` names attributes, only if one is
         attached."""
         return not self.requests or any(asked.attrs.get(name) not in (None, False) for name in self.requests)
 
@@ -542,29 +515,29 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return self.strategy_dims(rule)
 
     def aliased_operands(self, count: int) -> Sequence[int]:
-        """Return those of `count` operands whose memory a result may share: operands that are overwritten, or of which
-        it may return a view."""
+        """Return those of `count` operands that a result may alias: overwritten operands, and those of which it may
+        return a view."""
         if self.mutates:
             return () if self.updates_aside else self.mutates
         return range(count) if self.is_view or self.may_alias else ()
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
-        """Return the number of places, by the index of an operand that holds places: its integers are in [0, limit)."""
+        """Return the exclusive upper bounds of operands with indices, by operand number."""
         return {}
 
     def operations(self, types: Sequence[TensorType]) -> float:
-        """Return the floating-point operations of its matmuls for operands of these types; 0 for an operator whose time
-        is that of reading and writing memory."""
+        """Return the floating-point operations of its matmuls for operands of these types; 0 for a memory-bound
+        operator."""
         return 0.0
 
     def elements_between(self, types: Sequence[TensorType]) -> int:
-        """Return the elements of the largest tensor that other operators would need in its place, and that it never
-        has."""
+        """Return the elements of the largest intermediate tensor that equivalent operators would need and that it
+        avoids."""
         return 0
 
     def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
-        """Return the bytes that it reads and writes if it visits parts of its operands, as by integers that name rows;
-        None: the fields `moves` and `selects` tell."""
+        """Return the bytes that it reads and writes if it accesses only parts of its operands, such as indexed rows;
+        None if `moves` and `selects` tell."""
         return None
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
@@ -613,14 +586,15 @@ def _field_names(cls: type[Op]) -> tuple[str, ...]:
 
 @functools.cache
 def _operand_names(cls: type[Op]) -> tuple[str, ...] | None:
-    """Return the names of the operands that `rule` takes, None if it takes any number."""
+    """Return the names of the operands of `rule`, None for any number."""
     parameters = list(inspect.signature(cls.rule).parameters.values())[1:]
     varies = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
     return None if varies else tuple(p.name for p in parameters)
 
 
 def require_float(name: str, *types: TensorType) -> None:
-    """Raise MspcError unless all operands are floating-point tensors; complex ones reach only those that take them."""
+    """Raise MspcError unless all operands are floating-point tensors; complex ones only for operators that support
+    them."""
     for index, operand in enumerate(types):
         if not (operand.dtype.is_float or operand.dtype.is_complex):
             raise MspcError(
@@ -650,14 +624,14 @@ def require_integer(name: str, index: int, operand: TensorType) -> None:
 
 
 def has_kernel(op: Op | type[Op]) -> bool:
-    """Whether an operator computes something by itself; the others are replaced before they run."""
+    """Whether an operator computes something itself; others are replaced before they run."""
     kind = op if isinstance(op, type) else type(op)
     return any(getattr(kind, hook) is not getattr(Op, hook) for hook in ("compute", "run", "kernel"))
 
 
 def has_gpu_kernel(op: Op | type[Op]) -> bool:
-    """Whether a GPU has something to launch for an operator, or nothing to do; else it runs through CuPy. For some
-    attributes of a class, and for some shapes and element types, there may be nothing all the same."""
+    """Whether an operator has a GPU launch or nothing to do; else it runs through CuPy. For some attributes, shapes and
+    element types there may be no launch nevertheless."""
     kind = op if isinstance(op, type) else type(op)
     return bool(op.cuda) or kind.launch is not Op.launch or op.is_view
 

@@ -135,7 +135,7 @@ def axis_in(name: str, axis: int, rank: int) -> int:
 
 
 def axes_in(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return ascending axes counted from 0; none given means all. Raise MspcError for a wrong or repeated axis."""
+    """Return ascending non-negative axes; all if none are given. Raise MspcError for an invalid or repeated axis."""
     if not rank and tuple(axes) in ((0,), (-1,)):  # a number is as a vector of one element
         return ()
     found = sorted(axis_in(name, axis, rank) for axis in axes) if axes else list(range(rank))

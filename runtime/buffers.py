@@ -18,7 +18,7 @@ from mspc.ir.diagnostics import ExecutionError, shown_bytes
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
-from mspc.ops.control.structural import TupleGetItem, taken_elements
+from mspc.ops.control.structural import TupleGetItem, extracted_elements
 from mspc.ops.op import Op
 from mspc.runtime.arena import MemoryBlock, assign
 from mspc.runtime.available_memory import REMEDY
@@ -221,7 +221,7 @@ def _last_reads(
         if index in into:  # a node with regions may get no buffer, and return its operands
             makers |= {(index, element) for element in range(len(element_types(node.type)))}
             made[node] = index
-        elif node.inputs and node.inputs[0] in made and (elements := taken_elements(node.op)) is not None:
+        elif node.inputs and node.inputs[0] in made and (elements := extracted_elements(node.op)) is not None:
             maker = made[node.inputs[0]]
             makers = {m for m in shown[node.inputs[0]] if m[0] != maker or m[1] in elements}
         if not makers:
@@ -240,7 +240,7 @@ def _element_reads(nodes: Sequence[Node], last_use: Mapping[Value, int]) -> dict
     found: dict[Value, dict[int, int]] = {}
     whole: set[Value] = set()
     for index, node in enumerate(nodes):
-        elements = taken_elements(node.op) if len(node.inputs) == 1 else None
+        elements = extracted_elements(node.op) if len(node.inputs) == 1 else None
         for value in node.inputs:
             if elements is None:
                 whole.add(value)

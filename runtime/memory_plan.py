@@ -32,7 +32,7 @@ from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value, elem
 from mspc.ir.types import DType, StackType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.regions import Loop, MakeStack, body_of
-from mspc.ops.control.structural import MakeTuple, taken_elements
+from mspc.ops.control.structural import MakeTuple, extracted_elements
 from mspc.ops.op import Op
 from mspc.runtime.arena import MemoryBlock, ResultMemory, assign_with_adjacent, peak_bytes_by_class, peak_live_bytes
 from mspc.runtime.memory import (
@@ -225,7 +225,7 @@ class _Planner:
     def _alias_of(self, node: Node, parts: Mapping[Value, tuple[Part, ...]]) -> tuple[Part, ...] | None:
         """Return the memory that the node's result aliases, or None if it has its own."""
         op = node.op
-        if (taken := taken_elements(op)) is not None:
+        if (taken := extracted_elements(op)) is not None:
             return tuple(parts[node.inputs[0]][i] for i in taken)
         if isinstance(op, MakeTuple | MakeStack):
             return tuple(part for value in node.inputs for part in parts[value])
@@ -500,7 +500,7 @@ def bytes_inside(node: Node, arenas: Mapping[Graph, int]) -> int:
         return max(max(0, arenas[region] - _bytes_of_results(region)) for region in node.regions)
     body = body_of(node)
     carried = body.results[: op.carried]
-    several = op.known_turns([value.type for value in node.inputs]) != 1
+    several = op.known_iterations([value.type for value in node.inputs]) != 1
     kept = sum(value.type.nbytes for value in carried) if several else 0
     inside = arenas[body] + kept - _bytes_of_results(body, op.carried)
     return max(0, inside, *(arenas[region] for region in node.regions[:-1]))

@@ -29,7 +29,7 @@ def _turns(node: Node, op: Loop, inputs: Sequence[Any], run: Run) -> tuple[Any, 
     behind = first + op.carried + op.scanned
     carried = [np.array(value) for value in inputs[first : first + op.carried]]
     scanned = inputs[first + op.carried : behind]
-    known = op.known_turns([value.type for value in node.inputs])
+    known = op.known_iterations([value.type for value in node.inputs])
     count = known if known >= 0 else int(inputs[0]) if first else -1
     stacks: list[dict[int, Any]] = [{} for _ in range(op.stacked)]
     turns = 0
@@ -47,4 +47,4 @@ def _turns(node: Node, op: Loop, inputs: Sequence[Any], run: Run) -> tuple[Any, 
     for i, value in enumerate(body.results[op.carried :]):
         if known >= 0 and not isinstance(value.type, StackType):
             kept[i] = np.reshape(kept[i], (turns, *value.shape)).astype(value.tensor_type.dtype.numpy)
-    return (*carried, *([np.array(turns)] if isinstance(op, While) and op.tells_turns else []), *kept)
+    return (*carried, *([np.array(turns)] if isinstance(op, While) and op.returns_count else []), *kept)

@@ -14,7 +14,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGE, STAGES, WORK, Graph, Node, Value, element_types
 from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
-from mspc.ops.control.structural import taken_elements
+from mspc.ops.control.structural import extracted_elements
 from mspc.ops.op import Op
 from mspc.passes.lib.timeline import StepTail
 from mspc.runtime.memory import MemoryPlan
@@ -193,7 +193,7 @@ def _last_reads(graph: Graph) -> dict[tuple[Value, int], int]:
     for index, node in enumerate(graph.nodes):
         until = last_of.get(node, index) if node.op.is_view else index
         for operand in node.inputs:
-            taken = taken_elements(node.op)
+            taken = extracted_elements(node.op)
             own = range(len(element_types(operand.type))) if taken is None else taken
             found.update({(operand, k): max(until, found.get((operand, k), 0)) for k in own})
     for value in graph.results:

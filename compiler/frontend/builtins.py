@@ -136,14 +136,14 @@ def _print(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **options: Any) -
     if options.get("file") is not None:
         t.warn("print() to a file inside a compiled function is ignored")
         return
-    from mspc.ops.control.print import each_with_a_tensor  # imported late: few networks print
+    from mspc.ops.control.print import split_by_tensor  # imported late: few networks print
 
     for name in sorted(options.keys() - {"file", "flush"}):
         t.warn(f"print() inside a compiled function: {name} changes nothing, every value has a line of its own")
     for value in args:
         require_decided(t, "print()", value)
     values = [describe(value) if isinstance(value, Closure | TensorMethod) else value for value in args]
-    for some in each_with_a_tensor(values or [""]):
+    for some in split_by_tensor(values or [""]):
         op, operands = t.op("Print").call(*some)
         t.emit(op, *operands)
 

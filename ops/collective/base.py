@@ -24,8 +24,8 @@ up the ranks' parts. The results of a graph do not depend on it."""
 
 
 class Rendezvous(NamedTuple):
-    """A meeting of ranks for a collective. ranks: those that meet. label: distinguishes meetings of the same ranks that
-    need no common order. said: the facts in which all of them must agree."""
+    """Participation in a collective. ranks: the participants. label: distinguishes collectives of the same ranks that
+    need no common order. said: facts in which all participants must agree."""
 
     ranks: Ranks
     label: str
@@ -55,11 +55,9 @@ def message(source: int, target: int, type: Type, tag: int | None = None) -> Ren
 
 
 class Collective(Op, abstract=True):
-    """The base of all collectives. A subclass has the fields `group` and `rank_list`, and those that
-    the compiler inserts have `mesh` and `axes`.
-
-    A collective must run even if nobody on a rank reads the result: the other ranks wait for it.
-    """
+    """Base class of all collectives. A subclass has the fields `group` and `rank_list`; those that the compiler inserts
+    have `mesh` and `axes`. A collective must run even if nothing on a rank reads its result, because other ranks wait
+    for it."""
 
     takes_complex = True
     has_side_effect = True
@@ -185,7 +183,7 @@ class Collective(Op, abstract=True):
         return x.with_shape(self.local_shape(x.shape))
 
     def partners(self, rank: int) -> Ranks:
-        """Return the other ranks that `rank` sends to or receives from, ascending: those that it waits for."""
+        """Return the other ranks that `rank` sends to or receives from, ascending."""
         return tuple(sorted({*self.members} - {rank}))
 
     def channel(self, rank: int) -> tuple[Ranks, int]:
@@ -194,12 +192,11 @@ class Collective(Op, abstract=True):
         slices if the result depends on it."""
         return (self.members if self.ordered else tuple(sorted(self.members))), -1
 
-    def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
-        """Return how this collective appears to the others that take part: for each set of ranks that meets, the text
-        on which all of them must agree.
+    def rendezvous(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
+        """Return this rank's participations: for each set of ranks, the text on which all of them must agree.
 
         Args:
-            rank: this one. types: of the operands.
+            rank: this rank. types: of the operands.
         """
         own = {name: value for name, value in self.attributes().items() if name not in self.omitted}
         settings = ", ".join(f"{name}: {value}" for name, value in own.items())

@@ -1,4 +1,4 @@
-"""Collectives in which all ranks of a group take part, each with equal, uneven or one rank's data."""
+"""Collectives in which all ranks of a group participate, with equal or uneven data of each, or one rank's data."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class AllReduce(Collective):
         return (b.emit(Mul(), b.emit(summed, dout), chosen),)
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        """Return the operands if they are zeros, read as global or as every rank's own: there is nothing to combine."""
+        """Return the operands if they are zeros, global or local to each rank: there is nothing to reduce."""
         return list(inputs) if all(map(is_all_zero, inputs)) else None
 
     def infer(self, *types: Type) -> Type:
@@ -292,8 +292,8 @@ class NeighborExchange(Collective):
     def partners(self, rank: int) -> Ranks:
         return tuple(sorted({*self.send_rank_ids, *self.recv_rank_ids} - {rank}))
 
-    def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
-        """Return one with every rank that it sends to or receives from."""
+    def rendezvous(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
+        """Return one participation per rank that it sends to or receives from."""
         arriving = [TensorType(self.recv_type, tuple(shape)) for shape in self.recv_shapes]
         to = [message(rank, other, type) for other, type in zip(self.send_rank_ids, types, strict=True)]
         of = [message(other, rank, type) for other, type in zip(self.recv_rank_ids, arriving, strict=True)]
@@ -359,7 +359,7 @@ class Redistribute(LayoutChange):
 
 
 class LocalSlice(LayoutChange):
-    """A change of layout for which every rank takes a slice of its own slice; nothing is sent."""
+    """A redistribution in which every rank takes a slice of its own slice; nothing is sent."""
 
     def localize(self, placement: RankPlacement) -> Op:
         shape = placement.in_types[0].shape
@@ -606,8 +606,8 @@ class AlltoAllV(Collective):
             raise MspcError(f"{self.name}: the tensor has shape {x.shape}, and send_numel_list says ({sent},)")
         return x.with_shape((sum(self.recv_numel_list) * self.block_size,))
 
-    def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
-        """Return one with every rank that it sends to or receives from."""
+    def rendezvous(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
+        """Return one participation per rank that it sends to or receives from."""
         (x,) = types
         assert isinstance(x, TensorType)
         to = [message(rank, r, x.with_shape((n,))) for r, n in self._pieces(self.send_numel_list)]

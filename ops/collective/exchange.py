@@ -1,4 +1,4 @@
-"""Exchanges of slices between two layouts: pastes, halos of images, and meshes whose ranks change places."""
+"""Exchanges of slices between two layouts: pastes, halos of images, and meshes with permuted ranks."""
 
 from __future__ import annotations
 
@@ -49,13 +49,10 @@ def exchanged(
     shared: object = None,
     again: bool = False,
 ) -> Value:
-    """Return the value of a rank after an exchange among `ranks` ranks, made from its value before the exchange.
-
-    reason: the purpose, if the operator that is carried out has no reason of its own. shared: identifies the exchange,
-    equal on all ranks: operators that ask for equal exchanges of one value share them. again: share only the received
-    slices with operators that do not set it, and join the slices once more: they are small, and the joined value is not
-    saved for a gradient.
-    """
+    """Emit an exchange among `ranks` ranks and return the value after it. reason: purpose, if the operator has no
+    reason of its own. shared: key of the exchange, equal on all ranks: operators with equal exchanges of one value
+    share them. again: share the received slices only with operators that do not set it, and join the slices again: they
+    are small, and the joined value is not saved for a gradient."""
     first = len(b.nodes)
     found = _exchanged(b, x, part, ranks, reason)
     if shared is not None:
@@ -207,13 +204,10 @@ PLACES = ((-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1))
 
 
 class NeighborExchangeV2(Collective):
-    """x [n, c, h, w] with the borders of its neighbours around it.
-
-    send_rank_ids, recv_rank_ids: the ranks above, above to the right, to the right, and so on clockwise, to which a
-    border goes and from which one comes; -1 for none. send_lens, recv_lens: numbers of rows above and below, columns to
-    the left and to the right of a border. A side without a received border does not change; a corner is present if both
-    its sides are, zero if no rank sends it.
-    """
+    """x [n, c, h, w] extended by halos from its neighbours. send_rank_ids, recv_rank_ids: the ranks above, above right,
+    right, and so on clockwise, to and from which halos are sent; -1 for none. send_lens, recv_lens: numbers of rows at
+    the top and bottom, and columns at the left and right of a halo. A side without a received halo does not change; a
+    corner is present if both its sides are, and zero if no rank sends it."""
 
     send_rank_ids: Ranks = ()
     send_lens: tuple[int, ...] = ()
@@ -299,7 +293,7 @@ class NeighborExchangeV2(Collective):
         return (*x.shape[:2], *(sum(own) if own else size for own, size in zip(found, x.shape[2:], strict=True)))
 
     def _border(self, b: Builder, x: Value, place: tuple[int, int]) -> Value:
-        """Return the border for a neighbour."""
+        """Return the halo for a neighbour."""
         begin, end = [0, 0], list(x.shape[2:])
         for axis, (toward, side) in enumerate(zip(place, _sides(place), strict=True)):
             length = sum(_lengths(self.send_lens, side))

@@ -1,8 +1,7 @@
-"""Collectives run on a GPU as packing kernels around the communicator's work, on arrays whose addresses do not change.
+"""Launches of collectives on a GPU: packing kernels around the communicator's work, on arrays with fixed addresses.
 
-A communicator on GPUs moves entire arrays: a gather leaves the members' arrays one after the other, a scatter takes
-them in this form. Along another axis than the first a kernel puts the slices in order, through bytes that are allocated
-when the launch is made.
+A communicator on GPUs handles whole arrays: a gather concatenates the members' arrays, a scatter splits them. Along
+another axis than the first, a kernel reorders the slices, through memory that is allocated when the launch is made.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ class DeviceCommunicator(Protocol):
         ...
 
     def direct(self, name: str, array: Array, out: Array, op: str, ranks: Ranks) -> Launch | None:
-        """Return the launch of the collective `name` ("AllReduce", "AllGather" or "ReduceScatter", parts one after the
-        other) over memory that the ranks reach of each other; they call this together when the launch is made. None if
-        the work is small or this is not possible: then the forms below do it."""
+        """Return the launch of the collective `name` ("AllReduce", "AllGather" or "ReduceScatter" of contiguous parts)
+        over mapped memory of the ranks, which call this together when the launch is made. None if the work is small or
+        this is not possible; then the methods below are used."""
         ...
 
     def partial_sums(self, array: Array, ranks: Ranks) -> RankSum | None:
-        """Return the addresses of the parts of a sum, of which `array` is this rank's, for a kernel that adds them up
-        as it reads; the ranks call this together when it is made. None if this is not possible."""
+        """Return the addresses of the summands of a sum, of which `array` is this rank's, for a kernel that adds them
+        up while it reads; the ranks call this together when it is made. None if this is not possible."""
         ...
 
-    def all_can(self, able: bool, ranks: Ranks) -> bool:
-        """Whether every member says so; their hosts meet."""
+    def all_agree(self, able: bool, ranks: Ranks) -> bool:
+        """Return whether `able` is true on every member; their hosts communicate."""
         ...
 
     def all_reduce_into(self, arrays: Sequence[Array], outs: Sequence[Array], op: str, ranks: Ranks) -> None:
@@ -66,9 +65,9 @@ class DeviceCommunicator(Protocol):
         """Send and receive arrays, all at once; arrays between two ranks stay in their order."""
         ...
 
-    def tell(self, numbers: Any, ranks: Ranks) -> Any:
-        """Return the numbers that every member sends this rank, as a NumPy array; each of `numbers` goes to the member
-        at its place. Their hosts meet; nothing is put on a stream."""
+    def exchange_counts(self, numbers: Any, ranks: Ranks) -> Any:
+        """Return the numbers that every member sends this rank, as a NumPy array; `numbers[i]` is sent to member i.
+        Their hosts communicate; nothing is enqueued."""
         ...
 
     def broadcast_into(self, arrays: Sequence[Array], outs: Sequence[Array], root: int, ranks: Ranks) -> None: ...
@@ -170,7 +169,7 @@ def launch_paste(device: Device, arrays: Sequence[Array], out: Array, begins: Se
 
 
 def launch_copies(device: Device, arrays: Sequence[Array], outs: Sequence[Array]) -> Launch:
-    """Return the launch that copies every array to the one at its place in `outs`, unless it is there already."""
+    """Return the launch that copies every array to the corresponding one of `outs`, unless it is the same memory."""
     pairs = [(a, o) for a, o in zip(arrays, outs, strict=True) if address(a) != address(o)]
     return _moves(device, [Move(a, o, (math.prod(a.shape),), (1,), (1,)) for a, o in pairs])
 

@@ -1,4 +1,4 @@
-"""Communicators without other ranks: of a run on one rank, and of a rank whose others are not running."""
+"""Communicators without other ranks: for a run on one rank, and for a rank whose peers are not running."""
 
 from __future__ import annotations
 

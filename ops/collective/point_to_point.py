@@ -44,8 +44,8 @@ class Send(Collective):
     def partners(self, rank: int) -> Ranks:
         return (self.dest_rank,) if self.dest_rank != rank else ()
 
-    def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
-        """Return the meeting with the rank that it sends to."""
+    def rendezvous(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
+        """Return the participation with the rank that it sends to."""
         return [message(rank, self.dest_rank, types[0], self.sr_tag)] if self.dest_rank != rank else []
 
     def channel(self, rank: int) -> tuple[Ranks, int]:
@@ -66,15 +66,15 @@ class Send(Collective):
         return send
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        """Return a launch that sends a copy, beside the step's work, which continues: two ranks that both send before
-        they receive would wait for each other."""
+        """Return a launch that sends a copy, asynchronously: two ranks that both send before they receive would
+        deadlock otherwise."""
         rank, tag, comm = self.dest_rank, self.sr_tag, device.comm
         return _Sending(device, f"message to {rank} under {tag}", inputs[0], out, lambda x: comm.send(x, rank, tag))
 
 
 class _Sending:
-    """A launch that lets `leave` send a copy of x on the stream `name`, and puts x into `out`. A loop runs it again
-    while an earlier message may be under way: every message until the device rejoins has a copy of its own."""
+    """A launch in which `leave` sends a copy of x on the stream `name`, and x is copied to `out`. A loop may run it
+    again while an earlier message is in flight: every message until the device rejoins has a copy of its own."""
 
     def __init__(self, device: Device, name: str, x: Array, out: Array, leave: Callable[[Array], None]) -> None:
         self._device, self._name, self._leave = device, name, leave
@@ -101,10 +101,8 @@ class _Sending:
 
 
 class Receive(Collective):
-    """A tensor of `shape` and `dtype` from `src_rank`, sent there under the same `sr_tag`.
-
-    An operand, if there is one, only orders it. group_back: the group of the gradient's way back, under the same tag.
-    """
+    """A tensor of `shape` and `dtype` from `src_rank`, sent with the same `sr_tag`. An operand, if there is one, only
+    orders it. group_back: group in which the gradient is sent back, with the same tag."""
 
     sr_tag: int = 0
     src_rank: int = 0
@@ -132,8 +130,8 @@ class Receive(Collective):
     def partners(self, rank: int) -> Ranks:
         return (self.src_rank,) if self.src_rank != rank else ()
 
-    def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
-        """Return the meeting with the rank that it receives from."""
+    def rendezvous(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
+        """Return the participation with the rank that it receives from."""
         return [message(self.src_rank, rank, self.infer(), self.sr_tag)] if self.src_rank != rank else []
 
     def channel(self, rank: int) -> tuple[Ranks, int]:
@@ -214,9 +212,9 @@ class _ToStage(Collective, abstract=True):
     def partners(self, rank: int) -> Ranks:
         return self.on(rank).partners(rank)
 
-    def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
-        """Return the meeting with the rank at the other end."""
-        return self.on(rank).meetings(rank, types)
+    def rendezvous(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
+        """Return the participation with the rank at the other end."""
+        return self.on(rank).rendezvous(rank, types)
 
     def channel(self, rank: int) -> tuple[Ranks, int]:
         """Return the channel of messages of one tag from one rank to another: the order of tags is free."""

@@ -54,11 +54,9 @@ class _ByPlaces(Collective, abstract=True):
 
 
 class FetchRows(_ByPlaces):
-    """Rows of a table [total, ...] at places of any shape; zeros for places that are none, from 0 to total.
-
-    Every rank of the group has a slice of the table, in their order, and places of its own. limit: all places are below
-    it, 0 if they may be anything. share: the mean share of the rows that travel.
-    """
+    """Rows of a table [total, ...] at indices of any shape; zeros for indices outside [0, total). Every rank of the
+    group has a slice of the table, in order, and its own indices. limit: exclusive upper bound of the indices, 0 if
+    unknown. share: mean share of the rows that are sent between ranks."""
 
     total: int = 0
     limit: int = 0
@@ -86,7 +84,7 @@ class FetchRows(_ByPlaces):
             require_below(np, flat, self.limit)
             found = np.zeros((flat.size, *table.shape[1:]), table.dtype)
             asked = _by_owner(flat, self.total, len(ranks))
-            wanted = _told(comm, ranks, [flat[mine] % max(table.shape[0], 1) for mine in asked])
+            wanted = _received(comm, ranks, [flat[mine] % max(table.shape[0], 1) for mine in asked])
             arriving = [mine.size for mine in asked]
             rows = _exchanged(comm, ranks, [table[own] for own in wanted], arriving, table.shape[1:], table.dtype)
             for mine, each in zip(asked, rows, strict=True):
@@ -108,13 +106,9 @@ class FetchRows(_ByPlaces):
 
 
 class SendRows(_ByPlaces):
-    """A table [size, ...] of sums of the rows that are sent to each of its places. Rows for places outside of 0 to size
-    are dropped.
-
-    Every rank of the group has rows with their places [rows] of its own, and a slice of the table, in their order. Rows
-    are added in the order of ranks. sets: the last row of a place is stored instead of their sum. limit: all places are
-    below it, 0 if they may be anything. share: as of FetchRows.
-    """
+    """A table [size, ...] of sums of the rows sent to each index. Rows with indices outside [0, size) are dropped.
+    Every rank of the group has its own rows with their indices [rows], and a slice of the table, in order. Rows are
+    added in rank order. sets: the last row of an index is stored instead of the sum. limit, share: as in FetchRows."""
 
     size: int = 0
     total: int = 0
@@ -151,7 +145,7 @@ class SendRows(_ByPlaces):
             rows, flat = _flat(rows, places), places.reshape(-1)
             require_below(np, flat, self.limit)
             sent = _by_owner(flat, total, len(ranks))
-            told = _told(comm, ranks, [flat[mine] % max(size, 1) for mine in sent])
+            told = _received(comm, ranks, [flat[mine] % max(size, 1) for mine in sent])
             arriving = [each.size for each in told]
             found = _exchanged(comm, ranks, [rows[mine] for mine in sent], arriving, rows.shape[1:], rows.dtype)
             parts = sorted(zip(ranks, told, found, strict=True), key=lambda part: part[0])
@@ -170,7 +164,7 @@ class SendRows(_ByPlaces):
         return self._table([(places.reshape(-1), flat)], flat)
 
     def _table(self, parts: Sequence[tuple[Any, Any]], like: Any) -> Any:
-        """Return the table of (places, rows), those of one part after those of the other; halves add up in Float32."""
+        """Return the table of (indices, rows), concatenated over parts; halves are accumulated in Float32."""
         wide = np.float32 if like.dtype.itemsize == 2 and not self.sets else like.dtype
         table = np.zeros((self.size, *like.shape[1:]), wide)
         for places, rows in parts:
@@ -195,9 +189,9 @@ def _by_owner(places: Any, total: int, count: int) -> list[Any]:
     return np.split(order, np.cumsum(counts))[:count]
 
 
-def _told(comm: Any, ranks: Ranks, places: Sequence[Any]) -> list[Any]:
-    """Return the arrays of one dimension, of different lengths, that the others send this rank; places: those for each
-    rank."""
+def _received(comm: Any, ranks: Ranks, places: Sequence[Any]) -> list[Any]:
+    """Return the one-dimensional arrays, of different lengths, that the other ranks send this rank. places: those for
+    each rank."""
     lengths = np.array([each.size for each in places], np.int64)
     arriving = comm.all_to_all(lengths, ranks, 0, 0).tolist()
     return _exchanged(comm, ranks, [each.astype(np.int32) for each in places], arriving, (), np.dtype(np.int32))

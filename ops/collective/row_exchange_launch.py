@@ -1,7 +1,8 @@
-"""FetchRows and SendRows on a GPU: its host reads the places, and rows travel in rounds of a planned size.
+"""FetchRows and SendRows on a GPU. The host reads how many rows go to each rank, and rows are sent in rounds of a
+planned size.
 
-Hosts exchange how many places each names of each one's slice, and launch sends and receives of these sizes. The places
-are sorted on the GPU. Places that are computed early let the host launch later work early.
+Hosts exchange how many indices each rank has in each slice, and launch sends and receives of these sizes. The indices
+are sorted on the GPU. If indices are computed early, the host can launch later work early.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.ops.collective.gpu_launch import DeviceCommunicator, Ranks
-from mspc.ops.cuda.expert_rows import ArrivedRows, NamedPlaces, Slots, slots_each
+from mspc.ops.cuda.expert_rows import ArrivedRows, NamedPlaces, Slots, slots_per_peer
 from mspc.ops.cuda.rows_by_number import divided
 from mspc.ops.cuda.text import lanes_of
 from mspc.ops.device import Array, Device, Launch
@@ -22,8 +23,8 @@ from mspc.ops.nn.experts import require_below
 
 
 def launch_fetch(device: Device, ranks: Ranks, table: Array, places: Array, out: Array, limit: int) -> Launch:
-    """Return the launch that fetches rows of the table, of which every rank has a slice, at this rank's places; limit:
-    as of FetchRows."""
+    """Return the launch that fetches rows at this rank's indices from the table, of which every rank has a slice.
+    limit: as in FetchRows."""
     return _Exchange(device, ranks, table, places, out, limit).fetching()
 
 
@@ -36,8 +37,8 @@ def launch_send(
 
 
 def scratch_bytes(places: TensorType, table: TensorType, ranks: int, adds: bool) -> int:
-    """Return the bytes that a launch takes in addition to operands and result. table: a rank's slice. adds: rows of a
-    place are added up; else the last one is stored."""
+    """Return the scratch bytes of a launch. table: a rank's slice. adds: rows of an index are added; else the last is
+    stored."""
     sizes = _sizes(places.size, table.shape[0], math.prod(table.shape[1:]), table.dtype, ranks, adds)
     return sum(map(sum, sizes))
 
@@ -46,15 +47,15 @@ def _sizes(count: int, size: int, inner: int, dtype: DType, ranks: int, adds: bo
     """Return the bytes of all scratch memory: of slots (places asked and wanted, rows of either), of `count` named
     places, and of rows that arrive for a table [size, inner]."""
     row_bytes = inner * dtype.itemsize
-    slots = ranks * slots_each(count, ranks, row_bytes)
+    slots = ranks * slots_per_peer(count, ranks, row_bytes)
     of_slots = 4 * slots, 4 * slots, row_bytes * slots, row_bytes * slots
     wide = adds and ArrivedRows.is_wide(dtype)
     return of_slots, NamedPlaces.bytes_of(count, ranks), ArrivedRows.bytes_of(slots, size, inner, wide)
 
 
 class _Exchange:
-    """The launches of an exchange. `mine`: slots by the number of a table's owner in the group, with the places that
-    this rank asks for or the rows that it sends; `theirs`: slots by the others' ranks, ascending."""
+    """Launches of an exchange. `mine`: slots by the owner's number in the group, with the indices that this rank
+    requests or the rows that it sends; `theirs`: slots by the other ranks, ascending."""
 
     def __init__(self, device: Device, ranks: Ranks, x: Array, places: Array, out: Array, limit: int) -> None:
         self._device, self._x, self._places, self._out, self._limit = device, x, places, out, limit
@@ -68,7 +69,7 @@ class _Exchange:
         named = self._named
 
         def run(places: Any) -> None:
-            own, others = self._told(places)
+            own, others = self._exchanged_counts(places)
             named.clear(out)
             for first in self._rounds(own, others):
                 named.name(first, self._asked, self._wanted)
@@ -89,7 +90,7 @@ class _Exchange:
         named = self._named
 
         def run(places: Any) -> None:
-            own, others = self._told(places)
+            own, others = self._exchanged_counts(places)
             arrived.begin()
             for first in self._rounds(own, others):
                 named.name(first, self._asked, self._wanted)
@@ -102,11 +103,11 @@ class _Exchange:
         return self._device.host_query([self._places], run, ahead=named.sort)
 
     def _prepare(self, size: int, table: Array, takes: bool, sets: bool) -> ArrivedRows | None:
-        """Prepare memory and kernels for a table of which each rank has `size` rows; return the object that takes rows
-        that arrive, or None if it `takes` none."""
+        """Prepare memory and kernels for a table of `size` rows per rank; return the object that processes received
+        rows, or None if there are none."""
         ranks, inner, dtype = len(self._owners), math.prod(table.shape[1:]), dtype_of(table.dtype)
         lanes = lanes_of(dtype.itemsize, inner, self._x, self._out)
-        self._each = slots_each(self._places.size, ranks, inner * dtype.itemsize)
+        self._each = slots_per_peer(self._places.size, ranks, inner * dtype.itemsize)
         self._slice = size
         slots = Slots(ranks, self._each, size, lanes, inner // lanes)
         of_slots, named, arrived = _sizes(self._places.size, size, inner, dtype, ranks, takes and not sets)
@@ -119,14 +120,14 @@ class _Exchange:
             return None
         return ArrivedRows(self._device, slots, self._out, self._wanted, self._theirs, sets, memory[begin:])
 
-    def _told(self, places: Any) -> tuple[Sequence[int], Sequence[int]]:
-        """Return how many places this rank names of every owner's slice, and every other rank, in their order, of this
-        one's. Raise IndexError if a place is beyond the limit."""
+    def _exchanged_counts(self, places: Any) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the numbers of indices that this rank has in each owner's slice, and that each other rank has in this
+        one's. Raise IndexError if an index exceeds the limit."""
         require_below(np, places, self._limit)
         ranks = len(self._owners)
         owners = places.reshape(-1) // max(self._slice, 1)  # below 0 for places below 0
         own = np.bincount(owners[(owners >= 0) & (owners < ranks)], minlength=ranks)
-        told = self._comm.tell(own, self._owners)
+        told = self._comm.exchange_counts(own, self._owners)
         order = [self._owners.index(rank) for rank in self._others]
         return own.tolist(), told[order].tolist()
 

@@ -66,9 +66,9 @@ class Print(Op):
         return inputs[0]
 
 
-def each_with_a_tensor(values: Sequence[Any]) -> list[list[Any]]:
-    """Return the values to print in runs of at most one that has tensors, so that a rank prints its own slice of each
-    tensor."""
+def split_by_tensor(values: Sequence[Any]) -> list[list[Any]]:
+    """Split the values to print into groups of at most one value with tensors, so that a rank prints its own slice of
+    each."""
     runs: list[list[Any]] = [[]]
     full = False
     for value in values:

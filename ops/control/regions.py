@@ -46,7 +46,7 @@ class RegionOp(Op, abstract=True):
         raise NotImplementedError(self.name)
 
     def inside(self, number: int, operand: int) -> int | None:
-        """Return the number of the parameter of region `number` that an operand becomes; None if there is none."""
+        """Return the index of the parameter of region `number` for an operand; None if there is none."""
         raise NotImplementedError(self.name)
 
     def places(self, number: int, types: Sequence[Type]) -> list[range]:
@@ -68,10 +68,8 @@ class RegionOp(Op, abstract=True):
 
 
 class If(RegionOp):
-    """The results of the first region if operand 0, a Bool of shape (), is true, else those of the second.
-
-    All other operands are the parameters of both.
-    """
+    """Results of the first region if operand 0, a Bool of shape (), is true, else of the second. The other operands are
+    the parameters of both regions."""
 
     region_names = ("then", "else")
 
@@ -90,11 +88,8 @@ class If(RegionOp):
 
 
 class Call(RegionOp):
-    """The results of the region, whose parameters are the operands; a tuple is passed as its elements, one by one.
-
-    With this form the tensors that calls of a stage's program pass to each other are one operand; elsewhere no operand
-    is a tuple.
-    """
+    """Results of the region, whose parameters are the operands; a tuple is passed as its elements. Calls in a stage's
+    program pass each other's tensors as one tuple operand; elsewhere no operand is a tuple."""
 
     region_names = ("graph",)
 
@@ -151,7 +146,7 @@ def emit_regions(b: Builder, op: RegionOp, inputs: Sequence[Value], regions: Seq
 
 
 Effects = tuple[frozenset[int], bool, bool]
-"""The parameters that a region overwrites, whether it has other effects than its results, whether ranks meet in it."""
+"""Effects of a region: parameters that it overwrites, whether it has other side effects, whether it communicates."""
 
 
 _NONE: Effects = (frozenset(), False, False)
@@ -288,11 +283,9 @@ def outlined(
     own: Sequence[Value] = (),
     captured: Sequence[Value] | None = None,
 ) -> tuple[Graph, list[Value]]:
-    """Return a region of these nodes, which are its own from now on, and the values that it captures.
-
-    Its parameters replace `own`, then the captured values: `captured` if given, which may hold values that the region
-    does not read, else those that it reads. No other graph may read a node of it.
-    """
+    """Return a region of these nodes, which are moved into it, and the values that it captures. Its parameters replace
+    `own`, then the captured values: `captured` if given, possibly including values that the region does not read, else
+    those that it reads. No other graph may read its nodes."""
     found = captured_values(nodes, results, own) if captured is None else list(captured)
     region = Graph(name)
     region.returns_tuple = True
@@ -309,8 +302,8 @@ def outlined(
     return region, found
 
 
-def name_apart(program: Graph) -> None:
-    """Give graphs unique names, if a program has both a graph and one made of it."""
+def make_names_unique(program: Graph) -> None:
+    """Give graphs unique names, if a program contains a graph and one derived from it."""
     taken: set[str] = set()
     for graph in program.graphs():
         name, number = graph.name, 1
@@ -320,7 +313,7 @@ def name_apart(program: Graph) -> None:
         taken.add(graph.name)
 
 COUNT = TensorType(INT64, ())
-"""The type of a number of iterations, and of the number of an iteration."""
+"""Type of iteration numbers and counts."""
 
 
 class Loop(RegionOp, abstract=True):
@@ -336,7 +329,7 @@ class Loop(RegionOp, abstract=True):
     stacked: int = 0
     reverse: bool = False
     leading: ClassVar[int] = 0
-    """Parameters of the body before those for operands: the number of the iteration."""
+    """Parameters of the body before those for operands: the iteration number."""
 
     @property
     def first(self) -> int:
@@ -355,8 +348,8 @@ class Loop(RegionOp, abstract=True):
     def passed_operands(self) -> range:
         return self.carried_operands
 
-    def known_turns(self, types: Sequence[Type]) -> int:
-        """Return the number of iterations if the operands' types and the attributes tell, else -1."""
+    def known_iterations(self, types: Sequence[Type]) -> int:
+        """Return the number of iterations if it follows from operand types and attributes, else -1."""
         return -1
 
     def inside(self, number: int, operand: int) -> int | None:
@@ -364,7 +357,7 @@ class Loop(RegionOp, abstract=True):
 
     def body_types(self, types: Sequence[Type]) -> list[Type]:
         """Return the types of the body's parameters, from those of the operands. Raise MspcError if they do not fit."""
-        turns = self.known_turns(types)
+        turns = self.known_iterations(types)
         entries = [_entry(self, types[index], turns) for index in self.scanned_operands]
         behind = self.first + self.carried
         return [COUNT] * self.leading + [*types[self.first : behind], *entries, *types[behind + self.scanned :]]
@@ -386,11 +379,11 @@ class Loop(RegionOp, abstract=True):
                     f"{self.name}: {name} is {types[index]} ahead of the loop, and {results[number]} behind a turn",
                     notes=["carried values keep their shape and element type in every iteration"],
                 )
-        return TupleType((*results[: self.carried], *self.kept(results[self.carried :], self.known_turns(types))))
+        return TupleType((*results[: self.carried], *self.kept(results[self.carried :], self.known_iterations(types))))
 
     def kept(self, entries: Sequence[TensorType], turns: int) -> tuple[TensorType, ...]:
         """Return the types of the results that hold the entries of all iterations."""
-        return tuple(kept_type(entry, turns) for entry in entries)
+        return tuple(stacked_type(entry, turns) for entry in entries)
 
 
 class While(Loop):
@@ -401,7 +394,7 @@ class While(Loop):
     region_names = ("condition", "body")
 
     @property
-    def tells_turns(self) -> bool:
+    def returns_count(self) -> bool:
         """Whether the number of iterations is among the results."""
         return self.counted or self.stacked > 0
 
@@ -413,7 +406,7 @@ class While(Loop):
         return found
 
     def kept(self, entries: Sequence[TensorType], turns: int) -> tuple[TensorType, ...]:
-        return (*([COUNT] if self.tells_turns else []), *super().kept(entries, turns))
+        return (*([COUNT] if self.returns_count else []), *super().kept(entries, turns))
 
 
 class For(Loop):
@@ -428,7 +421,7 @@ class For(Loop):
     def first(self) -> int:
         return 1 if self.turns < 0 else 0
 
-    def known_turns(self, types: Sequence[Type]) -> int:
+    def known_iterations(self, types: Sequence[Type]) -> int:
         return self.turns
 
     def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
@@ -448,7 +441,7 @@ class Scan(Loop):
     micro_batches: bool = False
     region_names = ("body",)
 
-    def known_turns(self, types: Sequence[Type]) -> int:
+    def known_iterations(self, types: Sequence[Type]) -> int:
         return self.turns
 
 
@@ -515,9 +508,9 @@ def body_of(node: Node) -> Graph:
     return node.regions[-1]
 
 
-def kept_type(entry: TensorType, turns: int) -> TensorType:
-    """Return the type of such entries of all iterations: a tensor if the number of iterations is known and the entries
-    are not stacks."""
+def stacked_type(entry: TensorType, turns: int) -> TensorType:
+    """Return the type of the entries of all iterations: a tensor if the number of iterations is known and the entries
+    are not stacks, else a stack."""
     if turns < 0 or isinstance(entry, StackType):
         return StackType.of(entry)
     return entry.with_shape((turns, *entry.shape))
@@ -550,7 +543,7 @@ class Times(NamedTuple):
             return self._replace(always=False)
         if not isinstance(node.op, Loop):
             return self
-        turns = node.op.known_turns([value.type for value in node.inputs])
+        turns = node.op.known_iterations([value.type for value in node.inputs])
         if turns < 0:
             return self._replace(known=False)
         return self._replace(count=self.count * (turns + (isinstance(node.op, While) and number == 0)))
@@ -562,7 +555,7 @@ class Times(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return `3 times`, `once a turn`, `at most 2 times`; "" for one run."""
+        """Return `3 times`, `once a turn` or `at most 2 times`; "" for one run."""
         if self == ONCE:
             return ""
         count = "once" if self.count == 1 else f"{self.count} times"

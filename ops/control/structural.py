@@ -15,7 +15,8 @@ from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
 from mspc.sharding.rules import factor_names
 
 CALL = "call"
-"""The attribute with a node's number, from 1, by which its graphs draw other numbers than for other nodes."""
+"""Attribute with a node's number, from 1, that gives its regions other random numbers than other nodes with these
+regions."""
 
 
 class MakeTuple(Op):
@@ -70,8 +71,8 @@ class TupleGetItems(Op):
         return tuple(inputs[0][i] for i in self.indices)
 
 
-def taken_elements(op: object) -> tuple[int, ...] | None:
-    """Return which elements of its operand, a tuple, an operator takes; None if it reads it otherwise."""
+def extracted_elements(op: object) -> tuple[int, ...] | None:
+    """Return the indices of the tuple elements that an operator extracts; None if it reads the tuple otherwise."""
     if isinstance(op, TupleGetItem):
         return (op.index,)
     return op.indices if isinstance(op, TupleGetItems) else None
@@ -180,12 +181,10 @@ class Bounded(Op):
 
 
 class ShardingConstraint(Unary):
-    """x itself, sharded as the operator's strategy says: `ShardingConstraint().shard(((2, 4),))(x)`.
-
-    Operators around it take their shardings from it, and a parameter that is read through it is stored in this layout.
-    It moves nothing by itself: once all forward layouts are decided its readers read x, from the copy that is the
-    nearest. Gradients follow their operands, not the constraint.
-    """
+    """x itself, with the layout of the operator's strategy: `ShardingConstraint().shard(((2, 4),))(x)`. Neighbouring
+    operators take their layouts from it, and a parameter read through it is stored in this layout. It redistributes
+    nothing itself: once all forward layouts are decided, its readers read x from the nearest copy. Gradients follow
+    their operands, not the constraint."""
 
     takes_complex = True
     constrains = True

@@ -1,6 +1,6 @@
-"""Pooling that returns the places of the greatest values; its reverse puts values back to their places.
+"""Max pooling that returns the positions of the maxima, and its inverse, which puts values back to these positions.
 
-Places are counted along all dimensions of an image, the last running fastest, so that height and width are not sharded.
+Positions are linear indices over all dimensions of an image, row-major, so that height and width cannot be sharded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mspc.ir.graph import Node, Value
 from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
 from mspc.ops.control.structural import items
 from mspc.ops.convolution.image_operators import Shape
-from mspc.ops.convolution.pooling import MaxPool, MaxPool3D, Pooling, greatest_places
+from mspc.ops.convolution.pooling import MaxPool, MaxPool3D, Pooling, max_positions
 from mspc.ops.convolution.resizing import adaptive_lengths
 from mspc.ops.convolution.window import numbers, paddings
 from mspc.ops.op import Gradients, Op, require_float, sample
@@ -71,7 +71,7 @@ class _WithPlaces(Op, abstract=True):
         return (b.emit(Reshape(x.shape), found),)
 
     def values_and_places(self, xp: Any, x: Any) -> tuple[Any, Any]:
-        """Return the greatest values of the windows, and the places of the first of them, or of the last NaN."""
+        """Return the window maxima, and the positions of the first maximum, or of the last NaN."""
         raise NotImplementedError
 
     def compute(self, xp: Any, *inputs: Any) -> Any:
@@ -99,12 +99,12 @@ class _Pooled(_WithPlaces, abstract=True):
 
     def values_and_places(self, xp: Any, x: Any) -> tuple[Any, Any]:
         pool = self.pool()
-        return greatest_places(xp, x, pool.exact(x.shape[2:]), pool.counts(x.shape[2:]))
+        return max_positions(xp, x, pool.exact(x.shape[2:]), pool.counts(x.shape[2:]))
 
 
 class MaxPoolWithArgmaxV2(_Pooled):
-    """MaxPool with `pads` and the places that its values come from, counted over height and width; strides of None are
-    the kernel's size."""
+    """MaxPool with `pads`, and the positions of its values over height and width; strides default to the kernel
+    size."""
 
     kernel_size: Any = 1
     strides: Any = None
@@ -152,7 +152,8 @@ class MaxPool3DWithArgmax(_Pooled):
 
 
 class _AdaptiveMax(_WithPlaces, abstract=True):
-    """output_size: sizes of the result, None for that of the image; one integer for all."""
+    """Adaptive max pooling. output_size: sizes of the result, None to keep that of the image; one integer for all
+    dimensions."""
 
     output_size: Any = 1
 
@@ -179,13 +180,14 @@ class _AdaptiveMax(_WithPlaces, abstract=True):
 
 
 class AdaptiveMaxPool2D(_AdaptiveMax):
-    """The greatest values of as many windows as the result has places, which cover the image, and their places."""
+    """Maxima of windows that cover the image, one per element of the result, and their positions."""
 
     samples = (sample((2, 4, 6, 8), output_size=(3, 2)), sample((2, 4, 5, 7), output_size=(None, 3)))
 
 
 class AdaptiveMaxPool3D(_AdaptiveMax):
-    """AdaptiveMaxPool2D over depth, height and width; places are Int32. Called as `AdaptiveMaxPool3D()(x, sizes)`."""
+    """AdaptiveMaxPool2D over depth, height and width; positions are Int32. Called as `AdaptiveMaxPool3D()(x,
+    sizes)`."""
 
     dims = 3
     settings = (("output_size", constant_of),)

@@ -16,18 +16,18 @@ from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.collective.exchange import exchanged
-from mspc.ops.convolution.image_operators import BORDERS, Convolution, Shape, like, local_groups
+from mspc.ops.convolution.image_operators import HALOS, Convolution, Shape, like, local_groups
 from mspc.ops.convolution.window import (
     Window,
     blocks,
     chunks,
     columns,
-    empty,
     gathered,
     is_point,
     met,
     multiplied,
     reach_of,
+    scratch_array,
     sharding_mistake,
     spread,
     taps,
@@ -110,7 +110,7 @@ def _blocks(xp: Any, batch: int, along: Sequence[Window], counts: Sequence[int])
 
 
 def _by_place(weight: Any, channels: int, dims: int) -> Any:
-    """Return the factors of the channels at every place: [places of the window, channels, results of each, 1, ...]."""
+    """Return the weights at every tap: [taps, channels, results per channel, 1, ...]."""
     each = weight.shape[0] // channels
     window = math.prod(weight.shape[2:])
     return weight.reshape(channels, each, window).transpose(2, 0, 1).reshape(window, channels, each, *[1] * (dims + 1))
@@ -206,7 +206,7 @@ def input_gradient(xp: Any, dout: Any, weight: Any, along: Sequence[Window], gro
             target = flat[batch.start, :, slice(*part)]
             np.matmul(factor, given.reshape(groups, turned.shape[2], -1), out=target)
             return
-        image = empty(xp, "image", (groups * (part[1] - part[0]), *lengths, images), out.dtype)
+        image = scratch_array(xp, "image", (groups * (part[1] - part[0]), *lengths, images), out.dtype)
         image[...] = 0
         for rows in pieces:
             some = given[:, slice(*rows)].reshape(groups, turned.shape[2], -1)
@@ -257,10 +257,8 @@ def weight_gradient(xp: Any, dout: Any, x: Any, along: Sequence[Window], groups:
 
 
 def _finite(xp: Any, factors: Any) -> bool:
-    """Whether padding, which a window place by place leaves out, gives nothing with these factors: 0 * inf is NaN.
-
-    A GPU would be waited for, and has kernels of its own.
-    """
+    """Return whether skipping padding is exact: with infinite weights 0 * inf is NaN. Only checked on CPUs, because a
+    GPU would have to be synchronised, and has kernels of its own."""
     return xp is not np or bool(np.isfinite(factors).all())
 
 
@@ -295,7 +293,7 @@ class _ConvolutionForward(Convolution, abstract=True):
         x, weight = inputs
         if not is_sharded(placement.in_layouts[0]):
             return None
-        image, along = self.with_borders(b, placement, 0, x)
+        image, along = self.with_halo(b, placement, 0, x)
         group = local_groups(self.group, *placement.in_layouts)
         return b.emit(self.on_rank(along, weight.shape[0], group), image, weight)
 
@@ -305,7 +303,7 @@ class _ConvolutionForward(Convolution, abstract=True):
         return replace(self, out_channel=shape[0], group=local_groups(self.group, x, weight))
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
-        return self.bytes_of_borders(types[0], layouts[0])
+        return self.halo_traffic(types[0], layouts[0])
 
     def shapes(self, operands: Sequence[Shape]) -> tuple[Shape, Shape]:
         return operands[0], operands[1]
@@ -384,7 +382,7 @@ class InputGradient(_Backward, abstract=True):
         shape, lengths, slice_counts = types[0].shape, self.input_size[2:], layout.strategy[2:]
         needed, here = self.positions(lengths, layout), place_of(layout, placement.rank)
         part = halo_exchange(layout, shape, placement.rank, needed)
-        wide = exchanged(b, inputs[0], part, layout.ranks, BORDERS, request(layout, shape, needed))
+        wide = exchanged(b, inputs[0], part, layout.ranks, HALOS, request(layout, shape, needed))
         along = [
             window.on_places(slice_span(lengths[d], slice_counts[d], i), needed(d, i))
             for d, (window, i) in enumerate(zip(self.along(lengths), here, strict=True))
@@ -448,12 +446,12 @@ class WeightGradient(_Backward, abstract=True):
         dout, x = inputs
         if not is_sharded(placement.in_layouts[1]):
             return None
-        image, along = self.with_borders(b, placement, 1, x, again=True)
+        image, along = self.with_halo(b, placement, 1, x, again=True)
         local = replace(self, **self.on_slices(placement))
         return b.emit(local.on_rank(along, local.out_channel, local.group), dout, image)
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
-        return self.bytes_of_borders(types[1], layouts[1])
+        return self.halo_traffic(types[1], layouts[1])
 
     def launch_on(self, device: Device, out: Array, dout: Array, x: Array) -> Launch | None:
         return self.convolved(device, "weight", x, out, dout)

@@ -30,27 +30,24 @@ from mspc.sharding.halos import Needed, halo_bytes, halo_exchange, is_sharded, p
 Shape = tuple[int, ...]
 SECOND = {2: "NCHW", 3: "NCDHW"}
 LAST = {2: "NHWC", 3: "NDHWC"}
-"""The attribute data_format by the number of image dimensions: channels second, as the shapes say, and channels
-last."""
+"""data_format by the number of image dimensions: channels second, and channels last."""
 
 
 def last_order(rank: int) -> Shape:
-    """Return the dimensions of (batch, channels, places) as (batch, places, channels)."""
+    """Return (batch, channels, positions) permuted to channels last."""
     return 0, *range(2, rank), 1
 
 
 def first_order(rank: int) -> Shape:
-    """Return the dimensions of (batch, places, channels) as (batch, channels, places)."""
+    """Return (batch, positions, channels) permuted to channels first."""
     return 0, rank - 1, *range(1, rank - 1)
 
 
 class ImageOperator(Op, abstract=True):
-    """An operator on images. With data_format "NHWC" or "NDHWC" all operands, weights too, and the result have
-    dimension 1 at their end; such operators are in the graphs of ranks, made by the pass channels_last.
-
-    Class attributes: dims: dimensions of the image. sizes_of: attributes that are shapes of an operand or of the
-        result. makes_images: the result is an image; else it is weights, which others read as their shape says.
-    """
+    """Operator on images. With data_format "NHWC" or "NDHWC" all operands, including weights, and the result have
+    channels (dimension 1) last; the pass channels_last makes such operators in the graphs of ranks. Class attributes:
+    dims: dimensions of the image. sizes_of: attributes that are shapes of an operand or of the result. makes_images:
+    the result is an image; else it is weights, whose readers expect their shape's order."""
 
     dims: ClassVar[int] = 2
     sizes_of: ClassVar[tuple[str, ...]] = ()
@@ -136,10 +133,11 @@ class ImageOperator(Op, abstract=True):
         return plain.launch_on(device, out.transpose(order), *(array.transpose(order) for array in inputs))
 
     def launch_on(self, device: Device, out: Array, *inputs: Array) -> Launch | None:
-        """See `Op.launch`: arrays whose channels come second in their shape, if not in memory; None: there is none."""
+        """Like `Op.launch`, on arrays with channels second in their shape, whatever their memory order; None if not
+        supported."""
         return None
 
-BORDERS = "windows at the border of a slice look at the slices beside it"
+HALOS = "windows at the border of a slice look at the slices beside it"
 
 
 class Windowed(ImageOperator, abstract=True):
@@ -165,25 +163,25 @@ class Windowed(ImageOperator, abstract=True):
         """Return which positions of the result read a slice of the image."""
         return positions_of_slices(self.exact(lengths), lengths, self.counts(lengths), layout.strategy[2:])
 
-    def with_borders(
+    def with_halo(
         self, b: Builder, placement: RankPlacement, index: int, image: Value, again: bool = False
     ) -> tuple[Value, list[Window]]:
         """Return the part of the image that a rank's slice of the result reads, made of its slice of the image, operand
-        `index`, and the borders of its neighbours' slices; and the windows on it. again: see `exchanged`."""
+        `index`, and the halos from its neighbours; and the windows on it. again: see `exchanged`."""
         type, layout = placement.in_types[index], placement.in_layouts[index]
         lengths = type.shape[2:]
         needed = self.needed(lengths, layout)
         part = halo_exchange(layout, type.shape, placement.rank, needed)
         shared = None if self.bordered is None else request(layout, type.shape, needed)
-        wide = exchanged(b, image, part, layout.ranks, BORDERS, shared, again)
+        wide = exchanged(b, image, part, layout.ranks, HALOS, shared, again)
         counts, slice_counts, here = self.counts(lengths), layout.strategy[2:], place_of(layout, placement.rank)
         return wide, [
             window.on_places(needed(d, i), slice_span(counts[d], slice_counts[d], i))
             for d, (window, i) in enumerate(zip(self.exact(lengths), here, strict=True))
         ]
 
-    def bytes_of_borders(self, type: TensorType, layout: Layout) -> float:
-        """Return the bytes that `with_borders` sends, of an image of this type and layout."""
+    def halo_traffic(self, type: TensorType, layout: Layout) -> float:
+        """Return the bytes that `with_halo` sends, for an image of this type and layout."""
         return halo_bytes(type, layout, self.needed(type.shape[2:], layout)) if is_sharded(layout) else 0.0
 
 

@@ -16,7 +16,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.bases import operator
 from mspc.ops.collective.exchange import exchanged
-from mspc.ops.convolution.image_operators import BORDERS, Shape, Windowed, image_tokens, like
+from mspc.ops.convolution.image_operators import HALOS, Shape, Windowed, image_tokens, like
 from mspc.ops.convolution.window import (
     Window,
     clipped,
@@ -29,7 +29,7 @@ from mspc.ops.convolution.window import (
     windows,
 )
 from mspc.ops.cpu.blocks import in_rows
-from mspc.ops.cuda.windows import launch_greatest, launch_greatest_gradient, launch_mean, launch_mean_gradient
+from mspc.ops.cuda.windows import launch_max, launch_max_gradient, launch_mean, launch_mean_gradient
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement, Sample, sample
 from mspc.ops.operator_arguments import constant_of, shape_of
@@ -57,8 +57,8 @@ def combined(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int], ne
     return out
 
 
-def greatest_gradient(xp: Any, x: Any, out: Any, dout: Any, along: Sequence[Window]) -> Any:
-    """Return the gradient of the greatest values: that of a position goes to the first place that holds its value."""
+def max_gradient(xp: Any, x: Any, out: Any, dout: Any, along: Sequence[Window]) -> Any:
+    """Return the gradient of window maxima: that of an output goes to the first input position with its value."""
     found = xp.empty(x.shape, dout.dtype)
     counts = out.shape[2:]
 
@@ -84,8 +84,8 @@ def greatest_gradient(xp: Any, x: Any, out: Any, dout: Any, along: Sequence[Wind
 
 
 def spread(xp: Any, dout: Any, lengths: Sequence[int], along: Sequence[Window]) -> Any:
-    """Return the gradient of sums: every place of an image of these lengths gets the sum of those of all positions
-    that read it."""
+    """Return the gradient of window sums: every position of an image of these lengths gets the sum over all windows
+    containing it."""
     out = xp.empty((*dout.shape[:2], *lengths), dout.dtype)
     counts = dout.shape[2:]
 
@@ -100,9 +100,8 @@ def spread(xp: Any, dout: Any, lengths: Sequence[int], along: Sequence[Window]) 
     return out
 
 
-def greatest_places(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> tuple[Any, Any]:
-    """Return (the greatest value in the window of every position, the place in the image of the first of those values,
-    or of the last NaN, Int64)."""
+def max_positions(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> tuple[Any, Any]:
+    """Return (window maxima, image positions of the first maximum or of the last NaN, Int64)."""
     lengths = x.shape[2:]
     numbers = xp.arange(math.prod(lengths)).reshape(lengths)
     found, at = xp.full((*x.shape[:2], *counts), -math.inf, x.dtype), xp.full((*x.shape[:2], *counts), -1)
@@ -196,11 +195,11 @@ class PoolingForward(Pooling, abstract=True):
     def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         if not is_sharded(placement.in_layouts[0]):
             return None
-        image, along = self.with_borders(b, placement, 0, inputs[0])
+        image, along = self.with_halo(b, placement, 0, inputs[0])
         return b.emit(self.on_rank(along), image)
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
-        return self.bytes_of_borders(types[0], layouts[0])
+        return self.halo_traffic(types[0], layouts[0])
 
 
 class PoolingBackward(Pooling, abstract=True):
@@ -225,7 +224,7 @@ class PoolingBackward(Pooling, abstract=True):
                 x,
                 halo_exchange(layout, type.shape, placement.rank, seen if i < images else touching),
                 layout.ranks,
-                BORDERS,
+                HALOS,
             )
             for i, (x, type) in enumerate(zip(inputs, placement.in_types, strict=True))
         ]
@@ -245,14 +244,14 @@ class _MaxPool(PoolingForward, abstract=True):
         return (b.emit(like(self, f"{self.name}Grad"), x, out, dout),)
 
     def launch_on(self, device: Device, out: Array, x: Array) -> Launch | None:
-        return launch_greatest(device, x, out, self.exact(x.shape[2:]))
+        return launch_max(device, x, out, self.exact(x.shape[2:]))
 
     def compute(self, xp: Any, x: Any) -> Any:
         return combined(xp, x, self.exact(x.shape[2:]), self.counts(x.shape[2:]), -math.inf, xp.maximum)
 
 
 class _MaxPoolGrad(PoolingBackward, abstract=True):
-    """The gradient goes to the first place of a window that holds the greatest value."""
+    """Gradient that goes to the first position of a window with the maximum."""
 
     bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
     one_type = True
@@ -267,15 +266,15 @@ class _MaxPoolGrad(PoolingBackward, abstract=True):
         return self.on_slice(b, placement, inputs, placement.in_types[0].shape, 1)
 
     def launch_on(self, device: Device, out: Array, x: Array, found: Array, dout: Array) -> Launch | None:
-        return launch_greatest_gradient(device, x, found, dout, out, self.exact(x.shape[2:]))
+        return launch_max_gradient(device, x, found, dout, out, self.exact(x.shape[2:]))
 
     def compute(self, xp: Any, x: Any, out: Any, dout: Any) -> Any:
-        return greatest_gradient(xp, x, out, dout, self.exact(x.shape[2:]))
+        return max_gradient(xp, x, out, dout, self.exact(x.shape[2:]))
 
 
 class _AvgPool(PoolingForward, abstract=True):
-    """count_include_pad: places outside of the image count as zeros. divisor_override: the divisor of the sums; 0 and
-    None: the number of places that count."""
+    """Average pooling. count_include_pad: positions outside the image count as zeros. divisor_override: divisor of the
+    sums; 0 and None for the number of positions that count."""
 
     count_include_pad: bool = False
     divisor_override: int | None = None
@@ -359,7 +358,7 @@ def mean_sides(op: Mean, image: Shape) -> tuple[str, str]:
 
 
 def divisors(xp: Any, op: Mean, lengths: Sequence[int], dtype: Any) -> Any:
-    """Return the divisor of the sum at every position, [*counts]: the number of places that count."""
+    """Return the divisor of every window, [*counts]: the number of positions that count."""
     if op.divisor_override:
         return xp.asarray(op.divisor_override, dtype)
     found: Any = None
@@ -497,8 +496,8 @@ class Im2Col(_Columns):
 
 
 class Col2Im(_Columns):
-    """Images [n, c, *output_size] whose places are sums of the values for them in the columns [n, c, places of a
-    window, positions]. Called as `Col2Im(...)(x, output_size)`."""
+    """Images [n, c, *output_size] whose positions are sums of the values for them in the columns [n, c, taps, windows].
+    Called as `Col2Im(...)(x, output_size)`."""
 
     kernel_size: Any = 1
     dilation: Any = 1

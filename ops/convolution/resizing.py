@@ -1,4 +1,4 @@
-"""Images of other sizes: interpolation, adaptive pooling, and grids of places."""
+"""Resizing of images: interpolation, adaptive pooling, and sampling at grids of positions."""
 
 from __future__ import annotations
 
@@ -160,7 +160,8 @@ def adaptive_lengths(operator: str, output_size: Any, image: Shape) -> Shape:
 
 
 class _Adaptive(Resampling, abstract=True):
-    """output_size: sizes of the result, None for that of the image; one integer for all."""
+    """Adaptive pooling. output_size: sizes of the result, None to keep that of the image; one integer for all
+    dimensions."""
 
     output_size: Any = 1
     data_format: str = ""
@@ -236,7 +237,7 @@ class _Resized(Resampling, abstract=True):
         return [made]
 
     def places(self, length: int, count: int) -> Any:
-        """Return the place in the image of every place of the result, Float64 [count]."""
+        """Return the image position of every position of the result, Float64 [count]."""
         at = np.arange(count, dtype=np.float64)
         if self.align_corners:
             return at * ((length - 1) / (count - 1)) if count > 1 else at * 0
@@ -383,8 +384,7 @@ class _GridSampler(Op, abstract=True):
     """interpolation_mode: "bilinear" or "nearest". padding_mode: outside of the image are "zeros", its "border", or its
     "reflection".
 
-    Class attributes:
-        dims: dimensions of the image.
+    Class attributes: dims: dimensions of the image.
     """
 
     interpolation_mode: str = "bilinear"

@@ -32,7 +32,7 @@ class Window:
 
     @property
     def extent(self) -> int:
-        """Number of places from the first to the last one of the window."""
+        """Number of positions from the first to the last tap of the window."""
         return (self.size - 1) * self.dilation + 1
 
     def count(self, length: int, ceil: bool | None = False) -> int:
@@ -53,15 +53,15 @@ class Window:
         return first * self.stride - self.before, (end - 1) * self.stride - self.before + self.extent
 
     def positions(self, places: Span, count: int) -> Span:
-        """Return the positions of the result, of `count`, that read these places; an empty span if there are none."""
+        """Return the span of outputs, of `count`, that read these input positions; empty if there are none."""
         first, end = places
         low = max(0, -(-(first + self.before - self.extent + 1) // self.stride))
         high = min(count, (end - 1 + self.before) // self.stride + 1)
         return low, max(low, high)
 
     def met(self, tap: int, length: int, positions: Span) -> tuple[slice, slice]:
-        """Return the positions, counted from the first one, that read places within an image of `length` at one place
-        of the window; and these places."""
+        """Return the outputs, counted from the first one, whose input at one tap is within an image of `length`; and
+        these inputs."""
         offset = tap * self.dilation - self.before
         low = max(positions[0], -(offset // self.stride))
         high = min(positions[1], (length - 1 - offset) // self.stride + 1)
@@ -101,8 +101,8 @@ def positions_of_slices(
 
 @lru_cache(maxsize=4096)
 def slices_of(length: int, count: int, window: Window) -> int:
-    """Return the most equal slices into which the image and the result can be sharded together so that a rank needs
-    only places of its own slice and of the two beside it; every divisor of it is possible as well."""
+    """Return the maximum number of equal slices of image and result for which a rank only needs its own slice and the
+    two adjacent ones; every divisor of it is possible, too."""
     common = gcd(length, count)
     for parts in range(common, 1, -1):
         if common % parts == 0 and _reaches_neighbours(length, count, window, parts):
@@ -244,9 +244,9 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 POSITIONS = 256
-"""Columns from which a matmul is worth its call: images are taken together up to this number."""
-TOGETHER = 8
-"""Images of a block if rows are shorter than this: places of as many images are one run."""
+"""Number of columns for which a matmul is worth its call: images are processed together up to this number."""
+BLOCK_IMAGES = 8
+"""Number of images per block if rows are shorter than this: a position of all images is one contiguous run."""
 LONG_ROW = 48
 """Positions of a row that are long runs by themselves."""
 COLUMN_ELEMENTS = 1 << 20
@@ -259,7 +259,7 @@ def taps(along: Sequence[Window]) -> Iterator[tuple[int, ...]]:
 
 
 def is_point(along: Sequence[Window], lengths: Sequence[int]) -> bool:
-    """Whether every position reads only the place of its own number."""
+    """Whether every output only reads the input of the same index."""
     return all(
         w.size == w.stride == 1 and w.before == 0 and w.count(n) == n for w, n in zip(along, lengths, strict=True)
     )
@@ -276,13 +276,14 @@ def blocks(
     elif along[-1].stride == 1 and counts[-1] >= LONG_ROW and positions >= POSITIONS:
         step = 1
     else:
-        step = max(TOGETHER, -(-POSITIONS // positions))
+        step = max(BLOCK_IMAGES, -(-POSITIONS // positions))
     step = min(step, batch) if xp is np else batch
     return [slice(first, min(first + step, batch)) for first in range(0, batch, step)]
 
 
 def chunks(xp: Any, column: int, counts: Sequence[int], images: int) -> list[Span]:
-    """Return the positions along the first dimension whose columns, of `column` elements each, are made together."""
+    """Return ranges of outputs along the first dimension whose columns, of `column` elements each, are made
+    together."""
     row = math.prod(counts[1:]) * images
     step = counts[0]
     if xp is np:
@@ -290,17 +291,15 @@ def chunks(xp: Any, column: int, counts: Sequence[int], images: int) -> list[Spa
     return [(first, min(first + step, counts[0])) for first in range(0, counts[0], step)]
 
 
-def empty(xp: Any, name: str, shape: Sequence[int], dtype: Any) -> Any:
-    """Return an array that is written and read again before this thread takes the next one of this name."""
+def scratch_array(xp: Any, name: str, shape: Sequence[int], dtype: Any) -> Any:
+    """Return an array that this thread reuses at its next call with this name."""
     return scratch(name, shape, dtype) if xp is np else xp.empty(shape, dtype)
 
 
 def gathered(xp: Any, x: Any, reach: Sequence[Span] = (), stays: bool = False) -> Any:
-    """Return [images, channels, ...] as [channels, ..., images]: a view of one image, else a copy with a name of its
-    own (see `empty`) unless it `stays` while others are gathered.
-
-    reach: the places that are wanted along each dimension, all by default; those outside of the image are zeros.
-    """
+    """Return [images, channels, ...] as [channels, ..., images]: a view of one image, else a copy with its own name
+    (see `scratch_array`) unless it `stays` while others are gathered. reach: the range of positions along each
+    dimension, by default all; positions outside the image are zeros."""
     lengths = x.shape[2:]
     spans = tuple(reach) or tuple((0, n) for n in lengths)
     inner = [clipped(span, n) for span, n in zip(spans, lengths, strict=True)]
@@ -308,7 +307,7 @@ def gathered(xp: Any, x: Any, reach: Sequence[Span] = (), stays: bool = False) -
     if x.shape[0] == 1 and inner == list(spans):
         return x[0][..., None]
     shape = (x.shape[1], *(end - first for first, end in spans), x.shape[0])
-    out = xp.empty(shape, x.dtype) if stays else empty(xp, "gathered", shape, x.dtype)
+    out = xp.empty(shape, x.dtype) if stays else scratch_array(xp, "gathered", shape, x.dtype)
     if inner != list(spans):
         out[...] = 0
     there = (slice(low - first, high - first) for (first, _), (low, high) in zip(spans, inner, strict=True))
@@ -322,15 +321,15 @@ def reach_of(along: Sequence[Window], counts: Sequence[int]) -> tuple[Span, ...]
 
 
 def multiplied(xp: Any, x: Any, y: Any) -> Any:
-    """Return x @ y in an array with a name of its own; see `empty`."""
+    """Return x @ y in an array with a name of its own; see `scratch_array`."""
     if xp is not np:
         return xp.matmul(x, y)
-    return np.matmul(x, y, out=empty(xp, "multiplied", (*x.shape[:-1], y.shape[-1]), x.dtype))
+    return np.matmul(x, y, out=scratch_array(xp, "multiplied", (*x.shape[:-1], y.shape[-1]), x.dtype))
 
 
 def columns(xp: Any, image: Any, along: Sequence[Window], counts: Sequence[int], rows: Span) -> Any:
-    """Return [channels * places of the window, positions], of some rows of positions; a view, or an array with a name
-    of its own: see `empty`. image: gathered, from the first place that is read to the last."""
+    """Return [channels * taps, windows] (im2col) of some rows of windows; a view, or a `scratch_array`. image:
+    gathered, from the first position that is read to the last."""
     channels, images = image.shape[0], image.shape[-1]
     sizes = [rows[1] - rows[0], *counts[1:]]
     if all(w.size == w.stride == 1 for w in along):
@@ -342,7 +341,7 @@ def columns(xp: Any, image: Any, along: Sequence[Window], counts: Sequence[int],
         (image.strides[0], *(w.dilation * step for w, step in zip(along, steps, strict=True)),
          *(w.stride * step for w, step in zip(along, steps, strict=True)), image.strides[-1]),
     )  # fmt: skip
-    found = empty(xp, "columns", looked.shape, image.dtype)
+    found = scratch_array(xp, "columns", looked.shape, image.dtype)
     found[...] = looked
     return found.reshape(-1, math.prod(sizes) * images)
 
@@ -361,7 +360,7 @@ def spread(xp: Any, found: Any, image: Any, along: Sequence[Window], counts: Seq
 def met(
     along: Sequence[Window], place: Sequence[int], lengths: Sequence[int], counts: Sequence[int]
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Return the positions that read an image's places at one place of the window, and these places."""
+    """Return the outputs that read positions of an image at one tap of the window, and these positions."""
     return _met(along, place, lengths, [(0, n) for n in counts])
 
 

@@ -1,8 +1,8 @@
-"""These kernels pass over memory once: they apply several array functions to one cache-sized block after the other.
+"""Kernels that pass over memory once: they apply several array functions to one cache-sized block after the other.
 
-An array function over 16 MB reads and writes main memory; ten of them in a row do so ten times. Applied block by
-block they meet their operands in the cache. Large arrays are shared out to as many threads as BLAS may use; every
-row is worked by itself, so the number of threads changes no bit.
+An array function over 16 MB reads and writes main memory; ten of them in a row do so ten times. Applied block by block,
+they find their operands in the cache. Large arrays are divided among as many threads as BLAS may use; rows are
+processed independently, so that the number of threads changes no bit.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ MOST_THREADS = 1 << 12
 
 @functools.cache
 def thread_count() -> int:
-    """Return the number of threads that a kernel may use: as many as BLAS is given (a rank of a job gets its share),
-    else all cores."""
+    """Return the number of threads of a kernel: those of BLAS, which is limited to a rank's share, else all cores."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         count = number_of(os.environ.get(name, ""), MOST_THREADS)
         if count:
@@ -96,10 +95,9 @@ def in_rows(xp: Any, work: Work, out: Sequence[Any], operands: Sequence[Any], sc
     """Fill the arrays `out` block by block.
 
     Args:
-        xp: NumPy, or another array module, for which all rows are one block.
-        out: arrays of the same number of rows, their first dimension, contiguous; the first one gives the size.
-        operands: arrays of as many rows.
-        scratch: number of arrays like a block of `out[0]` that `work` needs.
+        xp: NumPy, or another array module, for which all rows are one block. out: contiguous arrays with equally many
+            rows (their first dimension); the first one determines the block size. operands: arrays with as many rows.
+            scratch: number of arrays shaped like a block of `out[0]` that `work` needs.
     """
     first = out[0]
     rows = first.shape[0]
@@ -123,8 +121,8 @@ def in_rows(xp: Any, work: Work, out: Sequence[Any], operands: Sequence[Any], sc
 
 
 def shared_out(xp: Any, rows: int, step: int, size: int, part: Callable[[int, int], None]) -> None:
-    """Call `part(begin, end)` so that all `rows` are covered: once, or on several threads if `size` elements make that
-    pay. Parts begin at multiples of `step`."""
+    """Call `part(begin, end)` for ranges that cover all `rows`: once, or on several threads if `size` elements are
+    enough. Ranges start at multiples of `step`."""
     threads = min(thread_count(), -(-rows // step)) if xp is np and size >= SHARED else 1
     if threads == 1:
         part(0, rows)

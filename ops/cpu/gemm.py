@@ -63,7 +63,7 @@ def one_blas_thread() -> Generator[None]:
 
 @functools.cache
 def blas_threads() -> Threads | None:
-    """Return functions that read and set the number of BLAS's threads; None if NumPy has another BLAS."""
+    """Return functions that get and set BLAS's number of threads; None if NumPy has another BLAS."""
     library = _library()
     if library is None:
         return None
@@ -75,8 +75,8 @@ def blas_threads() -> Threads | None:
 
 @functools.cache
 def gemm_address(dtype: np.dtype) -> int | None:
-    """Return the address of `cblas_sgemm` or `cblas_dgemm`, with sizes of 64 bits and enumerations of 32; None for
-    other element types, and if NumPy has another BLAS."""
+    """Return the address of `cblas_sgemm` or `cblas_dgemm`, with 64-bit sizes and 32-bit enumerations; None for other
+    element types, or if NumPy has another BLAS."""
     library, name = _library(), _GEMM.get(dtype)
     if library is None or name is None:
         return None
@@ -103,10 +103,10 @@ PACKS_NOTHING = 1 << 20
 vectors."""
 STREAMED = 1 << 18
 """Elements of y from which reading it from memory takes the time of a matmul of few rows."""
-AT_LEAST = 8
-"""Rows whose multiplications take as long as to read y for fewer."""
+MIN_PACKED_ROWS = 8
+"""Number of rows whose multiplications take as long as reading y."""
 _UNIT = 16
-"""Rows or columns that parts begin at multiples of: as many as BLAS has vectors for."""
+"""Multiple of rows or columns at which parts start: the vector registers of BLAS's kernels."""
 _MOST_DIMS = 4
 """Dimensions of a batch, when those are one that may be."""
 
@@ -217,7 +217,7 @@ def _nothing() -> None:
 @functools.lru_cache(1 << 12)
 def plan_of(x: Shape, x_strides: Shape, y: Shape, y_strides: Shape, out: Shape, out_strides: Shape, dtype: np.dtype,
             threads: int) -> Plan | None:  # fmt: skip
-    """Return the plan of the matmul of such arrays; None if BLAS does not take them, or cannot be called."""
+    """Return the plan of a matmul of such arrays; None if BLAS does not support them or cannot be called."""
     rank = len(out)
     if min(len(x), len(y)) < 2 or x[-1] != y[-2] or not math.prod(out) or not x[-1]:
         return None
@@ -293,8 +293,8 @@ def _matrix(rows: int, columns: int, row: int, column: int) -> Matrix | None:
 
 
 def by_loops(rows: int, columns: int, depth: int, left: bool, right: bool) -> int:
-    """Return which loops multiply: 0, none; 1, those that pack operands; 2, those for few rows, which read y once.
-    left, right: operands are transposed."""
+    """Return the kind of loops for a matmul: 0 for none; 1 for those that pack operands; 2 for those for few rows,
+    which read y once. left, right: operands are transposed."""
     packs = rows * columns * depth > PACKS_NOTHING
     if rows <= FEW_ROWS and columns >= _UNIT and (packs or columns * depth > STREAMED):
         if not right or depth >= _UNIT * rows:  # vectors of partial sums are worth to be added up
@@ -303,8 +303,8 @@ def by_loops(rows: int, columns: int, depth: int, left: bool, right: bool) -> in
 
 
 def work(rows: int, columns: int, depth: int) -> int:
-    """Return the number of multiplications that take as long as the matmul; a matmul of few rows waits for memory."""
-    return max(rows, AT_LEAST) * columns * depth
+    """Return the multiplications that take as long as the matmul; a matmul of few rows is limited by memory."""
+    return max(rows, MIN_PACKED_ROWS) * columns * depth
 
 
 def _shares(matrices: int, length: int, multiplications: int, threads: int) -> tuple[int, int]:

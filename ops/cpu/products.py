@@ -1,7 +1,7 @@
-"""Matmuls run on several threads, each with single-threaded BLAS on its part of the result.
+"""Matmuls on several threads, each with single-threaded BLAS on its part of the result.
 
-BLAS's own threads wait for each other by spinning: on cores that others use too, a matmul of many small matrices then
-takes tens of times as long. Threads that share out one matmul meet once, and sleep while they wait.
+BLAS's own threads spin while they wait for each other: on shared cores, a matmul of many small matrices then takes tens
+of times as long. Here threads synchronise once per matmul, and sleep while they wait.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ops.cpu.blocks import in_parallel, thread_count
-from mspc.ops.cpu.gemm import AT_LEAST, NodeMatmul, blas_threads, multiplied_in_parts, one_blas_thread
+from mspc.ops.cpu.gemm import MIN_PACKED_ROWS, NodeMatmul, blas_threads, multiplied_in_parts, one_blas_thread
 from mspc.ops.cpu.thread_pool import is_loaded
 
 SHARED = 1 << 22
@@ -49,7 +49,7 @@ def product(x: Any, y: Any, out: Any) -> Any:
 
 def product_kernel(transpose_a: bool, transpose_b: bool) -> Callable[..., Any]:
     """Return the kernel `function(x, y, out, addend=None, bias=None)` of x @ y + addend + bias, with x and y transposed
-    first as the flags say; addend is of the result's shape, and may be `out`, bias of its last dimension."""
+    according to the flags. addend has the result's shape and may be `out`; bias has its last dimension."""
     made, loaded = NodeMatmul(transpose_a, transpose_b).made, is_loaded()
 
     def kernel(x: Any, y: Any, out: Any, addend: Any = None, bias: Any = None) -> Any:
@@ -71,7 +71,7 @@ def _for_parts(multiplications: int, y: Any, loaded: bool) -> bool:
     """Return True if C++ is to multiply. loaded: it need not be compiled for this."""
     if loaded:
         return multiplications >= ALONE
-    return max(multiplications, AT_LEAST * y.size) >= WORTH  # for few rows y is read, which takes as long
+    return max(multiplications, MIN_PACKED_ROWS * y.size) >= WORTH  # for few rows y is read, which takes as long
 
 
 def multiplied(x: Any, y: Any) -> Any:
@@ -84,7 +84,8 @@ def multiplied(x: Any, y: Any) -> Any:
 
 
 def share_out(calls: Sequence[Callable[[], object]], multiplications: int) -> None:
-    """Make all calls, each with matmuls of its own, on as many threads as pay for this number of multiplications."""
+    """Run all calls, each with its own matmuls, on as many threads as are worthwhile for this number of
+    multiplications."""
     threads = min(thread_count(), len(calls))
     if threads == 1 or multiplications < SHARED or blas_threads() is None:
         for call in calls:

@@ -13,7 +13,7 @@ from typing import Any
 
 from mspc.ir.files.atomic_writing import cache_folder
 from mspc.ops.cpu.blocks import in_parallel, thread_count
-from mspc.ops.cpu.loops.library import CompilerFailed, compiler, library_of, warn_once
+from mspc.ops.cpu.loops.library import CompilerFailed, compiler, library_of, warn_compiler_failed
 from mspc.ops.source_files import source_text
 
 # Compiled functions share their parts out to a pool of threads in C++, which neither Python's lock nor a queue of its
@@ -22,7 +22,7 @@ from mspc.ops.source_files import source_text
 
 _FUNCTIONS = ("pool_run", "blas_alone", "blas_as_before", "product_float", "product_double")
 _SHARES = 4
-"""Shares for each thread: one that another process keeps off its core leaves the rest to others."""
+"""Parts per thread: if another process delays a thread, the others take over its parts."""
 
 
 def on_all_threads(function: Any, first: int, last: int) -> Callable[[Any], None]:
@@ -65,7 +65,7 @@ def library() -> ctypes.CDLL | None:
     try:
         return library_of(command, source_text("ops/cpu/thread_pool.cpp"), _FUNCTIONS)
     except CompilerFailed as error:
-        warn_once(command, str(error))
+        warn_compiler_failed(command, str(error))
         return None
 
 

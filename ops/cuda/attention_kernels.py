@@ -41,7 +41,7 @@ def aligned_bytes(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class Scratch:
-    """A place in scratch memory for an array, or the array itself if none is needed."""
+    """Offset in scratch memory of an array, or the array itself if it needs no copy."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -49,8 +49,8 @@ class Scratch:
     array: Array = None
 
 
-class Room:
-    """Lays arrays out one after the other in the device's scratch memory."""
+class ScratchLayout:
+    """Assigns consecutive offsets in the device's scratch memory to arrays."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -64,14 +64,14 @@ class Room:
         return part
 
     def by_head(self, view: Array) -> Scratch:
-        """Return room for a view by head in the order of its dimensions; none if it is in order."""
+        """Return scratch for a view by head in dimension order; the array itself if it is in order."""
         if view.flags.c_contiguous:
             return Scratch(view.shape, view.dtype, -1, view)
         part = self.take(view.shape, view.dtype)
         return Scratch(part.shape, part.dtype, part.offset, view)
 
     def make(self) -> None:
-        """Make the scratch memory, once all room is taken."""
+        """Allocate the scratch memory, once all offsets are assigned."""
         self._memory = self._device.scratch(max(1, self._size))
 
     def at(self, part: Scratch) -> Array:
@@ -154,13 +154,13 @@ class AttentionKernels:
         )  # fmt: skip
         return made, launch
 
-    def ordered(self, part: Scratch, room: Room) -> tuple[Array, list[Launch]]:
+    def ordered(self, part: Scratch, room: ScratchLayout) -> tuple[Array, list[Launch]]:
         """Return (the array in the order of its dimensions, the launch that copies it there)."""
         array = room.at(part)
         return (array, []) if part.offset < 0 else (array, [self._copy(part.array, array)])
 
-    def back(self, part: Scratch, room: Room) -> list[Launch]:
-        """Return the launch that copies a result from the order of its dimensions to its destination."""
+    def back(self, part: Scratch, room: ScratchLayout) -> list[Launch]:
+        """Return the launch that copies a result from scratch order to its destination."""
         return [] if part.offset < 0 else [self._copy(room.at(part), part.array)]
 
     def _copy(self, source: Array, target: Array) -> Launch:
@@ -208,7 +208,7 @@ _JOIN_THREADS = 256
 
 
 def launch_join(device: Device, layout: str, inputs: Sequence[Array], out: Sequence[Array]) -> Launch:
-    """Fill out, of (attention, statistics, other attention, other statistics); see `JoinAttention`."""
+    """Fill out, from (attention, statistics, other attention, other statistics); see `JoinAttention`."""
     one, of_one, other, of_other = inputs
     batch, heads, queries, _ = of_one.shape
     double = of_one.dtype == np.float64

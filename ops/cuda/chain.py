@@ -55,8 +55,9 @@ def launch_chain(device: Device, lines: Sequence[BodyLine], types: Sequence[Tens
     """Return the launch of a chain; None if a line has no `cuda` expression or the loop cannot be generated.
 
     Args:
-        types: of the lines' results. returns: the lines that are stored, in the order of `out`.
-        moved: operands after the others. summed: the number of an operand of which every rank holds a part.
+        types: of the lines' results. returns: lines that are stored, in the order of `out`. moved: operands after
+            the others.
+        summed: the operand that is a sum over ranks.
     """
     operands = ChainOperands(inputs, moved, space)
     if space.columns:
@@ -118,8 +119,8 @@ class Operands:
 
 
 class LoweredLines(NamedTuple):
-    """Lines as C++. names: of every line's value. made: the values in order, with reductions that belong to a row.
-    aside: other reductions by line."""
+    """Lines as C++. names: of every line's value. made: the values in order, with reductions along rows. aside: other
+    reductions by line."""
 
     names: list[str]
     made: list[LoopLine]
@@ -182,8 +183,8 @@ def reduction_of(op: Any, type: TensorType) -> tuple[str, int]:
 def _launch_rows(device: Device, lines: Sequence[BodyLine], types: Sequence[TensorType], space: Space,
                  returns: Sequence[int], operands: ChainOperands, out: Any,
                  summed: tuple[int, RankSum] | None) -> Launch | None:  # fmt: skip
-    """Do the same if lines read reductions of a row. Other reductions take a pass each, before, except totals of
-    columns that fit the kernel."""
+    """Return the launch of lines that read row reductions. Other reductions run in separate passes before, except
+    column totals that fit the kernel."""
     size = math.prod(space.dims)
     given = Operands(lines, types, space, operands.types)
     results = _stored(returns, out)

@@ -1,8 +1,8 @@
-"""CUDA kernels of depthwise convolutions and their gradients, for images with their channels last.
+"""CUDA kernels of depthwise convolutions and their gradients, for images with channels last.
 
-Products are those of Float32 (of Float64, for its own), rounded once at the end. Places beside an image count as
-zeros. Nothing is added up by atomics, and the order is the same at every run on one kind of GPU. In the gradient of the
-weights a value of the image that is not finite may spread to places of the window that do not meet it.
+Products are accumulated in Float32 (Float64 for Float64) and rounded once. Positions outside an image count as zeros.
+There are no atomics, and the order of additions is fixed on one kind of GPU. In the weight gradient, a non-finite image
+value may affect taps that do not read it.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Depthwise(NamedTuple):
                 break
 
     def choices(self) -> list[TileSizes]:
-        """Return the best tile for each number of columns; none if the window does not fit into registers."""
+        """Return the best tile for each number of columns; empty if the window does not fit into registers."""
         size = self.part() if self.kind == "weight" else self.window
         return [self._sizes(tile, size) for tile in self._tiles(size)]
 
@@ -190,8 +190,7 @@ class Depthwise(NamedTuple):
         return math.prod(-(-whole // part) for whole, part in zip(self.window, size, strict=True))
 
     def part(self) -> tuple[int, int]:
-        """Return the number of places of the window that a thread sums up: all of them, or equal shares that fit into
-        its registers."""
+        """Return the number of taps that a thread sums up: all, or equal shares that fit into its registers."""
         height, width = self.window
         across = -(-width // -(-width // _MOST_PART))
         least = min(2, self.result.shape[2])
@@ -235,7 +234,7 @@ def depthwise(
         return [lambda: None]
     if not all(array.size for array in (image, weight, result)):
         return [lambda: made.fill(0)]
-    return [launch_of(work, sizes) for sizes in chosen(work)]
+    return [launch_of(work, sizes) for sizes in best_sizes(work)]
 
 
 def work_of(
@@ -258,9 +257,9 @@ def work_of(
     return Depthwise(device, kind, seen, flat, found, (windows[0], windows[1]), dtype)
 
 
-def chosen(work: Depthwise) -> list[TileSizes]:
-    """Return the sizes of least cost, within 2 % of the fastest (24 convolutions on an H100); none if a window does not
-    fit."""
+def best_sizes(work: Depthwise) -> list[TileSizes]:
+    """Return the sizes of least estimated cost, within 2 % of the fastest (24 convolutions on an H100); none if a
+    window does not fit."""
     found = work.choices()
     return [min(found, key=lambda sizes: sizes.cost)] if found else []
 

@@ -34,7 +34,7 @@ Steps = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A place, or a coordinate: `offset` and a number of steps along every dimension of a loop."""
+    """A position or coordinate: `offset` plus a step along every dimension of a loop."""
 
     offset: int
     steps: Steps
@@ -52,8 +52,8 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class MovedRead:
-    """An operand's element at position `at` if begin <= coordinate < end for all (coordinate, begin, end) of `where`,
-    else 0. array: None for a read that returns whether the conditions are true."""
+    """Read of an operand's element at position `at` if begin <= coordinate < end for all (coordinate, begin, end) of
+    `where`, else 0. array: None for a read that returns whether the conditions hold."""
 
     dtype: DType
     array: Any
@@ -82,19 +82,19 @@ class MovedRead:
             for place, begin, end in self.where
         )
 
-    def lies_side_by_side(self) -> bool:
-        """Whether neighbours along the last dimension are neighbours in the operand."""
+    def is_contiguous(self) -> bool:
+        """Whether elements adjacent along the last dimension are adjacent in the operand."""
         return self.array is not None and self.at.steps[-1:] == (1,)
 
     def is_packed(self, pack: int) -> bool:
         """Whether a pack is loaded as one."""
         return (
-            self.lies_side_by_side() and self.at.begins_packs(pack) and self.holds_for_packs(pack)
+            self.is_contiguous() and self.at.begins_packs(pack) and self.holds_for_packs(pack)
             and address(self.array) % (pack * self.dtype.itemsize) == 0
         )  # fmt: skip
 
     def is_held(self, pack: int) -> bool:
-        """Whether all elements of a pack are one."""
+        """Whether all elements of a pack are the same element."""
         return self.holds_for_packs(pack) and (self.array is None or self.at.steps[-1:] in ((), (0,)))
 
     def register(self, pack: int) -> str:
@@ -102,8 +102,8 @@ class MovedRead:
         return c_type(self.dtype) if self.is_held(pack) else f"Pack<{c_type(self.dtype)}, {pack}>"
 
     def load(self, target: str, name: str, pack: int, coordinates: Callable[[str], Sequence[str]]) -> list[str]:
-        """Return statements that load a pack into `target`. name: of the pointer. coordinates: C++ of those of the
-        element of this number of the pack."""
+        """Return statements that load a pack into `target`. name: of the pointer. coordinates: returns C++ for the
+        coordinates of the pack's element of a given number."""
         if self.is_held(pack):
             return [f"{target} = {self.element(name, coordinates('0'))};"]
         if self.is_packed(pack):
@@ -215,14 +215,12 @@ BLOCK = 256
 
 @dataclass(slots=True)
 class CudaLoop:
-    """A loop and the arguments of its kernel.
-
-    sizes: of the dimensions, neighbours merged if every operand allows it. chain: the C++ function `chain`, which takes
-    every operand's element and sets the element of every write and the value of every total. writes: (name, element
-    type, array) of the results of the loop's shape. pack, flight: elements of a pack, packs that a thread loads before
-    it uses the first. numbered: the chain takes the number of the element. step: the array of the running step if the
-    chain takes it. seeds: numbers that it takes, see `with_arguments`.
-    """
+    """A loop and the arguments of its kernel. sizes: of the dimensions, adjacent ones merged if every operand allows
+    it. chain: the C++ function `chain`, which takes every operand's element and sets the element of every write and the
+    value of every total. writes: (name, element type, array) of the results with the loop's shape. pack, flight:
+    elements per pack, packs that a thread loads before it uses the first. numbered: the chain takes the element's
+    number. step: array with the current step if the chain takes it. seeds: numbers that it takes, see
+    `with_arguments`."""
 
     sizes: tuple[int, ...]
     reads: tuple[LoopOperand, ...]
@@ -280,8 +278,8 @@ class CudaLoop:
     # Pieces of code
 
     def kind(self, read: LoopOperand) -> str:
-        """Return the kind of a read. one: a single element. whole: an element for each of the loop. row: packs; held:
-        one element a pack. moved: at other places."""
+        """Return the kind of a read: "one" (a single element), "whole" (an element per element of the loop), "row"
+        (packs), "held" (an element per pack), "moved" (at other positions)."""
         if read.moved is not None:
             return "moved"
         if not any(read.strides):
@@ -292,7 +290,7 @@ class CudaLoop:
         return "row" if read.strides[-1] else "held"
 
     def once(self) -> list[str]:
-        """Return the loads of single elements, once a thread."""
+        """Return the loads of single elements, once per thread."""
         lines = [] if self.step is None else ["const u64 running = (u64)*running_at;"]
         return lines + [
             f"const {computing_type(read.dtype)} w{read.name} = wide({read.name}[0]);"
@@ -301,8 +299,8 @@ class CudaLoop:
         ]
 
     def places(self) -> list[str]:
-        """Return the places of pack `p` in operands that are broadcast, as o<name>: in packs, or elements of a held
-        one."""
+        """Return the positions of pack `p` in broadcast operands, as o<name>: in packs, or in elements for "held"
+        reads."""
         broadcast = [read for read in self.reads if self.kind(read) in ("row", "held")]
         if not broadcast and all(read.moved is None for read in self.reads):
             return []
@@ -559,9 +557,9 @@ def column_loop(loop: CudaLoop, batch: int, height: int, across: int, parts: int
 
 _ALIGNMENT = 256
 _WIDE = 8
-"""The fewest columns of a block: 32 bytes of Float32, the least that memory gives."""
-_EACH = 4
-"""Partial totals that a thread adds up at least."""
+"""Minimum number of columns per block: 32 bytes of Float32, a memory sector."""
+_MIN_PARTIAL_TOTALS = 4
+"""Minimum number of partial totals that a thread adds up."""
 _LEAST, _MOST = 256, 1024
 """Threads of a block."""
 
@@ -652,7 +650,7 @@ def _added(
         + f"{{ partial = p{numbers[-1]}; to = t{numbers[-1]}; count = n{numbers[-1]}; }}",
     )  # fmt: skip
     kernel = device.kernel(head + source_text("ops/cuda/column_totals.cu"), "column_totals")
-    slices = min(_MOST // _WIDE, 1 << max(0, -(-parts // _EACH) - 1).bit_length())
+    slices = min(_MOST // _WIDE, 1 << max(0, -(-parts // _MIN_PARTIAL_TOTALS) - 1).bit_length())
     wide = max(_WIDE, _LEAST // slices)
     each = [argument for total, own in totals for argument in (own, total.array, np.int64(total.count))]
     arguments = [*each, np.int32(parts), np.int32(columns), np.int32(wide)]
@@ -668,8 +666,8 @@ _WAVES = 4
 """Blocks per multiprocessor that a reduction is split into."""
 _NAME = re.compile(r"\w+")
 _TOKEN = re.compile(r"\{(\d+|[+is])\}|\b[TRE]\b")
-_OWN = {"i": "at", "s": "running"}
-"""The names of `{i}` and `{s}` of an expression in a kernel."""
+_LOOP_NAMES = {"i": "at", "s": "running"}
+"""Names of `{i}` and `{s}` of an expression in a kernel."""
 
 
 def launch_elementwise(device: Device, op: Any, inputs: Sequence[Array], out: Array) -> Launch | None:
@@ -702,8 +700,8 @@ def expression(op: Any, names: Sequence[str], types: Sequence[TensorType], resul
     def put(match: re.Match[str]) -> str:
         if match[1] is None:
             return words[match[0]]
-        if match[1] in _OWN:
-            return _OWN[match[1]]
+        if match[1] in _LOOP_NAMES:
+            return _LOOP_NAMES[match[1]]
         return " + ".join(names) if match[1] == "+" else names[int(match[1])]
 
     return _TOKEN.sub(put, op.cuda)
@@ -832,7 +830,7 @@ def _pack(loop: CudaLoop) -> int:
         or any(loop.kind(read) == "row" and stride % pack for read in loop.reads for stride in read.strides[:-1])
     ):
         pack //= 2
-    beside = [read for read in moved if read.lies_side_by_side()]
+    beside = [read for read in moved if read.is_contiguous()]
     fitting = (n for n in (16, 8, 4, 2) if n <= pack and all(read.is_packed(n) for read in beside))
     return next(fitting, pack)
 
@@ -897,7 +895,7 @@ def _by_rows(device: Device, loop: CudaLoop, length: int, outer: int, height: in
 
 
 def row_plan(rows: int, packs: int, multiprocessors: int) -> tuple[int, int]:
-    """Return (threads that share a row of this number of packs, parts into which it is split)."""
+    """Return (threads per row of this number of packs, parts into which the row is split)."""
     if packs <= 32:
         return 1 << max(0, packs - 1).bit_length(), 1
     if packs <= 512 and rows >= 16 * multiprocessors:
@@ -920,7 +918,7 @@ def _by_columns(device: Device, loop: CudaLoop, outer: int, height: int, width: 
 
 
 def column_plan(outer: int, height: int, packs: int, multiprocessors: int) -> tuple[int, int]:
-    """Return (packs of the width that a block takes, parts into which the height is split)."""
+    """Return (packs of the width per block, parts into which the height is split)."""
     across = min(32, 1 << max(0, packs - 1).bit_length())
     blocks = outer * -(-packs // across)
     wanted = -(-_WAVES * multiprocessors // blocks)

@@ -1,7 +1,7 @@
-"""These CUDA kernels put rows that ranks exchange by their places into slots, and take those that arrive out of them.
+"""CUDA kernels that copy rows exchanged by index between ranks into send slots, and out of receive slots.
 
-The places that a rank names are sorted, so that those of one owner's slice are contiguous. In every round each two
-ranks have as many slots for each other; a slot `s` is of the rank `s / SLOTS`, and of its row `first + s % SLOTS`.
+A rank's indices are sorted, so that those in one owner's slice are contiguous. In every round each two ranks have
+equally many slots for each other; slot `s` belongs to rank `s / SLOTS` and its row `first + s % SLOTS`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.source_files import source_text
 
 ROUND_BYTES = 128 << 20
-"""Bytes of rows that a rank sends in one round at most, and of those that it takes."""
+"""Maximum bytes of rows that a rank sends, and receives, in one round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +60,16 @@ class Slots:
         )
 
 
-def slots_each(count: int, ranks: int, row_bytes: int) -> int:
-    """Return the slots that two ranks have for each other if each names `count` rows of `row_bytes` bytes."""
+def slots_per_peer(count: int, ranks: int, row_bytes: int) -> int:
+    """Return the number of slots that two ranks have for each other if each has `count` rows of `row_bytes` bytes."""
     return max(1, min(count, ROUND_BYTES // max(1, ranks * row_bytes)))
 
 
 class NamedPlaces:
-    """The places [count] that a rank names in a table of all ranks' slices, sorted, and kernels for their rows.
+    """Sorted indices [count] of a rank into a table of all ranks' slices, and kernels for their rows.
 
     Args:
-        rows: of the other side of the exchange, of which only the element type matters. memory: `bytes_of` it.
+        rows: of the other side of the exchange; only the element type matters. memory: `bytes_of` bytes.
     """
 
     def __init__(self, device: Device, slots: Slots, places: Array, rows: Array, memory: Sequence[Array]) -> None:
@@ -97,7 +97,8 @@ class NamedPlaces:
         self._kernels["find_owners"](grid_of(1), BLOCK, [self._names, self._begins])
 
     def name(self, first: int, places: Array, arriving: Array) -> None:
-        """Write the places of this round's slots, each in its owner's slice; none in slots of those that arrive."""
+        """Write the local indices of this round's slots, each relative to its owner's slice; none in slots of received
+        rows."""
         self._run("name_places", 1, [self._names, self._begins, np.int32(first), places])
         self._run("clear_places", 1, [arriving])
 
@@ -110,11 +111,11 @@ class NamedPlaces:
         self._run("put_rows", self._slots.packs, [self._names, self._begins, np.int32(first), arrived, out])
 
     def take(self, table: Array, places: Array, rows: Array) -> None:
-        """Write the rows of this rank's slice at the places that others ask for."""
+        """Write the rows of this rank's slice that other ranks request."""
         self._run("take_rows", self._slots.packs, [table, places, rows])
 
     def clear(self, out: Array) -> None:
-        """Write zeros for places that are none."""
+        """Write zeros for invalid indices."""
         grid = self._slots.blocks(self._count, self._slots.packs)
         self._kernels["clear_rows"](grid, BLOCK, [self._names, self._begins, out])
 
@@ -151,13 +152,12 @@ class ArrivedRows:
 
     @staticmethod
     def bytes_of(slots: int, size: int, inner: int, wide: bool) -> tuple[int, ...]:
-        """Return the bytes that it takes for a table of `size` rows of `inner` elements. wide: sums are made in
-        Float32."""
+        """Return the bytes needed for a table of `size` rows of `inner` elements. wide: accumulate in Float32."""
         return 8 * slots, 8 * slots, 4 * size, 4 * size * inner * wide
 
     @staticmethod
     def is_wide(dtype: DType) -> bool:
-        """Whether sums of such elements are made in Float32 and rounded once."""
+        """Whether such elements are accumulated in Float32 and rounded once."""
         return dtype.is_float and dtype.itemsize == 2
 
     def begin(self) -> None:
@@ -205,8 +205,8 @@ class Blocks:
 def place_rows(
     device: Device, blocks: Blocks, ends: Array, source: Array, results: tuple[Array, ...], counts: Array
 ) -> Launch | None:  # fmt: skip
-    """Return the launches that make the results of `ExpertPlaces`. counts: gets the number of rows for each block
-    (Int32); rows for which a block has no room get no place there. None for sizes that they do not take."""
+    """Return the launches that make the results of `ExpertPlaces`; None for unsupported sizes. counts: receives the
+    number of rows of each block (Int32); rows beyond a block's capacity get no position."""
     rows, experts = source.shape[0], ends.shape[0]
     if not rows or not 0 < experts <= _MOST_EXPERTS or blocks.outer * blocks.parts * blocks.size >= 2**31:
         return None
@@ -244,8 +244,8 @@ _MOST_COUNTS = 48 << 8
 def route_tokens(
     device: Device, experts: Array, tables: Array, places: Array, tokens_first: bool
 ) -> Launch | None:  # fmt: skip
-    """Return the launch of `TopKRouter`'s tables, or None if it does not take them. tokens_first: all choices of a
-    token come before those of the next one."""
+    """Return the launch of `TopKRouter`'s tables, or None if unsupported. tokens_first: all choices of a token precede
+    those of the next token."""
     batch, tokens, choices = experts.shape
     _, count, capacity = tables.shape
     segments = max(1, _THREADS // count)
@@ -271,9 +271,9 @@ _ROW_THREADS = 256
 
 @dataclass(frozen=True)
 class Grouping:
-    """lists: of ends, one for each block of `size` rows; `parts` blocks have all groups, `each` of them a block. first:
-    rows of other ranks before this one's. begin, count: the groups that this rank has. in_order: the ends are those of
-    the groups one after the other; else the first group's is the smallest one."""
+    """Groups of rows. lists: of ends, one per block of `size` rows; `parts` blocks have all groups, `each` of them per
+    block. first: rows of other ranks before this one's. begin, count: the groups of this rank. in_order: the ends
+    ascend with the groups; else the first group's end is the smallest."""
 
     lists: int
     parts: int

@@ -136,7 +136,7 @@ def flash_backward(
     device: Device, attention: Attention, result: Array, grads: Sequence[Array],
     of_queries: BackwardTiles | None = None, of_keys: BackwardTiles | None = None,
 ) -> Launch | None:  # fmt: skip
-    """Fill the gradients of query, key and value (by head); None if the kernels do not take the operands."""
+    """Fill the gradients of query, key and value (by head); return None if the kernels do not support the operands."""
     q, k, v, dout = attention.operands
     dq, dk, dv = grads
     if not takes(attention, [q, k, v, dout, result, *grads]):
@@ -153,8 +153,8 @@ def flash_backward(
 
 
 def notes_of(device: Device, attention: Attention, result: Array, ahead: int) -> tuple[Array, Array, Array, Launch]:
-    """Return (`ahead` bytes, the notes of queries, the bits of weights, all in scratch memory, the launch that fills
-    the latter two); `takes` must hold."""
+    """Return (per-query data, weight bits, the launch that fills both), in scratch memory after `ahead` bytes; `takes`
+    must hold."""
     own, *scratch = _scratch(device, attention, ahead)
     q, k, v, dout = attention.operands
     tiles, arrays = tiles_of_queries(device, attention), (q, dout, k, v, result, q, q)

@@ -95,7 +95,7 @@ def tiles_of(device: Device, attention: Attention) -> ForwardTiles:
 def flash_forward(
     device: Device, attention: Attention, result: Array, tiles: ForwardTiles | None = None
 ) -> Launch | None:
-    """Fill result (by head) and the statistics; None if the kernels do not take the operands."""
+    """Fill result (by head) and the statistics; return None if the kernels do not support the operands."""
     shape = attention.shape
     arrays = [*attention.operands[:3], result]
     if not takes(attention, arrays):

@@ -31,8 +31,8 @@ _MOST_ROWS = 128
 
 
 def drawn_before(attention: Attention) -> bool:
-    """Return True if bits in memory say which weights are dropped: not if threads draw as cheaply, nor if the bits
-    would be more than attention's operands."""
+    """Return whether a mask in memory says which weights are dropped: not if threads can draw cheaply, or if the mask
+    would be larger than attention's operands."""
     draws, shape = attention.scores.draws, attention.shape
     if draws is None or draws.aligned:
         return False
@@ -73,7 +73,7 @@ def draws_of(attention: Attention) -> str:
 
 
 def draw(device: Device, attention: Attention, bits: Array) -> Launch:
-    """Return the launch that fills `bits`, of `bits_bytes`; it does nothing if nothing is drawn before."""
+    """Return the launch that fills `bits`, of `bits_bytes` bytes; it does nothing without a mask in memory."""
     draws = attention.scores.draws
     if draws is None or not drawn_before(attention):
         return lambda: None
@@ -154,8 +154,7 @@ def has_terms_of_queries(attention: Attention) -> bool:
 
 
 def has_tail(attention: Attention, columns: int, tile: int) -> bool:
-    """Whether the last tile is half empty, and a second loop over tiles is worth the registers that it takes: terms of
-    Float32 leave none."""
+    """Whether the last tile is half empty and worth a second loop, which takes registers: not with Float32 terms."""
     wide = attention.operands[0].itemsize > 2 and has_terms_of_queries(attention)
     return not wide and 0 < columns % tile <= tile // 2
 

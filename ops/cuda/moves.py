@@ -19,7 +19,7 @@ from mspc.ops.device import Array, Device, Launch, c_type, in_order
 from mspc.ops.source_files import source_text
 
 _BLOCK = 256
-_TOGETHER = 8
+_MOVES_PER_LAUNCH = 8
 """Moves in one launch at most."""
 
 
@@ -89,9 +89,9 @@ def move(device: Device, name: str, moves: Sequence[Move]) -> Launch | None:
         return None
     size = dtype_of(wanted[0].source.dtype).itemsize
     single = wanted[0] if len(wanted) == 1 else None
-    if single is not None and _turns(single):
+    if single is not None and _transposes(single):
         return _transposed(device, name, single, size)
-    parts = [wanted[i : i + _TOGETHER] for i in range(0, len(wanted), _TOGETHER)]
+    parts = [wanted[i : i + _MOVES_PER_LAUNCH] for i in range(0, len(wanted), _MOVES_PER_LAUNCH)]
     return in_order(*(_moved(device, name, part, size) for part in parts))
 
 
@@ -171,7 +171,7 @@ def _packs(move: Move, size: int) -> int:
     return lanes if lanes > 1 else 0
 
 
-def _turns(move: Move) -> bool:
+def _transposes(move: Move) -> bool:
     """Return True if the source has neighbours along a dimension other than the target's last."""
     if not move.sizes or move.target_strides[-1] != 1 or move.source_strides[-1] in (0, 1):
         return False

@@ -24,17 +24,17 @@ LONGEST = 8192
 
 # The fastest division of those measured on an H200 with 8192 rows of 1024 halves: 21.7 us; one block of 8 warps takes
 # 22.5 us and a copy of as many bytes 17.6 us. More warps would leave a thread too few registers for its columns.
-_EACH = 128
+_MAX_THREAD_BYTES = 128
 """Upper bound of the bytes of a thread's columns in the computing type; longer rows take more warps."""
 _WARPS = 4
-"""The least number of warps of a block."""
+"""Minimum number of warps per block."""
 _RESIDENT_WARPS = 8
 """Warps of a multiprocessor."""
 _MOST_WARPS = 16
 """Upper bound of the warps of a row."""
 
 _SHARED = 200 << 10
-"""Bytes of shared memory of a multiprocessor that rows on their way may take."""
+"""Bytes of a multiprocessor's shared memory that rows in flight may use."""
 _ON_THE_WAY = 96 << 10
 """Bytes that a multiprocessor should have asked for while it works: the memory's rate times its delay is 25 KB."""
 _MOST_STAGES = 8
@@ -63,12 +63,14 @@ def layer_norm_gradients(device: Device, terms: tuple[Array, Array | None], x: A
     read = [dout, x, *(array for array in (addend, other) if array is not None)]
     lanes = _lanes(columns, read, dx)
     across = 1
-    while across < _MOST_WARPS and _columns_each(columns, lanes, across) * size > _EACH:
+    while across < _MOST_WARPS and _columns_per_thread(columns, lanes, across) * size > _MAX_THREAD_BYTES:
         across *= 2
     warps = max(_WARPS, across)
     resident = max(1, _RESIDENT_WARPS // warps)
     abreast = warps // across
-    stage = 32 * warps * _columns_each(columns, lanes, across) * sum(dtype_of(array.dtype).itemsize for array in read)
+    stage = (
+        32 * warps * _columns_per_thread(columns, lanes, across) * sum(dtype_of(array.dtype).itemsize for array in read)
+    )
     wanted = 1 + -(-_ON_THE_WAY // (resident * stage))
     stages = max(1, min(wanted, _MOST_STAGES, _SHARED // resident // stage))
     blocks = max(1, min(device.multiprocessors * resident, -(-rows // abreast)))
@@ -105,7 +107,7 @@ def _lanes(columns: int, read: list[Array], dx: Array) -> int:
     return lanes
 
 
-def _columns_each(columns: int, lanes: int, across: int) -> int:
+def _columns_per_thread(columns: int, lanes: int, across: int) -> int:
     """Return the columns of a thread if a row belongs to `across` warps."""
     return -(-columns // (lanes * 32 * across)) * lanes
 
@@ -120,8 +122,8 @@ def _columns_each(columns: int, lanes: int, across: int) -> int:
 _BLOCK = 256
 _WAVES = 4
 """Blocks per multiprocessor."""
-_LEAST = 8
-"""Elements of a channel that a thread adds up at least, as far as there are any."""
+_MIN_THREAD_ELEMENTS = 8
+"""Minimum number of a channel's elements that a thread adds up, if there are as many."""
 _ACROSS, _DEEP = 8, 128
 """Channels, and threads for each of them, of a block that combines: few parts for a thread, one after the other."""
 
@@ -148,7 +150,7 @@ def launch_statistics(device: Device, x: Array, mean: Array, variance: Array, ch
     else:
         lanes = lanes_of(dtype.itemsize, inner, x)
         across, tiles, deep, length = 1, channels, _BLOCK, count // lanes
-    parts = max(1, min(_WAVES * device.multiprocessors // tiles, length // (deep * _LEAST)))
+    parts = max(1, min(_WAVES * device.multiprocessors // tiles, length // (deep * _MIN_THREAD_ELEMENTS)))
     share = -(-length // parts)
     parts = -(-length // share)
     source = definitions(

@@ -32,7 +32,7 @@ from mspc.ops.source_files import source_text
 
 _ROW_BLOCK = 128
 _LONG_BLOCK = 512
-_HELD_WORDS = 64
+_REGISTER_WORDS = 64
 """Registers of a thread of a small block that may hold operands; half of it in blocks above 256 threads."""
 
 
@@ -79,7 +79,7 @@ class Rows:
     pointers: list[tuple[str, str, Array]] = field(default_factory=list[tuple[str, str, Array]], init=False)
 
     def launch(self, device: Device) -> Launch | None:
-        """Return the kernel for these arrays; None if there are no elements."""
+        """Return the launch for these arrays; None if there are no elements."""
         if not self.rows * self.columns:
             return None
         source, blocks, threads = self.source(device.multiprocessors)
@@ -103,7 +103,7 @@ class Rows:
         words = max(1, (8 if self.dtype.itemsize == 8 else 4) // 4) * max(1, len(self.full))
         if self.inner > 1:
             return 1, self.columns * words <= 32
-        group = threads_of_row(-(-self.columns // lanes), self.rows, multiprocessors, lanes * words, _HELD_WORDS)
+        group = threads_of_row(-(-self.columns // lanes), self.rows, multiprocessors, lanes * words, _REGISTER_WORDS)
         return (_LONG_BLOCK, False) if group is None else (group, bool(self.results) or len(self.stages) > 1)
 
     def source(self, multiprocessors: int) -> tuple[str, int, int]:
@@ -216,11 +216,8 @@ class Rows:
 
 
 def rows_along(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, int, int] | None:
-    """Return (rows, columns, inner) if a tensor's rows are along `axes`, as `Rows` takes them; None: they are no such
-    rows.
-
-    Dimensions of size 1 count for nothing; the others of `axes` must be neighbours.
-    """
+    """Return (rows, columns, inner) for `Rows` if the reduction `axes` are adjacent, else None. Dimensions of size 1 do
+    not count."""
     taken = [d for d in sorted(axes) if shape[d] > 1]
     size = math.prod(shape)
     if size == 0:

@@ -54,9 +54,9 @@ class RowChain:
         """Elements of a row."""
         return math.prod(self.dims[len(self.dims) - self.columns :])
 
-    def held_columns(self, read: KernelOperand) -> str:
-        """Return which columns of a row an operand has. all: the operand has an element for every column. none: one for
-        a row. some: it is broadcast along a part."""
+    def operand_columns(self, read: KernelOperand) -> str:
+        """Return the columns of a row that an operand has: "all", "none" (one element per row) or "some" (broadcast
+        along some dimensions)."""
         if read.moved is not None:
             return "all"
         behind = [(n, size) for n, size in zip(read.shape, self.dims, strict=True)][len(self.dims) - self.columns :]
@@ -76,8 +76,8 @@ class RowChain:
         return lanes
 
     def row_step(self, array: Array) -> int:
-        """Return the elements from the beginning of a row to that of the next, of an array with an element for each of
-        the space or for each column."""
+        """Return the elements between starts of consecutive rows of an array with one element per element or per
+        column."""
         is_full = array.ndim > 1 and array.size == math.prod(self.dims) and self.length == array.shape[-1]
         return array.strides[-2] // array.itemsize if is_full and array.shape[-2] > 1 else self.length
 
@@ -92,7 +92,7 @@ class RowChain:
         if read.moved is not None:
             return False
         is_full = read.array.size == math.prod(self.dims)
-        return self.held_columns(read) == "all" and (is_full or not self.has_gaps)
+        return self.operand_columns(read) == "all" and (is_full or not self.has_gaps)
 
     def coordinates(self, element: str) -> list[str]:
         """Return C++ of the coordinates of the element of this number in its row."""
@@ -100,7 +100,7 @@ class RowChain:
         return [f"r{d}" for d in range(kept)] + [coordinate(element, self.dims[kept:], d) for d in range(self.columns)]
 
     def merges(self) -> dict[str, LoopLine]:
-        """Return the line of the largest element by the name of such a sum; none if the chain is not `merged`."""
+        """Return the maximum's line by the name of such a sum; empty if the chain is not `merged`."""
         found: dict[str, LoopLine] = {}
         lines = {line.name: line for line in self.lines}
         for line in self.lines if self.merged else ():
@@ -118,8 +118,7 @@ class RowChain:
         return found
 
     def stages(self) -> tuple[dict[str, int], int]:
-        """Return (the pass in which a value can be computed, the number of passes). For a row's value it is the first
-        pass that can read it."""
+        """Return (the first pass in which a value can be computed, or read if it is a row's, the number of passes)."""
         ready: dict[str, int] = {read.name: 0 for read in self.reads}
         merges = self.merges()
         for line in self.lines:
@@ -201,7 +200,7 @@ def sum_parameters(summed: RankSum) -> list[tuple[str, Any]]:
 
 
 def sum_place(summed: RankSum) -> list[Any]:
-    """Return the arguments for PLACE, of the launch that is being made."""
+    """Return the arguments for PLACE of the launch being made."""
     where, mark = summed.mark()
     return [np.uint64(where), np.int64(mark)]
 
@@ -226,13 +225,13 @@ def sum_begin(summed: RankSum) -> list[str]:
 
 _BLOCK = 128
 _LONG_BLOCK = 512
-_HELD_WORDS = 48
+_REGISTER_WORDS = 48
 """Registers of a thread of a small block that may hold a row's values; half of it in blocks above 256 threads."""
 _RESIDENT = 1024
-"""Threads of a multiprocessor if blocks add up totals of columns, each of as many rows as the others."""
+"""Threads per multiprocessor if blocks add up column totals, each over equally many rows."""
 _FETCHING = 512
-"""Threads of a multiprocessor if operands come from other ranks: as many bytes are under way as NVLink needs, and some
-rows are stored while others come."""
+"""Threads per multiprocessor if operands are in other ranks' memory: enough bytes in flight for NVLink, with loads
+overlapping stores."""
 _RESERVED = 2 << 10
 """Bytes of shared memory of a block that are not for rows."""
 _MEMORY = "alignas(16) extern __shared__ unsigned char memory[];\n"
@@ -258,7 +257,7 @@ class Division:
 
 
 def launch_rows(device: Device, chain: RowChain) -> Launch | None:
-    """Return the kernel of a chain; None if it would read other ranks' memory again."""
+    """Return the launch of a chain; None if it would read other ranks' memory twice."""
     plan = _PassPlan(chain)
     lanes = chain.lanes()
     division = _divided(device, chain, plan, lanes)
@@ -318,10 +317,10 @@ def takes_totals(device: Device, chain: RowChain, totals: Sequence[LoopReduction
 
 
 def _group(device: Device, chain: RowChain, plan: _PassPlan, lanes: int, totals: int) -> int | None:
-    """Return the threads of a row that stays in registers together with this number of totals of columns, or None."""
+    """Return the threads per row that keep a row in registers together with this number of column totals, or None."""
     packs, rows = -(-chain.length // lanes), math.prod(chain.dims) // chain.length
     words = lanes * (plan.words() + totals)
-    return threads_of_row(packs, rows, device.multiprocessors, words, _HELD_WORDS)
+    return threads_of_row(packs, rows, device.multiprocessors, words, _REGISTER_WORDS)
 
 
 def _divided(device: Device, chain: RowChain, plan: _PassPlan, lanes: int) -> Division:
@@ -331,8 +330,8 @@ def _divided(device: Device, chain: RowChain, plan: _PassPlan, lanes: int) -> Di
 
 
 def _in_shared(device: Device, chain: RowChain, plan: _PassPlan, elements: int) -> Division:
-    """Put operands that are read again in shared memory as far as there is room, the narrowest first, for rows that do
-    not fit into registers."""
+    """Copy operands that are read again to shared memory, as far as it suffices, narrowest first, for rows that do not
+    fit into registers."""
     again = [read for read in chain.reads if chain.is_packed(read) and plan.reading(read.name) > 1]
     places, shared = dict[str, int](), 0
     for read in sorted(again, key=lambda read: read.array.itemsize):
@@ -377,8 +376,8 @@ class _PassPlan:
         return found + [name for name, _ in self.chain.writes] * (number == self.passes - 1)
 
     def _needed(self, number: int, held: bool) -> list[str]:
-        """Return the elements' values that a pass needs, in the order of their computation; held: without operands of
-        values that an earlier pass has made."""
+        """Return the elementwise values that a pass needs, in topological order. held: without operands of values of
+        earlier passes."""
         found: dict[str, None] = {}
         known = {name for name, made in self.first.items() if held and made < number}
 
@@ -386,7 +385,7 @@ class _PassPlan:
             line = self.lines.get(name)
             if name in found or (line is None and name not in self.reads) or (line is not None and line.by_row):
                 return
-            if line is None and self.chain.held_columns(self.reads[name]) == "none":
+            if line is None and self.chain.operand_columns(self.reads[name]) == "none":
                 return
             if line is not None and name not in known:
                 for other in line.reads:
@@ -418,8 +417,8 @@ class _PassPlan:
     # C++
 
     def body(self, division: Division, unroll: int, sums: ColumnTotals | None) -> list[str]:
-        """Return the kernel's statements. sums: totals of columns. A block works at one row after the other for these,
-        and if other ranks hold parts of an operand."""
+        """Return the kernel's statements. sums: column totals. With them, or if an operand is a sum over ranks, a block
+        processes one row after the other."""
         lane = "const int lane = threadIdx.x % GROUP;"
         rows = self._rows(division, unroll, sums)
         if sums is None and self.chain.summed is None:
@@ -448,7 +447,7 @@ class _PassPlan:
             if read.moved is not None:
                 continue
             lines.append(f"const I b_{read.name} = {self._offset(read, rows=True)};")
-            if chain.held_columns(read) == "none":
+            if chain.operand_columns(read) == "none":
                 lines.append(f"const {self._type(read.name)} {read.name} = wide(p_{read.name}[b_{read.name}]);")
         if held:
             lines += [f"{self._type(name)} h_{name}[PACKS][V];" for name in self.again]

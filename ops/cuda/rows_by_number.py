@@ -1,10 +1,8 @@
-"""CUDA kernels that look up, add up and update rows by their numbers, for several lookups in one launch.
+"""CUDA kernels that gather, add up and update rows by index, for several lookups in one launch.
 
-A name is the place that an integer names and the number of its row: equal places stay in the order of their rows. A
-chunk is sorted by counting, for each of its names, those that come before it; a name's place among all of them is the
-sum of its places in the chunks.
-
-A table on the GPU has a row for every lookup: the addresses of its arrays, and the fields that differ.
+A name is an index and the number of its row: equal indices stay in row order. A chunk of names is sorted by counting,
+for each name, the names before it; its position among all names is the sum of its positions in the chunks. A table on
+the GPU has a row per lookup: the addresses of its arrays, and the fields that differ.
 """
 
 from __future__ import annotations
@@ -35,9 +33,8 @@ BLOCK = 256
 _CHUNK = 512
 """Names that are sorted by counting, at least; a multiple of the block, and a power of two."""
 _SEARCH = 18
-"""Factor from the number of names to the largest square of a chunk. A name is compared with all of its own chunk and
-searched for in all others: at about this size both together are least, with a step of a search counted as four
-comparisons."""
+"""Ratio of the largest squared chunk size to the number of names. A name is compared with all of its own chunk and
+searched in all others; this size minimises the total, with a search step counted as four comparisons."""
 ABREAST = 8
 """Chunks in which a thread searches at once."""
 _ALIGNMENT = 256
@@ -77,7 +74,7 @@ def head(sums: Sequence[NamedRows]) -> str:
 def table_of(
     device: Device, sums: Sequence[NamedRows], begins_blocks: Sequence[int], blocks: Sequence[int],
 ) -> Array:  # fmt: skip
-    """Return the table of these, with the number of blocks of each in kernels over their places."""
+    """Return the table of these lookups, with the number of blocks of each in kernels over their indices."""
     table: list[list[int]] = []
     begins, begins_block, block = 0, 0, 0
     for one, of_begins, own in zip(sums, begins_blocks, blocks, strict=True):
@@ -129,20 +126,21 @@ def _places(lookup: RowLookup) -> tuple[int, int, int]:
 
 
 _TILE = 16
-"""The least number of sorted rows that are added up early."""
+"""Minimum number of sorted rows that are added up early."""
 _ABREAST = 8
 """Packs of a row that neighbouring threads should have."""
 
 
 def add_rows(device: Device, name: str, lookup: RowLookup, rows: Array, ids: Array, out: Array,
              base: Array | None = None, held: int = 0) -> Launch | None:  # fmt: skip
-    """Return the launch that sums the rows of each id: the transpose of `gather`. They are added to the rows of `base`,
-    or to zeros. held: bytes at the begin of the scratch memory that are taken."""
+    """Return the launch that sums the rows of each id (the transpose of `gather`), added to the rows of `base` or to
+    zeros. held: bytes at the start of the scratch memory that are in use."""
     return add_rows_of_several(device, name, [NamedRows(lookup, rows, ids, out, base)], held)
 
 
 def add_rows_of_several(device: Device, name: str, several: Sequence[NamedRows], held: int = 0) -> Launch | None:
-    """Return the same for several, in one set of launches for all that `alike` groups; all or none have a base."""
+    """Return the same for several lookups, in one set of launches for those that `alike` groups; all or none have a
+    base."""
     kinds: dict[Hashable, list[NamedRows]] = {}
     for one in several:
         if math.prod(one.out.shape):
@@ -158,7 +156,7 @@ def alike(one: NamedRows) -> Hashable:
 
 
 def share_of(lookup: RowLookup) -> int:
-    """Return the number of lanes that share a place."""
+    """Return the number of lanes that share an index."""
     share = 1
     while share < 32 and share * 8 <= lookup.count // lookup.size:
         share *= 2
@@ -372,7 +370,7 @@ def _look_up(device: Device, tables: Sequence[NamedRows]) -> Launch:
 _BLOCK = 256
 _MOST_FEW = 64
 """Updates up to which every one looks whether a later one is for its place."""
-_MOST = 1 << 31
+_MAX_POSITIONS = 1 << 31
 """Places that 32 bits count."""
 
 
@@ -416,7 +414,7 @@ def gather_nd(device: Device, shape: Sequence[int], begins: Sequence[int], sizes
     """Return the launch of the rows of x at indices[..., k]; x is a slice of `sizes` that begins at `begins` in its
     first dimensions."""
     rows, inner, count = _lookup(shape, indices)
-    if not math.prod(out.shape) or max(rows, count) >= _MOST:
+    if not math.prod(out.shape) or max(rows, count) >= _MAX_POSITIONS:
         return None
     places = device.scratch(4 * count).view(np.int32)
     found = gather(device, "gather_nd", RowLookup(1, 1, rows, inner, count), x, places, out)
@@ -427,7 +425,7 @@ def scatter_nd(device: Device, shape: Sequence[int], begins: Sequence[int], size
                indices: Array, updates: Array, out: Array, adds: bool) -> Launch | None:  # fmt: skip
     """Return the launch that puts rows into a copy of x, or adds them there; see `gather_nd`."""
     rows, inner, count = _lookup(shape, indices)
-    if not math.prod(out.shape) or not count or not inner or max(rows, count) >= _MOST:
+    if not math.prod(out.shape) or not count or not inner or max(rows, count) >= _MAX_POSITIONS:
         return None
     held = -(-4 * count // _ALIGNMENT) * _ALIGNMENT
     memory = device.scratch(held + (0 if adds else 4 * rows))
@@ -445,7 +443,7 @@ def scatter_along(device: Device, sizes: tuple[int, int, int, int], x: Array, id
     """Return the launch of out[o, ids[o, p, i], i] = updates[o, p, i] in a copy of x. sizes: (outer, places, updates,
     inner)."""
     outer, size, count, inner = sizes
-    if not math.prod(out.shape) or not math.prod(updates.shape) or max(outer * size * inner, count) >= _MOST:
+    if not math.prod(out.shape) or not math.prod(updates.shape) or max(outer * size * inner, count) >= _MAX_POSITIONS:
         return None
     if adds:
         return add_along(device, "scatter_along", outer, size, count, inner, ids, updates, out, x)

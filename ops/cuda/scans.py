@@ -34,8 +34,8 @@ def running_sum(device: Device, axis: int, exclusive: bool, reverse: bool, x: Ar
 
 
 def top_elements(device: Device, x: Array, values: Array, places: Array, smallest: bool = False) -> Launch | None:
-    """Return the launch of the largest elements of every row in descending order, or of the smallest in ascending
-    order, and their places; as many as the results have room for."""
+    """Return the launch of the largest elements of every row in descending order, or the smallest in ascending order,
+    and their positions; as many as the results have."""
     count, most = x.shape[-1], values.shape[-1]
     rows = math.prod(x.shape[:-1])
     if not rows or count >= 2**31:
@@ -56,17 +56,17 @@ def top_elements(device: Device, x: Array, values: Array, places: Array, smalles
 # elements, those that come before it; an element's place in its line is the sum of its places in the chunks.
 
 
-MOST = 1 << 17
-"""Elements of a line up to which counting and searching take less time than CuPy's function."""
+MAX_COUNTED_LINE = 1 << 17
+"""Maximum number of elements of a line for which counting and searching are faster than CuPy's sort."""
 
 
 def sort_lines(
     device: Device, x: Array, axis: int, descending: bool, out: Array, places: Array, held: int = 0
 ) -> Launch | None:  # fmt: skip
-    """Return the launch of the elements of x in order along an axis, and of the places that they come from. None for
-    lines that are too long. held: bytes at the begin of the scratch memory that are taken."""
+    """Return the launch of the elements of x sorted along an axis, and their original positions. None for lines that
+    are too long. held: bytes at the start of the scratch memory that are in use."""
     count, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
-    if not math.prod(x.shape) or count > MOST:
+    if not math.prod(x.shape) or count > MAX_COUNTED_LINE:
         return None
     lines, chunk = math.prod(x.shape) // count, chunk_of(count)
     source = _keys(dtype_of(x.dtype), descending) + definitions(
@@ -104,7 +104,7 @@ _WARP, _MOST_THREADS, _EACH = 32, 1024, 4
 
 
 def place_of_extremum(device: Device, x: Array, axis: int, out: Array, largest: bool) -> Launch | None:
-    """Return the launch of the positions along `axis`, counted from 0; None for operands it does not take."""
+    """Return the launch of the positions of extrema along `axis`; None for unsupported operands."""
     shape = x.shape
     rows = math.prod(shape[:axis]) * math.prod(shape[axis + 1 :])
     if not is_contiguous(x, tuple(C_TYPES)) or not rows or rows >= 1 << 31:

@@ -22,7 +22,7 @@ PACK_BYTES = 16
 
 
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "u64", 16: "Sixteen"}
-"""The C++ type for a number of bytes whose value does not matter; prelude.cuh has the last."""
+"""C++ type of a number of raw bytes; prelude.cuh defines the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,9 @@ def lanes_of(size: int, count: int, *arrays: Array) -> int:
 
 
 def threads_of_row(packs: int, rows: int, multiprocessors: int, words: int, most: int) -> int | None:
-    """Return the threads of a row whose values stay in their registers, `words` for each pack; None if they do not fit.
-
-    most: registers of a thread of a small block that values may take; half of them in blocks above 256 threads. Few
-    rows get more threads each, so that every multiprocessor has work.
-    """
+    """Return the threads per row that keep its values in registers, `words` per pack; None if they do not fit. most:
+    registers of a thread for values in a small block; half of them in blocks above 256 threads. Few rows get more
+    threads each, to fill every multiprocessor."""
 
     def fits(threads: int, limit: int) -> bool:
         return -(-packs // threads) * words <= limit
@@ -75,7 +73,7 @@ def threads_of_row(packs: int, rows: int, multiprocessors: int, words: int, most
 
 
 def accumulating_type(dtype: DType) -> str:
-    """Return the C++ type that values are reduced in: at least 32 bits, which the shuffles of a warp take."""
+    """Return the C++ accumulation type: at least 32 bits, as warp shuffles require."""
     if dtype.is_float:
         return "double" if dtype.name == "Float64" else "float"
     if dtype.name in ("Int64", "UInt64", "UInt32"):
@@ -120,7 +118,7 @@ def macros(**values: object) -> str:
 
 
 def index_type(elements: int) -> str:
-    """Return the C++ type for places among this number of elements."""
+    """Return the C++ type of indices below this number of elements."""
     return "unsigned int" if elements < 2**31 else "u64"
 
 
@@ -169,6 +167,6 @@ def seed_name(value: int) -> str:
 
 
 def with_arguments(texts: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Return (texts in which seeds are called seed0, seed1, ..., their values in this order)."""
+    """Return (texts with seeds named seed0, seed1, ..., their values in this order)."""
     values = list(dict.fromkeys(int(found) for text in texts for found in _SEED.findall(text)))
     return [_SEED.sub(lambda match: f"seed{values.index(int(match[1]))}", text) for text in texts], values

@@ -21,7 +21,7 @@ from mspc.ops.source_files import source_text
 
 _BLOCK = 256
 _LONGEST = 4
-"""Packs that a thread updates at most, one after the other."""
+"""Maximum number of packs that a thread updates."""
 _WAVES = 8
 """Blocks per multiprocessor of a launch, if there is enough work."""
 
@@ -125,11 +125,9 @@ def update_source(
     op: Any, dtypes: Sequence[DType], pack: int, flight: int, copy_type: DType | None = None, rows: bool = False,
     apart: int = -1,
 ) -> str:  # fmt: skip
-    """Return the kernel `update`: `pack` elements at once, `flight` packs loaded before the first is used.
-
-    copy_type: the element type of copies of operand 0, None if there are none. rows: rows of some have gaps between
-    them. apart: the operand with such rows; -1: none.
-    """
+    """Return the kernel `update`: `pack` elements at once, `flight` packs loaded before the first is used. copy_type:
+    element type of copies of operand 0, None if there are none. rows: some operand has gaps between rows. apart: that
+    operand; -1 for none."""
     names: Sequence[str] = op.operands
     tensors = [i for i in range(len(names)) if i not in op.scalars]
     copy_place, bounds = "", str(_BLOCK)
@@ -237,8 +235,8 @@ def updated(
     op: Any, dtypes: Sequence[DType], places: Mapping[int, str], more: Sequence[str] = (),
     given: Mapping[int, str] | None = None,
 ) -> list[str]:  # fmt: skip
-    """Return C++ that updates the elements at these places, for a CPU or a GPU. more: statements before the update.
-    given: expressions of operands that are neither at places nor scalars."""
+    """Return C++ that updates the elements at these positions, for a CPU or a GPU. more: statements before the update.
+    given: expressions of operands that are neither at these positions nor scalars."""
     type = computing_type(dtypes[0])
     lines = [f"{type} v{i} = ({type})wide({place});" for i, place in places.items()]
     known: dict[int, str] = {**{i: f"v{i}" for i in places}, **(given or {})}

@@ -1,8 +1,8 @@
-"""These CUDA kernels pool images of up to three dimensions, and compute the gradients; channels are second or last in
+"""CUDA kernels of pooling over images of up to three dimensions, and of its gradients; channels are second or last in
 memory.
 
-A thread makes some neighbouring channels of one place. A gradient is gathered: each place of the image reads the
-windows that it is in, so that nothing is added up by atomics and the order never changes.
+A thread makes some adjacent channels of one position. A gradient is gathered: each position of the image reads the
+windows that contain it, so that there are no atomics and the order is fixed.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from mspc.ops.source_files import source_text
 
 _BLOCK = 256
 _MOST_TAPS = 255
-"""Places of a window that a byte can count, in addition to one number for none."""
+"""Maximum number of taps whose numbers fit into a byte, with one value for none."""
 _DIMS = 3
 
 
-def launch_greatest(device: Device, x: Array, out: Array, along: Sequence[Window]) -> Launch | None:
-    """Return the launch of the greatest value of every window; NaN if it contains one."""
+def launch_max(device: Device, x: Array, out: Array, along: Sequence[Window]) -> Launch | None:
+    """Return the launch of the maximum of every window; NaN if it contains one."""
     return _launch(device, "greatest", x, out, along, (x,), out)
 
 
-def launch_greatest_gradient(
+def launch_max_gradient(
     device: Device, x: Array, found: Array, dout: Array, out: Array, along: Sequence[Window]
 ) -> Launch | None:
-    """Return the launch in which the gradient of a position goes to the first place of its window that holds the
-    greatest value."""
+    """Return the launch in which the gradient of an output goes to the first position of its window with the
+    maximum."""
     last = _channels_last((x, found, dout, out))
     if last is None:
         return None

@@ -1,9 +1,8 @@
-"""A fused operator has lines: each is one operator as text, which is read without evaluating anything.
+"""Lines of fused operators. Each line is one operator as text, which is parsed without evaluating anything.
 
-`Mul(x0, t1)` multiplies operand 0 of the fused operator by the result of line 1. Attributes follow the operands in
-the spelling of the graph text: `Cast(t0, dst_type=Float16)`, `ReduceSum(t1, keep_dims=false, axis=(0))`. A line works
-element by element, gives its operand another shape, moves elements of its operands to other places, or reduces
-some axes.
+`Mul(x0, t1)` multiplies operand 0 of the fused operator by the result of line 1. Attributes follow the operands in the
+syntax of the graph text: `Cast(t0, dst_type=Float16)`, `ReduceSum(t1, keep_dims=false, axis=(0))`. A line is
+elementwise, reshapes its operand, moves elements of its operands to other positions, or reduces some axes.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def moves_elements(op: object) -> bool:
 
 
 def divides(op: object) -> bool:
-    """Whether the operator has several results, each of which another operator can make by itself."""
+    """Whether the operator has several results, each of which a separate operator can make."""
     return isinstance(op, Op) and type(op).single_result is not Op.single_result
 
 
@@ -103,8 +102,8 @@ def along_rows(op: object) -> bool:
 
 
 def row_axes(op: Op, types: Sequence[TensorType]) -> tuple[int, ...] | None:
-    """Return the axes of operand 0 along which the operator combines elements, for operands of these types; None for
-    one that may be a line and combines none."""
+    """Return the axes of operand 0 that the operator reduces, for operands of these types; None for an elementwise
+    line."""
     if isinstance(op, ReductionOp):
         return op.axes(types[0].rank) or tuple(range(types[0].rank))
     return op.row_axes(*types) if along_rows(op) else None
@@ -252,7 +251,7 @@ def types_of_lines(steps: Sequence[BodyLine], operand_types: Sequence[TensorType
 
 @functools.lru_cache(maxsize=4096)
 def _result_type(op: Op, types: tuple[TensorType, ...]) -> TensorType:
-    """Return the type of a line's result. Kernels that grow line by line ask for the same lines again and again."""
+    """Return the type of a line's result; cached, because kernels are grown line by line."""
     return cast(TensorType, op.infer(*types))
 
 
@@ -292,24 +291,20 @@ Where = tuple[tuple[Coordinate, int, int], ...]
 COPY = "{0}"
 """The expression of an operator whose elements are its operand's."""
 NUMBERED = ("{i}", "{s}")
-"""Parts of an expression that differ from place to place."""
+"""Parts of an expression that depend on the position."""
 SECTOR = 32
-"""The least number of bytes that memory transfers."""
+"""Minimum number of bytes per memory transfer."""
 CACHED = 1 << 16
-"""Bytes of an operand that stays in a cache, whatever the order in which it is read."""
+"""Maximum bytes of an operand that stays in a cache in any order of reads."""
 NOWHERE = ((Coordinate(), 1, 1),)
-"""Conditions that hold at no place."""
+"""Conditions that hold nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """An operand of lines of shape `shape`: an element for every place along dimensions `dims`, which have the same
-    elements in the same order.
-
-    operand: its source, read at place `at`, counted in elements; -1: whether the conditions are true, as a number of
-    `dtype`. where: begin <= place < end for every (place, begin, end); at other places the operand has no such element,
-    and 0 is read.
-    """
+    """An operand of lines of shape `shape`: one element per position along dimensions `dims`, which have the same
+    elements in the same order. operand: its source, read at element index `at`; -1 for the truth of the conditions, as
+    `dtype`. where: begin <= coordinate < end for every (coordinate, begin, end); elsewhere 0 is read."""
 
     operand: int
     dtype: DType
@@ -329,7 +324,7 @@ class Moved:
         return (self.at, *(place for place, _, _ in self.where))
 
     def cuts(self) -> set[int]:
-        """Return after how many elements dimensions begin that cannot be merged with those after them."""
+        """Return the element counts at which dimensions start that cannot be merged with later ones."""
         found = set[int]()
         held = [d for d, n in enumerate(self.dims) if n != 1]
         steps = [dict(place.terms) for place in self.places]
@@ -380,8 +375,7 @@ def resolved(
 
     Raises:
         MspcError: a line before one that moves elements is no computation of single elements, or its places are no sums
-        of
-            steps.
+            of steps.
     """
     resolver = _Resolver(steps, given, found)
     place: dict[int, Source] = {}
@@ -400,7 +394,7 @@ def resolved(
 
 
 def _read_in_place(steps: Sequence[BodyLine], returns: Sequence[int]) -> list[int]:
-    """Return the lines of which every element is needed at its own place."""
+    """Return the lines whose elements are only read at their own positions."""
     found = set(returns)
     for number in reversed(range(len(steps))):
         if number in found and not moves_elements(steps[number].op):
@@ -451,7 +445,7 @@ class _Resolver:
 
 
 class _View:
-    """Lines in the places of one result: it has shape `shape`, and places are along `dims`."""
+    """Lines indexed by the positions of one result: it has shape `shape`, and positions are along `dims`."""
 
     def __init__(self, resolver: _Resolver, shape: Shape, dims: Shape) -> None:
         self.resolver, self.shape, self.dims = resolver, shape, dims

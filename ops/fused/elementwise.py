@@ -72,8 +72,7 @@ class FusedElementwise(RankOp):
     def launch(
         self, device: Device, out: Any, *inputs: Array, summed: tuple[int, RankSum] | None = None
     ) -> Launch | None:  # fmt: skip
-        """See `Op.launch`. summed: the number of an operand of which every rank holds a part, and the addresses of
-        these."""
+        """See `Op.launch`. summed: the operand that is a sum over ranks, and the addresses of its summands."""
         from mspc.ops.cuda.chain import launch_chain  # late: only a GPU needs it
 
         given = tuple(TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs)
@@ -98,7 +97,7 @@ def _step_types(op: FusedElementwise, operand_types: tuple[TensorType, ...]) -> 
 
 
 def space_of_steps(op: FusedElementwise, operand_types: Sequence[TensorType]) -> Space:
-    """Return the space of the lines. Raise MspcError if the operands do not fit, or there is none."""
+    """Return the iteration space of the lines. Raise MspcError if the operands do not fit, or there is none."""
     return _space_of_steps(op, tuple(operand_types))
 
 
@@ -121,7 +120,7 @@ class Expanded(NamedTuple):
 
 
 def expanded_steps(op: FusedElementwise, given: tuple[TensorType, ...]) -> Expanded:
-    """Return the lines of the operator as kernels have them. Raise MspcError if there are none."""
+    """Return the lines of the operator in the form for kernels. Raise MspcError if there are none."""
     return expanded_lines(steps_of(op), op.returns, given)
 
 
@@ -166,8 +165,8 @@ def has_moves(op: FusedElementwise) -> bool:
 
 
 def moved_operands(op: FusedElementwise) -> set[int]:
-    """Return the operands of which some line needs an element of another place than its own, so that no result may be
-    in their memory."""
+    """Return the operands of which some line reads other positions than its own, so that no result may overwrite
+    them."""
     steps = steps_of(op)
     found = set[int]()
     behind = {i for i, step in enumerate(steps) if moves_elements(step.op)}
@@ -179,10 +178,8 @@ def moved_operands(op: FusedElementwise) -> set[int]:
 
 
 def replaceable_operands(op: FusedElementwise) -> list[set[int]]:
-    """Return the operands that may share memory with each result: those that it is computed from.
-
-    None for a reduction, even with as many elements: reductions are stored while other results are still computed.
-    """
+    """Return the operands that each result may overwrite: those it is computed from. None for a reduction, even with as
+    many elements, because reductions are stored while other results are still being computed."""
     lines = steps_of(op)
     needed: list[set[int]] = []
     for line in lines:

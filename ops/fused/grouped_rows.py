@@ -145,13 +145,11 @@ class GroupedLookups(_GroupedRows):
 
 
 class GroupedRowUpdate(RankOp):
-    """The operator `update` for every one of `sums`, with that sum as its operand `gradient`.
-
-    Both are written as lines without operands: `FusedUpdate(body=(...), ...)`, `GatherGrad(size=8, ...)`. The update
-    changes nothing for a gradient of 0, so that rows which no integer names are neither read nor written. Operands are
-    those of the first member, with the rows and the integers instead of the gradient, then those of the second, and so
-    on; the result is the tuple of the members' results.
-    """
+    """The operator `update` applied to every one of `sums`, with that sum as its operand `gradient`. Both are lines
+    without operands: `FusedUpdate(body=(...), ...)`, `GatherGrad(size=8, ...)`. The update must change nothing for a
+    gradient of 0, so that rows without an index are neither read nor written. Operands are those of the first member,
+    with rows and indices in place of the gradient, then those of the second, and so on; the result is the tuple of the
+    members' results."""
 
     update: str = ""
     gradient: int = 1

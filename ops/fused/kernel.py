@@ -64,8 +64,8 @@ class Space:
         return math.prod(self.dims[len(self.dims) - self.columns :])
 
 
-def held_dims(shape: Shape, operand: Shape) -> tuple[bool, ...]:
-    """Return, for every dimension of `shape`, whether an operand that is broadcast to it has elements along it."""
+def operand_dims(shape: Shape, operand: Shape) -> tuple[bool, ...]:
+    """Return, for every dimension of `shape`, whether an operand broadcast to it has elements along it."""
     lead = len(shape) - len(operand)
     return tuple(d >= lead and operand[d - lead] == n for d, n in enumerate(shape))
 
@@ -107,7 +107,7 @@ def row_of(shape: Shape, axes: Sequence[int]) -> int:
 def is_row_value(shape: Shape, operand: Shape, row: int) -> bool:
     """Whether an operand of `shape` has one element for every `row` elements that are contiguous."""
     behind = 1
-    for n, has in zip(reversed(shape), reversed(held_dims(shape, operand)), strict=True):
+    for n, has in zip(reversed(shape), reversed(operand_dims(shape, operand)), strict=True):
         if n != 1 and has != (behind >= row):
             return False
         behind *= n
@@ -152,7 +152,7 @@ def space_of(
         scale = size // elements if size else 1
         for shape in given[i]:
             if shape != work:
-                places.update(cuts(work, held_dims(work, shape), scale))
+                places.update(cuts(work, operand_dims(work, shape), scale))
         if at is not None:
             places.update(cuts(work, [d in at for d in range(len(work))], scale))
     for i, step in enumerate(steps):
@@ -208,7 +208,7 @@ def _seen(work: Shape, operand: Shape, size: int, dims: Shape) -> Shape:
         return dims
     runs: list[tuple[int, int, bool]] = [(1, scale, False)]
     behind = scale
-    for n, has in zip(reversed(work), reversed(held_dims(work, operand)), strict=True):
+    for n, has in zip(reversed(work), reversed(operand_dims(work, operand)), strict=True):
         runs.append((behind, behind * n, has))
         behind *= n
     found: list[int] = []
@@ -262,7 +262,7 @@ def plain_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[
 
 
 def blocked_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[int]) -> Kernel | None:
-    """Return `function(*operands, out=None)`: block by block for large arrays; None for arrays that are not NumPy's."""
+    """Return `function(*operands, out=None)`, block by block for large arrays; None for arrays that are not NumPy's."""
     if be.xp is not np:
         return None
     plain = plain_kernel(be, steps, returns)
@@ -323,13 +323,10 @@ def _places(step: BodyLine, count: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A line as blocks run it.
-
-    function: takes the operands' blocks, and `out` if there is a target. places: its operands among operands and
-    results of lines; `at`: the place of its own result there. target: the block that it writes to, of the entire
-    arrays' and then of scratch; -1 if the function makes one. copy: the entire array to which the result is copied when
-    the block is done, -1 for none.
-    """
+    """A line as blocks run it. function: takes the operands' blocks, and `out` if there is a target. places: its
+    operands among operands and results of lines; `at`: the index of its own result there. target: block that it writes
+    to, of the full arrays' and then of scratch; -1 if the function allocates one. copy: full array to which the result
+    is copied when the block is done, -1 for none."""
 
     function: Kernel
     places: tuple[int, ...]
@@ -375,8 +372,8 @@ class _BlockSchedule:
         self.size = min(self.dims[self.split], max(1, target // math.prod(self.dims[self.split + 1 :])))
 
     def _sources(self, space: Space, shown: Sequence[int]) -> list[tuple[tuple[str, int], ...]]:
-        """Return the operands of every line: ("x", place in `reads`) or ("t", line), seen through the lines in `shown`,
-        which give other shapes."""
+        """Return the operands of every line: ("x", index in `reads`) or ("t", line), looking through the reshaping
+        lines in `shown`."""
         found: list[tuple[tuple[str, int], ...]] = []
         known: dict[tuple[int, Shape], int] = {}
         for step, shapes in zip(self.steps, space.shapes, strict=True):

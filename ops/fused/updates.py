@@ -272,12 +272,12 @@ def member_of(op: Any) -> Update | None:
 
 
 def gradient_index(op: Update) -> int | None:
-    """Return the operand that may be narrower than the parameter; None: there is none."""
+    """Return the operand that may be narrower than the parameter, or None."""
     return op.operands.index("gradient") if "gradient" in op.operands else None
 
 
 def widened(op: Update, types: Sequence[TensorType], index: int) -> TensorType:
-    """Return the type in which a member takes an operand."""
+    """Return the type to which a member converts an operand."""
     type = types[index]
     narrow = index == gradient_index(op) and type.dtype in HALVES and types[0].dtype == FLOAT32
     return TensorType(FLOAT32, type.shape) if narrow else type

@@ -137,7 +137,7 @@ class SmoothL1Loss(_ElementLoss):
 
 
 def _clamped_log(xp: Any, x: Any) -> Any:
-    """Return log(x), at least -100: that of 0 is -100."""
+    """Return log(x), clamped to at least -100."""
     zero = x == 0
     return xp.maximum(xp.where(zero, -100, xp.log(xp.where(zero, 1, x))), -100)
 
@@ -224,8 +224,8 @@ def log_softmax(xp: Any, logits: Any) -> Any:
     return shifted
 
 
-_MOST = RowPass((("most", "Largest", "x"),))
-_LOG_SOFTMAX = (_MOST, RowPass((("total", "Sum", "exp_of(x)"),), "x = x - most;", "total = log_of(total);"))
+_ROW_MAX = RowPass((("most", "Largest", "x"),))
+_LOG_SOFTMAX = (_ROW_MAX, RowPass((("total", "Sum", "exp_of(x)"),), "x = x - most;", "total = log_of(total);"))
 
 
 class SoftmaxCrossEntropyWithLogits(Op):
@@ -353,7 +353,7 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
         before = "const int target = (int)label + (label < 0 ? (int)COLUMNS : 0);"
         if self.is_grad:
             stages = (
-                _MOST,
+                _ROW_MAX,
                 RowPass((("total", "Sum", "x"),), "x = exp_of(x - most);", "total = 1 / total;"),
             )
             slope = f"(x * total - (A)(column == target)) / (A){self.batch or rows}"
@@ -364,7 +364,7 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
         losses = device.scratch(rows * mean_type.itemsize).view(mean_type.numpy)
         totals = (("total", "Sum", "exp_of(x)"), ("chosen", "Sum", "column == target ? x : (A)0"))
         first = Rows(
-            "sparse_cross_entropy", rows, columns, dtype, (_MOST, RowPass(totals, "x = x - most;")), full, by_row,
+            "sparse_cross_entropy", rows, columns, dtype, (_ROW_MAX, RowPass(totals, "x = x - most;")), full, by_row,
             row_results=[(losses, "log_of(total) - chosen")], before=before,
         )  # fmt: skip
         second = Rows("mean_cross_entropy", 1, rows, mean_type, (RowPass((("total", "Sum", "x"),)),),

@@ -515,7 +515,7 @@ class _Shift(_Bitwise, abstract=True):
 
 
 class LeftShift(_Shift):
-    """x with its bits `other` places higher."""
+    """x with its bits shifted left by `other`."""
 
     left = True
     cuda = "(unsigned long long){1} < 8 * sizeof(T) ? {0} << {1} : T(0)"
@@ -523,7 +523,7 @@ class LeftShift(_Shift):
 
 
 class RightShift(_Shift):
-    """x with its bits `other` places lower; a negative number keeps its sign."""
+    """x with its bits shifted right by `other`; arithmetic for negative numbers."""
 
     cuda = "(unsigned long long){1} < 8 * sizeof(T) ? {0} >> {1} : T({0} < T(0) ? -1 : 0)"
     samples = _SHIFTS

@@ -384,7 +384,7 @@ class ComplexAbs(_ComplexPart):
 
 
 class _Pair(Op, abstract=True):
-    """A complex number of two real ones of one element type, broadcast against each other."""
+    """A complex number from two real tensors of one element type, broadcast against each other."""
 
     promotes: ClassVar[str] = "common"
 

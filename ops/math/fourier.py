@@ -25,7 +25,7 @@ def replicated_along(shape: Sequence[int], axes: Sequence[int]) -> str:
 
 
 class FitSizes(Op):
-    """x with the dimensions `axes` as long as `sizes` says: truncated at their ends, or filled up with zeros there."""
+    """x with the dimensions `axes` resized to `sizes`: truncated or zero-padded at their ends."""
 
     axes: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
@@ -100,7 +100,7 @@ class FFTShift(Op):
         return replace(self, dim=() if dim is None else ints_of(self.name, "dim", dim)), tensors
 
     def steps(self, size: int) -> int:
-        """Return the number of places by which a dimension is rolled."""
+        """Return the number of positions by which a dimension is rolled."""
         return size // 2
 
     def rule(self, input: TensorType) -> str:
@@ -132,12 +132,10 @@ AS_IT_IS = -1
 
 
 class Transform(Op, abstract=True):
-    """A transform along the dimensions `dim`, each truncated or filled up with zeros to the size in `s` first.
-
-    s: as many sizes as dimensions, -1 for the operand's own, () for all of these. dim: () for all dimensions, or, if
-    `s` says how many, for the last ones. Class attributes: takes_real, gives_real: the operand, or the result, is real;
-    the last of `dim` then holds the first half of the frequencies on the other side. inverse: the direction.
-    """
+    """Fourier transform along the dimensions `dim`, each first truncated or zero-padded to the size in `s`. s: one size
+    per dimension, -1 for the operand's, () for all of these. dim: () for all dimensions, or with `s` for the last ones.
+    Class attributes: takes_real, gives_real: the operand, or the result, is real; the last of `dim` then has the first
+    half of the frequencies on the other side. inverse: the direction."""
 
     s: tuple[int, ...] = ()
     dim: tuple[int, ...] = ()
@@ -163,10 +161,10 @@ class Transform(Op, abstract=True):
         return op, tensors
 
     def axes(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the dimensions of the transform, counted from 0, in their order.
+        """Return the non-negative dimensions of the transform, in order.
 
         Raises:
-            MspcError: one is named twice or not there, or `s` has another number of sizes.
+            MspcError: one is repeated or out of range, or `s` has another number of sizes.
         """
         rank = len(shape)
         dims = self.dim or (range(rank - len(self.s), rank) if self.s else range(rank))
@@ -178,7 +176,7 @@ class Transform(Op, abstract=True):
         return found
 
     def points(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the number of points of the transform along each of `axes`. Raise MspcError if there would be none."""
+        """Return the number of points of the transform along each of `axes`. Raise MspcError if there are none."""
         axes = self.axes(shape)
         own = [shape[axis] for axis in axes]
         if self.gives_real:

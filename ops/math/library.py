@@ -42,11 +42,11 @@ ResultTypes = Sequence[tuple[DType, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class LibraryRow:
-    """One function. run: returns an array or a tuple of arrays, for (operands, settings). types: the types of its
-    results, for (types of operands, settings); None for an elementwise function. gradients: returns the gradient of
-    each operand or None, for (operands, results, gradients of results, settings). is_counted: the numbers of the
-    operands give the shapes of the results, which must be the given ones. rule: the sharding rule, for (types of
-    operands, settings); None if operands must be whole."""
+    """One function. run: returns an array or a tuple of arrays, for (operands, settings). types: result types, for
+    (types of operands, settings); None for an elementwise function. gradients: returns the gradient of each operand or
+    None, for (operands, results, gradients of results, settings). is_counted: the operands' values determine the shapes
+    of the results, which must be the given ones. rule: sharding rule, for (types of operands, settings); None if
+    operands cannot be sharded."""
 
     run: Callable[..., Any]
     types: Callable[..., ResultTypes] | None = None
@@ -118,7 +118,7 @@ class LibraryFunction(Op):
         return exact[0] if isinstance(types, TensorType) else exact
 
     def _check_counted(self, found: Sequence[Array], types: Sequence[Any]) -> None:
-        """Raise MspcError if the numbers give other shapes than the compiled ones."""
+        """Raise MspcError if the operands' values give other shapes than the compiled ones."""
         for value, type in zip(found, types, strict=True):
             if np.shape(value) != type.shape:
                 raise MspcError(
@@ -344,8 +344,8 @@ def turned(x: Array) -> Array:
     return np.conj(x.swapaxes(-1, -2))
 
 
-def each_matrix(function: Callable[..., Any], count: int, x: Array) -> tuple[Array, ...]:
-    """Return the `count` results of a function of one matrix, for every matrix of a batch."""
+def map_matrices(function: Callable[..., Any], count: int, x: Array) -> tuple[Array, ...]:
+    """Return the `count` results of a function of one matrix, applied to every matrix of a batch."""
     batch = x.shape[:-2]
     found = [function(matrix) for matrix in x.reshape(-1, *x.shape[-2:])]
     found = found or [tuple(each[None][:0] for each in function(np.eye(*x.shape[-2:], dtype=x.dtype)))]
@@ -378,12 +378,12 @@ def pinv(x: Array, *rest: Any) -> Array:
     if 0 in x.shape:
         return np.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
     left, values, right = np.linalg.svd(x, full_matrices=False)
-    seen = values > _least_value(x, values, *limits)[..., None]
+    seen = values > _rank_tolerance(x, values, *limits)[..., None]
     inverse = np.where(seen, 1 / np.where(seen, values, 1), 0).astype(values.dtype)
     return turned(right) @ (inverse[..., :, None] * turned(left))
 
 
-def _least_value(x: Array, values: Array, *limits: Array) -> Array:
+def _rank_tolerance(x: Array, values: Array, *limits: Array) -> Array:
     """Return the singular value up to which values count as 0."""
     atol, rtol = limits or (np.zeros(()), np.asarray(max(x.shape[-2:]) * np.finfo(values.dtype).eps))
     return np.maximum(atol, rtol * values.max(-1, initial=0)).astype(values.dtype)
@@ -404,7 +404,7 @@ def matrix_rank(x: Array, *rest: Any) -> Array:
     if 0 in x.shape:
         return np.zeros(x.shape[:-2], np.int64)
     values = np.abs(np.linalg.eigvalsh(x)) if hermitian else np.linalg.svd(x, compute_uv=False)
-    return (values > _least_value(x, values, *limits)[..., None]).sum(-1)
+    return (values > _rank_tolerance(x, values, *limits)[..., None]).sum(-1)
 
 
 def matrix_exp(x: Array) -> Array:
@@ -515,7 +515,7 @@ def _square(x: TensorType, name: str) -> int:
 
 
 def _geqrf(x: Array) -> tuple[Array, ...]:
-    return each_matrix(lambda m: scipy_module("linalg").qr(m, mode="raw")[0], 2, x)
+    return map_matrices(lambda m: scipy_module("linalg").qr(m, mode="raw")[0], 2, x)
 
 
 def _ldl(x: Array, hermitian: bool) -> tuple[Array, ...]:
@@ -524,7 +524,7 @@ def _ldl(x: Array, hermitian: bool) -> tuple[Array, ...]:
         packed, pivots, _ = _lapack(matrix, hermitian, "trf")(np.asfortranarray(matrix), lower=1)
         return np.tril(packed), pivots.astype(np.int32)
 
-    return each_matrix(factor, 2, x)
+    return map_matrices(factor, 2, x)
 
 
 def _few(x: TensorType) -> tuple[int, ...]:
@@ -604,7 +604,7 @@ def nanmedian(x: Array, dim: int) -> tuple[Array, Array]:
 
 
 def mode(x: Array, dim: int) -> tuple[Array, Array]:
-    """Return the least of the most frequent values along a dimension, and the last of their places."""
+    """Return the smallest of the most frequent values along a dimension, and its last position."""
     rows = np.moveaxis(x, dim, -1)
     counts = (rows[..., :, None] == rows[..., None, :]).sum(-1)
     most = counts == counts.max(-1, keepdims=True)
@@ -631,7 +631,7 @@ def chosen_types(x: TensorType, dim: int) -> ResultTypes:
 
 
 def fractional(x: Array, samples: Array, kernel: Sequence[int], sizes: Sequence[int]) -> tuple[Array, Array]:
-    """Return the greatest elements of windows at drawn places, and their places in the image."""
+    """Return the maxima of windows at randomly drawn positions, and their positions in the image."""
     dims, image = len(kernel), x.shape[-len(kernel) :]
     order = range(dims) if dims == 3 else (1, 0)  # the samples of images are of width and height
     flat = x.reshape(-1, *image)
@@ -750,7 +750,7 @@ def bounded_places(x: Array, size: int) -> tuple[Array, Array]:
 
 
 def bounded_repeats(repeats: Array, size: int) -> tuple[Array, Array]:
-    """Return every place as often as its element says."""
+    """Return every index repeated as often as its element says."""
     return _within(np.repeat(np.arange(len(repeats)), repeats), size)
 
 

@@ -235,8 +235,8 @@ def _matrices(name: str, x: TensorType) -> list[str]:
 
 
 class Qr(Op):
-    """(orthogonal matrices Q, upper triangular matrices R) with Q @ R = x [..., m, n]: Q has min(m, n) columns, or m if
-    `full_matrices`. There is a gradient if m is at least n and Q is not made full."""
+    """(orthogonal matrices Q, upper triangular matrices R) with Q @ R = x [..., m, n]: Q has min(m, n) columns, or m
+    with `full_matrices`. Differentiable if m >= n and Q is not full."""
 
     full_matrices: bool = False
     samples = (
@@ -288,11 +288,9 @@ class QrGrad(Op):
 
 
 class Svd(Op):
-    """(singular values, left singular vectors U, right ones V) with U @ diag(s) @ V^T = x, as many as there are
-    singular values, or all if `full_matrices`. Without compute_uv U and V are zeros of one element.
-
-    There is a gradient if the values are different and the vectors not made full.
-    """
+    """(singular values, left singular vectors U, right ones V) with U @ diag(s) @ V^T = x, as many vectors as singular
+    values, or all with `full_matrices`. Without compute_uv, U and V are zeros of one element. Differentiable if the
+    values are distinct and the vectors not full."""
 
     full_matrices: bool = False
     compute_uv: bool = True

@@ -43,8 +43,8 @@ REQUEST = "enable_nd_tp"
 
 @dataclass(frozen=True)
 class FinerProduct:
-    """How a matmul runs. stored: the layout in which each operand arrives, None if the matmul uses that layout. used:
-    the layouts in which the matmul takes them. result: its out_strategy, None if it is the natural one."""
+    """Sharding of a matmul. stored: layout in which each operand arrives, None if the matmul uses that layout. used:
+    layouts that the matmul uses. result: its out_strategy, None for the natural one."""
 
     stored: tuple[NamedLayout | None, NamedLayout | None]
     used: tuple[NamedLayout, NamedLayout]
@@ -292,7 +292,7 @@ class BiasAdd(Op):
         sample((8, 2, 2, 8), (8,), data_format="NHWC"),
     )
 MOST_ROWS = "most_rows"
-"""An attached attribute: if ranks share the experts, the most rows that one takes, in even shares of all rows."""
+"""Attached attribute: if ranks share the experts, the maximum rows of one rank, in multiples of an even share."""
 QUANTIZED = ("scale", "offset", "antiquant_scale", "antiquant_offset")
 ENDS = ("Float64", "Float64", "Int64")
 
@@ -339,7 +339,7 @@ class RowsByGroup(Op, abstract=True):
     def require_groups(self, matrices: TensorType, ends: TensorType) -> None:
         """Raise MspcError if there are not as many ends as matrices."""
 
-    def held(self, ends: Any) -> int:
+    def local_groups(self, ends: Any) -> int:
         """Return the number of groups of which this rank has matrices. ends: an array or a type."""
         raise NotImplementedError
 
@@ -425,7 +425,7 @@ class OuterByGroup(RowsByGroup, abstract=True):
         return self.launch_matmuls(device, device.products_of_rows(x, y, out, outer=True), ends, x.shape[0])
 
     def compute(self, xp: Any, x: Any, y: Any, ends: Any) -> Any:
-        made = xp.zeros((self.held(ends), x.shape[1], y.shape[1]), x.dtype)
+        made = xp.zeros((self.local_groups(ends), x.shape[1], y.shape[1]), x.dtype)
         for i, mine in self.pieces(xp, ends, x.shape[0]):
             left, right = (x[mine], y[mine]) if isinstance(mine, slice) else (xp.where(mine, x, 0 * x[:1]), y)
             made[i] += xp.matmul(left.T, right)
@@ -469,7 +469,7 @@ class SumsByGroup(RowsByGroup, abstract=True):
         return gpu.expert_rows.sums_of_groups(device, self.grouping(x.shape[0], ends), x, ends, out)
 
     def compute(self, xp: Any, x: Any, ends: Any) -> Any:
-        made = xp.zeros((self.held(ends), x.shape[1]), x.dtype)
+        made = xp.zeros((self.local_groups(ends), x.shape[1]), x.dtype)
         ones = xp.ones(x.shape[0], x.dtype)
         for i, mine in self.pieces(xp, ends, x.shape[0]):
             if isinstance(mine, slice):
@@ -509,17 +509,17 @@ class _Grouped(RowsByGroup, abstract=True):
         return replace(self, first=rows.start, begin=held.start, count=held.stop - held.start)
 
     def names(self, ends: TensorType) -> tuple[str, str, str]:
-        return "m", f"e={self.held(ends)}" if self.matrices < 0 else "e", "g!"
+        return "m", f"e={self.local_groups(ends)}" if self.matrices < 0 else "e", "g!"
 
     def require_groups(self, matrices: TensorType, ends: TensorType) -> None:
-        if matrices.shape[0] != self.held(ends):
+        if matrices.shape[0] != self.local_groups(ends):
             raise MspcError(f"{self.name}: {matrices.shape[0]} groups have {ends.shape[0]} ends")
 
-    def held(self, ends: Any) -> int:
+    def local_groups(self, ends: Any) -> int:
         return self.count or ends.shape[0]
 
     def own_rows(self, rows: TensorType, ends: TensorType) -> float:
-        return rows.shape[0] * self.held(ends) / max(1, ends.shape[0])
+        return rows.shape[0] * self.local_groups(ends) / max(1, ends.shape[0])
 
     def slices(self, ends: Any, rows: int) -> Iterator[tuple[int, slice]]:
         return enumerate(group_slices(ends, self.first, rows, self.begin, self.count or len(ends)))
@@ -530,7 +530,7 @@ class _Grouped(RowsByGroup, abstract=True):
             yield from self.slices(ends, rows)
             return
         group = groups_of(xp, ends, self.first, rows)
-        yield from ((i, (group == self.begin + i)[:, None]) for i in range(self.held(ends)))
+        yield from ((i, (group == self.begin + i)[:, None]) for i in range(self.local_groups(ends)))
 
     def grouping(self, rows: int, ends: Array) -> gpu.expert_rows.Grouping:
         groups = ends.shape[0]

@@ -72,10 +72,8 @@ SubExt = operator(
 
 
 class NanToNum(Unary):
-    """x with other numbers in place of NaN and the infinities. Called as `NanToNum()(x, nan, posinf, neginf)`.
-
-    None means 0 and the greatest and least numbers of the element type.
-    """
+    """x with NaN and infinities replaced. Called as `NanToNum()(x, nan, posinf, neginf)`. None means 0, and the largest
+    and smallest values of the element type."""
 
     nan: float | None = None
     posinf: float | None = None

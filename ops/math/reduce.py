@@ -69,7 +69,7 @@ class ReduceMean(ReductionOp):
         return (b.emit(Cast(dst_type=x.tensor_type.dtype), mean),)
 
     def count(self, shape: Sequence[int]) -> int:
-        """Return the number of elements for one of the result; 1 if there are none."""
+        """Return the number of elements per result; 1 if there are none."""
         return math.prod(shape[d] for d in self.axes(len(shape))) or 1
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -138,10 +138,8 @@ class ReduceProd(ReductionOp):
 
 
 class ReduceProdGrad(Op):
-    """Gradient of ReduceProd: dout times the product of all other elements, which may hold zeros.
-
-    dout has size 1 along `axis`, which must not be sharded.
-    """
+    """Gradient of ReduceProd: dout times the product of all other elements, which may be zero. dout has size 1 along
+    `axis`, which must not be sharded."""
 
     axis: tuple[int, ...] = ()
     linear_in = (1,)

@@ -11,11 +11,11 @@ import numpy as np
 Array = Any
 Program = tuple[tuple[tuple[Any, ...], ...], tuple[int, ...]]
 """(instructions, numbers of the results). An instruction is (name, numbers of operands, settings); the arguments have
-the first numbers, and each instruction gives the next one."""
+the first numbers, and each instruction defines the next one."""
 
 
 def _in_float32(x: Array) -> Array:
-    """Return halves in Float32, which holds them exactly; any other array as it is."""
+    """Return halves converted to Float32, which is exact; other arrays unchanged."""
     return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x
 
 
@@ -144,7 +144,7 @@ def compare(a: Array, b: Array, direction: str, kind: str = "") -> Array:
 
 
 def convert(x: Array, dtype: Any) -> Array:
-    """Return other numbers; floats towards zero, those outside of an integer type at its ends, NaN as 0."""
+    """Return converted numbers: floats are truncated and saturated to an integer type, NaN becomes 0."""
     dtype = np.dtype(_numpy_name(dtype))
     x = x.real if x.dtype.kind == "c" and dtype.kind != "c" else x
     if dtype.kind == "b":

@@ -41,11 +41,8 @@ def _elementwise(name: str) -> LibraryRow:
 
 def shared_rule(types: Sequence[TensorType], outs: Sequence[Sizes], axes: Sequence[Sequence[int]],
                 out_axes: Sequence[int]) -> str:  # fmt: skip
-    """Return the rule of a function that computes independently along some dimensions.
-
-    axes: for each operand the number of each dimension among those along which it is independent, -1 for others.
-    out_axes: the same for each result.
-    """
+    """Return the rule of a function that is independent along some dimensions. axes: for each operand, the number of
+    each dimension among the independent ones, -1 for others. out_axes: the same for each result."""
 
     def side(letter: str, number: int, shape: Sizes, own: Sequence[int]) -> str:
         names = [f"s{axis}" if axis >= 0 else sized(f"{letter}{number}x{d}", n)
@@ -103,7 +100,7 @@ def _window_index(starts: Array, sizes: Mapping[int, int]) -> list[Array]:
 
 
 def gather(x: Array, indices: Array, where: Any, sizes: Sizes) -> Array:
-    """Return windows of an array; those that would end outside begin earlier."""
+    """Return windows of an array; start indices are clamped so that windows stay inside."""
     offsets, collapsed, batching, _, _, index_dim = where
     places = _places(indices, index_dim)
     starts = np.clip(_starts(where, places, x.ndim), 0, np.array(x.shape) - np.array(sizes))
@@ -128,7 +125,7 @@ def single_operation(program: Program) -> str:
 
 
 def scatter(*given: Any) -> Any:
-    """Return operands with updates put together with their elements; those that end outside are left out."""
+    """Return operands combined with updates; updates that exceed the operand are skipped."""
     *arrays, where, program = given
     count = (len(arrays) - 1) // 2
     operands, indices, updates = arrays[:count], arrays[count], arrays[count + 1 :]
@@ -289,8 +286,8 @@ def _selected_rule(x: TensorType, source: TensorType, init: TensorType, window: 
 # Sorts.
 
 
-def sorted_together(*given: Any) -> Any:
-    """Return arrays sorted along a dimension by a program that says whether the first of two elements comes first."""
+def sort_by_comparator(*given: Any) -> Any:
+    """Return arrays sorted along a dimension by a program that compares two elements."""
     *arrays, dim, program = given
     rows = [np.moveaxis(x, dim, -1) for x in arrays]
     n = rows[0].shape[-1]
@@ -365,7 +362,7 @@ def triangular_solve(a: Array, b: Array, left: bool, lower: bool, unit: bool, tr
 
 
 def top_k(x: Array, k: int) -> tuple[Array, Array]:
-    """Return the greatest elements of each row and their places, the first ones of equal elements."""
+    """Return the largest elements of each row and their positions; the first of equal elements."""
     key = total_order(x) if x.dtype.kind in "fV" else x.astype(np.int8) if x.dtype == bool else x
     order = np.argsort(np.invert(key), axis=-1, kind="stable")[..., :k]
     return np.take_along_axis(x, order, -1), order.astype(np.int32)
@@ -397,7 +394,7 @@ STRUCTURAL: Mapping[str, LibraryRow] = {
     "reduce_window": LibraryRow(reduce_window, lambda *given: tuple(
         (x.dtype, window_sizes(x.shape, given[-2])) for x in given[: (len(given) - 2) // 2]), rule=_windows_rule),
     "select_and_scatter": LibraryRow(select_and_scatter, _as_first, rule=_selected_rule),
-    "sort": LibraryRow(sorted_together, lambda *given: tuple((x.dtype, x.shape) for x in given[:-2]),
+    "sort": LibraryRow(sort_by_comparator, lambda *given: tuple((x.dtype, x.shape) for x in given[:-2]),
                        rule=_sorted_rule),
     "fft": LibraryRow(fft, fft_types),
     "triangular_solve": LibraryRow(triangular_solve, lambda a, b, *_: ((b.dtype, b.shape),)),
@@ -412,7 +409,7 @@ STRUCTURAL: Mapping[str, LibraryRow] = {
     "pad": LibraryRow(padded, _padded_types, rule=_padded_rule),
     "reverse": LibraryRow(np.flip, _as_first),
 }  # fmt: skip
-"""Rows of operations that are no elementwise functions, or whose results have other element types."""
+"""Operations that are not elementwise, or whose results have other element types."""
 
 FUNCTIONS: Mapping[str, LibraryRow] = {
     **STRUCTURAL, **{name: _elementwise(name) for name in ELEMENTWISE if name not in STRUCTURAL},

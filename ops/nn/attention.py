@@ -247,7 +247,7 @@ class _Packed(Op, abstract=True):
                 yield queries, keys, Scores(self.scale_value, None, None, *self.window(offset))
 
     def window(self, offset: int) -> tuple[int | None, int | None]:
-        """Return (least, greatest) distance key - query in a sequence, None for no limit."""
+        """Return (minimum, maximum) distance key - query in a sequence, None for no limit."""
         if self.sparse_mode in (2, 3):
             return None, offset
         if self.sparse_mode == 4:
@@ -381,8 +381,8 @@ def statistics_dtype(dtype: DType) -> DType:
 
 
 def _sample(*shapes: tuple[int, ...], dtypes: Sequence[str] = (), **attributes: Any) -> Sample:
-    """Return a sample of small numbers. The result's gradient has a test of its own, since the statistics beside it
-    have none."""
+    """Return a sample of small numbers. The gradient of the result is tested separately, because the statistics have
+    none."""
     return sample(*shapes, dtypes=dtypes, low=-1.0, high=1.0, gradient=False, **attributes)
 
 
@@ -631,12 +631,9 @@ class FlashAttentionScoreGrad(AttentionForms):
 
 class FlashAttentionScoreShiftGrad(AttentionOp):
     """Gradient of FlashAttentionScore in real_shift, of (query, key, value, dy, the optional operands, softmax_max,
-    attention_out).
-
-    An operator of its own, because it writes a number for every query and key, which the others avoid. result_shape: if
-    it is not (), the gradient is summed to this shape, which has one element in dimensions in which real_shift may have
-    several; only a rank's own graph has it.
-    """
+    attention_out). It is a separate operator because it writes a value per query and key, which the others avoid.
+    result_shape: if not (), the gradient is summed to this shape, with size 1 in dimensions in which real_shift may be
+    larger; only in a rank's own graph."""
 
     result_shape: tuple[int, ...] = ()
     omitted = (*AttentionOp.omitted, "result_shape")

@@ -14,7 +14,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, FLOAT32, UINT8, TensorType, TupleType, Type, dtype_of
-from mspc.ops.cuda.attention_kernels import LOWEST, Attention, AttentionKernels, Room
+from mspc.ops.cuda.attention_kernels import LOWEST, Attention, AttentionKernels, ScratchLayout
 from mspc.ops.cuda.flash_backward import flash_backward, flash_shift
 from mspc.ops.cuda.flash_forward import flash_forward
 from mspc.ops.device import Array, Device, Launch, in_order
@@ -83,7 +83,7 @@ def orders_by_place(
 Pair = tuple[int, int]
 """(slice of the queries, slice of the keys); slice i is on rank i of the ring."""
 Window = tuple[int | None, int | None]
-"""(least, greatest) distance from a query to a key that it looks at, None for no limit."""
+"""(minimum, maximum) distance from a query to a visible key, None for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +136,9 @@ def pairs_of(ranks: int, lengths: tuple[int, int], window: Window, ratio: float,
     """Assign every pair to the queries' rank, the keys' rank or both.
 
     Args:
-        lengths: of a slice of the queries and one of the keys. window: of whole sequences. ratio: bytes of a slice of
-        the queries and its result over those of keys and values. movable: whether queries may go to their keys.
-
-    All together send at most as much as a ring, in which every slice of the keys goes to all ranks.
+        lengths: of a slice of the queries and of the keys. window: of whole sequences. ratio: bytes of a slice of the
+            queries and its result over those of keys and values. movable: queries may be sent to the keys' rank. In
+            total at most as many bytes are sent as in a ring, in which every slice of the keys goes to all ranks.
     """
     shares = {(i, j): _seen(i, j, lengths, window) for i in range(ranks) for j in range(ranks)}
     apart = [pair for pair, share in shares.items() if share and pair[0] != pair[1]]
@@ -196,7 +195,7 @@ def launch_forward(device: Device, attention: Attention, result: Array, ones: Ar
     if fused is not None:
         return in_order(constants, fused)
     shape = attention.shape
-    room = Room(device)
+    room = ScratchLayout(device)
     order = [room.by_head(x) for x in attention.operands]
     target = room.by_head(result)
     s = room.take(_score_shape(shape), kernels.wide)
@@ -214,8 +213,8 @@ def launch_forward(device: Device, attention: Attention, result: Array, ones: Ar
 def launch_backward(
     device: Device, attention: Attention, result: Array, grads: Sequence[Array], all_keys: bool = True
 ) -> Launch | None:
-    """Fill the gradients of query, key and value (by head); `result` is attention_out by head, and all_keys says
-    whether these are all that it is made of."""
+    """Fill the gradients of query, key and value (by head). result: attention_out by head. all_keys: it covers only
+    these keys."""
     kernels = AttentionKernels(device, attention)
     fused = _fused(device, attention, kernels, result, grads) or flash_backward(device, attention, result, grads)
     if fused is not None or not all_keys:  # matmuls need rows' sums over the keys that are present
@@ -240,7 +239,7 @@ def _plain_backward(
     shift_gradient: Array | None,
 ) -> Launch | None:
     shape = attention.shape
-    room = Room(device)
+    room = ScratchLayout(device)
     order = [room.by_head(x) for x in attention.operands]
     targets = [room.by_head(x) for x in grads]
     s = room.take(_score_shape(shape), kernels.wide)
@@ -272,7 +271,7 @@ def _plain_backward(
 def _fused(
     device: Device, attention: Attention, kernels: AttentionKernels, result: Array, grads: Sequence[Array] | None
 ) -> Launch | None:
-    """Return the device's own kernel, or None if it has none for this."""
+    """Return the device's own kernel, or None."""
     shape, scores = attention.shape, attention.scores
     q, k, v = attention.operands[:3]
     # It would take the sum of both addends, a number for every query and key of the batch.
@@ -499,7 +498,7 @@ class AttentionOp(FilledOp, abstract=True):
             raise MspcError(f"{self.name}: optional is {self.optional}; known operands are {', '.join(known)}")
 
     def window(self, shape: Shape) -> tuple[int | None, int | None]:
-        """Return (least, greatest) distance key - query that a query looks at, None for no limit."""
+        """Return (minimum, maximum) distance key - query of visible keys, None for no limit."""
         windowed = self.sparse_mode == 4 or (self.sparse_mode == 0 and "attn_mask" in self.optional)
         below = windowed and self.pre_tokens < UNLIMITED
         above = self.sparse_mode in (2, 3) or (windowed and self.next_tokens < UNLIMITED)

@@ -22,9 +22,9 @@ from mspc.ops.source_files import source_text
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Random draws that drop weights. seeds: two, as those of `Dropout`. keep_prob: the share of weights that stay.
-    shape: of all weights on all ranks, the keys last. begin, local: the beginning of this rank's slice in it, and its
-    sizes; no rank has a slice of the keys."""
+    """Random draws that drop weights. seeds: two, as in `Dropout`. keep_prob: probability that a weight stays. shape:
+    of all weights on all ranks, keys last. begin, local: start of this rank's slice in it, and its sizes; keys are not
+    sharded."""
 
     seeds: tuple[int, int]
     keep_prob: float
@@ -51,12 +51,11 @@ class Draws:
 def place_of_weights(
     placement: RankPlacement, rows: tuple[int, ...], weights: tuple[int, ...], dims: tuple[int, int, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return (shape of all weights, beginning of a rank's slice in it, its sizes or () if they are those of its
-    operands).
+    """Return (shape of all weights, start of a rank's slice in it, its sizes or () if they are those of its operands).
 
     Args:
-        rows: if every rank has rows of its own, see `place_of_rows`. weights: shape of the weights. dims: of the
-        first operand that hold batch, heads (perhaps with their depth) and queries.
+        rows: if every rank has rows of its own, see `place_of_rows`. weights: shape of the weights. dims: dimensions of
+            the first operand for batch, heads (possibly with their depth) and queries.
     """
     if rows:
         all_sizes, begin, local = place_of_rows(weights, rows, placement.rank, placement.in_layouts[0].ranks)
@@ -127,12 +126,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The terms that turn a product into a score: score = scale * product + shift + key_shift, left out if mask is true
-    or outside of low <= key - query <= high. None if there is no limit. key_shift is the same for all queries.
-
-    keep_mask: if it is true a weight counts 1 / keep_prob times, else it is dropped; draws: the same drawn at `step`;
-    None: all count once.
-    """
+    """Terms of a score: score = scale * product + shift + key_shift, masked if mask is true or unless low <= key -
+    query <= high. None for no limit. key_shift is equal for all queries. keep_mask: a weight is multiplied by 1 /
+    keep_prob if it is true, else dropped; draws: the same, drawn at `step`; None for no dropout."""
 
     scale: float
     shift: Any = None

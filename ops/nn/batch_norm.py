@@ -41,8 +41,8 @@ LONG = 4096
 """Elements of a channel in one image from which a row is worth a loop of its own."""
 
 Work = Callable[..., None]
-"""`work(channels, *scratch)`: scratch is contiguous arrays [batch, channels, elements] of as many channels, in which
-passes run faster than in the images."""
+"""`work(channels, *scratch)`: scratch are contiguous arrays [batch, channels, elements] for these channels, which are
+faster to process than the images."""
 
 
 def by_channel(x: Any) -> Any:
@@ -51,7 +51,7 @@ def by_channel(x: Any) -> Any:
 
 
 def in_channels(xp: Any, images: Any, work: Work, scratch: int = 0) -> None:
-    """Do the work for all channels of the images, as many at a time as the cache holds. scratch: arrays of them."""
+    """Process all channels of the images in cache-sized groups. scratch: arrays of a group."""
     batch, channels, elements = images.shape
     step = max(1, BLOCK // max(batch * elements, 1)) if xp is np else max(channels, 1)
 
@@ -214,7 +214,7 @@ def gradient_input(
     xp: Any, dout: Any, x: Any, gamma: Any, mean: Any, variance: Any, sums: Sequence[Any], epsilon: float, count: int,
     out: Any = None,
 ) -> Any:  # fmt: skip
-    """Return the gradient of x; `sums` are those of all elements, none if the statistics were given."""
+    """Return the gradient of x. sums: over all elements, none if the statistics were given."""
     rows, images = by_channel(dout), by_channel(x)
     out = xp.empty(x.shape, x.dtype) if out is None else out
     results, inverse = by_channel(out), _inverse(xp, variance, epsilon)
@@ -273,8 +273,8 @@ class _Part(Op, abstract=True):
 
 
 class BatchNormStep(_Part, abstract=True):
-    """A step of which ranks add up the results, or that reads values of all ranks. count: elements of a channel on all
-    ranks together."""
+    """Step whose results are summed over ranks, or that reads values of all ranks. count: elements of a channel on all
+    ranks."""
 
     count: int = 1
 
@@ -303,8 +303,8 @@ class ChannelStatistics(_Part):
 
 
 class JoinStatistics(_Part):
-    """(mean, variance) of every channel on all ranks, from those of every rank, [ranks, 2, channels]: ranks have as
-    many elements (Chan, Golub and LeVeque, 1979)."""
+    """(mean, variance) of every channel over all ranks, from those of every rank, [ranks, 2, channels]; ranks have
+    equally many elements (Chan, Golub and LeVeque, 1979)."""
 
     def infer(self, *types: Any) -> Any:
         (gathered,) = types
@@ -435,7 +435,7 @@ class _Shared(Op, abstract=True):
         return self.with_groups(())
 
     def sharing(self, placement: RankPlacement) -> tuple[Ranks, int]:
-        """Return (ranks whose statistics are added up, elements of a channel that they have together)."""
+        """Return (ranks whose statistics are combined, elements of a channel over them)."""
         type, layout = placement.in_types[0], placement.in_layouts[0]
         own = next((group for group in self.sharers if placement.rank in group), ())
         axes = [a for d, dim in enumerate(layout.dims) if d != 1 for a in dim]
@@ -585,7 +585,7 @@ class BatchNorm(_Shared):
 
 
 def _filled(out: Any, y: Any, mean: Any, variance: Any) -> Any:
-    """Return BatchNorm's five results, in `out` if it is given, which holds the first one already."""
+    """Return BatchNorm's five results, in `out` if given, which already contains the first one."""
     if out is None:
         return y, *(mean + 0, variance + 0) * 2
     for index, found in enumerate((mean, variance, mean, variance)):

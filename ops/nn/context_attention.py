@@ -123,12 +123,10 @@ def ring_bytes(op: AttentionOp, types: Sequence[TensorType], layouts: Sequence[L
 
 @dataclass(frozen=True, slots=True)
 class RingStep:
-    """The exchange of a rank with the one that is `on` in the ring, and the one that is as far `back`, by their places.
-
-    goes, comes: the part of its keys that is sent, and the part of the other's that is received, to be used on the
-    queries' rank. leaves: whether its queries are sent to the first one's keys. arrives: the part of its keys at which
-    queries of the other one look here.
-    """
+    """Exchange of a rank with the ranks `on` positions ahead and `back` positions behind in the ring. goes, comes: part
+    of its keys that is sent, and part of the other's keys that is received, for use on the queries' rank. leaves: its
+    queries are sent to the first rank's keys. arrives: part of its keys that the other rank's queries attend to
+    here."""
 
     on: int
     back: int
@@ -207,8 +205,8 @@ class Ring:
         return [self.b.emit(TupleGetItem(i), node) for i in numbers]
 
     def start(self, turn: RingStep, keys: Sequence[Value], queries: Sequence[Value]) -> tuple[list[Value], list[Value]]:
-        """Emit the exchange of a step and return (received keys and values, received values of queries), empty if there
-        are none."""
+        """Emit the exchange of a step and return (received keys and values, received queries), empty if there are
+        none."""
         sent: list[Value] = [] if turn.goes is None else [self.keys(x, turn.goes) for x in keys]
         come: list[TensorType] = [] if turn.comes is None else [self.type_of(x, turn.comes) for x in keys]
         count = len(come)
@@ -387,12 +385,12 @@ def names_dimensions(strategy: Sequence[Any] | None, inputs: Sequence[Value]) ->
 
 
 def in_context(b: Builder, op: AttentionOp, asked: RequestedSharding, inputs: Sequence[Value]) -> list[Value] | None:
-    """Return the results of `op` over sequences of which every rank has a slice. None if the strategy does not shard
-    them, if it has another mistake, which others report, and for an addend that slices of keys do not take: beside
-    numbers as -1e9 the logarithms of sums are too coarse for gradients.
+    """Return the results of `op` over sequences that are sharded over ranks. None if the strategy does not shard them,
+    has another mistake that is reported elsewhere, or for an addend that sharded keys do not support: next to values
+    such as -1e9 the logarithms of sums are too inaccurate for gradients.
 
     Raises:
-        MspcError: the attributes ask for something impossible.
+        MspcError: the attributes are impossible.
     """
     if not shards_sequence(op.input_layout, asked.in_strategy):
         return None
@@ -592,7 +590,7 @@ def keys_gathered(
         return None
     read = given[1:3]
     if key_heads:
-        read = tuple(_beside_queries(given[0], entry, HEADS[layout], key_heads) for entry in read)
+        read = tuple(_matching_query_heads(given[0], entry, HEADS[layout], key_heads) for entry in read)
     if sequence:
         read = tuple(_with_axes(entry, SEQUENCE[layout], ()) for entry in read)
     if read == given[1:3]:
@@ -603,10 +601,10 @@ def keys_gathered(
     return found
 
 
-def _beside_queries(query: Any, entry: Any, heads: int, key_heads: int) -> Any:
-    """Return a Layout of keys with their heads along the axes that shard those of the queries: the first of these that
-    shard the `key_heads` groups, since a group's queries follow one another. Unchanged if it has another number of
-    slices, which is a mistake that others report."""
+def _matching_query_heads(query: Any, entry: Any, heads: int, key_heads: int) -> Any:
+    """Return a Layout of keys with heads sharded over the axes that shard the queries' heads: the leading ones that
+    shard the `key_heads` groups, because a group's queries are contiguous. Unchanged with another number of slices, a
+    mistake that is reported elsewhere."""
     if not (isinstance(query, NamedLayout) and isinstance(entry, NamedLayout)):
         return entry
     if entry.device_matrix != query.device_matrix or max(len(query.axes), len(entry.axes)) <= heads:

@@ -43,11 +43,9 @@ class ExpertPlaces(Op):
     a group `parts` ranks share the experts. A block has `room` rows, or room for all rows of its group; if more go to
     its experts, the step ends with an error.
 
-    Results:
-        of every place [outer * parts * room] the row's source, and its number among the rows; -1 for an empty
-        place;
-        of every row [rows] its place;
-        of every block the ends of its experts' rows [outer, parts, experts / parts].
+    Results: of every place [outer * parts * room] the row's source, and its number among the rows; -1 for an empty
+        place; of every row [rows] its place; of every block the ends of its experts' rows [outer, parts, experts /
+        parts].
 
     own: for a rank that makes a slice of the results, its first group and their number, its first part and their
     number.
@@ -164,17 +162,15 @@ def _require_within(ends: Any, rows: int) -> None:
 
 
 def require_below(xp: Any, places: Any, limit: int) -> None:
-    """Raise IndexError if a place is `limit` or more, on the CPU; a limit of 0 is none."""
+    """Raise IndexError, on the CPU, if an index is `limit` or more; 0 for no limit."""
     if limit and xp.__name__ == "numpy" and places.size and places.max() >= limit:
         raise IndexError(f"place {places.max()} is named, but there are {limit}")
 
 
 class TakeRows(EmbeddingLookup):
-    """Rows of a table [n, ...] at places of any shape; zeros for places that are none.
-
-    limit: all places are below it, 0 if they may be anything. share: the mean share of the rows that travel: some
-    places name none, and some rows are local.
-    """
+    """Rows of a table [n, ...] at indices of any shape; zeros for invalid indices. limit: exclusive upper bound of the
+    indices, 0 if unknown. share: mean share of the rows that are sent between ranks: some indices are invalid, and some
+    rows are local."""
 
     offset: int = 0
     limit: int = 0
@@ -199,8 +195,8 @@ class TakeRows(EmbeddingLookup):
 
 
 class AddRows(UnsortedSegmentSum):
-    """A table of `num_segments` rows, sums of the rows [m, ...] at each of their places [m]; rows without a place are
-    dropped. share: as of TakeRows."""
+    """Table of `num_segments` rows, the sums of the rows [m, ...] per index [m]; rows with invalid indices are dropped.
+    share: as in TakeRows."""
 
     num_segments: int = 0
     offset: int = 0
@@ -217,11 +213,9 @@ class AddRows(UnsortedSegmentSum):
 
 
 class SetRows(Op):
-    """A table of `size` rows of zeros with the rows [m, ...] at their places [m]; of several for one place the last
-    one. Rows without a place are dropped. limit: all places are below it, 0 if they may be anything.
-
-    offset: the beginning of a rank's slice of the table.
-    """
+    """Table of `size` rows of zeros with the rows [m, ...] at their indices [m]; the last of equal indices counts. Rows
+    with invalid indices are dropped. limit: exclusive upper bound, 0 if unknown. offset: start of a rank's slice of the
+    table."""
 
     size: int = 0
     limit: int = 0
@@ -252,8 +246,7 @@ class SetRows(Op):
         return replace(self, size=here.stop - here.start, offset=self.offset + here.start)
 
     def bprop(self, b: Builder, rows: Value, places: Value, out: Value, dout: Value) -> Gradients:
-        """Return the gradient, zero for rows that others have replaced: each row checks the number of the row at its
-        place."""
+        """Return the gradient, zero for overwritten rows: each row checks the number of the row stored at its index."""
         count = rows.shape[0]
         if not count:
             return b.emit(TakeRows(), dout, places), None
@@ -286,7 +279,7 @@ class _Blocks(RowsByGroup, abstract=True):
             raise MspcError(f"{self.name}: there are no blocks and experts, ends have shape {ends.shape}")
         return f"(d={outer} p={parts} b!)", f"(p={parts} e={experts}!)", "d p e!"
 
-    def held(self, ends: Any) -> int:
+    def local_groups(self, ends: Any) -> int:
         return ends.shape[1] * ends.shape[2]
 
     def slices(self, ends: Any, rows: int) -> Iterator[tuple[int, slice]]:

@@ -60,7 +60,7 @@ def layer_norm_gradient(
 
 
 def weighted(b: Builder, value: Value, gamma: Value) -> Value:
-    """Return a value times gamma; nothing is done for one that is known to be 1, as that of a group norm."""
+    """Return a value times gamma, without a multiplication if gamma is known to be 1, as in a group norm."""
     return value if is_filled(gamma, 1) else b.emit(Mul(), value, as_dtype(b, gamma, value.tensor_type.dtype))
 NO_SECOND = NotDifferentiable("it is a gradient, and its second derivative is not built")
 
@@ -76,9 +76,8 @@ def norm_sides(rank: int, begin: int) -> tuple[str, str]:
 class Norm(Op, abstract=True):
     """All operands are floating point, of one element type; statistics of narrow ones are Float32.
 
-    Class attributes:
-        statistics: indices of the operands that are statistics. scales: of those that may be of their element type,
-        too, the parameters. made: indices of the results that are statistics.
+    Class attributes: statistics: indices of the operands that are statistics. scales: of those that may be of their
+        element type, too, the parameters. made: indices of the results that are statistics.
     """
 
     statistics: ClassVar[tuple[int, ...]] = ()

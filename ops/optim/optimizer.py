@@ -35,14 +35,11 @@ class StatelessBody(NamedTuple):
 class Update(Op, abstract=True):
     """Operands are scalars or have the shape of the parameter, operand 0; results have it too.
 
-    Class attributes:
-        operands: names of the operands for messages.
-        scalars: indices of the operands that are scalars.
+    Class attributes: operands: names of the operands for messages. scalars: indices of the operands that are scalars.
         states: indices of operands that may have another floating-point type than the parameter, as states in Float32
-            with parameters in Float16 have; the operator changes them.
-        outputs: number of results, a tuple when more than one.
-        cuda_update: C++ statements that change one element; operands and attributes go by their names, operands that
-            `mutates` names are set, T is the computing type of the parameter.
+        with parameters in Float16 have; the operator changes them. outputs: number of results, a tuple when more than
+        one. cuda_update: C++ statements that change one element; operands and attributes go by their names, operands
+        that `mutates` names are set, T is the computing type of the parameter.
     """
 
     has_side_effect = True
@@ -55,8 +52,8 @@ class Update(Op, abstract=True):
 
     @property
     def exact_numbers(self) -> tuple[int, ...]:
-        """Indices of operands that are Float32 if a script gives numbers for them, also if the other operands are
-        halves, in which 0.999 may be 1."""
+        """Indices of operands that are Float32 if a script passes numbers for them, even if other operands are halves,
+        in which 0.999 may be 1."""
         return self.scalars
 
     def rule(self, *types: TensorType) -> str:
@@ -96,15 +93,14 @@ class Update(Op, abstract=True):
         return (0,) if self.cuda_update and 0 in self.mutates else ()
 
     def statements(self, dtypes: Sequence[DType]) -> str:
-        """Return `cuda_update` for operands of these element types; "" if there is none."""
+        """Return `cuda_update` for operands of these element types, or ""."""
         return self.cuda_update
 
     def without_states(self, number: Callable[[int], float | None]) -> StatelessBody | None:
-        """Return the same change of the parameter without states, if numbers of scalars make states meaningless; else
-        None.
+        """Return the same update without states, if scalar operands make states unnecessary; else None.
 
         Args:
-            number: returns the value of the scalar operand of a place; None if it may be another one at the next step.
+            number: returns the value of a scalar operand; None if it may change at the next step.
         """
         return None
 
@@ -395,10 +391,8 @@ AT_ONCE = 64
 
 
 class AllFinite(Op):
-    """True if no element of any operand is an infinity or not a number, a scalar. Called as `AllFinite()((a, b))`.
-
-    Every rank checks the slices that it holds, however each operand is sharded; one Bool per rank is then combined.
-    """
+    """True if no element of any operand is infinite or NaN, a scalar. Called as `AllFinite()((a, b))`. Every rank
+    checks its slices, with any sharding of the operands; one Bool per rank is then combined."""
 
     reduction = "all"
     operandwise = True

@@ -42,13 +42,9 @@ _RANDOM = NotDifferentiable("its result is drawn, not computed")
 
 
 class Drawn(DrawnByPlace, abstract=True):
-    """An operator that draws random numbers.
-
-    shape: of the global result. begin, local: the beginning of this rank's slice and its sizes, () for all of it; if
-    every rank has rows of its own, shape is a rank's own until it is known which.
-
-    By position a user gives the seeds.
-    """
+    """Operator that draws random numbers. shape: of the global result. begin, local: start of this rank's slice and its
+    sizes, () for all; if every rank has rows of its own, shape is a rank's until the layout is known. Positional
+    arguments of a user are the seeds."""
 
     shape: tuple[int, ...] = field(default=(), kw_only=True)
     begin: tuple[int, ...] = field(default=(), kw_only=True)
@@ -117,11 +113,9 @@ class UniformReal(Drawn):
 
 
 class Dropout(DrawnByPlace):
-    """x / keep_prob if a random mask is true, else 0, and the mask: a tuple of two.
-
-    The mask depends on Seed0, Seed1, the backend's step and the element's place in the global tensor. shape, begin,
-    local: the global shape, the beginning of this rank's slice and its sizes, () if it holds all.
-    """
+    """x / keep_prob if a random mask is true, else 0, and the mask, as a tuple. The mask depends on Seed0, Seed1, the
+    backend's step and the element's position in the global tensor. shape, begin, local: global shape, start of this
+    rank's slice and its sizes, () for all."""
 
     keep_prob: float = 0.5
     Seed0: int = 0
@@ -151,8 +145,8 @@ class Dropout(DrawnByPlace):
         return (b.emit(DropoutGrad(self.keep_prob), dout[0], mask),)
 
     def random_dims(self, rank: int) -> int:
-        """Return how many leading dimensions of an operand of `rank` dimensions have draws of their own; the elements
-        along the others are stored or dropped together."""
+        """Return how many leading dimensions of an operand of rank `rank` have independent draws; elements along the
+        others share one."""
         return rank
 
     def part(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Random words from a seed, the step and a rank's place, and masks made of them."""
+"""Random words from a seed, the step and an element's position, and masks made of them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def key_of(*words: int) -> int:
 
 
 def number_of_run(be: Any) -> int:
-    """Return the number that distinguishes the draws of a node in this run from those in others: the backend's `step`,
-    mixed with the numbers of the iterations inside of loops, and with the numbers of the nodes in graphs that several
-    nodes run (`structural.CALL`). A loop that counts down draws the same as one that counts up."""
+    """Return the number that distinguishes the draws of a node in this run from those of others: a hash of the
+    backend's `step`, the iteration numbers of enclosing loops, and the numbers of enclosing nodes that share regions
+    (`structural.CALL`). A loop that counts down draws the same numbers as one that counts up."""
     step, turns, calls = getattr(be, "step", 0), getattr(be, "turns", ()), getattr(be, "calls", ())
     return key_of(step, *turns, *(-number for number in calls)) if turns or calls else step
 
@@ -47,8 +47,8 @@ def number_of_run(be: Any) -> int:
 def merged_slice(
     shape: Sequence[int], begin: Sequence[int], local: Sequence[int]
 ) -> tuple[list[int], list[int], list[int]]:
-    """Return (shape, begin, local) of the same elements, with dimensions that are not sharded merged into those before
-    them; there is at least one."""
+    """Return (shape, begin, local) of the same elements, with unsharded dimensions merged into the preceding ones; at
+    least one dimension."""
     merged, starts, sizes = [1], [0], [1]
     for n, start, size in zip(shape, begin, local, strict=True):
         if size == n or merged == [1]:
@@ -126,13 +126,13 @@ Shape = tuple[int, ...]
 def place_of_rows(
     shape: Sequence[int], rows: Sequence[int], rank: int, ranks: int
 ) -> tuple[Shape, Shape, Shape]:
-    """Return (global shape, beginning of the rank's slice, the slice's shape) of a tensor in which every rank has its
-    own rows.
+    """Return (global shape, start of the rank's slice, the slice's shape) of a tensor of which every rank has its own
+    rows.
 
     Args:
-        shape: of a rank's tensor. rows: (dimension, outer): the dimension holds `outer` equal parts, each of which
-        begins with rows of the batch, so that one device has those of all ranks there. With more than one part the
-        dimension becomes two, (outer, rest), in all that is returned.
+        shape: of a rank's tensor. rows: (dimension, outer): the dimension has `outer` equal parts, each of which starts
+            with rows of the batch, so that one device has those of all ranks there. With several parts the dimension is
+            split into (outer, rest) in the results.
     """
     dimension, outer = rows
     size = shape[dimension]
@@ -160,10 +160,8 @@ class Drawing(Protocol):
 
 
 class DrawnByPlace(Op, abstract=True):
-    """An operator that draws numbers by their places in its results.
-
-    Fields of subclasses: rows, () or, if every rank has rows of its own, see `place_of_rows`.
-    """
+    """Operator that draws numbers by the position in its result. Fields of subclasses: rows, () or, if every rank has
+    its own rows, see `place_of_rows`."""
 
     rows: tuple[int, ...] = field(default=(), kw_only=True)
 
@@ -173,7 +171,7 @@ class DrawnByPlace(Op, abstract=True):
         return True
 
     def over_rows(self, dimension: int, outer: int) -> Self:
-        """Return the operator for results of which every rank has rows of its own along a dimension."""
+        """Return the operator for results of which every rank has its own rows along a dimension."""
         return replace(self, rows=(dimension, outer))
 
 
@@ -185,7 +183,7 @@ GROUP = 16
 """Elements whose draws come from four words."""
 _WORDS = 4
 _MASK_BLOCK = 1 << 18
-"""Elements that are drawn at once, of which each fourth takes eight bytes, twice."""
+"""Number of elements drawn at once; every fourth needs eight bytes, twice."""
 
 
 def count_of(keep_prob: float) -> int:
@@ -223,8 +221,8 @@ def keep_mask(
 
 
 def keep_rows(xp: Any, key: int, places: Any, columns: int, keep_prob: float, aligned: bool) -> Any:
-    """Return Bool [rows, columns]: which elements remain of those from each of the places on. aligned: these, and the
-    columns, are multiples of 16."""
+    """Return Bool [rows, columns]: the kept elements, with draws starting at each of the positions. aligned: these and
+    the columns are multiples of 16."""
     count = count_of(keep_prob)
     if not count:
         return xp.zeros((len(places), columns), bool)

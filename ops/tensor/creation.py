@@ -146,10 +146,8 @@ class _Sequence(Op, abstract=True):
 
 
 class Range(_Sequence, _WithoutOperands):
-    """start, start + delta, ... below limit. Called as `Range()(start, limit, delta)`.
-
-    maxlen: the greatest length allowed. first, count: see `_Sequence`.
-    """
+    """start, start + delta, ... below limit. Called as `Range()(start, limit, delta)`. maxlen: maximum length. first,
+    count: see `_Sequence`."""
 
     maxlen: int = 1000000
     start: int | float = 0
@@ -173,7 +171,7 @@ class Range(_Sequence, _WithoutOperands):
         return replace(self, **numbers, dtype=dtype_arg(self.name, "dtype", dtype)), tensors
 
     def length(self) -> int:
-        """Return the number of elements of the global tensor. Raise MspcError if there is none or too many."""
+        """Return the number of elements of the global tensor. Raise MspcError if there are none or too many."""
         if self.delta == 0:
             raise MspcError("Range: delta must not be 0")
         for name in ("start", "limit", "delta"):

@@ -317,7 +317,7 @@ def batch_grid(xp: Any, shape: Sequence[int], batch: int) -> list[Any]:
 
 
 def shard_begin(placement: RankPlacement, operand: int, axis: int) -> int | None:
-    """Return the beginning of the rank's slice of an operand's axis, None if the axis is not sharded."""
+    """Return the start of the rank's slice along an operand's axis, None if the axis is not sharded."""
     layout = placement.in_layouts[operand]
     if not layout.dims[axis]:
         return None
@@ -325,17 +325,15 @@ def shard_begin(placement: RankPlacement, operand: int, axis: int) -> int | None
 
 
 def require_places(xp: Any, ids: Any, total: int) -> None:
-    """Raise IndexError if an id names none of `total` places, counted from the end if negative (on the CPU)."""
+    """Raise IndexError, on the CPU, if an id is not an index below `total`; negative ids count from the end."""
     # On a GPU the check would wait for the device.
     if xp.__name__ == "numpy" and not ((ids >= -total) & (ids < total)).all():
         raise IndexError(f"an index is outside of [-{total}, {total})")
 
 
 def local_places(xp: Any, ids: Any, offset: int, size: int, total: int) -> tuple[Any, Any]:
-    """Return (places within a slice of `size` that begins at `offset` of `total`, which of the ids are in the slice).
-
-    Places of other slices are 0. Raise IndexError if an id is outside of the global axis (on the CPU).
-    """
+    """Return (local indices in a slice of `size` elements that starts at `offset` of `total`, which ids are in the
+    slice). Local indices of other ids are 0. Raise IndexError, on the CPU, if an id is out of range."""
     require_places(xp, ids, total)
     places = xp.where(ids < 0, ids + total, ids) - offset
     inside = (places >= 0) & (places < size)
@@ -348,8 +346,8 @@ def only_inside(xp: Any, rows: Any, inside: Any) -> Any:
 
 
 def require_classes(xp: Any, labels: Any, classes: int, ignored: int | None = None) -> None:
-    """Raise MspcError if a label is no class from 0 on, other than `ignored`. Only checked on CPUs, on which reading
-    numbers delays nothing."""
+    """Raise MspcError if a label is not a class index, except `ignored`. Only checked on CPUs, where reading numbers
+    does not block."""
     if xp is not np:
         return
     wrong = (labels < 0) | (labels >= classes)

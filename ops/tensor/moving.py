@@ -382,8 +382,8 @@ class Tile(Op):
     linear_in = (0,)
     moves = True
     entries_from_right: ClassVar[bool] = True
-    """A strategy with as many entries as the input has dimensions, fewer than there are multiples, is for the last
-    ones."""
+    """Whether a strategy with one entry per input dimension, fewer than there are multiples, applies to the last
+    dimensions."""
 
     settings = (("multiples", ints_of),)
 

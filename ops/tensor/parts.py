@@ -97,7 +97,7 @@ class _Parts(TensorParts, abstract=True):
 
 
 class SplitWithSize(_Parts):
-    """Parts of the given sizes. Called as `SplitWithSize()(input, split_sizes, dim)`."""
+    """Split into parts of the given sizes. Called as `SplitWithSize()(input, split_sizes, dim)`."""
 
     split_sizes: tuple[int, ...] = ()
     dim: int = 0
@@ -225,8 +225,7 @@ def source_places(mode: str, size: int, pair: tuple[int, int]) -> Any:
 class _Margins(Op, abstract=True):
     """paddings: (before, after) of every dimension; those that get a margin are not sharded.
 
-    Class attributes:
-        sign: 1 if the result has the margins, -1 if the operand has them.
+    Class attributes: sign: 1 if the result has the margins, -1 if the operand has them.
     """
 
     sign: ClassVar[int] = 1
@@ -272,11 +271,8 @@ class _Margins(Op, abstract=True):
 
 
 class MirrorPad(_Margins):
-    """x with margins in which it is mirrored: about its last element (mode "REFLECT") or after it ("SYMMETRIC").
-
-    Called as `MirrorPad(mode)(x, paddings)`. The mode "EDGE" repeats the last element, "CIRCULAR" continues at the
-    other end.
-    """
+    """x padded by reflection: about its last element (mode "REFLECT") or its edge ("SYMMETRIC"). Called as
+    `MirrorPad(mode)(x, paddings)`. The mode "EDGE" repeats the last element, "CIRCULAR" wraps around."""
 
     settings = (("paddings", constant_of),)
     samples = (

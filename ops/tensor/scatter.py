@@ -82,8 +82,8 @@ class _Indexed(Op, abstract=True):
     omitted = ("begins", "sizes")
 
     def located(self, xp: Any, indices: Any, shape: Sequence[int]) -> tuple[tuple[Any, ...], Any]:
-        """Return (index arrays within this rank's slice, whose leading dimensions are those of `shape`; which of them
-        are inside, None for all). Raise IndexError if an index is outside of the global dimension (on the CPU)."""
+        """Return (local index arrays in this rank's slice, whose leading dimensions are `shape`; which of them are
+        inside, None for all). Raise IndexError, on the CPU, if an index is out of range."""
         places = places_of(indices)
         for place, n in zip(places, self.sizes or shape, strict=False):
             require_places(xp, place, n)
@@ -154,10 +154,8 @@ class GatherNd(_Indexed):
 
 
 class ScatterNd(_Indexed):
-    """Zeros of `shape` plus the updates at indices[..., k]; updates of one place are added.
-
-    Called as `ScatterNd()(indices, updates, shape)`.
-    """
+    """Zeros of `shape` plus the updates at indices[..., k]; updates of equal indices are added. Called as
+    `ScatterNd()(indices, updates, shape)`."""
 
     shape: tuple[int, ...] = ()
     linear_in = (1,)
@@ -194,12 +192,9 @@ class ScatterNd(_Indexed):
 
 
 class TensorScatterUpdate(_Indexed):
-    """x with the updates in place of its elements at indices[..., k]; of several the last counts.
-
-    dims: the dimensions that the indices name, if they are not the first ones: updates have the others, in their order,
-    after those of the indices. With `self_define_shard` indices and updates may come in any layout: they are gathered
-    at the write to x.
-    """
+    """x with the elements at indices[..., k] replaced by the updates; the last of equal indices counts. dims: the
+    indexed dimensions, if not the first ones: updates have the others, in order, after those of the indices. With
+    `self_define_shard` indices and updates may have any layout: they are gathered for the write to x."""
 
     dims: tuple[int, ...] = field(default=(), kw_only=True)
     omitted = ("begins", "sizes", "dims")
@@ -418,8 +413,7 @@ def _first(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _places_of_rows(b: Builder, index: Value) -> Value | None:
-    """Return [n, 1]: the place that all elements of a row share, if the index was broadcast along the row; else
-    None."""
+    """Return [n, 1], the index shared by all elements of a row, if the index was broadcast along rows; else None."""
     while isinstance(index, Node) and isinstance(index.op, Cast) and index.op.dst_type.is_integer:
         if index.inputs[0].tensor_type.dtype.itemsize > index.op.dst_type.itemsize:
             return None
@@ -443,10 +437,8 @@ _PLACES = (
 
 
 class _Scatter(Op, abstract=True):
-    """Rows of input 0 at the integers of input 1, combined with input 2 by `combine`; several of one row one by one.
-
-    offset: the first row of this rank. total: how many rows there are, 0 if the rank holds all.
-    """
+    """Rows of input 0 at the indices in input 1, combined with input 2 by `combine`, one by one for equal indices.
+    offset: first row of this rank. total: number of rows, 0 if the rank has all."""
 
     use_locking: bool = False
     offset: int = 0

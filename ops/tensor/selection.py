@@ -1,4 +1,4 @@
-"""Sorting, extrema with their places, the largest elements, and elements that places select."""
+"""Sorting, extrema with positions, the largest elements, and selection of elements by position."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def descending(xp: Any, x: Any, axis: int) -> Any:
 
 
 def parts_of(name: str, axis: int, asked: RequestedSharding, x: Value) -> int:
-    """Return the number of slices into which the strategy shards dimension `axis` of x; 1 if the operator takes the
-    strategy as it is.
+    """Return the number of slices into which the strategy shards dimension `axis` of x; 1 if the operator supports the
+    strategy directly.
 
     Raises:
         MspcError: the number of slices does not divide the dimension.
@@ -105,7 +105,7 @@ def _with_replicated(entry: Any, place: int) -> Any:
 
 
 def _replicated_at(entry: Any, place: int) -> Any:
-    """Return a strategy whose dimension `place` is not sharded."""
+    """Return the strategy with dimension `place` not sharded."""
     if isinstance(entry, NamedLayout):
         return replace(entry, tensor_map=(*entry.tensor_map[:place], -1, *entry.tensor_map[place + 1 :]))
     return (*entry[:place], 1, *entry[place + 1 :])
@@ -269,16 +269,14 @@ class _Ordered(Op, abstract=True):
         return (b.emit(GatherDGrad(axis, x.shape[axis]), place, grad),)
 
     def taken(self, xp: Any, x: Any, places: Any) -> tuple[Any, Any]:
-        """Return (values, places) of these places."""
+        """Return (values, positions) at these positions."""
         kind = self.result_dtypes[1]
         return xp.take_along_axis(x, places, axis=self.line), places.astype(kind and kind.numpy)
 
 
 class TopK(_Ordered):
-    """The k largest elements along the last axis, in descending order, and their places: a tuple of two.
-
-    Called as `TopK()(x, k)`.
-    """
+    """The k largest elements along the last axis in descending order, and their positions, as a tuple. Called as
+    `TopK()(x, k)`."""
 
     sorted: bool = True
     k: int = 1
@@ -531,10 +529,8 @@ class SortExt(_Sorted):
 
 
 class TopkExt(_Ordered):
-    """The k largest (or smallest) elements along `dim` in order, and their places: a tuple of two.
-
-    Called as `TopkExt()(input, k, dim, largest, sorted)`.
-    """
+    """The k largest (or smallest) elements along `dim` in order, and their positions, as a tuple. Called as
+    `TopkExt()(input, k, dim, largest, sorted)`."""
 
     k: int = 1
     dim: int = -1

@@ -23,11 +23,8 @@ from mspc.sharding.rules import factor_names
 
 @dataclass(frozen=True, slots=True)
 class DimensionSlice:
-    """The slice that is taken along one dimension.
-
-    dim: of the source, -1 for a new dimension of size 1. start, step: of the elements taken. size: how many,
-    -1 if one element is taken and the dimension goes. takes_all: all elements are taken in their order.
-    """
+    """Slice along one dimension. dim: of the source, -1 for a new dimension of size 1. start, step: of the elements.
+    size: their number, -1 for one element with the dimension removed. takes_all: all elements are taken in order."""
 
     dim: int
     start: int = 0
@@ -103,8 +100,8 @@ class _Strided(Op, abstract=True):
         return DimensionSlice(d, taken.start, step, len(taken), len(taken) == n and step == 1)
 
     def ranges(self, shape: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
-        """Return the beginning and end of the slice along every dimension of a source of `shape`; None for one with
-        gaps, of nothing, or of other dimensions than the source's."""
+        """Return the start and end of the slice along every dimension of a source of `shape`; None for a step other
+        than 1, an empty slice, or another number of dimensions."""
         cuts = self.cuts(shape)
         whole = [cut.dim for cut in cuts] == [*range(len(shape))]
         if not whole or any(cut.step != 1 or cut.size <= 0 for cut in cuts):
@@ -153,8 +150,8 @@ class _Strided(Op, abstract=True):
         }  # fmt: skip
 
     def fields_in(self, order: MemoryOrder, shape: Sequence[int]) -> dict[str, Any] | None:
-        """Return fields of the same slice of a source of `shape` in this order, new dimensions apart; None if a
-        dimension of several parts is not taken as it is, and if nothing is taken."""
+        """Return fields of the same slice of a source of `shape` in this order, without new dimensions; None if a
+        dimension with several parts is sliced, or the slice is empty."""
         own = {entry.dim: entry for entry in self.cuts(shape) if entry.dim >= 0}
         if any(entry.size == 0 or (order.place(d) is None and not entry.takes_all) for d, entry in own.items()):
             return None
@@ -174,8 +171,8 @@ class _Strided(Op, abstract=True):
         return {**masks, "shrink_axis_mask": shrink, **found}
 
     def part_dims(self, shape: Sequence[int]) -> tuple[dict[int, tuple[int, int]], int]:
-        """Return, by each dimension of a source of `shape` that the slice has, too, its dimension there, and its size;
-        and the number of dimensions of the slice."""
+        """Return, for each source dimension that remains, (its dimension in the slice, its size); and the rank of the
+        slice."""
         left = [entry for entry in self.cuts(shape) if entry.size >= 0]
         return {entry.dim: (i, entry.size) for i, entry in enumerate(left) if entry.dim >= 0}, len(left)
 
@@ -266,7 +263,7 @@ class StridedSlice(_Strided):
 
 
 class StridedSliceGrad(_Strided):
-    """Zeros of `shape` with dy in the place that StridedSlice takes from."""
+    """Zeros of `shape` with dy at the positions that StridedSlice reads."""
 
     shape: tuple[int, ...] = ()
 

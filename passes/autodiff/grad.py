@@ -49,9 +49,9 @@ class Grad(Pass):
         for each in graph.graphs():  # an outer request passes through the own gradients of inner graphs
             changed |= drop_own_gradients(each)
         if has_regions:
-            from mspc.ops.control.regions import name_apart  # late: few networks have regions
+            from mspc.ops.control.regions import make_names_unique  # late: few networks have regions
 
-            name_apart(graph)
+            make_names_unique(graph)
         return changed
 
 

@@ -12,7 +12,7 @@ except through its scanned operands, and two loops that carry only sums. Other l
 from __future__ import annotations
 
 from mspc.ir.graph import STAGES, Graph, Node, Parameter, Value, free_name
-from mspc.ops.control.regions import Scan, body_of, name_apart, with_effects
+from mspc.ops.control.regions import Scan, body_of, make_names_unique, with_effects
 from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.lib.stage_chunks import in_order
@@ -131,4 +131,4 @@ def _replace(
             gone.add(node)
     graph.nodes = [node for node in graph.nodes if node not in gone]
     in_order(graph)
-    name_apart(graph)
+    make_names_unique(graph)

@@ -3,11 +3,10 @@
 Input:  forward operators with `cnode_attrs: {recompute: "call of the cell"}`, read by backward operators
 Output: backward copies of them right before their first reader, from what enters the cell; the first results die early.
 
-Values that leave a marked cell are saved: others hold them anyway. So
-are values that another stage of a pipeline reads, which must not wait for the gradients of the stage that computes it,
-and values of a parameter that has changed since. An operator that is marked itself, `{recompute: true}`, is computed
-again for every reader. Copies have the strategy of their original. Facts: MindSpore's `Cell.recompute()` and
-`Primitive.recompute()`.
+Values that leave a marked cell are saved: others hold them anyway. So are values that another stage of a pipeline
+reads, which must not wait for the gradients of the stage that computes it, and values of a parameter that has changed
+since. An operator that is marked itself, `{recompute: true}`, is computed again for every reader. Copies have the
+strategy of their original. Facts: MindSpore's `Cell.recompute()` and `Primitive.recompute()`.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def _recompute(graph: Graph) -> dict[Value, Value]:
 def _save_less(program: Graph, forward: Sequence[Node]) -> None:
     """Let forward nodes with regions return only the results that are read: the gradient reads those of their
     copies."""
-    from mspc.ops.control.regions import name_apart  # late: few networks have regions
+    from mspc.ops.control.regions import make_names_unique  # late: few networks have regions
     from mspc.passes.cleanup.simplify import remove_dead_in_regions
 
     own: dict[Graph, Graph] = {}
@@ -68,7 +67,7 @@ def _save_less(program: Graph, forward: Sequence[Node]) -> None:
         node.regions = tuple(copied_region(region, known=own) for region in node.regions)
         node.attrs.pop("saved", None)
     remove_dead_in_regions(program)
-    name_apart(program)
+    make_names_unique(program)
 
 
 def recomputed_values(graph: Graph) -> set[Value]:

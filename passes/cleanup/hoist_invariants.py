@@ -76,7 +76,7 @@ def _hoist(graph: Graph, loop: Node, number: int, is_local: bool) -> bool:
     assert isinstance(op, Loop)
     if any(isinstance(node.op, Gradient | OwnGradient) for node in region.nodes):
         return False
-    runs = number < len(loop.regions) - 1 or op.known_turns([value.type for value in loop.inputs]) > 0
+    runs = number < len(loop.regions) - 1 or op.known_iterations([value.type for value in loop.inputs]) > 0
     outside = _captured_values(graph, loop, number)
     chosen = _hoisted_nodes(region, outside, runs, is_local)
     if not chosen:

@@ -20,7 +20,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import Redistribute
-from mspc.ops.control.borders import MARKS, Border, Enter, Turn
+from mspc.ops.control.region_markers import MARKS, Enter, IterationNumber, RegionBoundary
 from mspc.ops.control.regions import Loop
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.tensor.reshape import Cast, Reshape
@@ -45,7 +45,7 @@ class InsertRedistribution(Pass):
     def run(self, graph: Graph) -> bool:
         inserter = _Inserter(graph)
         for node in graph.nodes:
-            if isinstance(node.op, Border):
+            if isinstance(node.op, RegionBoundary):
                 inserter.pass_border(node, node.op)
             else:
                 inserter.visit(node)
@@ -67,7 +67,7 @@ class _Inserter:
         self.wanted = result_layouts(graph)
         self.regions: list[OpenRegion] = []
 
-    def pass_border(self, node: Node, border: Border) -> None:
+    def pass_border(self, node: Node, border: RegionBoundary) -> None:
         """Forget at the end of a region the copies that were made in it."""
 
         begin = node
@@ -296,7 +296,7 @@ class OpenRegion:
     """A region that is being read. begin: the boundary before the first region of its node. made: the values it has
     computed so far."""
 
-    def __init__(self, begin: Node, border: Border, copies: Copies, gathered_again: Copies) -> None:
+    def __init__(self, begin: Node, border: RegionBoundary, copies: Copies, gathered_again: Copies) -> None:
         self.begin, self.border = begin, border
         self.made: set[Value] = set()
         for value in border.changed:
@@ -316,7 +316,9 @@ class OpenRegion:
         if not isinstance(border.op, Loop) or value in self.made or value in (*border.changed, *border.varying):
             return False
         return not (
-            isinstance(value, Node) and isinstance(value.op, Enter | Turn) and value.op.owner is self.border.owner
+            isinstance(value, Node)
+            and isinstance(value.op, Enter | IterationNumber)
+            and value.op.owner is self.border.owner
         )
 
     @staticmethod

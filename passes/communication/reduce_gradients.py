@@ -18,7 +18,7 @@ from mspc.ir.text.families import gradient_names
 from mspc.ir.types import BOOL, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.borders import Border, Decide, next_turns
+from mspc.ops.control.region_markers import Decide, RegionBoundary, carried_values
 from mspc.ops.control.regions import RegionOp, is_stack_of_parameters
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.op import Op
@@ -95,8 +95,8 @@ def _operands(node: Node, turns: Mapping[Value, Value]) -> list[Value]:
 def _readers_for_updates(graph: Graph, trained: Trained) -> set[Node]:
     """Return the nodes that lead to updates otherwise than through another gradient: one that a loss is computed from,
     as in an inner step of meta-learning, is each rank's own."""
-    turns = next_turns(graph)
-    deciding = {node.op.owner for node in graph.nodes if isinstance(node.op, Border) and node.op.op.mutates}
+    turns = carried_values(graph)
+    deciding = {node.op.owner for node in graph.nodes if isinstance(node.op, RegionBoundary) and node.op.op.mutates}
     readers: set[Node] = set()
     leading: set[Value] = set()
     known = -1
@@ -115,7 +115,7 @@ def _readers_for_updates(graph: Graph, trained: Trained) -> set[Node]:
 def _reduced_by_script(graph: Graph) -> set[Value]:
     """Return the nodes that lead to updates only through a collective of the script. The condition of an update, which
     may depend on a gradient too, does not count."""
-    turns = next_turns(graph)
+    turns = carried_values(graph)
     into_updates: set[Value] = set()
     into_collectives: set[Value] = set()
     known = -1
@@ -150,7 +150,7 @@ class _Reducer:
 
     def run(self) -> bool:
         for node in self.graph.nodes:
-            if isinstance(node.op, Border):
+            if isinstance(node.op, RegionBoundary):
                 if node.op.region:
                     self.ready.pop()
                 if not node.op.is_end:

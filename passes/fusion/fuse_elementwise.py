@@ -20,7 +20,7 @@ from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import Binary, Elementwise
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import along_rows, by_element, closes, form_of, fusible, reshapes, row_axes
-from mspc.ops.fused.kernel import cuts, held_dims, row_of
+from mspc.ops.fused.kernel import cuts, operand_dims, row_of
 from mspc.ops.math.arithmetic import Select
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
@@ -99,7 +99,9 @@ def row_member(node: Node, updates: Updates) -> Member | None:
         sources = plain_sources(node, updates)
         _, shapes = form_of(node.op, [value.tensor_type for value in sources])
         work = node.type.shape
-        places = frozenset(place for shape in shapes if shape != work for place in cuts(work, held_dims(work, shape)))
+        places = frozenset(
+            place for shape in shapes if shape != work for place in cuts(work, operand_dims(work, shape))
+        )
         return Member(work, list(zip(sources, shapes, strict=True)), places)
     if reshapes(node.op):
         return Member(node.type.shape, [(node.inputs[0], node.type.shape)], frozenset())

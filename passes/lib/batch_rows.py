@@ -15,7 +15,7 @@ from mspc.ir.text.families import gradient_names
 from mspc.ir.text.fragments import read_layouts
 from mspc.ir.text.source_text import Malformed
 from mspc.ops.collective.base import Collective
-from mspc.ops.control.borders import Back, Border, Enter, next_turns
+from mspc.ops.control.region_markers import Back, Enter, RegionBoundary, carried_values
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.random.words import draws_by_place
 from mspc.ops.tensor.reshape import Reshape
@@ -173,8 +173,8 @@ class FedRows:
         self.fixed: set[Value] = set()
         """Those made of constants alone."""
         self._of_one_row = _nodes_of_one_row(graph, given)
-        self._next_turn = next_turns(graph)
-        borders = (node.op for node in graph.nodes if isinstance(node.op, Border))
+        self._next_turn = carried_values(graph)
+        borders = (node.op for node in graph.nodes if isinstance(node.op, RegionBoundary))
         self._of_micro_batches = {border.owner for border in borders if getattr(border.op, "micro_batches", False)}
         self._forward_all()
         while turned := self._loop_rows():  # rows that a loop's first iteration lacks and all others have
@@ -328,7 +328,7 @@ def _nodes_of_one_row(graph: Graph, given: Mapping[Value, Rows]) -> set[Value]:
     found: set[Value] = set()
     is_inside = False
     for node in graph.nodes:
-        if isinstance(node.op, Border) and getattr(node.op.op, "micro_batches", False):
+        if isinstance(node.op, RegionBoundary) and getattr(node.op.op, "micro_batches", False):
             is_inside = not node.op.is_end and fed == {getattr(node.op.op, "turns", 0)}
         if is_inside:
             found.add(node)

@@ -9,7 +9,7 @@ from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Layouts, Node, Value, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.control.borders import Border
+from mspc.ops.control.region_markers import RegionBoundary
 from mspc.ops.op import Op
 from mspc.passes.lib.choices import (
     ShardingChoice,
@@ -74,7 +74,7 @@ class Search:
         self.graph = graph
         self.ranks = int(graph.attrs.get("ranks", 1))
         self.automatic = graph.attrs.get("mode") == "auto_parallel"
-        self.is_open = any(isinstance(node.op, Border) for node in graph.nodes)
+        self.is_open = any(isinstance(node.op, RegionBoundary) for node in graph.nodes)
         self.traffic = Traffic(graph)
         self.traffic.required = result_layouts(graph)
         self.trains = any(node.phase != "forward" for node in graph.nodes)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import StackType
-from mspc.ops.control.borders import Back, Border, Enter, Joined, Keep, StandIn
+from mspc.ops.control.region_markers import Back, Enter, Joined, Keep, RegionBoundary, StandIn
 from mspc.ops.control.regions import For, Loop, MakeStack, RegionOp, Scan
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, is_constraint
 from mspc.ops.op import Op
@@ -223,14 +223,14 @@ class LoopTurns:
         self._runs: dict[Node, int] = {}
         self._made: dict[Value, int] = {}
         entries: dict[Value, int] = {}
-        turns = {node.op.owner: turns_of(node.op.op) for node in graph.nodes if isinstance(node.op, Border)}
+        turns = {node.op.owner: turns_of(node.op.op) for node in graph.nodes if isinstance(node.op, RegionBoundary)}
         if not turns:
             return
         self.kept = _kept_for_gradients(graph)
         times = [1]
         for node in graph.nodes:
             op = node.op
-            if isinstance(op, Border):
+            if isinstance(op, RegionBoundary):
                 if op.region:
                     times.pop()
                 if not op.is_end:

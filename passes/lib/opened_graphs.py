@@ -14,7 +14,18 @@ from mspc.ir.graph import Constant, Graph, Layouts, Node, Parameter, Value, copi
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TupleType
-from mspc.ops.control.borders import Back, Border, Decide, Enter, Handed, Joined, Keep, Leave, StandIn, Turn
+from mspc.ops.control.region_markers import (
+    Back,
+    Decide,
+    Enter,
+    Handed,
+    IterationNumber,
+    Joined,
+    Keep,
+    Leave,
+    RegionBoundary,
+    StandIn,
+)
 from mspc.ops.control.regions import If, Loop, MakeStack, RegionOp, is_stack_of_parameters, with_effects
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
@@ -22,9 +33,9 @@ from mspc.ops.tensor.broadcast import BroadcastTo
 
 # Passes that decide on the layouts of all operators together work on the opened graph: a region's outside values are
 # read in place, and carried, scanned, stacked or selected values go through operators of their own
-# (`ops/control/borders.py`), whose rules say how layouts pass the boundary. A graph that several nodes run is opened as
-# a copy for each but the first, since their layouts may differ; copies that are equal after the pass become one graph
-# again.
+# (`ops/control/region_markers.py`), whose rules say how layouts pass the boundary. A graph that several nodes run is
+# opened as a copy for each but the first, since their layouts may differ; copies that are equal after the pass become
+# one graph again.
 
 
 @contextmanager
@@ -94,14 +105,14 @@ class _Opener:
         assert isinstance(op, RegionOp)
         changed = tuple(stands_for(node.inputs[index]) for index in op.mutates)
         varying = tuple(stands_for(value) for value in node.inputs if is_stack_of_parameters(value))
-        border = Border(node, op, node.regions, 0, changed, varying)
+        border = RegionBoundary(node, op, node.regions, 0, changed, varying)
         self.builder.like(node).phase = node.phase
         results = self.loop(node, op, border) if isinstance(op, Loop) else self.branches(node, op, border)
         node.op, node.regions, node.in_layouts = Joined(node), (), None
         node.inputs = list(results)
         self.nodes.append(node)
 
-    def branches(self, node: Node, op: RegionOp, border: Border) -> list[Value]:
+    def branches(self, node: Node, op: RegionOp, border: RegionBoundary) -> list[Value]:
         given = node.inputs
         if isinstance(op, If):
             self.read(node, self.emit(Decide(node), self.scalar if node.layout is not None else None, given[0]))
@@ -121,7 +132,7 @@ class _Opener:
         self.border(border, len(border.regions))
         return found
 
-    def loop(self, node: Node, op: Loop, border: Border) -> list[Value]:
+    def loop(self, node: Node, op: Loop, border: RegionBoundary) -> list[Value]:
         if op.first:
             self.read(node, self.emit(Decide(node), self.scalar if node.layout is not None else None, node.inputs[0]))
         body = border.regions[-1]
@@ -130,7 +141,7 @@ class _Opener:
         for region in border.regions:
             lead = op.leading if region is body else 0
             if lead:
-                self.outside[region.parameters[0]] = self.emit(Turn(node), self.scalar)
+                self.outside[region.parameters[0]] = self.emit(IterationNumber(node), self.scalar)
             read = [*entered, *node.inputs[op.scanned_operands.stop :]]
             self.outside |= dict(zip(region.parameters[lead:], read, strict=True))
         self.border(border, 0)
@@ -145,14 +156,14 @@ class _Opener:
             layout = entered[number].layout
             layout = layout if isinstance(layout, Layout) else None
             found.append(self.emit(back, layout, entered[number], results[number]))
-        turns = op.known_turns([value.type for value in node.inputs])
+        turns = op.known_iterations([value.type for value in node.inputs])
         counts = len(element_types(node.type)) - op.carried - op.stacked
         kept: list[Node] = []
         for i, value in enumerate(results[op.carried :]):
             layout = _element(node.layout, op.carried + counts + i)
             kept.append(self.emit(Keep(node, op.name, i, turns), layout, value))
         self.border(border, len(border.regions))
-        counted = [self.emit(Turn(node, True), self.scalar) for _ in range(counts)]
+        counted = [self.emit(IterationNumber(node, True), self.scalar) for _ in range(counts)]
         return [*found, *counted, *kept]
 
     def enter(self, node: Node, op: Loop, body: Graph, operand: int) -> Value:
@@ -188,7 +199,7 @@ class _Opener:
         """Note that a mark reads the next operands of a node."""
         self.marks.setdefault(node, []).extend((mark, number) for number in range(len(mark.inputs)))
 
-    def border(self, border: Border, number: int) -> None:
+    def border(self, border: RegionBoundary, number: int) -> None:
         made = self.builder.emit(replace(border, region=number))
         made.layout = ()
 
@@ -227,7 +238,7 @@ def _element(layout: Layouts, number: int) -> Layout | None:
 
 COPY = "/copy"
 """In the name of a graph: after it is the number of the node that it was copied for."""
-_MARKS = (Handed, StandIn, Enter, Turn, Decide, Leave, Back, Keep)
+_MARKS = (Handed, StandIn, Enter, IterationNumber, Decide, Leave, Back, Keep)
 
 
 @dataclass
@@ -235,7 +246,7 @@ class _Parts:
     """A node with regions that is being read: the nodes of each region, and the values at their boundaries. entered: by
     number, values that differ between iterations. results: by number, of the last region; left: of the first."""
 
-    border: Border | None = None
+    border: RegionBoundary | None = None
     hands: Node | None = None
     handed: list[Value] = field(default_factory=list[Value])
     lists: list[list[Node]] = field(default_factory=list[list[Node]])
@@ -294,7 +305,7 @@ class _Closer:
     def take(self, node: Node) -> None:
         op = node.op
         node.inputs = [self.outer.get(value, value) for value in node.inputs]
-        if isinstance(op, Border):
+        if isinstance(op, RegionBoundary):
             self.pass_border(op)
         elif isinstance(op, Joined):
             self.finish(node, self.parts.pop(op.owner))
@@ -303,7 +314,7 @@ class _Closer:
         else:
             self.lists[-1].append(node)
 
-    def pass_border(self, border: Border) -> None:
+    def pass_border(self, border: RegionBoundary) -> None:
         parts = self.parts.setdefault(border.owner, _Parts())
         if border.region:
             self.lists.pop()
@@ -321,7 +332,7 @@ class _Closer:
         elif isinstance(op, Enter | StandIn | Leave | Back | Keep):
             of_kind: dict[type, dict[int, Node]] = {Leave: parts.left, Back: parts.backs, Keep: parts.kept}
             of_kind.get(type(op), parts.entered)[op.number] = node
-        elif isinstance(op, Turn) and not op.is_count:
+        elif isinstance(op, IterationNumber) and not op.is_count:
             parts.turn = node
 
     # The node ------------------------------------------------------------------------------------------------
@@ -371,7 +382,7 @@ class _Closer:
             item.layout = value.layout
 
 
-def _results(border: Border, parts: _Parts) -> list[list[Value]]:
+def _results(border: RegionBoundary, parts: _Parts) -> list[list[Value]]:
     """Return the results of every region."""
     backs = [parts.backs[number].inputs[1] for number in sorted(parts.backs)]
     if isinstance(border.op, Loop):

@@ -10,7 +10,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layou
 from mspc.ir.layout import Axes, Layout
 from mspc.ir.text.families import gradient_names
 from mspc.ir.types import StackType
-from mspc.ops.control.borders import Handed
+from mspc.ops.control.region_markers import Handed
 from mspc.ops.control.regions import MakeStack
 from mspc.ops.control.structural import Depend, TupleGetItem, is_constraint
 from mspc.ops.math.arithmetic import AddN

@@ -20,7 +20,7 @@ from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.types import TupleType, Type
 from mspc.ir.varying import VaryingConstant
 from mspc.ops.control.regions import Effects, If, Loop, RegionOp, While, with_effects
-from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems, taken_elements
+from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems, extracted_elements
 from mspc.passes.base import live_values, runs_anyway
 
 
@@ -84,7 +84,7 @@ class _Reads:
                     self._gradients.setdefault(node.forward, []).append(node)
                 for value in node.inputs:
                     if isinstance(value, Node) and value.regions:
-                        if taken_elements(node.op) is not None:
+                        if extracted_elements(node.op) is not None:
                             self.items.setdefault(value, []).append(node)
                         else:
                             self.whole.add(value)
@@ -94,7 +94,7 @@ class _Reads:
     def numbers(self, node: Node) -> set[int]:
         if node in self.whole:
             return set(range(len(node.type.elements)))  # type: ignore[union-attr]  # it is a tuple
-        return {number for item in self.items.get(node, ()) for number in taken_elements(item.op) or ()}
+        return {number for item in self.items.get(node, ()) for number in extracted_elements(item.op) or ()}
 
     def can_narrow(self, value: Value, by: Sequence[Node]) -> bool:
         """Return whether a tuple may lose elements that these nodes do not read, each of which reads it once."""
@@ -141,7 +141,7 @@ class _Border:
         """Drop results that nobody reads, and with them values that loops carry for nothing."""
         op = self.op
         read = {number for node in self.nodes for number in self.reads.numbers(node)}
-        counts = 1 if isinstance(op, While) and op.tells_turns else 0
+        counts = 1 if isinstance(op, While) and op.returns_count else 0
         body = self.regions[-1]
         kept = set(range(len(body.results))) & read
         if isinstance(op, Loop):
@@ -160,7 +160,7 @@ class _Border:
                 is_read = op.carried in read and counts > 0
                 changed = replace(changed, counted=is_read and not changed.stacked)
                 stacks = [k + 1 for k in results if k >= op.carried]
-                outside = [*carried, *([op.carried] if changed.tells_turns else []), *stacks]
+                outside = [*carried, *([op.carried] if changed.returns_count else []), *stacks]
         if len(kept) == len(body.results) and changed == op:
             return False
         for region in self.regions if not isinstance(op, Loop) else (body,):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from functools import partial
 
 from mspc.ir.graph import Graph, Node
-from mspc.ops.control.borders import Border
+from mspc.ops.control.region_markers import RegionBoundary
 from mspc.passes.base import DIFFERENTIATED, GLOBAL, KNOWN, OPENED, SEARCHED, Pass
 from mspc.passes.lib.choices import multiplies, release_constraints
 from mspc.passes.lib.layout_search import PlanTotal, Search
@@ -41,7 +41,7 @@ class PropagateSharding(Pass):
     def run(self, graph: Graph) -> bool:
         if wants_search(graph):
             return False
-        if any(isinstance(node.op, Border) for node in graph.nodes):
+        if any(isinstance(node.op, RegionBoundary) for node in graph.nodes):
             from mspc.passes.lib.loop_layouts import settle_loops  # late: few graphs have loops
 
             settle_loops(graph, partial(_decide, graph))

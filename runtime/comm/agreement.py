@@ -102,7 +102,7 @@ def _add_rendezvous(graph: Graph, rank: int, inside: str, found: RankSchedule) -
             _add_rendezvous(region, rank, f" in the {name} of {node.op.name}{counted}{inside}", found)
         if not isinstance(node.op, Collective):
             continue
-        for ranks, label, said in node.op.meetings(rank, [value.type for value in node.inputs]):
+        for ranks, label, said in node.op.rendezvous(rank, [value.type for value in node.inputs]):
             if len(ranks) < 2:
                 continue
             texts, nodes = found.setdefault(f"{' '.join(map(str, ranks))};{label}", ([], []))

@@ -197,7 +197,7 @@ def groups_inside(node: Node, rank: int) -> list[Ranks]:
     found: set[Ranks] = set()
     for inner in collectives_of([node]):
         types = [value.type for value in inner.inputs]
-        found |= {tuple(sorted(meeting.ranks)) for meeting in cast(Collective, inner.op).meetings(rank, types)}
+        found |= {tuple(sorted(meeting.ranks)) for meeting in cast(Collective, inner.op).rendezvous(rank, types)}
     return sorted(ranks for ranks in found if len(ranks) > 1)
 
 

@@ -321,7 +321,7 @@ class Launches:
         summed = comm.partial_sums(inputs[left[0]], ranks) if len(left) == 1 else None
         if summed is not None:
             launch = op.launch(self._device, out, *inputs, summed=(left[0], summed))
-            if comm.all_can(launch is not None, ranks) and launch is not None:
+            if comm.all_agree(launch is not None, ranks) and launch is not None:
                 return self._marked(made[0], launch, joined=True)
         launches = [(each, self._make(each, self.arrays(each), None)[0]) for each in made]
         ahead = [self._marked(each, own, isinstance(own, PeerLaunch)) for each, own in launches]

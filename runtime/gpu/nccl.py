@@ -306,7 +306,7 @@ class NcclComm:
             return None
         return self._peers.partial_sums(array, ranks, ranks.index(self.rank))
 
-    def all_can(self, able: bool, ranks: Ranks) -> bool:
+    def all_agree(self, able: bool, ranks: Ranks) -> bool:
         """See `DeviceCommunicator`."""
         return bool(self.host.all_reduce(np.array([able], np.int64), "min", tuple(sorted(ranks)))[0])
 
@@ -345,7 +345,7 @@ class NcclComm:
             if landed is not array:
                 array[...] = landed
 
-    def tell(self, numbers: Any, ranks: Ranks) -> Any:
+    def exchange_counts(self, numbers: Any, ranks: Ranks) -> Any:
         """See `DeviceCommunicator`."""
         return self.host.all_to_all(numbers, ranks, 0, 0) if len(ranks) > 1 else numbers
 

@@ -244,7 +244,7 @@ class _GpuLoop:
         """The number of the iteration, for work done by the host."""
         self._asks_apart = False
         """Whether a condition is not evaluated at the end of the previous iteration: it must know its own iteration."""
-        self._known = op.known_turns([value.type for value in node.inputs])
+        self._known = op.known_iterations([value.type for value in node.inputs])
         behind = op.first + op.carried + op.scanned
         self._scanned = operands[op.first + op.carried : behind]
         kernel = device.kernel(source_text("runtime/gpu/turns.cu"), "next_turn")
@@ -276,7 +276,7 @@ class _GpuLoop:
             condition = BoundRegion(inside, node.regions[0], given, own)
             self._holds = HostScalar(device, condition.results[0])
             ask: list[Launch] = [*begins, *condition.launches]
-            tell = [partial(device.copy, self._turn, out[op.carried].reshape((1,)))] if op.tells_turns else []
+            tell = [partial(device.copy, self._turn, out[op.carried].reshape((1,)))] if op.returns_count else []
             turns = LoopLaunches(ask, [*turn, *ask], tell, self._turn, condition=condition.results[0])
             ask = [*ask, self._holds.fetch]
             self._ask = captured_parts(device, ask)
@@ -397,7 +397,7 @@ class _GpuLoop:
         turns = self._iterate(count())
         if self._check is not None:
             self._check(turns)
-        if isinstance(self._op, While) and self._op.tells_turns:
+        if isinstance(self._op, While) and self._op.returns_count:
             self._set(self._out[self._op.carried].reshape((1,)), turns)
 
     def _iterate(self, numbers: Iterable[int]) -> int:

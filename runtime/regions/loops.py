@@ -72,7 +72,7 @@ class LoopKernel:
         self._body = regions[-1]
         self._condition = regions[0] if isinstance(op, While) else None
         self._stacked = [value.tensor_type for value in self._body.graph.results[op.carried :]]
-        self._known = op.known_turns([value.type for value in node.inputs])
+        self._known = op.known_iterations([value.type for value in node.inputs])
         self._limit = backend.loop_limit if self._known < 0 else 0.0
         self._check = path_check(node, backend.comm, partial(path_text, node)) if self._known < 0 else None
         self._in_turns, self._anew, self._rows = self._places()
@@ -103,7 +103,7 @@ class LoopKernel:
             region.forget()
         if self._backend.taken is not None and turns:
             self._backend.taken.add(self._body.graph)
-        counted = (np.array(turns, np.int64),) if isinstance(op, While) and op.tells_turns else ()
+        counted = (np.array(turns, np.int64),) if isinstance(op, While) and op.returns_count else ()
         for places in self._in_turns:
             places.end(carried[places.number])
         found = (*carried, *counted, *stacks)

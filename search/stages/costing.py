@@ -28,7 +28,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.text.families import each_of_cells
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.control.regions import MakeStack, nodes_with_times
-from mspc.ops.control.structural import MakeTuple, taken_elements
+from mspc.ops.control.structural import MakeTuple, extracted_elements
 from mspc.output.stage_times import StageTimes, predicted_times, stage_times, timeline_of
 from mspc.passes.lib.propagation import sharded_further
 from mspc.passes.lib.schedules import (
@@ -148,7 +148,7 @@ def _is_visible(node: Node) -> bool:
 
 def _continues_call(value: Node, call: Node) -> bool:
     """Return whether a call reads a result of another call of the same graph."""
-    source = value.inputs[0] if taken_elements(value.op) is not None else None
+    source = value.inputs[0] if extracted_elements(value.op) is not None else None
     return isinstance(source, Node) and source.regions == call.regions
 
 
@@ -179,7 +179,7 @@ def _kind_of(value: Value, kinds: Mapping[Value, str], came: Collection[Value]) 
         return ""
     if isinstance(value.op, ReceiveFromStage):
         return FORWARD if value in came else INPUT_GRADIENT
-    return kinds.get(value.inputs[0], "") if taken_elements(value.op) is not None else ""
+    return kinds.get(value.inputs[0], "") if extracted_elements(value.op) is not None else ""
 
 
 LESS = 1 / 2

@@ -69,7 +69,7 @@ class EmulatedNccl:
         addresses = (tuple(int(each.ctypes.data) for each in rows) for rows in (parts, signs))
         return RankSum(next(addresses), own, next(addresses), state, np.zeros((1,), np.int64), 0, meet, (parts, signs))
 
-    def all_can(self, able: bool, ranks: Any) -> bool:
+    def all_agree(self, able: bool, ranks: Any) -> bool:
         return bool(self.comm.all_reduce(np.array([able], np.int64), "min", ranks)[0])
 
     def all_reduce_into(self, arrays: Sequence[Any], outs: Sequence[Any], op: str, ranks: Any) -> None:
@@ -85,7 +85,7 @@ class EmulatedNccl:
     def all_to_all_into(self, array: Any, out: Any, ranks: Any) -> None:
         out.reshape(-1)[...] = self.comm.all_to_all(array.reshape(-1), ranks, 0, 0)
 
-    def tell(self, numbers: Any, ranks: Any) -> Any:
+    def exchange_counts(self, numbers: Any, ranks: Any) -> Any:
         return self.comm.all_to_all(numbers, ranks, 0, 0)
 
     def exchange_into(self, sends: Any, receives: Any, ranks: Any = None) -> None:

@@ -125,7 +125,7 @@ def test_what_programs_share_is_compiled_beside_the_passes(monkeypatch: pytest.M
     assert not thread.is_alive()
     made = list((tmp_path / "mspc" / "loops").glob("*.so"))
     assert len(made) == 1
-    monkeypatch.setattr(library, "_made", lambda *_: pytest.fail("it is compiled again"))
+    monkeypatch.setattr(library, "_compile_library", lambda *_: pytest.fail("it is compiled again"))
     thread_pool.library.cache_clear()
     assert thread_pool.library() is not None
     thread_pool.put_on_disk()

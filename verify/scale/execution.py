@@ -260,7 +260,7 @@ class KindRun:
         if op.reverse:
             kept.reverse()
         results: list[Any] = list(carried)
-        if isinstance(op, While) and op.tells_turns:
+        if isinstance(op, While) and op.returns_count:
             results.append(np.full((1,) * depth, count, np.int64))
         types = element_types(node.type)[len(results) :]
         for place, entry in enumerate(body.results[op.carried :]):
@@ -275,7 +275,7 @@ class KindRun:
             return -1
         if isinstance(op, For) and op.turns < 0:
             return int(self._same_everywhere(node, operands[0]))
-        return op.known_turns([value.type for value in node.inputs])
+        return op.known_iterations([value.type for value in node.inputs])
 
     def _same_everywhere(self, node: Node, array: Array) -> Any:
         """The value that decides a node's way, if all ranks of the kind agree."""

@@ -375,7 +375,7 @@ class Board:
     @staticmethod
     def _groups_of(request: CollectiveRequest) -> tuple[list[tuple[int, ...]], bool]:
         """The groups of all ranks, and whether all of them are of one kind."""
-        known = request.kind.meetings.groups
+        known = request.kind.rendezvous.groups
         if request.key not in known:
             ops, numbers = told_apart(request.ops)
             distinct = [partners_of(op) for op in ops]
@@ -580,7 +580,7 @@ def _check_agreed(
     for rank, op in ops.items():
         if mistake := op.mistake_on(rank):
             raise NodeError(request.kind, request.node, mistake)
-        said[rank] = op.meetings(rank, types[rank])
+        said[rank] = op.rendezvous(rank, types[rank])
     for rank, meetings in said.items():
         for meeting in meetings:
             for other in meeting.ranks:
@@ -647,7 +647,7 @@ def _gathered(kind: RankKind, given: dict[int, Any]) -> Any:
 
 def _inside(request: CollectiveRequest, groups: Sequence[Sequence[int]]) -> Any:
     kind, key = request.kind, request.key
-    known = kind.meetings.axes
+    known = kind.rendezvous.axes
     if isinstance(request.ops[0], NeighborExchange):
         first = key not in known
         known[key] = None

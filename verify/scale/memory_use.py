@@ -24,7 +24,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import MakeStack
-from mspc.ops.control.structural import MakeTuple, TupleGetItem, taken_elements
+from mspc.ops.control.structural import MakeTuple, TupleGetItem, extracted_elements
 from mspc.ops.cpu.loops.program import has_loop
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
@@ -231,7 +231,7 @@ class _Walk:
 
     def _shown(self, node: Node) -> tuple[_Content, ...]:
         """The contents of a node that only hands tensors on."""
-        taken = taken_elements(node.op)
+        taken = extracted_elements(node.op)
         if taken is not None:
             whole = self._content(node.inputs[0])
             return tuple(whole[i] for i in taken)
@@ -466,7 +466,7 @@ class _BufferWalk:
         return self.shown.get(value) or [set() for _ in element_types(value.type)]
 
     def _views(self, node: Node) -> list[set[Content]]:
-        taken = taken_elements(node.op)
+        taken = extracted_elements(node.op)
         if taken is not None:
             whole = self.shown.get(node.inputs[0], [])
             return [whole[i] for i in taken] if whole else []

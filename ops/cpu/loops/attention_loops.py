@@ -45,8 +45,8 @@ POINTERS = (*STRIDED, *ADDED, "statistics", "shares", "numbers", "odd")
 """Names of the addresses, in their order. shares: memory for the sums of pieces. odd: an Int64 that is set to 1 if an
 operand is not finite, and results are to be made otherwise."""
 PARTS = 16
-"""The least number of parts of the work, if there are as many blocks of queries."""
-_TOGETHER = 6
+"""Minimum number of parts of the work, if there are as many blocks of queries."""
+_ROWS_AT_ONCE = 6
 """Rows of a full block that a matmul computes at once; a block is best a multiple of them."""
 _FAR = 1 << 40
 """A distance that no two places have."""
@@ -84,7 +84,7 @@ def sharing_of_shift(shape: Shape, total: Sequence[int]) -> Sharing:
 def _blocks(shape: Shape) -> tuple[int, int]:
     """Return (queries of a block, blocks): of equal length except for the last one."""
     rows = -(-shape.queries // -(-shape.queries // ROWS))
-    block = min(ROWS, -(-rows // _TOGETHER) * _TOGETHER)
+    block = min(ROWS, -(-rows // _ROWS_AT_ONCE) * _ROWS_AT_ONCE)
     return block, -(-shape.queries // block)
 
 
@@ -153,7 +153,7 @@ class Numbers:
 
 
 def can_be_drawn(dims: int) -> bool:
-    """Return True if there is room for the numbers of draws with this number of dimensions."""
+    """Return whether draws with this number of dimensions are supported."""
     return dims <= DRAWN_DIMS
 
 

@@ -24,7 +24,7 @@ from mspc.ops.fused.kernel import Space, space_of
 _CALL = re.compile(r"\b(?!real|T\b|float|double|bool|absolute|clip|fabs|i8|u8|i64|u16|u32)[a-z_]\w*(?:<\w+>)?\(")
 """A call that costs more than to store a value and read it again."""
 _CHEAP = 4
-"""Operations that are made again rather than held."""
+"""Operations that are recomputed instead of stored."""
 _NAME = re.compile(r"\w+")
 
 
@@ -39,11 +39,8 @@ class LoopInput:
 
 
 class Passes:
-    """The passes of a nest.
-
-    ready: the pass in which a value can be computed first; of a row's value the first that can read it. first: the
-    pass in which a value of elements is computed. held: those that later passes read from memory.
-    """
+    """Passes of a loop nest. ready: pass in which a value can first be computed; for a row's value the first that can
+    read it. first: pass in which an elementwise value is computed. held: values that later passes read from memory."""
 
     def __init__(
         self, reads: Sequence[LoopInput], lines: Sequence[LoopLine], stored: Sequence[str], columns: int, count: int
@@ -143,7 +140,7 @@ def cost_of(text: str) -> int:
 
 
 RUN = 4096
-"""Elements of a unit if there are no rows, and elements that a lane's Float32 sums come from together."""
+"""Elements of a unit without rows, and elements summed together in a lane's Float32 partial sum."""
 _PARTS = 64
 _SUMMED_PARTS = 16
 """Upper bound of the parts of the units; if there are totals over units every part has its own."""
@@ -546,7 +543,7 @@ def _place(strides: Strides, dims: Sequence[int]) -> str:
 
 
 def _length(size: int, in_runs: bool) -> str:
-    """Return C++ of the number of elements from `begin` on, at most those of a run."""
+    """Return C++ for the number of elements from `begin` on, at most those of a run."""
     return f"{size} - begin < {RUN} ? {size} - begin : {RUN}" if in_runs else str(size)
 
 

@@ -79,8 +79,8 @@ class Share(NamedTuple):
 
 
 class AxisPositions(NamedTuple):
-    """All positions along one dimension. start: the first place of the image in the slab. Positions may be worked in
-    chunks of a multiple of `step`, with slabs that begin `move` places later for each `step`."""
+    """All outputs along one dimension. start: first input position in the slab. Outputs may be processed in chunks of a
+    multiple of `step`, with slabs that start `move` positions later for each `step`."""
 
     start: int
     step: int
@@ -131,7 +131,7 @@ def of_image(window: Window, count: int) -> AxisPositions:
 SLAB = 3 << 14
 """Elements of a slab that stay in the second cache of a core, together with packed operands: 192 KiB."""
 POSITIONS = 1 << 11
-"""Positions whose sums stay there."""
+"""Outputs whose sums stay in registers."""
 FEWEST = 96
 """Positions from which tiles are full enough: of smaller images several are worked together."""
 ROWS = 48
@@ -409,7 +409,8 @@ PACKED_FOR = 1 << 8
 
 
 class ConvolutionSource(NamedTuple):
-    """text: C++ of a function, called NAME. order: the operator's operands as the function takes them."""
+    """Compiled form. text: C++ of a function called NAME. order: the operator's operands in the order of the
+    function."""
 
     text: str
     tables: ConvolutionTables
@@ -418,8 +419,8 @@ class ConvolutionSource(NamedTuple):
 
 
 def compiled_convolution(op: Convolution, types: Sequence[TensorType], result: TensorType) -> ConvolutionSource | None:
-    """Return the compiled form of an operator on these types; None for other element types than Float32, no elements,
-    or if NumPy is faster."""
+    """Return the compiled form of an operator on these types; None for other element types than Float32, without
+    elements, or if NumPy is faster."""
     if any(type.dtype.name != "Float32" or not type.size for type in (*types, result)):
         return None
     first, second = (strided(type.shape, op.channels_last) for type in types)

@@ -71,7 +71,7 @@ class Settled:
         self._out: Any = None
 
     def note(self, operands: Sequence[Any], out: Any) -> None:
-        """Return arrays of NumPy's, and a place for results that stays; None if the next call must check again."""
+        """Return NumPy arrays, and reusable memory for results; None if the next call must check again."""
         self._out = out
         self._operands = [weakref.ref(array) for array in operands] if out is not None else []
 
@@ -187,7 +187,7 @@ class _Arrays:
 
 
 def shared(function: Function, parts: int, operations: int, first: int = 0) -> Callable[[Any], None]:
-    """Return `run(table)`: a function over `parts` parts from the first, on as many threads as pay for this number of
+    """Return `run(table)`: a function over `parts` parts, on as many threads as are worthwhile for this number of
     operations."""
     if operations < SHARED:
         return lambda table: function(table, first, first + parts)

@@ -31,15 +31,15 @@ FLAGS = (
     "-fno-rtti", "-fPIC", "-shared", "-w",
 )  # fmt: skip
 WIDE = "-mprefer-vector-width=512"
-"""A flag for vectors of 512 bits, of which compilers use half by default: steps of small networks take 5 to 10 % less
-time with it."""
+"""Flag for 512-bit vectors, of which compilers use half by default: steps of small networks take 5 to 10 % less
+time."""
 SWITCH = "MSPC_COMPILED_LOOPS"
 """The variable of the environment that is 0 to disable compiling."""
 _NAMES = ("c++", "g++", "clang++")
 _LIMIT_S = 120.0
-_TOGETHER = 12
+_LIBRARY_FUNCTIONS = 12
 """Functions of a library: several libraries are compiled at the same time."""
-_MOST = 4
+_MAX_COMPILERS = 4
 _DIGEST = 32
 MOST_BYTES = 256 << 20
 """Bytes of all libraries on disk. Beyond that the least recently used ones are removed."""
@@ -52,7 +52,7 @@ class CompilerFailed(Exception):
 
 
 def compiler() -> tuple[str, ...]:
-    """Return the command of the C++ compiler, () if there is none or nothing is to be compiled."""
+    """Return the command of the C++ compiler, () if there is none or compilation is disabled."""
     if os.environ.get(SWITCH, "1") == "0":
         return ()
     for text in (os.environ.get("CXX", ""), *_NAMES):
@@ -69,15 +69,15 @@ def functions_of(sources: Mapping[str, str], prelude: str, alone: Collection[str
     """Return the compiled functions of a program.
 
     Args:
-        sources: by a function's name the C++ that defines it, and perhaps one of this name with `_end` appended.
-        alone: names of those that get libraries of their own, which other programs then find on disk.
+        sources: C++ that defines each function, by name, optionally with one of this name and `_end` appended. alone:
+            names of functions with libraries of their own, which other programs find on disk.
 
     Raises:
         CompilerFailed: there are none, for a reason that is worth a warning.
     """
     command = compiler()
     names = sorted(name for name in sources if name not in alone)
-    count = max(1, min(_MOST, len(names) // _TOGETHER))
+    count = max(1, min(_MAX_COMPILERS, len(names) // _LIBRARY_FUNCTIONS))
     groups = [*([name] for name in sorted(alone)), *(names[i::count] for i in range(count if names else 0))]
     groups.sort(key=lambda group: -sum(len(sources[name]) for name in group))  # the longest first: others fill the gaps
 
@@ -110,7 +110,7 @@ def library_of(command: tuple[str, ...], source: str, names: Sequence[str]) -> c
     key = hashlib.sha256("\0".join([source, *command, *_flags(), _version(command), _processor()]).encode()).hexdigest()
     folder = cache_folder("loops")
     if folder is None:
-        return _made(command, source, names, None)
+        return _compile_library(command, source, names, None)
     path = folder / f"{key}.so"
     found = _stored(path, names)
     if found is not None:
@@ -118,7 +118,7 @@ def library_of(command: tuple[str, ...], source: str, names: Sequence[str]) -> c
     with contextlib.ExitStack() as stack:
         if _waited(stack, path.with_suffix(".lock")):
             found = _stored(path, names)
-        found = found or _made(command, source, names, path)
+        found = found or _compile_library(command, source, names, path)
     return found
 
 
@@ -145,18 +145,18 @@ def _stored(path: Path, names: Sequence[str]) -> ctypes.CDLL | None:
     return _loaded(path, names)
 
 
-def _made(command: tuple[str, ...], source: str, names: Sequence[str], path: Path | None) -> ctypes.CDLL:
-    """Compile a library and store it if there is a place for it. Raises CompilerFailed."""
+def _compile_library(command: tuple[str, ...], source: str, names: Sequence[str], path: Path | None) -> ctypes.CDLL:
+    """Compile a library and store it on disk if possible. Raise CompilerFailed."""
     with tempfile.TemporaryDirectory(prefix="mspc_loops_") as folder:
         made = _compiled(command, source, Path(folder))
-        found = _loaded(_kept(made, path) or made, names)  # if it is not cached, it serves this process only
+        found = _loaded(_store(made, path) or made, names)  # if it is not cached, it serves this process only
     if found is None:
         raise CompilerFailed("the library that it made cannot be loaded, or lacks a function")
     return found
 
 
-def _kept(made: Path, path: Path | None) -> Path | None:
-    """Store a library with its checksum and return its place; None if the folder is full or read-only."""
+def _store(made: Path, path: Path | None) -> Path | None:
+    """Store a library with its checksum and return its path; None if the folder is full or read-only."""
     library = made.read_bytes()
     try:
         if path is not None:
@@ -226,7 +226,7 @@ def _processor() -> str:
 
 
 @functools.cache
-def warn_once(command: tuple[str, ...], reason: str) -> None:
-    """Say that a compiler fails, and that nothing is lost but speed."""
+def warn_compiler_failed(command: tuple[str, ...], reason: str) -> None:
+    """Warn once that the compiler fails, and that only speed is lost."""
     text = f"the C++ compiler {shlex.join(command)} fails, and loops run through NumPy: {reason}"
     print(f"warning: {text} ({SWITCH}=0 does without it)", file=sys.stderr, flush=True)

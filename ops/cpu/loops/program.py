@@ -18,7 +18,7 @@ from mspc.ops.cpu.loops.attention_loops import attention_kernel, compiled_attent
 from mspc.ops.cpu.loops.chain import chain_of, functions
 from mspc.ops.cpu.loops.convolution import compiled_convolution, convolution_kernel
 from mspc.ops.cpu.loops.kernel import Function, Kernel, chain_kernel, checking
-from mspc.ops.cpu.loops.library import CompilerFailed, compiler, functions_of, warn_once
+from mspc.ops.cpu.loops.library import CompilerFailed, compiler, functions_of, warn_compiler_failed
 from mspc.ops.cpu.loops.updates import (
     members_of,
     row_sums_function,
@@ -93,7 +93,7 @@ _HALF = re.compile(r"\bf16\b")
 
 
 class LoopKernels(NamedTuple):
-    """By the numbers of calls: loops are kernels `function(*operands, out=None)`, updates change their operands."""
+    """Kernels by call number: loops are `function(*operands, out=None)`, updates change their operands."""
 
     loops: dict[int, Kernel]
     updates: dict[int, Kernel]
@@ -123,7 +123,7 @@ class _Sources:
 
 
 def kernels(be: Any, calls: Mapping[int, Call]) -> LoopKernels:
-    """Return a kernel for each call that is a compiled loop. If the compiler fails there are none; this is reported
+    """Return a kernel for each call that is a compiled loop. If the compiler fails, there are none; this is reported
     once."""
     command = compiler()
     sources = _Sources()
@@ -143,7 +143,7 @@ def kernels(be: Any, calls: Mapping[int, Call]) -> LoopKernels:
             other.submit(library)  # the pool, at the same time
             found = sources.compiled()
     except CompilerFailed as error:
-        warn_once(command, str(error))
+        warn_compiler_failed(command, str(error))
         return LoopKernels({}, {})
     bound = {number: bind(found) for number, bind in made.items()}
     return LoopKernels(

@@ -35,7 +35,7 @@ Kind = tuple[DType, ...]
 
 
 def row_update_functions(op: GroupedRowUpdate, types: Sequence[TensorType]) -> dict[Kind, str] | None:
-    """Return C++ of a member's function, called NAME, by the element types of its operands; None if one has none."""
+    """Return C++ of a member's function, called NAME, by the element types of its operands; None if there is none."""
     found: dict[Kind, str] = {}
     for kind in _kinds(op, types):
         if kind in found:
@@ -175,7 +175,7 @@ def members_of(op: Op, types: Sequence[TensorType]) -> tuple[Update, Members] | 
 
 
 def update_functions(op: Update, members: Members) -> dict[tuple[DType, ...], str] | None:
-    """Return C++ of a member's function, called NAME, by the element types of its operands; None if one has none."""
+    """Return C++ of a member's function, called NAME, by the element types of its operands; None if there is none."""
     found: dict[tuple[DType, ...], str] = {}
     for types in members:
         dtypes = tuple(type.dtype for type in types)
@@ -265,7 +265,8 @@ def _chunks(members: Members, kind: tuple[DType, ...]) -> Any:
 
 
 def row_sums_function(lookup: RowLookup, types: Sequence[TensorType]) -> str | None:
-    """Return C++ of a function, called NAME, that sums rows by ids; None if their type is too narrow to add up in."""
+    """Return C++ of a function, called NAME, that sums rows by ids; None if their type is too narrow for
+    accumulation."""
     rows, ids = types
     if rows.dtype.name not in C_TYPES or c_type(rows.dtype) != computing_type(rows.dtype) or rows.dtype.kind == "b":
         return None

@@ -351,7 +351,7 @@ def test_a_compiler_that_fails_is_told_of_once(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CXX", command)
-    library.warn_once.cache_clear()
+    library.warn_compiler_failed.cache_clear()
     case = chain(("Float32 8 8",), ("Exp(x0)",), (0,))
     assert compiled([case]) == ({}, {})
     assert compiled([case]) == ({}, {})

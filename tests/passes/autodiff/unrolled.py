@@ -84,7 +84,7 @@ class _Unrolling:
         carried = inputs[first : first + op.carried]
         behind = first + op.carried + op.scanned
         scanned = [self.entries(value) for value in inputs[first + op.carried : behind]]
-        known = op.known_turns([value.type for value in node.inputs])
+        known = op.known_iterations([value.type for value in node.inputs])
         stacks: list[dict[int, Found]] = [{} for _ in range(op.stacked)]
         count = known if known >= 0 else int(self.array(inputs[0])) if first else -1
         turns = 0
@@ -105,7 +105,7 @@ class _Unrolling:
         for i, value in enumerate(body.results[op.carried :]):
             if known >= 0 and not isinstance(value.type, StackType):
                 kept[i] = self.emit(Stack(), *kept[i])
-        counted = [Constant(turns, INT64)] if isinstance(op, While) and op.tells_turns else []
+        counted = [Constant(turns, INT64)] if isinstance(op, While) and op.returns_count else []
         return [*carried, *counted, *kept]
 
     def entries(self, value: Found) -> list[Found]:

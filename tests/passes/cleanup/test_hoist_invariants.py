@@ -50,7 +50,7 @@ def counted(turn: Turn, op: Loop, weight: TensorType = SQUARE) -> Graph:
         made = lambda b, x, w, n: region(b, op, [Constant(0, INT64), x, n, w], condition, body)[1:]  # noqa: E731
     else:
         body = graph("body", [COUNT, ROWS, weight], lambda b, i, x, w: [turn(b, x, w)])
-        lead = [] if op.known_turns([]) >= 0 else [2]
+        lead = [] if op.known_iterations([]) >= 0 else [2]
         made = lambda b, *v: region(b, op, [*(v[i] for i in lead), v[0], v[1]], body)  # noqa: E731
     return graph("main", [ROWS, weight, COUNT], made)
 

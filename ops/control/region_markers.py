@@ -1,12 +1,14 @@
-"""These operators mark the borders of regions in a graph that is opened: all nodes of its regions in one list.
+"""Operators that mark the boundaries of regions in an opened graph, in which the nodes of all regions are in one list.
 
-Passes that look at the layouts of all operators together work on it (`passes/lib/opened_graphs.py`). They exist only
-inside a pass: no text has them, and nothing runs them. Each names its `owner`, the node as it was opened, and those
-that need operands in a layout the `kind` of it.
+Passes that decide the layouts of all operators together work on it (`passes/lib/opened_graphs.py`). These operators
+exist only inside a pass: they are never printed or executed. `owner` is the original node, `kind` its name in messages
+about a required layout.
 
     If:    Decide  Handed  Border  ..  Leave  Border  ..  Back  Border  Joined
     loop:  Decide  Enter  StandIn  Handed  Turn  Border  [..  Decide  Border]  ..  Back  Keep  Border  [Turn]  Joined
     Call:  Handed  Border  ..  Leave  Border  Joined
+
+Border is RegionBoundary, Turn is IterationNumber.
 """
 
 from __future__ import annotations
@@ -15,16 +17,16 @@ from typing import Any
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import StackType, TensorType, TupleType, Type
-from mspc.ops.control.regions import COUNT, RegionOp, kept_type
+from mspc.ops.control.regions import COUNT, RegionOp, stacked_type
 from mspc.ops.control.structural import MakeTuple
 from mspc.ops.op import Op
 from mspc.sharding.rules import factor_names, same_rule
 
 
-class Border(Op, abstract=True):
-    """The beginning of region number `region` of a node, which is of `op`; after the last region, its end.
+class RegionBoundary(Op, abstract=True):
+    """Start of region number `region` of a node with operator `op`; after the last region, its end.
 
-    changed: values that the regions overwrite. varying: those that represent other values from iteration to iteration.
+    changed: values that the regions overwrite. varying: values that differ between iterations.
     """
 
     owner: Node
@@ -45,8 +47,8 @@ class Border(Op, abstract=True):
 
 
 class Enter(Op, abstract=True):
-    """The value of a parameter of a loop's regions in an iteration, if it changes between iterations: the carried
-    value, or its entry of a scanned operand. number: of the operand, from the first that is carried."""
+    """Value of a parameter of a loop's regions in one iteration, if it differs between iterations: the carried value,
+    or an entry of a scanned operand. number: of the operand, counted from the first carried one."""
 
     owner: Node
     kind: str
@@ -95,8 +97,8 @@ class Handed(Op, abstract=True):
         return TupleType(())
 
 
-class Turn(Op, abstract=True):
-    """The number of the iteration; after a loop the number of iterations."""
+class IterationNumber(Op, abstract=True):
+    """Number of the iteration; after a loop the number of iterations."""
 
     owner: Node
     is_count: bool = False
@@ -187,7 +189,7 @@ class Keep(Op, abstract=True):
 
     def infer(self, *types: Any) -> Type:
         (x,) = types
-        return kept_type(x, self.turns)
+        return stacked_type(x, self.turns)
 
 
 MARKS = (Enter, Decide, Leave, Back, Keep)
@@ -201,9 +203,9 @@ class Joined(MakeTuple, abstract=True):
     has_side_effect = True
 
 
-def next_turns(graph: Graph) -> dict[Value, Value]:
-    """Return, for every value that a loop of an opened graph carries, by its value at the beginning of an iteration,
-    its value at the end of one."""
+def carried_values(graph: Graph) -> dict[Value, Value]:
+    """Return, for every value carried by a loop of an opened graph, the value at the end of an iteration, by the value
+    at its start."""
     backs = (node for node in graph.nodes if isinstance(node.op, Back) and node.op.is_carried)
     return {node.inputs[0]: node.inputs[1] for node in backs}
 
