@@ -566,7 +566,7 @@ class RankCalls:
         name, (key, compiled_call) = name_of(target), found
         say_once(
             f"graphs of {name}",
-            f"{name} was called with more than {self._known.peak_bytes} kinds of arguments ({VARIABLE}): its graph for "
+            f"{name} was called with more than {self._known.most} kinds of arguments ({VARIABLE}): its graph for "
             f"{described(key[1])} is given up, as others will be, and compiled again for the next such call",
         )
         self._release(compiled_call)

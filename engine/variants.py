@@ -162,7 +162,7 @@ class Variants:
 
     def __init__(self, most: int, by_use: bool, keeps: Keeps) -> None:
         self._keeps = keeps
-        self.peak_bytes = most
+        self.most = most
         self.by_use = by_use
         self._known: dict[Any, list[_Variant]] = {}
         self._gone: list[_Variant] = []
@@ -210,7 +210,7 @@ class Variants:
         else None."""
         own = [(key, variant) for key in self._known if key[0] == target for variant in self._known[key]]
         found = [(key, variant) for key, variant in own if not variant.stays]
-        if len(found) <= self.peak_bytes:
+        if len(found) <= self.most:
             return None
         key, oldest = min(found, key=lambda entry: entry[1].used)
         self._remove(key, oldest)

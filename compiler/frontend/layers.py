@@ -406,12 +406,12 @@ def grouped(graph: Graph, cells: int, known: Mapping[Value, int]) -> Grouped:
         looked = _Look(graph, looked.known | states)
     found = Grouped(looked.cell_of, {})
     nodes: list[Node] = []
-    dropped = {node for _, inner in looked.rendezvous.values() for node in inner}
+    dropped = {node for _, inner in looked.meetings.values() for node in inner}
     for node in graph.nodes:
         if node in dropped:
             continue
-        if node in looked.rendezvous:
-            found.rendezvous[node] = _meeting(graph, nodes, node, looked.rendezvous[node][0], found.cell_of, cells)
+        if node in looked.meetings:
+            found.meetings[node] = _meeting(graph, nodes, node, looked.meetings[node][0], found.cell_of, cells)
         nodes.append(node)
     graph.nodes = nodes
     return found
@@ -428,7 +428,7 @@ class _Look:
         self.graph = graph
         self.known = dict(known)
         self.cell_of = dict(known)
-        self.rendezvous: dict[Node, tuple[list[Value], list[Node]]] = {}
+        self.meetings: dict[Node, tuple[list[Value], list[Node]]] = {}
         readers: dict[Value, list[Node]] = {node: [] for node in graph.nodes if _is_tree(node.op)}
         for node in graph.nodes if readers else ():
             for value in node.inputs:
@@ -436,7 +436,7 @@ class _Look:
                     readers[value].append(node)
         returned = set(graph.results)
         trees: dict[Value, tuple[list[Value], list[Node]]] = {}
-        """Operands and inner nodes, as in `rendezvous`, of nodes that are read only by one node that joins in the same
+        """Operands and inner nodes, as in `meetings`, of nodes that are read only by one node that joins in the same
         way."""
         for node in graph.nodes:
             if isinstance(node.op, MakeStack) or (isinstance(node.op, Depend) and node.inputs[0] not in self.cell_of):
@@ -455,7 +455,7 @@ class _Look:
                 continue
             of = {self.cell_of[leaf] for leaf in leaves if leaf in self.cell_of}
             if len(of) > 1:
-                self.rendezvous[node] = leaves, inner
+                self.meetings[node] = leaves, inner
             elif of:
                 self.cell_of |= dict.fromkeys((*inner, node), *of)
 
@@ -684,18 +684,18 @@ def _roll(graph: Graph, members: dict[Value, tuple[Node, int]], grads: dict[Valu
     twins: dict[Value, list[Value]] = {}
     for chain in others:
         _match(first, chain, varying, twins, chains, {**members, **grads})
-    for meeting in found.rendezvous.values():
+    for meeting in found.meetings.values():
         if twins.get(meeting.parts[0]) != meeting.parts[1:]:
             raise Unrolled
     stages = _Stages(graph, chains, varying, lambda b, values: _stack(b, values, members, grads))
-    stages.keep([meeting.parts[0] for meeting in found.rendezvous.values()])
+    stages.keep([meeting.parts[0] for meeting in found.meetings.values()])
     nodes: list[Node] = []
     gone = {node for chain in chains.nodes for node in chain}
     last = {chains.stage[node]: node for node in graph.nodes if node in gone}
     ends = {node: stage for stage, node in last.items()}
     for node in graph.nodes:
-        if node in found.rendezvous:
-            meeting = found.rendezvous[node]
+        if node in found.meetings:
+            meeting = found.meetings[node]
             meeting.over_stack(Builder(graph, nodes).like(node), stages.kept[meeting.parts[0]])
         if node not in gone:
             nodes.append(node)
@@ -716,7 +716,7 @@ def _chains(graph: Graph, found: Grouped, cells: int) -> _Chains:
     stage = 0
     for node in graph.nodes:
         waits = isinstance(node.op, Depend) and node not in found.cell_of
-        stage += node in found.rendezvous or (waits and any(value in found.cell_of for value in node.inputs))
+        stage += node in found.meetings or (waits and any(value in found.cell_of for value in node.inputs))
         cell = found.cell_of.get(node)
         if cell is not None:
             chains.nodes[cell].append(node)

@@ -375,7 +375,7 @@ class Board:
     @staticmethod
     def _groups_of(request: CollectiveRequest) -> tuple[list[tuple[int, ...]], bool]:
         """The groups of all ranks, and whether all of them are of one kind."""
-        known = request.kind.rendezvous.groups
+        known = request.kind.meetings.groups
         if request.key not in known:
             ops, numbers = told_apart(request.ops)
             distinct = [partners_of(op) for op in ops]
@@ -647,7 +647,7 @@ def _gathered(kind: RankKind, given: dict[int, Any]) -> Any:
 
 def _inside(request: CollectiveRequest, groups: Sequence[Sequence[int]]) -> Any:
     kind, key = request.kind, request.key
-    known = kind.rendezvous.axes
+    known = kind.meetings.axes
     if isinstance(request.ops[0], NeighborExchange):
         first = key not in known
         known[key] = None
