@@ -82,7 +82,7 @@ class CompiledCall:
         self.compiled = compiled
         self.job = job
         self.is_outdated = False
-        """Whether a number that the graph relies on was changed: it is compiled anew for the next call."""
+        """Whether a value that the graph was compiled for has changed, so that the next call recompiles."""
         self.counted_as: Any = None
         self.counted: Callable[[], Any] = lambda: None
         """The key of its count of steps, and the object without which no other graph continues it, see `StepCounts`."""
@@ -251,7 +251,7 @@ class StepCounts:
         self._named: dict[int, tuple[str, Any]] = {}
         """The names of graphs, and the graphs, by the ids of these."""
         self._numbers: Counter[str] = Counter()
-        """How many graphs of a kind have names, those that are gone among them."""
+        """Number of named graphs of each kind, including released ones."""
         self._latest: dict[Any, tuple[Any, Any]] = {}
         """The target and the graph that began last, by identity."""
         self._ended: dict[Any, list[tuple[str, Callable[[], Any]]]] = {}
@@ -334,7 +334,7 @@ class RanksWanted(BaseException):
 
     @property
     def mistake(self) -> MspcError:
-        """The error of a script that nothing can start again."""
+        """Return the error of a script that cannot be restarted."""
         return MspcError(
             f"the script sets device_num={self.ranks}, but runs on one rank",
             self.place,
@@ -380,7 +380,7 @@ class RankCalls:
         """The last run of `launch_global` for a target, by its `identity`."""
         self._ran: CompiledCall | None = None
         self._graphs = {False: count(), True: count()}
-        """Numbers of further graphs, of those too that meet no other rank."""
+        """Numbers of further graphs, with and without communication."""
         self._said: set[str] = set()
         self._counts = StepCounts({})
         self._strategy_files = StrategyFiles(job.rank, self.has_own_process)

@@ -97,12 +97,12 @@ class Kernel(Protocol):
 class Device(Protocol):
     """A GPU as operators see it.
 
-    xp: CuPy. comm: this rank's communicator. multiprocessors: number of them. block_memory: bytes of shared memory that
-    a block may have. deterministic: only algorithms that give the same bits at every run. tf32: whether matmuls of
-    Float32 may round their operands to TF32. warp_groups: whether four warps may multiply tiles in shared memory
-    (wgmma), which only compute capability 9.0 can. step: Int64 array of one element on the GPU: the number of the
-    running step, from 1. stop: Int32 array of one element on the GPU: operators that change parameters change nothing
-    while it is not 0. rejoined: how often the main stream has waited for all launches begun `on_side_stream`.
+    xp: CuPy. comm: this rank's communicator. multiprocessors: their number. block_memory: maximum bytes of shared
+    memory per block. deterministic: use only algorithms that give the same bits in every run. tf32: matmuls of Float32
+    may round their operands to TF32. warp_groups: four warps can multiply tiles in shared memory (wgmma), only on
+    compute capability 9.0. step: Int64 array of one element on the GPU: number of the current step, from 1. stop: Int32
+    array of one element on the GPU: if it is not 0, operators that update parameters change nothing. rejoined: number
+    of times that the main stream has waited for all launches made by `on_side_stream`.
     """
 
     xp: Any

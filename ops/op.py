@@ -35,21 +35,21 @@ class Sharding:
     """How an operator is sharded, and the consequences for its results.
 
     Class attributes: reduction: how results combine when a reduced factor is sharded. linear_in: inputs in each of
-        which it is linear, the others held fixed: a partial sum in one may pass through. additive: the result is a sum
+        which it is linear with the others fixed: a partial sum in one may pass through. additive: the result is a sum
         or a concatenation of the inputs: partial sums over the same axes pass. operandwise: the result combines one
-        idempotent `reduction` (all, any, max, min) per operand: every operand may be sharded in its own way, and the
+        idempotent `reduction` (all, any, max, min) per operand: every operand may be sharded differently, and the
         result is partial over all their axes. follows_neighbours: it only moves data; without a strategy it is sharded
-        like the operators around it. exchanged: operands whose rows are exchanged on demand, whatever the rule gathers:
-        a copy that the rule asks for is not shared with another reader. bordered: see `Op.moved_bytes`. distributions:
-        operands whose rows sum to 1, which get no gradient. is_several: it represents several operators in every mode;
-        `decompose` gives them. is_collective: ranks run it together: a `Collective`. constrains: the result is operand
-        0, and the strategy is its required sharding; removed once that is decided. requests: names of attached
-        attributes (`add_prim_attr`) that `decompose` carries out; see `Op.asks`. joins: how the results for groups of
-        its operands combine to the result for all of them, for any grouping: by "sum", "prod", "max", "min", "all",
-        "any", or concatenated along `axis` ("beside"); "" if they do not. For one operand the result is that operand,
-        unless it is operandwise or "beside". strategy_of: the operands whose dimensions the entries of an in_strategy
-        shard, -1 for the result; () for all operands. sums_of_rows: for operators that `over_all_ranks` changes,
-        results that are sums over a rank's own rows and are added up later.
+        like adjacent operators. exchanged: operands whose rows are exchanged on demand instead of gathered: a copy that
+        the rule requires is not shared with another reader. bordered: see `Op.moved_bytes`. distributions: operands
+        whose rows sum to 1, which get no gradient. is_several: it represents several operators in every mode, which
+        `decompose` returns. is_collective: ranks run it together: a `Collective`. constrains: the result is operand 0,
+        and the strategy is its required sharding; removed once that is decided. requests: names of attached attributes
+        (`add_prim_attr`) that `decompose` implements; see `Op.asks`. joins: how the results for groups of its operands
+        combine to the result for all of them, for any grouping: by "sum", "prod", "max", "min", "all", "any", or
+        concatenated along `axis` ("beside"); "" if they do not. For one operand the result is that operand, unless it
+        is operandwise or "beside". strategy_of: operands whose dimensions the entries of an in_strategy shard, -1 for
+        the result; () for all operands. sums_of_rows: for operators that `over_all_ranks` changes, results that are
+        sums over a rank's own rows and are added up later.
     """
 
     reduction: ClassVar[str] = "sum"
@@ -72,21 +72,20 @@ class Sharding:
 class MemoryEffects:
     """Effects of an operator on the memory of its operands and results.
 
-    Class attributes: has_side_effect: must run even if nobody reads the result (it updates, dumps, or other ranks wait
+    Class attributes: has_side_effect: must run even if nothing reads the result (it updates, dumps, or other ranks wait
         for it). mutates: indices of the inputs (parameters) that the operator overwrites. updates_aside: it runs for
-        its result, in the forward graph, and also overwrites them: running statistics. keeps_narrow: indices of inputs
-        that may be narrower than the overwritten operand; all others are widened. copied: indices of overwritten inputs
-        whose new value `launch` also writes to other places: its last argument, {index: Copy}. neutral: for an operator
-        that changes parameters, values of operands with which it changes nothing, by the operand's index; None is the
-        parameter's own value. Empty if there are none. in_place: `kernel_into` may write to an operand of the result's
-        type. in_place_of: for an `in_place` operator the operands to which it may write, if these are not all. is_view:
-        the result is the memory of operand 0, its elements in their order, at most in another shape: nothing has to
-        run. For a tuple it is the memory of its elements. reshapes: a view whose result is a tensor of operand 0's
-        elements in any other shape. may_alias: `compute` on NumPy may return an operand itself or a view of one, as
-        slices are; `is_view` says it, too. All other results, except those of updates, are arrays that share memory
-        with no operand. moves: every element of a result is an element of an operand, for any element type: a cast may
-        come before or after. selects: it reads only those elements of operand 0 that its result holds, as a lookup of
-        rows does.
+        its result, in the forward graph, and also overwrites them, such as running statistics. keeps_narrow: indices of
+        inputs that may be narrower than the overwritten operand; all others are widened. copied: indices of overwritten
+        inputs whose new value `launch` also writes elsewhere: its last argument, {index: Copy}. neutral: for an
+        operator that updates parameters, values of operands with which it changes nothing, by the operand's index; None
+        is the parameter's own value. Empty if there are none. in_place: `kernel_into` may write to an operand of the
+        result's type. in_place_of: for an `in_place` operator, the operands to which it may write, if not all. is_view:
+        the result aliases operand 0, its elements in the same order, at most reshaped: nothing has to run. A tuple
+        aliases its elements. reshapes: a view whose result is any reshape of operand 0. may_alias: `compute` on NumPy
+        may return an operand or a view of one, as slices do; implied by `is_view`. All other results, except those of
+        updates, are arrays that overlap no operand. moves: every element of a result is an element of an operand, for
+        any element type: a cast may be moved before or after it. selects: it reads only those elements of operand 0
+        that are in its result, as a gather does.
     """
 
     has_side_effect: ClassVar[bool] = False
@@ -105,27 +104,26 @@ class MemoryEffects:
 
 
 class KernelTraits:
-    """How an operator is computed, and how that is tested.
+    """How an operator is computed and tested.
 
-    Class attributes: integers: operands that must be integers; `float_only` and `one_type` are of the others.
-        float_only: operands must be floating point, or complex for an operator that takes these. one_type: operands
+    Class attributes: integers: operands that must be integers; `float_only` and `one_type` apply to the others.
+        float_only: operands must be floating point, or complex for an operator that supports it. one_type: operands
         must have one element type. result_dtypes: element types of the results, None for `result_dtype`; () if all have
-        that. fills: `kernel` returns a function that takes `out`, too, which is `kernel_into`. any_types: `kernel_into`
-        takes operands and results of any element types, which may differ. widens: kernels get Float16 and BFloat16 as
-        Float32; False if data are moved, or it says how it computes. takes_complex: it computes with complex numbers,
-        too. takes_bool: it computes with Bool, too. seeds: names of the two fields that seed a random operator; if both
-        are 0, nobody has chosen them. runs_on_host: its kernel takes NumPy arrays only: it prints, writes a file, or is
-        the script's own. On a GPU the step waits for it. waits: its kernel of arrays waits for elements of theirs, so
-        that no CUDA graph can hold its work on a GPU. host_reads: operands whose elements the host has to read on a GPU
-        to launch it; see `Device.host_query`. cuda: C++ expression of one element of the result, for elementwise
-        operators: `{0}`, `{1}` are the operands' elements, widened as `computing_type` says; `T` is the computing type
-        of operand 0, `R` that of the result; `{i}` is the number of the element, `{s}` that of the step. "" if there is
-        none. row_lines: for operators along rows, the equivalent lines of a fused operator (`ops/fused/body.py`), the
-        last of which is the result: `x0` is operand 0, and `AXES` is replaced by the attributes of reductions. See
-        `Op.row_axes`. takes_all_bits: an operand that is rounded differently changes the result wholly, as with
-        equality. wants_channels_last: it is faster on images whose channels come last; passes bring them there
-        (`Op.reordered`). work: the rates of its `operations`, as machines name them. traffic: the rates of the bytes
-        that it moves, if machines have separate ones. samples: inputs for the generated tests.
+        that. fills: `kernel` returns a function that also takes `out`, which is `kernel_into`. any_types: `kernel_into`
+        takes operands and results of any, possibly different, element types. widens: kernels get Float16 and BFloat16
+        converted to Float32; False if data are moved, or it handles them itself. takes_complex: it supports complex
+        numbers. takes_bool: it supports Bool. seeds: names of the two fields that seed a random operator; both 0 if not
+        chosen. runs_on_host: its kernel only takes NumPy arrays: it prints, writes a file, or is the script's own. On a
+        GPU the step waits for it. waits: its kernel waits for elements of its arrays, so that it cannot be part of a
+        CUDA graph. host_reads: operands that the host has to read to launch it on a GPU; see `Device.host_query`. cuda:
+        C++ expression of one element of the result, for elementwise operators: `{0}`, `{1}` are the operands' elements,
+        widened to `computing_type`; `T` is the computing type of operand 0, `R` that of the result; `{i}` is the index
+        of the element, `{s}` that of the step. "" if there is none. row_lines: for operators along rows, the equivalent
+        lines of a fused operator (`ops/fused/body.py`), the last of which is the result: `x0` is operand 0, and `AXES`
+        is replaced by the attributes of reductions. See `Op.row_axes`. takes_all_bits: rounding an operand may change
+        the result completely, as with equality. wants_channels_last: it is faster on images with channels last; passes
+        convert them (`Op.reordered`). work: key of the rates of its `operations` in machines. traffic: key of the rates
+        of its memory traffic, if machines have separate ones. samples: inputs for the generated tests.
     """
 
     integers: ClassVar[tuple[int, ...]] = ()
@@ -153,14 +151,13 @@ class KernelTraits:
 class Script:
     """How scripts call an operator, and its text form.
 
-    Class attributes: arguments: names of the constructor's parameters for users, in their order, if they differ from
-        the fields: "name", or "name=field" for a field of another name. The other fields are given by keyword.
-        settings: the fields that a call gives in addition to tensors, in their order, and what reads their values.
-        optional_settings: how many of the last of them may be left out. settings_at: the number of tensors before them,
-        None for all. operand_names: of a `call` with more than inputs. sequences: fields that users may give only as a
-        list, or only as a tuple, with that type; checked at the call. checks_where_called: fields that a user gave are
-        checked by `infer`, not when the operator is made. omitted: names of fields that the text leaves out while they
-        have their default.
+    Class attributes: arguments: names of the constructor's parameters for users, in order, if they differ from the
+        fields: "name", or "name=field" for a field of another name. The other fields are keyword arguments. settings:
+        fields that a call takes in addition to tensors, in order, and the readers of their values. optional_settings:
+        number of the last of them that are optional. settings_at: number of tensors before them, None for all.
+        operand_names: of a `call` with more than inputs. sequences: fields that users may pass only as a list, or only
+        as a tuple, with that type; checked at the call. checks_where_called: fields passed by a user are checked by
+        `infer`, not by the constructor. omitted: names of fields that the text omits if they have their default.
     """
 
     arguments: ClassVar[tuple[str, ...]] = ()
@@ -190,8 +187,8 @@ EVEN = UnevenWork()
 
 
 class OtherForms:
-    """Other forms of an operator, which compute the same and have another rule, so that a search has more to choose
-    from. The work of ranks inside a form may differ from rank to rank."""
+    """Other forms of an operator, which compute the same with another rule, so that a search has more choices. The work
+    inside a form may differ between ranks."""
 
     def other_form(self, types: Sequence[TensorType], ranks: int) -> Self | None:
         """Return the form with another rule, for operands of these global types, by which `ranks` ranks may shard it,

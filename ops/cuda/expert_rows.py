@@ -234,7 +234,7 @@ def place_rows(
     return launch
 
 
-# This CUDA kernel numbers the choices of every expert, and makes the tables by which tokens go there and back.
+# CUDA kernel that numbers the choices of every expert, and makes the tables for sending tokens there and back.
 
 
 _MOST_COUNTS = 48 << 8

@@ -230,7 +230,7 @@ def _launch(device: Device, name: str, sums: Sequence[NamedRows], held: int) -> 
     return launch
 
 
-# These CUDA kernels update the rows of tables that integers name, and leave all others as they are.
+# CUDA kernels that update the indexed rows of tables.
 #
 # The integers are sorted as for sums of rows (`row_sums`), so that the gradient of a row is added up in the same order,
 # by the threads that update the row: it is never in memory. The cost of a launch depends on the integers, not on the
@@ -328,7 +328,7 @@ def _source(op: Any, dtypes: Sequence[DType], tensors: Sequence[int], gradient: 
     return function + "\n" + source_text("ops/cuda/update_rows.cu", **parts)
 
 
-# One CUDA kernel looks rows up in many tables, and rounds those that have a narrower result.
+# One CUDA kernel gathers rows from many tables, and rounds those with a narrower result.
 
 
 

@@ -336,12 +336,12 @@ class _Call:
 
 
 class _BlockSchedule:
-    """The schedule of a fused operator for operands of certain shapes.
+    """Schedule of a fused operator for operands of certain shapes.
 
-    unreduced: the lines, reductions aside, needed as entire arrays. dims: of the space of all lines. reads: (operand,
-    its shape in these). split: the dimension of which a block takes `size`; those before are walked one by one, those
-    after are not split. folded: reductions over trailing dimensions, made block by block: (line, dimensions that
-    remain, function). later: reductions of entire arrays: (line, function).
+    unreduced: lines other than reductions whose full results are needed. dims: of the iteration space of all lines.
+    reads: (operand, its shape in these). split: the dimension of which a block has `size` elements; a block is at one
+    index of the dimensions before it, and has all of those after it. folded: reductions over trailing dimensions,
+    computed block by block: (line, remaining dimensions, function). later: reductions of full arrays: (line, function).
     """
 
     def __init__(self, be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[int], operands: Sequence[Any],

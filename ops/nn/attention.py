@@ -115,9 +115,10 @@ NAMES = ("query", "key", "value", "actual_seq_qlen", "actual_seq_kvlen")
 
 
 class _Packed(Op, abstract=True):
-    """parts: the sequences are in this many equal parts of the tokens and of the lists of ends, none across a border.
-    first_query, first_key: tokens before this rank's; first_part: tokens before the part that holds them. Class
-    attributes: ends_at: the operand that lists the ends of queries; that of the ends of keys is the next."""
+    """Packed sequences. parts: the tokens and the lists of ends consist of this many equal parts, and no sequence
+    crosses a boundary between parts. first_query, first_key: tokens before this rank's; first_part: tokens before the
+    part that contains them. Class attributes: ends_at: the operand that lists the ends of queries; the ends of keys are
+    the next."""
 
     head_num: int
     scale_value: float = 1.0

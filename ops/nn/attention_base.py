@@ -327,19 +327,18 @@ def in_slices(text: str, count: int, keys: bool = True) -> str:
 
 
 class AttentionOp(FilledOp, abstract=True):
-    """Attributes, sizes and rules that the operator and its gradients share.
+    """Attributes, sizes and rules shared by the operator and its gradients.
 
-    Seed0, Seed1: of the draws by which weights are dropped, as those of `Dropout`, if keep_prob is below 1 and there is
-    no drop_mask; the compiler makes them from those of a Dropout after the softmax. shape, begin, local: the shape of
-    all weights on all ranks, the beginning of this rank's slice in them and its sizes, () if it computes all. rows: see
-    `place_of_rows`. optional: the optional operands that are present. packed: if it is not 0, query, key and value are
-    one operand in `input_layout`, the heads of query followed by this many of key and as many of value; so is their
-    gradient. first_query, all_queries: if they are not 0, the queries are a rank's slice of all_queries, from place
-    first_query on. key_shift among the optional operands: [batch or 1, heads or 1, 1, keys], of any floating-point
-    type, which is added to the scores, too, and has no gradient. key_slice: if it is not (), the keys are a slice, from
-    the first number on, of as many as the second says; the results of several slices are joined. Only a rank's own
-    graph has these forms. context: if it is not 0, both sequences may be sharded alike, into this many slices at most
-    (`context_attention`). The other fields are MindSpore's.
+    Seed0, Seed1: seeds of the draws that drop weights, as in `Dropout`, if keep_prob is below 1 and there is no
+    drop_mask; the compiler takes them from a Dropout after the softmax. shape, begin, local: shape of all weights on
+    all ranks, start of this rank's slice and its sizes, () if it computes all. rows: see `place_of_rows`. optional: the
+    optional operands that are present. packed: if not 0, query, key and value are one operand in `input_layout`, the
+    query's heads followed by this many of key and as many of value; so is their gradient. first_query, all_queries: if
+    not 0, the queries are a rank's slice of all_queries, starting at first_query. key_shift among the optional
+    operands: [batch or 1, heads or 1, 1, keys], of any floating-point type, which is also added to the scores and has
+    no gradient. key_slice: if not (), (start, total) of the keys, which are a slice; the results of several slices are
+    combined. Only a rank's own graph has these forms. context: if not 0, both sequences may be sharded in the same way,
+    into at most this many slices (`context_attention`). The other fields are MindSpore's.
     """
 
     head_num: int

@@ -500,7 +500,7 @@ def _parted(read: _Asked, degree: int) -> tuple[_Asked, tuple[int, ...], tuple[i
     while left > 1:
         axis = over.pop()
         size = math.gcd(matrix[axis], left)
-        if matrix[axis] > size:  # an axis of its own for the part that stays over the groups, before the other
+        if matrix[axis] > size:  # a separate leading axis for the part that shards the groups
             matrix[axis : axis + 1] = [matrix[axis] // size, size]
             read = _shifted(read, axis)
             over = [a + (a > axis) for a in over] + [axis]

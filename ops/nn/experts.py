@@ -1,4 +1,4 @@
-"""Layers of experts: routes of tokens, the places of their rows, and matmuls of each expert's rows."""
+"""Mixture of experts: routing of tokens, positions of their rows, and grouped matmuls of each expert's rows."""
 
 from __future__ import annotations
 
@@ -35,20 +35,17 @@ from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum
 
 
 class ExpertPlaces(Op):
-    """Places of rows in the order of their experts, in blocks: see `ops/nn/experts.py`.
+    """Positions of rows sorted by expert, in blocks.
 
-    ends [experts]: the ends of each expert's rows; rows after the last end belong to none, and are placed after those
-    of the last block's experts. source [rows]: the place in the batch of each row. The batch is shared by `outer`
-    groups of ranks, so that each has as many rows as any other: those of the smallest sources are of the first. Within
-    a group `parts` ranks share the experts. A block has `room` rows, or room for all rows of its group; if more go to
-    its experts, the step ends with an error.
+    ends [experts]: the ends of each expert's rows; rows after the last end belong to no expert, and are placed after
+    those of the last block's experts. source [rows]: index in the batch of each row. The batch is shared by `outer`
+    groups of ranks with equally many rows, in the order of `source`. Within a group `parts` ranks share the experts. A
+    block has space for `room` rows, or for all rows of its group; if its experts get more, the step fails.
 
-    Results: of every place [outer * parts * room] the row's source, and its number among the rows; -1 for an empty
-        place; of every row [rows] its place; of every block the ends of its experts' rows [outer, parts, experts /
-        parts].
+    Results: for every position [outer * parts * room] the row's source, and the row's number; -1 for an empty position.
+    For every row [rows] its position. For every block the ends of its experts' rows [outer, parts, experts / parts].
 
-    own: for a rank that makes a slice of the results, its first group and their number, its first part and their
-    number.
+    own: for a rank that makes a slice of the results: (first group, number of groups, first part, number of parts).
     """
 
     outer: int = 1

@@ -283,7 +283,7 @@ class LayerNormGammaGrad(Norm):
 
         rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
         parameters = axis_in(self.name, self.begin_params_axis, x.ndim)
-        # If nothing is added up every element is a row of its own.
+        # Without a reduction every element is a row.
         by_row = rows > 1 and math.prod(x.shape[parameters:]) == columns
         place = "row" if by_row else f"at / {columns}"
         statistics = (

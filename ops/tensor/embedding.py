@@ -433,7 +433,7 @@ class OneHot(Op):
 
     def compute(self, xp: Any, *inputs: Any) -> Any:
         indices, on, off = inputs
-        if xp is np:  # reading numbers of a GPU would hold it up
+        if xp is np:  # reading numbers from a GPU would block
             self.check_operands(*inputs)
         axis = self.axis % (indices.ndim + 1)
         classes = xp.arange(self.offset, self.offset + self.depth, dtype=indices.dtype)

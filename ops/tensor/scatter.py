@@ -227,7 +227,7 @@ class TensorScatterUpdate(_Indexed):
         return [*self.dims, *(d for d in range(rank) if d not in self.dims)]
 
     def rule(self, x: TensorType, indices: TensorType, updates: TensorType) -> str:
-        # All updates must be seen by every rank that holds a slice of x: their places are frozen.
+        # Every rank with a slice of x needs all updates, so that their dimensions are frozen.
         tensor, places, slices = indexed_sides(self.name, x.shape, indices, 1, self.dims)
         frozen = {place.rstrip("!") for place in places.split()}
         slices = " ".join(name + "!" * (name in frozen) for name in slices.split())

@@ -83,7 +83,7 @@ def _apply_nearest(search: Search, model: CostModel, node: Node, values: Sequenc
         search.structure([node])
     elif node.in_layouts is None and cast(Op, node.op).operandwise:
         search.take_operandwise(node, source)
-    elif node.in_layouts is None and node not in model.of:  # values that a loop saves for gradients, as they were made
+    elif node.in_layouts is None and node not in model.of:  # values that a loop saves for gradients, in their layouts
         search.choose(node, source)
     elif node.in_layouts is None:
         v = model.of[node]

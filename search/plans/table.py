@@ -87,7 +87,7 @@ class ForkedCalls:
         with suppress(Exception):  # the reader of the result makes the call itself, and sees the error
             with self._begin:
                 found = call()
-            end.send(found)  # others continue: the result may not fit into the pipe and be read late
+            end.send(found)  # other calls may run: writing the result may block until it is read
 
     def __enter__(self) -> Self:
         return self
@@ -279,7 +279,7 @@ class FittedWay:
         """Yield the programs of variants that may fit: with smaller slices, with recomputed cells, and with both if
         neither fits."""
         fits, last = False, own
-        if len(own.graph.nodes) > LARGE_GRAPH:  # it is far from any good one, whatever lowers its memory
+        if len(own.graph.nodes) > LARGE_GRAPH:  # far from any good plan, with any variant
             plan = self._figures(own)
             self.is_far = plan.step > FAR * plan.least > 0
         if self.is_far:

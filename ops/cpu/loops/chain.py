@@ -18,7 +18,7 @@ from mspc.ops.device import C_TYPES, c_type, computing_type
 from mspc.ops.fused.body import BodyLine, expanded, moves_elements, types_of_lines
 from mspc.ops.fused.kernel import Space, space_of
 
-# Which values every pass over a unit computes, reads again or holds from an earlier one.
+# Values that every pass over a unit computes, reloads, or keeps from an earlier pass.
 
 
 _CALL = re.compile(r"\b(?!real|T\b|float|double|bool|absolute|clip|fabs|i8|u8|i64|u16|u32)[a-z_]\w*(?:<\w+>)?\(")

@@ -1,15 +1,14 @@
 """C++ of convolutions and of their gradients.
 
 All of them are sums y[row, lane] = sum over k of x[rows[row] + columns[k]] * b[k, lane]: an element of the image is
-found by two tables of offsets, so that no column is ever written out, whatever strides and dilations are. Lanes are
-neighbouring in memory, which makes them vectors: output channels, for which an element of the image is the same
-(`spread` is false), or groups, which have an element each (`spread` is true).
+found by two tables of offsets, so that no im2col matrix is stored, for any strides and dilations. Lanes are contiguous
+in memory and become vectors: output channels, which share an element of the image (`spread` is false), or groups, which
+have an element each (`spread` is true).
 
-For the result and the image's gradient a row is a position, k an input channel with a place of the window, and b the
-weights. For the weights' gradient a row is an input channel with a place of the window, k a position, and b the
-gradient of the result. Both come in two stages with consecutive numbers of parts: first b is packed, so that the lanes
-of every k are contiguous, then the sums are made. A part copies its operands of the image to a slab, padded, unless the
-windows never leave the image.
+For the result and the image gradient a row is an output position, k an input channel with a tap, and b the weights. For
+the weight gradient a row is an input channel with a tap, k a position, and b the gradient of the result. Both have two
+stages with consecutive numbers of parts: first b is packed, so that the lanes of every k are contiguous, then the sums
+are computed. A part copies its operands of the image to a padded slab, unless all windows are inside the image.
 """
 
 from __future__ import annotations
@@ -69,9 +68,8 @@ def _source(file: str, **structs: Sequence[str]) -> str:
 
 
 class Share(NamedTuple):
-    """Positions that meet the same places of the window. looked: the offset that each reads with tap 0, counted from
-    the start of the line's slab. made: the offsets in the result. taps: the offset and number of every place of the
-    window that they meet."""
+    """Output positions that use the same taps. looked: the offset that each reads with tap 0, from the start of the
+    line's slab. made: the offsets in the result. taps: offset and number of every tap that they use."""
 
     looked: range
     made: range
