@@ -73,6 +73,20 @@ def clamped(self: Any, min: Any = None, max: Any = None) -> Any:
     return found
 
 
+def quantized(self: Any, scale: Any, zero: Any, low: Any, high: Any) -> Any:
+    """Return the nearest (n - zero) * scale with an integer n from low to high. Self has the gradient within them."""
+    zero = zero if isinstance(zero, int) else ops.cast(zero, self.dtype)
+    n = ops.Rint()(self * (1.0 / scale)) + zero
+    kept = ops.where(ops.Equal()(n, ops.clamp(n, low, high)), self, ops.zeros_like(self))
+    return ops.stop_gradient((ops.clamp(n, low, high) - zero) * scale) + (kept - ops.stop_gradient(kept))
+
+
+def quantized_channels(self: Any, scale: Any, zero: Any, axis: Any, low: Any, high: Any) -> Any:
+    """Return the same with a scale and a zero for every place along a dimension."""
+    shape = tuple([-1 if d == axis else 1 for d in range(len(self.shape))])
+    return quantized(self, ops.Reshape()(scale, shape), ops.Reshape()(zero, shape), low, high)
+
+
 def is_like(value: Any, other: Any) -> Any:
     """Return whether a value is a tensor of another one's floating-point type."""
     return not isinstance(value, (int, float)) and other.dtype.is_float and value.dtype == other.dtype
@@ -297,6 +311,10 @@ ELEMENTWISE = (
         lambda one, others, invert: among(ops.cast(one, others.dtype), others, invert)),
     row("where.self where.ScalarOther where.ScalarSelf where.Scalar", "condition, self, other", ops.where),
     row("masked_fill.Scalar masked_fill.Tensor", "self, mask, value", filled),
+    row("fake_quantize_per_tensor_affine.default fake_quantize_per_tensor_affine.tensor_qparams",
+        "self, scale, zero_point, quant_min, quant_max", quantized),
+    row("fake_quantize_per_channel_affine.default", "self, scale, zero_point, axis, quant_min, quant_max",
+        quantized_channels),
     row("clamp.default clamp.Tensor clip.default", "self, min=None, max=None", clamped),
     row("clamp_min.default clamp_min.Tensor", "self, min", clamped),
     row("clamp_max.default clamp_max.Tensor", "self, max", lambda self, max: clamped(self, None, max)),
