@@ -7,7 +7,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import islice, repeat
+from itertools import islice, product, repeat
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,16 @@ from docs.site.operator_database import operators_of_pytorch
 from docs.site.operator_samples import OperatorSample
 from mspc import Tensor
 from mspc.ir.types import dtype_of
-from tests.oracle.judging import Case, Judge, public, to_array, torch, unlike
+from tests.oracle.inputs import SPECIAL, as_type
+from tests.oracle.judging import Case, Judge, public, to_array, to_torch, torch, unlike
 from tests.oracle.names import everywhere
 from tests.shares import is_taken
 
 LISTED = Path(__file__).with_name("database_names.txt")
 """Names that equal PyTorch on the samples of the element types behind them, and refuse those of all others."""
 TYPES = ("float32", "float64", "float16", "bfloat16", "int32", "uint8", "bool")
-SAMPLES, SPREAD = 20, 7
-"""How many samples of an element type are taken; one in so many of those with numbers that are not finite."""
+SAMPLES = 20
+"""How many samples of an element type are taken."""
 SPELLED = {"dim": ("axis",), "keepdim": ("keep_dims", "keepdims"), "input": ("x",)}
 """Arguments that ops and Tensor call otherwise than PyTorch."""
 GROUPS, PARTS = 24, 16
@@ -51,7 +52,10 @@ def listed() -> dict[str, list[str]]:
 
 
 def samples(each: Any, dtype: str) -> Iterator[Any]:
-    """Few samples of an element type, and of Float32 some with numbers that are not finite."""
+    """Samples of an element type, and for elementwise operators others with numbers that are not finite, with ties and
+    with operands of two types."""
+    from torch.testing._internal.opinfo.core import BinaryUfuncInfo, SampleInput, UnaryUfuncInfo
+
     kind = getattr(torch, dtype)
     if kind not in each.dtypes:
         return
@@ -60,8 +64,18 @@ def samples(each: Any, dtype: str) -> Iterator[Any]:
     with warnings.catch_warnings(), contextlib.suppress(RuntimeError, NotImplementedError):
         warnings.simplefilter("ignore")
         yield from islice(each.sample_inputs("cpu", kind, requires_grad=False), SAMPLES)
-        if dtype == "float32" and each.reference_inputs_func is not None:
-            yield from islice(each.reference_inputs("cpu", kind, requires_grad=False), 0, 6 * SPREAD, SPREAD)
+    is_float = dtype in ("float32", "float64")
+    if is_float and isinstance(each, UnaryUfuncInfo):
+        yield SampleInput(torch.tensor(SPECIAL, dtype=kind))
+    if isinstance(each, BinaryUfuncInfo):
+        if is_float:
+            x, y = np.array(list(product(SPECIAL, SPECIAL))).T
+            yield SampleInput(torch.tensor(x, dtype=kind), torch.tensor(y, dtype=kind))
+        for other in TYPES:
+            x, y = (
+                as_type(np.linspace(*ends, 12).reshape(3, 4), each) for ends, each in (((1, 5), dtype), ((4, 2), other))
+            )
+            yield SampleInput(to_torch(x), to_torch(y))
 
 
 def spelled(name: str, function: Callable[..., Any], named: dict[str, Any]) -> dict[str, Any]:
