@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.atomic_writing import reason_of, shown_path
+from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.files.parsing import reading
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import TensorFile
@@ -191,14 +191,10 @@ class Files:
 
     def _opened(self, number: int) -> int:
         path = self.paths[number]
-        try:
+        with reading(path, "file of a checkpoint"):
             check_regular(path)
             found = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             size = os.fstat(found).st_size
-        except FileNotFoundError:
-            raise MspcError(f"the checkpoint's file {shown_path(path)} is missing") from None
-        except (OSError, ValueError) as error:
-            raise self._unreadable(number, error) from None
         wanted = self._sizes[number]
         if wanted is not None and size != wanted:
             os.close(found)
@@ -211,7 +207,7 @@ class Files:
     def read_into(self, number: int, offset: int, target: memoryview) -> None:
         """Fill `target` with bytes of a file. Raise MspcError."""
         descriptor, done = self._descriptor(number), 0
-        try:
+        with reading(self.paths[number], "file of a checkpoint"):
             while done < len(target):
                 got = os.preadv(descriptor, [target[done:]], offset + done)
                 if not got:
@@ -219,26 +215,19 @@ class Files:
                         f"{shown_path(self.paths[number])} is damaged: it ends at byte {offset + done}", code="E0116"
                     )
                 done += got
-        except OSError as error:
-            raise self._unreadable(number, error) from None
         self.bytes_read += len(target)
 
     def mapped(self, number: int, offset: int, size: int) -> Any:
         """Map bytes of a file as an array. Raise MspcError."""
         descriptor = self._descriptor(number)
         first = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-        try:
+        with reading(self.paths[number], "file of a checkpoint"):
             if os.fstat(descriptor).st_size < offset + size:
                 raise MspcError(
                     f"{shown_path(self.paths[number])} is damaged: it ends before byte {offset + size}", code="E0116"
                 )
             room = mmap.mmap(descriptor, offset + size - first, offset=first, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise self._unreadable(number, error) from None
         return np.frombuffer(room, np.uint8, size, offset - first)
-
-    def _unreadable(self, number: int, error: Exception) -> MspcError:
-        return MspcError(f"cannot read the checkpoint {shown_path(self.paths[number])}: {reason_of(error)}")
 
 
 def read_header(path: Path) -> tuple[TensorFile, bool]:
@@ -247,8 +236,6 @@ def read_header(path: Path) -> tuple[TensorFile, bool]:
     Raises:
         MspcError: the file is missing, not a safetensors file, or its header is damaged.
     """
-    if not os.path.exists(path):
-        raise MspcError(f"the checkpoint's file {shown_path(path)} is missing")
     with reading(path, "file of a checkpoint"):
         file = TensorFile(path)
     with reading(path, "file of a checkpoint", "is damaged", damaged="E0116"):

@@ -101,12 +101,10 @@ def read_rank_file(path: Path, number: int = 0) -> RankFile:
         MspcError: the file is missing, not a safetensors file, or its header is damaged.
     """
     file, compared = read_header(path)
-    try:
+    with reading(path, "file of a checkpoint"):
         about = object_in(parsed_json(file.about.get(PLACES, "{}")), "its metadata")
         places = object_in(about.pop("places"), "its places") if "places" in about else {}
         found = {name: _placed(file, name, places, number) for name in file.names}
-    except ValueError as error:
-        raise MspcError(f"{shown_path(path)} is no file of a checkpoint: {error}") from None
     return RankFile(path, file.size, found, about, file.about.get(SEAL, ""), compared, PLACES in file.about)
 
 
@@ -493,17 +491,13 @@ def open_checkpoint(path: Path, crc_check: bool = False) -> Checkpoint:
     Raises:
         MspcError: it is missing or damaged.
     """
-    try:
+    with reading(path, "checkpoint"):
         if path.is_dir():
             return _open_folder(path)
         if path.suffix == ".json":
             return open_index(path)
         if path.suffix == ".ckpt" and path.is_file() and not _is_tensors(path):
             return open_file(path, crc_check)
-    except OSError as error:
-        raise MspcError(f"cannot read the checkpoint {str(path)!r}: {reason_of(error)}") from None
-    except ValueError:  # invalid characters in a file name
-        raise MspcError(f"there is no checkpoint {str(path)!r}", code="E0601") from None
     return open_tensors(path)
 
 

@@ -296,23 +296,17 @@ def slices_to_load(program: Program, graph: Graph, rank: int) -> dict[str, Calla
 
 def opened_weights(path: Path) -> TensorFile:
     """Open the file of weights. Raise MspcError if it is damaged or unreadable."""
-    try:
+    with reading(path, "file of weights", "is damaged", damaged="E0116"):
         return TensorFile(path)
-    except IsADirectoryError as error:
-        raise MspcError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, OSError) as error:
-        raise MspcError(f"{path} is damaged: {error}", code="E0116") from None
 
 
 def _slice_of(file: TensorFile, parameter: Parameter, rank: int, path: Path) -> Any:
     """Return a parameter's slice, reading only that part of the file."""
     where = slices_of(parameter, rank)
-    try:
+    with reading(path, "file of weights", "is damaged", damaged="E0116"):
         if where is None or file.type(parameter.name).shape != full_type(parameter).shape:
             return slice_parameter(parameter, file.read(parameter.name), rank, f"{path}:")
         return padded_slice(parameter, typed_as(parameter, file.read(parameter.name, where), f"{path}:"))
-    except (ValueError, OSError) as error:
-        raise MspcError(f"{path} is damaged: {error}", code="E0116") from None
 
 
 def _make_slice(program: Program, described: dict[str, Any], parameter: Parameter, rank: int) -> Any:

@@ -90,7 +90,7 @@ def test_sharded_safetensors_with_other_names(tmp_path: Path) -> None:
     for wrong, message in (
         ({"weight_map": {"model.x": "model-1.safetensors"}}, "holds tensor 'model.x', and it does not"),
         ({"weight_map": {"model.w": "../model-1.safetensors"}}, "a path out of its folder"),
-        ({"weight_map": {"model.w": "model-3.safetensors"}}, "model-3.safetensors is missing"),
+        ({"weight_map": {"model.w": "model-3.safetensors"}}, "there is no file of a checkpoint"),
         ({"weight_map": []}, "its weight_map names no files"),
         ([], "is no index of a checkpoint"),
     ):

@@ -51,7 +51,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "rank_1-1.safetensors is damaged: the checksum of tensor 'w' is ",
     ),
     "a missing file": (
-        lambda place: (place / "rank_1-1.safetensors").unlink(), "rank_1-1.safetensors is missing",
+        lambda place: (place / "rank_1-1.safetensors").unlink(), "there is no file of a checkpoint",
     ),
     "no index": (lambda place: (place / INDEX).unlink(), "is no complete checkpoint: index.json is missing"),
     "half an index": (
