@@ -8,6 +8,7 @@ from pathlib import Path
 from mspc.commands.facts.equal_ranks import dump_text
 from mspc.commands.report.verbosity import NORMAL, Loudness, ProgressLine
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.parsing import reading
 from mspc.ir.files.regular import LARGEST_TEXT
 from mspc.ir.graph import Graph, Node
 from mspc.ir.text.parser import parse
@@ -85,10 +86,8 @@ def _read(file: Path) -> str:
         return dump_text(file)
     if not hasattr(sys.stdin, "buffer"):
         return sys.stdin.read()
-    content = sys.stdin.buffer.read(LARGEST_TEXT + 1)
-    if len(content) > LARGEST_TEXT:
-        raise MspcError(f"stdin gives more than {LARGEST_TEXT} bytes; a text may have that many")
-    try:
+    with reading(Path("stdin"), "text", "is not text"):
+        content = sys.stdin.buffer.read(LARGEST_TEXT + 1)
+        if len(content) > LARGEST_TEXT:
+            raise MspcError(f"stdin gives more than {LARGEST_TEXT} bytes; a text may have that many")
         return content.decode("utf-8")
-    except UnicodeDecodeError:
-        raise MspcError("stdin is not text") from None

@@ -352,8 +352,8 @@ class MspcError(Exception):
         return "\n".join(lines)
 
 
-_MAKERS = frozenset(("error", "fail"))
-"""Names of functions that make an error for their caller."""
+_MAKERS = frozenset(("error", "fail", "reading", "__exit__"))
+"""Names of functions that make an error for their caller; a context manager does so in `__exit__`."""
 
 
 @cache
