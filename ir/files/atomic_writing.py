@@ -167,13 +167,13 @@ def held(path: Path) -> Generator[bool]:
         os.close(descriptor)
 
 
-def remove_left_over(folder: Path) -> None:
-    """Remove the unfinished files that killed processes left in a folder."""
+def remove_left_over(folder: Path, is_one: Callable[[str], object] = UNFINISHED.fullmatch) -> None:
+    """Remove the unfinished files that killed processes left in a folder. is_one: tells these by their names."""
     try:
         names = os.listdir(folder)
     except OSError:
         return
-    for name in filter(UNFINISHED.fullmatch, names):
+    for name in filter(is_one, names):
         with held(folder / name) as mine:
             if mine:
                 remove(folder / name)

@@ -239,8 +239,25 @@ class _State:
         if key not in self._complete:
             here = self.calls[key]
             all_came = len(here) >= len(self.members[call.group]) and len({_signature(c) for c in here.values()}) == 1
-            self._complete[key] = self.furthest.get(call.group, 0) > call.number or key in self._passed or all_came
+            gone_on = self.furthest.get(call.group, 0) > call.number or key in self._passed
+            self._complete[key] = gone_on or all_came or self._is_past(call)
         return self._complete[key]
+
+    def _is_past(self, call: RecordedCall) -> bool:
+        """Whether members of a group without a record have come to its last call: other ranks with this call in a group
+        of their own have met them later."""
+        here, members = self.calls[call.group, call.number], self.members[call.group]
+        away = {*members} - here.keys()
+        if self._has_states or not away or not away <= {*self.missing}:
+            return False
+        own = call.kind, call.stack, call.number
+        for record in self.records.values():
+            passed = record.calls[:-1]
+            same = (i for i, each in enumerate(passed) if (each.kind, each.stack, each.number) == own)
+            at = next((i for i in same if passed[i].group != call.group), len(passed))
+            if away <= {rank for each in passed[at + 1 :] if each.group for rank in self.members[each.group]}:
+                return True
+        return False
 
     def is_shared(self, call: RecordedCall | None) -> bool:
         """Return whether another member of a call's group has issued the same one."""
@@ -367,8 +384,8 @@ class _State:
             alone = Counter((wait.call.group, wait.call.number) for wait in self.waits)
             for wait in self.waits:
                 is_alone = alone[wait.call.group, wait.call.number] == 1 and wait.behind == (named[0],)
-                if is_alone and dependents[wait.rank] and wait.rank not in weights:
-                    weights[wait.rank], awaited[wait.rank] = dependents[wait.rank], wait
+                if is_alone and wait.rank not in weights:
+                    weights[wait.rank], awaited[wait.rank] = max(dependents[wait.rank], 1), wait
                     named.append(wait.rank)
         total = sum(weights[rank] for rank in named)
         found: list[HangCause] = []

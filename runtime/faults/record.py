@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.ir.diagnostics import ExecutionError, Frames, MspcError, shown
-from mspc.ir.files.atomic_writing import held, is_at, remove
+from mspc.ir.files.atomic_writing import is_at, remove_left_over
 from mspc.ir.graph import Graph, Node
 
 PID, NODE, STEP, STATE, WAITS, CALLS, GRAPH, MEETING, MARK, LOOPS, TURNS = range(11)
@@ -185,7 +185,13 @@ class JobFile:
                 os.unlink(self.path)
 
     def _locked(self, length: int) -> int:
-        """Open the file, create it if it is missing or left over, and hold a shared lock."""
+        """Open the file, create it if it is missing or left over, and hold a shared lock. The first rank removes this
+        user's files of other jobs that no rank has open any more."""
+        folder, own = os.path.split(self.path)
+
+        def is_of_another(name: str) -> bool:
+            return name.startswith(f"mspc-{os.getuid()}-") and name != own
+
         for _ in range(_TRIES):
             descriptor = _opened(self.path)
             first = descriptor is not None and _has_no_owner(descriptor)
@@ -201,7 +207,7 @@ class JobFile:
                 os.ftruncate(descriptor, 0)
                 # Unlike ftruncate this fails if memory is short; later a rank would die by SIGBUS.
                 os.posix_fallocate(descriptor, 0, length)
-                _remove_left_over(self.path)
+                remove_left_over(Path(folder), is_of_another)
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
             return descriptor
         raise OSError(0, "other processes keep removing it")
@@ -237,19 +243,6 @@ def _has_no_owner(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _remove_left_over(path: str) -> None:
-    """Remove this user's files of other jobs that no rank has open any more."""
-    folder, own = os.path.split(path)
-    try:
-        names = [name for name in os.listdir(folder) if name.startswith(f"mspc-{os.getuid()}-") and name != own]
-    except OSError:
-        return
-    for name in names:
-        with held(Path(folder, name)) as mine:
-            if mine:
-                remove(Path(folder, name))
 
 
 # Failures of a run that know their node, the silent failure of a rank for which another reports, and announcements of a
