@@ -104,10 +104,12 @@ def _faults(
     mismatches = state.mismatches(alignment)
     if edits and mismatches and edits[0].certain < min(1, mismatches[0].certain):
         edits = mismatches
-    found = edits or mismatches or state.miscounted()
+    found = edits or mismatches
     if not found:
         progress = None if state.has_messages else message_progress([*state.records.values()], steps)
         found = state.stopped(following, progress)
+        if not state.is_sure or not found or found[0].rank not in state.records:
+            found = state.miscounted() or found
     if state.is_stuck and (not found or found[0].fault == "no record"):
         found = alignment.strangest(state.pending, NEAR if found else WINDOW) + found
     return found
@@ -185,6 +187,11 @@ class _State:
         found = [] if self._has_ended() else [self._wait(record) for record in records]
         self.waits = tuple(each for each in found if each is not None)
         self.meetings |= self._crossed()
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is known who waits: ranks of gloo may wait for a message."""
+        return self.has_messages or self._has_states
 
     @property
     def is_stuck(self) -> bool:
@@ -367,11 +374,13 @@ class _State:
         if not weights:
             return self._unknown_members()
         known = [rank for rank in weights if rank in self.records]
-        is_sure = self.has_messages or self._has_states  # gloo's ranks may wait for a message
-        named = known if known and is_sure else [*weights]
+        named = known if known and self.is_sure else [*weights]
         if progress is not None:
             free = self.records.keys() - blocked
-            named = [rank for rank in named if progress.explains(rank, free)] or named
+            explaining = [rank for rank in named if progress.explains(rank, free)]
+            if not explaining and (doubled := self._doubled()):
+                return doubled
+            named = explaining or named
 
         def likely(rank: int) -> tuple[bool, int, float, bool, int]:
             # Of ranks that explain what the others do one without a record has most probably ended.
@@ -386,7 +395,7 @@ class _State:
                 is_alone = alone[wait.call.group, wait.call.number] == 1 and wait.behind == (named[0],)
                 if is_alone and wait.rank not in weights:
                     weights[wait.rank], awaited[wait.rank] = max(dependents[wait.rank], 1), wait
-                    named.append(wait.rank)
+                    named.insert(1, wait.rank)
         total = sum(weights[rank] for rank in named)
         found: list[HangCause] = []
         for rank in named[:MOST_EXPLANATIONS]:
@@ -394,6 +403,14 @@ class _State:
             fault = "stopped before" if rank in self.records else "no record"
             found.append(HangCause(rank, fault, call, None, weights[rank] / total))
         return found
+
+    def _doubled(self) -> list[HangCause]:
+        """Ranks that wait in a call which repeats the one before it."""
+        pairs = ((wait, [c for c in self.records[wait.rank].calls if c.created < wait.since]) for wait in self.waits)
+        return [
+            HangCause(wait.rank, "doubled", wait.call) for wait, before in pairs
+            if before and is_repeated(wait.call, before[-1]) and wait.call.place == before[-1].place
+        ]  # fmt: skip
 
     def _unknown_members(self) -> list[HangCause]:
         """Ranks without a record, if others wait in groups whose members are unknown."""

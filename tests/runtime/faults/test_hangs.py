@@ -167,6 +167,9 @@ def test_culprits_of_random_jobs_are_found(with_program: bool) -> None:
         (90125, "exception", True),  # ranks could wait for the messages of each other
         (80238, "dead", True),  # the same, and it has no record
         (70337, "doubled", True),  # others have the same call next
+        (150081, "doubled", True),  # no rank alone can have stopped
+        (150053, "exception", True),  # calls that are issued ahead have other numbers
+        (120157, "exception", True),  # the rank without a record is past the call
     ],
 )
 def test_the_culprit_and_its_line_are_found(seed: int, fault: str, with_program: bool) -> None:
