@@ -2,8 +2,8 @@
 
 `python -m tests.runtime.planted_hangs --count 300` draws jobs, simulates them until all ranks have ended or wait, cuts
 the records as PyTorch's ring buffer does, and counts how often `explain` names the culprit and its line, with and
-without the program. `--real N` runs N of the jobs with gloo as well. Collectives block; NCCL's calls are issued ahead
-of the device; gloo records no messages, groups or states, as PyTorch 2.13 does.
+without the program. `--real N` runs N other jobs with gloo, and `--mpi N` with mspc under mpirun. Collectives block;
+NCCL's calls are issued ahead of the device; gloo records no messages, groups or states, as PyTorch 2.13 does.
 """
 
 from __future__ import annotations
