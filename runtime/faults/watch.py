@@ -114,6 +114,7 @@ class JobWatch:
         self._waits: dict[tuple[Any, ...], Waiting] = {}
         self._log = CallLog(self._own)
         self._records = Path(os.environ.get(VARIABLE) or FOLDER).absolute()
+        self._records_name = os.path.relpath(self._records)  # a script may change the working folder later
         self._own[NODE] = -1
         self._own[PID] = os.getpid()
         self._own[STATE] = RUNNING
@@ -207,7 +208,7 @@ class JobWatch:
                 remove_records(self._records)
             tell(text)
             if stuck:
-                tell(f"note: mspc explain-hang {self._records.name} compares the calls of the ranks")
+                tell(f"note: mspc explain-hang {self._records_name} compares the calls of the ranks")
         else:
             time.sleep(0.1)  # the rank that was first removes records of an earlier job
             self._write_calls()
