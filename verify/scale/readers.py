@@ -313,7 +313,7 @@ def turns_places(node: Node) -> bool:
 
 def is_range(value: Value) -> bool:
     """Whether a value is 0, 1, 2, ... row by row."""
-    while isinstance(value, Node) and (value.op.reshapes or isinstance(value.op, Cast)):
+    while isinstance(value, Node) and (isinstance(value.op, Cast) or (isinstance(value.op, Op) and value.op.reshapes)):
         value = value.inputs[0]
     op = value.op if isinstance(value, Node) else None
     return isinstance(op, Range) and (op.start, op.delta, op.first) == (0, 1, 0)
