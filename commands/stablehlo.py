@@ -46,6 +46,33 @@ else:
 with open(to, "w") as file:
     file.write(text)
 """
+_OF_PROTO = """
+import json, sys
+from jaxlib import _jax
+path, to = json.loads(sys.argv[1])
+def length(data, at):
+    number = shift = 0
+    while True:
+        byte, at = data[at], at + 1
+        number, shift = number | (byte & 127) << shift, shift + 7
+        if byte < 128:
+            return number, at
+data = open(path, "rb").read()
+if not data or data[0] != 10:
+    sys.exit(f"{path} is no HloProto")
+size, begin = length(data, 1)
+module = _jax.HloModule.from_serialized_hlo_module_proto(data[begin:begin + size])
+options = _jax.HloPrintOptions()
+options.print_large_constants = True
+text = module.to_string(options)
+if module.spmd_output_sharding is not None:
+    first, _, rest = text.partition("\\n")
+    sharding = _jax.HloSharding.from_proto(module.spmd_output_sharding)
+    text = f"{first}, spmd_output_sharding={sharding}\\n{rest}"
+with open(to, "w") as file:
+    file.write(text)
+"""
+"""Writes the module of an HloProto, its field 1, as text, with the sharding of its results."""
 
 
 def capture_stablehlo(
@@ -70,7 +97,7 @@ def capture_stablehlo(
     def make() -> tuple[Any, Sequence[TensorType]]:
         from mspc.readers.stablehlo.network import StableHloNetwork  # late: few networks come from JAX
 
-        module = _module(target)
+        module = read_target(target)
         partitions = module.partitions
         if partitions and not session.launched:
             session.size = partitions
@@ -113,10 +140,12 @@ def write_partition_specs(compiled: Compiled, network: object, to: Path) -> None
     write_atomically(to, lambda file: file.write(code.encode()))
 
 
-def _module(target: NamedTarget | Path) -> Any:
-    """Return the module of a target."""
+def read_target(target: NamedTarget | Path) -> Any:
+    """Return the module of a target: a text, a serialized module of HLO, or the step that a script lowers."""
     from mspc.readers.stablehlo.text_reader import read_module, read_text  # late: as above
 
+    if isinstance(target, Path) and target.suffix == ".pb":
+        return read_text(written_text(_OF_PROTO, [str(target.resolve())], f"read {target}"), str(target))
     if isinstance(target, Path):
         return read_module(target)
     return read_text(lowered_text(target), target_name(target))
@@ -127,18 +156,23 @@ def lowered_text(target: NamedTarget) -> str:
     fails."""
     if not target.path.is_file():
         raise MspcError(f"there is no script {str(target.path)!r}", code="E0101")
+    given = [str(target.path.resolve()), target.name, list(target.args), dict(target.keywords)]
+    return written_text(_SCRIPT, given, f"lower {target_name(target)}")
+
+
+def written_text(script: str, given: Sequence[Any], doing: str) -> str:
+    """Return the text that a script writes to the file named last, in a process of a Python with JAX. doing: as in
+    "cannot lower". Raise MspcError if it fails."""
     python = os.environ.get(PYTHON) or sys.executable
     with TemporaryDirectory(prefix="mspc-") as folder:
         to = Path(folder) / "step.mlir"
-        given = [str(target.path.resolve()), target.name, list(target.args), dict(target.keywords), str(to)]
-        command = [python, "-P", "-c", _SCRIPT, json.dumps(given)]
+        command = [python, "-P", "-c", script, json.dumps([*given, str(to)])]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise MspcError(f"cannot lower {target_name(target)} with {python}: {error}") from None
+            raise MspcError(f"cannot {doing} with {python}: {error}") from None
         if done.returncode or not to.is_file():
             lines = done.stderr.strip().splitlines()
             notes = [*lines[-4:-1], f"it runs in {python}; {PYTHON} names another Python that has JAX"]
-            raise MspcError(f"{target_name(target)} gives no step: {lines[-1] if lines else 'it says nothing'}",
-                            notes=notes)  # fmt: skip
+            raise MspcError(f"cannot {doing}: {lines[-1] if lines else 'it says nothing'}", notes=notes)
         return to.read_text()

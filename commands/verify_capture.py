@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -196,10 +196,7 @@ def _program(step: CapturedStep, folder: Path) -> tuple[Graph, list[tuple[str, s
         object.__setattr__(network, "results", outputs)
         return network, network.input_types
 
-    captured = capture_network(make, folder, session, lambda types: "full_batch")
-    config = Config(ranks=step.ranks, mode="stand_alone")
-    call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
-    graph = plain_graph(call.traced.graph)
+    graph, values = plain_program(make, folder, session)
     graph.attrs["ranks"] = step.ranks
     for each in graph.graphs():
         for node in each.nodes:
@@ -209,7 +206,18 @@ def _program(step: CapturedStep, folder: Path) -> tuple[Graph, list[tuple[str, s
                 node.op = SendToStage(0, op.dest_rank - step.rank, op.sr_tag)
             elif isinstance(op, Receive):
                 node.op = ReceiveFromStage(0, step.rank - op.src_rank, op.sr_tag, op.shape, op.dtype)
-    return graph, [(each.kind, each.target) for each in outputs], first_values(call.traced, graph)
+    return graph, [(each.kind, each.target) for each in outputs], values
+
+
+def plain_program(
+    make: Callable[[], tuple[Any, Sequence[TensorType]]], path: Path, session: Session
+) -> tuple[Graph, Sequence[Any]]:
+    """Return (a network as the graph of one rank, its first values). make: makes the network and its inputs."""
+    captured = capture_network(make, path, session, lambda types: "full_batch")
+    config = Config(ranks=session.size, mode="stand_alone")
+    call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
+    graph = plain_graph(call.traced.graph)
+    return graph, first_values(call.traced, graph)
 
 
 @dataclass(frozen=True)

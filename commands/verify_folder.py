@@ -4,7 +4,7 @@ network as it was read from the script; `program.json` contains the network's te
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -287,7 +287,8 @@ def _layout(program: Program, entry: dict[str, Any], type: TensorType, stages: i
 @dataclass(frozen=True)
 class ToProve:
     """Programs that are compared with one device; see `prove`. notes: for the user. compile_id: of a folder. program:
-    the folder's. results: (kind, name) of each result of a capture. batch: see `prove`."""
+    the folder's. results: (kind, name) of each result of a capture. batch: see `prove`. placed: layouts of each result,
+    the first of which it has and the others of which it may have."""
 
     one: Graph
     kinds: list[RankKind]
@@ -298,6 +299,7 @@ class ToProve:
     program: Program | None = None
     results: Sequence[tuple[str, str]] = ()
     batch: Sequence[tuple[int, ...]] | None = None
+    placed: Sequence[Sequence[Layout]] = ()
 
     def places(self, found: ScaleProof) -> tuple[str, ...]:
         """Return sentences with the positions of the reported nodes in a folder's files; () for a script."""
@@ -308,11 +310,27 @@ class ToProve:
         places = (place_in_dump(self.program, rank, kind.graph, node) for rank, kind, node in told_nodes(found))
         return tuple(f"it is in {place}" for place in dict.fromkeys(places) if place)
 
+    def place(self, layouts: Mapping[int, Layout]) -> None:
+        """Give results of all programs other layouts."""
+        for kind in self.kinds:
+            for at, layout in layouts.items():
+                kind.graph.results[at].layout = layout
+
     def proved(self, seed: int) -> ScaleProof:
         """Return the result of the comparison. Raise Unfit if the program cannot be made smaller."""
         from mspc.verify.scale.proof import prove  # late, as in `located`
 
         found = prove(self.one, self.kinds, self.values, seed, self.own, self.batch)
+        for other in range(1, max(map(len, self.placed), default=1)):
+            wrong = {int(row.name) for row in found.rows if row.what == "result" and not row.same}
+            waiting = [at for at in wrong if len(self.placed[at]) > other]
+            if not waiting:
+                break
+            self.place({at: self.placed[at][other] for at in waiting})
+            again = prove(self.one, self.kinds, self.values, seed, self.own, self.batch)
+            still = {int(row.name) for row in again.rows if row.what == "result" and not row.same}
+            self.place({at: self.placed[at][0] for at in still.intersection(waiting)})
+            found = again if len(still) < len(wrong) else found
         for place, row in enumerate(found.rows if self.results else ()):
             if row.what == "result":
                 what, name = self.results[int(row.name)]

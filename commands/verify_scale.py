@@ -12,11 +12,12 @@ from pathlib import Path
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.equal_ranks import dump_text
-from mspc.commands.options import is_capture, is_imported
+from mspc.commands.options import is_capture, is_imported, is_stablehlo
 from mspc.commands.report.scale import report_scale
 from mspc.commands.report.tables import check_json, print_line, write_report
 from mspc.commands.verify import of_script
 from mspc.commands.verify_folder import ToProve, of_folder
+from mspc.engine.capture import parse_target
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.text.parser import parse
 from mspc.ops.op import REGISTRY
@@ -53,7 +54,12 @@ def verify_scale(target: str, options: CompileOptions, seed: int, against: Path 
         given = ToProve(made.one, made.kinds, made.values, results=made.results, batch=made.batch)
         verify_capture.check_precision(made)
     elif against is not None:
-        raise MspcError(f"--against {against} is for a capture, and {target} is none")
+        parsed = parse_target(target)
+        if not (is_stablehlo(parsed) or options.imported.jax):
+            raise MspcError(f"--against {against} is for a capture or a step of JAX, and {target} is none")
+        from mspc.commands.verify_partitioned import programs_of_partitioned  # late: few steps come from JAX
+
+        given = programs_of_partitioned(parsed, against)
     else:
         given = of_folder(Path(target), options) if is_folder else of_script(target, options)
     gc.collect()

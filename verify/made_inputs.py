@@ -11,7 +11,7 @@ from mspc.analysis.integer_ranges import distributions, index_limits
 from mspc.ir.graph import Constant, Graph, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, TensorType
-from mspc.ops.math.arithmetic import Equal, NotEqual
+from mspc.ops.math.arithmetic import Equal, Maximum, Minimum, NotEqual
 from mspc.ops.tensor.embedding import OneHot
 from mspc.ops.tensor.reshape import Cast
 
@@ -67,7 +67,7 @@ def _made(
     low, high = ranges[step % len(ranges)]
     inputs = [p for p in graph.parameters if p.kind == "input"]
     direct, computed = index_limits(graph), index_limits(graph, computed=True)
-    shares, truths = distributions(graph), read_as_truths(graph)
+    shares, truths, clamped = distributions(graph), read_as_truths(graph), read_clamped(graph)
     found: dict[str, tuple[Array, str]] = {}
     for i, (parameter, type) in enumerate(zip(inputs, types, strict=True)):
         own = np.unique(brought[i]) if i < len(brought) else np.zeros(0)
@@ -87,6 +87,12 @@ def _made(
         elif parameter in truths:
             array, said = generator.integers(0, 2, type.shape), "0 or 1, in every row 1 first"
             array[..., :1] = 1
+        elif step and parameter in clamped:
+            limit = max(1, computed.get(parameter, SMALL))
+            array = generator.integers(limit, 2 * limit, type.shape)
+            if type.dtype.kind == "i" and generator.integers(0, 2):
+                array = limit - 1 - array
+            said = f"beyond the ends of [0, {limit}), to which the network moves it"
         elif own.any():
             array, said = generator.choice(own, type.shape), "integers that the script brings"
         else:
@@ -139,6 +145,25 @@ def ignored_labels(graph: Graph) -> dict[Value, int]:
                 refused.add(shown[value])
     found = {value: numbers.pop() for value, numbers in asked.items() if len(numbers) == 1 and value not in refused}
     return {value: number for value, number in found.items() if number < 0}
+
+
+def read_clamped(graph: Graph) -> set[Value]:
+    """The integers, as starts of slices, that the network moves between two ends before it reads a place by them."""
+    inputs = [p for p in graph.parameters if p.kind == "input" and p.tensor_type.dtype.is_integer]
+    held: dict[Value, set[Value]] = {p: {p} for p in inputs if p.tensor_type.size == 1}
+    clamped, refused = set[Value](), set[Value]()
+    for node in graph.nodes:
+        own = set[Value]().union(*(held.get(value, ()) for value in node.inputs))
+        types = [value.type for value in node.inputs if isinstance(value.type, TensorType)]
+        if own and isinstance(node.op, Maximum | Minimum):
+            clamped |= own
+        elif own and (node.regions or len(types) < len(node.inputs) or node.op.index_limits(*types)):
+            refused |= own
+        elif own and isinstance(node.type, TensorType) and node.type.size == 1:
+            held[node] = own
+        else:
+            refused |= own
+    return clamped - refused
 
 
 def read_as_truths(graph: Graph) -> set[Value]:

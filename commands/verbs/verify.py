@@ -35,8 +35,9 @@ def verify(
     against: Annotated[
         str | None,
         typer.Option(
-            metavar="torch|DIR",
-            help="Hold one device against PyTorch, operator by operator; with --scale: a capture against one device's.",
+            metavar="torch|DIR|FILE",
+            help="Hold one device against PyTorch, operator by operator; step.mlir against XLA's partitioned module; "
+            "with --scale: a capture against one device's.",
         ),
     ] = None,
     mpi: Annotated[bool, typer.Option("--mpi", help="Run the ranks under mpirun, not in this process.")] = False,
@@ -64,7 +65,8 @@ def verify(
         loudness=Loudness(verbose, quiet),
         all_rows=all_rows,
     )
-    if scale:
+    has_module = against not in (None, TORCH) and (jax or target.endswith(opts.STABLEHLO))
+    if scale or has_module:
         from mspc.commands.verify_scale import verify_scale
 
         if against == TORCH or mpi:
@@ -75,6 +77,10 @@ def verify(
     if against not in (None, TORCH):
         raise MspcError(
             f"--against must be {TORCH}, not {against!r:.100}",
-            notes=["with --scale it may be the folder of a capture of one device"], code="E0105",
+            notes=[
+                "with --scale it may be the folder of a capture of one device",
+                f"for a step of JAX ({opts.STABLEHLO}) it may be the module that XLA's partitioner made of it",
+            ],
+            code="E0105",
         )
     verify_target(target, options, seed, against == TORCH, mpi)

@@ -17,7 +17,7 @@ from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.ops.math.xla_elementwise import ELEMENTWISE
-from mspc.readers.stablehlo.module import HloFunction, HloOperation, HloType
+from mspc.readers.stablehlo.module import HloFunction, HloModule, HloOperation, HloType
 
 Array = Any
 LARGEST_FOLDED = 1 << 14
@@ -49,7 +49,9 @@ class StackedRows:
 
 
 class ProgramScope(Protocol):
-    """The parts of a walk that kinds with regions read."""
+    """The parts of a walk that kinds read. module: that of the program."""
+
+    module: HloModule
 
     def lookup(self, name: str) -> Any:
         """Return a value by its name."""

@@ -50,6 +50,8 @@ class RegionWalk:
         self.e = HloEmitter(evaluator, self)
         self.frames: Frames = () if outer is None else outer.frames
         """Lines of the call around the operations."""
+        self.path = "" if outer is None else outer.path
+        """The name of this call, which those of the operations may go on from."""
 
     # The scope that kinds read.
 
@@ -134,8 +136,12 @@ class RegionWalk:
 
     def at(self, operation: HloOperation) -> None:
         """Attribute the next operators to an operation."""
-        path = operation.origin.name if operation.origin is not None else ""
-        self.evaluator.at(self.lines(operation), path.rpartition("/")[0].replace(" ", ""), None)
+        self.evaluator.at(self.lines(operation), self.path_of(operation).rpartition("/")[0].replace(" ", ""), None)
+
+    def path_of(self, operation: HloOperation) -> str:
+        """Return the scopes and the name of an operation; a name in a function may go on from that of its call."""
+        name = operation.origin.name if operation.origin is not None else ""
+        return name if not self.path or name.startswith("jit(") else f"{self.path}/{name}"
 
     def of_operation(self, operation: HloOperation) -> Sequence[Any]:
         name = name_of(operation)
@@ -166,7 +172,7 @@ class RegionWalk:
         if self.depth >= DEEPEST_CALLS:
             raise MspcError(f"calls are nested deeper than {DEEPEST_CALLS}; a function may call itself")
         walk = RegionWalk(self.evaluator, self.module, self.ranks, self.constants, None, self.depth + 1)
-        walk.frames = self.lines(operation)
+        walk.frames, walk.path = self.lines(operation), self.path_of(operation)
         return walk.run(function.body, given)
 
     def constrained(self, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:

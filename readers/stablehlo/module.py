@@ -127,7 +127,7 @@ class HloFunction:
 @dataclass(frozen=True)
 class HloModule:
     """A module. file: its name in messages. meshes: names and sizes of axes by the mesh's name. resources: the bytes of
-    large constants, as hexadecimal digits, by name."""
+    large constants, as hexadecimal digits, by name. rank: the device whose program it is, -1 for a step of all."""
 
     file: str
     text: str
@@ -135,6 +135,7 @@ class HloModule:
     attributes: Mapping[str, Any]
     meshes: Mapping[str, Sequence[tuple[str, int]]]
     resources: Mapping[str, str] = field(default_factory=dict[str, str])
+    rank: int = -1
 
     @property
     def main(self) -> HloFunction:
@@ -151,6 +152,11 @@ class HloModule:
         """The number of devices that the module was made for, 0 if it does not say."""
         found = self.attributes.get("mhlo.num_partitions", 0)
         return found if isinstance(found, int) and found > 1 else 0
+
+    @property
+    def devices(self) -> int:
+        """The number of devices that run the module: of its partitions, or of its replicas."""
+        return max(1, self.partitions) * self.attributes.get("mhlo.num_replicas", 1)
 
     def location(self, place: int) -> Location:
         """Return the line and column of an offset of the text."""

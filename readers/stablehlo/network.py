@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
@@ -41,21 +42,29 @@ class StableHloNetwork(Cell):
     """A module of StableHLO as a cell.
 
     ranks: on which it is compiled; shardings in the text are for as many, or it has none. uses_shardings: whether they
-    are read.
+    are read. like: the network of the step of which the module is one device's program: its arguments have the same
+    names. is_function: all results are returned, and nothing is updated.
 
-    Raise MspcError if the module has unknown kinds, all of which are named, or is made for another number of devices.
+    Raise MspcError if the module has unknown kinds, all of which are named, is made for another number of devices, or
+    has not as many arguments as the step.
     """
 
     is_imported = True
     """The front end evaluates the program of the cell, and reads no `construct`."""
     plan = None
 
-    def __init__(self, module: HloModule, ranks: int = 1, uses_shardings: bool = True) -> None:
+    def __init__(
+        self, module: HloModule, ranks: int = 1, uses_shardings: bool = True, like: StableHloNetwork | None = None,
+        is_function: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         check_kinds(module)
         object.__setattr__(self, "module", module)
         object.__setattr__(self, "ranks", ranks if uses_shardings else 1)
+        object.__setattr__(self, "is_function", is_function)
         arguments = step_arguments(module)
+        if like is not None:
+            arguments = like.named_alike(arguments, module)
         object.__setattr__(self, "arguments", arguments)
         object.__setattr__(self, "argument_names", tuple(each.name for each in arguments if each.target < 0))
         held: dict[str, Parameter] = {}
@@ -68,6 +77,14 @@ class StableHloNetwork(Cell):
                 self._insert(each.name, held[each.name])
         object.__setattr__(self, "held", held)
         object.__setattr__(self, "constants", {})
+
+    def named_alike(self, arguments: Sequence[StepArgument], module: HloModule) -> list[StepArgument]:
+        """Return arguments of another module with the names of this one's. Raise MspcError if they are not as many."""
+        if len(arguments) != len(self.arguments):
+            found, wanted = (f"{each.file} has {n}" for each, n in (
+                (module, len(arguments)), (self.module, len(self.arguments))))  # fmt: skip
+            raise MspcError(f"{found} arguments, and {wanted}: it is of another step")
+        return [replace(own, type=each.type) for own, each in zip(self.arguments, arguments, strict=True)]
 
     @property
     def input_types(self) -> tuple[TensorType, ...]:
@@ -110,7 +127,7 @@ class StableHloNetwork(Cell):
         main = self.module.main
         for at, value in enumerate(results):
             attributes = main.result_attributes[at] if at < len(main.result_attributes) else {}
-            if at in targets:
+            if at in targets and not self.is_function:
                 evaluator.call(ops.assign, [self.held[targets[at].name], value])
             else:
                 found.append(walk.in_layout(value, sharding_in(self.module, attributes)))

@@ -4,8 +4,9 @@
     python -m tests.readers.stablehlo_random_steps judge FOLDER [--jobs N]      # needs no JAX
 
 `write` lowers each step plainly, with its inputs and JAX's results, and once more with shardings of its arguments and
-constraints on a mesh of one to three axes. `judge` compares the plain step with JAX's results (1e-10), and the ranks of
-the sharded one with one device. It prints a line for each step that differs or is refused, and counts.
+constraints on a mesh of one to three axes, of which it writes XLA's module after the partitioner, too, and the one that
+runs. `judge` compares the plain step with JAX's results (1e-10), the ranks of the sharded one with one device, and the
+two modules of XLA with the step. It prints a line for each step that differs or is refused, and counts.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ import argparse
 import contextlib
 import importlib
 import io
+import math
+import os
 import random
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import Process
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +32,7 @@ import numpy as np
 from mspc import Tensor
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
+from mspc.commands.verify_scale import verify_scale
 from mspc.readers.stablehlo.network import StableHloNetwork
 from mspc.readers.stablehlo.text_reader import read_module
 
@@ -75,7 +81,8 @@ def write(folder: Path, seed: int) -> None:
     shardings, jnp = importlib.import_module("jax.sharding"), jax.numpy
     drawn, numbers = random.Random(seed), np.random.default_rng(seed)
     sizes = drawn.choice(MESHES)
-    mesh = shardings.AbstractMesh(sizes, ("a", "b", "c")[: len(sizes)])
+    axes = ("a", "b", "c")[: len(sizes)]
+    mesh = jax.make_mesh(sizes, axes, (shardings.AxisType.Auto,) * len(axes), devices=jax.devices()[: math.prod(sizes)])
 
     def sharded(shape: Sequence[int]) -> Any:
         free, entries = dict(mesh.shape), []
@@ -114,9 +121,14 @@ def write(folder: Path, seed: int) -> None:
     step = jax.jit(train, donate_argnums=0, keep_unused=True, static_argnums=3)
     plain = step.lower(*given, False).as_text(debug_info=True)
     typed = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharded(a.shape)), given)
-    own = step.trace(*typed, True).lower(lowering_platforms=("cpu",)).as_text(debug_info=True)
+    lowered = step.lower(*typed, True)
     (folder / f"{seed}.mlir").write_text(plain)
-    (folder / f"{seed}_sharded.mlir").write_text(own)
+    (folder / f"{seed}_sharded.mlir").write_text(lowered.as_text(debug_info=True))
+    (folder / f"{seed}_final.hlo").write_text(lowered.compile().as_text())
+    for dump in (folder / "dump").iterdir():
+        if "after_spmd-partitioning" in dump.name and dump.suffix == ".txt":
+            dump.rename(folder / f"{seed}_after.hlo")
+    shutil.rmtree(folder / "dump")
     arrays = {f"in{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(given))}
     found = jax.tree.leaves(jax.jit(train, static_argnums=3)(*given, False))
     np.savez(folder / f"{seed}.npz", **arrays, **{f"out{i}": np.asarray(a) for i, a in enumerate(found)})
@@ -148,6 +160,14 @@ def on_ranks(path: Path) -> str:
     return ""
 
 
+def of_xla(kind: str, path: Path) -> str:
+    """Compare a module of XLA with the step. Raise MspcError if they differ."""
+    step, module = (str(path.with_name(f"{path.stem}_{name}")) for name in ("sharded.mlir", f"{kind}.hlo"))
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        verify_scale(step, CompileOptions(), 0, Path(module))
+    return ""
+
+
 def judged(judge: Callable[[Path], str], path: Path) -> str:
     """Return the difference that a judge finds, or its error."""
     try:
@@ -156,22 +176,39 @@ def judged(judge: Callable[[Path], str], path: Path) -> str:
         return f"{type(error).__name__}: {error}"[:300]
 
 
+JUDGES: dict[Callable[[Path], str], str] = {
+    beside_jax: "one device is equal to JAX", on_ranks: "ranks are equal to one device",
+    partial(of_xla, "after"): "XLA's module after the partitioner is equal to the step",
+    partial(of_xla, "final"): "XLA's last module is equal to the step",
+}  # fmt: skip
+FLAGS = (
+    "--xla_force_host_platform_device_count=8 --xla_dump_hlo_as_text --xla_dump_large_constants "
+    "--xla_dump_hlo_pass_re=.*partition.* --xla_dump_to="
+)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", choices=("write", "judge"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--only", type=int, nargs="*", help="Numbers of judges, from 0 on.")
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
     if given.work == "write":
         given.folder.mkdir(parents=True, exist_ok=True)
+        os.environ["XLA_FLAGS"] = f"{FLAGS}{given.folder / 'dump'}"
         for seed in range(given.first, given.first + given.count):
-            write(given.folder, seed)
+            process = Process(target=write, args=(given.folder, seed))  # XLA stops its process at some errors
+            process.start()
+            process.join()
         return
-    paths = sorted(path for path in given.folder.glob("*.mlir") if not path.stem.endswith("_sharded"))
+    paths = sorted(path.with_suffix(".mlir") for path in given.folder.glob("*.npz"))
     equal = True
-    for judge, name in ((beside_jax, "one device is equal to JAX"), (on_ranks, "ranks are equal to one device")):
+    for number, (judge, name) in enumerate(JUDGES.items()):
+        if given.only is not None and number not in given.only:
+            continue
         with ProcessPoolExecutor(given.jobs) as pool:  # new processes: a command leaves its own handler of calls
             found = list(pool.map(partial(judged, judge), paths))
         for path, reason in zip(paths, found, strict=True):

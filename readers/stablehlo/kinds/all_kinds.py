@@ -6,6 +6,7 @@ from collections import Counter
 
 from mspc.ir.diagnostics import Location, MspcError
 from mspc.readers.stablehlo.kinds.contractions import CONTRACTION_KINDS
+from mspc.readers.stablehlo.kinds.exchanges import EXCHANGE_KINDS
 from mspc.readers.stablehlo.kinds.indexing import INDEXING_KINDS
 from mspc.readers.stablehlo.kinds.kind import Function, Kinds, symbol
 from mspc.readers.stablehlo.kinds.reductions import REDUCTION_KINDS
@@ -13,7 +14,9 @@ from mspc.readers.stablehlo.kinds.scalar_kinds import ELEMENTWISE_KINDS
 from mspc.readers.stablehlo.kinds.shapes import SHAPE_KINDS
 from mspc.readers.stablehlo.module import HloModule, HloOperation, OtherType
 
-KINDS: Kinds = {**ELEMENTWISE_KINDS, **SHAPE_KINDS, **REDUCTION_KINDS, **CONTRACTION_KINDS, **INDEXING_KINDS}
+KINDS: Kinds = {
+    **ELEMENTWISE_KINDS, **SHAPE_KINDS, **REDUCTION_KINDS, **CONTRACTION_KINDS, **INDEXING_KINDS, **EXCHANGE_KINDS,
+}  # fmt: skip
 """Functions by the names of operations, without `stablehlo.`."""
 STRUCTURAL = frozenset((
     "constant", "while", "if", "case", "func.call", "call", "return", "func.return", "sdy.return", "composite",

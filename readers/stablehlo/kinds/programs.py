@@ -76,7 +76,7 @@ class _Builder:
             direction = word(operation, "comparison_direction", tuple(ORDERS))
             kind = word(operation, "compare_type", ("FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED", "NOTYPE"), "NOTYPE")
             return [self.add(name, operands, (direction, kind) if kind == "TOTALORDER" else (direction,))]
-        if name == "convert":
+        if name in ("convert", "bitcast_convert"):
             return [self.add(name, operands, (tensor(operation.types[0]).dtype.name.lower(),))]
         if name not in ELEMENTWISE:
             raise MspcError(f"a region has {operation.name}, which is no elementwise operation")

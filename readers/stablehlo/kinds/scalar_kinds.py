@@ -100,7 +100,8 @@ def selected(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Se
     operator: Any = ops.Select()
     if e.type_of(given[1]).dtype.is_complex:
         operator = ops.XlaFunction("select", ())
-    if isinstance(condition, Known) and condition.base.size == 1:
+    is_one_of_many = e.program.module.rank >= 0  # the condition may be another one on others, and programs stay alike
+    if isinstance(condition, Known) and condition.base.size == 1 and not is_one_of_many:
         return [given[1] if condition.base.reshape(()) else given[2]]
     folded = e.folded("select", given, (), shape)
     if folded is not None:
