@@ -12,11 +12,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.ops.math.xla_elementwise import ELEMENTWISE
+from mspc.ops.tensor.slicing import StridedSlice
 from mspc.readers.stablehlo.module import HloFunction, HloModule, HloOperation, HloType
 
 Array = Any
@@ -106,6 +108,15 @@ class HloEmitter:
         if value.base.shape == value.shape:
             return self.constant(value.base)
         return self.call(ops.BroadcastTo(value.shape), self.loose(value))
+
+    def of_rows(self, rows: Sequence[Any]) -> Any:
+        """Return the tensor with these rows: that of which a loop gives them in their order, else they are stacked."""
+        ops_of = [row.op if isinstance(row, Node) else None for row in rows]
+        if all(isinstance(op, StridedSlice) and op.begin[:1] == (at,) for at, op in enumerate(ops_of)):
+            whole = rows[0].inputs[0]
+            if all(row.inputs[0] is whole for row in rows) and whole.shape == (len(rows), *rows[0].shape):
+                return whole
+        return self.call(ops.stack, tuple(rows), 0)
 
     def constant(self, array: Array) -> Any:
         return self.evaluator.held(Tensor(np.ascontiguousarray(array).reshape(array.shape)), "")

@@ -342,7 +342,7 @@ class RegionWalk:
             values[k] = value
         values[loop.counter] = self.e.number(loop.begin + loop.count * loop.step, dtype)
         for k, at in enumerate(rows):
-            found = self.e.call(ops.stack, tuple([each[k] for each in made]), 0)
+            found = self.e.of_rows([each[k] for each in made])
             values[at] = found if stacked[at] == 1 else self.e.call(ops.ReverseV2((0,)), found)
         return values
 
