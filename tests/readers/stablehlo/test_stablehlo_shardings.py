@@ -115,7 +115,7 @@ def test_a_script_that_lowers_a_step(step: Path) -> None:
     Path("json.py").write_text("raise SystemExit('a module of the current folder')")
     for name, arguments in (("lowered", ()), ("make", (3,))):
         assert lowered_text(NamedTarget(Path("jit.py"), name, arguments, ())) == STEP
-    for name, message in (("other", "gives int"), ("missing", "defines no 'missing'"), ("make", "gives no step")):
+    for name, message in (("other", "gives int"), ("missing", "defines no 'missing'"), ("make", "cannot lower")):
         with pytest.raises(MspcError, match=message):
             lowered_text(NamedTarget(Path("jit.py"), name, (), ()))
 
