@@ -60,6 +60,21 @@ def test_faults_are_found(schedule: str, fault: str, said: str, single: Path, tm
     assert re.search(said, done.stderr), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("", "equal: 632 values of 4 ranks of 2 kinds"),
+     pytest.param("scale", "289 of 632 values of 4 ranks of 2 kinds differ", marks=pytest.mark.thorough)],
+    ids=["right", "experts' gradients are not divided"],
+)  # fmt: skip
+def test_experts_of_ranks_in_stages(fault: str, said: str, tmp_path: Path) -> None:
+    """Rows go to experts in turns: as many are left as a turn has."""
+    script = Path(__file__).parent / "captured_experts.py"
+    single = captured(tmp_path / "single", 1, 1, 2, "small", script=script)
+    done = verified(captured(tmp_path / "ranks", 4, 2, 2, "small", fault, script=script), single)
+    assert done.returncode == bool(fault), done.stdout + done.stderr
+    assert said in done.stdout + done.stderr
+
+
 def test_messages_are_numbered_and_stages_have_their_own_parameters(staged: Path) -> None:
     first, last = read_rank(staged, 1), read_rank(staged, 3)
     names = {each.qualified for each in first.program.inputs if each.kind == "parameter"}
