@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mspc.commands.options import ImportOptions, target_name
+from mspc.commands.options import STABLEHLO, ImportOptions, target_name
 from mspc.compiler.driver import Compiled
 from mspc.engine.capture import CapturedCall, NamedTarget, capture_network
 from mspc.ir.diagnostics import MspcError
@@ -25,54 +25,6 @@ PYTHON = "MSPC_JAX_PYTHON"
 """Environment variable with the Python that has JAX; without it, it is the one that runs mspc."""
 _LONGEST = 600
 """Seconds that a script may take to lower a step."""
-_SCRIPT = """
-import json, runpy, sys
-path, name, args, keywords, to = json.loads(sys.argv[1])
-sys.path.insert(0, path.rpartition("/")[0] or ".")
-found = runpy.run_path(path, run_name="mspc_target")
-if name not in found:
-    sys.exit(f"{path} defines no {name!r}")
-made = found[name]
-if not hasattr(made, "as_text") and not hasattr(made, "mlir_module"):
-    made = made(*args, **keywords)
-if hasattr(made, "lower") and not hasattr(made, "as_text"):
-    made = made.lower()
-if hasattr(made, "as_text"):
-    text = made.as_text(debug_info=True)
-elif hasattr(made, "mlir_module"):
-    text = made.mlir_module()
-else:
-    sys.exit(f"{name} gives {type(made).__name__}, not the result of jax.jit(step).lower(...) or jax.export")
-with open(to, "w") as file:
-    file.write(text)
-"""
-_OF_PROTO = """
-import json, sys
-from jaxlib import _jax
-path, to = json.loads(sys.argv[1])
-def length(data, at):
-    number = shift = 0
-    while True:
-        byte, at = data[at], at + 1
-        number, shift = number | (byte & 127) << shift, shift + 7
-        if byte < 128:
-            return number, at
-data = open(path, "rb").read()
-if not data or data[0] != 10:
-    sys.exit(f"{path} is no HloProto")
-size, begin = length(data, 1)
-module = _jax.HloModule.from_serialized_hlo_module_proto(data[begin:begin + size])
-options = _jax.HloPrintOptions()
-options.print_large_constants = True
-text = module.to_string(options)
-if module.spmd_output_sharding is not None:
-    first, _, rest = text.partition("\\n")
-    sharding = _jax.HloSharding.from_proto(module.spmd_output_sharding)
-    text = f"{first}, spmd_output_sharding={sharding}\\n{rest}"
-with open(to, "w") as file:
-    file.write(text)
-"""
-"""Writes the module of an HloProto, its field 1, as text, with the sharding of its results."""
 
 
 def capture_stablehlo(
@@ -141,11 +93,14 @@ def write_partition_specs(compiled: Compiled, network: object, to: Path) -> None
 
 
 def read_target(target: NamedTarget | Path) -> Any:
-    """Return the module of a target: a text, a serialized module of HLO, or the step that a script lowers."""
+    """Return the module of a target: a text of StableHLO, a module of HLO as text or serialized, which JAX converts, or
+    the step that a script lowers."""
     from mspc.readers.stablehlo.text_reader import read_module, read_text  # late: as above
 
-    if isinstance(target, Path) and target.suffix == ".pb":
-        return read_text(written_text(_OF_PROTO, [str(target.resolve())], f"read {target}"), str(target))
+    if isinstance(target, Path) and target.suffix != STABLEHLO:
+        if not target.is_file():
+            raise MspcError(f"there is no module {str(target)!r}", code="E0101")
+        return read_text(written_text("convert_hlo", [str(target.resolve())], f"read {target}"), str(target))
     if isinstance(target, Path):
         return read_module(target)
     return read_text(lowered_text(target), target_name(target))
@@ -157,16 +112,16 @@ def lowered_text(target: NamedTarget) -> str:
     if not target.path.is_file():
         raise MspcError(f"there is no script {str(target.path)!r}", code="E0101")
     given = [str(target.path.resolve()), target.name, list(target.args), dict(target.keywords)]
-    return written_text(_SCRIPT, given, f"lower {target_name(target)}")
+    return written_text("lower_jax_step", given, f"lower {target_name(target)}")
 
 
 def written_text(script: str, given: Sequence[Any], doing: str) -> str:
-    """Return the text that a script writes to the file named last, in a process of a Python with JAX. doing: as in
-    "cannot lower". Raise MspcError if it fails."""
+    """Return the text that a script beside this module writes to the file named last, in a process of a Python with
+    JAX. doing: as in "cannot lower". Raise MspcError if it fails."""
     python = os.environ.get(PYTHON) or sys.executable
     with TemporaryDirectory(prefix="mspc-") as folder:
         to = Path(folder) / "step.mlir"
-        command = [python, "-P", "-c", script, json.dumps([*given, str(to)])]
+        command = [python, "-P", str(Path(__file__).with_name(f"{script}.py.txt")), json.dumps([*given, str(to)])]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:

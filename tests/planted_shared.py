@@ -250,7 +250,7 @@ OF_KINDS = {
                 "return (b.emit(SoftmaxBackward(self.axis), out, dout),)"),
         Planted("experts-with-less-room", "passes/lib/experts.py", "ExpertPlaces(mesh.outer, mesh.parts, mesh.room)",
                 "ExpertPlaces(mesh.outer, mesh.parts, max(mesh.room // 4, 1))"),
-        Planted("experts-transposed", "ops/nn/experts.py", "(dout, x) if self.transpose_b else (x, dout)",
+        Planted("experts-transposed", "ops/math/matmul.py", "(dout, x) if self.transpose_b else (x, dout)",
                 "(x, dout) if self.transpose_b else (dout, x)"),
     ),
     "folded": (

@@ -112,11 +112,11 @@ def _slope_of_i1e(x: Term, y: Term) -> Term:
 
 BesselI0 = unary(
     "BesselI0", "The modified Bessel function of the first kind, of order 0.", _Rare,
-    lambda x, y, d: d * x.into(BesselI1()), _wide("i0", abs),
+    lambda x, y, d: d * x.into(BesselI1()), _wide("i0"),
 )  # fmt: skip
 BesselI1 = unary(
     "BesselI1", "The modified Bessel function of the first kind, of order 1.", _Rare,
-    lambda x, y, d: d * (x.into(BesselI0()) - _over(y, x)), _wide("i1", lambda x: x),
+    lambda x, y, d: d * (x.into(BesselI0()) - _over(y, x)), _wide("i1"),
 )  # fmt: skip
 BesselI0e = unary(
     "BesselI0e", "exp(-|x|) times the modified Bessel function of the first kind, of order 0.", _Rare,

@@ -17,7 +17,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -176,7 +177,7 @@ def _chain(
     return None
 
 
-def _one_move_away(dims: Dims, kept: Collection[int]) -> Iterator[Dims]:
+def _one_move_away(dims: Dims, kept: AbstractSet[int]) -> Iterator[Dims]:
     """Yield the layouts after one dimension's last axes have left for another or, if the target has none of them, are
     gathered; after an axis that is free has sliced a dimension; and with a dimension's axes in another order."""
     used = {axis for axes in dims for axis in axes}

@@ -21,7 +21,7 @@ from mspc.readers.stablehlo.shardings import layout_of
 
 DEEPEST_CALLS = 64
 """Calls of functions inside of each other."""
-_RETURNS = ("stablehlo.return", "func.return", "return", "sdy.return")
+_RETURNS = ("stablehlo.return", "func.return", "return", "sdy.return", "mhlo.return")
 _CALLS = ("func.call", "call", "stablehlo.composite")
 
 
@@ -150,6 +150,8 @@ class RegionWalk:
             return [Known(self.constant_of(operation), tensor(operation.types[0]).shape)]
         if operation.name in _CALLS:
             return self.called(operation, given)
+        if name == "fusion":
+            return self.inner().run(operation.regions[0], given)
         if name == "while":
             return self.looped(operation, given)
         if name in ("if", "case"):

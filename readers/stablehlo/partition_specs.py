@@ -8,39 +8,9 @@ from collections.abc import Mapping, Sequence
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.layout import Layout
+from mspc.ops.source_files import source_text
 from mspc.readers.pytorch.placed import mesh_with
 from mspc.readers.stablehlo.network import StableHloNetwork
-
-_CODE = '''"""Shardings of the arguments of {file}, by compile {compile_id} of mspc."""
-
-import jax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-
-MESH = {mesh}
-SPECS = {{
-{specs}}}
-
-
-def make_mesh():
-    """Return the mesh of all devices."""
-    return jax.make_mesh(tuple(MESH.values()), tuple(MESH), (AxisType.Auto,) * len(MESH))
-
-
-def place(mesh, **arguments):
-    """Return the arguments of the step on devices, by name: `jit(step)(*place(mesh, params=params, x=x).values())`."""
-
-    def sharded(name):
-        def one(path, x):
-            spec = SPECS.get(name + jax.tree_util.keystr(path), P())
-            sharding = NamedSharding(mesh, spec)
-            if isinstance(x, jax.ShapeDtypeStruct):
-                return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-            return jax.device_put(x, sharding)
-
-        return one
-
-    return {{name: jax.tree_util.tree_map_with_path(sharded(name), tree) for name, tree in arguments.items()}}
-'''
 
 
 def partition_specs(graph: Graph, network: StableHloNetwork, compile_id: str) -> str:
@@ -64,7 +34,8 @@ def partition_specs(graph: Graph, network: StableHloNetwork, compile_id: str) ->
         if layout is not None:
             lines.append(f"    {name!r}: {spec_of(layout, sizes, names)},\n")
     mesh = dict(zip(names, sizes, strict=True))
-    return _CODE.format(file=network.module.file, compile_id=compile_id, mesh=mesh, specs="".join(lines))
+    values = {"file": network.module.file, "compile_id": compile_id, "mesh": mesh, "specs": "".join(lines)}
+    return source_text("readers/stablehlo/partition_specs.py.txt", **values)
 
 
 def axis_names(sizes: Sequence[int], meshes: Mapping[str, Sequence[tuple[str, int]]]) -> list[str]:

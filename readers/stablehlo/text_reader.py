@@ -16,7 +16,6 @@ from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.files.regular import check_regular
 from mspc.ir.text.limits import LARGEST_SIZE, MOST_DIMENSIONS, number_of
 from mspc.ir.types import TensorType, is_too_large
-from mspc.readers.stablehlo.hlo_text import is_hlo, read_hlo
 from mspc.readers.stablehlo.module import (
     ELEMENT_TYPES,
     Dense,
@@ -82,7 +81,7 @@ def read_text(text: str, file: str) -> HloModule:
     was_enabled = gc.isenabled()
     gc.disable()  # nothing that is read is garbage, and looking for some takes longer than reading
     try:
-        return read_hlo(text, file) if is_hlo(text) else _TextReader(text, file).module()
+        return _TextReader(text, file).module()
     finally:
         if was_enabled:
             gc.enable()

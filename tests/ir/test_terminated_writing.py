@@ -15,7 +15,7 @@ from tests.printed_lines import lines_until
 SLOWLY = """
 import time
 from pathlib import Path
-from mspc.checkpoint.writing import published_together, write_synced
+from mspc.checkpoint.writing import atomic_publication, write_synced
 from mspc.checkpoint.sliced import in_threads
 from mspc.ir.files.atomic_writing import write_atomically
 
@@ -27,7 +27,7 @@ WAYS = {
     "a file": "write_atomically(Path('x'), slowly)",
     "a file of a checkpoint": "write_synced(Path('x'), slowly)",
     "files that get their names together": """
-with published_together(Path(".")) as beside:
+with atomic_publication(Path(".")) as beside:
     (beside / "rank_0").mkdir()
     write_synced(beside / "rank_0" / "x", slowly)
 """,

@@ -119,9 +119,9 @@ SUMS = [
     *_along(("ops.ReduceAny",), _each(torch.any), reduced(("bool",))[:1]),
     *_along((*everywhere("amax", "ReduceMax"), "Tensor.max"), lambda x, a, k: torch.amax(x, a, k), reduced(NUMBERS)),
     *_along((*everywhere("amin", "ReduceMin"), "Tensor.min"), lambda x, a, k: torch.amin(x, a, k), reduced(NUMBERS)),
-    *_along(("ops.var", "Tensor.var"), _spread(torch.var, 0), reduced(("float32", "float64", "int32")), loose=8),
+    *_along(("ops.var", "Tensor.var"), _spread(torch.var, 0), reduced(("float32", "float64")), loose=8),
     *_along(("ops.var", "Tensor.var"), _spread(torch.var, 1), reduced(("float64",))[:1], AXES, {"ddof": 1}, loose=8),
-    *_along(("ops.std", "Tensor.std"), _spread(torch.std, 0), reduced(("float32", "float64", "int32"))[:3], loose=8),
+    *_along(("ops.std", "Tensor.std"), _spread(torch.std, 0), reduced(("float32", "float64"))[:2], loose=8),
     *_along(("ops.std", "Tensor.std"), _spread(torch.std, 1), reduced(("float64",))[:1], AXES, {"ddof": 1}, loose=8),
 ]
 _DIMS = ((), (0,), (1,), (-1,), (-2,))

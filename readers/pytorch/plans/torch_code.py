@@ -15,6 +15,7 @@ from mspc.ir.layout import Layout
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import LayoutChange
 from mspc.ops.op import Op
+from mspc.ops.source_files import source_text
 from mspc.readers.pytorch.plans.strategies import IMPORTED, others_noted, parameter_of, scope_inside
 
 
@@ -524,72 +525,6 @@ def _first_error(wrong: Sequence[tuple[str, Node | None]]) -> MspcError:
 
 
 DATA, TENSOR = "dp", "tp"
-SLICED = '''
-class Sliced(ParallelStyle):
-    """A module whose parameters are cut along these dimensions and computed with as DTensors; it may be of any class.
-
-    Its first input comes as `takes`, is brought to `needs`, and what it gives is left as `gives`.
-    """
-
-    def __init__(self, cut: dict[str, int], takes: Placement, needs: Placement, gives: Placement) -> None:
-        self.cut, self.takes, self.needs, self.gives = cut, takes, needs, gives
-
-    def _apply(self, module: nn.Module, ranks: DeviceMesh) -> nn.Module:
-        def cut(_: str, part: nn.Module, ranks: DeviceMesh) -> None:
-            for name, value in [*part.named_parameters(recurse=False)]:
-                place = Shard(self.cut[name]) if name in self.cut else Replicate()
-                made = nn.Parameter(distribute_tensor(value, ranks, [place]), value.requires_grad)
-                part.register_parameter(name, made)
-
-        def take(_: nn.Module, inputs: tuple[Any, ...], ranks: DeviceMesh) -> tuple[Any, ...]:
-            first = DTensor.from_local(inputs[0], ranks, [self.takes], run_check=False)
-            return first.redistribute(ranks, [self.needs]), *inputs[1:]
-
-        def give(_: nn.Module, outputs: Any, ranks: DeviceMesh) -> Any:
-            return outputs.redistribute(ranks, [self.gives]).to_local()
-
-        return distribute_module(module, ranks, cut, take, give)
-'''
-"""The style of modules that PyTorch has no style for."""
-LOCAL = '''
-class Local(ParallelStyle):
-    """A module that computes with slices of its parameters as tensors, and gives sums over all processes.
-
-    cut: parameters, each with the dimension that is cut, and of how many weights one behind another it is.
-    """
-
-    def __init__(self, cut: dict[str, tuple[int, int]]) -> None:
-        self.cut = cut
-
-    def _apply(self, module: nn.Module, ranks: DeviceMesh) -> nn.Module:
-        for name, (dim, parts) in self.cut.items():
-            value = module.get_parameter(name)
-            place = Shard(dim) if parts == 1 else _StridedShard(dim, split_factor=parts)
-            made = nn.Parameter(distribute_tensor(value, ranks, [place]), value.requires_grad)
-            module.register_parameter(name, made)
-
-        def whole(value: Any) -> Any:
-            if not isinstance(value, Tensor) or not value.is_floating_point():
-                return value
-            found = DTensor.from_local(value, ranks, [Replicate()], run_check=False)
-            return found.to_local(grad_placements=[Partial()])  # the gradient is a sum over processes
-
-        def take(module: nn.Module, inputs: Any, named: Any) -> Any:
-            for name in self.cut:
-                module.__dict__[name] = module.get_parameter(name).to_local()  # goes before the parameter
-            return tuple(map(whole, inputs)), {name: whole(value) for name, value in named.items()}
-
-        def give(module: nn.Module, _: Any, outputs: Any) -> Any:
-            for name in self.cut:
-                del module.__dict__[name]
-            summed = DTensor.from_local(outputs, ranks, [Partial()], run_check=False)
-            return summed.redistribute(ranks, [Replicate()]).to_local()
-
-        module.register_forward_pre_hook(take, with_kwargs=True)
-        module.register_forward_hook(give, always_call=True)
-        return module
-'''
-"""The style of modules that compute with slices by themselves."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
@@ -629,9 +564,9 @@ def torch_code(plan: PlanBack, made_of: str, compile_id: str) -> str:
     if layers:
         lines.append(f"from torch.distributed.tensor.parallel import {', '.join(sorted(used))}, parallelize_module")
     if is_own:
-        lines += ["", *SLICED.rstrip().split("\n")]
+        lines += ["", *source_text("readers/pytorch/plans/sliced_style.py.txt").split("\n")]
     if is_local:
-        lines += ["", *LOCAL.rstrip().split("\n")]
+        lines += ["", *source_text("readers/pytorch/plans/local_style.py.txt").split("\n")]
     lines += ["", "", 'def mesh(device: str = "cuda") -> DeviceMesh:', '    """The ranks and their axes."""']
     lines += [f"    return init_device_mesh(device, ({sizes}{comma}), mesh_dim_names=({names}{comma}))", ""]
     if layers:

@@ -14,6 +14,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
+from mspc.ops.source_files import source_text
 from mspc.readers.pytorch.placed import mesh_with
 from mspc.readers.pytorch.plans.torch_code import Axis, all_axes_of, axes_of, data_axis, sharing, states
 
@@ -87,45 +88,6 @@ def _places(parameter: Parameter, mesh: Sequence[Axis]) -> Places:
     return tuple(found)
 
 
-CODE = '''
-
-
-def mesh(device: str = "cuda") -> DeviceMesh:
-    """The ranks and their axes."""
-    return init_device_mesh(device, {mesh}, mesh_dim_names={names})
-
-
-def placements(name: str) -> list[Placement]:
-    """The placements of a parameter over the axes in AXES."""
-    pattern = re.sub(r"(?<=\\.)\\d+(?=\\.|$)", "*", name)
-    return list(PARAMETERS.get(name, PARAMETERS.get(pattern, [Replicate()] * len(AXES))))
-
-
-def parallelize(module: nn.Module, ranks: DeviceMesh | None = None) -> nn.Module:
-    """Shard a module, which every process has with the same weights."""
-    ranks = ranks or mesh()
-    for name, value in [*module.named_parameters()] if AXES else []:
-        owner, _, own = name.rpartition(".")
-        made = distribute_tensor(value.data, ranks[AXES], placements(name))
-        module.get_submodule(owner).register_parameter(own, nn.Parameter(made, value.requires_grad))
-{groups}    return module
-
-
-def distribute(inputs: Sequence[Tensor], ranks: DeviceMesh) -> list[Tensor]:
-    """Shard the inputs of a step, of which a process has {rows}."""
-    return [distribute_tensor(x, ranks[AXES], list(places)) if AXES else x for x, places in zip(inputs, INPUTS)]
-
-
-def annotate(module: nn.Module, ranks: DeviceMesh) -> None:
-    """Tell spmd_types the types of parameters that are local tensors with these slices."""
-    import spmd_types as spmd
-
-    for name, value in module.named_parameters():
-        places = [(ranks.get_group(axis), place) for axis, place in zip(AXES, placements(name), strict=True)]
-        types = {{group: spmd.V if place.is_shard() else spmd.R for group, place in places}}
-        dims = (tuple(group for group, place in places if place.is_shard(dim)) or None for dim in range(value.ndim))
-        spmd.assert_type(value, types{data}, spmd.PartitionSpec(*dims))
-'''
 
 
 def placements_code(plan: PlacementPlan, made_of: str, compile_id: str) -> str:
@@ -151,12 +113,12 @@ def placements_code(plan: PlacementPlan, made_of: str, compile_id: str) -> str:
         *(["GROUPS = [", *(f'    "{name}",' for name in plan.groups), "]"] if plan.data is not None and plan.groups
           else []),
     ]  # fmt: skip
-    text = CODE.format(
-        mesh=_tuple(plan.mesh), names=_tuple(plan.names), groups=groups,
+    text = source_text(
+        "readers/pytorch/plans/placements.py.txt", mesh=_tuple(plan.mesh), names=_tuple(plan.names), groups=groups,
         rows="all" if plan.data is None else "its own rows",
         data="" if plan.data is None else ' | {ranks.get_group("dp"): spmd.R}',
     )  # fmt: skip
-    return "\n".join(lines) + text
+    return "\n".join(lines) + "\n\n\n" + text
 
 
 def _by_pattern(plan: PlacementPlan, axes: Sequence[int]) -> dict[str, str]:

@@ -17,10 +17,10 @@ from mspc.readers.stablehlo.module import HloModule, HloOperation, OtherType
 KINDS: Kinds = {
     **ELEMENTWISE_KINDS, **SHAPE_KINDS, **REDUCTION_KINDS, **CONTRACTION_KINDS, **INDEXING_KINDS, **EXCHANGE_KINDS,
 }  # fmt: skip
-"""Functions by the names of operations, without `stablehlo.`."""
+"""Functions by the names of operations, without `stablehlo.` or `mhlo.`."""
 STRUCTURAL = frozenset((
     "constant", "while", "if", "case", "func.call", "call", "return", "func.return", "sdy.return", "composite",
-    "sdy.sharding_constraint", "custom_call",
+    "sdy.sharding_constraint", "custom_call", "fusion",
 ))  # fmt: skip
 """Operations that the walk of a program reads itself."""
 IDENTITIES = frozenset(("Sharding", "annotate_device_placement", "xla.sdy.FuncResultSharding"))
@@ -30,7 +30,7 @@ _MOST = 20
 
 def name_of(operation: HloOperation) -> str:
     """Return the name of an operation in the table."""
-    return operation.name.removeprefix("stablehlo.")
+    return operation.name.removeprefix("stablehlo.").removeprefix("mhlo.")
 
 
 def kind_of(operation: HloOperation) -> Function | None:

@@ -13,7 +13,7 @@ from mspc.readers.stablehlo.kinds.kind import symbol, word
 from mspc.readers.stablehlo.kinds.scalar_kinds import ORDERS
 from mspc.readers.stablehlo.module import HloOperation, HloRegion
 
-_KEPT = ("reshape", "broadcast_in_dim", "optimization_barrier")
+_KEPT = ("reshape", "broadcast_in_dim", "optimization_barrier", "copy", "bitcast")
 """Operations that change no number of shape ()."""
 
 
@@ -46,7 +46,7 @@ class _Builder:
 
         for operation in region.operations:
             operands = tuple(number(name) for name in operation.operands)
-            if operation.name in ("stablehlo.return", "func.return", "return"):
+            if operation.name in ("stablehlo.return", "func.return", "return", "mhlo.return"):
                 return list(operands)
             found = self.of_operation(operation, operands)
             numbers.update(zip(operation.results, found, strict=False))
@@ -65,13 +65,15 @@ class _Builder:
         return self.add("constant", (), (dtype, array.reshape(-1)[:1].tobytes().hex()))
 
     def of_operation(self, operation: HloOperation, operands: tuple[int, ...]) -> list[int]:
-        name = operation.name.removeprefix("stablehlo.").removeprefix("chlo.")
+        name = operation.name.partition(".")[2] or operation.name
         if name == "constant":
             return [self.constant(self.e.program.constant_of(operation))]
         if name in _KEPT:
             return list(operands)
         if name in ("func.call", "call"):
             return self.results(self.e.program.function(symbol(operation, "callee")).body, list(operands))
+        if name == "fusion":
+            return self.results(operation.regions[0], list(operands))
         if name == "compare":
             direction = word(operation, "comparison_direction", tuple(ORDERS))
             kind = word(operation, "compare_type", ("FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED", "NOTYPE"), "NOTYPE")

@@ -193,6 +193,7 @@ ELEMENTWISE_KINDS: Kinds = {
     **{name: partial(shifted, name) for name in ("shift_left", "shift_right_logical", "shift_right_arithmetic")},
     "compare": compared, "select": selected, "clamp": clamped, "convert": converted,
     "reduce_precision": less_precise, "bitcast_convert": same_bits, "optimization_barrier": unknown_numbers,
+    "copy": unknown_numbers,
     **{f"chlo.{name}": partial(elementwise, name) for name in _OF_CHLO},
     "chlo.erf": mspc_operator(ops.Erf), "chlo.erfc": mspc_operator(ops.Erfc), "chlo.erf_inv": mspc_operator(ops.Erfinv),
     "chlo.lgamma": mspc_operator(ops.Lgamma), "chlo.digamma": mspc_operator(ops.Digamma),

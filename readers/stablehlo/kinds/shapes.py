@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,6 +42,22 @@ def reshaped(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Se
 
 def transposed(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     return [e.transposed(given[0], integers(operation, "dims", "permutation"))]
+
+
+def in_memory(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return a tensor whose elements have the same order in memory, in another shape. A layout lists the dimensions
+    from the one whose elements are neighbours."""
+    source, target = (
+        [int(n) for n in re.findall(r"\d+", str(getattr(attribute(operation, name, default=""), "text", "")))]
+        for name in ("source_layout", "result_layout")
+    )
+    found = tensor(operation.types[0])
+    if found.dtype != e.type_of(given[0]).dtype:
+        raise MspcError(f"a bitcast of {e.type_of(given[0])} to {found} changes the type of elements")
+    order = list(reversed(target or range(found.rank - 1, -1, -1)))
+    stored = e.transposed(given[0], tuple(reversed(source))) if len(source) > 1 else given[0]
+    stored = e.reshaped(stored, tuple(found.shape[d] for d in order))
+    return [e.transposed(stored, tuple(order.index(d) for d in range(found.rank))) if found.rank > 1 else stored]
 
 
 def sliced(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
@@ -208,7 +225,7 @@ def repeated_ahead(e: HloEmitter, operation: HloOperation, given: Sequence[Any])
 
 
 SHAPE_KINDS: Kinds = {
-    "broadcast_in_dim": broadcast, "reshape": reshaped, "transpose": transposed, "slice": sliced,
+    "broadcast_in_dim": broadcast, "reshape": reshaped, "bitcast": in_memory, "transpose": transposed, "slice": sliced,
     "concatenate": concatenated, "pad": padded, "iota": counted, "reverse": reversed_along,
     "dynamic_slice": dynamic_part, "dynamic_update_slice": updated_part,
     "get_dimension_size": dimension_size, "broadcast": repeated_ahead, "dynamic_reshape": reshaped,

@@ -16,7 +16,7 @@ import mspc as ms
 from mspc import dataset as ds
 from mspc.dataset import transforms, vision
 from mspc.ir.diagnostics import MspcError
-from mspc.mindspore_api.dataset.nodes import base
+from mspc.mindspore_api.dataset.nodes import pipeline_node
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (130, 12, 10, 3)).astype(np.uint8)
 OWN = [
@@ -54,8 +54,8 @@ def test_threads_and_blocks_change_no_number(monkeypatch: pytest.MonkeyPatch) ->
     assert not same(one[:1], one[1:]), "every epoch draws its own numbers"
     assert same(one, epochs(3, OWN))
     for size in (1, 7):
-        monkeypatch.setattr(base, "ROWS", size)
-        monkeypatch.setattr(base.grouped, "__defaults__", (size,))
+        monkeypatch.setattr(pipeline_node, "ROWS", size)
+        monkeypatch.setattr(pipeline_node.grouped, "__defaults__", (size,))
         assert same(one, epochs(2, OWN))
 
 
