@@ -38,7 +38,7 @@ from mspc.sharding.pieces import missing_elements
 Dims = tuple[Axes, ...]
 FEW = 32
 """Messages up to which an exchange of blocks is taken before two collectives and a transposition."""
-MANY = 64
+MANY = 256
 """Messages from which on a chain of collectives is taken before an exchange of blocks."""
 MOST_IN_VAIN = 4
 """How many times the bytes of an exchange of more blocks collectives may send in its place: hundreds of small messages
