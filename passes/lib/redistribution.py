@@ -4,8 +4,7 @@ For values that are not partial the answer is direct. On the coarsest mesh that 
 whose axes grow are sliced, dimensions whose axes shrink are gathered, and axes that leave the end of one dimension
 for the end of another move in one all-to-all. If this works, every byte sent is one that its receiver lacked, with
 the fewest messages; gathers take the minor-most axes of a dimension only, as the data would be out of order
-otherwise. In all other cases the ranks exchange exactly the blocks that they lack, or, if these are many, take the
-cheapest chain of collectives, between which slices change their order. Nothing larger than the larger of
+otherwise. In all other cases the ranks exchange exactly the blocks that they lack. Nothing larger than the larger of
 the two slices exists in between, as slices come first and gathers last (compare Rink et al., arXiv 2112.01075).
 
 Partial values are reduced first. Several ways to reduce (to the same on every rank, or scattered along a dimension,
@@ -14,11 +13,8 @@ before or after slices) are costed with the data movement that they leave, and t
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
-from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -38,11 +34,6 @@ from mspc.sharding.pieces import missing_elements
 Dims = tuple[Axes, ...]
 FEW = 32
 """Messages up to which an exchange of blocks is taken before two collectives and a transposition."""
-MANY = 256
-"""Messages from which on a chain of collectives is taken before an exchange of blocks."""
-MOST_IN_VAIN = 4
-"""How many times the bytes of an exchange of more blocks collectives may send in its place: hundreds of small messages
-of each rank take longer than theirs."""
 _COMBINE = {**{op: op for op in ("sum", "max", "min", "prod")}, "mean": "sum", "all": "min", "any": "max"}
 """How a collective combines partial values; a mean is scaled after it, bools combine as numbers."""
 
@@ -136,61 +127,7 @@ def _move(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int)
     if regroup is not None:
         moved, gathered = (math.prod(regroup.mesh[a] for a in axes) for axes in (regroup.moved, regroup.gathered))
         return [RedistributionStep(Regroup(source=source, target=target), target, nbytes, moved + gathered - 2)]
-    if messages > MANY and mesh is not None:
-        chain = _chain(source, target, mesh, shape, itemsize, MOST_IN_VAIN * nbytes)
-        if chain is not None:
-            return chain
     return [RedistributionStep(Exchange(source=source, target=target), target, nbytes, messages)]
-
-
-def _chain(
-    source: Layout, target: Layout, mesh: tuple[int, ...], shape: tuple[int, ...], itemsize: int, most: float
-) -> list[RedistributionStep] | None:  # fmt: skip
-    """Return the collectives that send the fewest bytes, at most `most`, with slices put in another order between them;
-    None if there are none. Each moves the last axes of one dimension: a shortest path over layouts."""
-    parts = on_mesh(source, mesh)[1]
-    begin, end = on_mesh(source, mesh)[0], on_mesh(target, mesh)[0]
-    kept = {axis for axes in end for axis in axes}
-    numbers = itertools.count()
-    waiting: list[tuple[float, int, Dims, list[RedistributionStep]]] = [(0.0, next(numbers), begin, [])]
-    done: set[Dims] = set()
-    while waiting:
-        nbytes, _, dims, steps = heapq.heappop(waiting)
-        if dims == end:
-            return steps
-        if dims in done:
-            continue
-        done.add(dims)
-        here = Layout.of(mesh, dims, parts, source.reduction)
-        for other in _one_move_away(dims, kept):
-            there = Layout.of(mesh, other, parts, source.reduction)
-            if other in done or not there.divides(shape):
-                continue
-            more = _collectives(here, there, mesh, shape, itemsize)
-            if more is None:  # the same slices on other ranks
-                missing, messages = missing_elements(here, there, shape)
-                sent = missing * itemsize / here.ranks
-                more = [RedistributionStep(Exchange(source=here, target=there), there, sent, messages)]
-            total = nbytes + sum(step.nbytes for step in more)
-            if total <= most and all(step.messages <= FEW or not isinstance(step.op, Exchange) for step in more):
-                heapq.heappush(waiting, (total, next(numbers), other, [*steps, *more]))
-    return None
-
-
-def _one_move_away(dims: Dims, kept: AbstractSet[int]) -> Iterator[Dims]:
-    """Yield the layouts after one dimension's last axes have left for another or, if the target has none of them, are
-    gathered; after an axis that is free has sliced a dimension; and with a dimension's axes in another order."""
-    used = {axis for axes in dims for axis in axes}
-    for d, axes in enumerate(dims):
-        for count in range(1, len(axes) + 1):
-            moved, rest = axes[-count:], (*dims[:d], axes[:-count], *dims[d + 1 :])
-            if kept.isdisjoint(moved):
-                yield rest
-            yield from (_at(rest, other, moved) for other in range(len(dims)) if other != d)
-        yield from (_at(dims, d, (axis,)) for axis in kept if axis not in used)
-        for order in itertools.permutations(axes):
-            if order != axes:
-                yield (*dims[:d], order, *dims[d + 1 :])
 
 
 def _collectives(
