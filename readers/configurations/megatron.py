@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate
 
 from mspc.analysis.cost.training.model_shape import (
     AttentionShape,
@@ -19,7 +20,7 @@ from mspc.analysis.cost.training.model_shape import (
     Recomputation,
     TrainingRun,
 )
-from mspc.analysis.cost.training.stage_memory import uneven_layers
+from mspc.analysis.cost.training.stage_memory import chunks_in_turn, uneven_layers
 from mspc.readers.configurations.settings import MOST_LAYERS, ConfigurationSettings, Setting
 
 LONGEST = 100_000
@@ -77,18 +78,12 @@ def family(found: ConfigurationSettings) -> str:
     return "gpt"
 
 
-def read_megatron(found: ConfigurationSettings, ranks: int, sequence: int = 0, kind: str = "") -> TrainingRun:
-    """Return the run that the arguments describe. Mistakes are recorded in `found`."""
-    kind = kind or family(found)
-    tensor = found.count("tensor-model-parallel-size", 1)
-    return _Reader(found, ranks, sequence, kind, tensor).run()
+class MegatronReader:
+    """Reader of the run that Megatron's arguments describe. Mistakes are recorded in `found`."""
 
-
-class _Reader:
-    """One reading of Megatron's arguments."""
-
-    def __init__(self, found: ConfigurationSettings, ranks: int, sequence: int, kind: str, tensor: int) -> None:
-        self.found, self.ranks, self.kind, self.tensor = found, ranks, kind, tensor
+    def __init__(self, found: ConfigurationSettings, ranks: int, sequence: int) -> None:
+        self.found, self.ranks, self.kind = found, ranks, family(found)
+        self.tensor = tensor = found.count("tensor-model-parallel-size", 1)
         self.hidden = found.count("hidden-size", 1024)
         self.heads = found.count("num-attention-heads", 16)
         self.gated = found.flag("swiglu") or found.flag("geglu")
@@ -417,17 +412,12 @@ class _Reader:
             self.found.mistake("pipeline-model-parallel-layout", f"has {len(parts)} parts",
                                f"a multiple of {pipeline} stages works")  # fmt: skip
             return ()
-        start = 0
-        found: list[list[tuple[int, ...]]] = [[] for _ in range(pipeline)]
-        for number, part in enumerate(parts):
-            size = part.count("t")
-            found[number % pipeline].append(tuple(range(start, start + size)))
-            start += size
-        if start != len(model.layers):
-            self.found.mistake("pipeline-model-parallel-layout", f"has {start} layers",
+        borders = [*accumulate((part.count("t") for part in parts), initial=0)]
+        if borders[-1] != len(model.layers):
+            self.found.mistake("pipeline-model-parallel-layout", f"has {borders[-1]} layers",
                                f"the model has {len(model.layers)}")  # fmt: skip
             return ()
-        return tuple(map(tuple, found))
+        return chunks_in_turn(borders, pipeline)
 
 
 def expanded_layout(text: str) -> str:

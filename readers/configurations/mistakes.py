@@ -158,25 +158,17 @@ def check_run(found: ConfigurationSettings, run: TrainingRun) -> None:
     _check_attention(found, run)
     _check_layers(found, run)
     _check_batch(found, run)
-    model, tensor = run.model, run.tensor
+    model = run.model
     sequence = "seq-length" if "seq-length" in found else "encoder-seq-length"
     parts = run.rows * (2 * run.context if run.context > 1 else 1)
-    if model.sequence % parts:
-        right = -(-model.sequence // parts) * parts
-        found.mistake(sequence, f"is {model.sequence}, no multiple of {parts}, the shares of tensor and context "
-                      "parallelism", f"{right} works")  # fmt: skip
+    _check_multiple(found, sequence, model.sequence, parts, "{}, the shares of tensor and context parallelism")
     if model.positions and model.positions < model.sequence:
         found.mistake("max-position-embeddings", f"is {model.positions}, less than {model.sequence} tokens",
                       f"{model.sequence} works")  # fmt: skip
-    for layer in model.layers:
-        f = layer.feed
-        if f is None:
-            continue
-        degree = run.expert_tensor if f.experts else tensor
+    for f in dict.fromkeys(layer.feed for layer in model.layers if layer.feed is not None):
+        name, degree = ("moe-ffn-hidden-size", run.expert_tensor) if f.experts else ("ffn-hidden-size", run.tensor)
         if f.width % degree:
-            name = "moe-ffn-hidden-size" if f.experts else "ffn-hidden-size"
-            found.mistake(name, f"is {f.width}, no multiple of tensor parallelism {degree}",
-                          f"{-(-f.width // degree) * degree} works")  # fmt: skip
+            _check_multiple(found, name, f.width, degree, "tensor parallelism {}")
             break
     _check_experts(found, run)
     _check_units(found, run)
@@ -190,8 +182,7 @@ def _check_units(found: ConfigurationSettings, run: TrainingRun) -> None:
     widths += [("ffn-hidden-size", width) for width in sorted({feed.width // run.tensor for feed in feeds})]
     for name, width in widths:
         if run.eight and width % 16:
-            found.mistake(name, f"is {width} on a rank, no multiple of 16, which 8-bit matmuls need",
-                          f"{-(-width // 16) * 16} on a rank works")  # fmt: skip
+            _check_multiple(found, name, width, 16, "{}, which 8-bit matmuls need", " on a rank")
         elif width % 64:
             found.notes.append(f"{found.shown(name)} is {width} on a rank: tensor cores work best with multiples of 64")
     if run.eight and rows % 8:
@@ -199,19 +190,28 @@ def _check_units(found: ConfigurationSettings, run: TrainingRun) -> None:
                       f"{-(-model.sequence // 64) * 64} works")  # fmt: skip
 
 
+def _check_divisor(found: ConfigurationSettings, name: str, number: int, size: int, of: str) -> None:
+    """Record a number that does not divide a size. of: the size in words, as "{} experts"."""
+    if size % number:
+        right = largest_divisor(size, number)
+        found.mistake(name, f"is {number}, no divisor of {of.format(size)}", f"{right} works")
+
+
+def _check_multiple(found: ConfigurationSettings, name: str, number: int, unit: int, of: str, where: str = "") -> None:
+    """Record a number that is no multiple of a unit. of: the unit in words, as "{}, the ranks of a host"."""
+    if number % unit:
+        right = -(-number // unit) * unit
+        found.mistake(name, f"is {number}{where}, no multiple of {of.format(unit)}", f"{right}{where} works")
+
+
 def _check_experts(found: ConfigurationSettings, run: TrainingRun) -> None:
     f = next((layer.feed for layer in run.model.layers if layer.feed is not None and layer.feed.experts), None)
     if f is None:
         return
-    if f.experts % run.expert:
-        found.mistake(EXPERT, f"is {run.expert}, no divisor of {f.experts} experts",
-                      f"{largest_divisor(f.experts, run.expert)} works")  # fmt: skip
+    _check_divisor(found, EXPERT, run.expert, f.experts, "{} experts")
     if f.choices > f.experts:
         found.mistake("moe-router-topk", f"is {f.choices}, more than {f.experts} experts", f"{f.experts} works")
-    groups = found.count("moe-router-num-groups")
-    if groups and f.experts % groups:
-        found.mistake("moe-router-num-groups", f"is {groups}, no divisor of {f.experts} experts",
-                      f"{largest_divisor(f.experts, groups)} works")  # fmt: skip
+    _check_divisor(found, "moe-router-num-groups", found.count("moe-router-num-groups", 1), f.experts, "{} experts")
 
 
 def _check_attention(found: ConfigurationSettings, run: TrainingRun) -> None:
@@ -220,19 +220,14 @@ def _check_attention(found: ConfigurationSettings, run: TrainingRun) -> None:
         return
     a, tensor = mixers[0], run.tensor
     if a.heads % tensor:
-        found.mistake(TENSOR, f"is {tensor}, no divisor of {a.heads} attention heads",
-                      f"{largest_divisor(a.heads, tensor)} works")  # fmt: skip
+        _check_divisor(found, TENSOR, tensor, a.heads, "{} attention heads")
     elif not a.key_rank and a.groups % tensor and tensor % a.groups:
-        found.mistake(TENSOR, f"is {tensor}, no divisor of {a.groups} query groups",
-                      f"{largest_divisor(a.groups, tensor)} works")  # fmt: skip
+        _check_divisor(found, TENSOR, tensor, a.groups, "{} query groups")
     elif not a.key_rank and a.groups < tensor and found.prefix != "--":
         found.mistake(TENSOR, f"is {tensor}, more than {a.groups} query groups", f"{a.groups} works")
-    if a.heads % a.groups:
-        found.mistake("num-query-groups", f"is {a.groups}, no divisor of {a.heads} attention heads",
-                      f"{largest_divisor(a.heads, a.groups)} works")  # fmt: skip
-    if "kv-channels" not in found and not a.key_rank and run.model.hidden % a.heads:
-        found.mistake("num-attention-heads", f"is {a.heads}, no divisor of hidden size {run.model.hidden}",
-                      f"{largest_divisor(run.model.hidden, a.heads)} works")  # fmt: skip
+    _check_divisor(found, "num-query-groups", a.groups, a.heads, "{} attention heads")
+    if "kv-channels" not in found and not a.key_rank:
+        _check_divisor(found, "num-attention-heads", a.heads, run.model.hidden, "hidden size {}")
 
 
 def _check_layers(found: ConfigurationSettings, run: TrainingRun) -> None:
@@ -246,11 +241,8 @@ def _check_layers(found: ConfigurationSettings, run: TrainingRun) -> None:
         return
     if run.stages or run.model.encoders:
         return
-    per_chunk = found.count(PER_CHUNK)
-    if per_chunk and run.pipeline > 1 and count // run.pipeline % per_chunk:
-        right = largest_divisor(count // run.pipeline, per_chunk)
-        found.mistake(PER_CHUNK, f"is {per_chunk}, no divisor of the {count // run.pipeline} layers of a stage",
-                      f"{right} works")  # fmt: skip
+    if run.pipeline > 1:
+        _check_divisor(found, PER_CHUNK, found.count(PER_CHUNK, 1), count // run.pipeline, "the {} layers of a stage")
     uneven = found.flag("account-for-embedding-in-pipeline-split") or found.flag("account-for-loss-in-pipeline-split")
     if between and rest % (between * (1 if first or last else run.chunks)) and not uneven:
         right = largest_divisor(count, run.pipeline)

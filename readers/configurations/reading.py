@@ -11,7 +11,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.late_dataclass import dataclass
 from mspc.readers.configurations import trainers
-from mspc.readers.configurations.megatron import argument_settings, read_megatron
+from mspc.readers.configurations.megatron import MegatronReader, argument_settings
 from mspc.readers.configurations.mistakes import HOST_RANKS, broken, check_run, check_settings, largest_divisor
 from mspc.readers.configurations.python_registry import registry_values
 from mspc.readers.configurations.settings import ConfigurationSettings, Setting
@@ -61,7 +61,7 @@ def read_arguments(path: Path, ranks: int | None, sequence: int) -> Configuratio
 
 def read_preset(name: str, ranks: int | None, sequence: int, more: Sequence[Setting] = ()) -> Configuration:
     """Return the run of a published model."""
-    settings = {setting.name: setting for setting in (*trainers.preset_settings(name), *more)}
+    settings = trainers.preset_settings(name) | {setting.name: setting for setting in more}
     # Two samples a rank, unless a setting says otherwise.
     settings.setdefault("global-batch-size", Setting("global-batch-size", 2 * (ranks or HOST_RANKS)))
     if ranks is not None and "num-experts" in settings:
@@ -76,7 +76,7 @@ def megatron_configuration(
     """Return the configuration of settings with Megatron's names. Raise MspcError with all mistakes."""
     settings = ConfigurationSettings(name, found, prefix)
     ranks = check_settings(settings, ranks)
-    run = read_megatron(settings, ranks, sequence)
+    run = MegatronReader(settings, ranks, sequence).run()
     check_run(settings, run)
     settings.check()
     return Configuration(name, family, run, settings)
@@ -128,8 +128,12 @@ TOOLS = (
     (trainers.is_maxtext, lambda _: HOST_RANKS, trainers.maxtext_settings, "MaxText"),
     (trainers.is_mindformers, trainers.mindformers_ranks, trainers.mindformers_settings, "mindformers"),
     (trainers.is_deepspeed, trainers.deepspeed_ranks, trainers.deepspeed_settings, "DeepSpeed"),
-    (trainers.is_accelerate, lambda found: found.count("num_processes", HOST_RANKS), trainers.accelerate_settings,
-     "accelerate"),
+    (
+        trainers.is_accelerate,
+        lambda found: found.count("num_processes", HOST_RANKS),
+        trainers.accelerate_settings,
+        "accelerate",
+    ),
 )
 """Families by the keys of their files, with the ranks that a file states; the first that fits is read."""
 WITHOUT_MODEL = ("DeepSpeed", "accelerate")

@@ -27,12 +27,6 @@ TITAN = _NAMES["torchtitan"]
 MAXTEXT = _NAMES["maxtext"]
 MINDFORMERS_DEGREES = ("data_parallel", "model_parallel", "pipeline_stage", "context_parallel")
 MINDFORMERS = _NAMES["mindformers"]
-_DENSE = (
-    ("swiglu", True), ("normalization", "RMSNorm"), ("position-embedding-type", "rope"), ("disable-bias-linear", True),
-    ("hidden-dropout", 0.0), ("attention-dropout", 0.0), ("bf16", True), ("untie-embeddings-and-output-weights", True),
-    ("moe-grouped-gemm", True), ("no-create-attention-mask-in-dataloader", True),
-)  # fmt: skip
-"""Settings of LLaMA-like models, which these tools train unless told otherwise."""
 SIZES = _NAMES["hugging-face"]
 """Keys of `config.json`, and Megatron's names."""
 DEGREES = _NAMES["bridge"]
@@ -43,22 +37,23 @@ RECIPES = {
 """Precisions, and Megatron's recipes of 8-bit and 4-bit matmuls."""
 
 
-def preset_settings(name: str, option: str = "--preset") -> list[Setting]:
-    """Return the arguments of a published model. Raise MspcError if there is none of that name."""
+def preset_settings(name: str) -> dict[str, Setting]:
+    """Return the arguments of a published model by name. Raise MspcError if there is none of that name."""
     if name not in PRESETS:
         notes = [*did_you_mean(name, list(PRESETS)), f"published models: {', '.join(PRESETS)}"]
-        raise MspcError(f"{option} {name}: there is no published model of this name", notes=notes)
+        raise MspcError(f"--preset {name}: there is no published model of this name", notes=notes)
     return _settings(PRESETS[name])
 
 
-def _settings(text: str) -> list[Setting]:
-    found = list[Setting]()
+def _settings(text: str) -> dict[str, Setting]:
+    """Return the settings of a text such as `@sharded num-layers=2` by name."""
+    found: dict[str, Setting] = {}
     for part in text.split():
+        key, _, value = part.partition("=")
         if part.startswith("@"):
-            found += _settings(_TABLES["groups"][part[1:]])
+            found |= _settings(_TABLES["groups"][part[1:]])
         else:
-            key, _, value = part.partition("=")
-            found.append(Setting(key, {"true": True, "false": False}.get(value, value)))
+            found[key] = Setting(key, {"true": True, "false": False}.get(value, value))
     return found
 
 
@@ -95,13 +90,12 @@ def titan_settings(found: Values, ranks: int) -> Iterator[Setting]:
     if (name, flavor) not in FLAVORS:
         known = ", ".join(f"{model} {size}" for model, size in FLAVORS)
         raise found.wrong("model.flavor", f"is {flavor!r} of {name!r}; known are {known}")
-    settings = {setting.name: setting for setting in preset_settings(FLAVORS[name, flavor])}
-    settings["expert-tensor-parallel-size"] = Setting("expert-tensor-parallel-size", 1)
+    settings = preset_settings(FLAVORS[name, flavor]) | _settings("expert-tensor-parallel-size=1")
     for path, target in TITAN.items():
         if found.count(path):
             settings[target] = found.under(target, path)
     if found.count("parallelism.tensor_parallel_degree", 1) > 1:
-        settings["sequence-parallel"] = Setting("sequence-parallel", True)
+        settings |= _settings("sequence-parallel=true")
     dense = math.prod(found.count(f"parallelism.{degree}", 1) for degree in TITAN_DEGREES)
     replicate = found.count("parallelism.data_parallel_replicate_degree", 1)
     shard = found.count("parallelism.data_parallel_shard_degree")
@@ -111,41 +105,35 @@ def titan_settings(found: Values, ranks: int) -> Iterator[Setting]:
     for each in ("use-distributed-optimizer", "overlap-param-gather"):
         settings.pop(each)
     if shard != 1:
-        settings |= {setting.name: setting for setting in _sharded()}
+        settings |= _settings("@sharded")
     mode = found.value("activation_checkpoint.mode") or "selective"
     if mode not in ("none", "selective", "full", "memory_budget"):
         raise found.wrong("activation_checkpoint.mode", f"is {mode!r}; it is none, selective, full or memory_budget")
     if mode != "none":
         # Selective checkpoints store the results of every second matmul, close to a full one of every second layer.
-        layers = int(settings["num-layers"].value)
-        settings["recompute-granularity"] = Setting("recompute-granularity", "full")
-        settings["recompute-method"] = Setting("recompute-method", "uniform" if mode == "full" else "block")
-        settings["recompute-num-layers"] = Setting("recompute-num-layers", 1 if mode == "full" else layers // 2)
+        settings |= _settings("@recomputed")
+        if mode != "full":
+            layers = int(settings["num-layers"].value) // 2
+            settings |= _settings(f"recompute-method=block recompute-num-layers={layers}")
     if any("float8" in str(setting.value) for path, setting in found.by_path.items() if "converters" in path):
-        settings["fp8-format"] = Setting("fp8-format", "hybrid")
-        settings["fp8-recipe"] = Setting("fp8-recipe", "tensorwise")
+        settings |= _settings("fp8-format=hybrid fp8-recipe=tensorwise")
     yield from settings.values()
-
-
-def _sharded() -> Iterator[Setting]:
-    yield Setting("use-megatron-fsdp", True)
-    yield Setting("data-parallel-sharding-strategy", "optim_grads_params")
 
 
 def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
     """Yield the settings of a MaxText file. Raise MspcError for a model that is not known."""
     name = str(found.value("model_name") or "default")
-    settings = {key: Setting(key, value) for key, value in _DENSE}
+    settings = _settings("@usual @half")
     if name != "default":
         known = {_plain(preset): preset for preset in PRESETS}
         if _plain(name) not in known:
             note = "; ".join(did_you_mean(name, list(PRESETS))) or f"known are {', '.join(PRESETS)}"
             raise found.wrong("model_name", f"is {name!r}; {note}")
-        settings |= {setting.name: setting for setting in preset_settings(known[_plain(name)])}
+        settings |= preset_settings(known[_plain(name)])
     for path, target in MAXTEXT.items():
         if found.count(path) and (name == "default" or target == "seq-length"):
             settings[target] = found.under(target, path)
-    settings["group-query-attention"] = Setting("group-query-attention", True)
+    settings |= _settings("group-query-attention=true")
     degrees = {"tensor": 1, "fsdp": 1, "expert": 1, "pipeline": 1, "context": 1}
     for level in ("ici", "dcn"):
         for kind in degrees:
@@ -156,7 +144,7 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
                          ("context", "context-parallel-size"), ("expert", "expert-model-parallel-size")):  # fmt: skip
         settings[target] = found.under(target, f"ici_{kind}_parallelism", degrees[kind])
     # MaxText divides parameters over all other ranks unless a file says otherwise.
-    settings |= {setting.name: setting for setting in _sharded()}
+    settings |= _settings("@sharded")
     settings.pop("use-distributed-optimizer", None)
     batch = found.value("per_device_batch_size") or 1
     if isinstance(batch, bool) or not isinstance(batch, int | float) or batch <= 0:
@@ -164,11 +152,9 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
     settings["micro-batch-size"] = found.under("micro-batch-size", "per_device_batch_size", max(1, int(batch)))
     policy = str(found.value("remat_policy") or "full")
     if policy in ("full", "minimal", "save_qkv_proj", "minimal_flash"):
-        settings["recompute-granularity"] = Setting("recompute-granularity", "full")
-        settings["recompute-method"] = Setting("recompute-method", "uniform")
-        settings["recompute-num-layers"] = Setting("recompute-num-layers", 1)
+        settings |= _settings("@recomputed")
     if str(found.value("quantization") or "").startswith("fp8"):
-        settings["fp8-format"] = Setting("fp8-format", "hybrid")
+        settings |= _settings("fp8-format=hybrid")
     yield from settings.values()
 
 
@@ -179,15 +165,15 @@ def mindformers_ranks(found: Values) -> int:
 
 def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
     """Yield the settings of a mindformers file."""
-    settings = {key: Setting(key, value) for key, value in _DENSE}
+    settings = _settings("@usual @half")
     for path, setting in found.by_path.items():
         for tail, target in MINDFORMERS.items():
             if (path.endswith("." + tail) or path == tail) and ("model_config" in path or "." in tail):
                 settings[target] = Setting(target, setting.value, setting.line, path)
     if "num-query-groups" in settings:
-        settings["group-query-attention"] = Setting("group-query-attention", True)
+        settings |= _settings("group-query-attention=true")
     if found.value("parallel.enable_parallel_optimizer"):
-        settings["use-distributed-optimizer"] = Setting("use-distributed-optimizer", True)
+        settings |= _settings("use-distributed-optimizer=true")
     dense = mindformers_ranks(found)
     data = found.count("parallel_config.data_parallel")
     if data and dense != ranks:
@@ -198,20 +184,13 @@ def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
     size = found.count("runner_config.batch_size", 1)
     batch = size * found.count("parallel_config.micro_batch_num", 1) * max(1, data)
     settings["global-batch-size"] = Setting("global-batch-size", batch)
-    recompute = found.value("recompute_config.recompute")
-    if recompute is True:
-        settings["recompute-granularity"] = Setting("recompute-granularity", "full")
-        settings["recompute-method"] = Setting("recompute-method", "uniform")
-        settings["recompute-num-layers"] = Setting("recompute-num-layers", 1)
+    if found.value("recompute_config.recompute") is True:
+        settings |= _settings("@recomputed")
     yield from settings.values()
 
 
 def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
-
-
-def _line(found: Values, path: str) -> int:
-    return found[path].line if path in found else 0
 
 
 def is_model(found: Values) -> bool:
@@ -242,10 +221,7 @@ def model_settings(found: Values) -> Iterator[Setting]:
     elif "num_key_value_heads" in found:
         yield Setting("group-query-attention", True)
     if kind not in ("gpt2", "gpt_neo", "opt", "bert"):
-        for name, value in (("swiglu", True), ("normalization", "RMSNorm"), ("position-embedding-type", "rope"),
-                            ("disable-bias-linear", True), ("hidden-dropout", 0.0),
-                            ("attention-dropout", 0.0), ("moe-grouped-gemm", True)):  # fmt: skip
-            yield Setting(name, value)
+        yield from _settings("@usual").values()
     if found.value("tie_word_embeddings") is False:
         yield Setting("untie-embeddings-and-output-weights", True)
     if "first_k_dense_replace" in found and "num_hidden_layers" in found:
@@ -345,7 +321,7 @@ def is_row(content: Mapping[str, Any]) -> bool:
 
 def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:
     """Yield the settings of a row, with Megatron's names. Raise MspcError if its model is not known."""
-    found = {setting.name: setting for setting in preset_settings(preset_of(row))}
+    found = preset_settings(preset_of(row))
     for column, name in DEGREES.items():
         number = first_number(str(row.get(column, "")))
         if number is not None and not (name.startswith("num-virtual") and number == 1):
@@ -354,25 +330,20 @@ def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:
         max(1, first_number(str(row.get(column, ""))) or 1) for column in ("TP", "PP", "VP")
     )  # fmt: skip
     if tensor > 1:
-        found["sequence-parallel"] = Setting("sequence-parallel", True)
-        found["tp-comm-overlap"] = Setting("tp-comm-overlap", True)
-        found["expert-tensor-parallel-size"] = Setting("expert-tensor-parallel-size", 1)
+        found |= _settings("sequence-parallel=true tp-comm-overlap=true expert-tensor-parallel-size=1")
     if is_sharded(row):
-        found["use-megatron-fsdp"] = Setting("use-megatron-fsdp", True)
-        found["data-parallel-sharding-strategy"] = Setting("data-parallel-sharding-strategy", "optim_grads_params")
+        found |= _settings("@sharded")
     precision = str(row.get("Precision", "")).split(" ")[0] or "FP8-CS"
     if precision not in RECIPES:
         raise MspcError(f"Precision is {precision!r}", notes=[f"it is one of {', '.join(RECIPES)}"])
     if RECIPES[precision]:
-        found["fp8-format"] = Setting("fp8-format", "hybrid")
-        found["fp8-recipe"] = Setting("fp8-recipe", RECIPES[precision])
+        found |= _settings(f"fp8-format=hybrid fp8-recipe={RECIPES[precision]}")
     found |= {setting.name: setting for setting in _recipe_settings(row, precision, "num-experts" in found)}
     if "w/o MTP" in str(row.get("Model", "")):
         found.pop("mtp-num-layers", None)
     if int(found["num-layers"].value) % (stages * chunks):
         # The recipes count the embedding and the loss as layers then.
-        for name in ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"):
-            found[name] = Setting(name, True)
+        found |= _settings("account-for-embedding-in-pipeline-split=true account-for-loss-in-pipeline-split=true")
     yield from found.values()
 
 
@@ -390,7 +361,7 @@ def _recipe_settings(row: Mapping[str, Any], precision: str, experts: bool) -> I
         since, until = recipe.get("releases", (0, 99))
         fits = all(re.search(recipe.get(key, ""), fact) for key, fact in facts.items())
         if fits and since <= release < until and (experts or not recipe.get("experts")):
-            yield from _settings(recipe["settings"])
+            yield from _settings(recipe["settings"]).values()
 
 
 def is_sharded(row: Mapping[str, Any]) -> bool:

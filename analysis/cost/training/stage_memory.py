@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import field, replace
+from itertools import accumulate, pairwise
 
 from mspc.analysis.cost.training.layer_costs import HALF, MASK, SINGLE, norm_parameters, parameters, stored, working
 from mspc.analysis.cost.training.model_shape import ModelLayer, TrainingRun
@@ -49,14 +51,7 @@ def stage_layers(run: TrainingRun) -> tuple[tuple[tuple[int, ...], ...], ...]:
     between = stages - bool(first) - bool(last)
     each = (count - first - last) // between if between else 0
     counts = [first if first and not p else last if last and p == stages - 1 else each for p in range(stages)]
-    found: list[list[tuple[int, ...]]] = [[] for _ in range(stages)]
-    start = 0
-    for _ in range(chunks):
-        for stage in range(stages):
-            size = counts[stage] // chunks
-            found[stage].append(tuple(range(start, start + size)))
-            start += size
-    return tuple(map(tuple, found))
+    return chunks_in_turn(accumulate([size // chunks for size in counts] * chunks, initial=0), stages)
 
 
 def uneven_layers(run: TrainingRun) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -64,14 +59,15 @@ def uneven_layers(run: TrainingRun) -> tuple[tuple[tuple[int, ...], ...], ...]:
     count as a layer, as with Megatron's `--account-for-embedding-in-pipeline-split`."""
     count, parts = len(run.model.layers), run.pipeline * run.chunks
     each, more = divmod(count + 2 + run.model.predictions, parts)
-    found: list[list[tuple[int, ...]]] = [[] for _ in range(run.pipeline)]
-    item = 0
-    for part in range(parts):
-        size = each + (part < more)
-        layers = range(max(0, item - 1), min(count, item - 1 + size))
-        found[part % run.pipeline].append(tuple(layers))
-        item += size
-    return tuple(map(tuple, found))
+    items = accumulate((each + (part < more) for part in range(parts)), initial=0)
+    return chunks_in_turn((max(0, min(count, item - 1)) for item in items), run.pipeline)
+
+
+def chunks_in_turn(borders: Iterable[int], stages: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Return the layers of every chunk of every stage, which get the chunks in turn. borders: the first layer of each
+    chunk, and the end of the last one."""
+    chunks = [tuple(range(begin, end)) for begin, end in pairwise(borders)]
+    return tuple(tuple(chunks[stage::stages]) for stage in range(stages))
 
 
 def in_flight(run: TrainingRun, stage: int) -> list[int]:
@@ -95,8 +91,9 @@ def stage_memory(run: TrainingRun, stage: int) -> StageMemory:
     model = run.model
     last, first = stage == run.pipeline - 1, stage == 0
     chunks = stage_layers(run)[stage]
+    layers = [model.layers[i] for chunk in chunks for i in chunk]
     found: Counter[str] = Counter()
-    _add_states(run, [model.layers[i] for chunk in chunks for i in chunk], first, last, found)
+    _add_states(run, layers, first, last, found)
     activations = [_chunk_activations(run, [model.layers[i] for i in chunk]) for chunk in chunks]
     for chunk in in_flight(run, stage):
         found.update(activations[chunk])
@@ -120,7 +117,6 @@ def stage_memory(run: TrainingRun, stage: int) -> StageMemory:
         found["deferred logits"] += min(run.deferred_embedding, run.micro_batches) * (
             tokens * model.vocabulary // run.tensor * HALF + edge * HALF
         )
-    layers = [model.layers[i] for chunk in chunks for i in chunk]
     if run.recomputation.offloaded:
         found["activations: not yet offloaded"] += 2 * max((offloaded_bytes(run, layer) for layer in layers), default=0)
     widest = max((working(run, layer) for layer in layers), default=0)
