@@ -121,7 +121,7 @@ def planned_call(node: Node, rank: int) -> RecordedCall:
     own = [f"{frame.file}:{frame.line}" for frame in node.frames if not frame.file.startswith(OWN_FILES)]
     types = [value.type for value in node.inputs if isinstance(value.type, TensorType)]
     sizes, dtypes = tuple(tuple(map(int, each.shape)) for each in types), tuple(str(each.dtype) for each in types)
-    return RecordedCall("", 0, kind, (sizes, ()), dtypes, tuple(own), is_message, False, 0, 0)
+    return RecordedCall("", 0, kind, (sizes, ()), dtypes, tuple(own), is_message)
 
 
 def _kind_of(name: str) -> str:

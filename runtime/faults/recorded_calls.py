@@ -24,13 +24,13 @@ class RecordedCall(NamedTuple):
     group: str
     number: int
     kind: str
-    sizes: tuple[Any, ...]
-    dtypes: tuple[str, ...]
-    stack: tuple[str, ...]
-    is_message: bool
-    is_over: bool
-    created: int
-    ended: int
+    sizes: tuple[Any, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    stack: tuple[str, ...] = ()
+    is_message: bool = False
+    is_over: bool = False
+    created: int = 0
+    ended: int = 0
     role: int = 0
     is_retired: bool = False
 

@@ -221,6 +221,11 @@ def _count(mark: Mark, schedule: Sequence[WaitingNode], kind: Any, other: int) -
     return (mark.step - 1) * len(places) + sum(index <= mark.index for index in places)
 
 
+def _progress(record: Any) -> list[int]:
+    """Return the words of a record that change while its rank moves."""
+    return [record[word] for word in (CALLS, GRAPH, MARK, NODE, STATE, STEP)]
+
+
 class Stalled:
     """Detector of a job that does not move, from the ranks' records."""
 
@@ -234,21 +239,17 @@ class Stalled:
     def look(self, now: float) -> bool:
         """Return whether nothing has moved for too long, with work under way on a GPU; True once for every standstill.
         `now` is in seconds."""
-        words = (MARK, NODE, STEP, CALLS, GRAPH, STATE)
-        seen = [[record[word] for word in words] for record in self._records]
+        seen = [_progress(record) for record in self._records]
         if seen != self._seen:
             self._seen, self._since, self._said = seen, now, False
             return False
         ended = any(record[STATE] == ENDED for record in self._records)
         patience = min(ENDED_PATIENCE, self.patience) if ended else self.patience
-        if self._said or now - self._since < patience or not self._under_way():
+        if self._said or now - self._since < patience:
             return False
-        self._said = True
-        return True
-
-    def _under_way(self) -> bool:
         marks = [unpacked(record[MARK]) for record in self._records if record[STATE] == RUNNING]
-        return any(mark is not None and not mark.over for mark in marks)
+        self._said = any(mark is not None and not mark.over for mark in marks)
+        return self._said
 
 
 def shown_ranks(ranks: Sequence[int]) -> str:
@@ -422,8 +423,8 @@ class DeadlockDetector:
 
     def _seen(self, rank: int, now: float) -> tuple[int, float]:
         calls = self._records[rank][CALLS]
-        before = self._since.get(rank)
-        return before if before is not None and before[0] == calls else (calls, now)
+        before = self._since.get(rank, (calls, now))
+        return before if before[0] == calls else (calls, now)
 
     def _in_vain(self, waiting: dict[int, list[int]]) -> list[int]:
         """Return those of the waiting ranks that can never continue, ascending."""
@@ -441,7 +442,6 @@ NAMED = 3.0
 """Seconds after which a stopped rank is named."""
 ASKED_EVERY = 1.0
 """Seconds between two looks for ranks that have no record yet."""
-_WORDS = (CALLS, GRAPH, MARK, NODE, STATE, STEP)
 STOPPED, TRACED = "T", "t"
 
 
@@ -478,9 +478,7 @@ class Stopped:
         self._last = now
         self._ask(now)
         states = {rank: self._state(rank, record) for rank, record in enumerate(self._records)}
-        self._since = {
-            rank: self._since.get(rank, now) for rank, state in states.items() if state in (STOPPED, TRACED)
-        }
+        self._since = {rank: self._since.get(rank, now) for rank, state in states.items() if state in (STOPPED, TRACED)}
         self._named &= self._since.keys()
         return {rank: now - since for rank, since in self._since.items()}
 
@@ -508,11 +506,9 @@ class Stopped:
         self._early = self._siblings() if any(not record[PID] for record in self._records) else {}
 
     def _state(self, rank: int, record: Any) -> str:
-        pid = self.pid(rank)
-        words = [record[word] for word in _WORDS]
-        moved = self._seen.get(rank) != words
+        pid, words, before = self.pid(rank), _progress(record), self._seen.get(rank)
         self._seen[rank] = words
-        return state_of(pid) if pid and not moved else ""
+        return state_of(pid) if pid and words == before else ""
 
 
 # Finds ranks that others wait for and that do nothing: asleep, blocked on something outside of the job, or deadlocked.
@@ -594,7 +590,7 @@ class Idle:
     def _state(self, rank: int, now: float) -> _Seen:
         record = self._records[rank]
         core, moved = work_of(record[PID])
-        seen = _Seen([record[word] for word in _WORDS], core, moved, now)
+        seen = _Seen(_progress(record), core, moved, now)
         before = self._seen.get(rank)
         if before is None or seen.words != before.words or moved != before.moved or core - before.core >= BUSY:
             return seen

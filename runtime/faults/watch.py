@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -54,7 +55,6 @@ from mspc.runtime.faults.stopped import (
     Stopped,
     Verdict,
     Wait,
-    Waiting,
     WaitingNode,
     behind,
     find,
@@ -93,7 +93,8 @@ class JobWatch:
         ranks, by rank, for those that have no record yet.
 
     describe, graph_of: (rank, number of the graph[, node index]) to the place of a rank, and to its graph.
-    marks: reads the mark of this rank's GPU, see `stopped.packed`. patience: in seconds, see there too.
+    in_group, for_messages: return the context of this rank in a collective, and in messages, see the functions of these
+    names in `stopped`. marks: reads the mark of this rank's GPU, see `stopped.packed`. patience: in seconds, see there.
     """
 
     def __init__(
@@ -111,8 +112,9 @@ class JobWatch:
         self._words = memoryview(self._file.memory).cast("q")
         self._own = self.record(rank)
         self.cursor = self._own[NODE:]
-        self._waits: dict[tuple[Any, ...], Waiting] = {}
         self._log = CallLog(self._own)
+        self.in_group = cache(partial(in_group, self._own, log=self._log))
+        self.for_messages = cache(partial(for_messages, self._own, rank, log=self._log))
         self._records = Path(os.environ.get(VARIABLE) or FOLDER).absolute()
         self._records_name = os.path.relpath(self._records)  # a script may change the working folder later
         self._own[NODE] = -1
@@ -153,20 +155,6 @@ class JobWatch:
         self._own[GRAPH] = number
         self._own[STEP] = step
         self._own[LOOPS] = 0
-
-    def in_group(self, ranks: tuple[int, ...], channel: int) -> Waiting:
-        """Return a context in which this rank is in a collective; see `stopped.in_group`."""
-        found = self._waits.get((ranks, channel))
-        if found is None:
-            found = self._waits[ranks, channel] = in_group(self._own, ranks, channel, self._log)
-        return found
-
-    def for_messages(self, to: tuple[int, ...], of: tuple[int, ...], channel: int) -> Waiting:
-        """Return a context in which this rank waits for messages; see `stopped.for_messages`."""
-        found = self._waits.get((to, of, channel))
-        if found is None:
-            found = self._waits[to, of, channel] = for_messages(self._own, self.rank, to, of, channel, self._log)
-        return found
 
     def say(self, text: str) -> None:
         """Announce this rank's next meeting with the others outside of a graph; "" if there is none any more."""
@@ -260,10 +248,9 @@ class JobWatch:
         turns = shown_turns(record) if record[NODE] == node else ""
         return ExecutionError(f"in step {step}, {error.message}{turns}", frames=error.frames)
 
-    def _report(self, rank: int, what: str, status: int = 1) -> NoReturn:
-        place = self.place(rank)
-        error = ExecutionError(f"rank {rank} {what} {place.message}", frames=place.frames)
-        self.fail(error.render(), status, stuck=True)
+    def end_job(self, rank: int, what: str, notes: Sequence[str] = ()) -> NoReturn:
+        """End the job, which hangs, with a message about a rank, and the source lines of its place."""
+        self.fail(ExecutionError(what, notes=notes, frames=self.place(rank).frames).render(), 1, stuck=True)
 
     # The thread
     # --------------------------------------------------------------------------------------------------
@@ -336,10 +323,8 @@ class JobWatch:
             tell(f"{text}, and the job ends after {self.patience:g} s ({LONGER})")
         for rank, seconds in halted.items():
             if seconds >= self.patience and state_of(self._halted.pid(rank)) == STOPPED:
-                place = self.place(rank)
-                what = f"rank {rank} has been stopped for {seconds:.0f} s {place.message}"
-                notes = [f"{LONGER} for a rank that is stopped"]
-                self.fail(ExecutionError(what, notes=notes, frames=place.frames).render(), 1, stuck=True)
+                what = f"rank {rank} has been stopped for {seconds:.0f} s {self.place(rank).message}"
+                self.end_job(rank, what, [f"{LONGER} for a rank that is stopped"])
 
     def _judge_idle(self, idle: Idle, waits: Sequence[Wait]) -> None:
         """Name awaited ranks that do nothing, and end the job if one does nothing for too long. The rank that waits for
@@ -355,9 +340,7 @@ class JobWatch:
             tell(f"note: {said(wait)}; the job ends after {self.patience:g} s ({LONGER})")
         for wait in own:
             if wait.seconds >= self.patience:
-                notes = [f"its process is {self.record(wait.idle)[PID]}; {LONGER}"]
-                error = ExecutionError(said(wait), notes=notes, frames=self.place(wait.rank).frames)
-                self.fail(error.render(), 1, stuck=True)
+                self.end_job(wait.rank, said(wait), [f"its process is {self.record(wait.idle)[PID]}; {LONGER}"])
 
     def _report_start(self, seconds: float) -> NoReturn:
         """End the job, whose ranks have come up and do not reach each other. seconds: time without any movement."""
@@ -378,7 +361,6 @@ class JobWatch:
             where = first_line(self.said(other)) or f"is {self.place(other).message}"
             where = "has ended" if self.record(other)[STATE] == ENDED else where
             self.fail(missed(rank, self.said(rank), other, where, self.place(rank).frames).render(), 1, stuck=True)
-        place = self.place(rank)
         notes: list[str] = []
         what = f"rank {other} has ended while rank {rank} waits for it"
         if self.record(other)[STATE] != ENDED:
@@ -387,8 +369,7 @@ class JobWatch:
                 f"rank {other} is {self.place(other).message}",
                 "every rank must call the same networks and read the same sharded parameters, in one order",
             ]
-        error = ExecutionError(f"{what}: {place.message}", notes=notes, frames=place.frames)
-        self.fail(error.render(), 1, stuck=True)
+        self.end_job(rank, f"{what}: {self.place(rank).message}", notes)
 
     def _judge(self, records: list[Any]) -> None:
         """End the job, in which nothing moves, if a GPU waits for a rank that has not come."""
@@ -411,23 +392,19 @@ class JobWatch:
             self._report_missing(verdict, reasons)
 
     def _report_missing(self, verdict: Verdict, reasons: list[str]) -> NoReturn:
-        place = self.place(verdict.rank)
         at = f"at {verdict.at.what} ({shown_ranks(verdict.at.ranks)})"
         what = f"rank {verdict.rank} waits in step {verdict.mark.step} {at} for {shown_ranks(verdict.missing)}"
         many = len(set(reasons)) > 1
         notes = [f"rank {m} {reason}" for m, reason in zip(verdict.missing, reasons, strict=True)] if many else []
         if "has ended" not in reasons:
             notes.append(f"no rank has moved for {self.patience:g} s; {LONGER}")
-        error = ExecutionError(what if many else f"{what}, which {reasons[0]}", notes=notes, frames=place.frames)
-        self.fail(error.render(), 1, stuck=True)
+        self.end_job(verdict.rank, what if many else f"{what}, which {reasons[0]}", notes)
 
     def _signalled(self, numbers: bytes, gone: list[int]) -> None:
         if signal.SIGTERM in numbers:
             # Open MPI ends the other ranks when one has died; the dead one is named first.
-            dead = [*gone, *(r for r in range(self.size) if r not in gone and self._is_dead(r))]
-            for rank in dead:
-                if self.record(rank)[STATE] == RUNNING:
-                    self._report(rank, "was killed or left without a word", 1)
+            for rank in (*gone, *(r for r in range(self.size) if r not in gone and self._is_dead(r))):
+                self._check_state(rank)
             self._write_calls()
             time.sleep(0.2)
             remove_unfinished()
@@ -438,11 +415,14 @@ class JobWatch:
             remove_unfinished()
             self._leave(128 + signal.SIGINT)
 
+    def _check_state(self, rank: int) -> None:
+        """End the job if the process of a rank has ended before its work."""
+        if self.record(rank)[STATE] == RUNNING:
+            self.end_job(rank, f"rank {rank} was killed or left without a word {self.place(rank).message}")
+
     def _ended(self, rank: int) -> None:
-        state = self.record(rank)[STATE]
-        if state == RUNNING:
-            self._report(rank, "was killed or left without a word", 1)
-        if state == FAILED:
+        self._check_state(rank)
+        if self.record(rank)[STATE] == FAILED:
             self._write_calls()
             time.sleep(1.0)  # Open MPI ends this process, or else it ends itself
             self._leave(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +133,8 @@ class Watched:
     def said(self, rank: int) -> str:
         return ""
 
-    def fail(self, text: str, status: int, quiet: bool = False, stuck: bool = False) -> None:
-        self.failed = text
+    def end_job(self, rank: int, what: str, notes: Sequence[str]) -> None:
+        self.failed = what
 
 
 @pytest.fixture

@@ -76,9 +76,9 @@ def _records(path: Path, data: bytes, last: int) -> list[Record]:
         raise MspcError(f"{path} is empty: expected {KNOWN}")
     if data[:1] != b"\x80" and data.lstrip()[:1] not in (b"{", b"["):
         text = data.decode(errors="replace")
-        if reports.is_report(text):
+        if reports.REPORT.search(text):
             return reports.records_of_text(path, text)
-        if reports.is_log(text):
+        if reports.WAITS.search(text):
             return reports.records_of_log(path, text)
         raise MspcError(f"{path} is no record of a job: expected {KNOWN}")
     content = flight_recorder.content_of(data, last)

@@ -55,11 +55,6 @@ class RasCommunicator(NamedTuple):
     processes: dict[int, str]
 
 
-def is_report(text: str) -> bool:
-    """Return whether a text is a report of RAS."""
-    return REPORT.search(text) is not None
-
-
 def records_of_text(path: Path, text: str) -> list[Record]:
     """Return the records in a text report. Raise MspcError if it is damaged."""
     sizes: dict[str, int] = {}
@@ -145,20 +140,15 @@ def _records(path: Path, communicators: Iterable[RasCommunicator], world: int) -
             for rank in set(range(each.size)) - each.missing:
                 count = each.counts.get(kind, {}).get(rank, each.usual.get(kind, 0))
                 if count:
-                    calls[number[rank]].append(RecordedCall(group, count, kind, (), (), (), False, False, 0, 0))
+                    calls[number[rank]].append(RecordedCall(group, count, kind))
         if each.missing and not each.counts and not each.usual:
             group = members.setdefault(each.name, tuple(sorted(number.values()))) and each.name
             for rank in set(range(each.size)) - each.missing:
-                calls[number[rank]].append(RecordedCall(group, 1, "collective", (), (), (), False, False, 0, 0))
+                calls[number[rank]].append(RecordedCall(group, 1, "collective"))
     return [
         Record(rank, path, tuple(calls[rank]), 0, members, (notes[rank],) if rank in notes else ())
         for rank in range(world) if rank not in away
     ]  # fmt: skip
-
-
-def is_log(text: str) -> bool:
-    """Return whether a text has such a message."""
-    return WAITS.search(text) is not None
 
 
 def records_of_log(path: Path, text: str) -> list[Record]:
@@ -183,16 +173,11 @@ def records_of_log(path: Path, text: str) -> list[Record]:
         group = f"devices {list(devices)}" + (f" run {run[1]}" if run is not None else "")
         if rank in devices:
             members[group] = devices
-            calls[rank] = RecordedCall(group, 1, kind, (), (), (), False, False, _moment(line), 0)
+            calls[rank] = RecordedCall(group, 1, kind, created=_moment(line))
     if not calls:
         raise MspcError(f"{path} names no device that waits in a rendezvous")
-    ranks: dict[int, list[RecordedCall]] = defaultdict(list)
-    for devices in members.values():
-        for rank in devices:
-            ranks[rank] += []
-    for rank, call in calls.items():
-        ranks[rank].append(call)
-    return [Record(rank, path, tuple(found), 0, members) for rank, found in sorted(ranks.items())]
+    ranks = sorted({rank for devices in members.values() for rank in devices})
+    return [Record(rank, path, (calls[rank],) if rank in calls else (), 0, members) for rank in ranks]
 
 
 def _device(line: str, devices: tuple[int, ...]) -> int:
