@@ -7,7 +7,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -146,7 +146,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
     elif programs.runs > 1 and not timed:
         report.notes.append(found.why_again(programs.runs))
     if options.json is not None:
-        write_report(options.json, "compile", report.as_dict())
+        write_report(options.json, "compile", asdict(report))
     if options.json != Path("-") and not loudness.quiet:
         (print_report if options.all_rows else print_summary)(report, folder)
 

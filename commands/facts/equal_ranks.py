@@ -57,7 +57,7 @@ def kinds_of(program: Program, numbers_count: bool = True) -> tuple[list[Equival
     for rank in sorted({*program.execute, *program.kinds}):
         kind = told.get(program.kinds.get(rank, -1))
         if rank in program.execute:
-            check_compile(program, rank)
+            check_compile(program, rank, program.header(rank))
             path = inside(program.folder, program.execute[rank], str(program.folder / PROGRAM))
             if kind is None or not os.path.exists(path) or os.stat(path).st_mtime_ns > written:
                 text = program_text(program, rank)
@@ -122,16 +122,12 @@ def dump_text(path: Path) -> str:
 def program_text(program: Program, rank: int) -> str:
     """Return the text of a rank's graph. Raise MspcError if it is not of the folder's compile or cannot be read."""
     text = program.text(rank)
-    _check_said(program, rank, text)
+    check_compile(program, rank, text)
     return text
 
 
-def check_compile(program: Program, rank: int) -> None:
-    """Check the header of a rank's file. Raise MspcError if it is not of the folder's compile."""
-    _check_said(program, rank, program.header(rank))
-
-
-def _check_said(program: Program, rank: int, text: str) -> None:
+def check_compile(program: Program, rank: int, text: str) -> None:
+    """Check the header of a rank's text. Raise MspcError if it is not of the folder's compile."""
     said = _COMPILE_ID.search(text)
     if said is not None and said[1] != program.compile_id:
         raise MspcError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import field
+from typing import TYPE_CHECKING
 
 from mspc.analysis.cost.machine import H200, Machine
 from mspc.analysis.cost.nodes import sent_bytes
@@ -178,9 +178,6 @@ class Report:
     times: StepTimes | None = None
     """Predicted for H200s, of a captured step."""
     notes: list[str] = field(default_factory=list[str])
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def make_report(compiled: Compiled, graph: Graph, rank: int, timed: bool = False) -> Report:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.report.tables import TextTable, print_line, print_table, write_report
+from mspc.commands.report.tables import TextTable, alike, print_line, print_table, write_report
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.report.verification import print_untaken
 from mspc.ir.diagnostics import ExecutionError
@@ -78,11 +78,7 @@ def _show(found: ScaleProof, wrong: Sequence[Compared], seed: int) -> None:
 
 def _by_size(found: ScaleProof) -> dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]]:
     """Return the names of tensors by their (real shape, reduced shape)."""
-    by_size: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = {}
-    for name, pair in found.sizes.items():
-        if len(pair[0]) > 1:
-            by_size.setdefault(pair, []).append(name)
-    return by_size
+    return alike((name for name, (real, _) in found.sizes.items() if len(real) > 1), lambda name: found.sizes[name])
 
 
 def _what(found: ScaleProof, wrong: Sequence[Compared]) -> str:

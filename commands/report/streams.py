@@ -119,12 +119,9 @@ def _fill_gaps() -> None:
             if found != number:
                 os.dup2(found, number)
                 os.close(found)
-    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]  # Python's mark of a closed stream
-        sys.stdin = open(0, encoding="utf-8", closefd=False)
-    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]  # Python's mark of a closed stream
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
-    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]  # Python's mark of a closed stream
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:  # Python's mark of a closed stream
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
 
 
 def _guarded_stdout() -> StandardOut | None:

@@ -220,7 +220,7 @@ def fits_screen(tables: Sequence[TextTable]) -> bool:
     return sum(len(fit(table, line_width()).lines) + 1 for table in tables) <= SCREEN
 
 
-def print_shortened(table: TextTable, most: int, option: str = ALL) -> None:
+def print_shortened(table: TextTable, most: int) -> None:
     """Print the first rows of a table, the number of the other rows, and the option that shows them.
 
     A row has one line, and one for every cell that is moved below it; longer cells end in ELLIPSIS.
@@ -228,7 +228,7 @@ def print_shortened(table: TextTable, most: int, option: str = ALL) -> None:
     rows = table.rows[:most]
     print_table(replace(table, rows=[tuple(clipped(cell, line_width() - 4) for cell in row) for row in rows]))
     if more := len(table.rows) - len(rows):
-        print_line(f"{ELLIPSIS} and {more} more; {option} shows {'it' if more == 1 else 'them'}")
+        print_line(f"{ELLIPSIS} and {more} more; {ALL} shows {'it' if more == 1 else 'them'}")
 
 
 def clipped(text: str, width: int) -> str:

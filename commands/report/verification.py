@@ -71,9 +71,7 @@ def global_batch_lines(batches: BatchComparison, config: Config) -> list[str]:
         + {"rows": "the ranks' rows", "same": "every rank's"}.get(how, f"the {how} of the ranks'")
         for index, how in batches.reductions.items()
     ]
-    names: dict[float, list[str]] = {}
-    for name, factor in batches.factors.items():
-        names.setdefault(factor, []).append(name)
+    names = alike(batches.factors, lambda name: batches.factors[name])
     if names == {1.0: [*batches.factors]}:
         return [*lines, "updates read the gradients of one device on the global batch"]
     for factor, those in names.items():
@@ -163,17 +161,15 @@ def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
     for name, made in found.inputs.items():
         print_line(f"input {name}: {made.said}")
     if found.not_finite:
-        unjudged = listed(found.not_finite, NAMED)
-        print_line(f"not finite on one device, so that their numbers are not compared: {unjudged}")
+        names = listed(found.not_finite, NAMED)
+        print_line(f"not finite on one device, so that their numbers are not compared: {names}")
     print_untaken(found.untaken)
     if found.directions.count:
         count = found.directions.count
         many = "direction" if count == 1 else "directions"
         print_line(f"gradients on one device beside finite differences along {count} random {many}")
-    reasons: dict[str, list[str]] = {}
-    for name, reason in found.directions.unjudged.items():
-        reasons.setdefault(reason, []).append(name)
-    for reason, names in reasons.items():
+    unjudged = found.directions.unjudged
+    for reason, names in alike(unjudged, lambda name: unjudged[name]).items():
         print_line(f"not compared with finite differences: the gradient of {listed(names, NAMED)}: {reason}")
     if config.feeds_own_rows:
         how = "means" if config.gradients_mean else "sums"
@@ -187,23 +183,12 @@ MOST_KINDS = 15
 
 def print_values(rows: Sequence[ComparedValue], title: str, all_rows: bool) -> None:
     """Print every value if they fit a screen or all are requested, else a summary by kind."""
-    table = comparison_table(rows, title)
+    cells = [(r.kind, r.name, str(r.shape), f"{r.difference:.1e}", f"{r.tolerance:.0e}", r.remark or "-") for r in rows]
+    table = TextTable(title, ("value", "name", "shape", "difference", "tolerance", "remark"), [*cells], (3, 4))
     if all_rows or len(fit(table, line_width()).lines) <= SCREEN:
         print_table(table)
     else:
         print_shortened(kinds_table(rows, title), MOST_KINDS)
-
-
-def comparison_table(rows: Sequence[ComparedValue], title: str) -> TextTable:
-    """Return a table with one row for every compared value."""
-    return TextTable(
-        title,
-        ("value", "name", "shape", "difference", "tolerance", "remark"),
-        [
-            (r.kind, r.name, str(r.shape), f"{r.difference:.1e}", f"{r.tolerance:.0e}", r.remark or "-") for r in rows
-        ],
-        (3, 4),
-    )
 
 
 def kinds_table(rows: Sequence[ComparedValue], title: str) -> TextTable:
