@@ -128,12 +128,8 @@ TOOLS = (
     (trainers.is_maxtext, lambda _: HOST_RANKS, trainers.maxtext_settings, "MaxText"),
     (trainers.is_mindformers, trainers.mindformers_ranks, trainers.mindformers_settings, "mindformers"),
     (trainers.is_deepspeed, trainers.deepspeed_ranks, trainers.deepspeed_settings, "DeepSpeed"),
-    (
-        trainers.is_accelerate,
-        lambda found: found.count("num_processes", HOST_RANKS),
-        trainers.accelerate_settings,
-        "accelerate",
-    ),
+    (trainers.is_accelerate, lambda found: found.count("num_processes", HOST_RANKS), trainers.accelerate_settings,
+     "accelerate"),
 )
 """Families by the keys of their files, with the ranks that a file states; the first that fits is read."""
 WITHOUT_MODEL = ("DeepSpeed", "accelerate")

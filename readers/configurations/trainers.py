@@ -134,15 +134,11 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
         if found.count(path) and (name == "default" or target == "seq-length"):
             settings[target] = found.under(target, path)
     settings |= _settings("group-query-attention=true")
-    degrees = {"tensor": 1, "fsdp": 1, "expert": 1, "pipeline": 1, "context": 1}
-    for level in ("ici", "dcn"):
-        for kind in degrees:
-            value = found.value(f"{level}_{kind}_parallelism")
-            if isinstance(value, int) and value > 0:
-                degrees[kind] *= value
     for kind, target in (("tensor", "tensor-model-parallel-size"), ("pipeline", "pipeline-model-parallel-size"),
                          ("context", "context-parallel-size"), ("expert", "expert-model-parallel-size")):  # fmt: skip
-        settings[target] = found.under(target, f"ici_{kind}_parallelism", degrees[kind])
+        degrees = [found.value(f"{level}_{kind}_parallelism") for level in ("ici", "dcn")]
+        degree = math.prod(each for each in degrees if isinstance(each, int) and each > 0)
+        settings[target] = found.under(target, f"ici_{kind}_parallelism", degree)
     # MaxText divides parameters over all other ranks unless a file says otherwise.
     settings |= _settings("@sharded")
     settings.pop("use-distributed-optimizer", None)
@@ -260,9 +256,8 @@ def deepspeed_settings(found: Values, ranks: int) -> Iterator[Setting]:
     for name in ("bf16", "fp16"):
         if found.value(f"{name}.enabled") in (True, "auto"):
             yield found.under(name, f"{name}.enabled", True)
-    path = "zero_optimization.stage"
-    stage = found.value(path) or 0
-    yield from zero_settings(found, stage, path)
+    stage = found.value("zero_optimization.stage") or 0
+    yield from zero_settings(found, stage, "zero_optimization.stage")
     if found.value("zero_optimization.offload_optimizer.device") in ("cpu", "nvme"):
         yield found.under("optimizer", "zero_optimization.offload_optimizer.device", "host")
     if found.value("zero_optimization.offload_param.device") in ("cpu", "nvme") and stage != 3:
