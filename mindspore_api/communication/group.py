@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from mspc.ir.diagnostics import ranks_listed
 from mspc.mindspore_api import state
 from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.mindspore_api.setting_kind import Setting, note_places, say_once, table
@@ -31,11 +32,6 @@ def ranks_of(group: str) -> tuple[int, ...]:
         known = ", ".join([WORLD_GROUPS[0], *session.groups])
         raise ApiValueError(f"there is no group {group!r}; known are {known}")
     return session.groups[group]
-
-
-def listed(ranks: tuple[int, ...]) -> str:
-    """Return ranks for messages: "rank 3" or "ranks 0, 2"."""
-    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
 
 
 def world_size(session: state.Session) -> int:
@@ -125,7 +121,7 @@ def get_rank(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
     """Return this rank's number in the group. Raise RuntimeError before `init()`; ValueError if there is no such group,
     or this rank is not in it."""
     session = require_init("get_rank")
-    return _with_own_rank("get_rank", session, group).index(session.rank)
+    return check_member("get_rank", "rank", session.rank, group).index(session.rank)
 
 
 def get_group_size(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
@@ -140,7 +136,7 @@ def get_local_rank(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
     session = require_init("get_local_rank")
     if group in WORLD_GROUPS:
         return session.local_rank
-    here = _on_this_host(session, _with_own_rank("get_local_rank", session, group))
+    here = _on_this_host(session, check_member("get_local_rank", "rank", session.rank, group))
     return here.index(session.rank)
 
 
@@ -149,7 +145,7 @@ def get_local_rank_size(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
     session = require_init("get_local_rank_size")
     if group in WORLD_GROUPS:
         return session.local_size
-    return len(_on_this_host(session, _with_own_rank("get_local_rank_size", session, group)))
+    return len(_on_this_host(session, check_member("get_local_rank_size", "rank", session.rank, group)))
 
 
 def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
@@ -171,10 +167,7 @@ def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
     require_init("get_group_rank_from_world_rank")
     ranks = ranks_of(group)
     _check_number("get_group_rank_from_world_rank", "world_rank_id", world_rank_id)
-    if world_rank_id not in ranks:
-        raise ApiValueError(
-            f"get_group_rank_from_world_rank: rank {world_rank_id} is not in group {group!r}, which has {listed(ranks)}"
-        )
+    check_member("get_group_rank_from_world_rank", "rank", world_rank_id, group)
     return ranks.index(world_rank_id)
 
 
@@ -202,7 +195,8 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
     if group in WORLD_GROUPS:
         raise ApiValueError(f"create_group: {group!r} is the group of all ranks; choose another name")
     if session.groups.setdefault(group, ranks) != ranks:
-        raise ApiValueError(f"create_group: there is a group {group!r} already, of {listed(session.groups[group])}")
+        held = ranks_listed(session.groups[group], len(session.groups[group]))
+        raise ApiValueError(f"create_group: there is a group {group!r} already, of {held}")
 
 
 def destroy_group(group: str) -> None:
@@ -220,11 +214,12 @@ def get_process_group_ranks(group: str = GlobalComm.WORLD_COMM_GROUP) -> list[in
     return list(ranks_of(group))
 
 
-def _with_own_rank(function: str, session: state.Session, group: str) -> tuple[int, ...]:
-    """Return the ranks of a group. Raise ValueError if this rank is not one of them."""
+def check_member(function: str, name: str, rank: int, group: str) -> tuple[int, ...]:
+    """Return the ranks of a group. Raise ValueError if a rank is not one of them."""
     ranks = ranks_of(group)
-    if session.rank not in ranks:
-        raise ApiValueError(f"{function}: rank {session.rank} is not in group {group!r}, which has {listed(ranks)}")
+    if rank not in ranks:
+        held = ranks_listed(ranks, len(ranks))
+        raise ApiValueError(f"{function}: {name} {rank} is not in group {group!r}, which has {held}")
     return ranks
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from mspc.ir.graph import Value
 from mspc.mindspore_api.common.tensor import Tensor
-from mspc.mindspore_api.communication.group import listed, ranks_of, require_init
+from mspc.mindspore_api.communication.group import check_member, ranks_of, require_init
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.ops.checked import checked
 
@@ -36,9 +36,7 @@ def member(function: str, name: str, rank: Any, group: str) -> int:
     require_init(function)
     if isinstance(rank, bool) or not isinstance(rank, int):
         raise ApiTypeError(f"{function}: {name} must be an integer, not {rank!r}")
-    ranks = ranks_of(group)
-    if rank not in ranks:
-        raise ApiValueError(f"{function}: {name} {rank} is not in group {group!r}, which has {listed(ranks)}")
+    check_member(function, name, rank, group)
     return rank
 
 
