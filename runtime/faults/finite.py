@@ -16,7 +16,7 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.layout import Layout
 from mspc.runtime.comm.interface import collectives_of
-from mspc.runtime.faults.record import NodeFailure, StoppedByOther
+from mspc.runtime.faults.record import NodeFailure, StoppedByOther, shown_turns
 from mspc.runtime.plan import ExecutionPlan, hooked, run_instructions
 
 NOWHERE = np.iinfo(np.int64).max
@@ -28,11 +28,6 @@ class Inside(NamedTuple):
     graph: Graph
     index: int
     turns: tuple[int, ...]
-
-    @property
-    def where(self) -> str:
-        """Text about the iterations, for the end of a message."""
-        return "".join(f", {'there ' if i else ''}in turn {turn}" for i, turn in enumerate(self.turns))
 
 
 class Origin(NamedTuple):
@@ -119,7 +114,7 @@ def _error(executor: NonFiniteSearch, value: float, origin: Origin) -> Execution
     operands = ", ".join(str(operand.type) for operand in node.inputs)
     first = "to read it is" if origin.held else "such value comes from"
     return NodeFailure(
-        f"{message}; the first {first} {node.label}{inside.where if inside else ''}",
+        f"{message}; the first {first} {node.label}{shown_turns(inside.turns) if inside else ''}",
         [f"its operands are ({operands}), its result {node.type}"],
         node.frames,
         index,

@@ -49,10 +49,9 @@ MOST_MEMBERS = 2 * (_HEAD - RANKS)
 MOST_TEXT = 8 * (_TEXT - 1)
 
 
-def shown_turns(record: Any) -> str:
-    """Return the iterations that a rank is in, for the end of a message: ", in turn 3, there in turn 0"."""
-    count = min(max(0, record[LOOPS]), MOST_LOOPS)
-    return "".join(f", {'there ' if i else ''}in turn {record[TURNS + i]}" for i in range(count))
+def shown_turns(turns: Iterable[int]) -> str:
+    """Return iterations for the end of a message: ", in turn 3, there in turn 0"."""
+    return "".join(f", {'there ' if i else ''}in turn {turn}" for i, turn in enumerate(turns))
 
 
 def write_members(ranks: tuple[int, ...]) -> tuple[int, memoryview | None, int]:

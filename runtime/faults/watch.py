@@ -30,11 +30,13 @@ from mspc.runtime.faults.record import (
     GRAPH,
     LOOPS,
     MARK,
+    MOST_LOOPS,
     NODE,
     PID,
     RUNNING,
     STATE,
     STEP,
+    TURNS,
     WORDS,
     JobFile,
     first_line,
@@ -245,7 +247,8 @@ class JobWatch:
             error = self.describe(rank, graph, node)
         except Exception:  # the place is optional; the message must come out in any case
             return ExecutionError(f"in step {step}, node {node}")
-        turns = shown_turns(record) if record[NODE] == node else ""
+        loops = min(max(0, record[LOOPS]), MOST_LOOPS) if record[NODE] == node else 0
+        turns = shown_turns(record[TURNS : TURNS + loops])
         return ExecutionError(f"in step {step}, {error.message}{turns}", frames=error.frames)
 
     def end_job(self, rank: int, what: str, notes: Sequence[str] = ()) -> NoReturn:
