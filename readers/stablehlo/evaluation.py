@@ -86,9 +86,9 @@ class RegionWalk:
             raise MspcError(f"there is no function @{name}")
         return self.module.functions[name]
 
-    def inner(self) -> RegionWalk:
-        """Return the walk of a region in this one."""
-        return RegionWalk(self.evaluator, self.module, self.ranks, self.constants, self, self.depth)
+    def inner(self, evaluator: Any = None) -> RegionWalk:
+        """Return the walk of a region in this one. evaluator: emits its operators, if it is another one."""
+        return RegionWalk(evaluator or self.evaluator, self.module, self.ranks, self.constants, self, self.depth)
 
     # Operations.
 
@@ -291,20 +291,15 @@ class RegionWalk:
         """Return the values after a loop whose number of iterations only the run knows."""
 
         def holds(evaluator: Any, args: Sequence[Any]) -> Any:
-            walk = self.inside(evaluator)
+            walk = self.inner(evaluator)
             return walk.e.whole(walk.run(condition, list(args[0]))[0])
 
         def turn(evaluator: Any, args: Sequence[Any]) -> Any:
-            walk = self.inside(evaluator)
+            walk = self.inner(evaluator)
             return tuple(map(walk.e.whole, walk.run(body, list(args[0]))))
 
         carried = tuple(map(self.e.whole, given))
         return list(self.e.call(ops.WhileLoop(), InnerGraph(holds), InnerGraph(turn), carried))
-
-    def inside(self, evaluator: Any) -> RegionWalk:
-        """Return the walk of a loop's region, whose operators another evaluator emits."""
-        walk = RegionWalk(evaluator, self.module, self.ranks, self.constants, self, self.depth)
-        return walk
 
     def scanned(self, body: HloRegion, given: Sequence[Any], loop: CountedLoop) -> Sequence[Any]:
         """Return the values after a loop of many iterations. Values that it returns as they are stay outside; rows that
@@ -318,7 +313,7 @@ class RegionWalk:
 
         def turn(evaluator: Any, args: Sequence[Any]) -> Any:
             state, place = args
-            walk = self.inside(evaluator)
+            walk = self.inner(evaluator)
             counter = walk.e.call(ops.Cast(), place, dtype)
             if loop.step != 1:
                 counter = walk.e.call(ops.Mul(), counter, walk.e.constant(np.array(loop.step, dtype.numpy)))

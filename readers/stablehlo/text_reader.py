@@ -222,8 +222,7 @@ class _TextReader:
         name = self.symbol()
         self.expect("=")
         self.meshes[name] = self.axes_of(name, self.angles("sdy.mesh"))
-        if self.tokens[self.at] == "{":
-            self.dictionary()
+        self.braced_attributes()
         self.location()
 
     def axes_of(self, name: str, value: Words) -> list[tuple[str, int]]:
@@ -246,15 +245,13 @@ class _TextReader:
         function = HloFunction(self.symbol(), self.starts[start])
         if function.name in self.functions:
             self.fail(f"there are two functions @{function.name}", start)
-        for name, type, attributes, origin in self.listed("(", self.argument):
-            function.body.arguments.append(name)
-            function.body.types.append(type)
-            function.argument_attributes.append(attributes)
-            function.origins.append(origin)
+        found = self.arguments(function.body)
+        function.argument_attributes = [attributes for _, _, attributes, _ in found]
+        function.origins = [origin for _, _, _, origin in found]
         if self.taken("->"):
-            found = self.listed("(", self.result) if self.tokens[self.at] == "(" else [(self.type(), {})]
-            function.result_types = [type for type, _ in found]
-            function.result_attributes = [attributes for _, attributes in found]
+            found = self.listed("(", self.result) if self.tokens[self.at] == "(" else [(self.type(), {}, None)]
+            function.result_types = [type for type, _, _ in found]
+            function.result_attributes = [attributes for _, attributes, _ in found]
         if self.taken("attributes"):
             self.dictionary()
         if self.tokens[self.at] == "{":
@@ -269,15 +266,11 @@ class _TextReader:
             self.fail(f"expected an argument as in '%arg0: tensor<f32>', not {name!r:.60}")
         self.at += 1
         self.expect(":")
-        type = self.type()
-        attributes = self.dictionary() if self.tokens[self.at] == "{" else {}
-        return name, type, attributes, self.location()
+        return name, *self.result()
 
-    def result(self) -> tuple[HloType, dict[str, Any]]:
-        type = self.type()
-        attributes = self.dictionary() if self.tokens[self.at] == "{" else {}
-        self.location()
-        return type, attributes
+    def result(self) -> tuple[HloType, dict[str, Any], Any]:
+        """Return a result of a function: type, attributes, origin."""
+        return self.type(), self.braced_attributes(), self.location()
 
     def symbol(self) -> str:
         token = self.tokens[self.at]
@@ -335,15 +328,20 @@ class _TextReader:
         """Return the types of operands and of results: `(t, t) -> t`."""
         operands = self.listed("(", self.type)
         self.expect("->")
-        if self.tokens[self.at] == "(":
-            return operands, self.listed("(", self.type)
-        return operands, [self.type()]
+        return operands, self.one_or_several_types()
+
+    def one_or_several_types(self) -> list[HloType]:
+        return self.listed("(", self.type) if self.tokens[self.at] == "(" else [self.type()]
 
     # Attributes.
 
     def dictionary(self) -> dict[str, Any]:
         """Return the attributes between braces; one without a value is True."""
         return dict(self.listed("{", self.named))
+
+    def braced_attributes(self) -> dict[str, Any]:
+        """Return the attributes of a dictionary if one comes next; none otherwise."""
+        return self.dictionary() if self.tokens[self.at] == "{" else {}
 
     def named(self) -> tuple[str, Any]:
         name = self.tokens[self.at].strip('"')
@@ -518,8 +516,9 @@ class _TextReader:
 
     # Operations.
 
-    def block(self, region: HloRegion) -> None:
-        """Read `{ operations }` into a region."""
+    def block(self, region: HloRegion | None = None) -> HloRegion:
+        """Read `{ operations }` into a region, a new one by default."""
+        region = region or HloRegion()
         self.expect("{")
         self.deeper()
         if self.tokens[self.at][:1] == "^":
@@ -534,13 +533,15 @@ class _TextReader:
             operations.append(self.operation())
         self.at += 1
         self.depth -= 1
+        return region
 
-    def arguments(self, region: HloRegion) -> None:
-        """Read the arguments of a region's block."""
+    def arguments(self, region: HloRegion) -> list[tuple[str, HloType, dict[str, Any], Any]]:
+        """Read the arguments of a region's block, and return them; see `argument`."""
         found = self.listed("(", self.argument)
         region.arguments = [name for name, _, _, _ in found]
         region.types = [type for _, type, _, _ in found]
         self.argument_origins[id(region)] = [origin for _, _, _, origin in found]
+        return found
 
     def operation(self) -> HloOperation:
         """Read one operation."""
@@ -587,16 +588,10 @@ class _TextReader:
             made.attributes.update(self.dictionary())
             self.expect(">")
         if self.tokens[self.at] == "(":
-            made.regions = self.listed("(", self.region)
-        if self.tokens[self.at] == "{":
-            made.attributes.update(self.dictionary())
+            made.regions = self.listed("(", self.block)
+        made.attributes.update(self.braced_attributes())
         self.expect(":")
         made.operand_types, made.types = self.signature()
-
-    def region(self) -> HloRegion:
-        made = HloRegion()
-        self.block(made)
-        return made
 
     def operand(self) -> str:
         token = self.tokens[self.at]
@@ -625,8 +620,7 @@ class _TextReader:
                 self.group(made, waiting)
             elif first == "{":
                 if self.is_region():
-                    self.block(waiting)
-                    made.regions.append(waiting)
+                    made.regions.append(self.block(waiting))
                     waiting = HloRegion()
                 else:
                     made.attributes.update(self.dictionary())
@@ -693,7 +687,7 @@ class _TextReader:
             made.types.append(self.type())
         if self.taken("->"):
             made.operand_types = made.types
-            made.types = self.listed("(", self.type) if self.tokens[self.at] == "(" else [self.type()]
+            made.types = self.one_or_several_types()
 
     def pretty_regions(self, made: HloOperation, waiting: HloRegion) -> None:
         """Read the regions after the types of a loop (`cond {...} do {...}`) or a reduction."""
@@ -715,8 +709,7 @@ class _TextReader:
             if len(pairs) > 1:  # `(%a0, %b0) (%a1, %b1)` of several reduced operands: first all a, then all b
                 region.arguments = region.arguments[::2] + region.arguments[1::2]
                 region.types = region.types[::2] + region.types[1::2]
-            self.block(region)
-            made.regions.append(region)
+            made.regions.append(self.block(region))
 
 
 _ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)")

@@ -32,7 +32,7 @@ from mspc.verify.scale.rank_kinds import (
     common_lead,
     flat,
     mapped,
-    narrowed,
+    on_mesh,
     told_apart,
     widened,
 )
@@ -138,8 +138,7 @@ class KindRun:
         own = self.kind.constants.get(id(value))
         if own is None:
             return value.value.reshape((1,) * self.kind.depth + value.value.shape)
-        made = np.stack([c.value for c in own])
-        return narrowed(made.reshape(*self.kind.mesh, *made.shape[1:]), self.kind.depth)
+        return on_mesh(np.stack([c.value for c in own]), self.kind.mesh)
 
     def _computed(self, node: Node, operands: list[Any], values: dict[Value, Any]) -> Any:
         op = node.op
@@ -298,7 +297,7 @@ def computed(ops: Sequence[Any], kind: RankKind, backend: Any, operands: Sequenc
     if placed is not None:
         return placed
     distinct, numbers = told_apart(ops)
-    which = narrowed(np.array(numbers).reshape(kind.mesh), kind.depth)
+    which = on_mesh(np.array(numbers), kind.mesh)
     sliced = slices_on_each(distinct, which, kind.depth, backend, operands)
     if sliced is not None:
         return sliced

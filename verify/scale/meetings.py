@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
@@ -27,7 +28,7 @@ from mspc.verify.scale.rank_kinds import (
     by_key,
     common_lead,
     flat,
-    narrowed,
+    on_mesh,
     parts_of,
     told_apart,
     widened,
@@ -163,69 +164,44 @@ def _combined(array: Array, lead: Sequence[int], axes: Axes, how: str) -> Array:
     return _REDUCE[how].reduce(array, tuple(axes), keepdims=True, dtype=array.dtype)
 
 
+def _traded(array: Array, depth: int, axes: Axes, parts: Sequence[int], split: int, concat: int) -> Array:
+    """Return an array of which a dimension is divided among the ranks along `axes`, and another is joined of all that
+    they have. parts: of the divided dimension along each of the axes; ones leave it whole."""
+    lead, shape = array.shape[:depth], list(array.shape[depth:])
+    count = math.prod(parts)
+    if shape[split] % count:
+        raise ValueError(f"dimension {split} of {tuple(shape)} does not divide by {count} ranks")
+    shape[split] //= count
+    divided = array.reshape(*lead, *shape[:split], *parts, *shape[split:])
+    receivers = range(depth + split, depth + split + len(axes))
+    front = [receivers[list(axes).index(axis)] if axis in axes else axis for axis in range(depth)]
+    behind = [place for place in range(depth, divided.ndim) if place not in receivers]
+    moved = divided.transpose(*front, *behind[:concat], *axes, *behind[concat:])
+    shape[concat] *= math.prod(lead[axis] for axis in axes)
+    return moved.reshape(*moved.shape[:depth], *shape)
+
+
 def _all_gather(op: Any, array: Array, lead: Sequence[int], axes: Axes) -> Array:
     depth = len(lead)
-    array = _wide(array, lead, axes)
-    own = array.ndim - depth
-    dim = op.axis % own
-    rest = [axis for axis in range(depth) if axis not in axes]
-    moved = array.transpose(*rest, *range(depth, depth + dim), *axes, *range(depth + dim, depth + own))
-    shape = list(array.shape[depth:])
-    shape[dim] *= int(np.prod([lead[a] for a in axes]))
-    return moved.reshape(*(1 if a in axes else array.shape[a] for a in range(depth)), *shape)
+    return _traded(_wide(array, lead, axes), depth, axes, [1] * len(axes), 0, op.axis % (array.ndim - depth))
 
 
-def _scattered(array: Array, lead: Sequence[int], axes: Axes, dim: int) -> Array:
-    """The parts of an array that is equal along `axes`, one for each place along them."""
+def _reduce_scatter(op: Any, array: Array, lead: Sequence[int], axes: Axes) -> Array:
     depth = len(lead)
-    sizes = [lead[a] for a in axes]
-    count = int(np.prod(sizes))
-    own = list(array.shape[depth:])
-    if own[dim] % count:
-        raise ValueError(f"dimension {dim} of {tuple(own)} does not divide by {count} ranks")
-    parts = array.reshape(*array.shape[:depth], *own[:dim], *sizes, own[dim] // count, *own[dim + 1 :])
-    begin = depth + dim
-    order: list[int] = []
-    for axis in range(depth):
-        order.append(begin + list(axes).index(axis) if axis in axes else axis)
-    behind = [*range(depth, begin), *range(begin + len(axes), parts.ndim)]
-    ones = [axis for axis in range(depth) if axis in axes]
-    moved = parts.transpose(*order, *ones, *behind)
-    return moved.reshape(*moved.shape[:depth], *moved.shape[depth + len(ones) :])
+    sums = _combined(array, lead, axes, op.op)
+    return _traded(sums, depth, axes, [lead[axis] for axis in axes], op.axis % (array.ndim - depth), 0)
 
 
 def _all_to_all(op: Any, array: Array, lead: Sequence[int], axes: Axes) -> Array:
     depth = len(lead)
-    own = array.ndim - depth
-    split, concat = op.split_dim % own, op.concat_dim % own
-    gathered = _wide(array, lead, axes)
-    sizes = [lead[a] for a in axes]
-    count = int(np.prod(sizes))
-    shape = list(gathered.shape[depth:])
-    parts = gathered.reshape(
-        *gathered.shape[:depth], *shape[:split], *sizes, shape[split] // count, *shape[split + 1 :]
-    )
-    begin, many = depth + split, len(axes)
-    receivers = list(range(begin, begin + many))
-    front = [receivers[list(axes).index(a)] if a in axes else a for a in range(depth)]
-    behind: list[int] = []
-    places = [p for p in range(depth, parts.ndim) if p not in receivers]
-    for dim, place in enumerate(places):
-        if dim == concat:
-            behind += list(axes)
-        behind.append(place)
-    moved = parts.transpose(*front, *behind)
-    shape[split] //= count
-    shape[concat] *= count
-    return moved.reshape(*moved.shape[:depth], *shape)
+    split, concat = op.dims_of(array.ndim - depth)
+    return _traded(_wide(array, lead, axes), depth, axes, [lead[axis] for axis in axes], split, concat)
 
 
 _ALONG: dict[type[Collective], Callable[[Any, Array, Sequence[int], Axes], Array]] = {
     AllReduce: lambda op, array, lead, axes: _combined(array, lead, axes, op.op),
     AllGather: _all_gather,
-    ReduceScatter: lambda op, array, lead, axes: _scattered(
-        _combined(array, lead, axes, op.op), lead, axes, op.axis % (array.ndim - len(lead))
-    ),
+    ReduceScatter: _reduce_scatter,
     AlltoAll: _all_to_all,
 }
 
@@ -461,43 +437,29 @@ class Board:
 
     def _receive(self, number: int, request: CollectiveRequest) -> list[tuple[int, Any]]:
         op, kind = request.ops[0], request.kind
-        box = self._messages.get((kind.ranks[0] - op.distance, kind.ranks[0]), {})
-        found = box.get(_tag(op))
-        if found is None or found[3] != {rank - op.distance for rank in kind.ranks}:
-            return self._receive_by_rank(number, request)
-        del box[_tag(op)]
-        sender, array, _, _ = found
-        if sender.mesh != kind.mesh or [r + op.distance for r in sender.ranks] != list(kind.ranks):
-            array = _replaced(sender, array, kind, op.distance)
-        self._check_message(request, op, array)
+        sources = [rank - op.distance for rank in kind.ranks]
+        first = self._message_of(sources[0], op)
+        if first is None:
+            return []
+        box, sender, array = first
+        if sender.mesh == kind.mesh and list(sender.ranks) == sources and len(box[_tag(op)][3]) == len(sources):
+            del box[_tag(op)]
+        else:
+            found = [each for source in sources if (each := self._message_of(source, op)) is not None]
+            if len(found) < len(sources):
+                return []
+            parts = [flat(array, sender.mesh)[sender.place[source]]
+                     for source, (_, sender, array) in zip(sources, found, strict=True)]  # fmt: skip
+            array = on_mesh(np.stack(parts), kind.mesh)
+            for source, (box, *_) in zip(sources, found, strict=True):
+                box[_tag(op)][3].discard(source)
+                if not box[_tag(op)][3]:
+                    del box[_tag(op)]
+        own = array.shape[kind.depth :]
+        if own != tuple(op.shape):
+            raise NodeError(kind, request.node, f"a message of shape {own} arrives, not {tuple(op.shape)}")
         del self.waiting[number]
         return [(number, array)]
-
-    def _check_message(self, request: CollectiveRequest, op: ReceiveFromStage, array: Array) -> None:
-        own = array.shape[request.kind.depth :]
-        if own != tuple(op.shape):
-            raise NodeError(request.kind, request.node, f"a message of shape {own} arrives, not {tuple(op.shape)}")
-
-    def _receive_by_rank(self, number: int, request: CollectiveRequest) -> list[tuple[int, Any]]:
-        op, kind = request.ops[0], request.kind
-        parts: list[Array] = []
-        taken: list[tuple[dict[int, list[Any]], int]] = []
-        for rank in kind.ranks:
-            source = rank - op.distance
-            found = self._message_of(source, op)
-            if found is None:
-                return []
-            box, sender, array = found
-            parts.append(flat(array, sender.mesh)[sender.place[source]])
-            taken.append((box, source))
-        for box, source in taken:
-            box[_tag(op)][3].discard(source)
-            if not box[_tag(op)][3]:
-                del box[_tag(op)]
-        made = narrowed(np.stack(parts).reshape(*kind.mesh, *parts[0].shape), kind.depth)
-        self._check_message(request, op, made)
-        del self.waiting[number]
-        return [(number, made)]
 
     def _across(self, number: int) -> list[tuple[int, Any]]:
         """A meeting of ranks of several kinds, once all of these have come to it."""
@@ -562,12 +524,6 @@ def _tag(op: Any) -> int:
     return int(op.sr_tag)
 
 
-def _replaced(sender: RankKind, array: Array, kind: RankKind, distance: int) -> Array:
-    given = flat(array, sender.mesh)
-    own = np.stack([given[sender.place[rank - distance]] for rank in kind.ranks])
-    return narrowed(own.reshape(*kind.mesh, *own.shape[1:]), kind.depth)
-
-
 def _type(array: Array) -> TensorType:
     return TensorType(dtype_of(array.dtype), array.shape)
 
@@ -622,7 +578,7 @@ def _exchanged(request: CollectiveRequest, first: bool) -> tuple[Array, ...]:
     except (ValueError, IndexError, StopIteration, NodeError) as error:
         _divide_by_places(kind, list(by_rank.values()))
         raise error if isinstance(error, NodeError) else NodeError(kind, request.node, str(error)) from error
-    return tuple(narrowed(array.reshape(*kind.mesh, *array.shape[1:]), kind.depth) for array in found)
+    return tuple(on_mesh(array, kind.mesh) for array in found)
 
 
 def _divide_by_places(kind: RankKind, ops: Sequence[NeighborExchange]) -> None:
@@ -640,8 +596,7 @@ def _divide_by_places(kind: RankKind, ops: Sequence[NeighborExchange]) -> None:
 
 def _gathered(kind: RankKind, given: dict[int, Any]) -> Any:
     rows = [parts_of(given[rank]) for rank in kind.ranks]
-    found = [np.stack(part).reshape(*kind.mesh, *part[0].shape) for part in zip(*rows, strict=True)]
-    made = tuple(narrowed(array, kind.depth) for array in found)
+    made = tuple(on_mesh(np.stack(part), kind.mesh) for part in zip(*rows, strict=True))
     return made if isinstance(given[kind.ranks[0]], tuple) else made[0]
 
 

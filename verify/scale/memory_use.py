@@ -310,8 +310,7 @@ class _Walk:
             copy = self.copies.get((node, operand))
             if copy is not None:
                 (place,) = self.plan.places[copy]
-                new = _Content(copy, 1)
-                yield from self._write(index, node, stream, place, *_extent(place), new, (copy, new))
+                yield from self._write(index, node, stream, place, *_extent(place), _Content(copy, 1))
 
     def _makes(self, index: int, node: Node, stream: str) -> Iterator[Misuse]:
         places = self.plan.places[node]
@@ -346,9 +345,8 @@ class _Walk:
                     return
 
     def _write(
-        self, index: int, node: Node, stream: str, place: Allocation, begin: int, end: int, content: Hashable,
-        instead: object = None,
-    ) -> Iterator[Misuse]:  # fmt: skip
+        self, index: int, node: Node, stream: str, place: Allocation, begin: int, end: int, content: Hashable
+    ) -> Iterator[Misuse]:
         held = self._bytes(place)
         for piece in held.over(begin, end):
             for access in piece.accesses():

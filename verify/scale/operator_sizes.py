@@ -217,8 +217,7 @@ def _strided(op: Any, source: TensorType, whole: Callable[[int], Dim], part: Cal
         if cut.size < 0:
             assert entry is not None
             if 0 < cut.start == size - 1:
-                row.numbers += [Number(name, (entry,), along, size, True) for name in ("begin",)]
-                row.numbers.append(Number("end", (entry,), along, size))
+                row.numbers += [Number("begin", (entry,), along, size, True), Number("end", (entry,), along, size)]
             elif cut.start:
                 row.frozen.append(along)
             continue
@@ -413,16 +412,9 @@ def _pasted(op: Any, operands: Types, results: Types) -> Row:
 
 
 def _exchanged(op: Any, operands: Types, results: Types) -> Row:
-    numbers = [
-        Number("recv_shapes", (i, d), out_dim(d, i), n) for i, s in enumerate(op.recv_shapes) for d, n in enumerate(s)
-    ]
-    if op.send_shapes:
-        numbers += [
-            Number("send_shapes", (i, d), in_dim(i, d), n)
-            for i, s in enumerate(op.send_shapes)
-            for d, n in enumerate(s)
-        ]
-    return Row(numbers, by_rule=False)
+    sides = (("recv_shapes", True), ("send_shapes", False))
+    return Row([Number(name, (i, d), Dim(is_result, i, d), n) for name, is_result in sides
+                for i, shape in enumerate(getattr(op, name)) for d, n in enumerate(shape)], by_rule=False)  # fmt: skip
 
 
 ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {

@@ -457,6 +457,13 @@ class Sizing:
                 self._sized(tensor, own)
         return known
 
+    def _all_dims(self, values: Iterable[Value]) -> Dims:
+        return [dims for value in values for dims in self.dims(value)]
+
+    def _freeze(self, tensors: Dims) -> None:
+        """Let all dimensions of tensors keep their sizes."""
+        self.divisors.freeze(unknown for dims in tensors for dim in dims for unknown in dim)
+
     def _sized(self, tensor: TensorType, dims: Sequence[Product]) -> None:
         for n, dim in zip(tensor.shape, dims, strict=True):
             self.divisors.divides(dim, n)
@@ -555,7 +562,7 @@ class Sizing:
     def _node(self, node: Node, kind: RankKind | None) -> None:
         op: Any = node.op
         if isinstance(op, MakeTuple):
-            self.same([d for v in node.inputs for d in self.dims(v)], self.dims(node))
+            self.same(self._all_dims(node.inputs), self.dims(node))
         elif isinstance(op, TupleGetItem):
             self.same([self.dims(node.inputs[0])[op.index]], self.dims(node))
         elif isinstance(op, TupleGetItems):
@@ -569,7 +576,7 @@ class Sizing:
         elif node.regions:
             self._regions(node, op, kind)
         else:
-            operands = [d for v in node.inputs for d in self.dims(v)]
+            operands = self._all_dims(node.inputs)
             types = [t for v in node.inputs for t in element_types(v.type)]
             ops = kind.ops_of(op) if kind is not None else (op,)
             if isinstance(op, FetchRows | SendRows | TakeRows | AddRows) and has_multiples(node.inputs[1]):
@@ -577,8 +584,7 @@ class Sizing:
                 self.divisors.freeze(table[0][0])  # lookups would be past the end of a shorter table
             if turns_places(node):
                 self._keep_turns(node, [dim for dims in operands for dim in dims])
-            for dim in (dim for value in counted_for(node) for dims in self.dims(value) for dim in dims):
-                self.divisors.freeze(dim)
+            self._freeze(self._all_dims(counted_for(node)))
             if isinstance(op, NeighborExchange) and kind is not None:
                 for one, other in self._traded.same(ops, operands, self.dims(node), kind):
                     self.same([one], [other])
@@ -667,8 +673,7 @@ class Sizing:
         elif isinstance(op, WITH_GROUPS) and len(operands) == len(made):
             self.same(operands, made)
         else:
-            for dim in (d for dims in (*operands, *made) for d in dims):
-                self.divisors.freeze(dim)
+            self._freeze([*operands, *made])
 
     def _message(
         self, op: Any, operands: Dims, made: Dims, results: Sequence[TensorType], kind: RankKind | None
@@ -685,20 +690,12 @@ class Sizing:
                 self.same(other, made)
 
     def _regions(self, node: Node, op: RegionOp, kind: RankKind | None) -> None:
-        if isinstance(op, Call):
-            region = node.regions[0]
-            given = [[d] for v in node.inputs for d in self.dims(v)]
-            for dims, parameter in zip(given, region.parameters, strict=True):
-                self.same(dims, self.dims(parameter))
-            self._graph(region, kind)
-            self.same([d for v in region.results for d in self.dims(v)], self.dims(node))
-            return
-        if isinstance(op, If):
+        if isinstance(op, Call | If):
+            given = self._all_dims(node.inputs[1:] if isinstance(op, If) else node.inputs)
             for region in node.regions:
-                for value, parameter in zip(node.inputs[1:], region.parameters, strict=True):
-                    self.same(self.dims(value), self.dims(parameter))
+                self.same(given, self._all_dims(region.parameters))
                 self._graph(region, kind)
-                self.same([d for v in region.results for d in self.dims(v)], self.dims(node))
+                self.same(self._all_dims(region.results), self.dims(node))
             return
         assert isinstance(op, Loop)
         for region in node.regions:
@@ -734,16 +731,13 @@ class Sizing:
     def keep(self, values: Iterable[Value]) -> bool:
         """Let all dimensions of some values keep their sizes; whether any of them did not."""
         before = len(self.divisors.frozen)
-        for value in values:
-            for dim in (dim for dims in self.dims(value) for dim in dims):
-                self.divisors.freeze(dim)
+        self._freeze(self._all_dims(values))
         return len(self.divisors.frozen) > before
 
     def keep_joined(self, values: Iterable[Value]) -> None:
         """Let joined dimensions of some values keep their sizes: slices of stored values are of even sizes."""
-        for dim in (dim for value in values for dims in self.dims(value) for dim in dims):
-            if self.divisors.segments(dim):
-                self.divisors.freeze(dim)
+        for dim in (dim for dims in self._all_dims(values) for dim in dims if self.divisors.segments(dim)):
+            self.divisors.freeze(dim)
 
     def resolve(self) -> None:
         """Choose the divisors."""

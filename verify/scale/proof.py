@@ -27,7 +27,7 @@ from mspc.verify.scale.compared import Compared, compared, largest_change, maker
 from mspc.verify.scale.execution import Deadlock, KindRun, KindState, Seen, run_step
 from mspc.verify.scale.meetings import CollectiveRequest, NodeError
 from mspc.verify.scale.memory_use import MemoryFound, memory_of_kinds
-from mspc.verify.scale.rank_kinds import Divided, RankKind, Slices, alike, divided, flat, met_by
+from mspc.verify.scale.rank_kinds import Divided, RankKind, Slices, alike, divided, flat, met_by, rows_by_rank
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.reference import OneDeviceReference, OwnRows, OwnRowsReference
 from mspc.verify.scale.relations import likeness
@@ -559,12 +559,8 @@ class SmallProgram:
 
     def _by_rank(self, results: Sequence[list[Array]], number: int) -> dict[int, Array]:
         """Return a result of every rank that has it."""
-        return {
-            rank: array
-            for kind, found in zip(self.kinds, results, strict=True)
-            if found[number].size
-            for rank, array in zip(kind.ranks, flat(found[number], kind.mesh), strict=True)
-        }
+        pairs = zip(self.kinds, results, strict=True)
+        return rows_by_rank((kind, found[number]) for kind, found in pairs if found[number].size)
 
     def _replace(self, results: Sequence[list[Array]], number: int, by_rank: Mapping[int, Any]) -> None:
         for kind, found in zip(self.kinds, results, strict=True):

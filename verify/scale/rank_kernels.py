@@ -46,7 +46,7 @@ from mspc.verify.scale.rank_kinds import (
     block_by_block,
     common_lead,
     mapped,
-    narrowed,
+    on_mesh,
     own_shape,
     wide_axes,
     widened,
@@ -284,7 +284,7 @@ def places_on_each(ops: Sequence[Any], mesh: Sequence[int], backend: Any, arrays
     def of_ranks(array: Array, rest: tuple[int, ...]) -> Array:
         by_block = array.reshape(first.outer, first.parts, -1)
         parts = [by_block[a : a + n, b : b + m].reshape(rest) for a, n, b, m in owns]
-        return narrowed(np.stack(parts).reshape(*mesh, *parts[0].shape), depth)
+        return on_mesh(np.stack(parts), tuple(mesh))
 
     shape = (owns[0][1], owns[0][3], -1)
     return (
@@ -452,18 +452,12 @@ def _grouped(op: GroupedUpdate, backend: Any, depth: int, arrays: Sequence[Array
 
 
 def _along_axis(op: Any, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
-    rank = arrays[0].ndim - depth
+    rank = arrays[0].ndim - depth + isinstance(op, Stack)
     name = "dim" if hasattr(op, "dim") else "axis"
     axis: Any = getattr(op, name)
     moved = tuple(a % rank + depth for a in axis) if isinstance(axis, tuple) else axis % rank + depth
     lead = common_lead(arrays, depth)
     return replace(op, **{name: moved}).kernel(backend)(*(widened(array, lead) for array in arrays))
-
-
-def _beside(op: Any, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
-    lead = common_lead(arrays, depth)
-    rank = arrays[0].ndim - depth + isinstance(op, Stack)
-    return replace(op, axis=op.axis % rank + depth).kernel(backend)(*(widened(array, lead) for array in arrays))
 
 
 def _reduced(op: ReductionOp, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
@@ -528,8 +522,8 @@ FORMS: dict[type[Op], Form] = {
     LogSoftmax: _along_axis,
     LogSoftmaxGrad: _along_axis,
     CumSum: _along_axis,
-    Concat: _beside,
-    Stack: _beside,
+    Concat: _along_axis,
+    Stack: _along_axis,
     Split: _along_axis,
     Transpose: _transposed,
     MatMul: _product,

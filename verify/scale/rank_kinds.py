@@ -295,7 +295,7 @@ def _cuts(places: Sequence[int]) -> set[int]:
 
 def axes_of_groups(kind: RankKind, groups: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
     """Return the dimensions of the mesh along which the groups of all ranks are, in their order; None if they are not,
-    or a group's order is another than that of its ranks."""
+    or a group's order is another than that of its ranks. groups: of every rank, or one for all."""
     numbers = np.arange(len(kind.ranks)).reshape(kind.mesh)
     known: dict[int, tuple[int, Sequence[int]]] = {}
     which = [known.setdefault(id(group), (len(known), group))[0] for group in groups]  # most ranks share theirs
@@ -467,6 +467,16 @@ def flat(array: Array, lead: Shape) -> Array:
     return np.ascontiguousarray(widened(array, lead)).reshape(math.prod(lead), *own)
 
 
+def on_mesh(rows: Array, mesh: Shape) -> Array:
+    """Return the array with the leading dimensions of a mesh, narrowed. rows: of all ranks in their order."""
+    return narrowed(rows.reshape(*mesh, *rows.shape[1:]), len(mesh))
+
+
+def rows_by_rank(parts: Iterable[tuple[RankKind, Array]]) -> dict[int, Array]:
+    """Return every rank's own tensor of the arrays of several kinds."""
+    return {rank: row for kind, part in parts for rank, row in zip(kind.ranks, flat(part, kind.mesh), strict=True)}
+
+
 def narrowed(array: Array, depth: int) -> Array:
     """Return the array with leading dimensions of size 1 if its values along them are equal, bit for bit."""
     for axis in range(depth):
@@ -542,14 +552,9 @@ class Families:
             return
         del self._waiting[name]
         joint = self._joint[id(kind)]
-        rows = {
-            rank: row
-            for each, _, array in found.values()
-            for rank, row in zip(each.ranks, flat(array, each.mesh), strict=True)
-        }
+        rows = rows_by_rank((each, array) for each, _, array in found.values())
         if len({row.shape for row in rows.values()}) == 1:
-            whole = np.stack([rows[rank] for rank in joint.ranks])
-            made = narrowed(whole.reshape(*joint.mesh, *whole.shape[1:]), joint.depth)
+            made = on_mesh(np.stack([rows[rank] for rank in joint.ranks]), joint.mesh)
             yield Together(joint, made, tuple((each, own) for each, own, _ in found.values()))
 
 

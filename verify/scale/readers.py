@@ -119,24 +119,19 @@ class Readers:
                 else:
                     waiting.append(source)
 
-    def before(self, value: Value) -> set[Value]:
-        """Return all values that a value is computed from."""
+    def before(self, value: Value, known: Collection[Node] = ()) -> dict[Value, None]:
+        """Return all values that a value is computed from, after those of some."""
         waiting = [value]
-        seen: set[Value] = set()
+        seen: dict[Value, None] = {}
         for each in waiting:
-            new = [source for source in self.read_by(each) if source not in seen]
-            seen.update(new)
+            new = [source for source in self.read_by(each) if source not in seen and source not in known]
+            seen.update(dict.fromkeys(new))
             waiting += new
         return seen
 
     def unknown_before(self, value: Value, known: Collection[Node]) -> list[Node]:
         """Return the nodes that a value is computed from after those of some, the first ones first."""
-        found: dict[Value, None] = {value: None}
-        waiting = [value]
-        for each in waiting:
-            new = [source for source in self.read_by(each) if source not in found and source not in known]
-            found.update(dict.fromkeys(new))
-            waiting += new
+        found = self.before(value, known)
         nodes = [node for node in found if isinstance(node, Node) and node is not value]
         return sorted(nodes, key=lambda node: self._places.get(node, -1))
 

@@ -28,7 +28,17 @@ from mspc.verify.difference import Noise, noise_between
 from mspc.verify.global_batch import rows_of_draws
 from mspc.verify.one_device import Movement, OneDevice
 from mspc.verify.scale.execution import KindRun, KindState, Seen, run_step
-from mspc.verify.scale.rank_kinds import Divided, RankKind, Slices, divided, flat, narrowed, parts_of
+from mspc.verify.scale.rank_kinds import (
+    Divided,
+    RankKind,
+    Slices,
+    divided,
+    flat,
+    narrowed,
+    on_mesh,
+    parts_of,
+    rows_by_rank,
+)
 from mspc.verify.scale.watch import Known, known_values
 from mspc.verify.verification import untaken
 
@@ -236,11 +246,7 @@ class OwnRowsReference:
     def _together(self, parts: Sequence[Array]) -> Array:
         if len(parts) == 1:
             return parts[0]
-        rows = {
-            rank: row
-            for kind, part in zip(self._kinds, parts, strict=True)
-            for rank, row in zip(kind.ranks, flat(part, kind.mesh), strict=True)
-        }
+        rows = rows_by_rank(zip(self._kinds, parts, strict=True))
         return narrowed(np.stack([rows[rank] for rank in sorted(rows)]), 1)
 
     def result(self, step: int, number: int) -> Array | None:
@@ -253,7 +259,7 @@ class OwnRowsReference:
         kind = slices.kind
         if len(array) == 1:
             return slices.of(array[0], layout, padded)
-        return narrowed(array[list(kind.ranks)].reshape(*kind.mesh, *array.shape[1:]), kind.depth)
+        return on_mesh(array[list(kind.ranks)], kind.mesh)
 
     def noise(self, step: int, key: Any) -> Noise:
         value = self.result(step, key[1]) if isinstance(key, tuple) else self.stored(step, key)

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from mspc.runtime.comm.interface import pieces
 from mspc.verify.scale.blame import ranks_in_words
 from mspc.verify.scale.execution import KindRun, KindState, computed
 from mspc.verify.scale.meetings import along_axes
-from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, aligned, axes_of_groups, flat, mapped, narrowed
+from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, aligned, axes_of_groups, flat, mapped, on_mesh
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.relations import added, axes_along, ranks_along
 
@@ -169,9 +170,7 @@ def _moves(node: Node) -> bool:
     return isinstance(node.op, Transpose) or (isinstance(node.op, Op) and node.op.reshapes)
 
 
-def _near(
-    kind: RankKind, seeds: Sequence[Node], settled: Callable[[Node], bool], any_type: bool = False
-) -> list[Node]:
+def _near(kind: RankKind, seeds: Sequence[Node], settled: Callable[[Node], bool], any_type: bool = False) -> list[Node]:
     """The nodes that seeds are computed from, the nearest first; all of them, or those of floating-point tensors."""
     readers = Readers(kind.graph)
     found: dict[Value, None] = dict.fromkeys(seeds)
@@ -200,35 +199,31 @@ def _over(kind: RankKind, axes: Sequence[int]) -> str:
 def _of_collective(kind: RankKind, node: Node) -> Iterator[Edit]:
     op: Any = node.op
     groups = [own.members for own in kind.ops_of(op)]  # type: ignore[attr-defined]  # collectives
-    own = axes_of_groups(kind, groups if len(groups) > 1 else groups * len(kind.ranks))
+    own = axes_of_groups(kind, groups)
     if isinstance(op, AllReduce):
         yield Edit(kind, node, f"{node.label} is one {op.op} too many", lambda value, operands: operands[0])
     if own is None:
-        ordered = [tuple(sorted(group)) for group in groups]
-        own = axes_of_groups(kind, ordered if len(ordered) > 1 else ordered * len(kind.ranks))
+        own = axes_of_groups(kind, [tuple(sorted(group)) for group in groups])
         if own is None:
             return
         words = f"{node.label} has its ranks in the order {op.members}"
-        yield Edit(kind, node, words, _along(op, kind, own))
+        yield Edit(kind, node, words, partial(_along, op, kind, own))
     how = getattr(op, "op", "")
     for other in REDUCTIONS if how else ():
         if other != how:
             words = f"{node.label} takes the {how} over ranks instead of the {other}"
-            yield Edit(kind, node, words, _along(replace(op, op=other), kind, own))
+            yield Edit(kind, node, words, partial(_along, replace(op, op=other), kind, own))
     for axes in axes_along(kind, 1):
         if axes != own:
             words = f"{node.label} is {_over(kind, own)}, and should be {_over(kind, axes)}, and groups alike"
-            yield Edit(kind, node, words, _along(op, kind, axes))
+            yield Edit(kind, node, words, partial(_along, op, kind, axes))
 
 
-def _along(op: Any, kind: RankKind, axes: Sequence[int]) -> Callable[[Array, Sequence[Array]], Array | None]:
-    def make(value: Array, operands: Sequence[Array]) -> Array | None:
-        try:
-            return along_axes(op, operands, kind.mesh, axes)
-        except ValueError:
-            return None
-
-    return make
+def _along(op: Any, kind: RankKind, axes: Sequence[int], value: Array, operands: Sequence[Array]) -> Array | None:
+    try:
+        return along_axes(op, operands, kind.mesh, axes)
+    except ValueError:
+        return None
 
 
 def _of_slice(kind: RankKind, node: Node) -> Iterator[Edit]:
@@ -243,22 +238,18 @@ def _of_slice(kind: RankKind, node: Node) -> Iterator[Edit]:
     for axes in axes_along(kind, 1):
         if math.prod(kind.mesh[axis] for axis in axes) == count:
             words = f"{node.label} is not the slice of the rank's place {_over(kind, axes)}, and groups alike"
-            yield Edit(kind, node, words, _own_slices(kind, axes, count, dims[0]))
+            yield Edit(kind, node, words, partial(_own_slice, kind, axes, count, dims[0]))
 
 
-def _own_slices(
-    kind: RankKind, axes: Sequence[int], count: int, dim: int
-) -> Callable[[Array, Sequence[Array]], Array | None]:
-    def make(value: Array, operands: Sequence[Array]) -> Array | None:
-        found: list[Array] = []
-        for place, own in enumerate(flat(operands[0], kind.mesh)):
-            at = np.unravel_index(place, kind.mesh)
-            number = np.ravel_multi_index([at[axis] for axis in axes], [kind.mesh[axis] for axis in axes])
-            found.append(pieces(own, count, dim)[number])
-        whole = np.stack(found)
-        return narrowed(whole.reshape(*kind.mesh, *whole.shape[1:]), kind.depth)
-
-    return make
+def _own_slice(
+    kind: RankKind, axes: Sequence[int], count: int, dim: int, value: Array, operands: Sequence[Array]
+) -> Array:
+    found: list[Array] = []
+    for place, own in enumerate(flat(operands[0], kind.mesh)):
+        at = np.unravel_index(place, kind.mesh)
+        number = np.ravel_multi_index([at[axis] for axis in axes], [kind.mesh[axis] for axis in axes])
+        found.append(pieces(own, count, dim)[number])
+    return on_mesh(np.stack(found), kind.mesh)
 
 
 def _terms(kind: RankKind, node: Node) -> Iterator[Edit]:
@@ -268,38 +259,32 @@ def _terms(kind: RankKind, node: Node) -> Iterator[Edit]:
             label = value.label if isinstance(value, Node) else value.name
             count = math.prod(kind.mesh[axis] for axis in axes)
             words = f"{node.label} adds {label} on each of {count} ranks, whose results are added up"
-            yield Edit(kind, node, words, _term_once(kind, place, axes, count))
+            yield Edit(kind, node, words, partial(_term_once, kind, place, axes, count))
 
 
 def _term_once(
-    kind: RankKind, place: int, axes: Sequence[int], count: int
-) -> Callable[[Array, Sequence[Array]], Array | None]:
-    def make(value: Array, operands: Sequence[Array]) -> Array | None:
-        term, other = operands[place], operands[1 - place]
-        if any(term.shape[axis] > 1 for axis in axes) or all(other.shape[axis] == 1 for axis in axes):
-            return None  # it differs on the ranks, or all terms do not
-        other, term = aligned([other, term], kind.depth)
-        return other + term / count
-
-    return make
+    kind: RankKind, place: int, axes: Sequence[int], count: int, value: Array, operands: Sequence[Array]
+) -> Array | None:
+    term, other = operands[place], operands[1 - place]
+    if any(term.shape[axis] > 1 for axis in axes) or all(other.shape[axis] == 1 for axis in axes):
+        return None  # it differs on the ranks, or all terms do not
+    other, term = aligned([other, term], kind.depth)
+    return other + term / count
 
 
 def _missing_sums(kind: RankKind, node: Node) -> Iterator[Edit]:
     for axes in axes_along(kind, 1):
         for how in ("sum", "mean", "max"):
             words = f"an all_reduce of the {how} {_over(kind, axes)}, and groups alike, is missing after {node.label}"
-            yield Edit(kind, node, words, _joined(kind, axes, how))
+            yield Edit(kind, node, words, partial(_joined, kind, axes, how))
 
 
-def _joined(kind: RankKind, axes: Sequence[int], how: str) -> Callable[[Array, Sequence[Array]], Array | None]:
-    def make(value: Array, operands: Sequence[Array]) -> Array | None:
-        if all(value.shape[axis] == 1 for axis in axes):
-            return None  # a factor, and no sum
-        if how == "max":
-            return value.max(tuple(axes), keepdims=True)
-        return added(value, kind, axes) / (math.prod(kind.mesh[axis] for axis in axes) if how == "mean" else 1)
-
-    return make
+def _joined(kind: RankKind, axes: Sequence[int], how: str, value: Array, operands: Sequence[Array]) -> Array | None:
+    if all(value.shape[axis] == 1 for axis in axes):
+        return None  # a factor, and no sum
+    if how == "max":
+        return value.max(tuple(axes), keepdims=True)
+    return added(value, kind, axes) / (math.prod(kind.mesh[axis] for axis in axes) if how == "mean" else 1)
 
 
 def _scaled(kind: RankKind, node: Node, factor: float) -> Edit:
@@ -372,8 +357,7 @@ class Neighbourhood:
         if isinstance(op, STRUCTURE):
             return op.run(NumPyBackend(OneRank()), *operands)
         if isinstance(op, GROUPED):
-            groups = [own.members for own in ops]  # type: ignore[attr-defined]  # collectives
-            axes = axes_of_groups(self.kind, groups if len(groups) > 1 else groups * len(self.kind.ranks))
+            axes = axes_of_groups(self.kind, [own.members for own in ops])  # type: ignore[attr-defined]  # collectives
             found = None if axes is None else along_axes(op, operands, self.kind.mesh, axes)
             if found is not None:
                 return found

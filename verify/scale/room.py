@@ -192,14 +192,12 @@ class _Alive:
             numbers = np.array(told_apart(ops)[1]).reshape(kind.mesh)
             return np.broadcast_shapes(lead, narrowed(numbers, kind.depth).shape)
         groups = [getattr(each, "rank_list", ()) for each in ops]
-        groups = groups * len(kind.ranks) if len(groups) == 1 else groups
         axes = axes_of_groups(kind, groups) if all(groups) else None
         if axes is None:
             return lead
         same = isinstance(op, SAME_BEHIND)
         return tuple(
-            n if a not in axes else 1 if same else size
-            for a, (n, size) in enumerate(zip(lead, kind.mesh, strict=True))
+            n if a not in axes else 1 if same else size for a, (n, size) in enumerate(zip(lead, kind.mesh, strict=True))
         )
 
 

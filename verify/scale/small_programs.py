@@ -142,15 +142,11 @@ class Resized:
         if not isinstance(value, Constant):
             return self._of[value]
         if value not in self._of:
-            made = self._of[value] = self._constant(value, value)
-            own = kind.constants.get(id(value)) if kind is not None else None
-            if own is not None:
-                self.constants[id(made)] = tuple(self._constant(c, value) for c in own)
-        else:
-            made = self._of[value]
-            own = kind.constants.get(id(value)) if kind is not None else None
-            if own is not None and id(made) not in self.constants:
-                self.constants[id(made)] = tuple(self._constant(c, value) for c in own)
+            self._of[value] = self._constant(value, value)
+        made = self._of[value]
+        own = kind.constants.get(id(value)) if kind is not None else None
+        if own is not None and id(made) not in self.constants:
+            self.constants[id(made)] = tuple(self._constant(c, value) for c in own)
         return made
 
     def _constant(self, value: Constant, of: Constant) -> Constant:

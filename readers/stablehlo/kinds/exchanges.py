@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,23 +84,16 @@ def reduction_of(e: HloEmitter, operation: HloOperation) -> str:
     return name
 
 
-def combined(e: HloEmitter, x: Any, name: str, operator: Any) -> Any:
-    """Return a reduction over devices; a Bool is a number for it."""
+def combined(e: HloEmitter, x: Any, name: str, operator: Callable[..., Any], **fields: Any) -> Any:
+    """Return a reduction over devices; a Bool is a number for it. fields: those of the operator."""
     dtype = e.type_of(x).dtype
     if dtype != BOOL:
         if name in ("and", "or"):
             raise MspcError(f"devices combine {dtype} by {name}, which mspc reads for Bool alone")
-        return e.call(operator, e.whole(x))
+        return e.call(operator(_REDUCTIONS[name], **fields), e.whole(x))
     kind = {"add": "max", "multiply": "min"}.get(name, _REDUCTIONS[name])
-    number = e.call(ops.Cast(), e.whole(x), INT32)
-    found = e.call(type(operator)(**{**vars_of(operator), "op": kind}), number)
+    found = e.call(operator(kind, **fields), e.call(ops.Cast(), e.whole(x), INT32))
     return e.call(ops.NotEqual(), found, e.constant(np.zeros((), np.int32)))
-
-
-def vars_of(operator: Any) -> dict[str, Any]:
-    """Return the fields of a reduction over devices."""
-    names = ("axis", "group") if hasattr(operator, "axis") else ("group",)
-    return {name: getattr(operator, name) for name in names}
 
 
 def all_reduced(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
@@ -108,7 +101,7 @@ def all_reduced(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) ->
     group, name = group_of(e, operation), reduction_of(e, operation)
     if len(group) == 1:
         return list(given)
-    return [combined(e, x, name, ops.AllReduce(_REDUCTIONS[name], group=named(group))) for x in given]
+    return [combined(e, x, name, ops.AllReduce, group=named(group)) for x in given]
 
 
 def all_gathered(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
@@ -125,8 +118,7 @@ def reduce_scattered(e: HloEmitter, operation: HloOperation, given: Sequence[Any
     dim = attribute(operation, "scatter_dimension", default=0)
     if len(group) == 1:
         return list(given)
-    operator = ops.ReduceScatter(_REDUCTIONS[name], axis=dim, group=named(group))
-    return [combined(e, x, name, operator) for x in given]
+    return [combined(e, x, name, ops.ReduceScatter, axis=dim, group=named(group)) for x in given]
 
 
 def exchanged(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
@@ -142,8 +134,13 @@ def exchanged(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> S
         raise MspcError(f"{operation.name} has {len(given)} slices for {len(group)} devices")
     parts = tuple(e.whole(e.reshaped(x, (1, *shape))) for x in given)
     found = e.call(ops.AlltoAll(len(group), 0, 0, group=named(group)), e.call(ops.Concat(0), parts))
-    rest = [0] * len(shape), list(shape)
-    return [e.reshaped(e.part(found, (k, *rest[0]), (k + 1, *rest[1])), shape) for k in range(len(group))]
+    return [_row(e, found, k) for k in range(len(group))]
+
+
+def _row(e: HloEmitter, x: Any, at: int) -> Any:
+    """Return a row of a tensor."""
+    shape = e.shape_of(x)[1:]
+    return e.reshaped(e.part(x, (at, *[0] * len(shape)), (at + 1, *shape)), shape)
 
 
 def permuted(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
@@ -160,9 +157,7 @@ def _from(e: HloEmitter, x: Any, source_of: dict[int, int], module: HloModule) -
     """Return a tensor of another device. All devices take part, so that their programs are alike."""
     shape, group = e.shape_of(x), tuple(range(module.devices))
     wide = e.call(ops.AllGather(axis=0, group=named(group)), e.whole(e.reshaped(x, (1, *shape))))
-    source = source_of.get(module.rank, module.rank)
-    rest = [0] * len(shape), list(shape)
-    found = e.reshaped(e.part(wide, (source, *rest[0]), (source + 1, *rest[1])), shape)
+    found = _row(e, wide, source_of.get(module.rank, module.rank))
     if len(source_of) == module.devices:
         return found
     dtype = e.type_of(x).dtype
