@@ -140,13 +140,13 @@ def partners_of(op: Any) -> tuple[int, ...]:
 def along_axes(op: Collective, arrays: Sequence[Array], mesh: Sequence[int], axes: Axes) -> Any:
     """Return the result if every group is along dimensions of the mesh, in the order of its ranks; None for a kind of
     collective that has no such form."""
+    lead = common_lead(arrays, len(mesh))
+    lead = tuple(size if axis in axes else given for axis, (size, given) in enumerate(zip(mesh, lead, strict=True)))
     if isinstance(op, FetchRows | SendRows):
-        return rows_along(op, arrays, mesh, axes)
+        return rows_along(op, arrays, lead, axes)
     form = _ALONG.get(type(op))
     if form is None:
         return None
-    lead = common_lead(arrays, len(mesh))
-    lead = tuple(size if axis in axes else given for axis, (size, given) in enumerate(zip(mesh, lead, strict=True)))
     found = [form(op, array, lead, axes) for array in arrays]
     return tuple(found) if len(found) > 1 else found[0]
 
@@ -405,16 +405,10 @@ class Board:
     def check_exchanges(self) -> None:
         """Raises NodeError if ranks wait for each other because their exchanges do not fit together."""
         requests = [r for r in self.waiting.values() if isinstance(r.ops[0], NeighborExchange)]
-        ops = {rank: op for r in requests for rank, op in r.op_of_ranks()}
-        types = {
-            rank: [_type(array[place]) for array in flats]
-            for r in requests
-            for flats in [[flat(array, r.kind.mesh) for array in r.arrays]]
-            for place, rank in enumerate(r.kind.ranks)
-        }
+        ops, tensors = _of_ranks(requests)
         for request in requests:
             if all(partner in ops for op in request.ops for partner in partners_of(op)):
-                _check_agreed(request, ops, types)
+                _check_agreed(request, ops, tensors)
 
     def check_received(self) -> None:
         """Raises NodeError if a message is left that nobody has received."""
@@ -495,11 +489,10 @@ class Board:
             if not isinstance(request.ops[0], ReceiveFromStage | NeighborExchange):
                 meeting = self._meeting(number)
                 ops, tensors = _of_ranks(meeting.values())
-                types = {rank: [_type(array) for array in arrays] for rank, arrays in tensors.items()}
                 if any(rank not in ops for op in request.ops for rank in op.members):
                     continue
                 try:
-                    _check_agreed(request, ops, types)
+                    _check_agreed(request, ops, tensors)
                 except NodeError as error:
                     raise _among(error, request, meeting.values()) from error
 
@@ -524,19 +517,14 @@ def _tag(op: Any) -> int:
     return int(op.sr_tag)
 
 
-def _type(array: Array) -> TensorType:
-    return TensorType(dtype_of(array.dtype), array.shape)
-
-
-def _check_agreed(
-    request: CollectiveRequest, ops: Mapping[int, Any], types: Mapping[int, Sequence[TensorType]]
-) -> None:
+def _check_agreed(request: CollectiveRequest, ops: Mapping[int, Any], tensors: Mapping[int, Sequence[Array]]) -> None:
     """Raises NodeError if ranks that shall meet disagree, and would wait for each other."""
     said: dict[int, list[Rendezvous]] = {}
     for rank, op in ops.items():
         if mistake := op.mistake_on(rank):
             raise NodeError(request.kind, request.node, mistake)
-        said[rank] = op.rendezvous(rank, types[rank])
+        types = [TensorType(dtype_of(array.dtype), array.shape) for array in tensors[rank]]
+        said[rank] = op.rendezvous(rank, types)
     for rank, meetings in said.items():
         for meeting in meetings:
             for other in meeting.ranks:
@@ -557,7 +545,7 @@ def _words(meeting: Rendezvous, with_types: bool) -> str:
 
 
 def _met(request: CollectiveRequest, ops: dict[int, Any], tensors: dict[int, list[Array]]) -> dict[int, Any]:
-    _check_agreed(request, ops, {rank: [_type(array) for array in arrays] for rank, arrays in tensors.items()})
+    _check_agreed(request, ops, tensors)
     try:
         return by_ranks(ops, tensors)
     except KeyError as error:
@@ -572,8 +560,7 @@ def _exchanged(request: CollectiveRequest, first: bool) -> tuple[Array, ...]:
     flats = [flat(array, kind.mesh) for array in request.arrays]
     try:
         if first:
-            types = [TensorType(dtype_of(array.dtype), array.shape[1:]) for array in flats]
-            _check_agreed(request, by_rank, dict.fromkeys(kind.ranks, types))
+            _check_agreed(request, *_of_ranks([request]))
         found = exchanged(list(by_rank.values()), kind.place, kind.ranks, flats)
     except (ValueError, IndexError, StopIteration, NodeError) as error:
         _divide_by_places(kind, list(by_rank.values()))
@@ -618,7 +605,4 @@ def _inside(request: CollectiveRequest, groups: Sequence[Sequence[int]]) -> Any:
             raise NodeError(kind, request.node, str(error)) from error
         if found is not None:
             return found
-    flats = [flat(array, kind.mesh) for array in request.arrays]
-    ops = dict(request.op_of_ranks())
-    tensors = {rank: [array[place] for array in flats] for place, rank in enumerate(kind.ranks)}
-    return _gathered(kind, _met(request, ops, tensors))
+    return _gathered(kind, _met(request, *_of_ranks([request])))

@@ -42,6 +42,7 @@ from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime.backend import NumPyBackend
 from mspc.sharding.rules import Rule
 from mspc.verify.scale.rank_kinds import (
+    Shape,
     aligned,
     block_by_block,
     common_lead,
@@ -296,12 +297,11 @@ def places_on_each(ops: Sequence[Any], mesh: Sequence[int], backend: Any, arrays
 # Rows that travel
 
 
-def rows_along(op: FetchRows | SendRows, arrays: Sequence[Array], mesh: Sequence[int], axes: Sequence[int]) -> Array:
-    """Return the rows of ranks whose groups are along dimensions of the mesh, in the order of their ranks."""
-    depth = len(mesh)
+def rows_along(op: FetchRows | SendRows, arrays: Sequence[Array], lead: Shape, axes: Sequence[int]) -> Array:
+    """Return the rows of ranks whose groups are along dimensions of the mesh, in the order of their ranks. lead: the
+    leading dimensions of all arrays, those along `axes` as in the mesh."""
+    depth = len(lead)
     rest = [axis for axis in range(depth) if axis not in axes]
-    lead = common_lead(arrays, depth)
-    lead = tuple(mesh[axis] if axis in axes else lead[axis] for axis in range(depth))
     given = [widened(array, lead).transpose(*rest, *axes, *range(depth, array.ndim)) for array in arrays]
     sizes = [lead[axis] for axis in axes]
     members = math.prod(sizes)
@@ -492,16 +492,12 @@ def _sliced(op: StridedSlice, backend: Any, depth: int, arrays: Sequence[Array])
 def _broadcast(op: BroadcastTo, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
     found = op.infer(_type(arrays[0], depth))
     assert isinstance(found, TensorType)
-    (given,) = arrays
-    ahead = len(found.shape) - (given.ndim - depth)
-    given = given.reshape(*given.shape[:depth], *(1,) * ahead, *given.shape[depth:])
+    (given,) = aligned(arrays, depth, len(found.shape))
     return np.broadcast_to(given, (*given.shape[:depth], *found.shape))
 
 
 def _tiled(op: Tile, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
-    (given,) = arrays
-    ahead = len(op.multiples) - (given.ndim - depth)
-    given = given.reshape(*given.shape[:depth], *(1,) * ahead, *given.shape[depth:])
+    (given,) = aligned(arrays, depth, len(op.multiples))
     return np.tile(given, (*(1,) * depth, *op.multiples))
 
 

@@ -398,9 +398,9 @@ def own_shape(array: Array, depth: int) -> Shape:
     return array.shape[depth:]
 
 
-def aligned(arrays: Sequence[Array], depth: int) -> list[Array]:
-    """Return the arrays with as many own dimensions each, new ones of size 1 before the others."""
-    rank = max((array.ndim for array in arrays), default=depth) - depth
+def aligned(arrays: Sequence[Array], depth: int, least: int = 0) -> list[Array]:
+    """Return the arrays with as many own dimensions each, at least so many, new ones of size 1 before the others."""
+    rank = max([least, *(array.ndim - depth for array in arrays)])
     return [
         array.reshape(*array.shape[:depth], *(1,) * (rank + depth - array.ndim), *array.shape[depth:])
         for array in arrays

@@ -88,8 +88,6 @@ def _places(parameter: Parameter, mesh: Sequence[Axis]) -> Places:
     return tuple(found)
 
 
-
-
 def placements_code(plan: PlacementPlan, made_of: str, compile_id: str) -> str:
     """Return the text of the file. made_of: the compiled network, in words."""
     axes = [n for n in range(len(plan.mesh)) if n != plan.data]

@@ -20,17 +20,14 @@ _KEPT = ("reshape", "broadcast_in_dim", "optimization_barrier", "copy", "bitcast
 def program_of(e: HloEmitter, region: HloRegion) -> Program:
     """Return the program of a region. Raise MspcError if it has an operation that is not elementwise."""
     builder = _Builder(e, len(region.arguments))
-    return builder.program(region)
+    found = builder.results(region, list(range(builder.count)))
+    return tuple(builder.instructions), tuple(found)
 
 
 class _Builder:
     def __init__(self, e: HloEmitter, count: int) -> None:
         self.e, self.count = e, count
         self.instructions: list[tuple[Any, ...]] = []
-
-    def program(self, region: HloRegion) -> Program:
-        found = self.results(region, list(range(self.count)))
-        return tuple(self.instructions), tuple(found)
 
     def add(self, name: str, operands: tuple[int, ...], settings: tuple[Any, ...] = ()) -> int:
         self.instructions.append((name, operands, settings))

@@ -147,7 +147,6 @@ def mapped(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequ
 
 
 REDUCTION_KINDS: Kinds = {
-
     "reduce": reduced, "reduce_window": windows_reduced, "select_and_scatter": selected_and_scattered, "sort": ordered,
     "map": mapped, "chlo.top_k": greatest, "topk": greatest,
 }  # fmt: skip

@@ -12,7 +12,7 @@ from mspc.ir.types import BOOL, DType
 from mspc.mindspore_api import ops
 from mspc.ops.math.xla_elementwise import ELEMENTWISE
 from mspc.readers.stablehlo.emitter import BroadcastView, HloEmitter, Known, attribute, tensor
-from mspc.readers.stablehlo.kinds.kind import Function, Kinds, word
+from mspc.readers.stablehlo.kinds.kind import Kinds, word
 from mspc.readers.stablehlo.module import HloOperation
 
 NATIVE: Mapping[str, tuple[str, Callable[[], Any]]] = {
@@ -129,8 +129,7 @@ def _as_repeated(e: HloEmitter, value: Any, shape: tuple[int, ...]) -> Any:
 
 def converted(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return the elements in another type."""
-    type = tensor(operation.types[0])
-    return [converted_to(e, given[0], type.dtype)]
+    return [converted_to(e, given[0], tensor(operation.types[0]).dtype)]
 
 
 def converted_to(e: HloEmitter, value: Any, dtype: DType) -> Any:
@@ -171,13 +170,11 @@ def same_bits(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> S
     return [e.host("bitcast_convert", (name,), value)]
 
 
-def mspc_operator(operator: Callable[[], Any]) -> Function:
-    """Return the kind of an elementwise operation of CHLO that is one of mspc's operators for floats."""
-
-    def run(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
-        return [e.spread(e.call(operator(), *map(e.loose, given)), tensor(operation.types[0]).shape)]
-
-    return run
+def of_floats(
+    operator: Callable[[], Any], e: HloEmitter, operation: HloOperation, given: Sequence[Any]
+) -> Sequence[Any]:
+    """Return the result of an elementwise operation of CHLO that is one of mspc's operators for floats."""
+    return [e.spread(e.call(operator(), *map(e.loose, given)), tensor(operation.types[0]).shape)]
 
 
 def unknown_numbers(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
@@ -195,8 +192,10 @@ ELEMENTWISE_KINDS: Kinds = {
     "reduce_precision": less_precise, "bitcast_convert": same_bits, "optimization_barrier": unknown_numbers,
     "copy": unknown_numbers,
     **{f"chlo.{name}": partial(elementwise, name) for name in _OF_CHLO},
-    "chlo.erf": mspc_operator(ops.Erf), "chlo.erfc": mspc_operator(ops.Erfc), "chlo.erf_inv": mspc_operator(ops.Erfinv),
-    "chlo.lgamma": mspc_operator(ops.Lgamma), "chlo.digamma": mspc_operator(ops.Digamma),
-    "chlo.bessel_i1e": mspc_operator(ops.BesselI1e), "chlo.square": lambda e, operation, given: [
+    **{f"chlo.{name}": partial(of_floats, operator) for name, operator in {
+        "erf": ops.Erf, "erfc": ops.Erfc, "erf_inv": ops.Erfinv, "lgamma": ops.Lgamma, "digamma": ops.Digamma,
+        "bessel_i1e": ops.BesselI1e,
+    }.items()},
+    "chlo.square": lambda e, operation, given: [
         e.spread(e.call(ops.Mul(), e.loose(given[0]), e.loose(given[0])), tensor(operation.types[0]).shape)],
 }  # fmt: skip
