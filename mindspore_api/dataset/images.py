@@ -29,28 +29,39 @@ from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 class _Images(Arrays):
     """Images from files, with known labels."""
 
-    def __init__(self, records: Records, kinds: Sequence[str], classes: int, sampler: BuiltinSampler) -> None:
-        labels = records.labels.astype(np.uint32)
-        columns = [labels[:, place] for place in range(len(kinds))]
-        super().__init__(["image", *kinds], [records.images, *columns], sampler)
+    def __init__(self, records: Records, sampler: BuiltinSampler) -> None:
+        super().__init__(["image", *records.kinds], [records.images, *records.labels.T.astype(np.uint32)], sampler)
         self.records = records
-        self._classes = classes
 
     @property
     def classes(self) -> int | None:
-        return self._classes
+        return [*self.records.kinds.values()][-1]
 
     def describe(self, number: int) -> str:
         return self.records.describe(number)
 
 
 class _ImageDataset(MappableDataset, VisionBaseDataset):
-    """Data set with images and labels in memory. images: [rows, height, width, channels]. labels: [rows]."""
+    """Data set with images and labels in memory. images: [rows, height, width], and channels if there are several.
+    labels: [rows]."""
 
-    def __init__(self, node: _Images) -> None:
+    def __init__(
+        self, dataset_dir: str, usage: str | None = None, num_samples: int | None = None,
+        num_parallel_workers: int | None = None, shuffle: Any = None, sampler: Any = None,
+        num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
+    ) -> None:  # fmt: skip
+        name = type(self).__name__
+        folder, usage = _folder(name, dataset_dir), _usage(name, usage)
+        workers_of(name, num_parallel_workers, 1)
+        chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
+        node = _Images(self._read(name, folder, usage), chosen)
         super().__init__(node)
-        self.images = node.arrays[0]
+        images = node.arrays[0]
+        self.images = images[..., 0] if images.shape[-1] == 1 else images
         self.labels = node.arrays[-1]
+
+    def _read(self, name: str, folder: Path, usage: str) -> Records:
+        raise NotImplementedError
 
 
 class MnistDataset(_ImageDataset):
@@ -66,21 +77,11 @@ class MnistDataset(_ImageDataset):
         MspcError: a file is missing or damaged. TypeError, ValueError, RuntimeError: an argument is impossible.
     """
 
-    def __init__(
-        self, dataset_dir: str, usage: str | None = None, num_samples: int | None = None,
-        num_parallel_workers: int | None = None, shuffle: Any = None, sampler: Any = None,
-        num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
-    ) -> None:  # fmt: skip
-        name = type(self).__name__
-        folder = _folder(name, dataset_dir)
-        usage = _usage(name, usage)
-        workers_of(name, num_parallel_workers, 1)
+    def _read(self, name: str, folder: Path, usage: str) -> Records:
         parts = {"train": ("train",), "test": ("t10k",)}.get(usage, ("train", "t10k"))
         if usage == "all":
             parts = tuple(part for part in parts if find_idx(folder, f"{part}-images-idx3-ubyte")) or parts
-        chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
-        super().__init__(_Images(read_mnist(name, folder, parts), ["label"], 10, chosen))
-        self.images = self.images[..., 0]
+        return read_mnist(name, folder, parts)
 
 
 class Cifar10Dataset(_ImageDataset):
@@ -94,16 +95,9 @@ class Cifar10Dataset(_ImageDataset):
         MspcError: a file is missing or damaged. TypeError, ValueError, RuntimeError: an argument is impossible.
     """
 
-    def __init__(
-        self, dataset_dir: str, usage: str | None = None, num_samples: int | None = None,
-        num_parallel_workers: int | None = None, shuffle: Any = None, sampler: Any = None,
-        num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
-    ) -> None:  # fmt: skip
-        name = "Cifar10Dataset"
-        wanted = {"train": ["data_batch_*.bin"], "test": ["test_batch.bin"]}.get(_usage(name, usage), ["*_batch*.bin"])
-        workers_of(name, num_parallel_workers, 1)
-        chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
-        super().__init__(_cifar(name, dataset_dir, wanted, {"label": 10}, chosen))
+    def _read(self, name: str, folder: Path, usage: str) -> Records:
+        patterns = {"train": ["data_batch_*.bin"], "test": ["test_batch.bin"]}.get(usage, ["*_batch*.bin"])
+        return read_cifar(_files(name, folder, patterns), {"label": 10})
 
 
 class Cifar100Dataset(_ImageDataset):
@@ -116,22 +110,9 @@ class Cifar100Dataset(_ImageDataset):
         MspcError: a file is missing or damaged. TypeError, ValueError, RuntimeError: an argument is impossible.
     """
 
-    def __init__(
-        self, dataset_dir: str, usage: str | None = None, num_samples: int | None = None,
-        num_parallel_workers: int | None = None, shuffle: Any = None, sampler: Any = None,
-        num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
-    ) -> None:  # fmt: skip
-        name = "Cifar100Dataset"
-        wanted = {"train": ["train.bin"], "test": ["test.bin"]}.get(_usage(name, usage), ["train.bin", "test.bin"])
-        workers_of(name, num_parallel_workers, 1)
-        chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
-        super().__init__(_cifar(name, dataset_dir, wanted, {"coarse_label": 20, "fine_label": 100}, chosen))
-
-
-def _cifar(name: str, folder: str, wanted: list[str], labels: dict[str, int], sampler: BuiltinSampler) -> _Images:
-    """Return the images of the files `wanted`. labels: the number of classes of each label, by column name."""
-    records = read_cifar(_files(name, folder, wanted), tuple(labels.values()))
-    return _Images(records, [*labels], [*labels.values()][-1], sampler)
+    def _read(self, name: str, folder: Path, usage: str) -> Records:
+        patterns = {"train": ["train.bin"], "test": ["test.bin"]}.get(usage, ["train.bin", "test.bin"])
+        return read_cifar(_files(name, folder, patterns), {"coarse_label": 20, "fine_label": 100})
 
 
 class ImageFolderDataset(MappableDataset, VisionBaseDataset):
@@ -227,8 +208,7 @@ def _usage(name: str, usage: str | None) -> str:
     return usage or "all"
 
 
-def _files(name: str, dataset_dir: Any, patterns: Sequence[str]) -> list[Path]:
-    folder = _folder(name, dataset_dir)
+def _files(name: str, folder: Path, patterns: Sequence[str]) -> list[Path]:
     check_folder(name, folder)
     files = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
     for pattern in patterns:
@@ -245,11 +225,12 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class Records:
-    """Images of several files. images: [rows, height, width, channels] of bytes. labels: [rows, kinds] of bytes. files:
-    (name, rows) of each."""
+    """Images of several files. images: [rows, height, width, channels] of bytes. labels: [rows, kinds] of bytes. kinds:
+    number of classes of each label, by column name. files: (name, rows) of each."""
 
     images: np.ndarray
     labels: np.ndarray
+    kinds: dict[str, int]
     files: tuple[tuple[str, int], ...]
 
     def describe(self, number: int) -> str:
@@ -275,7 +256,7 @@ def read_mnist(name: str, folder: Path, parts: tuple[str, ...]) -> Records:
         raise MspcError(f"{name}: the images of {folder} have different sizes: {', '.join(map(str, sorted(shapes)))}")
     images = np.concatenate([images for images, _, _ in pairs])[..., None]
     labels = np.concatenate([labels for _, labels, _ in pairs])[:, None]
-    return Records(images, labels, tuple((path, len(images)) for images, _, path in pairs))
+    return Records(images, labels, {"label": 10}, tuple((path, len(images)) for images, _, path in pairs))
 
 
 def _read_pair(name: str, folder: Path, part: str) -> tuple[np.ndarray, np.ndarray, str]:
@@ -327,31 +308,31 @@ def _array_of(file: Any, path: Path, dimensions: int) -> np.ndarray:
     return np.frombuffer(raw, np.uint8).reshape(shape)
 
 
-def read_cifar(files: list[Path], classes: tuple[int, ...]) -> Records:
-    """Return the records of CIFAR files: labels, one byte for each of `classes`, then the three planes of 32 x 32.
+def read_cifar(files: list[Path], kinds: dict[str, int]) -> Records:
+    """Return the records of CIFAR files: labels, one byte for each of `kinds`, then the three planes of 32 x 32.
 
     Raises:
         MspcError: a file cannot be read, is damaged, or is of another format.
     """
-    records = [_read_records(path, classes) for path in files]
+    records = [_read_records(path, kinds) for path in files]
     joined = np.concatenate(records)
-    planes = joined[:, len(classes) :].reshape(-1, 3, 32, 32)
+    planes = joined[:, len(kinds) :].reshape(-1, 3, 32, 32)
     images = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
     named = tuple((str(path), len(rows)) for path, rows in zip(files, records, strict=True))
-    return Records(images, joined[:, : len(classes)].copy(), named)
+    return Records(images, joined[:, : len(kinds)].copy(), kinds, named)
 
 
-def _read_records(path: Path, classes: tuple[int, ...]) -> np.ndarray:
+def _read_records(path: Path, kinds: dict[str, int]) -> np.ndarray:
     try:
         check_regular(path)
         raw = np.frombuffer(path.read_bytes(), np.uint8)
     except OSError as error:
         raise MspcError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    record = len(classes) + PIXELS
+    record = len(kinds) + PIXELS
     if raw.size == 0 or raw.size % record:
         raise MspcError(f"{str(path)!r} holds {raw.size} bytes, no multiple of {record}: it is damaged", code="E0116")
     rows = raw.reshape(-1, record)
-    for place, count in enumerate(classes):
+    for place, count in enumerate(kinds.values()):
         _check_labels(rows[:, place], count, str(path))
     return rows
 

@@ -18,8 +18,7 @@ REASONS = {
     "how something is done, never what comes out": """
         common/parameter.py:Parameter.__init__.storage_format common/parameter.py:Parameter.__init__.device
         communication/group.py:create_group.options
-        dataset/images.py:MnistDataset.__init__.cache dataset/images.py:Cifar10Dataset.__init__.cache
-        dataset/images.py:Cifar100Dataset.__init__.cache dataset/images.py:ImageFolderDataset.__init__.cache
+        dataset/images.py:_ImageDataset.__init__.cache dataset/images.py:ImageFolderDataset.__init__.cache
         dataset/pipeline.py:Dataset.create_tuple_iterator.do_copy
         dataset/pipeline.py:Dataset.create_dict_iterator.do_copy
         dataset/pipeline.py:Dataset.batch.python_multiprocessing dataset/pipeline.py:Dataset.batch.max_rowsize
