@@ -41,6 +41,12 @@ def channel_groups(name: str, in_channels: Any, out_channels: Any, what: str, gr
     return ins, outs, groups
 
 
+def check_format(name: str, data_format: Any, form: str) -> None:
+    """Raise ValueError unless the order of an image's dimensions is `form`, the only one."""
+    if data_format != form:
+        raise ApiValueError(f"{name}: data_format must be {form!r}, not {data_format!r}")
+
+
 def number(name: str, what: str, value: Any, least: float = 0.0, above: float | None = None) -> float:
     """Return `value` as a float. Raise TypeError for no number, ValueError if it is below `least`, or not above
     `above`."""

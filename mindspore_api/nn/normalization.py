@@ -10,7 +10,7 @@ from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.context import get_auto_parallel_context
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
-from mspc.mindspore_api.nn.cell_arguments import flag, number, parameter, positive
+from mspc.mindspore_api.nn.cell_arguments import check_format, flag, number, parameter, positive
 
 Groups = tuple[tuple[int, ...], ...]
 SHARDED = ("semi_auto_parallel", "auto_parallel")
@@ -72,8 +72,7 @@ class _PlaneNorm(_BatchNorm):
         moving_var_init: Any = "ones", use_batch_statistics: bool | None = None, data_format: str = "NCHW",
         dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
-        if data_format != "NCHW":
-            raise ApiValueError(f"{type(self).__name__}: data_format must be 'NCHW', not {data_format!r}")
+        check_format(type(self).__name__, data_format, "NCHW")
         super().__init__(num_features, eps, momentum, affine, gamma_init, beta_init, moving_mean_init, moving_var_init,
                          use_batch_statistics, dtype)  # fmt: skip
 

@@ -8,6 +8,7 @@ from mspc.mindspore_api import ops
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.cell_arguments import check_format
 from mspc.mindspore_api.nn.function_cells import FunctionCell
 
 
@@ -20,11 +21,9 @@ class _Pooling(Cell):
 
     dims: int = 2
 
-    def __init__(self, kernel_size: Any, stride: Any, pad_mode: Any, padding: Any, data_format: str = "") -> None:
+    def __init__(self, kernel_size: Any, stride: Any, pad_mode: Any, padding: Any) -> None:
         super().__init__()
-        name, form = type(self).__name__, self._form()
-        if data_format not in ("", form):
-            raise ApiValueError(f"{name}: data_format must be {form!r}, not {data_format!r}")
+        name = type(self).__name__
         if str(pad_mode).lower() not in ("same", "valid", "pad"):
             raise ApiValueError(f"{name}: pad_mode must be 'same', 'valid' or 'pad', not {pad_mode!r}")
         self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
@@ -34,9 +33,6 @@ class _Pooling(Cell):
                 raise ApiValueError(f"{name}: {what} must be positive, not {sizes}")
         self.pad_mode, self.padding = str(pad_mode).lower(), padding
 
-    def _form(self) -> str:
-        return {1: "NCL", 2: "NCHW", 3: "NCDHW"}[self.dims]
-
     def _flat(self, value: Any) -> Any:
         """Return a size along a line as that of an image with one row."""
         return (1, value) if self.dims == 1 else value
@@ -44,7 +40,7 @@ class _Pooling(Cell):
     def _window(self) -> tuple[Any, Any, str, str, Any]:
         """Return kernel_size, strides, pad_mode, data_format and pad of the operator."""
         padding = (0, 0, self.padding, self.padding) if self.dims == 1 else self.padding
-        form = "NCHW" if self.dims == 1 else self._form()
+        form = "NCDHW" if self.dims == 3 else "NCHW"
         return self._flat(self.kernel_size), self._flat(self.stride), self.pad_mode, form, padding
 
     def raised(self, x: Any) -> Any:
@@ -69,10 +65,10 @@ class _Pooling(Cell):
 
 class _MaxPool(_Pooling):
     def __init__(
-        self, kernel_size: Any, stride: Any, pad_mode: Any, padding: Any, dilation: Any, return_indices: Any,
-        ceil_mode: Any, data_format: str = "",
+        self, kernel_size: Any = 1, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0, dilation: Any = 1,
+        return_indices: bool = False, ceil_mode: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(kernel_size, stride, pad_mode, padding, data_format)
+        super().__init__(kernel_size, stride, pad_mode, padding)
         self.return_indices = return_indices
         size, step, mode, form, pad = self._window()
         spread = self._flat(dilation)
@@ -102,12 +98,6 @@ class MaxPool1d(_MaxPool):
 
     dims = 1
 
-    def __init__(
-        self, kernel_size: int = 1, stride: int = 1, pad_mode: str = "valid", padding: int = 0, dilation: int = 1,
-        return_indices: bool = False, ceil_mode: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(kernel_size, stride, pad_mode, padding, dilation, return_indices, ceil_mode)
-
 
 class MaxPool2d(_MaxPool):
     """The greatest value of every window of images [n, c, h, w] or [c, h, w].
@@ -123,7 +113,8 @@ class MaxPool2d(_MaxPool):
         self, kernel_size: Any = 1, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0, dilation: Any = 1,
         return_indices: bool = False, ceil_mode: bool = False, data_format: str = "NCHW",
     ) -> None:  # fmt: skip
-        super().__init__(kernel_size, stride, pad_mode, padding, dilation, return_indices, ceil_mode, data_format)
+        check_format(type(self).__name__, data_format, "NCHW")
+        super().__init__(kernel_size, stride, pad_mode, padding, dilation, return_indices, ceil_mode)
 
 
 class MaxPool3d(_MaxPool):
@@ -131,19 +122,13 @@ class MaxPool3d(_MaxPool):
 
     dims = 3
 
-    def __init__(
-        self, kernel_size: Any = 1, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0, dilation: Any = 1,
-        return_indices: bool = False, ceil_mode: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(kernel_size, stride, pad_mode, padding, dilation, return_indices, ceil_mode)
-
 
 class _AvgPool(_Pooling):
     def __init__(
-        self, kernel_size: Any, stride: Any, pad_mode: Any, padding: Any, ceil_mode: Any, count_include_pad: Any,
-        divisor_override: Any = None, data_format: str = "",
+        self, kernel_size: Any = 1, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0,
+        ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(kernel_size, stride, pad_mode, padding, data_format)
+        super().__init__(kernel_size, stride, pad_mode, padding)
         counted = count_include_pad and self.pad_mode == "pad"
         size, step, mode, form, pad = self._window()
         if self.dims == 3:
@@ -180,21 +165,14 @@ class AvgPool2d(_AvgPool):
         ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
         data_format: str = "NCHW",
     ) -> None:  # fmt: skip
-        super().__init__(
-            kernel_size, stride, pad_mode, padding, ceil_mode, count_include_pad, divisor_override, data_format
-        )
+        check_format(type(self).__name__, data_format, "NCHW")
+        super().__init__(kernel_size, stride, pad_mode, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 class AvgPool3d(_AvgPool):
     """The mean of every window of [n, c, d, h, w]; arguments as AvgPool2d's."""
 
     dims = 3
-
-    def __init__(
-        self, kernel_size: Any = 1, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0,
-        ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(kernel_size, stride, pad_mode, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 class AdaptiveAvgPool1d(FunctionCell):
