@@ -90,9 +90,22 @@ class Metric(ABC):
             return np.asarray(data)
         raise ApiTypeError(f"{type(self).__name__}.update takes Tensors, lists and arrays, not {type(data).__name__}")
 
-    def _no_sample(self) -> ApiRuntimeError:
-        """Return the error of `eval` before any sample."""
-        return ApiRuntimeError(f"{type(self).__name__}: there was no sample", ["call update() before eval()"])
+
+class _Mean(Metric):
+    """A sum over samples, divided by their number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clear()
+
+    def clear(self) -> None:
+        self._total = 0.0
+        self._count = 0
+
+    def eval(self) -> float:
+        if not self._count:
+            raise ApiRuntimeError(f"{type(self).__name__}: there was no sample", ["call update() before eval()"])
+        return self._total / self._count
 
 
 class OfPairs(Metric):
@@ -109,6 +122,14 @@ class OfPairs(Metric):
         if not labels.ndim or not predicted.ndim:
             raise ApiValueError(f"{type(self).__name__}.update takes batches, not single numbers")
         return predicted, labels
+
+    def _check_classes(self, predicted: np.ndarray, labels: np.ndarray) -> None:
+        """Raise ValueError unless predictions are [n, classes, ...] and labels [n, ...]."""
+        if predicted.ndim < 2 or labels.shape != (predicted.shape[0], *predicted.shape[2:]):
+            raise ApiValueError(
+                f"{type(self).__name__}.update: predictions have shape {predicted.shape}, labels {labels.shape}; "
+                "for predictions [n, classes, ...] labels are [n, ...]"
+            )
 
 
 class EvaluationBase(OfPairs):
@@ -140,13 +161,13 @@ class EvaluationBase(OfPairs):
 
     def _check_shape(self, predicted: np.ndarray, labels: np.ndarray) -> None:
         """Raise ValueError if labels do not fit predictions."""
-        shapes = f"predictions have shape {predicted.shape}, labels {labels.shape}"
-        name = type(self).__name__
-        if self._type == "multilabel":
-            if predicted.shape != labels.shape or predicted.ndim < 2:
-                raise ApiValueError(f"{name}.update: {shapes}; with 'multilabel' both are [n, classes, ...]")
-        elif predicted.ndim < 2 or labels.shape != (predicted.shape[0], *predicted.shape[2:]):
-            raise ApiValueError(f"{name}.update: {shapes}; for predictions [n, classes, ...] labels are [n, ...]")
+        if self._type != "multilabel":
+            self._check_classes(predicted, labels)
+        elif predicted.shape != labels.shape or predicted.ndim < 2:
+            raise ApiValueError(
+                f"{type(self).__name__}.update: predictions have shape {predicted.shape}, labels {labels.shape}; "
+                "with 'multilabel' both are [n, classes, ...]"
+            )
 
     def _check_value(self, predicted: np.ndarray, labels: np.ndarray) -> None:
         """Raise ValueError for anything but zeros and ones in multilabel data."""
@@ -171,16 +192,14 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.ndarray | np.generic) and not value.shape else value
 
 
-class Accuracy(EvaluationBase):
+class Accuracy(EvaluationBase, _Mean):
     """Share of samples with the label as their likeliest class; with "multilabel", of those with every class right."""
 
     def __init__(self, eval_type: str = "classification") -> None:
         super().__init__(eval_type)
-        self.clear()
 
     def clear(self) -> None:
-        self._right = 0
-        self._count = 0
+        super().clear()
         self._class_num = 0
 
     @rearrange_inputs
@@ -190,16 +209,11 @@ class Accuracy(EvaluationBase):
             right = predicted.argmax(axis=1) == labels
         else:
             right = (predicted == labels).all(axis=1)
-        self._right += int(right.sum())
+        self._total += int(right.sum())
         self._count += right.size
 
-    def eval(self) -> float:
-        if not self._count:
-            raise self._no_sample()
-        return self._right / self._count
 
-
-class TopKCategoricalAccuracy(OfPairs):
+class TopKCategoricalAccuracy(OfPairs, _Mean):
     """Share of samples with their class among the `k` likeliest.
 
     Predictions are [n, classes, ...], labels [n, ...] or one-hot. Among equally likely classes the first win. Raise
@@ -211,34 +225,20 @@ class TopKCategoricalAccuracy(OfPairs):
         if k < 1:
             raise ApiValueError(f"{type(self).__name__}: k {k} must be at least 1")
         self.k = k
-        self.clear()
-
-    def clear(self) -> None:
-        self._right = 0
-        self._count = 0
 
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
         predicted, labels = self._two(inputs)
         if predicted.ndim == labels.ndim and is_one_hot(labels):
             labels = labels.argmax(axis=1)
-        if predicted.ndim < 2 or labels.shape != (predicted.shape[0], *predicted.shape[2:]):
-            raise ApiValueError(
-                f"{type(self).__name__}.update: predictions have shape {predicted.shape}, labels {labels.shape}; "
-                "for predictions [n, classes, ...] labels are [n, ...]"
-            )
+        self._check_classes(predicted, labels)
         classes = predicted.shape[1]
         if self.k > classes:
             raise ApiValueError(f"{type(self).__name__}: {classes} classes have no {self.k} likeliest")
         rows = np.moveaxis(predicted, 1, -1).reshape(-1, classes)
         order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, : self.k]
-        self._right += int((order == labels.reshape(-1, 1)).any(axis=1).sum())
+        self._total += int((order == labels.reshape(-1, 1)).any(axis=1).sum())
         self._count += len(rows)
-
-    def eval(self) -> float:
-        if not self._count:
-            raise self._no_sample()
-        return self._right / self._count
 
 
 class Top1CategoricalAccuracy(TopKCategoricalAccuracy):
@@ -255,23 +255,6 @@ class Top5CategoricalAccuracy(TopKCategoricalAccuracy):
         super().__init__(5)
 
 
-class _Mean(Metric):
-    """A sum over samples, divided by their number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.clear()
-
-    def clear(self) -> None:
-        self._total = 0.0
-        self._count = 0
-
-    def eval(self) -> float:
-        if not self._count:
-            raise self._no_sample()
-        return self._total / self._count
-
-
 class Loss(_Mean):
     """Mean of the batches' losses."""
 
@@ -283,7 +266,7 @@ class Loss(_Mean):
         self._count += 1
 
 
-class _Errors(_Mean, OfPairs):
+class _Errors(OfPairs, _Mean):
     """Base of metrics of predictions and labels of one size."""
 
     def _differences(self, inputs: tuple[Any, ...]) -> np.ndarray:

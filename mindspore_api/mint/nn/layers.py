@@ -178,8 +178,8 @@ class _Convolution(Cell):
     dims: int = 2
 
     def __init__(
-        self, in_channels: Any, out_channels: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
-        groups: Any, bias: Any, padding_mode: Any, dtype: Any,
+        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, padding: Any = 0,
+        dilation: Any = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
         name = type(self).__name__
@@ -201,6 +201,19 @@ class _Convolution(Cell):
         if flag(name, "bias", bias):
             bound = 1 / math.sqrt(math.prod(shape[1:]))
             self.bias = parameter(Uniform(bound), (out_channels,), dtype, "bias")
+        if isinstance(padding, str) and padding not in ("valid", "same"):
+            raise ApiValueError(f"{name}: padding must be integers, 'valid' or 'same', not {padding!r}")
+        if padding == "same" and any(n > 1 for n in self.stride):
+            raise ApiValueError(f"{name}: padding='same' takes a stride of 1 alone, not {stride!r}")
+        maker = ops.Conv3D if self.dims == 3 else ops.Conv2D
+        flat = (1,) if self.dims == 1 else ()
+        order = [self.margins()[2 * d : 2 * d + 2] for d in reversed(range(self.dims))]
+        pad = (0,) * (2 * len(flat)) + tuple(n for pair in order for n in pair)
+        self.conv = maker(
+            out_channels, (*flat, *self.kernel_size), 1, "pad", pad if padding_mode == "zeros" else 0,
+            (*flat, *self.stride), (*flat, *self.dilation), groups,
+        )  # fmt: skip
+        self.bias_add = ops.BiasAdd(data_format="NCDHW") if self.dims == 3 else ops.BiasAdd()
 
     def margins(self) -> Any:
         """Return the padding for `functional.pad`: two numbers per dimension, the last one first."""
@@ -210,6 +223,19 @@ class _Convolution(Cell):
             totals = [spread * (size - 1) for size, spread in zip(self.kernel_size, self.dilation, strict=True)]
             return tuple(n for total in reversed(totals) for n in (total // 2, total - total // 2))
         return tuple(n for pad in reversed(self.padding) for n in (pad, pad))
+
+    def convolved(self, x: Any, weight: Any) -> Any:
+        """Return x convolved, plus the bias, if there is one."""
+        out = self.conv(x, weight)
+        if self.bias is not None:
+            out = self.bias_add(out, self.bias)
+        return out
+
+    def inside_margins(self, x: Any) -> Any:
+        """Return x with margins, unless these are zeros."""
+        if self.padding_mode == "zeros":
+            return x
+        return functional.pad(x, self.margins(), self.padding_mode)
 
     def extend_repr(self) -> str:
         sizes = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
@@ -226,43 +252,7 @@ def _sizes(name: str, what: str, value: Any, dims: int, least: int = 1) -> tuple
     return found
 
 
-class _ForwardConvolution(_Convolution):
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, padding: Any = 0,
-        dilation: Any = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", dtype: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode,
-                         dtype)  # fmt: skip
-        name = type(self).__name__
-        if isinstance(padding, str) and padding not in ("valid", "same"):
-            raise ApiValueError(f"{name}: padding must be integers, 'valid' or 'same', not {padding!r}")
-        if padding == "same" and any(n > 1 for n in self.stride):
-            raise ApiValueError(f"{name}: padding='same' takes a stride of 1 alone, not {stride!r}")
-        maker = ops.Conv3D if self.dims == 3 else ops.Conv2D
-        flat = (1,) if self.dims == 1 else ()
-        order = [self.margins()[2 * d : 2 * d + 2] for d in reversed(range(self.dims))]
-        pad = (0,) * (2 * len(flat)) + tuple(n for pair in order for n in pair)
-        self.conv = maker(
-            out_channels, (*flat, *self.kernel_size), 1, "pad", pad if padding_mode == "zeros" else 0,
-            (*flat, *self.stride), (*flat, *self.dilation), groups,
-        )  # fmt: skip
-        self.bias_add = ops.BiasAdd(data_format="NCDHW") if self.dims == 3 else ops.BiasAdd()
-
-    def convolved(self, x: Any, weight: Any) -> Any:
-        """Return x convolved, plus the bias, if there is one."""
-        out = self.conv(x, weight)
-        if self.bias is not None:
-            out = self.bias_add(out, self.bias)
-        return out
-
-    def inside_margins(self, x: Any) -> Any:
-        """Return x with margins, unless these are zeros."""
-        if self.padding_mode == "zeros":
-            return x
-        return functional.pad(x, self.margins(), self.padding_mode)
-
-
-class Conv1d(_ForwardConvolution):
+class Conv1d(_Convolution):
     """A convolution of [n, in_channels, l]; arguments as Conv2d's."""
 
     dims = 1
@@ -272,7 +262,7 @@ class Conv1d(_ForwardConvolution):
         return ops.squeeze(self.convolved(x, ops.expand_dims(self.weight, 2)), 2)
 
 
-class Conv2d(_ForwardConvolution):
+class Conv2d(_Convolution):
     """A convolution of images [n, in_channels, h, w] to [n, out_channels, h', w'], or of one image without n.
 
     Args:
@@ -288,7 +278,7 @@ class Conv2d(_ForwardConvolution):
         return self.convolved(self.inside_margins(input), self.weight)
 
 
-class Conv3d(_ForwardConvolution):
+class Conv3d(_Convolution):
     """A convolution of [n, in_channels, d, h, w]; arguments as Conv2d's with depth in front."""
 
     dims = 3
