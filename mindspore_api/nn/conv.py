@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from mspc.ir.types import FLOAT32
 from mspc.mindspore_api import ops
@@ -12,7 +12,7 @@ from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
-from mspc.mindspore_api.nn.cell_arguments import channel_groups, flag, parameter, positive
+from mspc.mindspore_api.nn.cell_arguments import channel_groups, check_format, flag, parameter, positive
 
 
 class _Convolution(Cell):
@@ -21,21 +21,20 @@ class _Convolution(Cell):
     Class attributes:
         dims: dimensions of the image. A line is treated as an image of one row.
         transposed: the layer is the gradient of a convolution.
+        attribute: name of the operator in the cell, by which scripts shard it. operator: its class in `ops`.
     """
 
     dims: int = 2
     transposed: bool = False
+    attribute: ClassVar[str]
+    operator: ClassVar[str]
 
     def __init__(
         self, in_channels: Any, out_channels: Any, kernel_size: Any, stride: Any, pad_mode: Any, padding: Any,
-        dilation: Any, group: Any, has_bias: Any, weight_init: Any, bias_init: Any, dtype: Any, data_format: str = "",
-        output_padding: Any = 0,
+        dilation: Any, group: Any, has_bias: Any, weight_init: Any, bias_init: Any, dtype: Any, output_padding: Any = 0,
     ) -> None:  # fmt: skip
         super().__init__()
         name = type(self).__name__
-        form = {1: "NCL", 2: "NCHW", 3: "NCDHW"}[self.dims]
-        if data_format not in ("", form):
-            raise ApiValueError(f"{name}: data_format must be {form!r}, not {data_format!r}")
         channels = channel_groups(name, in_channels, out_channels, "group", group)
         self.in_channels, self.out_channels, self.group = channels
         if pad_mode not in ("same", "valid", "pad"):
@@ -48,6 +47,7 @@ class _Convolution(Cell):
         self.output_padding = _more(name, output_padding, self.stride, self.dilation, pad_mode)
         self.has_bias = flag(name, "has_bias", has_bias)
         self._draw(_flat(weight_init) if self.dims == 1 else weight_init, bias_init, dtype)
+        setattr(self, self.attribute, getattr(ops, self.operator)(**self.attributes()))
 
     def _draw(self, weight_init: Any, bias_init: Any, dtype: Any) -> None:
         pair = (self.out_channels, self.in_channels // self.group)
@@ -87,6 +87,9 @@ class _Convolution(Cell):
             out = self.bias_add(out, self.bias)
         return out
 
+    def construct(self, x: Any) -> Tensor:
+        return self.with_bias(getattr(self, self.attribute)(x, self.weight))
+
     def grown(self, lengths: Any) -> Any:
         """Return the sizes of a transposed convolution's result."""
         return tuple([_grown(n, d, self) for d, n in enumerate(lengths)])
@@ -96,6 +99,20 @@ class _Convolution(Cell):
         moves = f"kernel_size={self.kernel_size}, stride={self.stride}, pad_mode={self.pad_mode}"
         more = f"padding={self.padding}, dilation={self.dilation}"
         return f"{sizes}, {moves}, {more}, group={self.group}, has_bias={self.has_bias}"
+
+
+class _LineConvolution(_Convolution):
+    """A convolution of a line, as of an image of one row."""
+
+    dims = 1
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, pad_mode: str = "same",
+        padding: int = 0, dilation: int = 1, group: int = 1, has_bias: bool = False, weight_init: Any = None,
+        bias_init: Any = None, dtype: Any = FLOAT32,
+    ) -> None:  # fmt: skip
+        super().__init__(in_channels, out_channels, kernel_size, stride, pad_mode, padding, dilation, group, has_bias,
+                         weight_init, bias_init, dtype)  # fmt: skip
 
 
 class Conv2d(_Convolution):
@@ -110,53 +127,41 @@ class Conv2d(_Convolution):
             al. 2015 with slope sqrt(5).
     """
 
+    attribute, operator = "conv2d", "Conv2D"
+
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, pad_mode: str = "same",
         padding: Any = 0, dilation: Any = 1, group: int = 1, has_bias: bool = False, weight_init: Any = None,
         bias_init: Any = None, data_format: str = "NCHW", dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
-        super().__init__(in_channels, out_channels, kernel_size, stride, pad_mode, padding, dilation, group, has_bias,
-                         weight_init, bias_init, dtype, data_format)  # fmt: skip
-        self.conv2d = ops.Conv2D(**self.attributes())
-
-    def construct(self, x: Any) -> Tensor:
-        return self.with_bias(self.conv2d(x, self.weight))
-
-
-class Conv1d(_Convolution):
-    """A convolution of [n, in_channels, l] to [n, out_channels, l']; arguments as Conv2d's, integers each."""
-
-    dims = 1
-
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, pad_mode: str = "same",
-        padding: int = 0, dilation: int = 1, group: int = 1, has_bias: bool = False, weight_init: Any = None,
-        bias_init: Any = None, dtype: Any = FLOAT32,
-    ) -> None:  # fmt: skip
+        check_format("Conv2d", data_format, "NCHW")
         super().__init__(in_channels, out_channels, kernel_size, stride, pad_mode, padding, dilation, group, has_bias,
                          weight_init, bias_init, dtype)  # fmt: skip
-        self.conv2d = ops.Conv2D(**self.attributes())
+
+
+class Conv1d(_LineConvolution):
+    """A convolution of [n, in_channels, l] to [n, out_channels, l']; arguments as Conv2d's, integers each."""
+
+    attribute, operator = "conv2d", "Conv2D"
 
     def construct(self, x: Any) -> Tensor:
-        return ops.squeeze(self.with_bias(self.conv2d(ops.expand_dims(x, 2), self.weight)), 2)
+        return ops.squeeze(super().construct(ops.expand_dims(x, 2)), 2)
 
 
 class Conv3d(_Convolution):
     """A convolution of [n, in_channels, d, h, w]; arguments as Conv2d's with depth in front."""
 
     dims = 3
+    attribute, operator = "conv3d", "Conv3D"
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, pad_mode: str = "same",
         padding: Any = 0, dilation: Any = 1, group: int = 1, has_bias: bool = False, weight_init: Any = None,
         bias_init: Any = None, data_format: str = "NCDHW", dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
+        check_format("Conv3d", data_format, "NCDHW")
         super().__init__(in_channels, out_channels, kernel_size, stride, pad_mode, padding, dilation, group, has_bias,
-                         weight_init, bias_init, dtype, data_format)  # fmt: skip
-        self.conv3d = ops.Conv3D(**self.attributes())
-
-    def construct(self, x: Any) -> Tensor:
-        return self.with_bias(self.conv3d(x, self.weight))
+                         weight_init, bias_init, dtype)  # fmt: skip
 
 
 class Conv2dTranspose(_Convolution):
@@ -167,6 +172,7 @@ class Conv2dTranspose(_Convolution):
     """
 
     transposed = True
+    attribute, operator = "conv2d_transpose", "Conv2DTranspose"
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, pad_mode: str = "same",
@@ -174,8 +180,7 @@ class Conv2dTranspose(_Convolution):
         weight_init: Any = None, bias_init: Any = None, dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
         super().__init__(in_channels, out_channels, kernel_size, stride, pad_mode, padding, dilation, group, has_bias,
-                         weight_init, bias_init, dtype, "", output_padding)  # fmt: skip
-        self.conv2d_transpose = ops.Conv2DTranspose(**self.attributes())
+                         weight_init, bias_init, dtype, output_padding)  # fmt: skip
 
     def construct(self, x: Any) -> Tensor:
         rows, columns = self.output_padding
@@ -185,20 +190,11 @@ class Conv2dTranspose(_Convolution):
         return ops.Pad(((0, 0), (0, 0), (0, rows), (0, columns)))(out) if rows or columns else out
 
 
-class Conv1dTranspose(_Convolution):
+class Conv1dTranspose(_LineConvolution):
     """Conv2dTranspose of [n, in_channels, l]; arguments are integers."""
 
-    dims = 1
     transposed = True
-
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, pad_mode: str = "same",
-        padding: int = 0, dilation: int = 1, group: int = 1, has_bias: bool = False, weight_init: Any = None,
-        bias_init: Any = None, dtype: Any = FLOAT32,
-    ) -> None:  # fmt: skip
-        super().__init__(in_channels, out_channels, kernel_size, stride, pad_mode, padding, dilation, group, has_bias,
-                         weight_init, bias_init, dtype)  # fmt: skip
-        self.conv2d_transpose = ops.Conv2DTranspose(**self.attributes())
+    attribute, operator = "conv2d_transpose", "Conv2DTranspose"
 
     def construct(self, x: Any) -> Tensor:
         size = (x.shape[0], self.out_channels, 1, _grown(x.shape[2], 1, self))
@@ -211,15 +207,16 @@ class Conv3dTranspose(_Convolution):
 
     dims = 3
     transposed = True
+    attribute, operator = "conv3d_transpose", "Conv3DTranspose"
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, pad_mode: str = "same",
         padding: Any = 0, dilation: Any = 1, group: int = 1, output_padding: Any = 0, has_bias: bool = False,
         weight_init: Any = None, bias_init: Any = None, data_format: str = "NCDHW", dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
+        check_format("Conv3dTranspose", data_format, "NCDHW")
         super().__init__(in_channels, out_channels, kernel_size, stride, pad_mode, padding, dilation, group, has_bias,
-                         weight_init, bias_init, dtype, data_format, output_padding)  # fmt: skip
-        self.conv3d_transpose = ops.Conv3DTranspose(**self.attributes())
+                         weight_init, bias_init, dtype, output_padding)  # fmt: skip
 
     def construct(self, x: Any) -> Tensor:
         size = (x.shape[0], self.out_channels, *self.grown(x.shape[2:]))

@@ -31,15 +31,10 @@ class Momentum(Optimizer):
         self.opt = ops.ApplyMomentum(use_nesterov=use_nesterov)
 
     def construct(self, gradients: Any) -> Any:
-        gradients = self.prepared(gradients)
-        rates = self.rates()
-        self.count_step()
-        return tuple([
-            self.opt(parameter, moment, rate, gradient, self.momentum)
-            for parameter, moment, rate, gradient in zip(
-                self.parameters, self.moments, rates, gradients, strict=True
-            )
-        ])  # fmt: skip
+        return self.update_each(gradients, self.moments)
+
+    def update(self, parameter: Any, moment: Any, rate: Any, gradient: Any) -> Any:
+        return self.opt(parameter, moment, rate, gradient, self.momentum)
 
 
 class SGD(Optimizer):
@@ -64,15 +59,10 @@ class SGD(Optimizer):
         self.stat = self.states("stat", "ones")
 
     def construct(self, gradients: Any) -> Any:
-        gradients = self.prepared(gradients)
-        rates = self.rates()
-        self.count_step()
-        return tuple([
-            self.opt(parameter, gradient, rate, accum, self.momentum, stat)
-            for parameter, gradient, rate, accum, stat in zip(
-                self.parameters, gradients, rates, self.accum, self.stat, strict=True
-            )
-        ])  # fmt: skip
+        return self.update_each(gradients, self.accum, self.stat)
+
+    def update(self, parameter: Any, accum: Any, stat: Any, rate: Any, gradient: Any) -> Any:
+        return self.opt(parameter, gradient, rate, accum, self.momentum, stat)
 
 
 def _is_scaled(parameter: Any) -> bool:
