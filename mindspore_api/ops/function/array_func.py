@@ -162,6 +162,13 @@ def adjoint(x: TensorLike) -> Any:
     return ops.Conj()(turned) if x.dtype.is_complex else turned
 
 
+def require_tensors(name: str, operands: Sequence[Any]) -> None:
+    """Raise TypeError for an operand that is no tensor."""
+    for x in operands:
+        if not hasattr(x, "shape"):
+            no_tensor(name, x)
+
+
 # Minimum number of dimensions -----------------------------------------------------------------------------
 
 
@@ -169,8 +176,7 @@ def atleast_1d(inputs: TensorLike | Sequence[Any]) -> Any:
     """Return a number as a vector, anything else unchanged; for a tuple or a list, a tuple of the results for each."""
     if isinstance(inputs, tuple | list):
         return tuple([atleast_1d(x) for x in inputs])
-    if not hasattr(inputs, "shape"):
-        no_tensor("atleast_1d", inputs)
+    require_tensors("atleast_1d", [inputs])
     return inputs if inputs.shape else ops.Reshape()(inputs, (1,))
 
 
@@ -179,8 +185,7 @@ def atleast_2d(inputs: TensorLike | Sequence[Any]) -> Any:
     the results for each."""
     if isinstance(inputs, tuple | list):
         return tuple([atleast_2d(x) for x in inputs])
-    if not hasattr(inputs, "shape"):
-        no_tensor("atleast_2d", inputs)
+    require_tensors("atleast_2d", [inputs])
     return inputs if len(inputs.shape) > 1 else ops.Reshape()(inputs, (1, -1))
 
 
@@ -189,8 +194,7 @@ def atleast_3d(inputs: TensorLike | Sequence[Any]) -> Any:
     or a list, each."""
     if isinstance(inputs, tuple | list):
         return tuple([atleast_3d(x) for x in inputs])
-    if not hasattr(inputs, "shape"):
-        no_tensor("atleast_3d", inputs)
+    require_tensors("atleast_3d", [inputs])
     if len(inputs.shape) > 2:
         return inputs
     return ops.Reshape()(inputs, (*inputs.shape, 1) if len(inputs.shape) == 2 else (1, -1, 1))
@@ -241,9 +245,7 @@ def narrow(input: TensorLike, axis: int, start: int, length: int) -> Any:
 
 def dstack(tensors: Sequence[Any]) -> Any:
     """Concatenate tensors along dimension 2, after `atleast_3d`."""
-    for x in tensors:
-        if not hasattr(x, "shape"):
-            no_tensor("ops.dstack", x)
+    require_tensors("ops.dstack", tensors)
     return ops.concat([atleast_3d(x) for x in tensors], 2)
 
 

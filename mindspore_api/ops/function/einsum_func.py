@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.ops.einsum_plan import einsum_equation, einsum_plan
-from mspc.mindspore_api.ops.function_arguments import no_tensor
+from mspc.mindspore_api.ops.function.array_func import require_tensors
 
 
 def einsum(equation: Any, *operands: Any) -> Any:
@@ -16,9 +16,7 @@ def einsum(equation: Any, *operands: Any) -> Any:
         given = (equation, *operands)
         pairs = len(given) // 2 * 2
         equation, operands = einsum_equation(given[1:pairs:2], given[pairs:]), given[:pairs:2]
-    for x in operands:
-        if not hasattr(x, "shape"):
-            no_tensor("einsum", x)
+    require_tensors("einsum", operands)
     plan = einsum_plan(equation, [x.shape for x in operands])
     total = _prepared(operands[0], plan.operands[0])
     for i in range(len(plan.products)):

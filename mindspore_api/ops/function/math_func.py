@@ -12,6 +12,7 @@ from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.errors import ApiTypeError
 from mspc.mindspore_api.ops.checked import TensorLike
+from mspc.mindspore_api.ops.function.array_func import require_tensors
 from mspc.mindspore_api.ops.function_arguments import (
     axis_of,
     contracted,
@@ -20,7 +21,6 @@ from mspc.mindspore_api.ops.function_arguments import (
     least,
     neighbours,
     no_such,
-    no_tensor,
     of_rank,
     part_of,
     positive,
@@ -596,23 +596,17 @@ def diff(x: TensorLike, n: int = 1, axis: int = -1, prepend: Any = None, append:
 
 def hstack(tensors: Sequence[Any]) -> Any:
     """Concatenate tensors along dimension 1, vectors along their only one."""
-    for x in tensors:
-        if not hasattr(x, "shape"):
-            no_tensor("ops.hstack", x)
+    require_tensors("ops.hstack", tensors)
     return ops.concat(tensors, 1 if tensors and len(tensors[0].shape) > 1 else 0)
 
 
 def vstack(inputs: Sequence[Any]) -> Any:
     """Concatenate tensors along dimension 0, vectors as rows."""
-    for x in inputs:
-        if not hasattr(x, "shape"):
-            no_tensor("ops.vstack", x)
+    require_tensors("ops.vstack", inputs)
     return ops.concat([ops.ExpandDims()(x, 0) if len(x.shape) == 1 else x for x in inputs], 0)
 
 
 def column_stack(tensors: Sequence[Any]) -> Any:
     """Concatenate tensors along dimension 1, vectors as columns."""
-    for x in tensors:
-        if not hasattr(x, "shape"):
-            no_tensor("ops.column_stack", x)
+    require_tensors("ops.column_stack", tensors)
     return ops.concat([ops.ExpandDims()(x, 1) if len(x.shape) == 1 else x for x in tensors], 1)
