@@ -98,6 +98,12 @@ class MaxPool1d(_MaxPool):
 
     dims = 1
 
+    def __init__(
+        self, kernel_size: int = 1, stride: int = 1, pad_mode: str = "valid", padding: int = 0, dilation: int = 1,
+        return_indices: bool = False, ceil_mode: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, pad_mode, padding, dilation, return_indices, ceil_mode)
+
 
 class MaxPool2d(_MaxPool):
     """The greatest value of every window of images [n, c, h, w] or [c, h, w].
