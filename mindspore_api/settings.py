@@ -161,7 +161,7 @@ _OPTIMIZER = (
     Setting("optimizer_weight_shard_size", -1, integer(-1), "ranks that share an update", modes=SHARDED,
             needs="enable_parallel_optimizer", field="optimizer_shard_size", attribute="optimizer_weight_shard_size"),
     Setting("optimizer_level", "level1", one_of(*LEVELS), "level3: parameters are gathered for gradients once more",
-            modes=SHARDED, needs="enable_parallel_optimizer", field="optimizer_level", attribute="optimizer_level"),
+            modes=SHARDED, needs="enable_parallel_optimizer", attribute="optimizer_level"),
 )  # fmt: skip
 _STRATEGY_FILES = (
     Setting("load_file", "", text, CUTS_LOADED, refused=missing_file, modes=SHARDED, field="strategy_load_file"),
@@ -174,10 +174,8 @@ _STRATEGY_FILES = (
         modes=SHARDED,
         field="strategy_trainable_only",
     ),
-    Setting(
-        "operator_load_file", "", text, CUTS_LOADED, refused=missing_file, modes=SHARDED, field="operator_load_file"
-    ),
-    Setting("operator_save_file", "", text, CUTS_SAVED, modes=SHARDED, field="operator_save_file"),
+    Setting("operator_load_file", "", text, CUTS_LOADED, refused=missing_file, modes=SHARDED),
+    Setting("operator_save_file", "", text, CUTS_SAVED, modes=SHARDED),
 )
 
 
@@ -193,7 +191,6 @@ _PIPELINE = (
         "a rank has several stages",
         modes=SHARDED,
         elsewhere=_stages,
-        field="pipeline_interleave",
         attribute="pipeline_interleave",
     ),
     Setting(
@@ -203,7 +200,6 @@ _PIPELINE = (
         "the order of a stage's work",
         modes=SHARDED,
         elsewhere=_stages,
-        field="pipeline_scheduler",
         attribute="pipeline_scheduler",
     ),
 )
@@ -402,7 +398,7 @@ def frozen_settings() -> dict[str, Setting]:
     found = [CONTEXT[name] for name in GENERAL_FIELDS] + [*_GPU_CONFIG[:2]]
     for name, setting in PARALLEL.items():
         if name != "full_batch":  # dataset_strategy by another name
-            found += [entry for entry in setting.entries if entry.field] if setting.entries else [setting]
+            found += [entry for entry in setting.entries if not entry.ignored] if setting.entries else [setting]
     return {setting.frozen_name: setting for setting in found}
 
 

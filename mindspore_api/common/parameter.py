@@ -25,7 +25,19 @@ from mspc.mindspore_api.settings import STAGE
 from mspc.ops.operator_arguments import describe
 
 
-class StoredValue(InitialValue):
+class _LoadedValue(InitialValue):
+    """Values that are stored, not described."""
+
+    zero_row: int | None = None
+
+    def description(self) -> Description | None:
+        return None
+
+    def cast(self, dtype: DType) -> InitialValue | None:
+        return self if dtype == self.dtype else self._with(dtype=dtype)
+
+
+class StoredValue(_LoadedValue):
     """Tensor of an open checkpoint, in place of an initializer.
 
     source: the checkpoint. key: the tensor's name in it.
@@ -38,22 +50,12 @@ class StoredValue(InitialValue):
         self.key = key
         self.shape = source.tensors[key].type.shape
         self.dtype = source.tensors[key].type.dtype
-        self.zero_row = None
-
-    def description(self) -> Description | None:
-        return None
 
     def fill(self, slices: Slices | None = None) -> np.ndarray:
         """Return the values in `slices` (None: all), reading no other bytes. Raise MspcError if they cannot be read."""
         array = self.source.read(self.key, slices).astype(self.dtype.numpy, copy=False)
         clear_row(array, self.zero_row, self.shape, slices)
         return array
-
-    def cast(self, dtype: DType) -> InitialValue | None:
-        return self if dtype == self.dtype else self._with(dtype=dtype)
-
-    def restyled(self, dtype: DType) -> InitialValue:
-        return self._with(dtype=dtype)
 
 
 UNNAMED = "Parameter"
@@ -511,19 +513,15 @@ def checked_layout(layout: Any) -> NamedLayout:
     return layout
 
 
-class HeldSlice(InitialValue):
+class HeldSlice(_LoadedValue):
     """Tensor of `shape` with only this rank's part, given by `layout`, available."""
 
     def __init__(self, name: str, shape: tuple[int, ...], layout: Layout, rank: int, array: np.ndarray) -> None:
         self.name = name
         self.shape = shape
         self.dtype = dtype_of(array.dtype)
-        self.zero_row = None
         self._places = layout.slices_for(rank, shape)
         self._array = array
-
-    def description(self) -> Description | None:
-        return None
 
     def fill(self, slices: Slices | None = None) -> np.ndarray:
         """Return the slice. Raise MspcError for any other slice."""
@@ -536,9 +534,3 @@ class HeldSlice(InitialValue):
                 ],
             )
         return self._array.astype(self.dtype.numpy)
-
-    def cast(self, dtype: DType) -> InitialValue | None:
-        return self if dtype == self.dtype else self._with(dtype=dtype)
-
-    def restyled(self, dtype: DType) -> InitialValue:
-        return self._with(dtype=dtype)

@@ -184,16 +184,13 @@ class RandomVerticalFlip(RandomHorizontalFlip):
 def height_axis(name: str, images: np.ndarray) -> int:
     """Return the axis of height in [rows, height, width] or [rows, ..., height, width, channels]; width is the next
     axis. Raise ValueError for rows of other shapes."""
-    if images.ndim < 3:
-        raise ApiValueError(f"{name}: an image has 2 or 3 dimensions, not shape {images.shape[1:]}")
-    if 0 in images.shape[1:]:
-        raise ApiValueError(f"{name}: an image of shape {images.shape[1:]} is empty")
+    require_image(name, images.shape[1:], most=images.ndim)
     return 1 if images.ndim == 3 else images.ndim - 3
 
 
-def require_image(name: str, shape: tuple[int, ...]) -> None:
-    """Raise ValueError if an image has another shape than [height, width] or [height, width, channels]."""
-    if len(shape) not in (2, 3):
+def require_image(name: str, shape: tuple[int, ...], most: int = 3) -> None:
+    """Raise ValueError if an image has fewer than two dimensions or more than `most`, or is empty."""
+    if not 2 <= len(shape) <= most:
         raise ApiValueError(f"{name}: an image has 2 or 3 dimensions, not shape {shape}")
     if 0 in shape:
         raise ApiValueError(f"{name}: an image of shape {shape} is empty")
