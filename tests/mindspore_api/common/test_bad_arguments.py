@@ -138,6 +138,8 @@ def is_cell(found: Any) -> bool:
 
 @pytest.mark.parametrize(("call", "message"), [
     (lambda: nn.LeakyReLU("x"), "LeakyReLU: alpha must be a number, not 'x'"),
+    (lambda: nn.MaxPool1d((2, 2)), "MaxPool1d: kernel_size must be an int, not (2, 2)"),
+    (lambda: nn.Conv3d(1, 1, 1, data_format="NCHW"), "Conv3d: data_format must be 'NCDHW', not 'NCHW'"),
     (lambda: nn.Dense(3), "Dense: missing a required argument: 'out_channels'"),
     (lambda: nn.ReLU6(x=1), "ReLU6: got an unexpected keyword argument 'x'"),
     (lambda: ops.ScalarCast(1), "ScalarCast: too many positional arguments"),
