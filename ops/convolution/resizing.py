@@ -177,29 +177,27 @@ class _Adaptive(Resampling, abstract=True):
         return found
 
 
-def _of_gradients(forward: type[Resampling]) -> tuple[Sample, ...]:
-    """Return the first sample of an operator as one of its gradient."""
-    given = forward.samples[0]
-    image = given.shapes[0]
-    counts = forward(**given.fields).lengths(image[2:])
-    return (sample((*image[:2], *counts), input_size=image, **given.fields),)
+def _with_gradient(
+    name: str, text: str, base: type[Resampling], *others: type[Op], samples: tuple[Sample, ...], moves: bool = False,
+    **declared: Any,
+) -> type[Resampling]:  # fmt: skip
+    """Make an operator, and its gradient with a sample made from the operator's first one."""
+    made = operator(name, text, base, *others, Forward, samples=samples, moves=moves, **declared)
+    first = samples[0]
+    image = first.shapes[0]
+    dout = (*image[:2], *made(**first.fields).lengths(image[2:]))
+    back = (sample(dout, input_size=image, **first.fields),)
+    operator(f"{name}Grad", f"The gradient of {name}'s images.", base, *others, Backward, samples=back, **declared)
+    return made
 
 
-AdaptiveAvgPool2D = operator(
+AdaptiveAvgPool2D = _with_gradient(
     "AdaptiveAvgPool2D", "Means of as many windows as the result has places, which cover the image.", _Adaptive,
-    Forward, samples=(sample((2, 4, 6, 8), output_size=(3, 2)), sample((2, 4, 5, 7), output_size=(None, 3))),
+    samples=(sample((2, 4, 6, 8), output_size=(3, 2)), sample((2, 4, 5, 7), output_size=(None, 3))),
 )  # fmt: skip
-AdaptiveAvgPool2DGrad = operator(
-    "AdaptiveAvgPool2DGrad", "The gradient of AdaptiveAvgPool2D's images.", _Adaptive, Backward,
-    samples=_of_gradients(AdaptiveAvgPool2D),
-)  # fmt: skip
-AdaptiveAvgPool3D = operator(
-    "AdaptiveAvgPool3D", "AdaptiveAvgPool2D over depth, height and width.", _Adaptive, Forward, dims=3,
+AdaptiveAvgPool3D = _with_gradient(
+    "AdaptiveAvgPool3D", "AdaptiveAvgPool2D over depth, height and width.", _Adaptive, dims=3,
     samples=(sample((2, 2, 4, 4, 6), output_size=(2, 1, 4)),),
-)  # fmt: skip
-AdaptiveAvgPool3DGrad = operator(
-    "AdaptiveAvgPool3DGrad", "The gradient of AdaptiveAvgPool3D's images.", _Adaptive, Backward, dims=3,
-    samples=_of_gradients(AdaptiveAvgPool3D),
 )  # fmt: skip
 
 
@@ -316,58 +314,34 @@ class _Bicubic(_Resized, abstract=True):
         return cubic_matrix(self.places(length, count), length, -0.5 if half else -0.75, is_inside=half)
 
 
-ResizeBilinear = operator(
+ResizeBilinear = _with_gradient(
     "ResizeBilinear", "Images of another size, by linear interpolation along height and width.",
-    _Resize, _Bilinear, Forward,
+    _Resize, _Bilinear,
     samples=(sample((2, 4, 4, 6), size=(8, 3)), sample((2, 4, 5, 4), size=(3, 8), align_corners=True),
              sample((2, 4, 4, 4), size=(8, 6), half_pixel_centers=True)),
 )  # fmt: skip
-ResizeBilinearGrad = operator(
-    "ResizeBilinearGrad", "The gradient of ResizeBilinear's images.", _Resize, _Bilinear, Backward,
-    samples=_of_gradients(ResizeBilinear),
-)  # fmt: skip
-ResizeNearestNeighbor = operator(
+ResizeNearestNeighbor = _with_gradient(
     "ResizeNearestNeighbor", "Images of another size, every place the nearest one of the image.",
-    _Resize, _Nearest, Forward, moves=True,
+    _Resize, _Nearest, moves=True,
     samples=(sample((2, 4, 4, 6), size=(8, 3)), sample((2, 4, 5, 4), size=(3, 8), align_corners=True)),
 )  # fmt: skip
-ResizeNearestNeighborGrad = operator(
-    "ResizeNearestNeighborGrad", "The gradient of ResizeNearestNeighbor's images.", _Resize, _Nearest, Backward,
-    samples=_of_gradients(ResizeNearestNeighbor),
-)  # fmt: skip
-ResizeBilinearV2 = operator(
-    "ResizeBilinearV2", "ResizeBilinear, called as `ResizeBilinearV2(...)(x, size)`.", _Called, _Bilinear, Forward,
+ResizeBilinearV2 = _with_gradient(
+    "ResizeBilinearV2", "ResizeBilinear, called as `ResizeBilinearV2(...)(x, size)`.", _Called, _Bilinear,
     samples=(sample((2, 4, 4, 6), size=(8, 3)), sample((2, 4, 4, 6), size=(3, 8), half_pixel_centers=True)),
 )  # fmt: skip
-ResizeBilinearV2Grad = operator(
-    "ResizeBilinearV2Grad", "The gradient of ResizeBilinearV2's images.", _Called, _Bilinear, Backward,
-    samples=_of_gradients(ResizeBilinearV2),
-)  # fmt: skip
-ResizeBicubic = operator(
+ResizeBicubic = _with_gradient(
     "ResizeBicubic", "Images of another size, by cubic interpolation. Called as `ResizeBicubic(...)(x, size)`.",
-    _Called, _Bicubic, Forward,
+    _Called, _Bicubic,
     samples=(sample((2, 4, 4, 6), size=(8, 3), half_pixel_centers=True),
              sample((2, 4, 5, 4), size=(3, 8), align_corners=True)),
 )  # fmt: skip
-ResizeBicubicGrad = operator(
-    "ResizeBicubicGrad", "The gradient of ResizeBicubic's images.", _Called, _Bicubic, Backward,
-    samples=_of_gradients(ResizeBicubic),
-)  # fmt: skip
-ResizeTrilinear = operator(
-    "ResizeTrilinear", "ResizeBilinear of [n, c, d, h, w].", _Resize, _Bilinear, Forward, dims=3,
+ResizeTrilinear = _with_gradient(
+    "ResizeTrilinear", "ResizeBilinear of [n, c, d, h, w].", _Resize, _Bilinear, dims=3,
     samples=(sample((2, 4, 2, 4, 3), size=(4, 2, 5), half_pixel_centers=True),),
 )  # fmt: skip
-ResizeTrilinearGrad = operator(
-    "ResizeTrilinearGrad", "The gradient of ResizeTrilinear's images.", _Resize, _Bilinear, Backward, dims=3,
-    samples=_of_gradients(ResizeTrilinear),
-)  # fmt: skip
-ResizeNearest3D = operator(
-    "ResizeNearest3D", "ResizeNearestNeighbor of [n, c, d, h, w].", _Resize, _Nearest, Forward, dims=3,
+ResizeNearest3D = _with_gradient(
+    "ResizeNearest3D", "ResizeNearestNeighbor of [n, c, d, h, w].", _Resize, _Nearest, dims=3,
     samples=(sample((2, 4, 2, 4, 3), size=(4, 2, 5)),),
-)  # fmt: skip
-ResizeNearest3DGrad = operator(
-    "ResizeNearest3DGrad", "The gradient of ResizeNearest3D's images.", _Resize, _Nearest, Backward, dims=3,
-    samples=_of_gradients(ResizeNearest3D),
 )  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from mspc.ops.convolution.resizing import (
     ResizeBicubic,
     ResizeBilinear,
     ResizeNearestNeighbor,
-    ResizeNearestNeighborGrad,
     ResizeTrilinear,
 )
 from mspc.ops.math.distance import Cdist
@@ -49,7 +48,7 @@ def test_other_matrices_stay_as_they_are(op: Op, bad: float) -> None:
         ResizeNearestNeighbor((7, 4)),
         ResizeBilinear((3, 9), half_pixel_centers=True),
         ResizeBicubic(size=(9, 3)),
-        ResizeNearestNeighborGrad(size=(4, 6), input_size=(2, 3, 8, 3)),
+        ops.ResizeNearestNeighborGrad(size=(4, 6), input_size=(2, 3, 8, 3)),
         AdaptiveAvgPool2D((3, 2)),
         ResizeTrilinear((3, 5, 4)),
     ],
