@@ -343,9 +343,9 @@ class _Extreme(Op, abstract=True):
 
 Cummax = operator(
     "Cummax", "The greatest element so far along `axis` and its place: a tuple of two. Called as `Cummax(axis)(x)`.",
-    _Extreme, samples=_Extreme.samples,
+    _Extreme,
 )  # fmt: skip
 Cummin = operator(
     "Cummin", "The smallest element so far along `axis` and its place: a tuple of two. Called as `Cummin(axis)(x)`.",
-    _Extreme, samples=_Extreme.samples, replaces="less_equal",
+    _Extreme, replaces="less_equal",
 )  # fmt: skip

@@ -371,14 +371,19 @@ def _slope_of_gate(x: Term) -> Term:
     return select(_between(-3, x, 3), x * (1 / 6), 0)
 
 
-class HShrink(Activation):
-    """x if its absolute value is above lambd, else 0."""
+class _Shrink(Activation, abstract=True):
+    """The result is 0 if the absolute value of x is below lambd; elsewhere its slope is 1."""
 
     lambd: float = 0.5
+    samples = (sample((8, 16)), sample((8, 16), lambd=1.0))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         outside = b.emit(Greater(), b.emit(Abs(), x), constant(b, self.lambd, x))
         return (b.emit(Select(), outside, dout, constant(b, 0, x)),)
+
+
+class HShrink(_Shrink):
+    """x if its absolute value is above lambd, else 0."""
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on lambd
@@ -387,17 +392,9 @@ class HShrink(Activation):
     def compute(self, xp: Any, x: Any) -> Any:
         return x * (xp.abs(x) > self.lambd)
 
-    samples = (sample((8, 16)), sample((8, 16), lambd=1.0))
 
-
-class SoftShrink(Activation):
+class SoftShrink(_Shrink):
     """x moved towards 0 by lambd, and 0 if its absolute value is below lambd."""
-
-    lambd: float = 0.5
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        outside = b.emit(Greater(), b.emit(Abs(), x), constant(b, self.lambd, x))
-        return (b.emit(Select(), outside, dout, constant(b, 0, x)),)
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on lambd
@@ -405,8 +402,6 @@ class SoftShrink(Activation):
 
     def compute(self, xp: Any, x: Any) -> Any:
         return x - xp.clip(x, -self.lambd, self.lambd)
-
-    samples = (sample((8, 16)), sample((8, 16), lambd=1.0))
 
 
 Softsign = unary(

@@ -55,7 +55,6 @@ from mspc.ops.nn.context_attention import (
 )
 from mspc.ops.op import (
     EVEN,
-    ArrayBackend,
     Gradients,
     NotDifferentiable,
     Op,
@@ -518,29 +517,16 @@ class FlashAttentionScore(AttentionForms):
             found.append(b.emit(FlashAttentionScoreShiftGrad(**attributes), *operands, result) if shift else None)
         return found
 
-    def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
-        if self.packed:
-            return self.apart.fill(be, self.separated(inputs), out)
-        shape = self.shape_of(inputs)
-        n, m = shape.heads, shape.key_heads
+    def fill_apart(self, xp: Any, shape: Shape, scores: Scores, inputs: Sequence[Any], out: Any) -> None:
         top, total, none, result = out
-        views = self.views(shape, (*inputs[:3], result), (n, m, m, n))
-        forward(be.xp, shape, self.scores(shape, inputs, be), views, top)
+        forward(xp, shape, scores, self.views(shape, (*inputs[:3], result), shape.head_counts), top)
         total[...] = 1
         none[...] = 0
-        return out
 
-    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        if self.by_arrays:
-            return None
-        if self.packed:
-            return self.apart.launch(device, out, *self.separated(inputs))
-        shape = self.shape_of(inputs)
-        n, m = shape.heads, shape.key_heads
+    def launch_apart(self, device: Device, shape: Shape, inputs: Sequence[Array], out: Any) -> Launch | None:
         top, total, none, result = out
-        return launch_forward(
-            device, self.attention(inputs, top, (n, m, m)), by_head(result, self.input_layout, n), total, none
-        )
+        attention = self.attention(inputs, top, shape.head_counts[:3])
+        return launch_forward(device, attention, by_head(result, self.input_layout, shape.heads), total, none)
 
     samples = (
         _sample((4, 4, 16), (4, 6, 16), (4, 6, 16), head_num=8, scale_value=0.5),
@@ -592,28 +578,20 @@ class FlashAttentionScoreGrad(AttentionForms):
         ins = ", ".join(texts[name] for name in names)
         return f"{ins} -> {texts['query']}, +{texts['key']}, +{texts['value']}"
 
-    def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
-        if self.packed:
-            self.apart.fill(be, self.separated(inputs), self.parts(out))
-            return out
-        shape = self.shape_of(inputs)
-        n, m = shape.heads, shape.key_heads
-        views = self.views(shape, inputs[:4], (n, m, m, n))
-        if self.key_slice:  # then the sums of rows are not only of these keys
-            views += self.views(shape, inputs[-1:], (n,))
-        backward(be.xp, shape, self.scores(shape, inputs, be), views, inputs[-2], self.views(shape, out, (n, m, m)))
-        return out
+    def apart_results(self, out: Any) -> Any:
+        return self.parts(out)
 
-    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        if self.by_arrays:
-            return None
-        if self.packed:
-            return self.apart.launch(device, self.parts(out), *self.separated(inputs))
-        shape = self.shape_of(inputs)
-        n, m = shape.heads, shape.key_heads
-        attention = self.attention(inputs, inputs[-2], (n, m, m, n))
-        result = by_head(inputs[-1], self.input_layout, n)
-        return launch_backward(device, attention, result, self.views(shape, out, (n, m, m)), not self.key_slice)
+    def fill_apart(self, xp: Any, shape: Shape, scores: Scores, inputs: Sequence[Any], out: Any) -> None:
+        views = self.views(shape, inputs[:4], shape.head_counts)
+        if self.key_slice:  # then the sums of rows are not only of these keys
+            views.append(by_head(inputs[-1], self.input_layout, shape.heads))
+        backward(xp, shape, scores, views, inputs[-2], self.views(shape, out, shape.head_counts[:3]))
+
+    def launch_apart(self, device: Device, shape: Shape, inputs: Sequence[Array], out: Any) -> Launch | None:
+        attention = self.attention(inputs, inputs[-2], shape.head_counts)
+        result = by_head(inputs[-1], self.input_layout, shape.heads)
+        grads = self.views(shape, out, shape.head_counts[:3])
+        return launch_backward(device, attention, result, grads, not self.key_slice)
 
     samples = (
         _sample((4, 4, 16), (4, 6, 16), (4, 6, 16), (4, 4, 16), (4, 8, 4, 1), (4, 4, 16), head_num=8),
@@ -668,26 +646,15 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
             return None
         return replace(self, result_shape=tuple(1 if d in axes else n for d, n in enumerate(shape)))
 
-    def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
-        if self.packed:
-            return self.apart.fill(be, self.separated(inputs), out)
-        shape = self.shape_of(inputs)
-        n, m = shape.heads, shape.key_heads
-        views = self.views(shape, inputs[:4], (n, m, m, n))
-        total = be.xp.zeros(four_dimensions(out).shape, inputs[-2].dtype)
-        shift_gradient(be.xp, shape, self.scores(shape, inputs, be), views, inputs[-2], total)
+    def fill_apart(self, xp: Any, shape: Shape, scores: Scores, inputs: Sequence[Any], out: Any) -> None:
+        views = self.views(shape, inputs[:4], shape.head_counts)
+        total = xp.zeros(four_dimensions(out).shape, inputs[-2].dtype)
+        shift_gradient(xp, shape, scores, views, inputs[-2], total)
         out[...] = total.reshape(out.shape)
-        return out
 
-    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        if self.by_arrays:
-            return None
-        if self.packed:
-            return self.apart.launch(device, out, *self.separated(inputs))
-        shape = self.shape_of(inputs)
-        n, m = shape.heads, shape.key_heads
-        result = by_head(inputs[-1], self.input_layout, n)
-        return launch_shift_gradient(device, self.attention(inputs, inputs[-2], (n, m, m, n)), result, out)
+    def launch_apart(self, device: Device, shape: Shape, inputs: Sequence[Array], out: Any) -> Launch | None:
+        result = by_head(inputs[-1], self.input_layout, shape.heads)
+        return launch_shift_gradient(device, self.attention(inputs, inputs[-2], shape.head_counts), result, out)
 
     samples = (
         _sample((4, 4, 16), (4, 4, 16), (4, 4, 16), (4, 4, 16), (4, 8, 4, 4), (4, 8, 4, 1), (4, 4, 16), head_num=8,

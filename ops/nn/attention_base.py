@@ -613,6 +613,33 @@ class AttentionOp(FilledOp, abstract=True):
         a slice of the keys are dropped: they are computed array by array there."""
         return "drop_mask" in self.optional or ENDS[0] in self.optional or bool(self.draws_by_place and self.key_slice)
 
+    def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
+        if self.packed:
+            self.apart.fill(be, self.separated(inputs), self.apart_results(out))
+        else:
+            shape = self.shape_of(inputs)
+            self.fill_apart(be.xp, shape, self.scores(shape, inputs, be), inputs, out)
+        return out
+
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
+        if self.by_arrays:
+            return None
+        if self.packed:
+            return self.apart.launch(device, self.apart_results(out), *self.separated(inputs))
+        return self.launch_apart(device, self.shape_of(inputs), inputs, out)
+
+    def apart_results(self, out: Any) -> Any:
+        """Return the results of `apart` in those of a packed operator."""
+        return out
+
+    def fill_apart(self, xp: Any, shape: Shape, scores: Scores, inputs: Sequence[Any], out: Any) -> None:
+        """Compute the results of three operands into `out`."""
+        raise NotImplementedError(self.name)
+
+    def launch_apart(self, device: Device, shape: Shape, inputs: Sequence[Array], out: Any) -> Launch | None:
+        """Return the launch for three operands, or None."""
+        raise NotImplementedError(self.name)
+
     def shape_of(self, operands: Sequence[Any]) -> Shape:
         return self.sizes([TensorType(FLOAT32, tuple(x.shape)) for x in operands[:3]])
 

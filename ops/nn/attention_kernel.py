@@ -123,6 +123,11 @@ class Shape:
     def group(self) -> int:
         return self.heads // self.key_heads
 
+    @property
+    def head_counts(self) -> tuple[int, int, int, int]:
+        """The heads of query, key, value and the result."""
+        return self.heads, self.key_heads, self.key_heads, self.heads
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:

@@ -21,7 +21,6 @@ from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axes_in, axis_in, int_of, ints_of, require_elements, split_call
-from mspc.ops.tensor.broadcast import reduced_shape
 from mspc.ops.tensor.embedding import GatherGrad, local_places, only_inside, shard_begin
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.sharding.rules import Rule, factor_names, sized
@@ -138,11 +137,7 @@ class _ArgExtremum(Op, abstract=True):
     )
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
-        _, axis = along(self.name, types[0].rank, self.axis)
-        place = orders[0].place(axis)
-        if place is None:
-            return None
-        return Reordered(replace(self, axis=place), tuple(orders), (orders[0].without([axis]),))
+        return _reordered(self, orders, 1)
 
     def rule(self, x: TensorType) -> str:
         names, axis = along(self.name, len(x.shape), self.axis)
@@ -171,19 +166,76 @@ class _ArgExtremum(Op, abstract=True):
 
 Argmax = operator(
     "Argmax", "The place of the maximum along `axis`, the first one if several are equal.", _ArgExtremum,
-    samples=_ArgExtremum.samples,
 )  # fmt: skip
 Argmin = operator(
     "Argmin", "The place of the minimum along `axis`, the first one if several are equal.", _ArgExtremum,
-    samples=_ArgExtremum.samples, largest=False,
+    largest=False,
 )  # fmt: skip
 
 
-class _ArgExtremumWithValue(Op, abstract=True):
+class _Ordered(Op, abstract=True):
+    """Values chosen along a dimension, which must not be sharded, and their places: a tuple of two."""
+
+    result_dtypes = (None, INT64)
+    value: ClassVar[int] = 0
+    """Which of the two results has the values."""
+
+    @property
+    def line(self) -> int:
+        """The dimension, as it was given."""
+        fields = vars(self)
+        return fields.get("dim", fields.get("axis", -1))
+
+    def pair(self, x: TensorType, size: int | None = None) -> str:
+        """Return the rule if `size` elements remain, by default all; 0 drops the dimension."""
+        names, axis = along(self.name, len(x.shape), self.line)
+        new = [f"{factor_names(1, len(names))[0]}={size}!"] if size and size > 1 else ["1"] if size else []
+        rest = names if size is None else (*names[:axis], *new, *names[axis + 1 :])
+        return f"{' '.join(names)} -> {', '.join([' '.join(rest)] * 2)}"
+
+    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
+        grad = dout[self.value]
+        if grad is None:
+            return (None,)
+        axis = axis_in(self.name, self.line, len(x.shape))
+        place = items(b, out, 2)[1 - self.value]
+        if len(grad.shape) < len(x.shape):
+            expanded = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+            place, grad = b.emit(Reshape(expanded), place), b.emit(Reshape(expanded), grad)
+        return (b.emit(GatherDGrad(axis, x.shape[axis]), place, grad),)
+
+    def taken(self, xp: Any, x: Any, places: Any) -> tuple[Any, Any]:
+        """Return (values, positions) at these positions."""
+        kind = self.result_dtypes[1 - self.value]
+        return xp.take_along_axis(x, places, axis=self.line), places.astype(kind and kind.numpy)
+
+
+class _Extremum(_Ordered, abstract=True):
+    """The extremum along a dimension and its first place."""
+
+    largest: ClassVar[bool] = True
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the dimension remains, with size 1."""
+        fields = vars(self)
+        return bool(fields.get("keepdim", fields.get("keep_dims")))
+
+    def rule(self, x: TensorType) -> str:
+        require_elements(self.name, x.shape, [axis_in(self.name, self.line, len(x.shape))], "extremum")
+        return self.pair(x, int(self.keeps))
+
+    def compute(self, xp: Any, x: Any) -> Any:
+        found = self.taken(xp, x, xp.expand_dims(extreme_places(xp, x, self.line, self.largest), self.line))
+        values, places = found if self.keeps else [each.squeeze(self.line) for each in found]
+        return (places, values) if self.value else (values, places)
+
+
+class _ArgExtremumWithValue(_Extremum, abstract=True):
     axis: int = 0
     keep_dims: bool = False
-    largest: ClassVar[bool] = True
     result_dtypes = (INT32, None)
+    value = 1
     samples = (
         sample((8, 16)),
         sample((8, 16), axis=-1, keep_dims=True),
@@ -191,28 +243,7 @@ class _ArgExtremumWithValue(Op, abstract=True):
     )
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
-        _, axis = along(self.name, types[0].rank, self.axis)
-        place = orders[0].place(axis)
-        if place is None:
-            return None
-        result = orders[0].ones([axis]) if self.keep_dims else orders[0].without([axis])
-        return Reordered(replace(self, axis=place), tuple(orders), (result, result))
-
-    def rule(self, x: TensorType) -> str:
-        names, axis = along(self.name, len(x.shape), self.axis)
-        require_elements(self.name, x.shape, [axis], "extremum")
-        rest = (*names[:axis], *(["1"] if self.keep_dims else []), *names[axis + 1 :])
-        return f"{' '.join(names)} -> {', '.join([' '.join(rest)] * 2)}"
-
-    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
-        if dout[1] is None:
-            return (None,)
-        axis = axis_in(self.name, self.axis, len(x.shape))
-        expanded = reduced_shape(x.shape, (axis,))
-        place, grad = items(b, out, 2)[0], dout[1]
-        if grad.shape != expanded:
-            place, grad = b.emit(Reshape(expanded), place), b.emit(Reshape(expanded), grad)
-        return (b.emit(GatherDGrad(axis, x.shape[axis]), place, grad),)
+        return _reordered(self, orders, 2)
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         (x,) = inputs
@@ -224,54 +255,24 @@ class _ArgExtremumWithValue(Op, abstract=True):
         results = zip(best, element_types(self.infer(x.tensor_type)), strict=True)
         return [reshaped(b, value, result.shape, result.dtype) for value, result in results]
 
-    def compute(self, xp: Any, x: Any) -> Any:
-        places = xp.expand_dims(extreme_places(xp, x, self.axis, self.largest), self.axis)
-        values = xp.take_along_axis(x, places, axis=self.axis)
-        places = places.astype(xp.int32)
-        return (places, values) if self.keep_dims else (places.squeeze(self.axis), values.squeeze(self.axis))
+
+def _reordered(op: Any, orders: Sequence[MemoryOrder], results: int) -> Reordered | None:
+    """Return an operator along its `axis` on a tensor in another order; each result has the rest of the dimensions."""
+    axis = axis_in(op.name, op.axis, orders[0].rank)
+    place = orders[0].place(axis)
+    if place is None:
+        return None
+    rest = orders[0].ones([axis]) if getattr(op, "keeps", False) else orders[0].without([axis])
+    return Reordered(replace(op, axis=place), tuple(orders), (rest,) * results)
 
 
 ArgMaxWithValue = operator(
-    "ArgMaxWithValue", "The place and the value of the maximum along `axis`: a tuple of two.", _ArgExtremumWithValue,
-    samples=_ArgExtremumWithValue.samples,
-)  # fmt: skip
+    "ArgMaxWithValue", "The place and the value of the maximum along `axis`: a tuple of two.", _ArgExtremumWithValue
+)
 ArgMinWithValue = operator(
     "ArgMinWithValue", "The place and the value of the minimum along `axis`: a tuple of two.", _ArgExtremumWithValue,
-    samples=_ArgExtremumWithValue.samples, largest=False,
+    largest=False,
 )  # fmt: skip
-
-
-class _Ordered(Op, abstract=True):
-    """Values chosen along a dimension, which must not be sharded, and their places: a tuple of two."""
-
-    result_dtypes = (None, INT64)
-
-    @property
-    def line(self) -> int:
-        """The dimension, as it was given."""
-        return vars(self).get("dim", -1)
-
-    def pair(self, x: TensorType, size: int | None = None) -> str:
-        """Return the rule if `size` elements remain, by default all; 0 drops the dimension."""
-        names, axis = along(self.name, len(x.shape), self.line)
-        new = [f"{factor_names(1, len(names))[0]}={size}!"] if size and size > 1 else ["1"] if size else []
-        rest = names if size is None else (*names[:axis], *new, *names[axis + 1 :])
-        return f"{' '.join(names)} -> {', '.join([' '.join(rest)] * 2)}"
-
-    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
-        if dout[0] is None:
-            return (None,)
-        axis = axis_in(self.name, self.line, len(x.shape))
-        place, grad = items(b, out, 2)[1], dout[0]
-        if len(grad.shape) < len(x.shape):
-            expanded = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-            place, grad = b.emit(Reshape(expanded), place), b.emit(Reshape(expanded), grad)
-        return (b.emit(GatherDGrad(axis, x.shape[axis]), place, grad),)
-
-    def taken(self, xp: Any, x: Any, places: Any) -> tuple[Any, Any]:
-        """Return (values, positions) at these positions."""
-        kind = self.result_dtypes[1]
-        return xp.take_along_axis(x, places, axis=self.line), places.astype(kind and kind.numpy)
 
 
 class TopK(_Ordered):
@@ -477,15 +478,10 @@ class Sort(_Sorted):
     result_dtypes = (None, INT32)
     samples = (sample((8, 16)), sample((4, 8, 2), axis=1, descending=True))
 
-    @property
-    def line(self) -> int:
-        return self.axis
 
-
-class _ExtremumDim(_Ordered, abstract=True):
+class _ExtremumDim(_Extremum, abstract=True):
     dim: int = 0
     keepdim: bool = False
-    largest: ClassVar[bool] = True
     samples = (sample((8, 16)), sample((8, 16), dim=-1, keepdim=True), sample((2, 4, 8), dim=1))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -493,22 +489,14 @@ class _ExtremumDim(_Ordered, abstract=True):
         keep = bool(found.get("keepdim", False))
         return replace(self, dim=int_of(self.name, "dim", found["dim"]), keepdim=keep), tensors
 
-    def rule(self, x: TensorType) -> str:
-        require_elements(self.name, x.shape, [axis_in(self.name, self.dim, len(x.shape))], "extremum")
-        return self.pair(x, int(self.keepdim))
-
-    def compute(self, xp: Any, x: Any) -> Any:
-        values, places = self.taken(xp, x, xp.expand_dims(extreme_places(xp, x, self.dim, self.largest), self.dim))
-        return (values, places) if self.keepdim else (values.squeeze(self.dim), places.squeeze(self.dim))
-
 
 MaxDim = operator(
     "MaxDim", "The maximum along `dim` and its first place: a tuple of two. Called as `MaxDim()(input, dim, keepdim)`.",
-    _ExtremumDim, samples=_ExtremumDim.samples,
+    _ExtremumDim,
 )  # fmt: skip
 MinDim = operator(
     "MinDim", "The minimum along `dim` and its first place: a tuple of two. Called as `MinDim()(input, dim, keepdim)`.",
-    _ExtremumDim, samples=_ExtremumDim.samples, largest=False,
+    _ExtremumDim, largest=False,
 )  # fmt: skip
 
 
