@@ -19,8 +19,8 @@ KERNELS = ("cpu", "cuda")
 
 _DECLARATION = "\nclass "
 """The text before the name of an operator's class."""
-_ROWS = (" = operator(", " = unary(")
-"""The text after the name of an operator in the table of a family."""
+_ROWS = (" = operator(", " = unary(", " = smooth(", " = resampling(")
+"""The text after the name of an operator, or names with commas between, in the table of a family."""
 
 
 class Operators(Mapping[str, Operator], Generic[Operator]):
@@ -83,5 +83,6 @@ def homes() -> dict[str, str]:
             if "abstract=True" not in bases:
                 found[name] = module
         for row in _ROWS:
-            found |= {before.rpartition("\n")[2]: module for before in text.split(row)[:-1]}
+            lines = (before.rpartition("\n")[2] for before in text.split(row)[:-1])
+            found |= {name: module for line in lines for name in line.split(", ")}
     return found

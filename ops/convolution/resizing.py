@@ -177,25 +177,25 @@ class _Adaptive(Resampling, abstract=True):
         return found
 
 
-def _with_gradient(
+def resampling(
     name: str, text: str, base: type[Resampling], *others: type[Op], samples: tuple[Sample, ...], moves: bool = False,
     **declared: Any,
-) -> type[Resampling]:  # fmt: skip
+) -> tuple[type[Resampling], type[Resampling]]:  # fmt: skip
     """Make an operator, and its gradient with a sample made from the operator's first one."""
     made = operator(name, text, base, *others, Forward, samples=samples, moves=moves, **declared)
     first = samples[0]
     image = first.shapes[0]
     dout = (*image[:2], *made(**first.fields).lengths(image[2:]))
     back = (sample(dout, input_size=image, **first.fields),)
-    operator(f"{name}Grad", f"The gradient of {name}'s images.", base, *others, Backward, samples=back, **declared)
-    return made
+    text = f"The gradient of {name}'s images."
+    return made, operator(f"{name}Grad", text, base, *others, Backward, samples=back, **declared)
 
 
-AdaptiveAvgPool2D = _with_gradient(
+AdaptiveAvgPool2D, AdaptiveAvgPool2DGrad = resampling(
     "AdaptiveAvgPool2D", "Means of as many windows as the result has places, which cover the image.", _Adaptive,
     samples=(sample((2, 4, 6, 8), output_size=(3, 2)), sample((2, 4, 5, 7), output_size=(None, 3))),
 )  # fmt: skip
-AdaptiveAvgPool3D = _with_gradient(
+AdaptiveAvgPool3D, AdaptiveAvgPool3DGrad = resampling(
     "AdaptiveAvgPool3D", "AdaptiveAvgPool2D over depth, height and width.", _Adaptive, dims=3,
     samples=(sample((2, 2, 4, 4, 6), output_size=(2, 1, 4)),),
 )  # fmt: skip
@@ -314,32 +314,32 @@ class _Bicubic(_Resized, abstract=True):
         return cubic_matrix(self.places(length, count), length, -0.5 if half else -0.75, is_inside=half)
 
 
-ResizeBilinear = _with_gradient(
+ResizeBilinear, ResizeBilinearGrad = resampling(
     "ResizeBilinear", "Images of another size, by linear interpolation along height and width.",
     _Resize, _Bilinear,
     samples=(sample((2, 4, 4, 6), size=(8, 3)), sample((2, 4, 5, 4), size=(3, 8), align_corners=True),
              sample((2, 4, 4, 4), size=(8, 6), half_pixel_centers=True)),
 )  # fmt: skip
-ResizeNearestNeighbor = _with_gradient(
+ResizeNearestNeighbor, ResizeNearestNeighborGrad = resampling(
     "ResizeNearestNeighbor", "Images of another size, every place the nearest one of the image.",
     _Resize, _Nearest, moves=True,
     samples=(sample((2, 4, 4, 6), size=(8, 3)), sample((2, 4, 5, 4), size=(3, 8), align_corners=True)),
 )  # fmt: skip
-ResizeBilinearV2 = _with_gradient(
+ResizeBilinearV2, ResizeBilinearV2Grad = resampling(
     "ResizeBilinearV2", "ResizeBilinear, called as `ResizeBilinearV2(...)(x, size)`.", _Called, _Bilinear,
     samples=(sample((2, 4, 4, 6), size=(8, 3)), sample((2, 4, 4, 6), size=(3, 8), half_pixel_centers=True)),
 )  # fmt: skip
-ResizeBicubic = _with_gradient(
+ResizeBicubic, ResizeBicubicGrad = resampling(
     "ResizeBicubic", "Images of another size, by cubic interpolation. Called as `ResizeBicubic(...)(x, size)`.",
     _Called, _Bicubic,
     samples=(sample((2, 4, 4, 6), size=(8, 3), half_pixel_centers=True),
              sample((2, 4, 5, 4), size=(3, 8), align_corners=True)),
 )  # fmt: skip
-ResizeTrilinear = _with_gradient(
+ResizeTrilinear, ResizeTrilinearGrad = resampling(
     "ResizeTrilinear", "ResizeBilinear of [n, c, d, h, w].", _Resize, _Bilinear, dims=3,
     samples=(sample((2, 4, 2, 4, 3), size=(4, 2, 5), half_pixel_centers=True),),
 )  # fmt: skip
-ResizeNearest3D = _with_gradient(
+ResizeNearest3D, ResizeNearest3DGrad = resampling(
     "ResizeNearest3D", "ResizeNearestNeighbor of [n, c, d, h, w].", _Resize, _Nearest, dims=3,
     samples=(sample((2, 4, 2, 4, 3), size=(4, 2, 5)),),
 )  # fmt: skip

@@ -100,6 +100,14 @@ class Smooth(Unary, abstract=True):
     samples = UNARY_SAMPLES
 
 
+def smooth(
+    name: str, text: str, gradient: Formula, function: str, cuda: str = "", samples: tuple[Any, ...] = UNARY_SAMPLES
+) -> type[Smooth]:
+    """Make an operator of a function of NumPy. cuda: its name in CUDA C++, by default the same."""
+    cuda = f"{cuda or function}({{0}})"
+    return unary(name, text, Smooth, gradient, array_function=function, cuda=cuda, samples=samples)
+
+
 class _Plain(Unary, abstract=True):
     """A function of numbers of any type."""
 
@@ -108,10 +116,7 @@ class _Plain(Unary, abstract=True):
 
 
 Square = unary("Square", "x * x.", _Plain, lambda x, y, d: x * 2 * d, array_function="square", cuda="{0} * {0}")
-Sqrt = unary(
-    "Sqrt", "The square root of x.", Smooth, lambda x, y, d: d * 0.5 / y,
-    array_function="sqrt", cuda="sqrt({0})", samples=POSITIVE_INPUT,
-)  # fmt: skip
+Sqrt = smooth("Sqrt", "The square root of x.", lambda x, y, d: d * 0.5 / y, "sqrt", samples=POSITIVE_INPUT)
 
 
 class Rsqrt(Smooth):
@@ -172,18 +177,12 @@ def _or_one(b: Builder, exponent: Value) -> Value:
     return b.emit(Select(), b.emit(Equal(), exponent, constant(b, 0, exponent)), constant(b, 1, exponent), exponent)
 
 
-Exp = unary("Exp", "e to the power x.", Smooth, lambda x, y, d: d * y, array_function="exp", cuda="exp({0})")
-Expm1 = unary(
-    "Expm1", "e to the power x, minus 1, accurate for small x.", Smooth, lambda x, y, d: d * x.into(Exp()),
-    array_function="expm1", cuda="expm1({0})",
-)  # fmt: skip
-Log = unary(
-    "Log", "The natural logarithm of x.", Smooth, lambda x, y, d: d / x,
-    array_function="log", cuda="log({0})", samples=POSITIVE_INPUT,
-)  # fmt: skip
-Log1p = unary(
-    "Log1p", "The natural logarithm of 1 + x, accurate for small x.", Smooth, lambda x, y, d: d / (x + 1),
-    array_function="log1p", cuda="log1p({0})", samples=POSITIVE_INPUT,
+Exp = smooth("Exp", "e to the power x.", lambda x, y, d: d * y, "exp")
+Expm1 = smooth("Expm1", "e to the power x, minus 1, accurate for small x.", lambda x, y, d: d * x.into(Exp()), "expm1")
+Log = smooth("Log", "The natural logarithm of x.", lambda x, y, d: d / x, "log", samples=POSITIVE_INPUT)
+Log1p = smooth(
+    "Log1p", "The natural logarithm of 1 + x, accurate for small x.",
+    lambda x, y, d: d / (x + 1), "log1p", samples=POSITIVE_INPUT,
 )  # fmt: skip
 
 
@@ -261,49 +260,22 @@ def _root(x: Term) -> Term:
     return (1 - x.into(Square())).into(Sqrt())
 
 
-Sin = unary(
-    "Sin", "Sine, x in radians.", Smooth, lambda x, y, d: d * x.into(Cos()),
-    array_function="sin", cuda="sin({0})",
+Sin = smooth("Sin", "Sine, x in radians.", lambda x, y, d: d * x.into(Cos()), "sin")
+Cos = smooth("Cos", "Cosine, x in radians.", lambda x, y, d: -(d * x.into(Sin())), "cos")
+Tan = smooth("Tan", "Tangent, x in radians.", lambda x, y, d: d / x.into(Cos()).into(Square()), "tan", samples=_INSIDE)
+Asin = smooth("Asin", "Inverse sine, in radians.", lambda x, y, d: d / _root(x), "arcsin", "asin", samples=_INSIDE)
+ACos = smooth("ACos", "Inverse cosine, in radians.", lambda x, y, d: -(d / _root(x)), "arccos", "acos", samples=_INSIDE)
+Atan = smooth("Atan", "Inverse tangent, in radians.", lambda x, y, d: d / (x.into(Square()) + 1), "arctan", "atan")
+Sinh = smooth("Sinh", "Hyperbolic sine.", lambda x, y, d: d * x.into(Cosh()), "sinh")
+Cosh = smooth("Cosh", "Hyperbolic cosine.", lambda x, y, d: d * x.into(Sinh()), "cosh")
+Asinh = smooth("Asinh", "Inverse hyperbolic sine.", lambda x, y, d: d / y.into(Cosh()), "arcsinh", "asinh")
+Acosh = smooth(
+    "Acosh", "Inverse hyperbolic cosine of x above 1.",
+    lambda x, y, d: d / y.into(Sinh()), "arccosh", "acosh", samples=_ABOVE_1,
 )  # fmt: skip
-Cos = unary(
-    "Cos", "Cosine, x in radians.", Smooth, lambda x, y, d: -(d * x.into(Sin())),
-    array_function="cos", cuda="cos({0})",
-)  # fmt: skip
-Tan = unary(
-    "Tan", "Tangent, x in radians.", Smooth, lambda x, y, d: d / x.into(Cos()).into(Square()),
-    array_function="tan", cuda="tan({0})", samples=_INSIDE,
-)  # fmt: skip
-Asin = unary(
-    "Asin", "Inverse sine, in radians.", Smooth, lambda x, y, d: d / _root(x),
-    array_function="arcsin", cuda="asin({0})", samples=_INSIDE,
-)  # fmt: skip
-ACos = unary(
-    "ACos", "Inverse cosine, in radians.", Smooth, lambda x, y, d: -(d / _root(x)),
-    array_function="arccos", cuda="acos({0})", samples=_INSIDE,
-)  # fmt: skip
-Atan = unary(
-    "Atan", "Inverse tangent, in radians.", Smooth, lambda x, y, d: d / (x.into(Square()) + 1),
-    array_function="arctan", cuda="atan({0})",
-)  # fmt: skip
-Sinh = unary(
-    "Sinh", "Hyperbolic sine.", Smooth, lambda x, y, d: d * x.into(Cosh()),
-    array_function="sinh", cuda="sinh({0})",
-)  # fmt: skip
-Cosh = unary(
-    "Cosh", "Hyperbolic cosine.", Smooth, lambda x, y, d: d * x.into(Sinh()),
-    array_function="cosh", cuda="cosh({0})",
-)  # fmt: skip
-Asinh = unary(
-    "Asinh", "Inverse hyperbolic sine.", Smooth, lambda x, y, d: d / y.into(Cosh()),
-    array_function="arcsinh", cuda="asinh({0})",
-)  # fmt: skip
-Acosh = unary(
-    "Acosh", "Inverse hyperbolic cosine of x above 1.", Smooth, lambda x, y, d: d / y.into(Sinh()),
-    array_function="arccosh", cuda="acosh({0})", samples=_ABOVE_1,
-)  # fmt: skip
-Atanh = unary(
-    "Atanh", "Inverse hyperbolic tangent of x between -1 and 1.", Smooth, lambda x, y, d: d / (1 - x.into(Square())),
-    array_function="arctanh", cuda="atanh({0})", samples=_INSIDE,
+Atanh = smooth(
+    "Atanh", "Inverse hyperbolic tangent of x between -1 and 1.",
+    lambda x, y, d: d / (1 - x.into(Square())), "arctanh", "atanh", samples=_INSIDE,
 )  # fmt: skip
 
 
