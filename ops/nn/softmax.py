@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
@@ -104,11 +105,14 @@ def along(axis: Axis, kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Normalised(Op, abstract=True):
-    """numbers: of every row that ranks exchange if the axis is sharded."""
+    """numbers: of every row that ranks exchange if the axis is sharded. arrays: as scratch of `fill_rows`."""
 
     numbers: ClassVar[int] = 2
+    arrays: ClassVar[int]
     float_only = True
     one_type = True
+    fills = True
+    in_place = True
 
     @property
     def axis_field(self) -> str:
@@ -143,6 +147,13 @@ class _Normalised(Op, abstract=True):
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         return sent_bytes(types[0], layouts[0], self.row_axes(types[0]), self.numbers)
 
+    def fill_rows(self, xp: Any, out: Any, scratch: Any, *operands: Any) -> None:
+        """Fill `out`, rows of a matrix, from those of the operands, with scratch arrays of its size."""
+        raise NotImplementedError
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        return along(getattr(self, self.axis_field), rowwise(be.xp, partial(self.fill_rows, be.xp), self.arrays))
+
     def row_axes(self, *types: TensorType) -> tuple[int, ...]:
         if not types[0].shape:
             raise MspcError(f"{self.name}: a number has no axis {getattr(self, self.axis_field)}", kind=ValueError)
@@ -162,7 +173,6 @@ class Softmax(_Normalised):
     """exp(x) over its sum along `axis`."""
 
     axis: Axis = -1
-    fills = True
     samples = (*_ONE, sample((8, 4, 4), axis=(1, 2)))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -174,20 +184,15 @@ class Softmax(_Normalised):
 
     row_lines = (
         "ReduceMax(x0, AXES)", "Sub(x0, t0)", "Exp(t1)", "ReduceSum(t2, AXES)", "Reciprocal(t3)", "Mul(t2, t4)",
-    )
-    in_place = True
+    )  # fmt: skip
+    arrays = 1
 
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        xp = be.xp
-
-        def work(out: Any, scratch: Any, x: Any) -> None:
-            # NumPy copies an array that it broadcasts against and overwrites: no result is also an operand there.
-            (power,) = scratch
-            xp.subtract(x, xp.max(x, axis=-1, keepdims=True), out=power)
-            xp.exp(power, out=power)
-            xp.divide(power, xp.sum(power, axis=-1, keepdims=True), out=out)
-
-        return along(self.axis, rowwise(xp, work, 1))
+    def fill_rows(self, xp: Any, out: Any, scratch: Any, x: Any) -> None:
+        # NumPy copies an array that it broadcasts against and overwrites: no result is also an operand there.
+        (power,) = scratch
+        xp.subtract(x, xp.max(x, axis=-1, keepdims=True), out=power)
+        xp.exp(power, out=power)
+        xp.divide(power, xp.sum(power, axis=-1, keepdims=True), out=out)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         stages = (
@@ -203,7 +208,6 @@ class SoftmaxBackward(_Normalised):
     dim: Axis = -1
     numbers = 1
     linear_in = (0,)
-    fills = True
     samples = (sample((8, 16), (8, 16)), sample((4, 8, 8), (4, 8, 8), dim=1))
 
     def bprop(self, b: Builder, dy: Value, y: Value, out: Value, dout: Value) -> Gradients:
@@ -221,21 +225,14 @@ class SoftmaxBackward(_Normalised):
         product = b.emit(Mul(), dout, out)
         return b.emit(Sub(), product, b.emit(Mul(), out, total_of_rows(b, ranks, axes, product)))
 
-    row_lines = (
-        "Mul(x0, x1)", "ReduceSum(t0, AXES)", "Mul(x1, t1)", "Sub(t0, t2)",
-    )
-    in_place = True
+    row_lines = ("Mul(x0, x1)", "ReduceSum(t0, AXES)", "Mul(x1, t1)", "Sub(t0, t2)")
+    arrays = 2
 
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        xp = be.xp
-
-        def work(grad: Any, scratch: Any, dout: Any, out: Any) -> None:
-            product, share = scratch
-            xp.multiply(dout, out, out=product)
-            xp.multiply(out, xp.sum(product, axis=-1, keepdims=True), out=share)
-            xp.subtract(product, share, out=grad)
-
-        return along(self.dim, rowwise(xp, work, 2))
+    def fill_rows(self, xp: Any, grad: Any, scratch: Any, dout: Any, out: Any) -> None:
+        product, share = scratch
+        xp.multiply(dout, out, out=product)
+        xp.multiply(out, xp.sum(product, axis=-1, keepdims=True), out=share)
+        xp.subtract(product, share, out=grad)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         stages = (RowPass((("total", "Sum", "g"),), "g = g * y;"),)
@@ -247,7 +244,6 @@ class LogSoftmax(_Normalised):
     """x minus the logarithm of the sum of exp(x) along `axis`."""
 
     axis: int = -1
-    fills = True
     samples = _ONE
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -265,21 +261,14 @@ class LogSoftmax(_Normalised):
         total = b.emit(ReduceSum(True, axes), b.emit(Exp(), below))
         return (as_dtype(b, b.emit(Sub(), below, b.emit(Log(), total)), x.tensor_type.dtype),)
 
-    row_lines = (
-        "ReduceMax(x0, AXES)", "Sub(x0, t0)", "Exp(t1)", "ReduceSum(t2, AXES)", "Log(t3)", "Sub(t1, t4)",
-    )
-    in_place = True
+    row_lines = ("ReduceMax(x0, AXES)", "Sub(x0, t0)", "Exp(t1)", "ReduceSum(t2, AXES)", "Log(t3)", "Sub(t1, t4)")
+    arrays = 2
 
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        xp = be.xp
-
-        def work(out: Any, scratch: Any, x: Any) -> None:
-            moved, power = scratch
-            xp.subtract(x, xp.max(x, axis=-1, keepdims=True), out=moved)
-            xp.exp(moved, out=power)
-            xp.subtract(moved, xp.log(xp.sum(power, axis=-1, keepdims=True)), out=out)
-
-        return along(self.axis, rowwise(xp, work, 2))
+    def fill_rows(self, xp: Any, out: Any, scratch: Any, x: Any) -> None:
+        moved, power = scratch
+        xp.subtract(x, xp.max(x, axis=-1, keepdims=True), out=moved)
+        xp.exp(moved, out=power)
+        xp.subtract(moved, xp.log(xp.sum(power, axis=-1, keepdims=True)), out=out)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         stages = (
@@ -295,7 +284,6 @@ class LogSoftmaxGrad(_Normalised):
     axis: int = -1
     numbers = 1
     linear_in = (1,)
-    fills = True
     samples = (sample((8, 16), (8, 16)), sample((4, 8, 8), (4, 8, 8), axis=1))
 
     def bprop(self, b: Builder, out: Value, dy: Value, result: Value, dout: Value) -> Gradients:
@@ -308,21 +296,14 @@ class LogSoftmaxGrad(_Normalised):
         total = total_of_rows(b, ranks, axes, dout)
         return b.emit(Sub(), dout, b.emit(Mul(), b.emit(Exp(), out), total))
 
-    row_lines = (
-        "ReduceSum(x1, AXES)", "Exp(x0)", "Mul(t1, t0)", "Sub(x1, t2)",
-    )
-    in_place = True
+    row_lines = ("ReduceSum(x1, AXES)", "Exp(x0)", "Mul(t1, t0)", "Sub(x1, t2)")
+    arrays = 2
 
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        xp = be.xp
-
-        def work(grad: Any, scratch: Any, out: Any, dout: Any) -> None:
-            power, share = scratch
-            xp.exp(out, out=power)
-            xp.multiply(power, xp.sum(dout, axis=-1, keepdims=True), out=share)
-            xp.subtract(dout, share, out=grad)
-
-        return along(self.axis, rowwise(xp, work, 2))
+    def fill_rows(self, xp: Any, grad: Any, scratch: Any, out: Any, dout: Any) -> None:
+        power, share = scratch
+        xp.exp(out, out=power)
+        xp.multiply(power, xp.sum(dout, axis=-1, keepdims=True), out=share)
+        xp.subtract(dout, share, out=grad)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         stages = (RowPass((("total", "Sum", "g"),)),)

@@ -64,6 +64,15 @@ def places_of(indices: Any) -> tuple[Any, ...]:
     return tuple(indices[..., i] for i in range(indices.shape[-1]))
 
 
+def put_at(xp: Any, how: str, out: Any, places: Any, values: Any) -> None:
+    """Write values at places of an array, where several of one place are combined by the function `how` of NumPy; if it
+    is "" the last counts."""
+    if how:
+        getattr(xp, how).at(out, places, values)
+    else:
+        out[places] = values
+
+
 def least_indexed(shape: Sequence[int], indices: TensorType) -> int:
     """Return the size of the smallest of the dimensions that indices[..., k] name, the first k of `shape`."""
     return min(shape[: indices.shape[-1]], default=1)
@@ -259,16 +268,17 @@ class TensorScatterUpdate(_Indexed):
         written.in_strategy, written.out_strategy = (layouts[0], replicated, sliced), asked.out_strategy
         return (written,)
 
-    adds: ClassVar[bool] = False
+    combine: ClassVar[str] = ""
 
     def launch(self, device: Device, out: Any, x: Array, indices: Array, updates: Array) -> Launch | None:
         shape, dims = x.shape, tuple(self.dims) or tuple(range(indices.shape[-1]))
-        if not self.adds:
+        adds = self.combine == "add"
+        if not adds:
             few = gpu.rows_by_number.scatter_few(device, dims, self.begins, self.sizes, x, indices, updates, out)
             if few is not None or self.dims:
                 return few
         places = (self.begins, self.sizes)
-        return gpu.rows_by_number.scatter_nd(device, shape, *places, x, indices, updates, out, self.adds)
+        return gpu.rows_by_number.scatter_nd(device, shape, *places, x, indices, updates, out, adds)
 
     def bprop(self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
         none = zeros(b, updates.tensor_type)
@@ -290,11 +300,7 @@ class TensorScatterUpdate(_Indexed):
         if out is not x:
             out[...] = x
         seen = xp.transpose(out, self.order(x.ndim)) if self.dims else out
-        places, values = self.written(xp, indices, updates, seen.shape)
-        if self.adds:
-            xp.add.at(seen, places, values)
-        else:
-            seen[places] = values
+        put_at(xp, self.combine, seen, *self.written(xp, indices, updates, seen.shape))
         return out
 
     def localize(self, placement: RankPlacement) -> Op:
@@ -305,7 +311,7 @@ class TensorScatterUpdate(_Indexed):
 class TensorScatterAdd(TensorScatterUpdate):
     """x plus the updates at indices[..., k]; updates of one place are all added."""
 
-    adds = True
+    combine = "add"
     samples = (
         sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
     )
@@ -390,10 +396,7 @@ class ScatterElements(Op):
             index if d == axis else xp.arange(n).reshape((-1,) + (1,) * (x.ndim - d - 1))
             for d, n in enumerate(index.shape)
         )
-        if self.adds:
-            xp.add.at(out, places, updates)
-        else:
-            out[places] = updates
+        put_at(xp, "add" if self.adds else "", out, places, updates)
         return out
 
     def launch(self, device: Device, out: Any, x: Array, index: Array, updates: Array) -> Launch | None:
@@ -469,10 +472,7 @@ class _Scatter(Op, abstract=True):
         if self.total:
             places, inside = local_places(xp, places, self.offset, variable.shape[0], self.total)
             places, rows = places[inside], rows[inside]
-        if self.combine:
-            getattr(xp, self.combine).at(variable, places, rows)
-        else:
-            variable[places] = rows
+        put_at(xp, self.combine, variable, places, rows)
         return variable
 
     def localize(self, placement: RankPlacement) -> Op:
@@ -501,7 +501,6 @@ class _ScatterNd(TensorScatterUpdate, abstract=True):
     """A parameter at indices[..., k], which name its first k dimensions."""
 
     use_locking: bool = False
-    combine: ClassVar[str] = ""
     has_side_effect = True
     mutates = (0,)
     bprop = _UPDATE
@@ -509,12 +508,7 @@ class _ScatterNd(TensorScatterUpdate, abstract=True):
     samples = _PLACES
 
     def compute(self, xp: Any, variable: Any, indices: Any, updates: Any) -> Any:
-        places, values = self.written(xp, indices, updates, variable.shape)
-        if self.combine:
-            getattr(xp, self.combine).at(variable, places, values)
-        else:
-            variable[places] = values
-        return variable
+        return self._written(xp, variable, indices, updates, variable)
 
 
 ScatterNdUpdate = operator(
@@ -528,16 +522,9 @@ ScatterNdSub = operator(
 
 
 class _TensorScatter(TensorScatterUpdate, abstract=True):
-    combine: ClassVar[str] = ""
     launch, kernel_into, in_place = Op.launch, Op.kernel_into, False
     bprop = NotDifferentiable("the derivative of repeated products, quotients and extrema is not built")
     samples = _PLACES
-
-    def compute(self, xp: Any, x: Any, indices: Any, updates: Any) -> Any:
-        out = x.copy()
-        places, values = self.written(xp, indices, updates, x.shape)
-        getattr(xp, self.combine).at(out, places, values)
-        return out
 
 
 class TensorScatterSub(_TensorScatter):
