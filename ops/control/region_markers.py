@@ -23,19 +23,24 @@ from mspc.ops.op import Op
 from mspc.sharding.rules import factor_names, same_rule
 
 
-class RegionBoundary(Op, abstract=True):
+class _Marker(Op, abstract=True):
+    """Base of the operators that mark the regions of a node, `owner`."""
+
+    owner: Node
+    has_side_effect = True
+
+
+class RegionBoundary(_Marker, abstract=True):
     """Start of region number `region` of a node with operator `op`; after the last region, its end.
 
     changed: values that the regions overwrite. varying: values that differ between iterations.
     """
 
-    owner: Node
     op: RegionOp
     regions: tuple[Graph, ...] = ()
     region: int = 0
     changed: tuple[Value, ...] = ()
     varying: tuple[Value, ...] = ()
-    has_side_effect = True
 
     @property
     def is_end(self) -> bool:
@@ -46,16 +51,14 @@ class RegionBoundary(Op, abstract=True):
         return TupleType(())
 
 
-class Enter(Op, abstract=True):
+class Enter(_Marker, abstract=True):
     """Value of a parameter of a loop's regions in one iteration, if it differs between iterations: the carried value,
     or an entry of a scanned operand. number: of the operand, counted from the first carried one."""
 
-    owner: Node
     kind: str
     number: int
     scanned: bool = False
     takes_complex = True
-    has_side_effect = True
 
     @property
     def words(self) -> str:
@@ -75,44 +78,34 @@ class Enter(Op, abstract=True):
         return x.entry if isinstance(x, StackType) else TensorType(x.dtype, x.shape[1:])
 
 
-class StandIn(Op, abstract=True):
+class StandIn(_Marker, abstract=True):
     """A declaration that in the regions of a loop operand 1, a parameter, is read in place of every entry of the stack
     that is operand 0: one entry represents all, which have the same layout. number: as in Enter."""
 
-    owner: Node
     number: int
-    has_side_effect = True
 
     def infer(self, *types: Type) -> Type:
         return TupleType(())
 
 
-class Handed(Op, abstract=True):
+class Handed(_Marker, abstract=True):
     """The values that regions read from outside, in the order of the node's operands."""
 
-    owner: Node
-    has_side_effect = True
-
     def infer(self, *types: Type) -> Type:
         return TupleType(())
 
 
-class IterationNumber(Op, abstract=True):
+class IterationNumber(_Marker, abstract=True):
     """Number of the iteration; after a loop the number of iterations."""
 
-    owner: Node
     is_count: bool = False
-    has_side_effect = True
 
     def infer(self, *types: Type) -> Type:
         return COUNT
 
 
-class Decide(Op, abstract=True):
+class Decide(_Marker, abstract=True):
     """A condition, or a number of iterations, which all ranks know."""
-
-    owner: Node
-    has_side_effect = True
 
     @property
     def words(self) -> str:
@@ -123,14 +116,12 @@ class Decide(Op, abstract=True):
         return " -> "
 
 
-class Leave(Op, abstract=True):
+class Leave(_Marker, abstract=True):
     """A result of the first region, for a node that returns results of one region."""
 
-    owner: Node
     kind: str
     number: int
     takes_complex = True
-    has_side_effect = True
 
     @property
     def words(self) -> str:
@@ -144,16 +135,14 @@ class Leave(Op, abstract=True):
         return types[0]
 
 
-class Back(Op, abstract=True):
+class Back(_Marker, abstract=True):
     """Operand 1, a result of the last region, in the layout of operand 0: the result of another region in its place, or
     the value carried to the iteration."""
 
-    owner: Node
     kind: str
     number: int
     is_carried: bool
     takes_complex = True
-    has_side_effect = True
 
     @property
     def words(self) -> str:
@@ -164,16 +153,14 @@ class Back(Op, abstract=True):
         return types[0]
 
 
-class Keep(Op, abstract=True):
+class Keep(_Marker, abstract=True):
     """The results of the body of all iterations: `turns` along a first dimension, or in a stack if that is -1."""
 
-    owner: Node
     kind: str
     number: int
     turns: int
     linear_in = (0,)
     takes_complex = True
-    has_side_effect = True
 
     @property
     def words(self) -> str:

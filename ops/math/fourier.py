@@ -120,8 +120,6 @@ class FFTShift(Op):
 class IFFTShift(FFTShift):
     """The inverse of `FFTShift`."""
 
-    samples = FFTShift.samples
-
     def steps(self, size: int) -> int:
         return -(size // 2)
 

@@ -269,7 +269,6 @@ class QrGrad(Op):
     """Gradient of Qr: (dQ + Q @ S) @ R^-T; S has the lower triangle of R @ dR^T - dQ^T @ Q on both sides. Walter and
     Lehmann 2010."""
 
-    linear_in = ()
     bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
     samples = (sample((4, 3, 2), (4, 2, 2), (4, 3, 2), (4, 2, 2), low=0.5, gradient=False),)
 
@@ -339,7 +338,6 @@ class Svd(Op):
 class SvdGrad(Op):
     """Gradient of Svd by its values and its vectors. Townsend 2016."""
 
-    linear_in = ()
     bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
     samples = (
         sample((4, 2), (4, 3, 2), (4, 2, 2), (4, 2), (4, 3, 2), (4, 2, 2), gradient=False),

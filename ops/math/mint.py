@@ -62,13 +62,8 @@ def _factor(value: int | float) -> str:
     return f"T({value})" if isinstance(value, int) else number(value)
 
 
-AddExt = operator(
-    "AddExt", "x + alpha * y. Called as `AddExt()(x, y, alpha)`.", _ScaledBinary, samples=_ScaledBinary.samples
-)
-SubExt = operator(
-    "SubExt", "x - alpha * y. Called as `SubExt()(x, y, alpha)`.", _ScaledBinary,
-    samples=_ScaledBinary.samples, sign=-1,
-)  # fmt: skip
+AddExt = operator("AddExt", "x + alpha * y. Called as `AddExt()(x, y, alpha)`.", _ScaledBinary)
+SubExt = operator("SubExt", "x - alpha * y. Called as `SubExt()(x, y, alpha)`.", _ScaledBinary, sign=-1)
 
 
 class NanToNum(Unary):
@@ -125,14 +120,12 @@ class MeanExt(ReduceMean):
 
     operand_names = ("input", "dim", "keepdim", "dtype")
     float_only = True
-    samples = REDUCE_SAMPLES
     call = _reduction
 
 
 class IndexSelect(Gather):
     """Slices of a tensor along `axis`. Called as `IndexSelect()(input, axis, index)`."""
 
-    settings = (("axis", int_of),)
     settings_at = 1
     samples = (
         sample((16, 8), (8,), dtypes=("Float64", "Int32"), low=0, high=16),

@@ -219,7 +219,6 @@ class CumSum(_Running):
     """
 
     linear_in = (0,)
-    samples = _Running.samples
 
     def rule(self, x: TensorType) -> str:
         return super().rule(x).replace("!", "")
@@ -262,8 +261,6 @@ class CumSum(_Running):
 
 class CumProd(_Running):
     """Running products along an axis. Called as `CumProd(exclusive, reverse)(x, axis)`."""
-
-    samples = _Running.samples
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(CumProdGrad(self.exclusive, self.reverse, self.axis), x, dout),)

@@ -186,8 +186,6 @@ class GeLU(Activation):
 
         return blockwise(xp, work, 1)
 
-    samples = UNARY_SAMPLES
-
 
 class GeLUGrad(Elementwise):
     """dout times the derivative of GeLU at x; y, its result, is not needed but part of the signature."""

@@ -172,7 +172,6 @@ class TakeRows(EmbeddingLookup):
     offset: int = 0
     limit: int = 0
     share: float = 1.0
-    requests = ()
     exchanged = (0,)
     omitted = ("offset", "limit", "share")
     samples = (

@@ -299,7 +299,6 @@ class LinSpaceBetween(_Sequence):
     num: int = 1
     first: int = 0
     count: int = -1
-    linear_in = ()
     samples = (sample((), (), num=16), sample((), (), num=8))
 
     def rule(self, start: TensorType, stop: TensorType) -> str:
