@@ -11,7 +11,7 @@ from mspc.ir.types import BOOL, FLOAT32, HALVES, INT32
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.mint.nn import functional
-from mspc.readers.pytorch.kinds.complex_numbers import tril, triu
+from mspc.readers.pytorch.kinds.complex_numbers import of_either, tril, triu
 from mspc.readers.pytorch.kinds.kind import row
 from mspc.readers.pytorch.kinds.reductions import typed, vector_norm
 from mspc.readers.pytorch.kinds.shapes import conjugate_transposed, expanded, nothing
@@ -114,23 +114,10 @@ def solved_each(matrix: Any, right: Any, left: Any) -> Any:
     return solved(matrix, right, left)
 
 
-def inverse(matrix: Any) -> Any:
-    """Return the inverses of matrices."""
-    if matrix.dtype.is_complex:
-        return ops.LibraryFunction("complex_inverse", ())(matrix)
-    return ops.MatrixInverse()(matrix)
-
-
-def determinant(matrix: Any) -> Any:
-    """Return the determinants of matrices."""
-    if matrix.dtype.is_complex:
-        return ops.LibraryFunction("complex_det", ())(matrix)
-    return ops.MatrixDeterminant()(matrix)
-
-
-def log_determinant(matrix: Any) -> Any:
-    """Return (signs of the determinants, logarithms of their sizes)."""
-    return ops.LibraryFunction("complex_slogdet", ())(matrix) if matrix.dtype.is_complex else ops.slogdet(matrix)
+inverse = of_either(lambda matrix: ops.MatrixInverse()(matrix), "inverse")
+determinant = of_either(lambda matrix: ops.MatrixDeterminant()(matrix), "det")
+log_determinant = of_either(ops.slogdet, "slogdet")
+"""(Signs of determinants, logarithms of their sizes)."""
 
 
 def triangle(matrix: Any, upper: Any) -> Any:
