@@ -64,24 +64,21 @@ class Checked:
         return f"{self.facts.name} breaks its budget: {limits} limit{'s' * (limits != 1)}"
 
 
-def check_target(
-    target: str, compiling: CompileOptions, limits: Limits, json: Path | None = None, baseline: Path | None = None,
-    every: bool = False, quiet: bool = False,
-) -> int:  # fmt: skip
+def check_target(target: str, options: CompileOptions, limits: Limits, baseline: Path | None = None) -> int:
     """Print the breaches of a budget, the worst first, write them as JSON on request, and return the exit status.
 
     Args:
-        target: the folder of a compile, a graph, a script or a network. compiling: how a script is compiled.
-        baseline: file for the figures of this compile. every: print all collectives of a limit, not only the largest.
-        quiet: print only breaches.
+        target: the folder of a compile, a graph, a script or a network. options: how a script is compiled; all_rows:
+        print all collectives of a limit, not only the largest. baseline: file for the figures of this compile.
 
     Raises:
         MspcError: the target or a file cannot be read, or there are no limits.
     """
+    json, quiet = options.json, options.loudness.quiet
     check_json(json)
     if baseline is not None:
         check_writable(baseline, "--write-baseline")
-    checked = checked_target(target, compiling, limits, may_be_free=baseline is not None)
+    checked = checked_target(target, options, limits, may_be_free=baseline is not None)
     if baseline is not None:
         write_baseline(baseline, checked.facts)
     status = BROKEN if checked.broken else 0
@@ -90,7 +87,7 @@ def check_target(
         write_report(json, "check", content, status)
     if json == Path("-"):
         return status
-    _print_breaches(checked.broken, every)
+    _print_breaches(checked.broken, options.all_rows)
     if not checked.free and (checked.broken or not quiet):
         print_line(checked.verdict)
     if baseline is not None and not quiet:

@@ -18,26 +18,26 @@ DIFFERENT = 1
 
 
 def diff_targets(
-    first: str, second: str, compiling: CompileOptions, json: Path | None, machine: str = "", every_row: bool = False,
-    quiet: bool = False, other: CompileOptions | None = None,
-) -> int:  # fmt: skip
+    first: str, second: str, options: CompileOptions, machine: str = "", other: CompileOptions | None = None
+) -> int:
     """Print the differences of two targets, write them as JSON on request, and return the exit status.
 
     Args:
-        first, second: folders of compiles, graphs, plans, scripts or networks. compiling: how scripts are compiled.
-        machine: for which times are predicted; "" for H200s. every_row: print all rows, not a summary that
-        fits a screen. quiet: print only the verdict. other: how the second is compiled, None for the same way.
+        first, second: folders of compiles, graphs, plans, scripts or networks. options: how scripts are compiled;
+        all_rows: print all rows, not a summary that fits a screen. machine: for which times are predicted; "" for
+        H200s. other: how the second is compiled, None for the same way.
 
     Raises:
         MspcError: one cannot be read, or the two have nothing in common to compare.
     """
+    json, quiet = options.json, options.loudness.quiet
     check_json(json)
     rates = machine_of(machine)
-    check_used((first, second), compiling)
-    other = other or compiling
-    ours, theirs = (target_facts(target, how, rates) for target, how in ((first, compiling), (second, other)))
-    if first == second and other.imported.plan != compiling.imported.plan:
-        first, second = f"{first} by {compiling.imported.plan}", f"{second} by {other.imported.plan}"
+    check_used((first, second), options)
+    other = other or options
+    ours, theirs = (target_facts(target, how, rates) for target, how in ((first, options), (second, other)))
+    if first == second and other.imported.plan != options.imported.plan:
+        first, second = f"{first} by {options.imported.plan}", f"{second} by {other.imported.plan}"
     if (ours.plan is None or theirs.plan is None) and (not ours.kinds or not theirs.kinds):
         raise MspcError(
             f"{first} and {second} say nothing of the same kind",
@@ -50,7 +50,7 @@ def diff_targets(
     if json is not None:
         write_report(json, "diff", {"equal": not found, **asdict(found)}, DIFFERENT if found else 0)
     if json != Path("-"):
-        if not quiet and (every_row or fits_screen(made)):
+        if not quiet and (options.all_rows or fits_screen(made)):
             for table in made:
                 print_table(table)
                 print()

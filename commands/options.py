@@ -6,16 +6,17 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 import typer
 
-from mspc.commands.completion import complete_input, complete_script
+from mspc.commands.completion import complete_script
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.text.limits import LARGEST_SIZE, MOST_RANKS, number_of
+from mspc.ir.text.limits import MOST_RANKS, number_of
 
 if TYPE_CHECKING:
     from mspc.engine.capture import NamedTarget
@@ -35,14 +36,6 @@ ScriptArguments = Annotated[
     list[str] | None,
     typer.Argument(metavar="-- ARGS", show_default=False, help="The script's own arguments."),
 ]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input", metavar="SPEC", help="An input of a named network: 'float32[16,32]', global shape.",
-        autocompletion=complete_input,
-    ),
-]
-
 
 _RANKS = ("ranks", "worker_num")
 """Parameters of commands for the number of ranks."""
@@ -91,67 +84,12 @@ JsonFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the t
 MachineName = Annotated[
     str, typer.Option(metavar="NAME|FILE", help="The machine: h200 (the default), h100, a100, gb200, or a TOML file.")
 ]
-AllRows = Annotated[bool, typer.Option("--all", help="Print every row, not a summary that fits a screen.")]
-
 # Networks of PyTorch -----------------------------------------------------------------------------
 
 EXPORTED = ".pt2"
 """Suffix of files with exported programs."""
 STABLEHLO = ".mlir"
 """Suffix of texts of StableHLO."""
-Sizes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--size", metavar="NAME=N", help="A size of model.pt2 that is open: 'x.0=8', of input x; may be repeated."
-    ),
-]
-LossName = Annotated[
-    str,
-    typer.Option(
-        "--loss", metavar="NAME", show_default=False,
-        help="Loss of model.pt2: cross_entropy or mse with labels as one more input, or a result's name.",
-    ),
-]
-OptimizerText = Annotated[
-    str,
-    typer.Option(
-        "--optimizer", metavar="SPEC", show_default=False,
-        help="Train model.pt2: 'adamw:lr=1e-4,max_norm=1', adam, sgd, adafactor or muon.",
-    ),
-]
-PrecisionName = Annotated[
-    str,
-    typer.Option(
-        "--precision", metavar="TYPE", show_default=False,
-        help="Precision of matmuls in model.pt2: tf32, bfloat16, or float16 with a scaled loss.",
-    ),
-]
-Accumulated = Annotated[
-    int, typer.Option("--accumulate", metavar="N", help="Gradients of N batches of model.pt2 are added up in a step.")
-]
-Loaded = Annotated[
-    Path | None, typer.Option("--load", metavar="CKPT", help="Weights of model.pt2: safetensors, or any checkpoint.")
-]
-FromTorch = Annotated[
-    bool, typer.Option("--torch", help="TARGET is 'model.py:make', which gives a module of PyTorch and its inputs.")
-]
-FromJax = Annotated[
-    bool, typer.Option("--jax", help="TARGET is 'step.py:lowered', the result of jax.jit(step).lower(...).")
-]
-LayerStyles = Annotated[
-    str,
-    typer.Option(
-        "--plan", metavar="FILE|own", show_default=False,
-        help="Sharding of layers of model.pt2: styles, placements, or the model's own plan.",
-    ),
-]
-CompiledFor = Annotated[
-    str,
-    typer.Option(
-        "--device", metavar="cpu|gpu", show_default=False,
-        help="Device for model.pt2 [cpu]; a script sets it by device_target.",
-    ),
-]
 CONFIG = "config.json"
 """File that every folder of Hugging Face contains."""
 MAGIC = b"PK\x03\x04"
@@ -160,53 +98,77 @@ MAGIC = b"PK\x03\x04"
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """Options of the command line for a network of PyTorch.
+    """Options of the command line for a network of PyTorch, which the annotations of the fields declare.
 
     loss, optimizer, precision, accumulate: as in `Training`. sizes: symbols (`x.0`) with their numbers. torch: the
     target is a function that returns a module. load: a checkpoint with tensors that replace the weights. plan: a file
     with the sharding of layers, or `own` for the plan of the model itself. device: for which it is compiled, "cpu",
-    "gpu" or "". jax: the target is a step that JAX has lowered, or a function that returns one.
+    "gpu" or "", else MspcError. jax: the target is a step that JAX has lowered, or a function that returns one.
     """
 
-    loss: str = ""
-    optimizer: str = ""
+    loss: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", show_default=False,
+            help="Loss of model.pt2: cross_entropy or mse with labels as one more input, or a result's name.",
+        ),
+    ] = ""
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            metavar="SPEC", show_default=False,
+            help="Train model.pt2: 'adamw:lr=1e-4,max_norm=1', adam, sgd, adafactor or muon.",
+        ),
+    ] = ""
+    plan: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|own", show_default=False,
+            help="Sharding of layers of model.pt2: styles, placements, or the model's own plan.",
+        ),
+    ] = ""
+    precision: Annotated[
+        str,
+        typer.Option(
+            metavar="TYPE", show_default=False,
+            help="Precision of matmuls in model.pt2: tf32, bfloat16, or float16 with a scaled loss.",
+        ),
+    ] = ""
+    accumulate: Annotated[
+        int, typer.Option(metavar="N", help="Gradients of N batches of model.pt2 are added up in a step.")
+    ] = 1
+    load: Annotated[
+        Path | None, typer.Option(metavar="CKPT", help="Weights of model.pt2: safetensors, or any checkpoint.")
+    ] = None
+    torch: Annotated[
+        bool, typer.Option("--torch", help="TARGET is 'model.py:make', which gives a module of PyTorch and its inputs.")
+    ] = False
+    jax: Annotated[
+        bool, typer.Option("--jax", help="TARGET is 'step.py:lowered', the result of jax.jit(step).lower(...).")
+    ] = False
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="cpu|gpu", show_default=False,
+            help="Device for model.pt2 [cpu]; a script sets it by device_target.",
+        ),
+    ] = ""
     sizes: tuple[tuple[str, int], ...] = ()
-    torch: bool = False
-    precision: str = ""
-    accumulate: int = 1
-    load: Path | None = None
-    plan: str = ""
-    device: str = ""
-    jax: bool = False
+
+    def __post_init__(self) -> None:
+        if self.device not in ("", "cpu", "gpu"):
+            raise MspcError(
+                f"there is no --device {self.device!r:.60} to compile for", notes=["there are cpu and gpu"]
+            )
 
     @property
     def given(self) -> str:
-        """The first option that is given."""
-        options = {"--torch": self.torch, "--loss": self.loss, "--optimizer": self.optimizer, "--size": self.sizes}
-        options |= {"--precision": self.precision, "--accumulate": self.accumulate != 1, "--load": self.load}
-        options |= {"--plan": self.plan, "--device": self.device, "--jax": self.jax}
-        return next((name for name, value in options.items() if value), "")
+        """The first option that is given, or "" if none is."""
+        given = (each.name for each in fields(self) if getattr(self, each.name) != each.default)
+        return next(("--size" if name == "sizes" else f"--{name}" for name in given), "")
 
 
 NOTHING_SAID = ImportOptions()
-
-
-def import_options(
-    loss: str, optimizer: str, sizes: Sequence[str] | None, torch: bool, precision: str = "", accumulate: int = 1,
-    load: Path | None = None, plan: str = "", device: str = "", jax: bool = False,
-) -> ImportOptions:  # fmt: skip
-    """Return the options of a command line. Raise MspcError if a size or the device is invalid."""
-    if device not in ("", "cpu", "gpu"):
-        raise MspcError(f"there is no --device {device!r:.60} to compile for", notes=["there are cpu and gpu"])
-    found: dict[str, int] = {}
-    for text in sizes or ():
-        name, _, digits = text.partition("=")
-        number = number_of(digits, LARGEST_SIZE)
-        if not name.strip() or number is None:
-            raise MspcError(f"cannot read --size {text!r:.60}", notes=["write the size and a number: x.0=8"])
-        if found.setdefault(name.strip(), number) != number:
-            raise MspcError(f"--size gives {name.strip():.60} two numbers")
-    return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate, load, plan, device, jax)
 
 
 def is_stablehlo(target: NamedTarget | Path) -> TypeGuard[Path]:

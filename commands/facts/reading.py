@@ -211,7 +211,7 @@ def compiled_folder(target: str, options: CompileOptions) -> Generator[Path]:
     does."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "graphs"
-        compile_target(target, replace(options, out=folder, loudness=options.loudness.of_part()))
+        compile_target(target, replace(options, out=folder, json=None, loudness=options.loudness.of_part()))
         yield folder
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mspc.commands import options as opts
+from mspc.commands.compile_options import CompileOptions, has_compile_options
 from mspc.commands.completion import complete_graph
 
 BaselineFile = Annotated[
@@ -27,7 +28,11 @@ WrittenBaseline = Annotated[
 ]
 
 
+@has_compile_options(
+    write_baseline="ranks input_ size loss optimizer plan torch jax strategies json all_rows verbose quiet"
+)
 def check(
+    options: CompileOptions,
     target: Annotated[
         str,
         typer.Argument(
@@ -58,36 +63,17 @@ def check(
     baseline: BaselineFile = None,
     tolerance: Tolerance = None,
     write_baseline: WrittenBaseline = None,
-    ranks: opts.Ranks = None,
-    input_: opts.Inputs = None,
-    size: opts.Sizes = None,
-    loss: opts.LossName = "",
-    optimizer: opts.OptimizerText = "",
-    plan: opts.LayerStyles = "",
-    torch: opts.FromTorch = False,
-    jax: opts.FromJax = False,
-    strategies: opts.StrategiesFile = None,
-    json: opts.JsonFile = None,
-    all_rows: opts.AllRows = False,
-    verbose: opts.Verbose = False,
-    quiet: opts.Quiet = False,
 ) -> None:
     """Hold a compile to a budget of bytes, memory, time and collectives; status 1 where it breaks a limit, with the
     collectives that do."""
     from mspc.commands.budget.limits import COLLECTIVES, budget_of, counts_of
     from mspc.commands.check import Limits, check_target
-    from mspc.commands.compile import CompileOptions
-    from mspc.commands.report.verbosity import Loudness
 
     counts = counts_of(max_collectives, f"--{COLLECTIVES}") if max_collectives else None
     given = {
         "max-bytes": max_bytes, "max-memory": max_memory, "max-collectives": counts, "max-step": max_step,
         "max-idle": max_idle, "forbid": forbid,
     }  # fmt: skip
-    imported = opts.import_options(loss, optimizer, size, torch, plan=plan, jax=jax)
-    compiling = CompileOptions(
-        ranks, inputs=tuple(input_ or ()), strategies=strategies, loudness=Loudness(verbose, quiet), imported=imported
-    )
     share = None if tolerance is None else opts.share_of(tolerance, "--tolerance")
     limits = Limits(budget_of(given, "--"), budget, name, baseline, share)
-    raise typer.Exit(check_target(target, compiling, limits, json, write_baseline, all_rows, quiet))
+    raise typer.Exit(check_target(target, options, limits, write_baseline))

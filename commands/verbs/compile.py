@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mspc.commands import options as opts
+from mspc.commands.compile_options import CompileOptions, has_compile_options
 from mspc.engine.garbage import freeze_loaded
 
 OnlyRanks = Annotated[
@@ -34,10 +36,14 @@ ScheduleMachine = Annotated[
 ]
 
 
+@has_compile_options(
+    target="script_arguments ranks",
+    rank="input_ size loss optimizer plan precision accumulate load torch jax device json strategies",
+    weights="all_rows verbose quiet",
+)
 def compile_(
+    options: CompileOptions,
     target: opts.Target,
-    script_arguments: opts.ScriptArguments = None,
-    ranks: opts.Ranks = None,
     save_graphs: Annotated[
         bool, typer.Option("--save-graphs", help="Write the graph after every pass, not the last one alone.")
     ] = False,
@@ -49,19 +55,6 @@ def compile_(
         Path | None, typer.Option(metavar="DIR", help="Where to write (default: saved_graph).")
     ] = None,
     rank: OnlyRanks = None,
-    input_: opts.Inputs = None,
-    size: opts.Sizes = None,
-    loss: opts.LossName = "",
-    optimizer: opts.OptimizerText = "",
-    plan: opts.LayerStyles = "",
-    precision: opts.PrecisionName = "",
-    accumulate: opts.Accumulated = 1,
-    load: opts.Loaded = None,
-    torch: opts.FromTorch = False,
-    jax: opts.FromJax = False,
-    device: opts.CompiledFor = "",
-    json: opts.JsonFile = None,
-    strategies: opts.StrategiesFile = None,
     out_torch: TorchPlan = None,
     out_jax: JaxPlan = None,
     schedule: SchedulePicture = None,
@@ -69,26 +62,14 @@ def compile_(
     weights: Annotated[
         bool, typer.Option("--weights", help="Write all initial values, not only arrays that the script brought.")
     ] = False,
-    all_rows: opts.AllRows = False,
-    verbose: opts.Verbose = False,
-    quiet: opts.Quiet = False,
 ) -> None:
     """Compile the first graph that a script launches, for all ranks; run nothing, need no MPI, no device."""
-    from mspc.commands.compile import CompileOptions, compile_target
-    from mspc.commands.report.verbosity import Loudness
+    from mspc.commands.compile import compile_target
 
     freeze_loaded()
-    compile_target(
-        target,
-        CompileOptions(
-            ranks=ranks, level=level or (2 if save_graphs else 0), out=out, only_ranks=tuple(rank or ()),
-            inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
-            strategies=strategies, schedule=schedule, machine=machine,
-            loudness=Loudness(verbose, quiet), all_rows=all_rows, out_torch=out_torch,
-            out_jax=out_jax,
-            imported=opts.import_options(
-                loss, optimizer, size, torch, precision, accumulate, load, plan, device, jax
-            ),
-        ),
-    )
+    options = replace(
+        options, level=level or (2 if save_graphs else 0), out=out, only_ranks=tuple(rank or ()), weights=weights,
+        schedule=schedule, machine=machine, out_torch=out_torch, out_jax=out_jax,
+    )  # fmt: skip
+    compile_target(target, options)
     freeze_loaded()  # the process ends

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mspc.commands import options as opts
+from mspc.commands.compile_options import CompileOptions, has_compile_options
 
 SeveralRanks = Annotated[
     str | None, typer.Option("--ranks", "-n", metavar="N[,N...]", help="Number of ranks, or several to compare.")
@@ -41,9 +42,12 @@ TwoPlans = Annotated[
 ]
 
 
+@has_compile_options(
+    target="script_arguments", out="input_ size loss optimizer precision accumulate plan torch jax json quiet"
+)
 def search(
+    options: CompileOptions,
     target: opts.Target,
-    script_arguments: opts.ScriptArguments = None,
     ranks: SeveralRanks = None,
     machine: opts.MachineName = "",
     device: ProgramDevice = opts.DeviceOption.AUTO,
@@ -62,21 +66,8 @@ def search(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the plan that was found (TOML), to edit and to compile.")
     ] = None,
-    input_: opts.Inputs = None,
-    size: opts.Sizes = None,
-    loss: opts.LossName = "",
-    optimizer: opts.OptimizerText = "",
-    precision: opts.PrecisionName = "",
-    accumulate: opts.Accumulated = 1,
-    plan: opts.LayerStyles = "",
-    torch: opts.FromTorch = False,
-    jax: opts.FromJax = False,
-    json: opts.JsonFile = None,
-    quiet: opts.Quiet = False,
 ) -> None:
     """Look for the layouts of all operators at once, and set the plan beside the usual ones."""
-    from mspc.commands.compile import CompileOptions
-    from mspc.commands.report.verbosity import Loudness
     from mspc.commands.search import (
         SearchOptions,
         memory_of,
@@ -87,14 +78,9 @@ def search(
         stages_of,
     )
 
-    common = CompileOptions(
-        inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()),
-        loudness=Loudness(False, quiet),
-        imported=opts.import_options(loss, optimizer, size, torch, precision, accumulate, plan=plan, jax=jax),
-    )  # fmt: skip
-    options = SearchOptions(
-        common, ranks_of(ranks), top, free, machine, memory_of(memory), meshes_of(mesh), time_limit,
+    wanted = SearchOptions(
+        options, ranks_of(ranks), top, free, machine, memory_of(memory), meshes_of(mesh), time_limit,
         explain, compare, out, None if stages is None else stages_of(stages), micro_batches_of(micro_batches),
         summary, "" if device == opts.DeviceOption.AUTO else device.upper(),
     )  # fmt: skip
-    search_target(target, options)
+    search_target(target, wanted)

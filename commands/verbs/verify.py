@@ -8,29 +8,22 @@ from typing import Annotated
 import typer
 
 from mspc.commands import options as opts
+from mspc.commands.compile_options import CompileOptions, has_compile_options
 from mspc.commands.completion import complete_script
 
 TORCH = "torch"
 """Value of --against for a comparison with PyTorch."""
 
 
+@has_compile_options(
+    target="script_arguments ranks input_ size loss optimizer plan precision accumulate load torch jax strategies",
+    scale="json all_rows verbose quiet",
+)
 def verify(
+    options: CompileOptions,
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="As for compile, or its folder.", autocompletion=complete_script)
     ],
-    script_arguments: opts.ScriptArguments = None,
-    ranks: opts.Ranks = None,
-    input_: opts.Inputs = None,
-    size: opts.Sizes = None,
-    loss: opts.LossName = "",
-    optimizer: opts.OptimizerText = "",
-    plan: opts.LayerStyles = "",
-    precision: opts.PrecisionName = "",
-    accumulate: opts.Accumulated = 1,
-    load: opts.Loaded = None,
-    torch: opts.FromTorch = False,
-    jax: opts.FromJax = False,
-    strategies: opts.StrategiesFile = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the compared data and weights.")] = 0,
     against: Annotated[
         str | None,
@@ -44,28 +37,12 @@ def verify(
     scale: Annotated[
         bool, typer.Option("--scale", help="Prove every rank's program at small sizes, all ranks at once.")
     ] = False,
-    json: opts.JsonFile = None,
-    all_rows: opts.AllRows = False,
-    verbose: opts.Verbose = False,
-    quiet: opts.Quiet = False,
 ) -> None:
     """Run some steps on one device and on N simulated ranks and compare every output, gradient and parameter."""
-    from mspc.commands.compile import CompileOptions
-    from mspc.commands.report.verbosity import Loudness
     from mspc.commands.verify import verify_target
     from mspc.ir.diagnostics import MspcError
 
-    options = CompileOptions(
-        ranks=ranks,
-        inputs=tuple(input_ or ()),
-        imported=opts.import_options(loss, optimizer, size, torch, precision, accumulate, load, plan, jax=jax),
-        json=json,
-        strategies=strategies,
-        script_arguments=tuple(script_arguments or ()),
-        loudness=Loudness(verbose, quiet),
-        all_rows=all_rows,
-    )
-    has_module = against not in (None, TORCH) and (jax or target.endswith(opts.STABLEHLO))
+    has_module = against not in (None, TORCH) and (options.imported.jax or target.endswith(opts.STABLEHLO))
     if scale or has_module:
         from mspc.commands.verify_scale import verify_scale
 

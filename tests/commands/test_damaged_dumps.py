@@ -38,12 +38,12 @@ def view(target: str) -> None:
 
 
 def diff(target: str) -> None:
-    diff_targets("whole", target, CompileOptions(), Path("table.json"))
+    diff_targets("whole", target, CompileOptions(json=Path("table.json")))
 
 
 def check(target: str) -> None:
     limits = Limits(budget_of({"max-bytes": "1KB"}, "--"))
-    check_target(target, CompileOptions(), limits, Path("table.json"))
+    check_target(target, CompileOptions(json=Path("table.json")), limits)
 
 
 @pytest.mark.parametrize("command", [view, diff, check])

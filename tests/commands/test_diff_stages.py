@@ -76,7 +76,8 @@ def compiled(
 
 def found(folder: Path, first: str, second: str) -> dict[str, Any]:
     file = folder / "found.json"
-    status = diff_targets(str(folder / first), str(folder / second), CompileOptions(), file, quiet=True)
+    options = CompileOptions(json=file, loudness=Loudness(quiet=True))
+    status = diff_targets(str(folder / first), str(folder / second), options)
     told = json.loads(file.read_text())
     assert status == (not told["equal"])
     return told
@@ -127,8 +128,8 @@ def test_unequal_numbers_of_stages(folder: Path, capsys: pytest.CaptureFixture[s
     assert (2, 3, [0, 4]) in pairs
     assert [entry["idle"][0] is None for entry in stages["stages"]] == [False, False, True, True]
     capsys.readouterr()
-    options = CompileOptions()
-    assert diff_targets(str(folder / "two"), str(folder / "four"), options, None, every_row=True) == 1
+    options = CompileOptions(all_rows=True)
+    assert diff_targets(str(folder / "two"), str(folder / "four"), options) == 1
     out = capsys.readouterr().out
     for title in ("the pipeline\n", "stages: idle part", "messages between stages", "operators in another stage"):
         assert title in out
@@ -174,6 +175,6 @@ def test_programs_of_stages_that_were_changed_by_hand(
     file.write_text(text.replace(old, new))
     if message:
         with pytest.raises(MspcError, match=message):
-            diff_targets(str(folder / "two"), str(changed), CompileOptions(), None)
+            diff_targets(str(folder / "two"), str(changed), CompileOptions())
     else:
-        assert diff_targets(str(folder / "two"), str(changed), CompileOptions(), None) == 0
+        assert diff_targets(str(folder / "two"), str(changed), CompileOptions()) == 0

@@ -22,9 +22,9 @@ import pytest
 import mspc as ms
 from mspc import Tensor, nn, ops
 from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.compile_options import compile_options
 from mspc.commands.launch import _cores
 from mspc.commands.opt import optimize
-from mspc.commands.options import import_options
 from mspc.commands.run import run_directory
 from mspc.commands.search import meshes_of, micro_batches_of, ranks_of, stages_of
 from mspc.engine.capture import parse_input
@@ -47,7 +47,7 @@ MOST = 5.0
 
 
 def sizes_of(text: str) -> Any:
-    return import_options("", "", [f"x.0={text}"], False).sizes
+    return compile_options(size=[f"x.0={text}"]).imported.sizes
 
 
 @pytest.mark.parametrize("read", [ranks_of, meshes_of, stages_of, micro_batches_of, sizes_of, parse_input, read_hosts])

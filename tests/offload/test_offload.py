@@ -297,7 +297,7 @@ def test_differences_tell_what_lies_on_the_host(tmp_path: Path, capsys: pytest.C
         options = CompileOptions(1, out=tmp_path / states, script_arguments=("alone", states, "none", "8", "4"))
         compile_target(str(tmp_path / "net.py"), options)
     capsys.readouterr()
-    diff_targets(str(tmp_path / "device"), str(tmp_path / "host"), CompileOptions(), None)
+    diff_targets(str(tmp_path / "device"), str(tmp_path / "host"), CompileOptions())
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory: on the host ")]
     assert "       0 B " in line
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.commands.compile import CompileOptions
-from mspc.commands.options import import_options
+from mspc.commands.options import ImportOptions
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import compared_program, compiled_call, of_call
 from mspc.commands.verify_folder import give_layouts, located
@@ -59,7 +59,7 @@ class Script:
             target.write_text(text)
         else:
             target, ranks = SAMPLES / "pytorch" / "language_model.pt2", 4
-            imported = import_options("cross_entropy", "adamw:lr=0.01", None, False, "", 1, None, "")
+            imported = ImportOptions("cross_entropy", "adamw:lr=0.01")
         sys.argv = [str(target), *words]
         options = CompileOptions(ranks=ranks, script_arguments=words, loudness=Loudness(quiet=True))
         if imported is not None:
