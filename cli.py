@@ -39,7 +39,7 @@ def loaded(verb: Verb) -> Any:
         function = getattr(module, verb.name.replace("-", "_"), None) or getattr(module, f"{verb.name}_")
         app.command(verb.name, short_help=verb.help, context_settings=dict(verb.settings))(function)
     command = get_command(app)
-    options.keep_what_is_read(command)
+    options.check_outputs(command)
     return command
 
 

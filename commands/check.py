@@ -16,7 +16,6 @@ from mspc.commands.report.summary import collectives_table
 from mspc.commands.report.tables import (
     ALL,
     TextTable,
-    check_json,
     group,
     print_line,
     print_shortened,
@@ -75,7 +74,6 @@ def check_target(target: str, options: CompileOptions, limits: Limits, baseline:
         MspcError: the target or a file cannot be read, or there are no limits.
     """
     json, quiet = options.json, options.loudness.quiet
-    check_json(json)
     if baseline is not None:
         check_writable(baseline, "--write-baseline")
     checked = checked_target(target, options, limits, may_be_free=baseline is not None)

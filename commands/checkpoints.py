@@ -12,7 +12,7 @@ from mspc.checkpoint.sets import open_checkpoint, rank_state
 from mspc.checkpoint.sliced import layouts_in, ranks_of, slices_of
 from mspc.checkpoint.stored_tensors import Checkpoint, TensorPieces, box_of_shape
 from mspc.checkpoint.writing import write_slices_to
-from mspc.commands.report.tables import TextTable, check_json, print_line, print_table, size_text, write_report
+from mspc.commands.report.tables import TextTable, print_line, print_table, size_text, write_report
 from mspc.commands.report.verbosity import ProgressLine
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_files, check_writable, write_atomically
@@ -37,7 +37,6 @@ def opened(path: Path, strategy: Path | None, may_be_slices: bool = False) -> Ch
 
 def show_checkpoint(path: Path, strategy: Path | None, json: Path | None) -> None:
     """List the tensors of a checkpoint. Raise MspcError if it cannot be read."""
-    check_json(json)
     source = opened(path, strategy, may_be_slices=True)
     rows = [_described(name, source.tensors[name]) for name in sorted(source.tensors)]
     total = sum(row["bytes"] for row in rows)
@@ -71,7 +70,6 @@ def _described(name: str, stored: TensorPieces) -> dict[str, Any]:
 
 def diff_checkpoints(paths: tuple[Path, Path], strategies: tuple[Path | None, Path | None], json: Path | None) -> int:
     """Compare two checkpoints, tensor by tensor, and return the exit status. Raise MspcError if one cannot be read."""
-    check_json(json)
     first, second = (opened(path, strategy) for path, strategy in zip(paths, strategies, strict=True))
     names = sorted({*first.tensors, *second.tensors})
     found: list[dict[str, str]] = []
@@ -150,7 +148,6 @@ def transform_checkpoint(
     json: Path | None,
 ) -> None:  # fmt: skip
     """Write the files of a checkpoint for another strategy. Raise MspcError if a file cannot be read or written."""
-    check_json(json)
     ranks = ranks_of(layouts_in(to))
     with ProgressLine() as progress:
         progress.show(f"writing {ranks} rank{'s' if ranks > 1 else ''}")
@@ -167,7 +164,6 @@ def transform_checkpoint(
 
 def check_checkpoint(path: Path, strategy: Path | None, json: Path | None) -> int:
     """Verify everything in a checkpoint and return the exit status. Raise MspcError if it cannot even be opened."""
-    check_json(json)
     source = opened(path, strategy, may_be_slices=True)
     damaged: list[dict[str, str]] = []
     with ProgressLine() as progress:

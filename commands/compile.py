@@ -22,7 +22,7 @@ from mspc.commands.options import (
 )
 from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.summary import print_summary
-from mspc.commands.report.tables import check_json, print_report, write_report
+from mspc.commands.report.tables import print_report, write_report
 from mspc.commands.report.verbosity import NORMAL, Loudness, ProgressLine
 from mspc.compiler.driver import Compiled
 from mspc.compiler.unreduced_gradients import decided_by_script
@@ -161,7 +161,6 @@ def _values_of_ranks(
 
 def _check_files(options: CompileOptions) -> None:
     """Raise MspcError if a file outside the folder cannot be written or an option has no effect."""
-    check_json(options.json)
     for option, path in (("--out-torch", options.out_torch), ("--out-jax", options.out_jax)):
         if path is not None and path.suffix != ".py":
             raise MspcError(f"{option} writes Python, and {path} is called otherwise", code="E0109")

@@ -9,7 +9,7 @@ from mspc.commands.comparison.all_differences import differences
 from mspc.commands.comparison.tables import print_differences, tables
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.reading import check_used, target_facts
-from mspc.commands.report.tables import check_json, fits_screen, print_line, print_table, write_report
+from mspc.commands.report.tables import fits_screen, print_line, print_table, write_report
 from mspc.ir.diagnostics import MspcError
 from mspc.search.calibration.machine_file import machine_of
 
@@ -31,7 +31,6 @@ def diff_targets(
         MspcError: one cannot be read, or the two have nothing in common to compare.
     """
     json, quiet = options.json, options.loudness.quiet
-    check_json(json)
     rates = machine_of(machine)
     check_used((first, second), options)
     other = other or options

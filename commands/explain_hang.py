@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.report.tables import TextTable, check_json, print_line, print_table, write_report
+from mspc.commands.report.tables import TextTable, print_line, print_table, write_report
 from mspc.ops.collective.base import Collective
 from mspc.runtime.faults.alignment import HangCause
 from mspc.runtime.faults.call_log import planned_call
@@ -48,7 +48,6 @@ def explain_records(paths: Sequence[Path], ranks: int, program: Path | None, jso
     Raises:
         MspcError: a file is no record, records are of different jobs, or the program cannot be read.
     """
-    check_json(json)
     records, unread = read_records(paths)
     for each in unread:
         print(f"warning: {each}", file=sys.stderr)

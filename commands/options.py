@@ -213,20 +213,28 @@ WRITTEN = ("json", "html", "out", "save", "save_outputs", "schedule", "out_torch
 """Parameters that name an output file in every command."""
 
 
-def keep_what_is_read(command: Any) -> None:
-    """Make a command of the parser, and its subcommands, refuse to overwrite a file that it reads: a table would
-    replace a script. A baseline may be renewed, and a checkpoint may be written to its own path."""
+def check_outputs(command: Any) -> None:
+    """Make a command of the parser, and its subcommands, check its output files before it works.
+
+    It refuses to overwrite a file that it reads: a table would replace a script. A baseline may be renewed, and a
+    checkpoint may be written to its own path. It also refuses a file of `--json` that cannot be written; the commands
+    themselves check the other files.
+    """
     for below in getattr(command, "commands", {}).values():
-        keep_what_is_read(below)
+        check_outputs(below)
     called = command.callback
     written = (*WRITTEN, *(["profile"] if command.name == "run" else []))
     options = {p.name: p.opts[0] for p in command.params if p.name in written and p.opts[0].startswith("-")}
 
     def checked(**given: Any) -> Any:
+        from mspc.ir.files.atomic_writing import check_writable  # late: `mspc --help` writes no files
+
         read = [value for name, value in given.items() if name not in options and name != "script_arguments"]
         for name, option in options.items():
             if isinstance(path := given.get(name), str | Path):
                 _check_kept(option, Path(path), read)
+                if name == "json" and Path(path) != Path("-"):
+                    check_writable(Path(path), option)
         return called(**given)
 
     if called is not None and options:

@@ -12,7 +12,7 @@ from mspc.analysis.cost.training.alternatives import FasterRun, best
 from mspc.analysis.cost.training.model_shape import TrainingRun
 from mspc.analysis.cost.training.stage_memory import CONTEXT, StageMemory, stage_memory
 from mspc.analysis.cost.training.step_time import StepTime, matmul_rate, step_time
-from mspc.commands.report.tables import TextTable, check_json, print_line, print_table, size_text, write_report
+from mspc.commands.report.tables import TextTable, print_line, print_table, size_text, write_report
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.readers.configurations.reading import Configuration, read_arguments, read_configuration, read_preset
@@ -64,7 +64,6 @@ def plan(request: ConfigurationRequest) -> int:
     named = [request.file, request.arguments, request.preset or None]
     if sum(each is not None for each in named) != 1:
         raise MspcError("name one configuration: a file, --megatron-arguments or --preset")
-    check_json(request.json)
     if request.verify and request.json == Path("-"):
         raise MspcError("--verify prints its verdict, so --json needs a file")
     machine = machine_of(request.machine)

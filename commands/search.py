@@ -17,7 +17,6 @@ from mspc.commands.report.notes import doubts_text, memory_notes, missing_rate_n
 from mspc.commands.report.plan_summary import summary_lines
 from mspc.commands.report.tables import (
     TextTable,
-    check_json,
     print_line,
     print_table,
     size_text,
@@ -121,7 +120,6 @@ def search_target(target: str, options: SearchOptions) -> None:
     Raises:
         MspcError: any error in the command, the script or the network.
     """
-    check_json(options.compile.json)
     options = _with_own_stages(target, options)
     cases = cases_of(options.ranks, options.meshes, options.stages)
     _check(options, len(cases))

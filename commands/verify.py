@@ -12,7 +12,6 @@ import numpy as np
 
 from mspc.commands.compile import CompileOptions, FoundCall, find_call
 from mspc.commands.options import is_imported
-from mspc.commands.report.tables import check_json
 from mspc.commands.report.verification import report, report_against
 from mspc.commands.verify_folder import ToProve, give_layouts, located, verify_folder
 from mspc.compiler.call import describe_call
@@ -60,7 +59,6 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
         MspcError: both of these are requested, the program cannot be compiled, or the folder cannot be read.
         ExecutionError: a value differs, or the ranks do not run.
     """
-    check_json(options.json)
     if with_torch and mpi:
         raise MspcError("--against torch judges one device, and --mpi runs ranks", notes=["give one of the two"])
     if os.path.isdir(target) and not is_imported(Path(target)):

@@ -14,7 +14,7 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.equal_ranks import dump_text
 from mspc.commands.options import is_capture, is_imported, is_stablehlo
 from mspc.commands.report.scale import report_scale
-from mspc.commands.report.tables import check_json, print_line, write_report
+from mspc.commands.report.tables import print_line, write_report
 from mspc.commands.verify import of_script
 from mspc.commands.verify_folder import ToProve, of_folder
 from mspc.engine.capture import parse_target
@@ -38,7 +38,6 @@ def verify_scale(target: str, options: CompileOptions, seed: int, against: Path 
         MspcError: the program cannot be compiled or read, or it cannot be run at sizes that fit on this machine.
         ExecutionError: a value differs, or ranks wait for each other.
     """
-    check_json(options.json)
     begin = time.perf_counter()
     is_folder = os.path.isdir(target) and not is_imported(Path(target))
     if is_folder and has_dumps(Path(target)):

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from mspc.commands.report.facts import MemoryRow, Report, StepTimes
 from mspc.commands.report.streams import columns_setting, is_terminal, terminal_columns
 from mspc.ir.diagnostics import shown
-from mspc.ir.files.atomic_writing import check_writable, write_atomically
+from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.late_dataclass import dataclass
 
 OTHERWISE = 100
@@ -44,12 +44,6 @@ def print_line(text: str) -> None:
 def line_width() -> int:
     """Return the width of a line of stdout in characters."""
     return terminal_columns(sys.stdout) or columns_setting() or OTHERWISE
-
-
-def check_json(path: Path | None) -> None:
-    """Check before the work that `write_json` can write to a path. Raise MspcError if it cannot."""
-    if path is not None and path != Path("-"):
-        check_writable(path, "--json")
 
 
 def write_report(path: Path, command: str, content: Mapping[str, Any], status: int = 0) -> None:

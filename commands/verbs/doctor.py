@@ -26,10 +26,9 @@ def doctor(
 ) -> None:
     """Read a script and the modules of its own that it imports, run nothing, and list every name, argument and setting
     of MindSpore that mspc lacks or ignores. Status 1 where it lacks one."""
-    from mspc.commands.report.tables import check_json, write_report
+    from mspc.commands.report.tables import write_report
     from mspc.doctor.examination import examine, lacking
 
-    check_json(json)
     # An examination frees nothing before its end, and searching for garbage among the nodes of hundreds of files takes
     # as long as all its other work.
     collects = gc.isenabled()

@@ -22,10 +22,9 @@ def explain(
     json: opts.JsonFile = None,
 ) -> None:
     """Explain the codes of errors, each with a wrong and a right example."""
-    from mspc.commands.report.tables import TextTable, check_json, line_width, print_table, write_json
+    from mspc.commands.report.tables import TextTable, line_width, print_table, write_json
     from mspc.ir.error_codes import mistakes
 
-    check_json(json)
     known = {entry.code: entry for entry in mistakes()}
     wanted = [code.upper() for code in codes or ()]
     for code in wanted:

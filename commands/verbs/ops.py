@@ -29,10 +29,9 @@ def ops(
     json: opts.JsonFile = None,
 ) -> None:
     """List the operators: their sharding rules, attributes and gradients."""
-    from mspc.commands.report.tables import TextTable, check_json, print_table, write_report
+    from mspc.commands.report.tables import TextTable, print_table, write_report
     from mspc.ops.op import REGISTRY
 
-    check_json(json)
     for name in names or ():
         if name not in REGISTRY:
             notes = did_you_mean(name, REGISTRY) or ["mspc ops lists them all"]

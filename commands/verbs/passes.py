@@ -27,11 +27,10 @@ def passes(
     json: opts.JsonFile = None,
 ) -> None:
     """List the passes of a compile in order."""
-    from mspc.commands.report.tables import TextTable, check_json, print_table, write_json
+    from mspc.commands.report.tables import TextTable, print_table, write_json
     from mspc.compiler.pipeline import STEPS, kind_of_mode
     from mspc.passes.base import find_pass
 
-    check_json(json)
     if mode is not None and mode not in MODES:
         raise MspcError(
             f"there is no parallel mode {mode!r}", notes=did_you_mean(mode, MODES) or [", ".join(MODES)], code="E0113"

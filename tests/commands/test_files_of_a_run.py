@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import mspc as ms
+from mspc.cli import loaded
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_directory
-from mspc.commands.verbs.ops import ops as list_operators
-from mspc.commands.verify import verify_target
+from mspc.commands.verbs.table import VERBS
 from mspc.engine.profile_options import ProfileOptions
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import DTYPES
@@ -166,18 +166,15 @@ def test_a_run_is_refused_before_its_first_step(program: Path, option: str, plac
 @pytest.mark.usefixtures("in_the_way")
 @pytest.mark.parametrize("place", PLACES)
 def test_tables_are_refused_before_the_work(place: str, capsys: Capture) -> None:
-    Path("net.py").write_text(NETWORK.replace("TYPE", "float32"))
-    options = CompileOptions(ranks=2, json=Path(place), out=Path("out"))
-    for command in (
-        lambda: compile_target("net.py", options),
-        lambda: verify_target("net.py", options, 0),
-        lambda: list_operators([], Path(place)),
-    ):
+    commands: list[Any] = [loaded(verb) for verb in VERBS]
+    every = [each for command in commands for each in getattr(command, "commands", {"": command}).values()]
+    written = [each for each in every if any(parameter.name == "json" for parameter in each.params)]
+    assert len(written) > 12
+    for command in written:
         with pytest.raises(MspcError) as raised:
-            command()
+            command.callback(json=Path(place))
         assert (raised.value.message, raised.value.exit_status) == (PLACES[place], 2)
     assert capsys.readouterr().out == ""
-    assert not Path("out").exists()
 
 
 def test_a_table_in_the_folder_of_its_compile_is_refused() -> None:
