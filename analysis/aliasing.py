@@ -241,7 +241,7 @@ SHADOW = "kept"
 """Attribute of the nodes that make such copies."""
 _PACK = 4
 """Elements of a Float32 tensor that an update processes at once."""
-_MOST = 1 << 32
+_MAX_ELEMENTS = 1 << 32
 """Limit of the elements of a parameter: if its rows are not contiguous, the update counts elements in 32 bits."""
 
 
@@ -381,7 +381,7 @@ def _pieces(node: Node, writers: dict[Value, tuple[Node, int]], readers: Mapping
         if parameter not in writers or not isinstance(parameter, Parameter) or parameter.kind != "parameter":
             return []
         type = parameter.tensor_type
-        if not 0 < type.size < _MOST or not _copied_exactly(type.dtype, node.tensor_type.dtype):
+        if not 0 < type.size < _MAX_ELEMENTS or not _copied_exactly(type.dtype, node.tensor_type.dtype):
             return []
         columns, pitch, step = type.size, type.size, type.size
         if isinstance(node.op, Concat):

@@ -143,7 +143,7 @@ def _sum(text: bytes, kind: str) -> str:
     return shown(kind, running)
 
 
-MOST_OPEN = 200
+MAX_OPEN = 200
 """Maximum number of files opened in advance, so that they cannot be removed before they are read; others open when
 needed."""
 
@@ -166,7 +166,7 @@ class Files:
         self.bytes_read = 0
         """Bytes of tensors that were read so far."""
         weakref.finalize(self, _close, self._open)
-        for number in range(min(len(self.paths), MOST_OPEN)):
+        for number in range(min(len(self.paths), MAX_OPEN)):
             self._descriptor(number)
 
     @classmethod

@@ -27,7 +27,7 @@ from mspc.ir.files.parsing import reading
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import (
     BYTES,
-    MOST_DIMENSIONS,
+    MAX_DIMENSIONS,
     WireField,
     fields,
     integers,
@@ -41,8 +41,8 @@ from mspc.ir.types import DTYPES, TensorType
 
 MARK = b"crc_num"
 TRAILER = len(MARK) + 10
-MOST_IN_A_VALUE = 512 << 20
-MOST_VALUES = 1 << 20
+MAX_IN_A_VALUE = 512 << 20
+MAX_VALUES = 1 << 20
 TEXT = "str"
 VALUE, NAME, TENSOR, MAP = 1, 1, 2, 3
 SIZES, TYPE, CONTENT = 1, 2, 3
@@ -88,7 +88,7 @@ def write_file(file: BinaryIO, entries: Sequence[Entry], crc_check: bool = False
             continue
         array = np.ascontiguousarray(np.asarray(entry.make(), entry.type.dtype.numpy))
         flat = array.reshape(-1).view(np.uint8)
-        most = MOST_IN_A_VALUE // array.itemsize * array.itemsize
+        most = MAX_IN_A_VALUE // array.itemsize * array.itemsize
         for begin in range(0, max(1, flat.size), most):
             part = flat[begin : begin + most]
             put(_head(entry.name, entry.type.dtype.name, entry.type.shape, part.size))
@@ -152,7 +152,7 @@ def _values(data: Any, end: int) -> dict[str, _Value]:
     found: dict[str, _Value] = {}
     last = ""
     for count, value in enumerate(fields(data, 0, end)):
-        if value.number != VALUE or value.kind != BYTES or count >= MOST_VALUES:
+        if value.number != VALUE or value.kind != BYTES or count >= MAX_VALUES:
             raise ValueError(f"field {value.number} before byte {value.begin} is no value")
         name, part = _value(data, value)
         known = found.get(name)
@@ -197,8 +197,8 @@ def _stored(name: str, value: _Value) -> TensorPieces:
         raise ValueError(f"mspc does not know the element type {value.type!r} of {name!r}")
     held = sum(size for _, size in value.segments)
     shape = () if value.sizes == (0,) and held else value.sizes
-    if len(shape) > MOST_DIMENSIONS:
-        raise ValueError(f"{name!r} has {len(shape)} dimensions; mspc reads {MOST_DIMENSIONS}")
+    if len(shape) > MAX_DIMENSIONS:
+        raise ValueError(f"{name!r} has {len(shape)} dimensions; mspc reads {MAX_DIMENSIONS}")
     if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != held:
         raise ValueError(f"{name!r} of shape {shape} and type {dtype} has {held} bytes")
     return TensorPieces(TensorType(dtype, shape), (StoredSlice(box_of_shape(shape), 0, tuple(value.segments)),))

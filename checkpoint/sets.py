@@ -24,7 +24,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, remove, remove_left_over, shown_path
 from mspc.ir.files.parsing import list_in, object_in, parsed_json, reading
 from mspc.ir.files.regular import check_name, check_regular, read_bytes
-from mspc.ir.files.tensors import LONGEST_HEADER, MOST_DIMENSIONS, TensorFile
+from mspc.ir.files.tensors import LONGEST_HEADER, MAX_DIMENSIONS, TensorFile
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, TensorType
 from mspc.sharding.pieces import Box
@@ -208,7 +208,7 @@ def _sizes(entry: dict[str, Any], key: str, name: str) -> tuple[int, ...]:
     found = entry.get(key)
     if isinstance(found, list):
         numbers = cast(list[Any], found)
-        if len(numbers) <= MOST_DIMENSIONS and all(type(n) is int and 0 <= n < 1 << 62 for n in numbers):
+        if len(numbers) <= MAX_DIMENSIONS and all(type(n) is int and 0 <= n < 1 << 62 for n in numbers):
             return tuple(numbers)
     raise ValueError(f"tensor {name!r} has {key} {found!r:.80}")
 

@@ -31,7 +31,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.sharding.pieces import Box, common_part
 
-MOST_BLOCKS = 1 << 22
+MAX_BLOCKS = 1 << 22
 """Maximum number of blocks that are checked one by one; no layout creates as many."""
 
 
@@ -153,7 +153,7 @@ def _check_cover(parts: Sequence[Box], wanted: Box) -> None:
         for d in range(len(wanted.begin))
     ]
     shape = tuple(len(c) - 1 for c in cuts)
-    if math.prod(shape) > MOST_BLOCKS:
+    if math.prod(shape) > MAX_BLOCKS:
         raise ValueError("its slices divide it into too many blocks")
     count = np.zeros(shape, np.uint16)
     places = [{at: i for i, at in enumerate(c)} for c in cuts]

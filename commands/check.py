@@ -28,7 +28,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_writable, shown_path
 from mspc.ir.late_dataclass import dataclass
 
-MOST = 5
+MAX_COLLECTIVES = 5
 """Most collectives of a broken limit that are printed if not all are requested, by the bytes they send."""
 BROKEN = 1
 """Exit status if a limit is exceeded."""
@@ -107,7 +107,7 @@ def _print_breaches(broken: Sequence[Breach], every: bool) -> None:
         else:
             listed[breach.collectives] = breach.key
             rows = [replace(fact.row, scope=fact.scope) for fact in breach.collectives]
-            print_shortened(collectives_table(rows, breach_title(breach)), MOST)
+            print_shortened(collectives_table(rows, breach_title(breach)), MAX_COLLECTIVES)
         print()
     if listed:
         print_line(f"{ALL} shows every collective by itself, with its cell")

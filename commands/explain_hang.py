@@ -20,7 +20,7 @@ from mspc.runtime.faults.recorded_calls import Record, RecordedCall, world_of
 from mspc.runtime.faults.stopped import shown_ranks
 from mspc.runtime.program import PROGRAM, load_program
 
-MOST_WAITS = 12
+MAX_WAITS = 12
 """Most rows of waiting ranks that are printed."""
 OTHERS = ("left out", "stopped before", "no record")
 """Faults whose call is one of another rank, in a group of that rank."""
@@ -86,7 +86,7 @@ def _print(found: Hang, records: Sequence[Record]) -> None:
         print_line(f"numbers can be wrong {step}: {_shown(found.wrong_from)} met another collective of its group")
     if found.late:
         print_line("slow ranks, and how long others waited for them: " + ", ".join(
-            f"rank {rank} {delay / 1e9:.1f} s" for rank, delay in found.late[:MOST_WAITS]
+            f"rank {rank} {delay / 1e9:.1f} s" for rank, delay in found.late[:MAX_WAITS]
         ))  # fmt: skip
     if found.waits:
         print_table(_waits(found.waits))
@@ -159,9 +159,9 @@ def _types(call: RecordedCall | None) -> str:
 def _waits(waits: Sequence[BlockedRank]) -> TextTable:
     rows = [
         (str(rank), f"{call.kind} {call.number}", call.group, shown_ranks(behind), _clock(since), call.place)
-        for rank, call, behind, since in waits[:MOST_WAITS]
+        for rank, call, behind, since in waits[:MAX_WAITS]
     ]
-    more = f", {MOST_WAITS} of {len(waits)}" if len(waits) > MOST_WAITS else ""
+    more = f", {MAX_WAITS} of {len(waits)}" if len(waits) > MAX_WAITS else ""
     names = ("rank", "waits in", "group", "for", "since (UTC)", "at")
     return TextTable(f"who waits for whom{more}", names, rows, (0,), (5,))
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from mspc.engine.ranks.hosts import Host
     from mspc.engine.ranks.launcher import LaunchJob
 
-MOST_RANKS = 999_999
-MOST_CORES = 1 << 16
+MAX_RANKS = 999_999
+MAX_CORES = 1 << 16
 """Exclusive upper bound of core numbers."""
 _LOG_NAME = re.compile(r"(?:[^{}/\0]|\{(?:rank|local_rank)(?::0?[0-9]d?)?\})+")
 
@@ -40,7 +40,7 @@ def _option(name: str, metavar: str, help: str, **more: Any) -> Any:
 Command = Annotated[
     list[str], typer.Argument(metavar="SCRIPT", help="A script, or a command.", show_default=False)
 ]
-WorkerNum = Annotated[int, _option("worker_num", "N", "Ranks of the job.", min=1, max=MOST_RANKS)]
+WorkerNum = Annotated[int, _option("worker_num", "N", "Ranks of the job.", min=1, max=MAX_RANKS)]
 LocalWorkerNum = Annotated[int | None, _option("local_worker_num", "N", "Ranks on this host; all of them.", min=1)]
 HostFile = Annotated[Path | None, _option("hostfile", "FILE", "Hosts, a line each: NAME slots=N.")]
 HostList = Annotated[str | None, typer.Option("--host", "-H", metavar="LIST", help="Hosts: NAME:SLOTS,NAME:SLOTS.")]
@@ -198,10 +198,10 @@ def _core_numbers(value: Any) -> list[int]:
     for part in value if isinstance(value, list) else [value]:
         first, dash, last = str(part).partition("-")
         begin, end = int(first), int(last if dash else first)
-        if not begin <= end < MOST_CORES:
+        if not begin <= end < MAX_CORES:
             raise ValueError(part)
         found += range(begin, end + 1)
-        if len(found) > MOST_CORES:
+        if len(found) > MAX_CORES:
             raise ValueError(part)
     return found
 

@@ -16,14 +16,14 @@ import typer
 from mspc.commands.completion import complete_script
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.text.limits import MOST_RANKS, number_of
+from mspc.ir.text.limits import MAX_RANKS, number_of
 
 if TYPE_CHECKING:
     from mspc.engine.capture import NamedTarget
 
 
 Ranks = Annotated[
-    int | None, typer.Option("--ranks", "-n", min=1, max=MOST_RANKS, metavar="N", help="Number of ranks.")
+    int | None, typer.Option("--ranks", "-n", min=1, max=MAX_RANKS, metavar="N", help="Number of ranks.")
 ]
 Target = Annotated[
     str,
@@ -293,7 +293,7 @@ def numbers_of(text: str | None, mistake: str) -> tuple[int, ...]:
     text."""
     if text is None:
         return ()
-    found = [number_of(part, MOST_RANKS) for part in text.split(",")]
+    found = [number_of(part, MAX_RANKS) for part in text.split(",")]
     if not all(found):
         raise MspcError(mistake)
     return tuple(number for number in dict.fromkeys(found) if number)

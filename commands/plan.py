@@ -18,7 +18,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.readers.configurations.reading import Configuration, read_arguments, read_configuration, read_preset
 from mspc.search.calibration.machine_file import machine_of
 
-MOST = 5
+MAX_ALTERNATIVES = 5
 """Most faster settings that are listed."""
 TERA = 1e12
 GROUPS = ("weights", "gradients", "optimizer states", "activations", "loss", "workspaces")
@@ -125,7 +125,7 @@ def estimate_of(found: Configuration, machine: Machine) -> Estimate:
 
 def _faster(run: TrainingRun, machine: Machine, estimate: Estimate) -> list[FasterRun]:
     """Return the alternatives that are faster by the same estimate."""
-    return [each for each in best(run, machine, MOST) if each.seconds < 0.99 * estimate.time.seconds]
+    return [each for each in best(run, machine, MAX_ALTERNATIVES) if each.seconds < 0.99 * estimate.time.seconds]
 
 
 def changes(found: Configuration, run: TrainingRun) -> dict[str, int | str]:

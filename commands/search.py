@@ -28,7 +28,7 @@ from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_writable
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.text.limits import MOST_RANKS, number_of
+from mspc.ir.text.limits import MAX_RANKS, number_of
 from mspc.plans.files.plan_file import SUFFIX, write_plan
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.alternatives import WAYS, PlanRequest
@@ -90,7 +90,7 @@ def meshes_of(text: str | None) -> tuple[str, ...]:
     """Return the meshes in `8x8,16x4`, with axes from the slowest to the fastest varying rank; () for None. Raise
     MspcError for any other text."""
     parts = [] if text is None else text.split(",")
-    found = [[number_of(size, MOST_RANKS) for size in part.split("x")] for part in parts]
+    found = [[number_of(size, MAX_RANKS) for size in part.split("x")] for part in parts]
     if not all(len(sizes) <= AXES and all(sizes) for sizes in found):
         raise MspcError(f"--mesh is {text!r:.200}, not meshes of at most {AXES} axes as in 8x4 or 8x8,16x4")
     return tuple(dict.fromkeys("x".join(map(str, sizes)) for sizes in found))

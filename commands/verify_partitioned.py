@@ -24,7 +24,7 @@ from mspc.readers.stablehlo.network import StableHloNetwork
 from mspc.readers.stablehlo.shardings import layout_of, sharding_in
 from mspc.verify.scale.rank_kinds import RankKind, merged
 
-MOST_LAYOUTS = 24
+MAX_LAYOUTS = 24
 """Layouts of one result that are tried if neither text says which one it has."""
 
 
@@ -157,7 +157,7 @@ def _fitting(
         if fits and layout not in seen:
             seen.append(layout)
             yield layout
-        if len(seen) >= MOST_LAYOUTS:
+        if len(seen) >= MAX_LAYOUTS:
             return
     if not seen:
         raise MspcError(f"{after}: {' '.join(name)} has sizes {local}, which no axes give of {shape}")

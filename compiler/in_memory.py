@@ -29,7 +29,7 @@ from mspc.ops.op import REGISTRY
 from mspc.passes.base import PassManager
 from mspc.sharding.groups import group_name
 
-MOST_PARAMETER_SIZES = 8
+MAX_PARAMETER_SIZES = 8
 """Number of parameter sizes that are tried, the most frequent first."""
 Result = TypeVar("Result")
 
@@ -78,7 +78,7 @@ def _sizes(target: Any, args: Sequence[Any], ranks: int) -> Iterator[tuple[int, 
 def _parameter_sizes(target: Any) -> list[int]:
     parameters = target.get_parameters() if isinstance(target, Cell) else ()
     count = Counter(size for parameter in parameters for size in parameter.shape)
-    return [size for size, _ in count.most_common(MOST_PARAMETER_SIZES)]
+    return [size for size, _ in count.most_common(MAX_PARAMETER_SIZES)]
 
 
 def _has_undeclared(arg: Any) -> bool:

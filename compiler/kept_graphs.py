@@ -27,10 +27,10 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.text.values import has_exact_text
 from mspc.passes.base import VERIFY
 
-LEAST_NODES = 100
+MIN_NODES = 100
 """Fewest nodes of a graph, before the passes, that is cached: the passes over a smaller one take no longer than reading
 its text."""
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """Most bytes of all files in the folder. Beyond that the least recently used files are deleted."""
 _ROOT = Path(__file__).resolve().parent.parent
 _OTHERS = ("tests", "benchmarks", "samples", "docs", "build", "dist")
@@ -73,7 +73,7 @@ def kept_graphs(graph: Graph, text: str, passes: Sequence[str]) -> KeptGraphs | 
     exact text, there is no folder, or passes are to be checked and so must run.
     """
     folder, graphs = cache_folder("graphs"), graph.graphs()
-    if folder is None or os.environ.get(VERIFY) or sum(len(each.nodes) for each in graphs) < LEAST_NODES:
+    if folder is None or os.environ.get(VERIFY) or sum(len(each.nodes) for each in graphs) < MIN_NODES:
         return None
     if not _is_of_mspc(graphs) or not has_exact_text(graph):
         return None
@@ -112,7 +112,7 @@ def write_text(path: Path, text: str) -> None:
     with contextlib.suppress(OSError, MspcError):
         make_cache_folder(path.parent)
         write_private(path, content)
-        drop_oldest(path.parent, _SUFFIX, MOST_BYTES)
+        drop_oldest(path.parent, _SUFFIX, MAX_BYTES)
 
 
 def _encoded(text: str) -> bytes:

@@ -78,7 +78,7 @@ MIN_THREADED_ELEMENTS = 1 << 22
 """Minimum number of elements of all tensors for which threads pay off: about 40 ms of one core."""
 MIN_EARLY_ELEMENTS = 1 << 15
 """Minimum number of elements of a tensor that is drawn early."""
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Maximum bytes of tensors that are drawn and not yet taken; a single tensor may exceed it."""
 
 
@@ -140,7 +140,7 @@ class EarlyDraws:
         return list(found.values())
 
     def _begin(self) -> None:
-        while self._waiting and (not self._begun or self._nbytes + self._waiting[0].nbytes <= MOST_BYTES):
+        while self._waiting and (not self._begun or self._nbytes + self._waiting[0].nbytes <= MAX_BYTES):
             each = self._waiting.popleft()
             self._begun[each.key] = self._pool.submit(each.initial.fill, each.slices), each.nbytes
             self._nbytes += each.nbytes

@@ -21,7 +21,7 @@ from mspc.mindspore_api.nn.cell import Cell
 
 VARIABLE = "MSPC_KEPT_GRAPHS"
 """Environment variable with the maximum number of stored graphs per cell or function."""
-MOST_GRAPHS = 64
+MAX_GRAPHS = 64
 
 Keeps = Callable[[Any, str], bool]
 """Function (name of a target, change) that returns whether its graph stays valid."""
@@ -30,7 +30,7 @@ Keeps = Callable[[Any, str], bool]
 def graphs_to_keep() -> int:
     """Return the maximum number of stored graphs per target. Raise MspcError if the environment variable is not a
     number of at least 1."""
-    given = os.environ.get(VARIABLE, str(MOST_GRAPHS))
+    given = os.environ.get(VARIABLE, str(MAX_GRAPHS))
     number = number_of(given, 1 << 30)
     if not number:
         raise MspcError(f"{VARIABLE} must be an integer from 1, not {given!r:.100}")

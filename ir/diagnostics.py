@@ -124,7 +124,7 @@ def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]
 LONGEST_LINE = 1000
 """Cells of a source line that are shown if the width of the terminal is unknown."""
 INDENT = "    "
-LEAST = 30
+MIN_LINE_CELLS = 30
 """Fewest cells of a source line that are shown."""
 NARROWEST = 40
 """Fewest cells of a terminal for which texts are broken."""
@@ -155,7 +155,7 @@ def excerpt(text: str, column: int, end: int, width: int | None = None) -> list[
     column, end: of the first character and after the last one, counted from 1; 0 if unknown. width: cells of a line.
     Carets fit characters that are two cells wide, too.
     """
-    room = LONGEST_LINE if width is None else max(LEAST, width - len(INDENT) - 1)
+    room = LONGEST_LINE if width is None else max(MIN_LINE_CELLS, width - len(INDENT) - 1)
     begin = max(0, min(column - 1, len(text)))
     stop = max(begin + 1, min(end - 1, len(text))) if column else begin
     if _cells(text) > room and column:
@@ -203,7 +203,7 @@ def _cells(text: str) -> int:
     )
 
 
-MOST = 3
+MAX_GUESSES = 3
 """Most names that are guessed."""
 
 
@@ -217,9 +217,9 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
         folded.setdefault(each.casefold(), []).append(each)
     if name.casefold() in folded:
         return folded[name.casefold()]
-    close = difflib.get_close_matches(name.casefold(), folded, MOST)
+    close = difflib.get_close_matches(name.casefold(), folded, MAX_GUESSES)
     close += [each for each in folded if each not in close and len(name) > 2 and name.casefold() in each]
-    return [each for fold in close for each in folded[fold]][:MOST]
+    return [each for fold in close for each in folded[fold]][:MAX_GUESSES]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> list[str]:
@@ -368,7 +368,7 @@ def kind_of(error: BaseException | type[BaseException]) -> type[Exception] | Non
     return next((kind for kind in KINDS if issubclass(own, kind)), None)
 
 
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 """Most errors that one message spells out."""
 
 
@@ -383,12 +383,12 @@ class ErrorGroup(MspcError):
 
     @property
     def codes(self) -> list[str]:
-        return list(dict.fromkeys(code for error in self.errors[:MOST_SHOWN] for code in error.codes))
+        return list(dict.fromkeys(code for error in self.errors[:MAX_SHOWN] for code in error.codes))
 
     def render(self, width: int | None = None) -> str:
         if len(self.errors) == 1:
             return self.errors[0].render(width)
-        shown = [error.render(width) for error in self.errors[:MOST_SHOWN]]
+        shown = [error.render(width) for error in self.errors[:MAX_SHOWN]]
         hidden = len(self.errors) - len(shown)
         last = f"{len(self.errors)} errors" + (f", the last {hidden} not shown" if hidden else "")
         return "\n".join([*shown, last])

@@ -13,7 +13,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, DType
 
-LEAST_SHARE = 1e-4
+MIN_SHARE = 1e-4
 """The least share of a normal distribution that a truncated one may cover: values outside are drawn again."""
 
 Array = Any
@@ -102,7 +102,7 @@ class TruncatedNormalDistribution(_Drawn):
     def check(self) -> None:
         super().check()
         share = (math.erf(self.b / math.sqrt(2)) - math.erf(self.a / math.sqrt(2))) / 2
-        if share < LEAST_SHARE:
+        if share < MIN_SHARE:
             raise ValueError(f"from {self.a:g} to {self.b:g} deviations there is next to no value to draw")
 
     def draw(self, generator: Any, shape: tuple[int, ...]) -> Array:

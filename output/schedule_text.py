@@ -68,11 +68,11 @@ def time_text(seconds: float) -> str:
 
 
 WAITS, UPDATES = ".", "U"
-MOST_COLUMNS = 2000
+MAX_COLUMNS = 2000
 """Maximum number of columns for the actions: a file may be wider than a terminal."""
 
 
-def schedule_text(timeline: ScheduleTimeline, columns: int = MOST_COLUMNS) -> str:
+def schedule_text(timeline: ScheduleTimeline, columns: int = MAX_COLUMNS) -> str:
     """Return the heading and a row for every stage; dots are waits between actions. columns: maximum number of columns
     for the actions. Labels that do not fit are shortened to kinds."""
     rows = [heading(timeline)]

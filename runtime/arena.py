@@ -26,7 +26,7 @@ bound, an order stops once it cannot improve the best one, and only blocks seen 
 
 MAX_REPAIRS = 2
 """Maximum number of retries of an order with the blocks beyond the bound moved to the front."""
-MOST_REPAIRED = 2000
+MAX_REPAIRED = 2000
 """Maximum number of blocks for which orders are repaired; the time of placement is quadratic in it."""
 
 Array = Any
@@ -125,7 +125,7 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
     # The members of a group are made one after the other: the early ones of a group do not overlap an earlier group if
     # that one is shifted upwards, so it is placed after it.
     late_first = sorted(groups.values(), key=lambda members: -min(m.start for m in members))
-    tries = 1 + MAX_REPAIRS * (len(alone) <= MOST_REPAIRED)
+    tries = 1 + MAX_REPAIRS * (len(alone) <= MAX_REPAIRED)
     for order in ORDERS:
         ordered = sorted(alone, key=order)
         for _ in range(tries):

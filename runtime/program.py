@@ -22,7 +22,7 @@ from mspc.ir.initial_value import read_description
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
-from mspc.ir.text.limits import MOST_RANKS
+from mspc.ir.text.limits import MAX_RANKS
 from mspc.ir.text.source_text import Malformed
 from mspc.ir.types import dtype_of
 from mspc.runtime.data import full_type, padded_slice, slice_parameter, slices_of, typed_as
@@ -233,7 +233,7 @@ def load_program(folder: Path) -> Program:
         return Program(
             folder=folder,
             compile_id=text_in(entry(content, "compile_id"), "compile_id"),
-            ranks=whole_in(entry(content, "ranks"), "ranks", 1, MOST_RANKS),
+            ranks=whole_in(entry(content, "ranks"), "ranks", 1, MAX_RANKS),
             mode=text_in(entry(content, "mode"), "mode"),
             training=flag_in(entry(content, "training"), "training"),
             execute=_execute(path, object_in(entry(content, "execute"), "execute")),

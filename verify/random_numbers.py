@@ -24,7 +24,7 @@ from mspc.verify.difference import ComparedValue
 Array = Any
 ENOUGH = 512
 """Numbers that a check takes at least, by drawing more often if a tensor is small."""
-MOST_RUNS = 64
+MAX_RUNS = 64
 LARGEST = 1 << 22
 """Elements of the largest tensors that are drawn for this alone."""
 SURE = 1e-12
@@ -56,7 +56,7 @@ def _wrong(node: Node, op: Op) -> Iterator[ComparedValue]:
     size = max((array.size for array in first), default=0)
     if not 0 < size <= LARGEST:
         return
-    runs = min(MOST_RUNS, max(3, -(-ENOUGH // size)))
+    runs = min(MAX_RUNS, max(3, -(-ENOUGH // size)))
     keep = _keep_probability(op, operands)
     certain = keep is None or max(keep, 1 - keep) ** (size * (runs - 1)) < SURE
     for place in ("step", "iteration", "call", "seed"):

@@ -16,7 +16,7 @@ from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.files.parsing import read_toml
 from mspc.ir.late_dataclass import dataclass
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 PARTS = ("weights", "states", "inputs", "constants", "step")
 """Parts of a rank's memory; their sum is the total."""
 
@@ -154,7 +154,7 @@ def _check_cell(facts: CompileFacts, forbidden: Forbidden) -> None:
         parts = scope.split("/")
         known.update(dict.fromkeys("/".join(parts[:depth]) for depth in range(1, len(parts) + 1)))
     if forbidden.cell and forbidden.cell not in known:
-        notes = did_you_mean(forbidden.cell, known) or [f"the first are {', '.join([*known][:MOST_NAMED])}"]
+        notes = did_you_mean(forbidden.cell, known) or [f"the first are {', '.join([*known][:MAX_NAMED])}"]
         raise MspcError(f"{facts.name} has no cell {forbidden.cell!r}, in which {FORBID} has something", notes=notes)
 
 

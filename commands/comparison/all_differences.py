@@ -54,7 +54,7 @@ OVER = " over "
 """Separator between the payload of a collective and its group."""
 GRADIENT_OF = "gradient of "
 """Prefix of a parameter's name in the name of a collective that sends its gradient."""
-MOST_FIGURES = ("weights", "states", "inputs", "constants", "step", "gradients", "activations", "temporary")
+MAX_FIGURES = ("weights", "states", "inputs", "constants", "step", "gradients", "activations", "temporary")
 """Figures of a rank's memory that are compared."""
 
 
@@ -344,7 +344,7 @@ def _figures(first: RankFacts, second: RankFacts) -> Iterator[Figure]:
         assert second.peak_bytes is not None
         figures += [
             Figure(f"memory: {name}", "bytes", getattr(first.memory, name), getattr(second.memory, name))
-            for name in MOST_FIGURES
+            for name in MAX_FIGURES
         ]
         figures.append(Figure("memory: together", "bytes", first.peak_bytes, second.peak_bytes))
         figures.append(Figure("memory: on the host", "bytes", first.memory.on_host, second.memory.on_host))

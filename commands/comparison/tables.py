@@ -20,7 +20,7 @@ from mspc.commands.report.tables import (
     ALL,
     ELLIPSIS,
     GAP,
-    MOST_KINDS,
+    MAX_KINDS,
     OUTSIDE,
     TextTable,
     alike,
@@ -169,15 +169,15 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return f"ranks {ranks[0]} to {ranks[-1]}" if neighbours else f"ranks {group(tuple(ranks))}"
 
 
-MOST = 10
+MAX_COLLECTIVES = 10
 """Most collectives that are listed, by the change in their bytes."""
-MOST_MEMORY = 5
+MAX_MEMORY = 5
 """Most cells and parameters with different treatment that are listed."""
-MOST_STAGES = 8
+MAX_STAGES = 8
 """Most stages, boundaries and cells in another stage that are listed."""
-LEAST_NAME = 20
+MIN_NAME = 20
 """Fewest characters of a cell's name in narrow tables."""
-MOST_RANKS = 4
+MAX_RANKS = 4
 """Most kinds of ranks beside the first that are reported."""
 FIGURES = ("operators", "collectives", "bytes sent", "memory: together", "memory: on the host", "time: step")
 """Figures of a step that a summary contains."""
@@ -191,10 +191,10 @@ def print_differences(found: Differences) -> None:
     for told in found.header:
         print_line(f"{told.name}: {told.first} in {names[0]}, {told.second} in {names[1]}")
     tables = [
-        *((table, MOST_STAGES) for table in stage_tables(found.stages, names)),
-        (cells_table(found, first, names), MOST_KINDS),
-        (memory_table(found.memory, names, joined=True), MOST_MEMORY),
-        (changes_table(first.collectives), MOST),
+        *((table, MAX_STAGES) for table in stage_tables(found.stages, names)),
+        (cells_table(found, first, names), MAX_KINDS),
+        (memory_table(found.memory, names, joined=True), MAX_MEMORY),
+        (changes_table(first.collectives), MAX_COLLECTIVES),
         *((figures_table(sums, names, FIGURES), len(FIGURES)) for sums in first.sums[:1]),
     ]
     for table, most in tables:
@@ -206,9 +206,9 @@ def print_differences(found: Differences) -> None:
         counts = ", ".join(_counted(len(those), kind) for kind, those in kinds.items())
         print_line(f"inputs, parameters and outputs that differ: {len(found.tensors)} ({counts})")
     others = _others(found, names)
-    for line in others[:MOST_RANKS]:
+    for line in others[:MAX_RANKS]:
         print_line(line)
-    if (more := len(others) - MOST_RANKS) > 0:
+    if (more := len(others) - MAX_RANKS) > 0:
         print_line(f"{ELLIPSIS} and {_counted(more, 'more kind')} of ranks")
     print_line(f"{ALL} shows every layout, tensor, operator, collective and cell that differs; --json FILE writes them")
 
@@ -273,7 +273,7 @@ def _in_one_line(
 ) -> TextTable:
     """Return a table with the first column clipped to the width that the others leave in a line."""
     taken = sum(len(GAP) + max(len(row[i]) for row in (columns, *rows)) for i in range(1, len(columns)))
-    room = max(LEAST_NAME, line_width() - taken)
+    room = max(MIN_NAME, line_width() - taken)
     return TextTable(title, tuple(columns), [(clipped(name, room), *rest) for name, *rest in rows], numbers)
 
 

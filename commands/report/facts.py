@@ -26,7 +26,7 @@ from mspc.runtime.memory_plan import plan_memory
 if TYPE_CHECKING:
     from mspc.ops.control.regions import Times
 
-MOST_LINES = 3
+MAX_LINES = 3
 """Most lines of the script that are listed for an operator without a GPU kernel."""
 STRUCTURAL = (Depend, MakeTuple, TupleGetItem, TupleGetItems, Collective, LayoutChange)
 
@@ -156,7 +156,7 @@ class PlainRow:
 
     @property
     def sentence(self) -> str:
-        more = ", ..." if len(self.lines) == MOST_LINES else ""
+        more = ", ..." if len(self.lines) == MAX_LINES else ""
         return f"{self.operator} ({self.nodes} nodes: {', '.join(self.lines)}{more})"
 
 
@@ -228,7 +228,7 @@ def without_kernels(graph: Graph) -> list[PlainRow]:
             continue
         if not has_gpu_kernel(node.op):
             found.setdefault(node.op.name, []).append(source_line(node.frames))
-    rows = [PlainRow(name, len(places), list(dict.fromkeys(places))[:MOST_LINES]) for name, places in found.items()]
+    rows = [PlainRow(name, len(places), list(dict.fromkeys(places))[:MAX_LINES]) for name, places in found.items()]
     return sorted(rows, key=lambda row: -row.nodes)
 
 

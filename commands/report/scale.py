@@ -17,7 +17,7 @@ from mspc.verify.scale.compared import Compared
 from mspc.verify.scale.proof import STEPS, ScaleProof
 from mspc.verify.scale.rank_kinds import RankKind
 
-MOST = 12
+MAX_ROWS = 12
 """Most rows of differing values that are printed."""
 FEW_RANKS = 6
 
@@ -70,7 +70,7 @@ def _show(found: ScaleProof, wrong: Sequence[Compared], seed: int) -> None:
                 row.what, row.name, str(row.step + 1), str(row.rank), str(row.place),
                 f"{row.expected:.6g}", f"{row.found:.6g}",
             )
-            for row in wrong[:MOST]
+            for row in wrong[:MAX_ROWS]
         ]  # fmt: skip
         heads = ("value", "name", "step", "rank", "element", "one device", "the rank")
         print_table(TextTable(f"{len(wrong)} values differ", heads, cells, (2, 3, 5, 6)))

@@ -89,12 +89,12 @@ def terminal_columns(stream: Any) -> int | None:
     return None
 
 
-MOST_COLUMNS = 1 << 16
+MAX_COLUMNS = 1 << 16
 
 
 def columns_setting() -> int | None:
     """Return the width that COLUMNS sets, None if it is no positive number."""
-    return number_of(os.environ.get("COLUMNS", ""), MOST_COLUMNS) or None
+    return number_of(os.environ.get("COLUMNS", ""), MAX_COLUMNS) or None
 
 
 def is_terminal(stream: Any) -> bool:

@@ -13,7 +13,7 @@ from mspc.commands.report.facts import CollectiveRow, OperatorRow, Report
 from mspc.commands.report.tables import (
     ALL,
     ELLIPSIS,
-    MOST_KINDS,
+    MAX_KINDS,
     OUTSIDE,
     TextTable,
     alike,
@@ -35,11 +35,11 @@ from mspc.commands.report.tables import (
 )
 from mspc.ir.diagnostics import listed
 
-MOST_COLLECTIVES = 10
-MOST_LINES = 4
+MAX_COLLECTIVES = 10
+MAX_LINES = 4
 """Most source lines that are listed for inserted slices."""
-MOST_NOTES = 4
-LEAST_STRATEGIES = 22
+MAX_NOTES = 4
+MIN_STRATEGIES = 22
 """Least width, in characters, of the column with the strategies of operators."""
 
 
@@ -50,20 +50,20 @@ def print_summary(report: Report, folder: Path) -> None:
         return
     print(heading(report, folder))
     print()
-    print_shortened(kinds_table(report), MOST_KINDS)
+    print_shortened(kinds_table(report), MAX_KINDS)
     print()
     if report.collectives:
         title = f"most expensive collectives of rank {report.rank}, with the bytes it sends in one step"
-        print_shortened(collectives_table(report.collectives, title), MOST_COLLECTIVES)
+        print_shortened(collectives_table(report.collectives, title), MAX_COLLECTIVES)
         print()
     if report.slices:
         print_line(_slices(report))
     for line in total_lines(report):
         print_line(line)
     print_line(f"{ALL} shows every operator, parameter, collective and slice; --json FILE writes them")
-    for note in report.notes[:MOST_NOTES]:
+    for note in report.notes[:MAX_NOTES]:
         print_line(f"note: {note}")
-    if (more := len(report.notes) - MOST_NOTES) > 0:
+    if (more := len(report.notes) - MAX_NOTES) > 0:
         print_line(f"{ELLIPSIS} and {more} more notes; {ALL} shows them")
 
 
@@ -85,7 +85,7 @@ def kinds_table(report: Report) -> TextTable:
         strategies.append(_strategies(own))
     columns = ("cell", "cells", "operators", "collectives", "bytes sent")
     width = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
-    rest = max(LEAST_STRATEGIES, line_width() - sum(width) - 2 * len(width))
+    rest = max(MIN_STRATEGIES, line_width() - sum(width) - 2 * len(width))
     rows = [(*row, _listed(own, rest)) for row, own in zip(rows, strategies, strict=True)]
     return TextTable(
         f"kinds of cells{inside}, forward operators, collectives of rank {report.rank}",
@@ -140,7 +140,7 @@ def _listed(texts: list[str], width: int) -> str:
 def _slices(report: Report) -> str:
     lines = [*alike(report.slices, lambda row: row.line or "-")]
     count = len(report.slices)
-    places = listed(lines, MOST_LINES)
+    places = listed(lines, MAX_LINES)
     if count == 1:
         return f"1 slice was inserted, which sends nothing, at {places}"
     return f"{count} slices were inserted, which send nothing, at {places}"

@@ -401,7 +401,7 @@ def sizes_text(first: int, second: int) -> str:
     return " -> ".join(dict.fromkeys(texts))
 
 
-MOST_KINDS = 14
+MAX_KINDS = 14
 LONGEST_NAME = 30
 """Most characters in the name of a kind of cell."""
 OUTSIDE = "-"
@@ -409,18 +409,18 @@ OUTSIDE = "-"
 
 
 def most_expensive_kinds(kinds: Iterable[str], weight: Callable[[str], tuple[int, ...]]) -> list[str]:
-    """Return the distinct kinds in order; if there are more than MOST_KINDS, those of largest weight come first."""
+    """Return the distinct kinds in order; if there are more than MAX_KINDS, those of largest weight come first."""
     found = [*dict.fromkeys(kinds)]
-    if len(found) <= MOST_KINDS:
+    if len(found) <= MAX_KINDS:
         return found
-    chosen = {*sorted(found, key=lambda kind: tuple(-number for number in weight(kind)))[:MOST_KINDS]}
+    chosen = {*sorted(found, key=lambda kind: tuple(-number for number in weight(kind)))[:MAX_KINDS]}
     return [kind for kind in found if kind in chosen] + [kind for kind in found if kind not in chosen]
 
 
 def named_cells(kinds: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
     """Return the common path of all kinds (" in Default/network", or ""), and each kind with its displayed name.
 
-    The first MOST_KINDS are a tree, each kind below the one that contains it; the rest is a second tree.
+    The first MAX_KINDS are a tree, each kind below the one that contains it; the rest is a second tree.
     """
     order = {name: place for place, name in enumerate(kinds)}
     top = os.path.commonpath([kind for kind in kinds if kind]) if any(kinds) else ""
@@ -433,7 +433,7 @@ def named_cells(kinds: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
         return tuple(min(p for k, p in order.items() if k == a or k.startswith(f"{a}/")) for a in ancestors)
 
     shown: list[tuple[str, str]] = []
-    for kind, name in [*_tree(sorted(kinds[:MOST_KINDS], key=place), top), *_tree(kinds[MOST_KINDS:], top)]:
+    for kind, name in [*_tree(sorted(kinds[:MAX_KINDS], key=place), top), *_tree(kinds[MAX_KINDS:], top)]:
         if len(name) > LONGEST_NAME and "/" in name:  # the last part of a path identifies it best
             indent = name[: len(name) - len(name.lstrip())]
             name = f"{indent}{ELLIPSIS}/{name.rpartition('/')[2]}"

@@ -178,7 +178,7 @@ def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
 
 SCREEN = 30
 """Most lines of a table of values that is printed with every row."""
-MOST_KINDS = 15
+MAX_KINDS = 15
 
 
 def print_values(rows: Sequence[ComparedValue], title: str, all_rows: bool) -> None:
@@ -188,7 +188,7 @@ def print_values(rows: Sequence[ComparedValue], title: str, all_rows: bool) -> N
     if all_rows or len(fit(table, line_width()).lines) <= SCREEN:
         print_table(table)
     else:
-        print_shortened(kinds_table(rows, title), MOST_KINDS)
+        print_shortened(kinds_table(rows, title), MAX_KINDS)
 
 
 def kinds_table(rows: Sequence[ComparedValue], title: str) -> TextTable:

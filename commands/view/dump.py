@@ -34,7 +34,7 @@ CONFIGURED, DECIDED = ("recompute_cells", "shard_by_plan", "check_strategies"), 
 PLANS = ("fuse_gradients", "lower_redistribution", "reduce_gradients", DECIDED)
 """Passes for which the dumps contain the graph of all ranks with its layouts, the latest first."""
 STAGES = frozenset({*CONFIGURED, *PLANS})
-MOST_NODES = 17_000
+MAX_NODES = 17_000
 """Most nodes of all programs of stages in a page, so that the page stays below 5 MB."""
 _AFTER = re.compile(r"# after: (\w+),")
 
@@ -87,7 +87,7 @@ def _title(path: Path) -> str:
 
 
 def _shown(found: Dump) -> list[int]:
-    """Return the numbers of the programs in a page: all, or for stages as many as fit into MOST_NODES. The first
+    """Return the numbers of the programs in a page: all, or for stages as many as fit into MAX_NODES. The first
     program of every stage has priority over others, and those of the first and the last stage over those between."""
     if len(found.stages) < 2:
         return list(range(len(found.programs)))
@@ -98,7 +98,7 @@ def _shown(found: Dump) -> list[int]:
         stage = first.get(id(found.programs[number]))
         return stage is None, stage not in ends, number
 
-    left, shown = MOST_NODES, list[int]()
+    left, shown = MAX_NODES, list[int]()
     for number in sorted(range(len(found.programs)), key=rank):
         left -= sum(len(graph.nodes) for graph in found.programs[number].graphs())
         if shown and left < 0:

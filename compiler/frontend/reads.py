@@ -28,7 +28,7 @@ GONE = object()
 """Value at a place whose holder the script no longer has."""
 NOTHING = object()
 """Replacement for None, which weak references to deleted objects return."""
-MOST_ELEMENTS = 4096
+MAX_ELEMENTS = 4096
 """Most elements of lists and arrays that are compared by contents. Longer ones are compared by length only, because
 comparing them at every call takes too long."""
 _TRACKED_ELSEWHERE = frozenset({"training", "revision"})
@@ -153,7 +153,7 @@ class Reads:
                 self._add(found, _contents, "", label)
         elif isinstance(found, CellDict | CellList | SequentialCell):
             self._add(found, _attribute, "_cells", label, True)
-        elif isinstance(found, _CONTAINERS) and len(found) <= MOST_ELEMENTS:
+        elif isinstance(found, _CONTAINERS) and len(found) <= MAX_ELEMENTS:
             for item in found.values() if isinstance(found, dict) else found:
                 if not isinstance(item, _PLAIN):
                     self.value(item, label)
@@ -192,7 +192,7 @@ class Fingerprint:
                 self._others.add(partial(vars(holder).get, name, MISSING), repeat(own).__next__)
                 continue
             finder: Callable[[], Any] = partial(_found, reference, find, name)
-            if type(found) is list and len(found) <= MOST_ELEMENTS and all(isinstance(each, _PLAIN) for each in found):
+            if type(found) is list and len(found) <= MAX_ELEMENTS and all(isinstance(each, _PLAIN) for each in found):
                 compared.add(finder, repeat(found).__next__)
                 self._others.lists.append((found, [*found]))
                 continue
@@ -291,7 +291,7 @@ def _is_same_plain(before: Any, now: Any) -> bool:
 
 
 def _has_contents(value: Any) -> bool:
-    return isinstance(value, _CONTAINERS) or (isinstance(value, np.ndarray) and value.size <= MOST_ELEMENTS)
+    return isinstance(value, _CONTAINERS) or (isinstance(value, np.ndarray) and value.size <= MAX_ELEMENTS)
 
 
 def _contents_of(value: Any) -> Callable[[Any], bool]:
@@ -315,8 +315,8 @@ def _contents_of(value: Any) -> Callable[[Any], bool]:
 def _facts(value: Any) -> Any:
     """Return all that is compared of an array, a set or a long container; None for other containers."""
     if isinstance(value, np.ndarray):
-        return value.dtype, value.shape, value.tobytes() if value.size <= MOST_ELEMENTS else b""
-    if len(value) > MOST_ELEMENTS:
+        return value.dtype, value.shape, value.tobytes() if value.size <= MAX_ELEMENTS else b""
+    if len(value) > MAX_ELEMENTS:
         return len(value)
     if isinstance(value, set | frozenset):
         return frozenset(item if isinstance(item, _PLAIN) else id(item) for item in value)

@@ -55,9 +55,9 @@ MAX_TURNS = 100_000
 
 SHORT, LONG = 16, 100
 """Longest loop over a range that is unrolled although it may be left at run time, and longest of any other."""
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 """Most nodes to which a longer loop may be unrolled. Beyond that its iterations are counted at run time."""
-MOST_CELLS = 10_000
+MAX_CELLS = 10_000
 
 OUTSIDE = "enter the context in the script, around the call of the network"
 
@@ -176,7 +176,7 @@ def _for(tracer: Tracer, frame: Frame, node: ast.For) -> Any:
         return for_turns(tracer, frame, node, items)
     fits = isinstance(items, range) and not items[sys.maxsize :]
     turns = items if fits else unpacked(tracer, items, "the loop")
-    is_of_cells = 2 <= len(turns) <= MOST_CELLS and isinstance(turns[0], Cell | int | tuple) and not node.orelse
+    is_of_cells = 2 <= len(turns) <= MAX_CELLS and isinstance(turns[0], Cell | int | tuple) and not node.orelse
     if tracer.folds and is_of_cells and not _may_be_left(node):
         from mspc.compiler.frontend.layers import folded
 
@@ -217,7 +217,7 @@ def _unrolled_first(tracer: Tracer, frame: Frame, node: ast.For, items: range) -
         signal = block(tracer, frame, node.body)
     made = len(tracer.builder.nodes) - first
     beginning.restore()
-    if not _may_leave(signal) and len(items) * made <= MOST_NODES:
+    if not _may_leave(signal) and len(items) * made <= MAX_NODES:
         return None
     found = tried(tracer, beginning, lambda: for_turns(tracer, frame, node, items))
     return None if found is UNROLLED else (found,)

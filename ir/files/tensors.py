@@ -142,7 +142,7 @@ ABOUT_FILE = "__metadata__"
 """The entry of a header with metadata in place of a tensor."""
 LONGEST_HEADER = 100_000_000
 """Most bytes of a header, by the format."""
-MOST_DIMENSIONS = 32
+MAX_DIMENSIONS = 32
 """Most dimensions of a tensor in a file; NumPy allows 64."""
 ALIGNMENT = 8
 AT_ONCE = 1 << 24
@@ -341,9 +341,9 @@ def _read_entry(name: str, entry: Any) -> tuple[TensorType, int, int]:
 
 
 def _sizes(value: Any) -> tuple[int, ...] | None:
-    """Return a list of integers from 0 on as a tuple, at most MOST_DIMENSIONS of them; None for any other value."""
+    """Return a list of integers from 0 on as a tuple, at most MAX_DIMENSIONS of them; None for any other value."""
     if not isinstance(value, list):
         return None
     numbers = cast(list[Any], value)
-    fits = len(numbers) <= MOST_DIMENSIONS and all(type(n) is int and 0 <= n < 1 << 62 for n in numbers)
+    fits = len(numbers) <= MAX_DIMENSIONS and all(type(n) is int and 0 <= n < 1 << 62 for n in numbers)
     return tuple(numbers) if fits else None

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, cast
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.text.limits import MOST_RANKS
+from mspc.ir.text.limits import MAX_RANKS
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ _MESH = re.compile("[1-9][0-9]{0,9}(x[1-9][0-9]{0,9}){0,7}", re.ASCII)
 HEADER: Mapping[str, Fact] = {
     "mode": _TEXT,
     "matmul_allow_tf32": _SWITCH,
-    "ranks": _integer(1, MOST_RANKS),
-    "rank": _integer(0, MOST_RANKS - 1),
+    "ranks": _integer(1, MAX_RANKS),
+    "rank": _integer(0, MAX_RANKS - 1),
     "outputs": _TEXT,
     "compile_id": _TEXT,
     "gradients_mean": _SWITCH,
@@ -74,7 +74,7 @@ HEADER: Mapping[str, Fact] = {
     "search_compute_half": _integer(0),
     "search_memory": _integer(-1),
     "search_held": _integer(0),
-    "search_hosts": _integer(0, MOST_RANKS),
+    "search_hosts": _integer(0, MAX_RANKS),
     "search_network": _integer(0),
     "search_mesh": Fact("sizes of axes as in 8x4", lambda v: isinstance(v, str) and bool(_MESH.fullmatch(v))),
     "search_milliseconds": _integer(0),

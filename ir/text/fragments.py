@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from mspc.ir.layout import REDUCTIONS, Layout, NamedLayout
 from mspc.ir.opaque import GraphReference, Symbol
-from mspc.ir.text.limits import DEEPEST, LONGEST_LIST, MOST_LISTED, MOST_RANKS
+from mspc.ir.text.limits import DEEPEST, LONGEST_LIST, MAX_LISTED, MAX_RANKS
 from mspc.ir.text.own_lines import (
     alone_value,
     plain_attributes,
@@ -110,8 +110,8 @@ class _Actions:
                 message = f"{text} is no list start:stop:step of at most {LONGEST_LIST} integers"
                 raise Malformed(message, items[0].start_pos)
             self._listed += max(0, count)
-            if self._listed > MOST_LISTED:
-                raise Malformed(f"lists start:stop:step of more than {MOST_LISTED} integers", items[0].start_pos)
+            if self._listed > MAX_LISTED:
+                raise Malformed(f"lists start:stop:step of more than {MAX_LISTED} integers", items[0].start_pos)
             found = self._lists[text] = tuple(range(start, stop, step))
         return found
 
@@ -156,8 +156,8 @@ class _Actions:
         used = [a for axes in dims for a in axes] + list(partial)
         if 0 in mesh:
             raise Malformed(f"the mesh {mesh} has an axis of size 0")
-        if product_exceeds(mesh, MOST_RANKS):
-            raise Malformed(f"the mesh {mesh} has more than {MOST_RANKS} ranks")
+        if product_exceeds(mesh, MAX_RANKS):
+            raise Malformed(f"the mesh {mesh} has more than {MAX_RANKS} ranks")
         if any(a >= len(mesh) for a in used):
             raise Malformed(f"the mesh {mesh} has no axis {max(used)}")
         if len(used) != len(set(used)):

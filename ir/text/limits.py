@@ -4,13 +4,13 @@ from __future__ import annotations
 
 LARGEST_SIZE = 1 << 60
 """The largest size: arrays count their elements in 63 bits."""
-MOST_DIMENSIONS = 1 << 10
+MAX_DIMENSIONS = 1 << 10
 """The largest rank of a tensor, far above any network's: longer tuples of sizes, axes or slices are mistakes."""
 LARGEST_CONSTANT = 1 << 26
 """Most elements of a constant."""
 LONGEST_LIST = 1 << 20
 """Most members of a list start:stop:step, and most types of a node's operands."""
-MOST_LISTED = 1 << 24
+MAX_LISTED = 1 << 24
 """Most members of all different lists start:stop:step of a file: a few bytes of text expand to megabytes."""
 DEEPEST = 32
 """Deepest nesting of brackets in a value."""
@@ -18,7 +18,7 @@ DEEPEST_REGIONS = 100
 """Deepest nesting of graphs."""
 DEEPEST_TUPLE = 200
 """Deepest nesting of tuples among the arguments or results of a network."""
-MOST_RANKS = 1 << 20
+MAX_RANKS = 1 << 20
 """Most ranks of a graph: a group of ranks is a list."""
 
 

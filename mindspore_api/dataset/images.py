@@ -217,7 +217,7 @@ def _files(name: str, folder: Path, patterns: Sequence[str]) -> list[Path]:
     return files
 
 
-MOST_PACKED = 1100
+MAX_PACKED = 1100
 """Maximum number of decompressed bytes per byte of a .gz file; one for a plain file."""
 PIXELS = 3 * 32 * 32
 """Bytes of an image of CIFAR: its red, green and blue planes."""
@@ -301,7 +301,7 @@ def _array_of(file: Any, path: Path, dimensions: int) -> np.ndarray:
         raise MspcError(f"{str(path)!r} is no idx file of bytes with {dimensions} dimensions")
     shape = struct.unpack(f">{dimensions}I", head[4:])
     size = math.prod(shape)
-    raw = file.read(size + 1) if size <= MOST_PACKED * os.stat(path).st_size else b""
+    raw = file.read(size + 1) if size <= MAX_PACKED * os.stat(path).st_size else b""
     if len(raw) != size:
         found = f"more than {size}" if len(raw) > size else f"less than {size}"
         raise MspcError(f"{str(path)!r} holds {found} bytes for shape {shape}: it is damaged", code="E0116")

@@ -28,7 +28,7 @@ from mspc.mindspore_api.mindrecord.file_format import (
 from mspc.mindspore_api.mindrecord.filereader import INDEX
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 
-MOST_SHARDS = 1000
+MAX_SHARDS = 1000
 _NO_BYTES = bytes(4)
 """Placeholder bytes of a record without blob fields."""
 _INDEX_TYPES = {"int32": "INTEGER", "int64": "INTEGER", "float32": "REAL", "float64": "REAL", "string": "TEXT"}
@@ -49,8 +49,8 @@ class FileWriter:
     def __init__(self, file_name: str, shard_num: int = 1, overwrite: bool = False) -> None:
         if not isinstance(file_name, str | os.PathLike) or not str(file_name):
             raise ApiTypeError(f"FileWriter: file_name must be the name of a file, not {file_name!r}")
-        if isinstance(shard_num, bool) or not isinstance(shard_num, int) or not 1 <= shard_num <= MOST_SHARDS:
-            raise ApiValueError(f"FileWriter: shard_num must be an integer from 1 to {MOST_SHARDS}, not {shard_num!r}")
+        if isinstance(shard_num, bool) or not isinstance(shard_num, int) or not 1 <= shard_num <= MAX_SHARDS:
+            raise ApiValueError(f"FileWriter: shard_num must be an integer from 1 to {MAX_SHARDS}, not {shard_num!r}")
         digits = len(str(shard_num - 1))
         numbers = [""] if shard_num == 1 else [str(number).zfill(digits) for number in range(shard_num)]
         self._paths = [Path(f"{file_name}{number}") for number in numbers]

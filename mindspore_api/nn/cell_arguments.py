@@ -16,7 +16,7 @@ from mspc.ops.operator_arguments import describe
 __all__: tuple[str, ...] = ()
 
 
-MOST_CELLS = 1 << 16
+MAX_CELLS = 1 << 16
 """The most layers or parts of a batch that a cell makes."""
 
 

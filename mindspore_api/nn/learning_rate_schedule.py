@@ -95,7 +95,7 @@ class PolynomialDecayLR(LearningRateSchedule):
         return (self.learning_rate - self.end_learning_rate) * left + self.end_learning_rate
 
 
-_MOST = 2**31 - 1
+_MAX_STEPS = 2**31 - 1
 
 
 def exponential_decay_lr(
@@ -125,8 +125,9 @@ def _check_rates(name: str, learning_rate: float, decay_rate: float) -> None:
 
 def _count(name: str, total_step: int) -> int:
     """Return the number of rates in the list."""
-    if positive(name, "total_step", total_step) > _MOST:
-        raise ApiValueError(f"{name}: total_step {total_step} must be at most {_MOST}, as the list has so many numbers")
+    if positive(name, "total_step", total_step) > _MAX_STEPS:
+        raise ApiValueError(f"{name}: total_step {total_step} must be at most {_MAX_STEPS}, as the list "
+                            "has so many numbers")  # fmt: skip
     return total_step
 
 

@@ -12,7 +12,7 @@ from mspc.mindspore_api.common.parameter import ParameterTuple
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.basic import Dropout
 from mspc.mindspore_api.nn.cell import Cell
-from mspc.mindspore_api.nn.cell_arguments import MOST_CELLS, flag, number, parameter, positive
+from mspc.mindspore_api.nn.cell_arguments import MAX_CELLS, flag, number, parameter, positive
 
 
 def project(x: Any, weight: Any, bias: Any) -> Any:
@@ -130,7 +130,7 @@ class _Recurrent(Cell):
         super().__init__()
         name = type(self).__name__
         self.hidden_size, self.num_layers = (
-            positive(name, "hidden_size", hidden_size), positive(name, "num_layers", num_layers, MOST_CELLS)
+            positive(name, "hidden_size", hidden_size), positive(name, "num_layers", num_layers, MAX_CELLS)
         )  # fmt: skip
         self.has_bias, self.batch_first = flag(name, "has_bias", has_bias), flag(name, "batch_first", batch_first)
         self.directions = 2 if flag(name, "bidirectional", bidirectional) else 1

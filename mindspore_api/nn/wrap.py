@@ -14,7 +14,7 @@ from mspc.mindspore_api.errors import ApiKeyError, ApiTypeError, ApiValueError, 
 from mspc.mindspore_api.index.module import beside
 from mspc.mindspore_api.nn.activation import Identity
 from mspc.mindspore_api.nn.cell import Cell
-from mspc.mindspore_api.nn.cell_arguments import MOST_CELLS, positive
+from mspc.mindspore_api.nn.cell_arguments import MAX_CELLS, positive
 from mspc.mindspore_api.nn.container import CellList
 from mspc.mindspore_api.nn.grad_reducer import DistributedGradReducer as _Reducer
 from mspc.mindspore_api.setting_kind import checked
@@ -224,7 +224,7 @@ class GradAccumulationCell(Cell):
         name = type(self).__name__
         if not isinstance(network, Cell):
             raise ApiTypeError(f"{name}: network must be a Cell, not {type(network).__name__}")
-        positive(name, self.parts, micro_size, MOST_CELLS)
+        positive(name, self.parts, micro_size, MAX_CELLS)
         self.network = network
         self.micro_size = micro_size
         self.in_parts: _SumOfParts = _MicroBatches(caller_location())

@@ -19,7 +19,7 @@ from mspc.ir.diagnostics import MspcError, value_repr
 from mspc.ir.graph import OFFLOAD
 from mspc.ir.layout import NamedLayout
 from mspc.ir.text.facts import fields_of
-from mspc.ir.text.limits import MOST_DIMENSIONS, MOST_RANKS
+from mspc.ir.text.limits import MAX_DIMENSIONS, MAX_RANKS
 from mspc.ir.text.values import value_text
 from mspc.mindspore_api import state
 from mspc.mindspore_api.ops.eager import PrimitiveTypeError, PrimitiveValueError, caller, ranks_of_group, run_eagerly
@@ -315,10 +315,10 @@ def _is_plain(strategy: Any) -> bool:
     if type(strategy) is not tuple:
         return False
     for entry in cast("tuple[Any, ...]", strategy):
-        if type(entry) is not tuple or len(cast("tuple[Any, ...]", entry)) > MOST_DIMENSIONS:
+        if type(entry) is not tuple or len(cast("tuple[Any, ...]", entry)) > MAX_DIMENSIONS:
             return False
         for shards in cast("tuple[Any, ...]", entry):
-            if type(shards) is not int or not 1 <= shards <= MOST_RANKS:
+            if type(shards) is not int or not 1 <= shards <= MAX_RANKS:
                 return False
     return True
 
@@ -339,7 +339,7 @@ def _checked_entry(entry: Any, what: str) -> Any:
         message = f"{what} is {entry!r}, not a tuple of ints or a Layout"
         raise PrimitiveTypeError(message, caller(), [_EXAMPLE])
     cuts: list[Any] = list(cast("tuple[Any, ...]", entry))
-    if len(cuts) > MOST_DIMENSIONS:
+    if len(cuts) > MAX_DIMENSIONS:
         raise PrimitiveValueError(f"{what} has {len(cuts)} numbers; no tensor has so many dimensions", caller())
     if any(isinstance(shards, (tuple, list, NamedLayout)) for shards in cuts):
         return check_strategy(entry, what)
@@ -350,8 +350,8 @@ def _checked_entry(entry: Any, what: str) -> Any:
             raise PrimitiveValueError(
                 f"{what} shards a dimension into {shards} slices; 1 is the least", caller(), code="E0406"
             )
-        if shards > MOST_RANKS:
-            raise PrimitiveValueError(f"{what} shards a dimension into more than {MOST_RANKS} slices", caller())
+        if shards > MAX_RANKS:
+            raise PrimitiveValueError(f"{what} shards a dimension into more than {MAX_RANKS} slices", caller())
     return tuple(int(shards) for shards in cuts)
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from mspc.ir.diagnostics import html_table
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import INTERLEAVED, SHOWN_RANKS, NamedLayout
-from mspc.ir.text.limits import MOST_DIMENSIONS, MOST_RANKS
+from mspc.ir.text.limits import MAX_DIMENSIONS, MAX_RANKS
 from mspc.ir.types import product_exceeds
 from mspc.mindspore_api import call_handler
 from mspc.mindspore_api.common.parameter import checked_plan
@@ -50,15 +50,15 @@ class Layout:
                 f"Layout: alias_name must be a tuple of strings, not {alias_name!r}",
                 [f"write ({alias_name!r},)"] if isinstance(alias_name, str) else (),
             )
-        if len(device_matrix) > MOST_DIMENSIONS:
-            raise ApiValueError(f"Layout: device_matrix has {len(device_matrix)} axes, more than {MOST_DIMENSIONS}")
+        if len(device_matrix) > MAX_DIMENSIONS:
+            raise ApiValueError(f"Layout: device_matrix has {len(device_matrix)} axes, more than {MAX_DIMENSIONS}")
         for size in device_matrix:
             if isinstance(size, bool) or not isinstance(size, int):
                 raise ApiTypeError(f"Layout: device_matrix holds {size!r}, not an integer")
             if size < 1:
                 raise ApiValueError(f"Layout: device_matrix {device_matrix} has an axis of size {size}")
-        if product_exceeds(device_matrix, MOST_RANKS):
-            raise ApiValueError(f"Layout: device_matrix is of more than {MOST_RANKS} ranks")
+        if product_exceeds(device_matrix, MAX_RANKS):
+            raise ApiValueError(f"Layout: device_matrix is of more than {MAX_RANKS} ranks")
         for alias in alias_name:
             if not isinstance(alias, str):
                 raise ApiTypeError(f"Layout: alias_name holds {alias!r}, not a string")

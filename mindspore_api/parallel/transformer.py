@@ -15,7 +15,7 @@ from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.activation import get_activation
 from mspc.mindspore_api.nn.basic import Dropout
 from mspc.mindspore_api.nn.cell import Cell
-from mspc.mindspore_api.nn.cell_arguments import MOST_CELLS, flag, number, parameter, positive
+from mspc.mindspore_api.nn.cell_arguments import MAX_CELLS, flag, number, parameter, positive
 from mspc.mindspore_api.nn.container import CellList
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 from mspc.ops.operator_arguments import describe
@@ -500,7 +500,7 @@ class TransformerEncoder(Cell):
                 hidden_dropout_rate, post_layernorm_residual, layernorm_compute_type, softmax_compute_type,
                 param_init_type, hidden_act, use_past, moe_config, config.dp_mp_config, compute_dtype,
             )
-            for _ in range(positive("TransformerEncoder", "num_layers", num_layers, MOST_CELLS))
+            for _ in range(positive("TransformerEncoder", "num_layers", num_layers, MAX_CELLS))
         ]  # fmt: skip
         place = _get_lambda_func() if lambda_func is None else lambda_func
         for i, layer in enumerate(layers):

@@ -46,7 +46,7 @@ from mspc.mindspore_api.train.callback import Callback, CallbackParam, RunContex
 from mspc.mindspore_api.train.model import Model, restore, state_of, state_of_rank
 from mspc.mindspore_api.train.serialization import (
     CKPT,
-    MOST_LISTED,
+    MAX_LISTED,
     SUFFIX,
     background,
     load_param_into_net,
@@ -626,7 +626,7 @@ def _prefix_of(folder: Path, given: str | None) -> str:
         none = f"{shown_path(folder)} has no checkpoint of prefix {given!r}, and some of"
         several = f"{shown_path(folder)} has checkpoints of {len(there)} prefixes:"
         raise ApiValueError(
-            f"resume_training: {several if given is None else none} {'; '.join(listed[:MOST_LISTED])}",
+            f"resume_training: {several if given is None else none} {'; '.join(listed[:MAX_LISTED])}",
             [f"say which: prefix={there[0]!r}; a run that is to begin needs a folder without checkpoints"],
         )
     files = mindspore_files(folder, prefix)
@@ -680,9 +680,9 @@ def _load(network: Cell, source: Checkpoint) -> None:
         return
     unknown = [name for name in values if name not in wanted]
     wrong += [f"the network has no parameter '{name}'" for name in unknown]
-    more = [f"and {len(wrong) - MOST_LISTED} more"] if len(wrong) > MOST_LISTED else []
+    more = [f"and {len(wrong) - MAX_LISTED} more"] if len(wrong) > MAX_LISTED else []
     raise ApiValueError(
-        f"resume_training: {source.name} is a checkpoint of another network", [*wrong[:MOST_LISTED], *more]
+        f"resume_training: {source.name} is a checkpoint of another network", [*wrong[:MAX_LISTED], *more]
     )
 
 

@@ -198,7 +198,7 @@ __getattr__ = beside(__name__)
 
 SUFFIX, CKPT = ".safetensors", ".ckpt"
 FORMATS = ("ckpt", "safetensors")
-MOST_LISTED = 12
+MAX_LISTED = 12
 """Names that a message lists."""
 
 
@@ -365,10 +365,10 @@ def load_param_into_net(
     wrong = [text for name, value in fitting.items() if (text := _mismatch(wanted[name], value, strict_load))]
     if wrong:
         slices = _of_slices(wanted, fitting)
-        more = [f"and {len(wrong) - MOST_LISTED} more"] if len(wrong) > MOST_LISTED else []
+        more = [f"and {len(wrong) - MAX_LISTED} more"] if len(wrong) > MAX_LISTED else []
         raise ApiValueError(
             f"load_param_into_net: {'these may be slices of one rank: ' * bool(slices)}{wrong[0]}",
-            [*wrong[1:MOST_LISTED], *more, *slices], code="E0602",
+            [*wrong[1:MAX_LISTED], *more, *slices], code="E0602",
         )
     for name, value in fitting.items():
         parameter = wanted[name]

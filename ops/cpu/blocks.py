@@ -46,14 +46,14 @@ def in_parallel(calls: Sequence[Call]) -> None:
             raise error
 
 
-MOST_THREADS = 1 << 12
+MAX_THREADS = 1 << 12
 
 
 @functools.cache
 def thread_count() -> int:
     """Return the number of threads of a kernel: those of BLAS, which is limited to a rank's share, else all cores."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        count = number_of(os.environ.get(name, ""), MOST_THREADS)
+        count = number_of(os.environ.get(name, ""), MAX_THREADS)
         if count:
             return count
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -209,7 +209,7 @@ def copied(array: Any) -> Any:
 # more than writing to it.
 
 
-MOST_CACHED = 1 << 24
+MAX_CACHED = 1 << 24
 """Most bytes of an array that is stored: larger ones come from the system."""
 
 
@@ -225,7 +225,7 @@ def scratch(name: str, shape: Sequence[int], dtype: Any) -> Any:
     """Return a NumPy array with any content. The next call for the same name on the same thread may return its memory
     again."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    if size > MOST_CACHED:
+    if size > MAX_CACHED:
         return np.empty(shape, dtype)
     found = _cached.arrays.get(name)
     if found is None or found.size < size:

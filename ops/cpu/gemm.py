@@ -107,7 +107,7 @@ MIN_PACKED_ROWS = 8
 """Number of rows whose multiplications take as long as reading y."""
 _UNIT = 16
 """Multiple of rows or columns at which parts start: the vector registers of BLAS's kernels."""
-_MOST_DIMS = 4
+_MAX_DIMS = 4
 """Dimensions of a batch, when those are one that may be."""
 
 Shape = tuple[int, ...]
@@ -245,11 +245,11 @@ def plan_of(x: Shape, x_strides: Shape, y: Shape, y_strides: Shape, out: Shape, 
     batch, rows, x_row, row = _merged(batch, rows, x_row, row)
     left, right = _matrix(rows, depth, x_row, x_column), _matrix(depth, columns, y_row, y_column)
     made = _matrix(rows, columns, row, column)
-    if left is None or right is None or made is None or made.turned or len(batch) > _MOST_DIMS:
+    if left is None or right is None or made is None or made.turned or len(batch) > _MAX_DIMS:
         return None
     matrices, by_columns = math.prod(each.size for each in batch), columns > rows
     pieces, shares = _shares(matrices, max(rows, columns), matrices * work(rows, columns, depth), threads)
-    dims = [[*(each[i] for each in batch), *[1] * (_MOST_DIMS - len(batch))] for i in range(4)]
+    dims = [[*(each[i] for each in batch), *[1] * (_MAX_DIMS - len(batch))] for i in range(4)]
     numbers = np.array([
         rows, columns, depth, left.step, right.step, made.step, left.turned, right.turned,
         by_loops(rows, columns, depth, left.turned, right.turned), by_columns, pieces, _UNIT,

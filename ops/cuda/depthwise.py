@@ -44,16 +44,16 @@ _LANES = 32
 """Channels that a block works on at most."""
 _REGISTERS = 65536
 """Registers of a multiprocessor."""
-_MOST_REGISTERS = 180
+_MAX_REGISTERS = 180
 """Registers of a thread for its data, in addition to those for addresses."""
 _ADDRESSES = 40
 """Registers for addresses, counters and loads in flight."""
-_MOST_BLOCKS = 12
+_MAX_BLOCKS = 12
 """Upper bound of the blocks that a multiprocessor runs at once."""
-_MOST_TILE = 8
-_MOST_SUMS = 64
+_MAX_TILE = 8
+_MAX_SUMS = 64
 """Words for sums of the gradient of the weights that a thread holds."""
-_MOST_PART = 7
+_MAX_PART = 7
 """Columns of a window that a block sums up for."""
 _LOAD = 4
 """Instructions for a loaded element: its test, the load and the conversion."""
@@ -145,8 +145,8 @@ class Depthwise(NamedTuple):
     def _tiles(self, size: tuple[int, int]) -> Iterator[int]:
         first, end = self._made(1)
         step = self.windows[1].stride if self.kind == "image" else 1
-        for tile in range(step, max(_MOST_TILE, step) + 1, step):
-            if self._registers(tile, size) <= _MOST_REGISTERS:
+        for tile in range(step, max(_MAX_TILE, step) + 1, step):
+            if self._registers(tile, size) <= _MAX_REGISTERS:
                 yield tile
             if first + tile >= end:
                 break
@@ -183,7 +183,7 @@ class Depthwise(NamedTuple):
 
     def _resident(self, tile: int, size: tuple[int, int]) -> int:
         """Return the blocks that a multiprocessor holds at once."""
-        return min(_MOST_BLOCKS, _REGISTERS // (THREADS * (self._registers(tile, size) + _ADDRESSES)))
+        return min(_MAX_BLOCKS, _REGISTERS // (THREADS * (self._registers(tile, size) + _ADDRESSES)))
 
     def _parts(self, size: tuple[int, int]) -> int:
         """Return the number of parts that the window is divided into."""
@@ -192,11 +192,11 @@ class Depthwise(NamedTuple):
     def part(self) -> tuple[int, int]:
         """Return the number of taps that a thread sums up: all, or equal shares that fit into its registers."""
         height, width = self.window
-        across = -(-width // -(-width // _MOST_PART))
+        across = -(-width // -(-width // _MAX_PART))
         least = min(2, self.result.shape[2])
         for shares in range(1, height + 1):
             size = -(-height // shares), across
-            if math.prod(size) * self.words <= _MOST_SUMS and any(tile >= least for tile in self._tiles(size)):
+            if math.prod(size) * self.words <= _MAX_SUMS and any(tile >= least for tile in self._tiles(size)):
                 return size
         return 1, across
 

@@ -560,7 +560,7 @@ _WIDE = 8
 """Minimum number of columns per block: 32 bytes of Float32, a memory sector."""
 _MIN_PARTIAL_TOTALS = 4
 """Minimum number of partial totals that a thread adds up."""
-_LEAST, _MOST = 256, 1024
+_MIN_THREADS, _MAX_THREADS = 256, 1024
 """Threads of a block."""
 
 
@@ -650,8 +650,8 @@ def _added(
         + f"{{ partial = p{numbers[-1]}; to = t{numbers[-1]}; count = n{numbers[-1]}; }}",
     )  # fmt: skip
     kernel = device.kernel(head + source_text("ops/cuda/column_totals.cu"), "column_totals")
-    slices = min(_MOST // _WIDE, 1 << max(0, -(-parts // _MIN_PARTIAL_TOTALS) - 1).bit_length())
-    wide = max(_WIDE, _LEAST // slices)
+    slices = min(_MAX_THREADS // _WIDE, 1 << max(0, -(-parts // _MIN_PARTIAL_TOTALS) - 1).bit_length())
+    wide = max(_WIDE, _MIN_THREADS // slices)
     each = [argument for total, own in totals for argument in (own, total.array, np.int64(total.count))]
     arguments = [*each, np.int32(parts), np.int32(columns), np.int32(wide)]
     grid = (math.ceil(columns / wide), len(totals), 1)

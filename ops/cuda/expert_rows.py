@@ -187,7 +187,7 @@ class ArrivedRows:
 
 
 _THREADS = 1024
-_MOST_EXPERTS = 2048
+_MAX_EXPERTS = 2048
 """Upper bound of the experts for whose ends a block has its own sorted list."""
 
 
@@ -208,7 +208,7 @@ def place_rows(
     """Return the launches that make the results of `ExpertPlaces`; None for unsupported sizes. counts: receives the
     number of rows of each block (Int32); rows beyond a block's capacity get no position."""
     rows, experts = source.shape[0], ends.shape[0]
-    if not rows or not 0 < experts <= _MOST_EXPERTS or blocks.outer * blocks.parts * blocks.size >= 2**31:
+    if not rows or not 0 < experts <= _MAX_EXPERTS or blocks.outer * blocks.parts * blocks.size >= 2**31:
         return None
     (group,), sort = divided(device, 0, (4,)), None
     if blocks.outer > 1:
@@ -237,7 +237,7 @@ def place_rows(
 # CUDA kernel that numbers the choices of every expert, and makes the tables for sending tokens there and back.
 
 
-_MOST_COUNTS = 48 << 8
+_MAX_COUNTS = 48 << 8
 """Int32 numbers in the shared memory that a block gets without asking."""
 
 
@@ -249,7 +249,7 @@ def route_tokens(
     batch, tokens, choices = experts.shape
     _, count, capacity = tables.shape
     segments = max(1, _THREADS // count)
-    if not is_contiguous(experts, ("Int32", "Int64")) or count * segments > _MOST_COUNTS:
+    if not is_contiguous(experts, ("Int32", "Int64")) or count * segments > _MAX_COUNTS:
         return None
     if not batch or tokens * choices * count >= 1 << 31 or count * capacity >= 1 << 31:
         return None

@@ -26,7 +26,7 @@ from mspc.ops.source_files import source_text
 _THREADS = 256
 _WORD = 32
 """Bits of a word in memory."""
-_MOST_ROWS = 128
+_MAX_ROWS = 128
 """Rows of a kernel's tile. Those of the last tile that are after all rows read bits, too."""
 
 
@@ -46,7 +46,7 @@ def bits_bytes(attention: Attention) -> int:
     if not drawn_before(attention):
         return 0
     shape = attention.shape
-    return _WORD // 8 * (-(-(math.prod(shape.weights) + _MOST_ROWS * shape.keys) // _WORD) + _MOST_ROWS // _WORD + 1)
+    return _WORD // 8 * (-(-(math.prod(shape.weights) + _MAX_ROWS * shape.keys) // _WORD) + _MAX_ROWS // _WORD + 1)
 
 
 def column_bytes(attention: Attention, rows: int) -> int:
@@ -93,12 +93,12 @@ def _begin(draws: Draws) -> int:
 
 PANEL = 64
 """Columns of a panel, halves in 128 bytes, and rows of a group."""
-MOST_PANELS = 2
+MAX_PANELS = 2
 """Upper bound of the panels of a row, whose sums fit into registers."""
 
 
 _ALIGNMENT = 16
-_LEAST_STEP = 16
+_MIN_STEP = 16
 """The depth in shared memory is a multiple of this number of elements."""
 DEEPEST = 256
 """The largest head whose sums fit into registers."""
@@ -115,7 +115,7 @@ def strides_of(*arrays: Array) -> list[np.int64]:
 
 def padded(depth: int) -> int:
     """Return the depth of a head as kernels pad it."""
-    return -(-depth // _LEAST_STEP) * _LEAST_STEP
+    return -(-depth // _MIN_STEP) * _MIN_STEP
 
 
 def row_bytes(attention: Attention, grouped: bool = False) -> int:
@@ -163,7 +163,7 @@ def can_group(device: Device, attention: Attention) -> bool:
     """Whether four warps can multiply together: halves, of rows that are whole panels."""
     panels, rest = divmod(padded(attention.shape.depth), PANEL)
     halves = attention.operands[0].itemsize == 2
-    return device.warp_groups and halves and not rest and panels <= MOST_PANELS
+    return device.warp_groups and halves and not rest and panels <= MAX_PANELS
 
 
 def source_of(device: Device, attention: Attention, kernel: str, **sizes: int) -> str:

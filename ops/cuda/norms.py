@@ -30,14 +30,14 @@ _WARPS = 4
 """Minimum number of warps per block."""
 _RESIDENT_WARPS = 8
 """Warps of a multiprocessor."""
-_MOST_WARPS = 16
+_MAX_WARPS = 16
 """Upper bound of the warps of a row."""
 
 _SHARED = 200 << 10
 """Bytes of a multiprocessor's shared memory that rows in flight may use."""
 _ON_THE_WAY = 96 << 10
 """Bytes that a multiprocessor should have asked for while it works: the memory's rate times its delay is 25 KB."""
-_MOST_STAGES = 8
+_MAX_STAGES = 8
 
 
 def fits(columns: int) -> bool:
@@ -63,7 +63,7 @@ def layer_norm_gradients(device: Device, terms: tuple[Array, Array | None], x: A
     read = [dout, x, *(array for array in (addend, other) if array is not None)]
     lanes = _lanes(columns, read, dx)
     across = 1
-    while across < _MOST_WARPS and _columns_per_thread(columns, lanes, across) * size > _MAX_THREAD_BYTES:
+    while across < _MAX_WARPS and _columns_per_thread(columns, lanes, across) * size > _MAX_THREAD_BYTES:
         across *= 2
     warps = max(_WARPS, across)
     resident = max(1, _RESIDENT_WARPS // warps)
@@ -72,7 +72,7 @@ def layer_norm_gradients(device: Device, terms: tuple[Array, Array | None], x: A
         32 * warps * _columns_per_thread(columns, lanes, across) * sum(dtype_of(array.dtype).itemsize for array in read)
     )
     wanted = 1 + -(-_ON_THE_WAY // (resident * stage))
-    stages = max(1, min(wanted, _MOST_STAGES, _SHARED // resident // stage))
+    stages = max(1, min(wanted, _MAX_STAGES, _SHARED // resident // stage))
     blocks = max(1, min(device.multiprocessors * resident, -(-rows // abreast)))
     # At the end the sums of the rows abreast use the same memory.
     shared = max(stages * stage, 2 * abreast * columns * size if abreast > 1 else 0)

@@ -368,7 +368,7 @@ def _look_up(device: Device, tables: Sequence[NamedRows]) -> Launch:
 
 
 _BLOCK = 256
-_MOST_FEW = 64
+_MAX_FEW = 64
 """Updates up to which every one looks whether a later one is for its place."""
 _MAX_POSITIONS = 1 << 31
 """Places that 32 bits count."""
@@ -381,7 +381,7 @@ def scatter_few(device: Device, dims: Sequence[int], begins: Sequence[int], size
     shape, count = x.shape, math.prod(indices.shape[:-1])
     rest = [d for d in range(len(shape)) if d not in dims]
     row, item = math.prod(shape[d] for d in rest), dtype_of(x.dtype).itemsize
-    if not math.prod(shape) or not count or count > _MOST_FEW:
+    if not math.prod(shape) or not count or count > _MAX_FEW:
         return None
     lanes = lanes_of(item, shape[-1], x, updates, out) if rest and rest[-1] == len(shape) - 1 else 1
     packs = (*shape[:-1], shape[-1] // lanes)

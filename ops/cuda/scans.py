@@ -100,7 +100,7 @@ def _keys(dtype: DType, descending: bool) -> str:
 # This CUDA kernel finds the place of the largest or smallest element along one axis, the first of several.
 
 
-_WARP, _MOST_THREADS, _EACH = 32, 1024, 4
+_WARP, _MAX_THREADS, _EACH = 32, 1024, 4
 
 
 def place_of_extremum(device: Device, x: Array, axis: int, out: Array, largest: bool) -> Launch | None:
@@ -110,7 +110,7 @@ def place_of_extremum(device: Device, x: Array, axis: int, out: Array, largest: 
     if not is_contiguous(x, tuple(C_TYPES)) or not rows or rows >= 1 << 31:
         return None
     threads = _WARP
-    while threads < min(_MOST_THREADS, shape[axis] // _EACH):
+    while threads < min(_MAX_THREADS, shape[axis] // _EACH):
         threads *= 2
     dtype = dtype_of(x.dtype)
     source = definitions(

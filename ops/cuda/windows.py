@@ -21,7 +21,7 @@ from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.source_files import source_text
 
 _BLOCK = 256
-_MOST_TAPS = 255
+_MAX_TAPS = 255
 """Maximum number of taps whose numbers fit into a byte, with one value for none."""
 _DIMS = 3
 
@@ -39,7 +39,7 @@ def launch_max_gradient(
     last = _channels_last((x, found, dout, out))
     if last is None:
         return None
-    kind = np.uint8 if _taps(along) <= _MOST_TAPS else np.uint16
+    kind = np.uint8 if _taps(along) <= _MAX_TAPS else np.uint16
     memory = device.scratch(found.size * np.dtype(kind).itemsize).view(kind)
     chosen = memory[: found.size].reshape(_as_stored(found, last).shape)
     if last:
@@ -85,7 +85,7 @@ def _launch(device: Device, name: str, image: Array, result: Array, along: Seque
             f"BEFORE{d}": own.before if own else 0,
         }
     threads = math.prod(out.shape) // lanes
-    few, type = _taps(along) <= _MOST_TAPS, accumulating_type(dtype)
+    few, type = _taps(along) <= _MAX_TAPS, accumulating_type(dtype)
     source = definitions(
         T=dtype, A=type, Tap=f"unsigned {'char' if few else 'short'}", NONE=255 if few else 65535,
         Index=index_type(max(image.size, result.size)), **sizes, THREADS=threads,

@@ -224,7 +224,7 @@ SMALL = 1024
 """Elements up to which the lines run on entire arrays: these are in the cache anyway."""
 CACHE = 1 << 20
 """Bytes that the blocks of a thread may fill together: the cache of one core."""
-LEAST, MOST = 8192, 65536
+MIN_ELEMENTS, MAX_ELEMENTS = 8192, 65536
 """Elements of a block: as many as calls of array functions are worth, and no more than fit."""
 
 Kernel = Callable[..., Any]
@@ -364,7 +364,7 @@ class _BlockSchedule:
         self.lines, self.scratch = self._lines(be, space, operands, [self.operand_of[i] for i in folded])
         width = max(t.dtype.itemsize for t in self.types)
         arrays = sum(shape == self.dims for _, shape in self.reads) + len(self.scratch) + len(self.unreduced)
-        target = min(MOST, max(LEAST, CACHE // (width * max(1, arrays))))
+        target = min(MAX_ELEMENTS, max(MIN_ELEMENTS, CACHE // (width * max(1, arrays))))
         last = min(folded.values(), default=count) - 1
         self.split = 0
         while self.split < last and math.prod(self.dims[self.split + 1 :]) > target:

@@ -291,7 +291,7 @@ class BiasAdd(Op):
         sample((8, 8, 2, 4), (8,)),
         sample((8, 2, 2, 8), (8,), data_format="NHWC"),
     )
-MOST_ROWS = "most_rows"
+MAX_ROWS = "most_rows"
 """Attached attribute: if ranks share the experts, the maximum rows of one rank, in multiples of an even share."""
 QUANTIZED = ("scale", "offset", "antiquant_scale", "antiquant_offset")
 ENDS = ("Float64", "Float64", "Int64")
@@ -638,8 +638,8 @@ class GroupedMatmul(Op):
         made: list[Value] = []
         for i, (op, operands) in enumerate(self.products(inputs)):
             product = b.emit(op, *operands)
-            if MOST_ROWS in asked.attrs:
-                product.attrs[MOST_ROWS] = asked.attrs[MOST_ROWS]
+            if MAX_ROWS in asked.attrs:
+                product.attrs[MAX_ROWS] = asked.attrs[MAX_ROWS]
             if given:
                 product.in_strategy = tuple(places[id(value)] for value in operands)
             if not self.biased:

@@ -6,7 +6,7 @@ Output: `%1 = Cast(%para_w) {dst_type: Float32}`, `%2 = While(%0, %1) {regions: 
 Moved are nodes without effects that depend on captured values which the loop does not overwrite: those that move or
 convert elements, work element by element or along rows, reduce, or multiply matrices. Their results take memory while
 the loop runs: so nothing is moved that has more elements than all that it is made of, as a broadcast has, nor more than
-MOST_KEPT bytes a loop. Nodes that may fail, as lookups, are moved only out of loops that run at least once; nothing is
+MAX_KEPT bytes a loop. Nodes that may fail, as lookups, are moved only out of loops that run at least once; nothing is
 moved out of a branch.
 
 Before gradients are taken, so that the iterations add up the gradient of the moved nodes. Nothing is moved out of a
@@ -40,7 +40,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import WHOLE, Pass, live_values
 
-MOST_KEPT = 2**30
+MAX_KEPT = 2**30
 """Bytes of hoisted values that one loop may hold."""
 SMALL = 2**16
 """Elements up to which something is moved that is made of constants alone."""
@@ -132,7 +132,7 @@ def _hoisted_nodes(region: Graph, same: dict[Value, Value], runs: bool, is_local
         if not _is_worth(node, is_local) and not (node.op.is_view and any(value in chosen for value in node.inputs)):
             continue
         size = 0 if node.op.is_view else node.type.nbytes
-        if kept + size <= MOST_KEPT:
+        if kept + size <= MAX_KEPT:
             kept += size
             chosen.add(node)
     return chosen

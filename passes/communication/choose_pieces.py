@@ -40,7 +40,7 @@ LEVEL = "computation_communication_fusion_level"
 """The header's attribute."""
 NUMBERS = (2, 4, 8)
 """Numbers of pieces that are tried."""
-LEAST = 0.1
+MIN_GAIN = 0.1
 """The share of a collective's time that pieces must gain at least: less may as well be an error of the estimate."""
 LONG = 3.0
 """How many times its start a collective takes at least for pieces to be looked at."""
@@ -101,7 +101,7 @@ class ChoosePieces(Pass):
                 if gains is None:
                     pieces = self.number if divides(node, self.number) else 0
                 else:
-                    pieces = best_pieces(gains, node, NUMBERS, LEAST * seconds(node, ONE_HOST))
+                    pieces = best_pieces(gains, node, NUMBERS, MIN_GAIN * seconds(node, ONE_HOST))
                 if pieces:
                     found[node.attrs[PIECES]] = pieces
                     taken.update(products)

@@ -10,14 +10,14 @@ from mspc.ir.graph import Graph
 from mspc.passes.base import GLOBAL, OPENED, Pass
 from mspc.passes.communication.exchange_rows import exchange
 
-LEAST = 64 << 20
+MIN_SAVED_BYTES = 64 << 20
 """Bytes to save at least: those that a GPU sends in the time of an exchange without rows."""
 
 
 class ExchangeLargeTables(Pass):
     """Exchange rows instead of gathering large tables. least: the bytes that an exchange must save."""
 
-    least: int = LEAST
+    least: int = MIN_SAVED_BYTES
 
     regions = OPENED
     needs = (GLOBAL,)

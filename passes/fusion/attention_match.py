@@ -36,7 +36,7 @@ from mspc.passes.fusion.attention_masks import causal_mode, elements_of, every_r
 # Output: %bias, and `sparse_mode: 2`; for other addends `Add(%bias, %padding)`
 
 
-MOST_TERMS = 64
+MAX_TERMS = 64
 """Terms into which a sum is taken apart; a value that is added to itself again and again has more than fit a list."""
 
 
@@ -95,7 +95,7 @@ def _terms(value: Value) -> Generator[Any, list[Value], list[Value]]:
     found: list[Value] = []
     for operand in value.inputs:
         found += yield (operand,)
-    return found if len(found) <= MOST_TERMS else [value]
+    return found if len(found) <= MAX_TERMS else [value]
 
 
 # Finds what an attention that is written out reads: an operand of a product without the transposes, casts, factors and

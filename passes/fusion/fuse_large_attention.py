@@ -11,7 +11,7 @@ from mspc.ir.graph import Graph
 from mspc.passes.base import Pass
 from mspc.passes.fusion.attention_scores import may_be_attention, may_shard_queries
 
-LEAST = 1 << 12
+MIN_SCORES = 1 << 12
 """Scores of a head from which an attention is fused: those of some 64 queries and keys."""
 
 
@@ -28,9 +28,9 @@ class FuseLargeAttention(Pass):
             return forget_rows(graph)  # bounds of loop values, as `fuse_attention` does after it read the graph
         from mspc.passes.fusion.fuse_attention import fuse_written  # late: most networks on CPUs have no attention
 
-        return fuse_written(graph, LEAST)
+        return fuse_written(graph, MIN_SCORES)
 
 
 def has_many_scores(graph: Graph) -> bool:
     """Whether a graph may have an attention that is fused."""
-    return any(may_be_attention(node, LEAST) or may_shard_queries(node) for node in graph.nodes)
+    return any(may_be_attention(node, MIN_SCORES) or may_shard_queries(node) for node in graph.nodes)

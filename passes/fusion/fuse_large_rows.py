@@ -10,7 +10,7 @@ from mspc.analysis.aliasing import step_elements
 from mspc.ir.graph import Graph
 from mspc.passes.base import WHOLE, Pass
 
-LEAST = 1 << 24
+MIN_ELEMENTS = 1 << 24
 """Elements of a step, twice as many as those from which loops are compiled: fused, there are fewer."""
 
 
@@ -20,7 +20,7 @@ class FuseLargeRows(Pass):
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:
-        if step_elements(graph) < LEAST:
+        if step_elements(graph) < MIN_ELEMENTS:
             return False
         from mspc.passes.fusion.fuse_rows import FuseRows  # late: most networks on CPUs are small
 

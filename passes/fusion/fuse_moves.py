@@ -27,8 +27,8 @@ from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.fuse_elementwise import row_member
 from mspc.passes.fusion.fusion_groups import (
     FARTHEST,
-    MOST_LINES,
-    MOST_OPERANDS,
+    MAX_LINES,
+    MAX_OPERANDS,
     NodeLines,
     enough_rows,
     is_movable,
@@ -179,10 +179,10 @@ class _Kernels:
         if self.updates.between(made.operands, start, stop):
             return None
         new = old.with_lines_for(seen, made)
-        if len(new.lines) > MOST_LINES or len(new.operands) > MOST_OPERANDS or len({*new.returns}) < len(new.returns):
+        if len(new.lines) > MAX_LINES or len(new.operands) > MAX_OPERANDS or len({*new.returns}) < len(new.returns):
             return None
         expanded = new.expanded
-        if expanded is None or len(expanded.steps) > MOST_LINES or len(expanded.moved) > MOST_OPERANDS:
+        if expanded is None or len(expanded.steps) > MAX_LINES or len(expanded.moved) > MAX_OPERANDS:
             return None
         space = expanded.space
         if space.columns and not old.expanded.space.columns and not enough_rows(math.prod(space.dims), space.row):

@@ -40,8 +40,8 @@ from mspc.passes.fusion.rewriter import Rewriter, element, gathered, merged_attr
 # %3)` Output: `%4 = FusedUpdate(w, m, g, rate) {body: (...), writes: (3, 1)}`, which reads and writes memory once
 
 
-MOST_LINES = 48
-MOST_OPERANDS = 16
+MAX_LINES = 48
+MAX_OPERANDS = 16
 
 
 def join_written_updates(rewriter: Rewriter, updates: Updates) -> None:
@@ -147,7 +147,7 @@ class _Body:
             self._add(member)
         shape = self.inputs[0].shape
         numbers = tuple(i for i, value in enumerate(self.inputs) if value.shape != shape)
-        if len(self.lines) > MOST_LINES or len(self.inputs) > MOST_OPERANDS:
+        if len(self.lines) > MAX_LINES or len(self.inputs) > MAX_OPERANDS:
             return
         if not has_one_type([value.tensor_type.dtype for value in self.inputs], numbers):
             return
@@ -272,7 +272,7 @@ def _added_to(variable: Value, total: Node) -> Constant | None:
     return None
 
 
-MOST_MEMBERS = 64
+MAX_MEMBERS = 64
 HELD = 64 << 20
 """Bytes of gradients, made between the members of a group, that may wait for its last member."""
 FETCHED = 8 << 20
@@ -321,7 +321,7 @@ class _UpdateGroup:
     def takes(self, held: int, fetched: int) -> bool:
         """Whether another update may join, for which so many bytes more wait and are fetched."""
         within = self.held + held <= HELD and self.fetched + fetched <= FETCHED
-        return self.open and within and len(self.members) < MOST_MEMBERS
+        return self.open and within and len(self.members) < MAX_MEMBERS
 
 
 def _groups(rewriter: Rewriter, updates: Updates) -> list[_UpdateGroup]:

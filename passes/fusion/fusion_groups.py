@@ -25,11 +25,11 @@ from mspc.ops.fused.elementwise import Expanded, FusedElementwise, expanded_line
 from mspc.ops.fused.kernel import Shape, divided, is_row_value
 from mspc.ops.op import Op
 
-MOST_OPERANDS = 16
-MOST_LINES = 48
+MAX_OPERANDS = 16
+MAX_LINES = 48
 FARTHEST = 64
 """Nodes over which a member of a group may move: what moves farther keeps memory alive for long."""
-LEAST_ROWS = 128
+MIN_ROWS = 128
 """Rows that keep a GPU at work where each is a block's; fewer where there is little work."""
 LITTLE = 1 << 16
 """Elements."""
@@ -278,7 +278,7 @@ class NodeOrder:
 
 def enough_rows(size: int, row: int) -> bool:
     """Whether a kernel in which every row is a block's, or less, keeps a GPU at work."""
-    return size // row >= LEAST_ROWS or size <= LITTLE
+    return size // row >= MIN_ROWS or size <= LITTLE
 
 
 def _reduces_for(slot: GroupSlot, group: Sequence[GroupSlot]) -> bool:
@@ -286,10 +286,10 @@ def _reduces_for(slot: GroupSlot, group: Sequence[GroupSlot]) -> bool:
 
 
 def _fit(slots: Sequence[GroupSlot]) -> bool:
-    if sum(len(slot.members) for slot in slots) > MOST_LINES:
+    if sum(len(slot.members) for slot in slots) > MAX_LINES:
         return False
     made = {node for slot in slots for _, node in slot.members}
-    return len({value for slot in slots for value in slot.inputs} - made) <= MOST_OPERANDS
+    return len({value for slot in slots for value in slot.inputs} - made) <= MAX_OPERANDS
 
 
 def needed(results: Iterable[Node], sources: Mapping[Node, Sequence[Value]]) -> list[Node]:

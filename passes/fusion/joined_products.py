@@ -26,7 +26,7 @@ from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.base import live_values, runs_anyway
-from mspc.passes.fusion.fusion_groups import FARTHEST, MOST_LINES
+from mspc.passes.fusion.fusion_groups import FARTHEST, MAX_LINES
 from mspc.passes.fusion.pack_attention import Attention
 
 Repeated = Reshape | Cast | StridedSlice
@@ -542,7 +542,7 @@ def _sources(value: Value) -> set[Value] | None:
             if isinstance(of, Node) and divides(of.op):
                 waiting += of.inputs
                 continue
-        if not inside or len(seen) > MOST_LINES:
+        if not inside or len(seen) > MAX_LINES:
             found.add(at)
         else:
             waiting += cast(Node, at).inputs

@@ -40,8 +40,8 @@ from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.fusion_groups import (
     FARTHEST,
-    MOST_LINES,
-    MOST_OPERANDS,
+    MAX_LINES,
+    MAX_OPERANDS,
     LineTable,
     NodeLines,
     kernel_of,
@@ -176,11 +176,11 @@ def is_part(node: Node) -> bool:
 #         behind them `%3 = FusedElementwise(%dh, %g, %u)`, the gradients of %g and %u
 # Output: `%3 = FusedElementwise(%dh, %g, %u)` with these lines and one more result, and `%2` behind it
 #
-# Every shared operand is read once less. Few readers (`MOST_MOVED`) move behind the kernel, none over an update of what
+# Every shared operand is read once less. Few readers (`MAX_MOVED`) move behind the kernel, none over an update of what
 # it reads, and no collective does.
 
 
-MOST_MOVED = 8
+MAX_MOVED = 8
 """Nodes that move behind a kernel."""
 
 
@@ -254,7 +254,7 @@ class _Joining:
             if self._change(node.inputs, nodes[number + 1 : place + 1]):
                 return None
             behind[node] = None
-        if len(behind) > MOST_MOVED + 1 or self._change(copy.inputs, nodes[at + 1 : place + 1]):
+        if len(behind) > MAX_MOVED + 1 or self._change(copy.inputs, nodes[at + 1 : place + 1]):
             return None
         return [cast(Node, node) for node in behind if node is not copy]
 
@@ -323,7 +323,7 @@ def _joined(copy: Node, kernel: Node) -> NodeLines | None:
         places = table.add_all(own)
         returns += [places[line][1] for line in own.returns]
     joined = NodeLines(table.lines, tuple(returns))
-    if len(joined.lines) > MOST_LINES or len(joined.operands) > MOST_OPERANDS or len(set(returns)) < len(returns):
+    if len(joined.lines) > MAX_LINES or len(joined.operands) > MAX_OPERANDS or len(set(returns)) < len(returns):
         return None
     try:
         space = space_of_steps(joined.fused(), [value.tensor_type for value in joined.operands])
@@ -339,7 +339,7 @@ INSTRUCTION = 0.1
 these, 132 multiprocessors of 128 lanes at 1.7 GHz."""
 DRAW = 40
 """Instructions of a random number (SplitMix64 for four, and a place): measured, exact GELU and dropout take 92."""
-MOST_ROUNDS = 8
+MAX_ROUNDS = 8
 """Cuts of one graph."""
 
 
@@ -350,7 +350,7 @@ class KeepForGradients(Pass):
         if all(node.phase == "forward" for node in graph.nodes):
             return False
         changed, alive = False, Alive(graph)
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             lower = _round(graph, alive)
             if lower is None:
                 break

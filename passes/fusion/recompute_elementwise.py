@@ -33,7 +33,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.fusion_groups import MOST_LINES, MOST_OPERANDS, NodeLines, Source, enough_rows
+from mspc.passes.fusion.fusion_groups import MAX_LINES, MAX_OPERANDS, NodeLines, Source, enough_rows
 from mspc.passes.fusion.rewriter import parts_of
 
 LITTLE = 64
@@ -357,7 +357,7 @@ class _Kernels:
     def _may(self, kernel: _Kernel, maker: _Kernel, again: _Again, own: set[Value]) -> bool:
         """Return True if there is room, and the operands are unchanged."""
         leaves = list(again.leaves)
-        room = len(kernel.lines) + len(again.lines) <= MOST_LINES and len(own.union(leaves)) <= MOST_OPERANDS
+        room = len(kernel.lines) + len(again.lines) <= MAX_LINES and len(own.union(leaves)) <= MAX_OPERANDS
         row = maker.row if any(maker.goes_along_rows(line) for line in again.lines) else 0
         if row and (kernel.ends or kernel.row not in (0, row) or not enough_rows(kernel.size, row)):
             return False

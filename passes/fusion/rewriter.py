@@ -263,7 +263,7 @@ def merged_attributes(members: Sequence[Node]) -> dict[str, Any]:
 # Finds nodes that one operator can do together, in the place of the last of them.
 
 
-MOST_MEMBERS = 64
+MAX_MEMBERS = 64
 HELD = 64 << 20
 """Bytes of operands, made between the members of a group, that may wait for its last member."""
 
@@ -317,7 +317,7 @@ def groups_of_alike(
 
 def _takes(group: _Group, node: Node, number: int, updates: Updates, numbers: Mapping[Value, int]) -> bool:
     """Return True if a node may join: the members' operands are unchanged, and not too many bytes wait."""
-    if not group.open or len(group.members) == MOST_MEMBERS or group.held + _waiting(group, node, numbers) > HELD:
+    if not group.open or len(group.members) == MAX_MEMBERS or group.held + _waiting(group, node, numbers) > HELD:
         return False
     return not updates.between([value for member in group.members for value in member.inputs], group.start, number)
 

@@ -25,7 +25,7 @@ from mspc.passes.base import Pass
 
 ALIGNED = 16
 """Bytes of which a row must have a multiple."""
-LEAST = 1024
+MIN_ROW_BYTES = 1024
 """Bytes of a row from which a gap is nothing beside it."""
 
 
@@ -57,7 +57,7 @@ class _Rows:
         if not isinstance(node.op, MatMul | BatchMatMul | FusedElementwise) or len(type.shape) < 2 or not type.size:
             return 0
         length, size = type.shape[-1], type.dtype.itemsize
-        if length * size < LEAST or not length * size % ALIGNED or not self._makes(node, place, type):
+        if length * size < MIN_ROW_BYTES or not length * size % ALIGNED or not self._makes(node, place, type):
             return 0
         readers = list(self._readers(node, place))
         if not readers or not all(value is not None and self._reads(user, i, value) for user, i, value in readers):

@@ -31,7 +31,7 @@ from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 
-MOST_FACTORS = 64
+MAX_FACTORS = 64
 """Factors into which a value is taken apart."""
 FEWEST = 16
 """Places of a sum that is worth sharing: what is left of an operand is small beside it."""
@@ -198,7 +198,7 @@ def _product(value: Value, places: Places) -> _Product:
             continue
         found.scales += [(factor, each.shape) for factor in scales]
         waiting += [factor for factor in reversed(each.inputs) if factor not in scales]
-        if len(found.roots) + len(waiting) > MOST_FACTORS:  # squares of squares have more than can be listed
+        if len(found.roots) + len(waiting) > MAX_FACTORS:  # squares of squares have more than can be listed
             return _Product(roots=[value])
     return found
 

@@ -99,7 +99,7 @@ def _with_ones(narrowed: Value, before: tuple[int, ...], after: tuple[int, ...])
 
 
 SHIFT = "real_shift"
-MOST_TERMS = 64
+MAX_TERMS = 64
 """Terms into which a sum is taken apart; a value that is added to itself again and again has more than fit a list."""
 Shape = tuple[int, ...]
 
@@ -231,7 +231,7 @@ def _terms(value: Value, visited: list[Node]) -> Generator[Any, list[Value], lis
     for operand in inputs:
         parts += yield operand, visited
     # A value that is no sum stays as it is: who narrows it goes through it again. So does a sum of very many terms.
-    if len(parts) == 1 or len(parts) > MOST_TERMS:
+    if len(parts) == 1 or len(parts) > MAX_TERMS:
         return [value]
     visited.append(value)
     return parts

@@ -16,7 +16,7 @@ from mspc.ir.types import INT32, TensorType
 from mspc.ops.collective.base import is_all_zero
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, Less, Select
-from mspc.ops.math.matmul import MOST_ROWS, GroupedProduct, GroupedRows
+from mspc.ops.math.matmul import MAX_ROWS, GroupedProduct, GroupedRows
 from mspc.ops.nn.experts import AddRows, ExpertPlaces, ExpertProduct, ExpertRows, SetRows, TakeRows
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import Gather, UnsortedSegmentSum
@@ -115,12 +115,12 @@ def mesh_of(node: Node, ranks: int) -> ExpertMesh | None:
 
 def _with_room(node: Node, mesh: ExpertMesh) -> ExpertMesh:
     """Return the grid with the capacity of `most_rows`. Raise MspcError if that is not positive."""
-    most = node.attrs.get(MOST_ROWS)
+    most = node.attrs.get(MAX_ROWS)
     if most is None:
         return mesh
     if isinstance(most, bool) or not isinstance(most, int | float) or not most >= 1:
         raise node.error(
-            f"{node.label}: {MOST_ROWS} is {most!r}, not a number from 1 on",
+            f"{node.label}: {MAX_ROWS} is {most!r}, not a number from 1 on",
             notes=["it is how many even shares of the rows one rank's experts have room for"],
         )
     rows = node.inputs[0].shape[0] // mesh.outer

@@ -499,7 +499,7 @@ def _spans(graph: Graph) -> list[tuple[int, int, list[Parameter]]]:
 
 LONGER = 5e-3
 """The share by which copies may make the step of a pipeline longer."""
-MOST = 1 / 2
+MAX_BUS_SHARE = 1 / 2
 """The share of the bus's capacity from which on forwards wait for it, so that memory is free early."""
 
 
@@ -549,7 +549,7 @@ class HostValues:
 
         count, paced = max(1, in_time(False)), in_time(True)  # of the first some leave in time at least
         found = idle
-        if most and sum(seconds[paced].values()) >= MOST * sum(seconds[min(count, most)].values()):
+        if most and sum(seconds[paced].values()) >= MAX_BUS_SHARE * sum(seconds[min(count, most)].values()):
             found, count = clock.line(seconds[paced]), paced
         self._chosen = [
             each for each, place in zip(self._chosen, number, strict=True)

@@ -138,7 +138,7 @@ GIVEN = (SHARD, FILE, PLAN)
 
 
 _KEY = "search_"
-LEAST = -1
+MINIMAL_MEMORY = -1
 """In place of a limit of memory: the plan that takes the least."""
 
 MILLION = 1_000_000
@@ -157,8 +157,8 @@ class Terms:
 
     latency: the cost of a collective by itself, as bytes sent. touch: the same for a thousand bytes that operators read
     or write. compute, compute_half: the same for a billion operations of recomputed matmuls, of elements of four bytes
-    and of two. memory: bytes that a plan may take on a rank, or `LEAST`. hosts: ranks of a host; network: the cost of a
-    byte between hosts, in thousandths of one inside of a host, for a rank's card. mesh: the only mesh of layouts, as
+    and of two. memory: bytes that a plan may take on a rank, or `MINIMAL_MEMORY`. hosts: ranks of a host; network:
+    the cost of a byte between hosts, in thousandths of one inside of a host, for a rank's card. mesh: the only mesh of layouts, as
     "8x4". milliseconds: the time after which it takes the best plan so far, as soon as there is one.
     """
 

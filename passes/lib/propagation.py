@@ -378,7 +378,7 @@ def sum_later(search: Search, forward: Iterable[Node]) -> None:
     """Take the layouts with later sums that save bytes; nothing else changes."""
     costs = UnsetLayouts(search, ())
     for node in forward:
-        if isinstance(node.layout, Layout) and node.layout.partial and costs.moves(node) > LEAST:
+        if isinstance(node.layout, Layout) and node.layout.partial and costs.moves(node) > MIN_SAVED_BYTES:
             _hand_on(search, costs, node)
 
 
@@ -398,7 +398,7 @@ def _hand_on(search: Search, costs: UnsetLayouts, value: Node) -> None:
         before = sum(map(costs.moves, around))
         search.place(node, option.inputs, option.layout(node.type))
         saved += before - sum(map(costs.moves, around))
-        if saved > best + LEAST:
+        if saved > best + MIN_SAVED_BYTES:
             best, kept = saved, len(replaced)
         value = node
     for node, option in reversed(replaced[kept:]):
@@ -441,7 +441,7 @@ ROUNDS = 3
 """How often single operators are revisited."""
 AS_GOOD = 1.001
 """Of the plans that send hardly more bytes than the cheapest the one with the least work is taken."""
-LEAST = 1e-3
+MIN_SAVED_BYTES = 1e-3
 """Bytes that another choice must save."""
 
 
@@ -556,7 +556,7 @@ class UnsetLayouts:
         for _ in range(ROUNDS):
             changed = False
             for node in reversed(region):
-                if not cast(Op, node.op).operandwise and self.cost((node,)) > LEAST:
+                if not cast(Op, node.op).operandwise and self.cost((node,)) > MIN_SAVED_BYTES:
                     before = (node.in_layouts, node.layout)
                     self.take(node, self.cheapest(node, self.options(node)))
                     changed |= before != (node.in_layouts, node.layout)
@@ -564,7 +564,7 @@ class UnsetLayouts:
                 break
         for node in reversed(region):
             for index, value in enumerate(node.inputs):
-                if value in self.chosen and self.moves(value) > LEAST:
+                if value in self.chosen and self.moves(value) > MIN_SAVED_BYTES:
                     self.move_upstream(node, index)
 
     def move_upstream(self, reader: Node, index: int) -> None:
@@ -583,11 +583,11 @@ class UnsetLayouts:
             before = self.cost((node,))
             self.take(node, self.cheapest(node, fits))
             saved += before - self.cost((node,))
-            if saved > best + LEAST:
+            if saved > best + MIN_SAVED_BYTES:
                 best, kept = saved, len(replaced)
             bytes_of_operands = [self.moves(v) if v in self.chosen else 0.0 for v in node.inputs]
             most = max(bytes_of_operands, default=0.0)
-            if most <= LEAST:
+            if most <= MIN_SAVED_BYTES:
                 break
             reader, index = node, bytes_of_operands.index(most)
         for node, option in reversed(replaced[kept:]):

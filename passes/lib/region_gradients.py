@@ -423,12 +423,12 @@ def wide_type(type: TensorType) -> TensorType:
 # The gradient's operands are saved, except
 # - views of other values, and in loops values that are the same in every iteration;
 # - values of a marked cell (`Cell.recompute`), unless they read a parameter that the region overwrites;
-# - all of a loop whose iterations, if their number is known, would save more than `MOST_SAVED` bytes: then every
+# - all of a loop whose iterations, if their number is known, would save more than `MAX_SAVED` bytes: then every
 #   iteration saves its operands, and its gradient starts with the iteration itself.
 # Values that stages of a pipeline hand on are saved in any case (`recompute`).
 
 
-MOST_SAVED = 2**30
+MAX_SAVED = 2**30
 """Bytes that the iterations of one loop, if their number is known, may save for its gradient before the values inside
 of an iteration are recomputed."""
 
@@ -452,11 +452,11 @@ def saving_of(
     saved = _bytes(read_from(joint, again), through, next_turn or {})
     unit = " a turn" if in_loop else ""
     reason = "what gradients read, but for what is marked to be recomputed" if marked else "what gradients read"
-    if turns is not None and saved * turns > MOST_SAVED:
+    if turns is not None and saved * turns > MAX_SAVED:
         everything = _with_elements(joint, {node for node in joint.forward if _repeats(joint, node)}) - between_stages
         fewer = _bytes(read_from(joint, everything), through, next_turn or {})
         if fewer < saved:
-            limit = f"{turns} turns of {saved} bytes are more than {MOST_SAVED}"
+            limit = f"{turns} turns of {saved} bytes are more than {MAX_SAVED}"
             return everything, f"{fewer} bytes{unit}: what a turn is given, since {limit}"
     return again, f"{saved} bytes{unit}: {reason}"
 

@@ -196,7 +196,7 @@ def _decomposition(b: Builder, node: Node, errors: dict[Node, MspcError], ranks:
     return list(results)
 
 
-MOST_PLACES = 5
+MAX_PLACES = 5
 """Places of further strategies that an error names."""
 
 
@@ -258,7 +258,7 @@ def _further_places(errors: Sequence[MspcError], text: str) -> tuple[str, ...]:
     """Return a note with the places of all errors but the first."""
     first = str(errors[0].location)
     places = [place for place in dict.fromkeys(str(e.location) for e in errors if e.location) if place != first]
-    return (f"strategies at {listed(places, MOST_PLACES)} {text}",) if places else ()
+    return (f"strategies at {listed(places, MAX_PLACES)} {text}",) if places else ()
 
 
 def _divisors_note(size: int, more: str = "") -> str:

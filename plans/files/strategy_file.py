@@ -78,7 +78,7 @@ def _of(content: dict[str, Any]) -> str:
 
 LARGEST = 1 << 28
 """Most bytes of a file."""
-MOST_RANKS = 1 << 20
+MAX_RANKS = 1 << 20
 
 Cuts = tuple[tuple[int, ...], ...]
 
@@ -159,9 +159,9 @@ def _check(shown: str, name: str, sharding: ParameterCut) -> None:
     """Raise MspcError if a sharding is not valid."""
     ranks = 1
     for size in sharding.device_matrix:
-        ranks = min(ranks * size, MOST_RANKS + 1)  # a file may hold a million sizes
+        ranks = min(ranks * size, MAX_RANKS + 1)  # a file may hold a million sizes
     used = [axis for axes in sharding.tensor_map for axis in axes]
-    fits = all(size > 0 for size in sharding.device_matrix) and 0 < ranks <= MOST_RANKS
+    fits = all(size > 0 for size in sharding.device_matrix) and 0 < ranks <= MAX_RANKS
     if not fits or any(not 0 <= axis < len(sharding.device_matrix) for axis in used) or len(set(used)) < len(used):
         raise MspcError(
             f"{shown} is no strategy file: parameter {name!r} is sharded {list(sharding.tensor_map)} on a device "

@@ -21,7 +21,7 @@ from mspc.analysis.cost.training.model_shape import (
     TrainingRun,
 )
 from mspc.analysis.cost.training.stage_memory import chunks_in_turn, uneven_layers
-from mspc.readers.configurations.settings import MOST_LAYERS, ConfigurationSettings, Setting
+from mspc.readers.configurations.settings import MAX_LAYERS, ConfigurationSettings, Setting
 
 LONGEST = 100_000
 """Longest layout of stages that is written out; longer ones have more layers than any model."""
@@ -396,7 +396,7 @@ class MegatronReader:
             return [number % int(text) == 0 for number in range(count)]
         found: list[bool] = []
         for items, times in re.findall(r"\[([01,]*)\](?:\*(\d+))?", text):
-            found += [item == "1" for item in items.split(",") if item] * min(int(times or 1), MOST_LAYERS)
+            found += [item == "1" for item in items.split(",") if item] * min(int(times or 1), MAX_LAYERS)
         if len(found) != count:
             self.found.mistake("moe-layer-freq", f"names {len(found)} layers of {count}", f"it has {count} entries")
             return [True] * count

@@ -11,9 +11,9 @@ from typing import Any
 from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.late_dataclass import dataclass
 
-MOST = 10**9
+MAX_SIZE = 10**9
 """Largest size that a setting may have. Larger ones are slips of the finger."""
-MOST_LAYERS = 10_000
+MAX_LAYERS = 10_000
 """Most layers of a model."""
 
 
@@ -66,8 +66,8 @@ class Values:
         value = self.value(path)
         if value in (None, "auto", -1, 0) and value is not False:
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
-            raise self.wrong(path, f"is {value!r}; it is an integer between 1 and {MOST:,}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
+            raise self.wrong(path, f"is {value!r}; it is an integer between 1 and {MAX_SIZE:,}")
         return value
 
     def check(self, mistakes: Iterable[tuple[str, str, str]]) -> None:
@@ -150,7 +150,7 @@ class ConfigurationSettings:
         return text in ("true", "1", "yes")
 
     def count(self, name: str, default: int = 0, least: int = 1) -> int:
-        """Return an integer of at least `least`, and at most `MOST`, or `MOST_LAYERS` if it is a number of layers."""
+        """Return an integer from `least` to `MAX_SIZE`, or to `MAX_LAYERS` if it is a number of layers."""
         value = self.raw(name)
         if value is None:
             return default
@@ -159,7 +159,7 @@ class ConfigurationSettings:
         except ValueError:
             self.mistake(name, f"is {value!r}", f"it is an integer of at least {least}")
             return default
-        most = MOST_LAYERS if name.endswith("num-layers") else MOST
+        most = MAX_LAYERS if name.endswith("num-layers") else MAX_SIZE
         if not least <= number <= most:
             self.mistake(name, f"is {number:,}", f"it is between {least} and {most:,}")
             return default

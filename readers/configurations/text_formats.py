@@ -17,7 +17,7 @@ from mspc.readers.configurations.settings import Setting, Values, error_at
 
 DEEPEST = 64
 """Most levels of a YAML file."""
-MOST_VALUES = 100_000
+MAX_VALUES = 100_000
 """Most values of a YAML file. Aliases of aliases would make exponentially many."""
 
 
@@ -95,8 +95,8 @@ def _yaml_values(file: str, text: str) -> Values:
 
     def add(node: Any, path: str, merges: bool = False) -> None:
         line = node.start_mark.line + 1
-        if path.count(".") > DEEPEST or len(found) > MOST_VALUES:
-            raise error_at(file, line, f"more than {DEEPEST} levels or {MOST_VALUES:,} values; write fewer")
+        if path.count(".") > DEEPEST or len(found) > MAX_VALUES:
+            raise error_at(file, line, f"more than {DEEPEST} levels or {MAX_VALUES:,} values; write fewer")
         if node.tag.startswith("!"):
             raise error_at(file, line, f"the value has the tag {node.tag}; write it without the tag")
         prefix = path and f"{path}."

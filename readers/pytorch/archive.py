@@ -22,7 +22,7 @@ from mspc.ir.files.regular import LARGEST_TEXT, check_name, check_regular
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, TensorType, dtype_of
 
-MOST_DIMENSIONS = 64
+MAX_DIMENSIONS = 64
 def tagged(value: Any, where: str) -> tuple[str, Any]:
     """(tag, content) of an object that has one entry, as {"as_int": 3} has. Entries that are null do not count."""
     found = [(tag, content) for tag, content in object_in(value, where).items() if content is not None]
@@ -77,7 +77,7 @@ LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
 LOCAL_MAGIC = b"PK\x03\x04"
 ENCRYPTED = 1
 """The bit of a member's flags that says so."""
-MOST_MEMBERS = 1 << 20
+MAX_MEMBERS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class Archive:
                 f"{self.shown} is no exported program of PyTorch: it is no zip archive",
                 notes=["torch.export.save(torch.export.export(model, inputs), 'model.pt2') writes one"], code="E0701",
             ) from None
-        if len(infos) > MOST_MEMBERS:
+        if len(infos) > MAX_MEMBERS:
             raise self._damaged(f"it has {len(infos)} members")
         found: dict[str, tuple[zipfile.ZipInfo, ArchivePlace]] = {}
         ends: list[tuple[int, int, str]] = []
@@ -383,7 +383,7 @@ def _entry(archive: Archive, folder: str, name: str, value: Any) -> _Entry:
 
 def _sizes(value: Any, where: str) -> tuple[int, ...]:
     listed = list_in(value, where)
-    if len(listed) > MOST_DIMENSIONS:
+    if len(listed) > MAX_DIMENSIONS:
         raise ValueError(f"{where} are {len(listed)}")
     return tuple(_size(each, where) for each in listed)
 

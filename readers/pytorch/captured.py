@@ -16,7 +16,7 @@ from mspc.ir.diagnostics import Frames, Location, MspcError
 from mspc.ir.files.parsing import LARGEST_SIZE, entry, list_in, object_in, parsed_json, text_in, whole_in
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, DType, TensorType, dtype_of
-from mspc.readers.pytorch.archive import MOST_DIMENSIONS, NOT_HERE, Archive, ProgramWeights
+from mspc.readers.pytorch.archive import MAX_DIMENSIONS, NOT_HERE, Archive, ProgramWeights
 from mspc.readers.pytorch.captured_kinds import (
     GROUPS,
     RANKS,
@@ -282,7 +282,7 @@ class _StepReader:
             return Placement(shape)
         depth, level = 0, [mesh]
         while any(isinstance(each, list) for each in level):  # all of one depth and length, or it is no mesh
-            if len({len(list_in(each, where)) for each in level}) > 1 or not level[0] or depth > MOST_DIMENSIONS:
+            if len({len(list_in(each, where)) for each in level}) > 1 or not level[0] or depth > MAX_DIMENSIONS:
                 raise ValueError(f"{where} has a mesh that is no array")
             depth, level = depth + 1, [inner for each in level for inner in each]
         for rank in level:
@@ -358,7 +358,7 @@ class _StepReader:
             raise ValueError(f"{where} is called {name!r:.60}, as another value before it")
         self.known.add(name)
         shape = tuple(whole_in(size, f"{where}: sizes", 0) for size in list_in(sizes, where))
-        if len(shape) > MOST_DIMENSIONS:
+        if len(shape) > MAX_DIMENSIONS:
             raise ValueError(f"{where} has {len(shape)} dimensions")
         return name, ExportedType(self._dtype(text_in(dtype, where), where), shape)
 

@@ -28,7 +28,7 @@ from mspc.readers.pytorch.exported_program import (
 
 FEWEST = 8
 """Fewest equal layers that become a loop: below that the layers are as short as the loop, and easier to read."""
-MOST_SKIPPED = 4
+MAX_SKIPPED = 4
 """Layers at the beginning of a run that may be apart, as one whose result the caller gets."""
 PERIODS = (1, 2, 3, 4, 6)
 """Numbers of layers that may alternate, as those with a window and those without."""
@@ -197,7 +197,7 @@ class _Search:
             if found is not None:
                 yield found
             skipped = 0 if found is not None or last - first < FEWEST else skipped + 1
-            first = last if skipped in (0, MOST_SKIPPED) else first + 1
+            first = last if skipped in (0, MAX_SKIPPED) else first + 1
 
     def _sizes_agree(self, one: int, other: int) -> bool:
         sizes = [self.starts[number + 1] - self.starts[number] for number in (one, other)]

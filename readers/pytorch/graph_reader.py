@@ -13,8 +13,8 @@ from mspc.ir.diagnostics import Frames, Location, MspcError
 from mspc.ir.files.parsing import entry, flag_in, list_in, object_in, parsed_json, text_in, whole_in
 from mspc.readers.pytorch.archive import (
     LAYOUTS,
+    MAX_DIMENSIONS,
     MEMORY_FORMATS,
-    MOST_DIMENSIONS,
     Archive,
     ProgramWeights,
     element_type,
@@ -39,7 +39,7 @@ from mspc.readers.pytorch.exported_program import (
 from mspc.readers.pytorch.kinds.aten_table import kind_of
 
 FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]*)", line (?P<line>\d{1,9})(?:, in .*)?$')
-MOST_FRAMES = 256
+MAX_FRAMES = 256
 REPEATED = re.compile(r"@\d+$")
 """The suffix of a module's path if it is called once more."""
 _OLD_PATH = re.compile(r"\['?([^'\]]*)'?\]")
@@ -60,7 +60,7 @@ def frames_in(text: str) -> Frames:
             number = 0
     if number:
         found.append(Location(file, number))
-    return tuple(found[: -MOST_FRAMES - 1 : -1])
+    return tuple(found[: -MAX_FRAMES - 1 : -1])
 
 
 def modules_in(text: str) -> tuple[str, tuple[str, ...]]:
@@ -474,7 +474,7 @@ class _OneGraph:
         owner = object_in(value, where)
         dtype = element_type(entry(owner, "dtype", where), where)
         sizes = list_in(entry(owner, "sizes", where), f"{where}: sizes")
-        if len(sizes) > MOST_DIMENSIONS:
+        if len(sizes) > MAX_DIMENSIONS:
             raise ValueError(f"{where} has {len(sizes)} dimensions")
         shape = tuple(self._size(size, f"{where}: sizes") for size in sizes)
         named(owner.get("layout", 7), LAYOUTS, f"{where}: layout")

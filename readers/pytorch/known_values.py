@@ -16,7 +16,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
 from mspc.readers.pytorch.exported_program import ExportedType
 
-MOST = 1 << 26
+MAX_BYTES = 1 << 26
 """Bytes of a tensor that are computed at most: a mask of 8,192 places by 8,192."""
 FEW = 1 << 16
 """Elements of a tensor up to which repeated dimensions are looked for."""
@@ -51,7 +51,7 @@ def known_result(target: str, operands: Mapping[str, Any], type: ExportedType) -
     if found is None:
         return None
     base = _padded(np.asarray(found), len(shape))
-    if base.size * type.dtype.itemsize > MOST:
+    if base.size * type.dtype.itemsize > MAX_BYTES:
         return None
     if any(n not in (1, size) for n, size in zip(base.shape, shape, strict=True)):
         return None
@@ -85,7 +85,7 @@ def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
         ranks = [value.ndim for value in values if isinstance(value, np.ndarray)]
         sizes = [_padded(value, max(ranks)).shape for value in values if isinstance(value, np.ndarray)]
         count = math.prod(max(each) for each in zip(*sizes, strict=True))
-        return None if count > MOST else function(*values)
+        return None if count > MAX_BYTES else function(*values)
 
     return fold
 
@@ -164,7 +164,7 @@ def _differences(
 def _triangle(keeps: Callable[..., Any]) -> Callable[..., Any]:
     def fold(shape: tuple[int, ...], /, self: Any, diagonal: int = 0) -> Any:
         sizes = (*self.base.shape[:-2], *self.shape[-2:])
-        return None if math.prod(sizes) > MOST else keeps(np.broadcast_to(self.base, sizes), diagonal)
+        return None if math.prod(sizes) > MAX_BYTES else keeps(np.broadcast_to(self.base, sizes), diagonal)
 
     return fold
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.files.regular import check_regular
-from mspc.ir.text.limits import LARGEST_SIZE, MOST_DIMENSIONS, number_of
+from mspc.ir.text.limits import LARGEST_SIZE, MAX_DIMENSIONS, number_of
 from mspc.ir.types import TensorType, is_too_large
 from mspc.readers.stablehlo.module import (
     ELEMENT_TYPES,
@@ -53,8 +53,8 @@ DEEPEST = 48
 """Brackets and regions inside of each other."""
 NUMBER = re.compile(r"-?(?:0x[0-9A-Fa-f]+|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)")
 _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
-_MOST_DIGITS = 40
-_MOST_FRAMES = 128
+_MAX_DIGITS = 40
+_MAX_FRAMES = 128
 
 
 def read_module(path: Path) -> HloModule:
@@ -317,7 +317,7 @@ class _TextReader:
         if found is None or any(size is None for size, text in zip(shape, sizes, strict=True) if text != "?"):
             self.fail(f"{token!r:.60} is no type")
         dtype = ELEMENT_TYPES.get(found[2])
-        if dtype is None or None in shape or len(shape) > MOST_DIMENSIONS:
+        if dtype is None or None in shape or len(shape) > MAX_DIMENSIONS:
             return OtherType(token)
         made = TensorType(dtype, tuple(n for n in shape if n is not None))
         if is_too_large(made.shape):
@@ -406,7 +406,7 @@ class _TextReader:
         return value
 
     def number(self, token: str) -> int | float:
-        if len(token) > _MOST_DIGITS:
+        if len(token) > _MAX_DIGITS:
             self.fail(f"the number {token:.20}... is too long")
         if re.fullmatch(r"-?\d+", token):
             return int(token)
@@ -499,7 +499,7 @@ class _TextReader:
 
     def resolved(self, place: str | None, depth: int = 0) -> HloOrigin | None:
         """Return the frames and the name of a place; each text is read once. None for an unknown place."""
-        if place is None or depth > _MOST_FRAMES:
+        if place is None or depth > _MAX_FRAMES:
             return None
         if place not in self.places:
             frames, name = list[Location](), ""
@@ -511,7 +511,7 @@ class _TextReader:
                     frames.append(Location(text, number_of(line, 1 << 31) or 0, number_of(column, 1 << 31) or 0))
                 else:
                     name = name or unescaped(f'"{text}"')
-            self.places[place] = HloOrigin(tuple(frames[:_MOST_FRAMES]), name) if frames or name else None
+            self.places[place] = HloOrigin(tuple(frames[:_MAX_FRAMES]), name) if frames or name else None
         return self.places[place]
 
     # Operations.

@@ -27,7 +27,7 @@ SIZE, GROUP = 1.0, 1.5
 """Costs of another size or type, and of another group, of a call of the same kind and line."""
 SUPPORTED = 0.75
 """How certain it is that of two ranks the one differs whose calls are elsewhere more seldom."""
-LEAST_OVERLAP, LONG_OVERLAP, MOST_HISTORIES, MOST_EDITS = 4, 16, 32, 64
+MIN_OVERLAP, LONG_OVERLAP, MAX_HISTORIES, MAX_EDITS = 4, 16, 32, 64
 FAMILIES = (("scatter", "scatter"), ("gather", "gather"), ("all_?to_?all", "exchange"), ("reduce", "reduce"))
 
 
@@ -120,7 +120,7 @@ def _is_equal(program: _Program, other: _Program) -> bool:
     """Whether two programs agree in all calls that both have. A few calls can be of a loop that several programs have:
     then each has all calls that the other one repeats, too."""
     its, mine = program.shared(other.start, other.tokens)
-    if its != mine or len(its) < min(LEAST_OVERLAP, len(program.tokens), len(other.tokens)):
+    if its != mine or len(its) < min(MIN_OVERLAP, len(program.tokens), len(other.tokens)):
         return False
     repeated, known = _several(program.tokens), {*other.tokens}
     return len(its) >= LONG_OVERLAP or (repeated <= known and _several(other.tokens) <= {*program.tokens})
@@ -130,7 +130,7 @@ def _agreement(program: _Program, single: _Program) -> int:
     """How many calls in a row from the first that both have on are equal; 0 if one repeats a call that the other never
     has, or half of the calls differ."""
     its, mine = program.shared(single.start, single.tokens)
-    if len(its) < min(LEAST_OVERLAP, len(single.tokens), len(program.tokens)):
+    if len(its) < min(MIN_OVERLAP, len(single.tokens), len(program.tokens)):
         return 0
     if not _several(its) <= {*single.tokens} or not _several(mine) <= {*program.tokens}:
         return 0
@@ -190,7 +190,7 @@ class Alignment:
         """Return the call after the last one of a rank, from its own earlier steps."""
         tokens = self.sequences[rank]
         length, end = longest_run(tokens, len(tokens) - 1, tokens[:-1]) if len(tokens) > 1 else (0, 0)
-        return self.records[rank].calls[end + 1] if length >= LEAST_OVERLAP else None
+        return self.records[rank].calls[end + 1] if length >= MIN_OVERLAP else None
 
     def step(self, rank: int, index: int) -> int:
         """Return the step of a call, from 1 on: its distance from the first step, which repeats; 0 if it is unknown."""
@@ -199,7 +199,7 @@ class Alignment:
             return 0
         length, end = longest_run(tokens, index - 1, tokens[: index - 1])
         period = index - 1 - end
-        if length < LEAST_OVERLAP or end < 0:
+        if length < MIN_OVERLAP or end < 0:
             return 0
         first = next((i for i in range(index - period) if tokens[i] == tokens[i + period]), index)
         return (index - first) // period + 1
@@ -212,13 +212,13 @@ class Alignment:
         """
         found: list[tuple[int, HangCause]] = []
         waiting = [(rank, call) for rank, call in pending.items() if call is not None]
-        for rank, call in waiting[:MOST_HISTORIES]:
+        for rank, call in waiting[:MAX_HISTORIES]:
             record, tokens = self.records[rank], self.sequences[rank]
             known = {call.place for call in record.calls[: len(tokens) // 2]}
             end = next(i for i, each in enumerate(record.calls) if each is call) + 1
             usual = [each for each in record.calls if (each.kind, each.stack) == (call.kind, call.stack)]
             groups = Counter(each.group for each in usual)
-            if groups[call.group] == 1 and len(groups) == 2 and len(usual) > LEAST_OVERLAP:
+            if groups[call.group] == 1 and len(groups) == 2 and len(usual) > MIN_OVERLAP:
                 other = next(each for each in usual if each.group != call.group)
                 found.append((0, HangCause(rank, "another group", call, other, 0.5, record.dropped + end - 1)))
                 continue
@@ -226,7 +226,7 @@ class Alignment:
             runs = {i: self.support(rank, record.dropped + i) for i in last}
             strange = [
                 i for i in last
-                if runs[i] < LEAST_OVERLAP and runs.get(i - 1, 0) > 2 * LEAST_OVERLAP and record.calls[i].place in known
+                if runs[i] < MIN_OVERLAP and runs.get(i - 1, 0) > 2 * MIN_OVERLAP and record.calls[i].place in known
             ]  # fmt: skip
             if strange:
                 at = strange[0]
@@ -234,7 +234,7 @@ class Alignment:
                 earlier = record._replace(calls=record.calls[before + 1 :], dropped=0)
                 now = record._replace(calls=record.calls[at:], dropped=0)
                 edit = first_edit(now, tokens[at:], earlier, tokens[before + 1 :])
-                if edit is not None and length > LEAST_OVERLAP:
+                if edit is not None and length > MIN_OVERLAP:
                     found.append((runs[at], edit._replace(certain=0.5, index=record.dropped + at)))
         return [cause for _, cause in sorted(found, key=lambda item: item[0])]
 
@@ -264,7 +264,7 @@ class Alignment:
             return 0
         histories = dict.fromkeys(s for r, s in self.sequences.items() if r != rank and tokens[at] in s)
         best, _ = longest_run(tokens, at, tokens[:at])
-        for history in [*histories][:MOST_HISTORIES]:
+        for history in [*histories][:MAX_HISTORIES]:
             best = max(best, longest_run(tokens, at, history)[0])
         return best
 
@@ -296,7 +296,7 @@ CONSUMED = {"left out": (0, 1), "doubled": (1, 0), "added": (1, 0), "swapped": (
 
 def all_edits(
     record: Record, tokens: Sequence[Token], model: Record, others: Sequence[Token], first: int, second: int,
-    most: int = MOST_EDITS,
+    most: int = MAX_EDITS,
 ) -> tuple[list[HangCause], int]:  # fmt: skip
     """Return the edits of least cost that turn the model's calls into the rank's, and the position in the model after
     the rank's last call. first, second: positions from which on both are compared."""
@@ -383,7 +383,7 @@ def family(call: RecordedCall) -> tuple[str, str]:
 # Calls of a rank beside its program
 
 
-MOST_BEFORE, LEAST_RUN = 200, 3
+MAX_BEFORE, MIN_RUN = 200, 3
 """Most calls before the first step, as broadcasts of parameters, and least calls of a program in a row."""
 
 
@@ -403,7 +403,7 @@ def beside_program(record: Record, step: Sequence[RecordedCall]) -> BesideProgra
     if any(call.is_message for call in step) and not any(call.is_message for call in record.calls):
         step = [call for call in step if not call.is_message]  # gloo records no messages
     first, place = _in_program(record, step)
-    model = tuple(step[(place + i) % len(step)] for i in range(len(record.calls) + WINDOW + MOST_EDITS))
+    model = tuple(step[(place + i) % len(step)] for i in range(len(record.calls) + WINDOW + MAX_EDITS))
     numbers: dict[Any, Token] = {}
     mine, its = ([numbers.setdefault(family(c), len(numbers)) for c in each] for each in (record.calls, model))
     edits, after = all_edits(record, mine, record._replace(calls=model), its, first, 0)
@@ -425,10 +425,10 @@ def _in_program(record: Record, step: Sequence[RecordedCall]) -> tuple[int, int]
     for place, each in enumerate(its):
         places[each].append(place)
     best = (0, 0, 0)
-    for first, each in enumerate(mine[: MOST_BEFORE if not record.dropped else 1]):
+    for first, each in enumerate(mine[: MAX_BEFORE if not record.dropped else 1]):
         for place in places.get(each, ()):
             count = next((i for i, own in enumerate(mine[first:]) if own != its[(place + i) % len(its)]), len(mine))
             best = max(best, (count, -first, place), key=lambda found: found[:2])
-        if best[0] >= LEAST_RUN:
+        if best[0] >= MIN_RUN:
             break
     return -best[1], best[2]

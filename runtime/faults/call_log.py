@@ -22,7 +22,7 @@ from mspc.ops.collective.base import Collective
 from mspc.runtime.faults.record import GRAPH, NODE, STEP
 from mspc.runtime.faults.recorded_calls import RecordedCall
 
-MOST_CALLS = 2000
+MAX_CALLS = 2000
 VARIABLE, FOLDER = "MSPC_HANG_RECORDS", "hang_records"
 """Environment variable with the folder of fault records, and its default."""
 FILE = re.compile(r"rank_\d+\.json")
@@ -54,7 +54,7 @@ class CallLog:
 
     def __init__(self, own: Any) -> None:
         self._own = own
-        self._entries: deque[list[Any]] = deque(maxlen=MOST_CALLS)
+        self._entries: deque[list[Any]] = deque(maxlen=MAX_CALLS)
         self._counts: Counter[Meeting] = Counter()
         self._begun = 0
         self._text = ""

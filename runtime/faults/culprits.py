@@ -33,7 +33,7 @@ from mspc.runtime.faults.recorded_calls import Record, RecordedCall, last_number
 RECEIVE, SEND = re.compile(r"recv \d+<-(\d+)"), re.compile(r"send \d+->(\d+)")
 COUNTED = ("left out", "doubled", "added", "doubled or left out")
 """Faults after which a rank has issued more or fewer calls of a group than its other members."""
-MOST_EXPLANATIONS = 3
+MAX_EXPLANATIONS = 3
 FEW_OTHERS, NEAR = 2, 3
 
 
@@ -82,7 +82,7 @@ def explain(
     wrong = state.met_another(found[0]) if found else None
     delays = tuple((each.rank, each.delay) for each in late)
     step = alignment.step(found[0].rank, found[0].index) if found else 0
-    return Hang(tuple([*distinct.values()][:MOST_EXPLANATIONS]), state.waits, state.missing, delays, wrong, step)
+    return Hang(tuple([*distinct.values()][:MAX_EXPLANATIONS]), state.waits, state.missing, delays, wrong, step)
 
 
 def _faults(
@@ -398,7 +398,7 @@ class _State:
                     named.insert(1, wait.rank)
         total = sum(weights[rank] for rank in named)
         found: list[HangCause] = []
-        for rank in named[:MOST_EXPLANATIONS]:
+        for rank in named[:MAX_EXPLANATIONS]:
             call = following.get(rank) or awaited[rank].call
             fault = "stopped before" if rank in self.records else "no record"
             found.append(HangCause(rank, fault, call, None, weights[rank] / total))

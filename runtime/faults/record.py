@@ -24,8 +24,8 @@ from mspc.ir.files.atomic_writing import is_at, remove_left_over
 from mspc.ir.graph import Graph, Node
 
 PID, NODE, STEP, STATE, WAITS, CALLS, GRAPH, MEETING, MARK, LOOPS, TURNS = range(11)
-MOST_LOOPS = 4
-MEMBERS = TURNS + MOST_LOOPS
+MAX_LOOPS = 4
+MEMBERS = TURNS + MAX_LOOPS
 RANKS = MEMBERS + 1
 """Words of a record: process, node index (-1: none), step, state, whether it waits, how often it has waited, graph, the
 meeting it waits in (identity of a group, or of messages: `messages_of`; 0: nothing that can be judged), the last known
@@ -45,8 +45,8 @@ _COUNTS = _HEAD + _TEXT
 WORDS = _COUNTS + 2 * _SLOTS
 """64-bit words of a record: head, text, and a table of counts."""
 
-MOST_MEMBERS = 2 * (_HEAD - RANKS)
-MOST_TEXT = 8 * (_TEXT - 1)
+MAX_MEMBERS = 2 * (_HEAD - RANKS)
+MAX_TEXT = 8 * (_TEXT - 1)
 
 
 def shown_turns(turns: Iterable[int]) -> str:
@@ -56,7 +56,7 @@ def shown_turns(turns: Iterable[int]) -> str:
 
 def write_members(ranks: tuple[int, ...]) -> tuple[int, memoryview | None, int]:
     """Return (the word for `MEMBERS`, the words from `RANKS` on, their end) for a rank that waits for `ranks`."""
-    if len(ranks) > MOST_MEMBERS:
+    if len(ranks) > MAX_MEMBERS:
         return -1, None, RANKS
     members = array.array("i", ranks)
     if len(members) % 2:
@@ -126,7 +126,7 @@ def count(record: Any, what: int) -> int:
 
 def write_text(record: Any, text: str) -> None:
     """Write a text for readers, "" for none; a text that is too long is cut off."""
-    data = text.encode()[:MOST_TEXT]
+    data = text.encode()[:MAX_TEXT]
     record[_HEAD] = 0
     words = array.array("q", data.ljust(-(-len(data) // 8) * 8, b"\0"))
     record[_HEAD + 1 : _HEAD + 1 + len(words)] = memoryview(words).cast("B").cast("q") if words else words
@@ -135,7 +135,7 @@ def write_text(record: Any, text: str) -> None:
 
 def read_text(record: Any) -> str:
     """Return the text that a rank has written."""
-    length = min(max(0, record[_HEAD]), MOST_TEXT)
+    length = min(max(0, record[_HEAD]), MAX_TEXT)
     words = record[_HEAD + 1 : _HEAD + _TEXT].tolist()
     return array.array("q", words).tobytes()[:length].decode(errors="ignore")
 

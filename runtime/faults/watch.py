@@ -30,7 +30,7 @@ from mspc.runtime.faults.record import (
     GRAPH,
     LOOPS,
     MARK,
-    MOST_LOOPS,
+    MAX_LOOPS,
     NODE,
     PID,
     RUNNING,
@@ -247,7 +247,7 @@ class JobWatch:
             error = self.describe(rank, graph, node)
         except Exception:  # the place is optional; the message must come out in any case
             return ExecutionError(f"in step {step}, node {node}")
-        loops = min(max(0, record[LOOPS]), MOST_LOOPS) if record[NODE] == node else 0
+        loops = min(max(0, record[LOOPS]), MAX_LOOPS) if record[NODE] == node else 0
         turns = shown_turns(record[TURNS : TURNS + loops])
         return ExecutionError(f"in step {step}, {error.message}{turns}", frames=error.frames)
 

@@ -25,7 +25,7 @@ CANDIDATES = 6
 """Number of kernels that are timed for a new shape."""
 _ALIGNMENT = 16
 """Bytes that cuDNN's kernels load at once."""
-_MOST_FOLDED = 64
+_MAX_FOLDED = 64
 """Maximum number of channels for which the positions within a stride are folded into channels."""
 _SCRATCH_ALIGNMENT = 256
 """Alignment in bytes of arrays in scratch memory."""
@@ -124,7 +124,7 @@ class Convolutions:
             return None
         pack = _ALIGNMENT // image.itemsize
         channels = -(-image.shape[1] * stride**2 // pack) * pack
-        if image.shape[1] % pack == 0 or channels > _MOST_FOLDED or not _is_channels_last(image):
+        if image.shape[1] % pack == 0 or channels > _MAX_FOLDED or not _is_channels_last(image):
             return None
         sizes = [-(-n // stride) for n in weight.shape[2:]]
         lengths = [count + n - 1 for count, n in zip(result.shape[2:], sizes, strict=True)]

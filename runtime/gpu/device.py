@@ -32,7 +32,7 @@ _LAZY_PEER_ACCESS = 1
 """CUDA's flag that enables access to the other GPU when its memory is opened."""
 _WAYS = "3"
 """Version of the implementations, changed when mspc uses other ones or another order."""
-_SMALLEST_SCRATCH, _MOST_AHEAD = 1 << 20, 64 << 20
+_SMALLEST_SCRATCH, _MAX_AHEAD = 1 << 20, 64 << 20
 
 
 class GpuDevice:
@@ -178,7 +178,7 @@ class GpuDevice:
         if held is None or held.nbytes < nbytes:
             if held is not None:
                 self._retained.append(held)  # earlier launches use its address
-            size = max(_SMALLEST_SCRATCH, nbytes if held is None else nbytes + min(nbytes, _MOST_AHEAD))
+            size = max(_SMALLEST_SCRATCH, nbytes if held is None else nbytes + min(nbytes, _MAX_AHEAD))
             held = self._scratch[stream] = self.empty((size,), "uint8")
             self.workspaces["scratch"] = self.workspaces.get("scratch", 0) + size
         return held[:nbytes]

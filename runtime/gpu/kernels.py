@@ -14,7 +14,7 @@ _WARP_GROUPS = "-arch=sm_90a"
 """Compiler option for kernels with instructions specific to sm_90a."""
 _ORDINARY_SHARED = 48 << 10
 """Bytes of shared memory that a block gets without opting in."""
-_MOST_THREADS = 16
+_MAX_THREADS = 16
 
 
 class KernelCache:
@@ -32,7 +32,7 @@ class KernelCache:
         self._kernels: dict[tuple[str, str], LateKernel] = {}
         self.node: Any = None
         """Node for which launches are being made; errors of its kernels' compiler have it as `.node`."""
-        self.threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+        self.threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
         self._pool = ThreadPoolExecutor(self.threads, "kernels", initializer=lambda: xp.cuda.Device(index).use())
 
     def kernel(self, source: str, name: str) -> LateKernel:

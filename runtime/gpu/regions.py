@@ -212,9 +212,9 @@ def one_launch(device: Any, launches: Sequence[Launch]) -> Launch:
 # copied to separate memory, as they differ between iterations.
 
 
-MOST_UNROLLED = 2048
+MAX_UNROLLED = 2048
 """Maximum number of launches of all iterations for which a counted loop is part of the step's CUDA graph."""
-_THREADS, _MOST_BLOCKS = 256, 1024
+_THREADS, _MAX_BLOCKS = 256, 1024
 
 
 def loop_launch(
@@ -290,7 +290,7 @@ class _GpuLoop:
             )
         asks = any(isinstance(launch, HostQuery) for launch in (*turn, *self._begin))
         self.whole = LaunchSequence(turn, max(0, self._known), [*self._begin, partial(self._start, self._known)])
-        self.is_captured = self._known >= 0 and not asks and self.whole.count <= MOST_UNROLLED
+        self.is_captured = self._known >= 0 and not asks and self.whole.count <= MAX_UNROLLED
         self._parts = captured_parts(device, turn)
         # The host checks whether there is an entry for every iteration.
         looks = self._known < 0 and op.scanned and not isinstance(op, While)
@@ -359,7 +359,7 @@ class _GpuLoop:
         text = source_text("runtime/gpu/copy_entry.cu", word=WORDS[size], read=int(read), written=int(not read))
         kernel = self._device.kernel(text, "copy_entry")
         many = entry.nbytes // size
-        blocks = min(_MOST_BLOCKS, -(-many // _THREADS))
+        blocks = min(_MAX_BLOCKS, -(-many // _THREADS))
         return partial(kernel, blocks, _THREADS, (source, target, self._turn, np.int64(many)))
 
     # Iterations

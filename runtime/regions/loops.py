@@ -21,7 +21,7 @@ from mspc.ops.control.regions import Loop, While
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import RegionResultBuffer
 from mspc.runtime.comm.interface import path_check
-from mspc.runtime.faults.record import LOOPS_AT, MOST_LOOPS, TURNS_AT, RegionFailure
+from mspc.runtime.faults.record import LOOPS_AT, MAX_LOOPS, TURNS_AT, RegionFailure
 from mspc.runtime.plan import copy_value, parts_of
 from mspc.runtime.regions.region import Region, check_lengths, path_text, store_results, too_long
 
@@ -139,7 +139,7 @@ class LoopKernel:
         slots, leading, copied = body.slots, self._op.leading, body.overwrites
         many, behind = len(carried), leading + len(carried) + len(scanned)
         around, limit, started = backend.turns, self._limit, time.monotonic() if self._limit else 0.0
-        at = TURNS_AT + min(len(around), MOST_LOOPS - 1)
+        at = TURNS_AT + min(len(around), MAX_LOOPS - 1)
         in_turns, anew, parity = self._in_turns, self._anew, 0
         rows = [(place, stacks[number - many]) for number, place in self._rows]
         there = [number - many for number, _ in self._rows]

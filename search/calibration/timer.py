@@ -328,7 +328,7 @@ def rates_of(
     return Rate(tuple(sorted(points.items())))
 
 
-LEAST_COPIED = 1 << 20
+MIN_COPIED = 1 << 20
 """Bytes of a copy above which its time depends on the bus."""
 GIGA = 1e9
 
@@ -369,7 +369,7 @@ def host_rates(timer: Timer, kernel: float, tell: Callable[[str], None]) -> Host
 
 def copy_sizes(sizes: TimingSizes) -> list[int]:
     """Return the bytes of the timed copies."""
-    return [n for n in sizes.touched if n >= LEAST_COPIED]
+    return [n for n in sizes.touched if n >= MIN_COPIED]
 
 
 def copies(nbytes: int, rotated: int, leaves: bool, comes: bool, graph: Graph, count: int) -> None:

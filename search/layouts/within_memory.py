@@ -20,7 +20,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError, shown_bytes
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.lib.plan_header import LEAST
+from mspc.passes.lib.plan_header import MINIMAL_MEMORY
 from mspc.search.model.memory import MemoryModel
 from mspc.search.solver.elimination import Assignment, Elimination, Factor, Labels, OutOfTime, Sums, Table
 
@@ -208,13 +208,13 @@ class Limited:
         self.smallest: dict[int, tuple[CostedAssignment, float]] = {}
 
     def solve(self, limit: int) -> Assignment:
-        """Return the cheapest assignment within a limit of bytes. For `LEAST`, or if no plan seems to be within the
-        limit, return the assignment with the least memory.
+        """Return the cheapest assignment within a limit of bytes. For `MINIMAL_MEMORY`, or if no plan seems to be
+        within the limit, return the assignment with the least memory.
 
         Raises:
             MspcError: if no assignment can be within the limit.
         """
-        if limit == LEAST:
+        if limit == MINIMAL_MEMORY:
             return self._smallest()
         least = math.ceil(max(row.constant for row in self.least))
         if least > limit:

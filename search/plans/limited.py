@@ -28,7 +28,7 @@ from mspc.ir.graph import OFFLOAD, Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.lib.host_memory import HostStores
 from mspc.passes.lib.opened_graphs import open_regions, opened
-from mspc.passes.lib.plan_header import LEAST, MILLION
+from mspc.passes.lib.plan_header import MILLION, MINIMAL_MEMORY
 from mspc.passes.lib.recomputation import mark_offloaded, mark_states, states_of
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.runtime.memory_plan import plan_memory
@@ -349,7 +349,7 @@ class SearchProblem:
     settings and a function that decides on the graph. Raise MspcError if the network cannot be sharded."""
 
     def __init__(self, config: Config, compile: Callable[[Config, Decide], Compiled]) -> None:
-        terms = replace(config.search_terms, memory=LEAST)
+        terms = replace(config.search_terms, memory=MINIMAL_MEMORY)
         self._config, self._compile = replace(config, search_terms=terms), compile
         self.model: CostModel
 
@@ -493,15 +493,15 @@ class LimitedPlans:
                 if last.taken.bytes <= self.memory:
                     return
                 foreseen = int(last.compiled.graph.attrs.get("search_held", 0))
-                if limit == LEAST or foreseen > limit:  # already the least estimate
+                if limit == MINIMAL_MEMORY or foreseen > limit:  # already the least estimate
                     return
                 limit = min(self.memory - (last.taken.bytes - foreseen), limit - limit // 50)
             if last is None or limit <= 0 or attempt == ATTEMPTS - 1:
-                limit = LEAST
+                limit = MINIMAL_MEMORY
             try:
                 found = self.solver.solve(limit)
             except MspcError:
-                found, limit = self.solver.solve(LEAST), LEAST  # even the least estimate exceeds the limit
+                found, limit = self.solver.solve(MINIMAL_MEMORY), MINIMAL_MEMORY  # no estimate is within the limit
             values = self.candidates.with_best_copies(found.values)
             last = self._tried(values, self.candidates.cost(values)) or last
 

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide
 from mspc.ir.diagnostics import MspcError
-from mspc.passes.lib.plan_header import LEAST, Terms
+from mspc.passes.lib.plan_header import MINIMAL_MEMORY, Terms
 from mspc.search.layouts.candidates import PlanCandidates, Values
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.plans.alternatives import LARGE, REPLICATED, Alternative, PlannedNetwork, PlanRequest
@@ -175,7 +175,7 @@ class SearchedNetwork:
             return None
         seconds_per_byte = 1 / self.asked.machine.link.bandwidth.at(LARGE)
         found: list[Values] = []
-        for limit in (LEAST, *self._smaller_limits()):
+        for limit in (MINIMAL_MEMORY, *self._smaller_limits()):
             with suppress(MspcError):  # less than the least
                 found.append(self._solver.solve(limit).values)
         front = CompiledFront(candidates, self._cost_of, seconds_per_byte, self.deadline, found)

@@ -90,7 +90,7 @@ Numbers = np.ndarray
 """Float64 array, one number per unit."""
 ONE_CHUNK = (ONE_FORWARD_ONE_BACKWARD, GPIPE, ZERO_BUBBLE_H1, ZERO_BUBBLE_2P)
 IN_ROUNDS = INTERLEAVED
-MOST_CHUNKS = 4
+MAX_CHUNKS = 4
 """Maximum number of chunks of a stage in interleaved schedules."""
 
 
@@ -244,7 +244,7 @@ def ways_of(
     if micro_batches < stages or stages > units:
         return []
     found = [Way(stages, name, micro_batches) for name in ONE_CHUNK]
-    rounds = range(2, MOST_CHUNKS + 1)
+    rounds = range(2, MAX_CHUNKS + 1)
     found += [Way(stages, IN_ROUNDS, micro_batches, chunks) for chunks in rounds if stages * chunks <= units]
     if 2 * stages <= units:
         found += [Way(stages, name, micro_batches, 2) for name in sorted(THERE_AND_BACK)]

@@ -60,7 +60,7 @@ def test_every_element_type_comes_back_from_mindspores_format(
 
 
 def test_large_tensors_stand_in_several_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mindspore_file, "MOST_IN_A_VALUE", 30)
+    monkeypatch.setattr(mindspore_file, "MAX_IN_A_VALUE", 30)
     ms.save_checkpoint({"w": Tensor(WHOLE["w"]), "v": Tensor(WHOLE["v"])}, str(tmp_path / "x.ckpt"))
     data = (tmp_path / "x.ckpt").read_bytes()
     assert len(list(wire.fields(data, 0, len(data)))) == -(-384 // 28) + -(-48 // 28)

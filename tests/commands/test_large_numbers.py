@@ -124,7 +124,7 @@ SOURCE = """subgraph @net() {{
 def test_a_text_of_a_graph(
     ranks: str, attributes: str, types: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fragments, "MOST_LISTED", 20_000)
+    monkeypatch.setattr(fragments, "MAX_LISTED", 20_000)
     header = "#IR entry      : @net\n#Total params  : 1\n\n%para1_x: <Tensor[Float32], (4)>\n\n"
     text = header + SOURCE.format(ranks=ranks, attributes=attributes, types=types or "<Tensor[Float32], (4)>")
     begin = time.process_time()
@@ -134,7 +134,7 @@ def test_a_text_of_a_graph(
 
 
 def test_lists_of_a_file_are_counted_anew_for_every_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragments, "MOST_LISTED", 20_000)
+    monkeypatch.setattr(fragments, "MAX_LISTED", 20_000)
     header = "#IR entry      : @net\n#Total params  : 1\n\n%para1_x: <Tensor[Float32], (4)>\n\n"
     body = SOURCE.format(ranks="(0, 1)", attributes="a: 0:15000:1, ", types="<Tensor[Float32], (4)>")
     for number in range(3):

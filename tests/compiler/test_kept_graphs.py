@@ -63,7 +63,7 @@ class Turns(nn.Cell):
 def small_graphs_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv(VERIFY)
-    monkeypatch.setattr(kept_graphs, "LEAST_NODES", 1)
+    monkeypatch.setattr(kept_graphs, "MIN_NODES", 1)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> PassesRan:
@@ -271,7 +271,7 @@ def test_where_passes_are_checked_they_run(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_small_graphs_are_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(kept_graphs, "LEAST_NODES", 10_000)
+    monkeypatch.setattr(kept_graphs, "MIN_NODES", 10_000)
     whole(step_of(Tower())(True).rank_graph(0))
     assert files(tmp_path) == []
 
@@ -291,7 +291,7 @@ def test_what_was_not_used_for_longest_goes(monkeypatch: pytest.MonkeyPatch, tmp
         os.utime(new, ns=(number + 1, number + 1))
     first, second = sorted(files(tmp_path), key=lambda path: path.stat().st_mtime_ns)
     steps[0](True).rank_graph(0)  # the older one is used again
-    monkeypatch.setattr(kept_graphs, "MOST_BYTES", sum(sizes))
+    monkeypatch.setattr(kept_graphs, "MAX_BYTES", sum(sizes))
     whole(steps[2](True).rank_graph(0))
     assert first.exists()
     assert not second.exists()
@@ -306,7 +306,7 @@ from mspc import nn
 from mspc.compiler import driver, kept_graphs
 from mspc.compiler.rank_graphs import RankGraphs
 
-kept_graphs.LEAST_NODES = 1
+kept_graphs.MIN_NODES = 1
 made = RankGraphs.executable
 
 def told(self, rank):

@@ -78,7 +78,7 @@ def test_what_costs_nothing_or_is_the_scripts_own_is_left() -> None:
 
 def test_no_more_than_a_limit_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     nbytes = 64 * 8 * 4
-    monkeypatch.setattr(parameter_store, "MOST_BYTES", 2 * nbytes)
+    monkeypatch.setattr(parameter_store, "MAX_BYTES", 2 * nbytes)
     drawn: list[int] = []
     fill = InitialValue.fill
     monkeypatch.setattr(InitialValue, "fill", lambda self, *slices: drawn.append(1) or fill(self, *slices))
@@ -88,7 +88,7 @@ def test_no_more_than_a_limit_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ahead.take(parameter) is not None
         assert len(drawn) <= min(5, number + 3)
     ahead.close()
-    monkeypatch.setattr(parameter_store, "MOST_BYTES", 1)
+    monkeypatch.setattr(parameter_store, "MAX_BYTES", 1)
     entries = wanted(*["normal"] * 3)
     ahead = EarlyDraws(entries, 0)
     assert all(ahead.take(parameter) is not None for parameter, _ in entries)

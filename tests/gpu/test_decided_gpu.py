@@ -101,13 +101,13 @@ def test_what_is_dropped_is_other_at_every_turn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(200, 203))
 def test_random_graphs_where_no_loop_is_unrolled(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "MOST_UNROLLED", 0)
+    monkeypatch.setattr(regions, "MAX_UNROLLED", 0)
     check(RandomRegions(seed, "stand_alone"), seed, tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(300, 302))
 def test_gradients_where_no_loop_is_unrolled(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "MOST_UNROLLED", 0)
+    monkeypatch.setattr(regions, "MAX_UNROLLED", 0)
     made = RandomRegions(seed, "stand_alone", differentiated=True)
     Grad().run(made.graph)
     check(made, seed, tmp_path)
@@ -128,7 +128,7 @@ def counting(turns: int, reverse: bool) -> Graph:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("turns", [-1, 0, 7])
 def test_counted_loops(turns: int, reverse: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "MOST_UNROLLED", -1)
+    monkeypatch.setattr(regions, "MAX_UNROLLED", -1)
     gpu = GpuExecutor(counting(turns, reverse), decider(tmp_path), {})
     for n in (3, 0, 5, -2, 4):
         wanted = 1

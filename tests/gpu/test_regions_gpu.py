@@ -31,7 +31,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.progress import HostQuery
-from mspc.runtime.gpu.regions import MOST_UNROLLED
+from mspc.runtime.gpu.regions import MAX_UNROLLED
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.test_gpu_executor import device
 from tests.ops.cuda.cuda_emulator import NEEDED
@@ -138,10 +138,10 @@ def test_what_a_turn_draws_stays_in_the_loop(tmp_path: Path) -> None:
 def test_a_counted_loop_is_part_of_the_steps_own_graph(tmp_path: Path) -> None:
     gpu = GpuExecutor(run_for(5), device(tmp_path), {})
     assert not any(isinstance(work.launch, HostQuery) for work in gpu._step.work)
-    long = GpuExecutor(run_for(MOST_UNROLLED), device(tmp_path), {})
+    long = GpuExecutor(run_for(MAX_UNROLLED), device(tmp_path), {})
     assert any(isinstance(work.launch, HostQuery) for work in long._step.work)
     for _ in range(STEPS):
-        assert np.asarray(long.run([np.float32(0)])[0]) == MOST_UNROLLED
+        assert np.asarray(long.run([np.float32(0)])[0]) == MAX_UNROLLED
         assert np.asarray(gpu.run([np.float32(0)])[0]) == 5
 
 

@@ -16,7 +16,7 @@ from tests.gpu.arrays import cupy, fetched, opened, put
 from tests.ops.cuda.cuda_cases import Case, NumPy, all_cases
 
 CASES = {case.name: case for case in all_cases()}
-LEAST_BANDWIDTH = 0.25
+MIN_BANDWIDTH = 0.25
 """The share of a copy's rate that every timed kernel of a large tensor must reach."""
 
 
@@ -127,11 +127,11 @@ def test_bandwidth_of_large_tensors(device: Any, floats: str) -> None:
         for _ in range(TRIES):
             seconds = timed(launch)
             rate = moved / seconds / 1e9
-            if rate >= LEAST_BANDWIDTH * copy:
+            if rate >= MIN_BANDWIDTH * copy:
                 break
         print(f"{name:36} {' '.join(str(s) for s in shapes):58} {seconds * 1e6:8.1f} us {rate:6.0f} GB/s "
               f"{rate / copy:5.2f} of a copy")  # fmt: skip
-        if rate < LEAST_BANDWIDTH * copy and moved > 100e6:
+        if rate < MIN_BANDWIDTH * copy and moved > 100e6:
             slow.append(f"{name} {shapes}: {rate:.0f} GB/s")
         del operands, made, launch
     assert not slow, "\n".join(slow)

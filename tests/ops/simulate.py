@@ -31,7 +31,7 @@ COMBINE = {
     "all": np.all,
     "any": np.any,
 }
-MOST, MOST_TOGETHER = 24, 10
+MOST, MAX_TOGETHER = 24, 10
 """Strategies that are tried of one sample on one number of ranks: of operators that run alone on every rank, and of
 those that expand to others, which meet in collectives."""
 
@@ -196,7 +196,7 @@ def check_sharded(
     whole_inputs = [np.array(x) for x in inputs]
     expected = op.kernel(BACKEND)(*whole_inputs)
     expected = expected if isinstance(expected, tuple) else (expected,)
-    chosen = chosen_layouts(rule, ranks, most or (MOST_TOGETHER if expands(op) else MOST))
+    chosen = chosen_layouts(rule, ranks, most or (MAX_TOGETHER if expands(op) else MOST))
     for (ins, outs), cuts in chosen:
         parts: list[dict[Any, list[Any]]] = [{} for _ in expected]
 

@@ -37,7 +37,7 @@ FAULTS = ("left out", "doubled", "swapped", "other size", "other group", "except
 LINE_FAULTS = FAULTS[:5]
 FILE = "train.py"
 SECOND = 1_000_000_000
-MOST_AHEAD = 24
+MAX_AHEAD = 24
 """Exclusive upper bound of the calls that NCCL's hosts issue ahead."""
 BEGIN = 1_796_000_000 * SECOND
 
@@ -227,7 +227,7 @@ class Simulation:
         device is full: it holds about a thousand kernels."""
         if self.waits[rank] is None:
             return
-        most = len(self.issued[rank]) + self.draw.randrange(MOST_AHEAD)
+        most = len(self.issued[rank]) + self.draw.randrange(MAX_AHEAD)
         moment, last = self.clocks[rank], self.issued[rank][-1][0]
         while self.programs[rank] and last.line != 66 and len(self.issued[rank]) < most:
             last = self.programs[rank].popleft()

@@ -23,7 +23,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.verify.scale.meetings import Board, CollectiveRequest, NodeError
 from mspc.verify.scale.rank_kernels import places_on_each, run_on_all, slices_on_each
 from mspc.verify.scale.rank_kinds import (
-    MOST_PARTS,
+    MAX_PARTS,
     STRUCTURE,
     Divided,
     RankKind,
@@ -43,7 +43,7 @@ Seen = Callable[[RankKind, Node, Any, tuple[int, ...], Sequence[Any]], None]
 operands."""
 
 
-MOST_TURNS = 10000
+MAX_TURNS = 10000
 """Iterations of a loop that ends when the data say so."""
 
 
@@ -233,8 +233,8 @@ class KindRun:
                 told = yield from self._graph(condition, asked)
                 if not self._same_everywhere(node, told[0]):
                     break
-                if turn == MOST_TURNS:
-                    message = f"{node.label} turns more than {MOST_TURNS} times, with inputs that are made for it"
+                if turn == MAX_TURNS:
+                    message = f"{node.label} turns more than {MAX_TURNS} times, with inputs that are made for it"
                     raise MspcError(message, notes=["mspc verify without --scale has other ones"], frames=node.frames)
             place = (*(slice(None),) * depth, turn)
             entries = [part[turn] if isinstance(part, list | tuple) else part[place] for part in scanned]
@@ -284,7 +284,7 @@ class KindRun:
         ways = flat(array, self.kind.mesh).reshape(len(self.kind.ranks), -1)
         if ways.shape[1] == 1:
             parts = by_key(self.kind, ways[:, 0].tolist())
-            if len(parts) <= MOST_PARTS:
+            if len(parts) <= MAX_PARTS:
                 raise Divided(self.kind, parts)
         raise NodeError(self.kind, node, "ranks of one kind go different ways here, as the data say")
 

@@ -20,7 +20,7 @@ from mspc.ir.types import TensorType
 
 WORLD = ("nccl_world_group", "hccl_world_group", "mccl_world_group", "WORLD_GROUP")
 BEGIN, END, EXECUTE = "begin", "end", "execute"
-MOST_RANKS = 8
+MAX_RANKS = 8
 """The number of ranks is looked for among so many times the largest rank that is named."""
 Shape = tuple[int, ...]
 
@@ -144,7 +144,7 @@ def number_of_ranks(groups: Iterable[Shape]) -> int:
     """The least number of ranks that divide into groups as these, or into as many of them as may be."""
     several = [group for group in groups if group]
     least = 1 + max((rank for group in several for rank in group), default=0)
-    counts = {n: sum(tiles(group, n) for group in several) for n in range(least, MOST_RANKS * least + 1)}
+    counts = {n: sum(tiles(group, n) for group in several) for n in range(least, MAX_RANKS * least + 1)}
     return max(counts, key=lambda n: (counts[n], -n))
 
 

@@ -21,7 +21,7 @@ from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.runtime.comm.interface import combine, pieces
 from mspc.verify.scale.rank_kernels import as_one_rank, rows_along
 from mspc.verify.scale.rank_kinds import (
-    MOST_PARTS,
+    MAX_PARTS,
     Divided,
     RankKind,
     axes_of_groups,
@@ -577,7 +577,7 @@ def _divide_by_places(kind: RankKind, ops: Sequence[NeighborExchange]) -> None:
 
     keys = [(distances(p, op.send_rank_ids), distances(p, op.recv_rank_ids)) for p, op in enumerate(ops)]
     parts = by_key(kind, keys)
-    if 1 < len(parts) <= MOST_PARTS:
+    if 1 < len(parts) <= MAX_PARTS:
         raise Divided(kind, parts)
 
 

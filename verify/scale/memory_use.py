@@ -561,7 +561,7 @@ def _has_loop(op: Op, operands: tuple[TensorType, ...], results: tuple[TensorTyp
 # they run.
 
 
-MOST = 8
+MAX_REPORTED = 8
 """The most misuses of a kind that are reported."""
 
 
@@ -588,8 +588,8 @@ def memory_of_kinds(kinds: Sequence[RankKind]) -> MemoryFound:
         compiles = is_worth_compiling(kind.graph, NumPyBackend(OneRank()))
         for number, graph in enumerate(kind.graph.graphs()):
             plan = plan_memory(graph, inside=device_bytes_inside, early=not number)
-            found = list(islice(memory_misuses(graph, plan, early=not number), MOST))
-            found += islice(buffer_misuses(graph, buffer_plan(graph, compiles, is_region=number > 0)), MOST)
+            found = list(islice(memory_misuses(graph, plan, early=not number), MAX_REPORTED))
+            found += islice(buffer_misuses(graph, buffer_plan(graph, compiles, is_region=number > 0)), MAX_REPORTED)
             misuses += [(kind, misuse) for misuse in found]
             values += sum(any(p.kind == "arena" for p in places) for places in plan.places.values())
             if not number:

@@ -32,8 +32,8 @@ from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.reference import OneDeviceReference, OwnRows, OwnRowsReference
 from mspc.verify.scale.relations import likeness
 from mspc.verify.scale.repairs import (
-    MOST_RUN,
-    MOST_TRIED,
+    MAX_RUN,
+    MAX_TRIED,
     Edit,
     EditedRun,
     Neighbourhood,
@@ -128,7 +128,7 @@ def failed_node(graph: Graph, failure: NodeFailure) -> Node | None:
 Array = Any
 Groups = Sequence[tuple[int, ...]]
 AN_OVERFLOW = "only these ranks find an overflow there, and others do not do the same as one device"
-MOST = 8
+MAX_PRETENDED = 8
 """Number that is pretended, each of which takes a step of all ranks."""
 CLOSE = 1e-9
 """Slices that are apart by no more are one."""
@@ -164,9 +164,9 @@ def overflows(one: Graph, kinds: Sequence[RankKind]) -> list[Overflow]:
             if len(same) == 1 and len({len(each.inputs) for each in members}) == 1:
                 pairs = tuple(zip(family, members, strict=True))
                 found += [Overflow(kind, node, i, same[0], pairs) for i in sorted({*own[:1], *own[-1:]})]
-    if len(found) <= MOST or not are_stages:
+    if len(found) <= MAX_PRETENDED or not are_stages:
         return found
-    return [found[round(number * (len(found) - 1) / (MOST - 1))] for number in range(MOST)]
+    return [found[round(number * (len(found) - 1) / (MAX_PRETENDED - 1))] for number in range(MAX_PRETENDED)]
 
 
 def _looking(graph: Graph) -> list[Node]:
@@ -241,7 +241,7 @@ def run_overflow(
 
 
 MANY_RANKS = 256
-MOST_WHOLE = 1 << 30
+MAX_WHOLE = 1 << 30
 """If all values of all ranks take at most so many bytes, failures are confirmed at real sizes before they are reported.
 """
 STEPS = 2
@@ -365,10 +365,10 @@ class SmallProgram:
             return first
         may_be_right = self._quick_check(watch, first)
         runs = 0
-        for edit in islice(self._edits(watch, first, wrong), MOST_TRIED):
+        for edit in islice(self._edits(watch, first, wrong), MAX_TRIED):
             for each in filter(may_be_right, (edit, *edit.wider())):
                 runs += 1
-                if runs > MOST_RUN:
+                if runs > MAX_RUN:
                     return first
                 if self._is_right_with(each):
                     ranks, read = edit.kind.ranks, ()
@@ -710,7 +710,7 @@ def _found_whole(
     is_told: bool = False,
 ) -> ScaleProof | None:  # fmt: skip
     """Prove at the programs' own sizes, if these are small; None else. is_told: describe errors."""
-    if values_nbytes(one, kinds) > MOST_WHOLE:
+    if values_nbytes(one, kinds) > MAX_WHOLE:
         return None
     graphs = [one, *(kind.graph for kind in kinds)]
     nodes = [node for graph in graphs for each in graph.graphs() for node in each.nodes]

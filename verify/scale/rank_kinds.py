@@ -324,7 +324,7 @@ def axes_of_groups(kind: RankKind, groups: Sequence[Sequence[int]]) -> tuple[int
 # one whose ranks go different ways because of their data.
 
 
-MOST_PARTS = 64
+MAX_PARTS = 64
 """Into more parts a kind is not divided: something is wrong there."""
 
 

@@ -25,7 +25,7 @@ from mspc.verify.scale.rank_kinds import RankKind, flat, widened
 Array = Any
 CLOSE = 1e-9
 """The tolerance of a dot product with a random vector, relative to the size of the operands."""
-MOST_PIECES = 4096
+MAX_PIECES = 4096
 FAR = 1e3
 """Numbers that are so many times the usual size, and so many times 1, as those that hide scores, count as no larger,
 lest they hide the others."""
@@ -57,7 +57,7 @@ class Pieces:
         if len(local) != whole.ndim or any(not n or total % n for n, total in zip(local, whole.shape, strict=True)):
             return None
         count = math.prod(total // n for n, total in zip(local, whole.shape, strict=True))
-        return Pieces(whole, own) if count <= MOST_PIECES else None
+        return Pieces(whole, own) if count <= MAX_PIECES else None
 
     def are_on_some_rank(self, value: Array, kind: RankKind) -> bool:
         """Return whether each row of all pieces is on some rank, and no rank has all of a piece: ranks that have a part

@@ -43,9 +43,9 @@ REDUCTIONS = ("sum", "max", "min")
 GROUPED = (AllGather, AllReduce, AlltoAll, ReduceScatter)
 NEAR = 48
 """Most nodes before a wrong value whose changes are tried."""
-MOST_SUMS = 6
-MOST_TRIED = 240
-MOST_RUN = 32
+MAX_SUMS = 6
+MAX_TRIED = 240
+MAX_RUN = 32
 """Most changes with which whole steps are run."""
 
 
@@ -136,7 +136,7 @@ def doubled_sums(kind: RankKind, seed: Node) -> Iterator[Edit]:
         if isinstance(value, Node) and isinstance(value.op, AllReduce):
             yield next(_of_collective(kind, value))
             count += 1
-            if count == MOST_SUMS:
+            if count == MAX_SUMS:
                 return
 
 

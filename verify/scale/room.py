@@ -32,7 +32,7 @@ Part = tuple[Value, int]
 VIEWS = (*STRUCTURE, BroadcastTo, Split, StridedSlice, Transpose)
 SAME_BEHIND = (AllGather, AllReduce, Broadcast)
 """Collectives after which the ranks of a group have equal values."""
-MOST = 4
+MAX_NAMED = 4
 """Parameters that are named."""
 
 
@@ -101,7 +101,7 @@ def _kept(real: Graph, small: Graph) -> list[str]:
         for a, b in pairs
         if any(x == y > 1 for x, y in zip(a.shape, b.shape, strict=True))
     ]
-    return ["; ".join(said[:MOST])] if said else []
+    return ["; ".join(said[:MAX_NAMED])] if said else []
 
 
 def _name(value: Value) -> str:

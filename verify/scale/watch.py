@@ -50,12 +50,12 @@ from mspc.verify.scale.relations import (
 )
 
 Array = Any
-MOST_PARTS = 3
+MAX_PARTS = 3
 """Most operands for which combinations to add up are tried."""
 ROUNDING = 1e-13
 """Values that are no larger on ranks and on one device are the rounding of 0 and are not compared."""
-MOST_WRONG = 64
-MOST_WRONG_PAIRED = 512
+MAX_WRONG = 64
+MAX_WRONG_PAIRED = 512
 """Nodes with wrong values after which no more are looked for; more in captures, whose ranks may reshape what they have
 divided, so that it is no piece of one device's value."""
 
@@ -290,7 +290,7 @@ class ValueWatch:
     def __call__(
         self, kind: RankKind, node: Node, result: Any, around: tuple[int, ...], operands: Sequence[Any]
     ) -> None:
-        if len(self._wrong) >= (MOST_WRONG_PAIRED if self._are_paired else MOST_WRONG):
+        if len(self._wrong) >= (MAX_WRONG_PAIRED if self._are_paired else MAX_WRONG):
             return
         parts = parts_of(result)
         if isinstance(node.op, AllReduce | ReduceScatter) and node.op.op == "sum":
@@ -401,7 +401,7 @@ class ValueWatch:
             return any(each is not None and (in_parts or not each.summed) for each in relations)
 
         summed = parts_read(wrong.node, self._readers_of(kind), self._told)
-        for count in range(1, min(len(summed), MOST_PARTS) + 1):
+        for count in range(1, min(len(summed), MAX_PARTS) + 1):
             for chosen in itertools.combinations(summed, count):
                 given = [added(array, kind, summed[i]) if i in chosen else array for i, array in enumerate(operands)]
                 if is_right(given, in_parts=True):

@@ -15,7 +15,7 @@ from mspc.ir.late_dataclass import dataclass
 MICRO_BATCHES = (1, 2, 4, 8)
 TENSOR = (1, 2, 4, 8)
 EXPERTS = (1, 2, 4, 8, 16, 32, 64)
-MOST_STAGES = 16
+MAX_STAGES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def alternatives(run: TrainingRun) -> Iterator[TrainingRun]:
     groups = attention[0].groups if attention else heads
     count = len(run.model.layers)
     experts = max((layer.feed.experts for layer in run.model.layers if layer.feed is not None), default=0)
-    stages = [run.pipeline] if run.stages or run.model.encoders else range(1, MOST_STAGES + 1)
+    stages = [run.pipeline] if run.stages or run.model.encoders else range(1, MAX_STAGES + 1)
     recomputations = {run.recomputation, Recomputation(), Recomputation("full")}
     contexts = sorted({1, run.context})
     degrees = [n for n in EXPERTS if experts % n == 0 and n <= run.ranks] if experts else [run.expert]

@@ -41,7 +41,7 @@ _LIBRARY_FUNCTIONS = 12
 """Functions of a library: several libraries are compiled at the same time."""
 _MAX_COMPILERS = 4
 _DIGEST = 32
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """Bytes of all libraries on disk. Beyond that the least recently used ones are removed."""
 
 Function = Callable[..., None]
@@ -161,7 +161,7 @@ def _store(made: Path, path: Path | None) -> Path | None:
     try:
         if path is not None:
             write_private(path, library + hashlib.sha256(library).digest())
-            drop_oldest(path.parent, path.suffix, MOST_BYTES)
+            drop_oldest(path.parent, path.suffix, MAX_BYTES)
     except (OSError, MspcError):
         return None
     return path

@@ -113,7 +113,7 @@ def kind_of(name: str) -> Kind | None:
 DEPENDENT = ("aten._local_scalar_dense.default", "aten.item.default")
 """Kinds whose results are numbers outside of tensors, which are known only when they run."""
 WAY_OUT = "torch.export.export(module, inputs).run_decompositions({}) writes most other kinds in terms of these"
-_MOST = 20
+_MAX_LISTED = 20
 """Kinds that are reported each by a line."""
 
 
@@ -127,9 +127,9 @@ def check_kinds(program: ExportedProgram) -> None:
             counts[node.target] += 1
     if not counts:
         return
-    lines = [_told(node, counts[name]) for name, node in list(first.items())[:_MOST]]
-    if len(first) > _MOST:
-        lines.append(f"and {len(first) - _MOST} more kinds")
+    lines = [_told(node, counts[name]) for name, node in list(first.items())[:_MAX_LISTED]]
+    if len(first) > _MAX_LISTED:
+        lines.append(f"and {len(first) - _MAX_LISTED} more kinds")
     one = next(iter(first))
     location = next((node.user_line for node in first.values() if node.user_line is not None), None)
     if first.keys() <= set(DEPENDENT):

@@ -189,7 +189,7 @@ EXPERTS, PACKED, GROUPED = 3, "packed_colwise", "GroupedProduct"
 IMPORTED = "-ImportedNetwork"
 """The front end's name of the cell of a program."""
 COLWISE = STYLES["colwise"]
-MOST_TOLD = 5
+MAX_TOLD = 5
 Cuts = dict[int, tuple[str, ...]]
 """The axes of the mesh that cut dimensions."""
 
@@ -426,7 +426,7 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
     if flow.mistakes:
         first = flow.mistakes[0]
         texts = list(dict.fromkeys(each.text for each in flow.mistakes))
-        notes = others_noted(texts[1:], MOST_TOLD - 1)
+        notes = others_noted(texts[1:], MAX_TOLD - 1)
         raise MspcError(f"{plan.name}: {first.text}", notes=notes, frames=frames_of(first.node))
     cuts = {
         name: state.dim for node in program.graph.nodes for name in node.results

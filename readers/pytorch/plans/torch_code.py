@@ -162,7 +162,7 @@ def _moves(node: Node) -> bool:
 # slices, and everything between layers has to happen without ranks.
 
 
-MOST_TOLD = 8
+MAX_TOLD = 8
 GRADIENTS = "Gradients/"
 PASSED = frozenset(("ShardingConstraint", "Cast", "Load"))
 ROW_BY_ROW = PASSED | set("Fill Reshape PadV3 StridedSlice Slice Equal NotEqual ExpandDims".split())
@@ -519,7 +519,7 @@ def _first_error(wrong: Sequence[tuple[str, Node | None]]) -> MspcError:
     """Return the error of the first mistake, with the others."""
     text, node = next((each for each in wrong if each[1] is not None), wrong[0])
     others = [each for each in dict.fromkeys(each for each, _ in wrong) if each != text]
-    notes = others_noted(others, MOST_TOLD)
+    notes = others_noted(others, MAX_TOLD)
     message = f"--out-torch: the plan cannot be said in DTensor's words: {text}"
     return MspcError(message, notes=notes) if node is None else MspcError(message, notes=notes, frames=node.frames)
 

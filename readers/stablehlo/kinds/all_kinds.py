@@ -25,7 +25,7 @@ STRUCTURAL = frozenset((
 """Operations that the walk of a program reads itself."""
 IDENTITIES = frozenset(("Sharding", "annotate_device_placement", "xla.sdy.FuncResultSharding"))
 """Targets of custom calls that say where values are, and compute nothing."""
-_MOST = 20
+_MAX_LISTED = 20
 
 
 def name_of(operation: HloOperation) -> str:
@@ -72,10 +72,10 @@ def check_kinds(module: HloModule) -> None:
         return
     lines = [
         f"{name}: {counts[name]} time{'s' if counts[name] > 1 else ''}, first at {place_of(module, operation)}"
-        for name, operation in list(first.items())[:_MOST]
+        for name, operation in list(first.items())[:_MAX_LISTED]
     ]
-    if len(first) > _MOST:
-        lines.append(f"and {len(first) - _MOST} more kinds")
+    if len(first) > _MAX_LISTED:
+        lines.append(f"and {len(first) - _MAX_LISTED} more kinds")
     count = "an operation that is" if len(first) == 1 else f"{len(first)} kinds of operations that are"
     place = place_of(module, next(iter(first.values())))
     raise MspcError(f"{module.file} has {count} not known: {', '.join(first)}", place, lines, code="E0702")

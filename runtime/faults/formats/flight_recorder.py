@@ -17,7 +17,7 @@ from mspc.runtime.faults.recorded_calls import LIBRARY, NUMBER, Record, Recorded
 
 VERSIONS = ("2.", "1.")
 """Beginnings of the versions whose fields are known."""
-MOST_PARTS = 65536
+MAX_PARTS = 65536
 """Most sizes, types or frames of an entry; a hostile file can refer to one list many times."""
 ENTRY = b'{"collective_seq_id"'
 """Beginning of an entry in JSON as PyTorch writes it."""
@@ -91,13 +91,13 @@ def _text(value: Any) -> str:
 
 
 def _few(values: Any) -> Any:
-    if not isinstance(values, list | tuple) or len(values) > MOST_PARTS:
+    if not isinstance(values, list | tuple) or len(values) > MAX_PARTS:
         raise ValueError("a list of too many parts, or no list")
     return values
 
 
 def _sizes(sizes: Any) -> tuple[tuple[int, ...], ...]:
-    if sum(len(_few(size)) for size in _few(sizes)) > MOST_PARTS:
+    if sum(len(_few(size)) for size in _few(sizes)) > MAX_PARTS:
         raise ValueError("sizes of too many parts")
     return tuple([tuple(map(int, size)) for size in sizes])
 

@@ -26,7 +26,7 @@ MANY = re.compile(r"^\s*(\d+) ranks have (?:launched up to operation (\d+)|not l
 ONE = re.compile(r"^\s*Rank (\d+) has (?:launched up to operation (\d+)|not launched any operations)(?: -- (.*))?")
 MEMBER = re.compile(r"^\s*Rank (\d+) -- (.*)")
 MISSING = re.compile(r"The missing ranks?: ([\d, -]+)")
-MOST_RANKS = 1 << 20
+MAX_RANKS = 1 << 20
 WAITS = re.compile(r"This thread has been waiting for |Termination timeout (?:for|of) ")
 QUOTED = re.compile(r"(?:waiting for|[Tt]imeout (?:for|of)) `([^`]*)`")
 KEY = re.compile(r"waiting for \d+ms .*?participant (.*)")
@@ -40,7 +40,7 @@ NAME = re.compile(r"(AllReduce|AllGather|AllToAll|ReduceScatter|CollectivePermut
 RUN = re.compile(r"run_id=(?:RunId: )?(-?\d+)")
 EXPECTED = re.compile(r"Expected (\d+) threads|[Aa]ll (\d+) threads|num_local_participants=(\d+)")
 CLOCK = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)|[EFW](\d\d)(\d\d) (\d\d:\d\d:\d\d)")
-MOST_DEVICES = 1 << 16
+MAX_DEVICES = 1 << 16
 
 
 class RasCommunicator(NamedTuple):
@@ -66,7 +66,7 @@ def records_of_text(path: Path, text: str) -> list[Record]:
             sizes[row[1]] = int(row[2])
         elif (header := COMMUNICATOR.match(line)) is not None:
             size = sizes.get(header[1], 0)
-            if not 0 < size <= MOST_RANKS:
+            if not 0 < size <= MAX_RANKS:
                 raise MspcError(f"{path} is damaged: communicator #{header[1]} has no row with its ranks")
             current = found.setdefault(header[2], RasCommunicator(header[2], size, {}, {}, set(), {}))
             kind = ""
@@ -93,7 +93,7 @@ def records_of_json(path: Path, content: Mapping[str, Any]) -> list[Record]:
     found: list[RasCommunicator] = []
     for each in content["communicators"]:
         current = RasCommunicator(str(each["hash"]), int(each["size"]), {}, {}, set(), {})
-        if not 0 < current.size <= MOST_RANKS:
+        if not 0 < current.size <= MAX_RANKS:
             raise ValueError(f"{current.size} ranks")
         for rank in each["ranks"]:
             process = f"GPU {rank['cuda_dev']} managed by process {rank['pid']} on node {rank['host']}"
@@ -163,7 +163,7 @@ def records_of_log(path: Path, text: str) -> list[Record]:
             continue
         named = DEVICES.search(key[1])
         expected = EXPECTED.search(line)
-        count = min(int(next(filter(None, expected.groups()))) if expected is not None else 0, MOST_DEVICES)
+        count = min(int(next(filter(None, expected.groups()))) if expected is not None else 0, MAX_DEVICES)
         devices = tuple(map(int, re.findall(r"\d+", named[1]))) if named is not None else tuple(range(count))
         rank = _device(line, devices)
         operation, run, name = OPERATION.search(key[1]), RUN.search(key[1]), NAME.search(key[1])

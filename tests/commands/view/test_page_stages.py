@@ -120,7 +120,7 @@ def test_of_large_programs_one_is_shown_and_the_schedule_of_all(
 ) -> None:
     folder = compiled(script(tmp_path), tmp_path / "out", 4)
     every = page_facts(read_dump(folder), H200)
-    monkeypatch.setattr("mspc.commands.view.dump.MOST_NODES", 10)
+    monkeypatch.setattr("mspc.commands.view.dump.MAX_NODES", 10)
     shown = page_facts(read_dump(folder), H200)
     assert [program["ranks"] for program in shown["programs"]] == [[[0, 1, 1]]]
     assert shown["notes"] == [
@@ -221,7 +221,7 @@ def test_stages_can_be_read(tab: str, scheme: str, chromium: Any, pages: dict[st
 def test_stages_whose_programs_are_left_out_are_drawn(
     chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mspc.commands.view.dump.MOST_NODES", 10)
+    monkeypatch.setattr("mspc.commands.view.dump.MAX_NODES", 10)
     file = tmp_path / "page.html"
     file.write_text(html_of(facts(tmp_path)), encoding="utf-8")
     page = opened(chromium, file, "step")

@@ -323,7 +323,7 @@ def test_libraries_not_used_for_longest_are_removed(counted: Path, monkeypatch: 
     for path, age in ((oldest, 1), (used, 2), (newest, 0)):
         os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 60 * age))
     one("number1")
-    monkeypatch.setattr(library, "MOST_BYTES", sum(sizes.values()))
+    monkeypatch.setattr(library, "MAX_BYTES", sum(sizes.values()))
     one("number3")
     assert oldest not in (left := set(folder.glob("*.so")))
     assert {used, newest} < left

@@ -110,9 +110,9 @@ def random_body(draw: random.Random, shape: tuple[int, ...]) -> tuple[FusedEleme
 @given(st.integers(0, 1 << 40), st.sampled_from(SHAPES), st.booleans())
 def test_bits_are_those_of_the_lines(seed: int, shape: tuple[int, ...], large: bool) -> None:
     op, operands = random_body(random.Random(seed), shape)
-    saved = fused_kernel.SMALL, fused_kernel.LEAST, fused_kernel.MOST, fused_kernel.SHARED
+    saved = fused_kernel.SMALL, fused_kernel.MIN_ELEMENTS, fused_kernel.MAX_ELEMENTS, fused_kernel.SHARED
     if large:  # as arrays of many blocks are treated, on several threads
-        fused_kernel.SMALL, fused_kernel.LEAST, fused_kernel.MOST, fused_kernel.SHARED = 1, 16, 64, 128
+        fused_kernel.SMALL, fused_kernel.MIN_ELEMENTS, fused_kernel.MAX_ELEMENTS, fused_kernel.SHARED = 1, 16, 64, 128
     try:
         with np.errstate(all="ignore"):
             expected = line_by_line(op, operands)
@@ -120,7 +120,7 @@ def test_bits_are_those_of_the_lines(seed: int, shape: tuple[int, ...], large: b
             type = op.infer(*(TensorType(dtype_of(a.dtype), a.shape) for a in operands))
             out = in_place(op, type, operands) if large else None
     finally:
-        fused_kernel.SMALL, fused_kernel.LEAST, fused_kernel.MOST, fused_kernel.SHARED = saved
+        fused_kernel.SMALL, fused_kernel.MIN_ELEMENTS, fused_kernel.MAX_ELEMENTS, fused_kernel.SHARED = saved
     found = result if isinstance(result, tuple) else (result,)
     types = type.elements if isinstance(type, TupleType) else (type,)
     chooses = any("Maximum(" in line or "Minimum(" in line for line in op.body)

@@ -86,12 +86,12 @@ def test_a_marked_part_of_a_body_is_computed_again() -> None:
 
 
 def test_turns_that_would_save_too_much_save_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(region_gradients, "MOST_SAVED", 3 * 144 - 1)
+    monkeypatch.setattr(region_gradients, "MAX_SAVED", 3 * 144 - 1)
     made = assert_gradients(loop, [0, 1])
     note = "48 bytes a turn: what a turn is given, since 3 turns of 144 bytes are more than 431"
     assert node_of(made, For).attrs["saved"] == note
     assert len(made.graphs()[1].results) == 2
-    monkeypatch.setattr(region_gradients, "MOST_SAVED", 3 * 144)
+    monkeypatch.setattr(region_gradients, "MAX_SAVED", 3 * 144)
     assert node_of(assert_gradients(loop, [0, 1]), For).attrs["saved"].endswith("what gradients read")
 
 

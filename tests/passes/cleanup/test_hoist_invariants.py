@@ -202,7 +202,7 @@ def test_joined_weights_are_moved() -> None:
 
 
 def test_a_loop_holds_no_more_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hoist_invariants, "MOST_KEPT", 3 * 3 * 8 - 1)
+    monkeypatch.setattr(hoist_invariants, "MAX_KEPT", 3 * 3 * 8 - 1)
     assert names(hoisted(counted(converted, While(carried=2)), arrays()))[0] == "While"
 
 

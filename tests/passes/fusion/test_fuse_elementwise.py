@@ -20,8 +20,8 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType, dtype_of
 from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.base import parse_passes, run_passes
-from mspc.passes.fusion.fuse_updates import HELD, MOST_MEMBERS
-from mspc.passes.fusion.fusion_groups import FARTHEST, MOST_LINES, MOST_OPERANDS
+from mspc.passes.fusion.fuse_updates import HELD, MAX_MEMBERS
+from mspc.passes.fusion.fusion_groups import FARTHEST, MAX_LINES, MAX_OPERANDS
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World
 from mspc.runtime.executor import Executor
@@ -229,12 +229,12 @@ def lines(graph: Graph) -> list[int]:
 
 
 def test_group_has_at_most_so_many_lines() -> None:
-    assert lines(fused(chain(MOST_LINES))) == [MOST_LINES]
-    assert lines(fused(chain(MOST_LINES + 2))) == [MOST_LINES, 2]
+    assert lines(fused(chain(MAX_LINES))) == [MAX_LINES]
+    assert lines(fused(chain(MAX_LINES + 2))) == [MAX_LINES, 2]
 
 
 def test_group_has_at_most_so_many_operands() -> None:
-    count = MOST_OPERANDS + 1
+    count = MAX_OPERANDS + 1
     graph, b, inputs = new_graph(**{f"x{i}": ("input", (4,)) for i in range(count)})
     value: Value = inputs[0]
     for other in inputs[1:]:
@@ -242,7 +242,7 @@ def test_group_has_at_most_so_many_operands() -> None:
     graph.results = [value]
     result = fused(graph)
     assert names(result) == ["FusedElementwise", "Add"]
-    assert [len(node.inputs) for node in result.nodes] == [MOST_OPERANDS, 2]
+    assert [len(node.inputs) for node in result.nodes] == [MAX_OPERANDS, 2]
 
 
 def test_members_do_not_move_far() -> None:
@@ -318,8 +318,8 @@ def updates(count: int, shape: tuple[int, ...] = (4,), scaled: bool = False) -> 
 
 
 def test_group_has_at_most_so_many_members() -> None:
-    result = fused(updates(MOST_MEMBERS + 2))
-    assert [node.op.attributes()["count"] for node in result.nodes] == [MOST_MEMBERS, 2]
+    result = fused(updates(MAX_MEMBERS + 2))
+    assert [node.op.attributes()["count"] for node in result.nodes] == [MAX_MEMBERS, 2]
 
 
 def test_gradients_do_not_pile_up() -> None:

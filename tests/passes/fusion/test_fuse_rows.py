@@ -19,7 +19,7 @@ from mspc.ops.fused.kernel import ALONE
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.nn.softmax import Softmax
 from mspc.passes.base import find_pass
-from mspc.passes.fusion.fusion_groups import LEAST_ROWS, LITTLE
+from mspc.passes.fusion.fusion_groups import LITTLE, MIN_ROWS
 from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, run
 from tests.runtime.region_graphs import graph, run_graphs
 from tests.shares import share_of
@@ -125,12 +125,12 @@ def test_rows_lie_along_the_last_dimensions(shape: tuple[int, ...], axis: int, f
     assert len([body for body in bodies if "Reduce" in body and "Sub" in body]) == found
 
 
-@pytest.mark.parametrize("rows", [LEAST_ROWS - 1, LEAST_ROWS])
+@pytest.mark.parametrize("rows", [MIN_ROWS - 1, MIN_ROWS])
 def test_few_long_rows_are_not_one_kernel(rows: int) -> None:
-    length = LITTLE // (LEAST_ROWS - 1) + 1
+    length = LITTLE // (MIN_ROWS - 1) + 1
     graph, b, (x,) = new_graph(x=("input", (rows, length)))
     graph.results = [b.emit(op("Neg"), b.emit(op("Softmax"), x))]
-    assert names(fused(graph, PASSES)) == (["FusedElementwise"] if rows == LEAST_ROWS else ["Softmax", "Neg"])
+    assert names(fused(graph, PASSES)) == (["FusedElementwise"] if rows == MIN_ROWS else ["Softmax", "Neg"])
 
 
 def test_a_value_of_a_row_is_not_read_along_a_row() -> None:
@@ -180,9 +180,9 @@ def test_a_broadcast_that_an_operator_does_itself_goes() -> None:
     assert names(fused(graph, PASSES)) == ["Mul"]
 
 
-@pytest.mark.parametrize(("rows", "kept"), [(LEAST_ROWS - 1, True), (LEAST_ROWS, False)])
+@pytest.mark.parametrize(("rows", "kept"), [(MIN_ROWS - 1, True), (MIN_ROWS, False)])
 def test_a_norm_of_few_long_rows_stays(rows: int, kept: bool) -> None:
-    length = LITTLE // (LEAST_ROWS - 1) + 1
+    length = LITTLE // (MIN_ROWS - 1) + 1
     graph, b, (x, gamma) = new_graph(x=("input", (rows, length)), gamma=("parameter", (length,)))
     whole = b.emit(op("LayerNorm", begin_norm_axis=-1, begin_params_axis=-1), x, gamma, gamma)
     graph.results = [b.emit(op("TupleGetItem", 0), whole)]
@@ -211,7 +211,7 @@ def test_halves_are_read_again_in_place_of_what_is_made_of_them() -> None:
 @pytest.mark.parametrize("updated", [False, True])
 def test_gradients_of_log_softmax_reduce_no_rows_again(updated: bool) -> None:
     """They read two numbers of a row, but not where rows of a parameter have changed since."""
-    graph, b, (w, dout) = new_graph(w=("parameter", (LEAST_ROWS, 8)), dout=("input", (LEAST_ROWS, 8)))
+    graph, b, (w, dout) = new_graph(w=("parameter", (MIN_ROWS, 8)), dout=("input", (MIN_ROWS, 8)))
     made = b.emit(op("LogSoftmax"), w)
     b.phase = "backward"
     if updated:

@@ -11,8 +11,8 @@ from mspc.runtime.faults.record import (
     CALLS,
     ENDED,
     FAILED,
-    MOST_MEMBERS,
-    MOST_TEXT,
+    MAX_MEMBERS,
+    MAX_TEXT,
     RUNNING,
     STATE,
     WAITS,
@@ -57,7 +57,7 @@ def search(
     return verdict
 
 
-@pytest.mark.parametrize("ranks", [(0,), (3, 1, 2), tuple(range(MOST_MEMBERS))])
+@pytest.mark.parametrize("ranks", [(0,), (3, 1, 2), tuple(range(MAX_MEMBERS))])
 def test_members_are_read_back(ranks: tuple[int, ...]) -> None:
     (record,) = records(1)
     enter(record, *ranks)
@@ -67,7 +67,7 @@ def test_members_are_read_back(ranks: tuple[int, ...]) -> None:
 
 def test_groups_too_large_to_write_down_are_never_judged() -> None:
     found = records(2)
-    enter(found[0], *range(MOST_MEMBERS + 1))
+    enter(found[0], *range(MAX_MEMBERS + 1))
     found[1][STATE] = ENDED
     assert members(found[0]) == []
     assert search(found) is None
@@ -91,12 +91,12 @@ def test_counts_are_apart_and_a_full_table_gives_none() -> None:
     assert count(record, identity("one more")) == 0
 
 
-@pytest.mark.parametrize("text", ["", "x", "reading 'wäg'", "a" * MOST_TEXT, "ä" * MOST_TEXT])
+@pytest.mark.parametrize("text", ["", "x", "reading 'wäg'", "a" * MAX_TEXT, "ä" * MAX_TEXT])
 def test_texts_are_read_back(text: str) -> None:
     (record,) = records(1)
     write_text(record, "something that was there before and is longer than what follows")
     write_text(record, text)
-    assert read_text(record) == text.encode()[:MOST_TEXT].decode(errors="ignore")
+    assert read_text(record) == text.encode()[:MAX_TEXT].decode(errors="ignore")
 
 
 def test_a_rank_that_waits_for_an_ended_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.passes.lib.layout_search import Search
-from mspc.passes.lib.plan_header import LEAST
+from mspc.passes.lib.plan_header import MINIMAL_MEMORY
 from mspc.search.layouts.cheapest import mesh_of
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.model.memory import MemoryModel
@@ -55,7 +55,7 @@ def compare(seed: int) -> bool:
         assert found.cost <= best * 1.01 + 1e-6, f"seed {seed}, limit {limit}: {found.cost} for {best}"
     with pytest.raises(MspcError, match="of memory on a rank: the least is"):
         Limited(sizes, model.factors, memory, LARGEST).solve(max(1, int(least) - 1))
-    smallest = Limited(sizes, model.factors, memory, LARGEST).solve(LEAST)
+    smallest = Limited(sizes, model.factors, memory, LARGEST).solve(MINIMAL_MEMORY)
     assert max(memory.live_bytes(smallest.values)) == pytest.approx(least)
     return True
 
