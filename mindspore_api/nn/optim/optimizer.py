@@ -188,7 +188,8 @@ class Optimizer(Cell, takes_data=False):
         gradients = self.prepared(gradients)
         rates = self.rates()
         self.count_step()
-        return tuple([self.update(*row) for row in zip(self.parameters, *states, rates, gradients, strict=True)])
+        rows = zip(self.parameters, *states, rates, gradients, strict=True)
+        return tuple([self.update(*row, gradient) for *row, gradient in rows])
 
     def scale_grad(self, gradients: Any) -> Any:
         """Return the gradients divided by the loss scale."""
