@@ -158,8 +158,8 @@ class Terms:
     latency: the cost of a collective by itself, as bytes sent. touch: the same for a thousand bytes that operators read
     or write. compute, compute_half: the same for a billion operations of recomputed matmuls, of elements of four bytes
     and of two. memory: bytes that a plan may take on a rank, or `MINIMAL_MEMORY`. hosts: ranks of a host; network:
-    the cost of a byte between hosts, in thousandths of one inside of a host, for a rank's card. mesh: the only mesh of layouts, as
-    "8x4". milliseconds: the time after which it takes the best plan so far, as soon as there is one.
+    the cost of a byte between hosts, in thousandths of one inside of a host, for a rank's card. mesh: the only mesh of
+    layouts, as "8x4". milliseconds: the time after which it takes the best plan so far, as soon as there is one.
     """
 
     latency: int = 0
