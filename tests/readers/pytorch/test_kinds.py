@@ -80,7 +80,9 @@ NO_GRADIENT = {
     "scatter.value_reduce": "of a product", "_native_batch_norm_legit_functional.default": "of its statistics",
     "copy.default": "of any", "_native_batch_norm_legit_no_training.default": "of its statistics",
     "native_channel_shuffle.default": "of any", "mkldnn_rnn_layer.default": "of its cell, given alone",
-    "multilabel_margin_loss_forward.default": "of any",
+    "multilabel_margin_loss_forward.default": "of any", "special_zeta.other_scalar": "of any",
+    "fake_quantize_per_channel_affine.default": "of its scales",
+    "fake_quantize_per_tensor_affine.tensor_qparams": "of its scale",
     "_scaled_dot_product_flash_attention_for_cpu.default": "of its mask",
 }  # fmt: skip
 """Kinds of which PyTorch has no gradient."""
