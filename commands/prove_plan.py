@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).with_name("planned_llama.py.txt")
 
 
 def not_proved(run: TrainingRun) -> str:
-    """Return what a run has that the script of proofs has not, or ""."""
+    """Return the parts of a run that the script of proofs lacks, or ""."""
     layers = run.model.layers
     mixers = [mixer for layer in layers for mixer in layer.mixers]
     found = {

@@ -176,7 +176,7 @@ def is_part(node: Node) -> bool:
 #         behind them `%3 = FusedElementwise(%dh, %g, %u)`, the gradients of %g and %u
 # Output: `%3 = FusedElementwise(%dh, %g, %u)` with these lines and one more result, and `%2` behind it
 #
-# Every shared operand is read once less. Few readers (`MAX_MOVED`) move behind the kernel, none over an update of what
+# Every shared operand is read once less. Few readers (`MAX_MOVED`) move after the kernel, none over an update of what
 # it reads, and no collective does.
 
 

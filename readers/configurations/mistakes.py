@@ -32,7 +32,7 @@ UNSET = (False, 0, None, "", "0", "false", "none", "None")
 
 
 def rules(kind: str, family: str) -> Iterator[list[str]]:
-    """Yield the setting, the conditions, the problem and what works of each rule of a family in `mistakes.toml`.
+    """Yield the setting, the conditions, the problem and the remedy of each rule of a family in `mistakes.toml`.
 
     kind: "refused" or "unused".
     """
@@ -42,7 +42,7 @@ def rules(kind: str, family: str) -> Iterator[list[str]]:
 
 
 def broken(kind: str, family: str, value: Callable[[str], Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the setting, the problem and what works of each rule that is broken. value: of a setting, or None."""
+    """Yield the setting, the problem and the remedy of each rule that is broken. value: of a setting, or None."""
     for setting, conditions, problem, right in rules(kind, family):
         if value(setting) not in UNSET and all(_holds(each, value) for each in conditions.split()):
             yield setting, problem, right

@@ -71,7 +71,7 @@ class Values:
         return value
 
     def check(self, mistakes: Iterable[tuple[str, str, str]]) -> None:
-        """Raise MspcError with all mistakes, if there are any: a path, the problem, and what works."""
+        """Raise MspcError with all mistakes, if there are any: a path, the problem and the remedy."""
         all_found = ConfigurationSettings(self.file, self.by_path.values())
         for path, problem, right in mistakes:
             all_found.mistake(path, problem, right)

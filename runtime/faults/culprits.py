@@ -383,7 +383,7 @@ class _State:
             named = explaining or named
 
         def likely(rank: int) -> tuple[bool, int, float, bool, int]:
-            # Of ranks that explain what the others do one without a record has most probably ended.
+            # A rank without a record has most probably ended, if several ranks explain the waits of the others.
             is_known = rank in self.records
             return progress is not None and is_known, awaited[rank].since, -weights[rank], not is_known, rank
 

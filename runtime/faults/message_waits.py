@@ -86,15 +86,15 @@ def _common_call(
         calls = {record.rank: {c.number: c for c in record.calls if c.group == group} for record in records}
         for number in sorted(set.intersection(*(set(each) for each in calls.values())), reverse=True):
             here = {rank: each[number] for rank, each in calls.items()}
-            (what, *others) = {family(call) for call in here.values()}
-            if not others and all([*map(family, step)].count(what) == 1 for step in steps.values()):
+            (kind, *others) = {family(call) for call in here.values()}
+            if not others and all([*map(family, step)].count(kind) == 1 for step in steps.values()):
                 return here
     return None
 
 
-def _kinds_after(step: Sequence[RecordedCall], what: tuple[str, str]) -> list[str]:
-    """The kinds of the calls after one of the step, up to it."""
-    place = [*map(family, step)].index(what) + 1
+def _kinds_after(step: Sequence[RecordedCall], first: tuple[str, str]) -> list[str]:
+    """Return the kinds of the calls of a repeated step from the one after `first` on."""
+    place = [*map(family, step)].index(first) + 1
     return [call.kind if call.is_message else COLLECTIVE for call in (*step[place:], *step[:place])]
 
 

@@ -228,7 +228,7 @@ def _chunk_activations(run: TrainingRun, layers: list[ModelLayer]) -> Counter[st
         found["activations: residuals"] += inputs * edge * HALF
         rest = layers[count:]
     else:
-        # Of layers on the host one is computed while the one before it is copied.
+        # A layer on the host is computed while the one before it is copied.
         rest = layers[max(0, how.host_layers - 2) :]
     for layer in rest:
         for name, nbytes in stored(run, layer):
