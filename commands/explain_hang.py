@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.report.tables import TextTable, print_line, print_table, write_report
+from mspc.commands.report.tables import TextTable, print_line, print_table, size_text, write_report
+from mspc.ir.files.atomic_writing import check_writable
 from mspc.ops.collective.base import Collective
 from mspc.runtime.faults.alignment import HangCause
 from mspc.runtime.faults.call_log import planned_call
@@ -42,12 +43,16 @@ WORDS = {
 }
 
 
-def explain_records(paths: Sequence[Path], ranks: int, program: Path | None, json: Path | None) -> int:
-    """Print the culprit and who waits for whom; return the exit status: 1 if there is one.
+def explain_records(
+    paths: Sequence[Path], ranks: int, program: Path | None, json: Path | None, page: Path | None = None
+) -> int:
+    """Print the culprit and who waits for whom; return the exit status: 1 if there is one. page: also written, as HTML.
 
     Raises:
         MspcError: a file is no record, records are of different jobs, or the program cannot be read.
     """
+    if page is not None:
+        check_writable(page, "--page")
     records, unread = read_records(paths)
     for each in unread:
         print(f"warning: {each}", file=sys.stderr)
@@ -55,11 +60,18 @@ def explain_records(paths: Sequence[Path], ranks: int, program: Path | None, jso
     found = explain(records, ranks, steps)
     if (complete := with_all_calls(records, found)) != records:
         found = explain(complete, ranks, steps)
-    status = int(bool(found.explanations))
+    status, content = int(bool(found.explanations)), _content(found, len(records))
     if json is not None:
-        write_report(json, "explain-hang", _content(found, len(records)), status)
+        write_report(json, "explain-hang", content, status)
     if json != Path("-"):
         _print(found, records)
+    if page is not None:
+        # Late: the code of pages loads the whole of `mspc view`.
+        from mspc.commands.view.hang import write_hang_page
+
+        size = write_hang_page(page, content, found, records)
+        if json != Path("-"):
+            print_line(f"{page}: {size_text(size)}")
     return status
 
 

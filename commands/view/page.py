@@ -104,12 +104,18 @@ def view_target(target: str, options: ViewOptions) -> None:
         progress.show(f"reading {target}")
         facts = facts_of(target, options)
         progress.show(f"writing {out}")
-        content = utf8_bytes(html_of(facts))
-        write_atomically(out, lambda file: file.write(content))
+        size = write_page(out, facts)
     if not quiet:
-        print_line(f"{out}: {_summary(facts)}, {size_text(len(content))}")
+        print_line(f"{out}: {_summary(facts)}, {size_text(size)}")
     if options.open:
         webbrowser.open(Path(os.path.realpath(out)).as_uri())
+
+
+def write_page(out: Path, facts: Mapping[str, Any]) -> int:
+    """Write the page for these facts. Return its size in bytes."""
+    content = utf8_bytes(html_of(facts))
+    write_atomically(out, lambda file: file.write(content))
+    return len(content)
 
 
 def facts_of(target: str, options: ViewOptions) -> dict[str, Any]:

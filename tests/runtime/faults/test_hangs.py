@@ -227,8 +227,14 @@ def test_the_command_prints_the_culprit_and_who_waits(tmp_path: Path) -> None:
         if rank == 1:
             del record["entries"][2]
         (tmp_path / f"trace_rank_{rank}").write_bytes(pickle.dumps(record, 2))
-    done = subprocess.run([*SERVED, "explain-hang", str(tmp_path)], capture_output=True, text=True)
+    page = tmp_path / "hang.html"
+    command = [*SERVED, "explain-hang", *map(str, sorted(tmp_path.iterdir())), "--page", str(page)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
+    facts = json.loads(page.read_text().partition('id="facts">')[2].partition("</script>")[0])
+    calls = facts["hang"]["calls"]
+    assert (calls["begin"], calls["fault"], [row["rank"] for row in calls["rows"]]) == (0, 2, [0, 1, 2])
+    assert [len(row["cells"]) for row in calls["rows"]] == [3, 3, 3] and calls["rows"][1]["cells"][2] is None
     assert done.stdout.splitlines()[:2] == [
         "3 records of 2 to 3 calls",
         "rank 1 stopped before all_reduce ((4, 3) Float) at /job/train.py:7",

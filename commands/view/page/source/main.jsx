@@ -6,6 +6,7 @@ import { Memory, Roofline, Steps } from "./charts.jsx";
 import { counterpart } from "./alike.js";
 import { NodeDetails, ParameterDetails } from "./details.jsx";
 import { Drawing } from "./drawing.jsx";
+import { HangPage } from "./hang.jsx";
 import { CollectiveMark, Icon } from "./icons.jsx";
 import { Lesson } from "./lesson.jsx";
 import { Model } from "./model.js";
@@ -313,9 +314,9 @@ function Hints({ model, graph, select, setTab }) {
 }
 
 const began = performance.now();
-const model = new Model(JSON.parse(document.getElementById("facts").textContent));
+const content = JSON.parse(document.getElementById("facts").textContent);
 const page = document.getElementById("page");
 page.textContent = "";
-render(<Page model={model} />, page);
+render(content.hang ? <HangPage hang={content.hang} /> : <Page model={new Model(content)} />, page);
 // Read by tests and benchmarks: the page answers from here on.
 document.documentElement.dataset.ready = String(Math.round(performance.now() - began));
