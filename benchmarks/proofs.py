@@ -5,8 +5,7 @@
 8B on 512 ranks (data 512; and data 64 by tensor 8), 70B on 512 (data 16, tensor 8, 4 stages, 32 micro-batches), 405B on
 8,192 (data 64, tensor 8, 16 stages, 32 micro-batches), a network as DeepSeek-V3 of 671B on 2,048 (data 32, experts 8,
 tensor 8; 671Bx8 has 8 of its 61 layers): forward, backward and two steps of Adam. They shall take at most 1, 5, 10 and
-10 minutes on two cores, and 8 GB. Memory is that of both processes, ranks and one device; what they share
-counts once.
+10 minutes on two cores, and 8 GB. Memory is that of both processes, ranks and one device; shared memory counts once.
 """
 
 from __future__ import annotations

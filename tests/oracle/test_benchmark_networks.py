@@ -30,7 +30,7 @@ CLOSE, BY_NAME = 1e-5, {"bert": 1e-3}
 TINY: dict[str, Any] = {
     "layers": 2, "width": 32, "heads": 4, "key_heads": 2, "hidden": 48, "vocabulary": 40, "batch": 4, "length": 12,
     "hidden_words": 3, "answer": 6, "buckets": 8, "furthest": 16, "experts": 4, "rows": 50, "dense": 5, "tables": 3,
-    "classes": 10, "bottom": (16,), "top": (16,), "time": 16,
+    "classes": 10, "bottom": (16,), "top": (16,), "time": 16, "nodes": 40, "edges": 200,
 }  # fmt: skip
 SIDES: dict[str, dict[str, Any]] = {
     "vit": {"side": 16, "patch": 8}, "unet": {"side": 16, "channels": (16, 32), "groups": 4, "heads": 2},

@@ -1,4 +1,4 @@
-"""Ten networks that nothing was tuned to, in mspc beside PyTorch and JAX: time, memory, start, losses.
+"""Networks that nothing was tuned to, in mspc beside PyTorch and JAX: time, memory, start, losses.
 
     python -m benchmarks.gpu.networks.compare [--only NAME ...] [--device gpu|cpu] [--dtype bf16|tf32|f32] [--steps N]
                                               [--losses 20] [--data D] [--tensor T] [--json FILE]
@@ -7,9 +7,8 @@
 Every program is a process of its own; one works while the others wait. All begin with the same weights and data. Steps
 are timed in several repetitions that take turns, from an idle device to an idle device. `--losses N` shows the first N
 losses with rates of dropout of zero, beside PyTorch's. `--stages` divides the layers of `network.layers`, in mspc
-alone. A peer that is not installed is left out with a line; a program
-that fails leaves the others as they are. Figures are written to the JSON file after every network; networks that it
-already has from other runs stay in it and in the table.
+alone. A peer that is not installed is left out with a line; a program that fails leaves the others as they are. Figures
+are written to the JSON file after every network; networks of other runs stay in it and in the table.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class Runs:
     def start(self, name: str, arguments: list[str]) -> None:
         """Start a program and let it take its first step."""
         self.found[name] = {"losses": [], "times": [], "processor": []}
-        child = Child(arguments, self.environment, self.options.limit, ranks_of(self.options))
+        child = Child(arguments, self.environment, self.options.limit, self.options.ranks)
         self.children[name] = child
         answer = self.ask(name, "1")
         if answer is None:
@@ -153,7 +152,7 @@ def start_again(
     for name, words in arguments.items():
         if "error" in found[name]:
             continue
-        child = Child(words, environment(options, caches), options.limit, ranks_of(options))
+        child = Child(words, environment(options, caches), options.limit, options.ranks)
         try:
             child.ask("1")
             found[name]["again"] = time.perf_counter() - child.started
@@ -161,10 +160,6 @@ def start_again(
             found[name]["again_error"] = str(error)
         finally:
             child.close()
-
-
-def ranks_of(options: argparse.Namespace) -> int:
-    return options.data * options.tensor * options.stages
 
 
 def key(figures: table.Figures) -> tuple[Any, ...]:
@@ -195,7 +190,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=240, help="seconds within which every answer must come")
     parser.add_argument("--json", type=Path, help="where all figures go")
     options = parser.parse_args()
-    on_gpu = options.device == "gpu"
+    on_gpu, options.ranks = options.device == "gpu", options.data * options.tensor * options.stages
     options.size = options.size or options.device
     options.dtype = options.dtype or ("bf16" if on_gpu and not options.losses else "f32")
     options.steps = 1 if options.losses else options.steps or (20 if on_gpu else 1)

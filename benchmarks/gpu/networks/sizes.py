@@ -167,6 +167,15 @@ def clicks(sizes: Any) -> tuple[Any, ...]:
     return numbers, rows, draw.integers(0, 2, sizes.batch).astype(np.float32)
 
 
+def edges(sizes: Any) -> tuple[Any, ...]:
+    """Nodes, Float32 [nodes, width]; both ends of edges, few nodes having many, and their weights; nodes' classes."""
+    draw = drawn()
+    ends = (sizes.nodes * draw.random((2, sizes.edges)) ** 2).astype(np.int32)
+    degrees = np.bincount(ends[1], minlength=sizes.nodes).astype(np.float32)
+    nodes = draw.standard_normal((sizes.nodes, sizes.width), np.float32)
+    return nodes, *ends, degrees[ends[1]] ** -0.5, draw.integers(0, sizes.classes, sizes.nodes).astype(np.int32)
+
+
 def angles(sizes: Any) -> Any:
     """Angles by which places rotate pairs of a head's numbers, Float32 [length, size of a head]."""
     size = sizes.width // sizes.heads
@@ -268,6 +277,11 @@ NETWORKS = {
         {"layers": 2, "width": 1500, "vocabulary": 33278, "batch": 64, "length": 35, "dropout": 0.65},
         {"layers": 2, "width": 256, "vocabulary": 8000, "batch": 32, "length": 32, "dropout": 0.65},
         Optimizer("sgd", 1.0, clip=0.25), text_by_place,
+    ),
+    # Kipf and Welling 2016: every node adds up the weighted rows of its neighbours
+    "graph": Network(
+        {"layers": 3, "width": 256, "nodes": 100000, "edges": 1000000, "classes": 40},
+        {"layers": 3, "width": 64, "nodes": 5000, "edges": 40000, "classes": 10}, Optimizer("adamw", 1e-3), edges,
     ),
 }  # fmt: skip
 SMOOTHING = 0.1

@@ -71,7 +71,8 @@ def rows(figures: Figures) -> list[str]:
 
 def ratios(everything: list[Figures]) -> list[str]:
     """mspc over the best peer for all networks, and the geometric means."""
-    lines, kinds = [], (("time", median, ""), ("processor", processor, ""), ("peak, of torch's", peak, "torch"))
+    lines, held = [], "peak, of torch's"
+    kinds = ("time", median, ""), ("processor", processor, ""), (held, lambda found: found.get("peak"), "torch")
     for group in sorted(set(map(_group, everything))):
         members = [figures for figures in everything if _group(figures) == group]
         lines.append(f"mspc / best peer, {group[0]} sizes on {group[1]}, {group[2]}")
@@ -91,11 +92,6 @@ def ratios(everything: list[Figures]) -> list[str]:
 def _group(figures: Figures) -> tuple[Any, ...]:
     """Return the properties that the figures of one mean share."""
     return tuple(figures[part] for part in ("size", "device", "dtype", "nothing_dropped"))
-
-
-def peak(found: Figures) -> float | None:
-    """The most bytes that the device held."""
-    return found.get("peak")
 
 
 def losses(everything: list[Figures]) -> list[str]:
