@@ -12,7 +12,7 @@ every way that `mspc search` knows, and mixtures of them that can be; each is wr
 estimate, and trained as it says. Prints a line for each, then the mean error, the rank correlation (Spearman's), and
 whether the fastest by measure is among the three that were estimated fastest. `--save` keeps plans, rates and measured
 times, and nothing else; `--measured` estimates such plans again. Networks of `benchmarks/gpu/networks` (`gpt2,bert`, or
-`all` ten) are trained as they stand on one rank, in the element type of `--dtype`; they are estimated beside, by
+`all`) are trained as they stand on one rank, in the element type of `--dtype`; they are estimated beside, by
 `--jobs` processes.
 """
 

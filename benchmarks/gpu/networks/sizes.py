@@ -283,6 +283,11 @@ NETWORKS = {
         {"layers": 3, "width": 256, "nodes": 100000, "edges": 1000000, "classes": 40},
         {"layers": 3, "width": 64, "nodes": 5000, "edges": 40000, "classes": 10}, Optimizer("adamw", 1e-3), edges,
     ),
+    # Feng et al. 2024 (minGRU): gates that read the input alone, so that all places are scanned at once, in logarithms
+    "recurrence": Network(
+        {"layers": 8, "width": 768, "vocabulary": 32000, "batch": 8, "length": 1024}, SMALL,
+        Optimizer("adamw", 3e-4, weight_decay=0.1), text,
+    ),
 }  # fmt: skip
 SMOOTHING = 0.1
 """Number of the labels of images."""
