@@ -14,7 +14,7 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, dtype_of
 from mspc.ops.cuda.moves import RowLookup
-from mspc.ops.cuda.rows_by_number import BLOCK, NamedRows, divided, head, sorting, table_of
+from mspc.ops.cuda.rows_by_number import BLOCK, NamedRows, divided, head, sort_bytes, sorting, table_of
 from mspc.ops.cuda.scans import sort_lines
 from mspc.ops.cuda.text import (
     WORDS,
@@ -89,7 +89,7 @@ class NamedPlaces:
     @staticmethod
     def bytes_of(count: int, ranks: int) -> tuple[int, ...]:
         """Return the bytes that it takes."""
-        return 8 * count, 8 * count, 4 * (ranks + 1)
+        return sort_bytes(1, count), 8 * count, 4 * (ranks + 1)
 
     def sort(self) -> None:
         """Sort the positions, and find the first one of each rank's slice."""
@@ -153,7 +153,7 @@ class ArrivedRows:
     @staticmethod
     def bytes_of(slots: int, size: int, inner: int, wide: bool) -> tuple[int, ...]:
         """Return the bytes needed for a table of `size` rows of `inner` elements. wide: accumulate in Float32."""
-        return 8 * slots, 8 * slots, 4 * size, 4 * size * inner * wide
+        return sort_bytes(1, slots), 8 * slots, 4 * size, 4 * size * inner * wide
 
     @staticmethod
     def is_wide(dtype: DType) -> bool:

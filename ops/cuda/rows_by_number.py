@@ -1,8 +1,9 @@
 """CUDA kernels that gather, add up and update rows by index, for several lookups in one launch.
 
 A name is an index and the number of its row: equal indices stay in row order. A chunk of names is sorted by counting,
-for each name, the names before it; its position among all names is the sum of its positions in the chunks. A table on
-the GPU has a row per lookup: the addresses of its arrays, and the fields that differ.
+for each name, the names before it; its position among all names is the sum of its positions in the chunks. Many names
+are sorted by the digits of their indices instead. A table on the GPU has a row per lookup: the addresses of its arrays,
+and the fields that differ.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ _CHUNK = 512
 _SEARCH = 18
 """Ratio of the largest squared chunk size to the number of names. A name is compared with all of its own chunk and
 searched in all others; this size minimises the total, with a search step counted as four comparisons."""
+_MAX_COUNTED = 1 << 15
+"""Names up to which counting and searching are faster than sorting by digits."""
+_MAX_BITS, _EACH = 9, 16
+"""Bits of a digit at most, as a block has counts of all digits for each of its warps; names of a thread."""
 ABREAST = 8
 """Chunks in which a thread searches at once."""
 _ALIGNMENT = 256
@@ -86,11 +91,19 @@ def table_of(
     return device.xp.asarray(np.array(table, np.int64))
 
 
+def sort_bytes(groups: int, count: int) -> int:
+    """Return the bytes beside the result that it takes to sort `count` names in each of several groups."""
+    parts = -(-count // (BLOCK * _EACH)) + 1 if count > _MAX_COUNTED else 0
+    return groups * (8 * count + 4 * parts * (1 << _MAX_BITS))
+
+
 def sorting(device: Device, sums: Sequence[NamedRows], table: Array, chunks: Array, names: Array) -> Launch:
-    """Return the launches that sort the names of these: UInt64 [len(sums), batch, count]. chunks: as much memory."""
+    """Return the launches that sort the names of these: UInt64 [len(sums), batch, count]. chunks: `sort_bytes`."""
     lookup = sums[0].lookup
     chunk = chunk_of(lookup.count)
     groups = len(sums) * lookup.batch
+    if lookup.count > _MAX_COUNTED:
+        return _sorting_by_digits(device, sums, table, chunks, names)
     source = head(sums) + definitions(CHUNK=chunk, ABREAST=ABREAST) + source_text("ops/cuda/sort_names.cu")
     sort = device.kernel(source, "sort_chunks")
     merge = device.kernel(source, "merge_chunks") if lookup.count > chunk else None
@@ -100,6 +113,31 @@ def sorting(device: Device, sums: Sequence[NamedRows], table: Array, chunks: Arr
             sort(grid_of(groups * -(-lookup.count // BLOCK)), BLOCK, [table, chunks if merge else names])
         if merge is not None:
             merge(grid_of(-(-groups * lookup.count // BLOCK)), BLOCK, [chunks, names])
+
+    return launch
+
+
+def _sorting_by_digits(
+    device: Device, sums: Sequence[NamedRows], table: Array, chunks: Array, names: Array
+) -> Launch:  # fmt: skip
+    lookup, largest = sums[0].lookup, max(one.lookup.size for one in sums)
+    passes = -(-largest.bit_length() // _MAX_BITS)
+    bits, groups = -(-largest.bit_length() // passes), len(sums) * lookup.batch
+    blocks, held = groups * -(-lookup.count // (BLOCK * _EACH)), 8 * groups * lookup.count
+    source = head(sums) + definitions(BITS=bits, LARGEST=largest, EACH=_EACH)
+    source += source_text("ops/cuda/sort_digits.cu")
+    count, add, place = (device.kernel(source, f"{verb}_digits") for verb in ("count", "sum", "place"))
+    totals = chunks[held : held + 4 * groups << bits]
+    counts = chunks[held + (4 * groups << bits) :]
+
+    def launch() -> None:
+        for number in range(passes):
+            # The last pass writes the result.
+            source, target = (chunks, names) if (passes - number) % 2 else (names, chunks)
+            shift = np.int32(number * bits)
+            count(grid_of(blocks), BLOCK, [table, source, counts, shift])
+            add(grid_of(-(-(groups << bits) * 32 // BLOCK)), BLOCK, [counts, totals])
+            place(grid_of(blocks), BLOCK, [table, source, counts, totals, target, shift])
 
     return launch
 
@@ -210,7 +248,8 @@ def _launch(device: Device, name: str, sums: Sequence[NamedRows], held: int) -> 
     source = sum_source(sums, lanes, each) + definitions(BASED=based) + source_text("ops/cuda/add_rows.cu", name=name)
     begins_of = [lookup.batch * (one.lookup.size + 1) for one in sums]
     names = len(sums) * lookup.batch * lookup.count
-    parts = (8 * names, 8 * names, 4 * sum(begins_of), bytes_of_tiles(sums))
+    held_by_sort = sort_bytes(len(sums) * lookup.batch, lookup.count)
+    parts = (held_by_sort, 8 * names, 4 * sum(begins_of), bytes_of_tiles(sums))
     chunks, sorted_names, begins, tiles = divided(device, held, parts)
     begins_blocks = [-(-n // BLOCK) for n in begins_of]
     blocks = [-(-groups * one.lookup.size * (packs // each) * share // BLOCK) for one in sums]
@@ -282,7 +321,8 @@ def _update(device: Device, op: Any, gradient: int, tables: Sequence[UpdatedRows
     source = source_text("ops/cuda/formulas.cuh") + sum_source(sums, lanes, each)
     source += _source(op, dtypes, tensors, gradient, tables[0].copy)
     names = len(sums) * lookup.count
-    chunks, sorted_names, tiles = divided(device, 0, (8 * names, 8 * names, bytes_of_tiles(sums)))
+    parts = (sort_bytes(len(sums), lookup.count), 8 * names, bytes_of_tiles(sums))
+    chunks, sorted_names, tiles = divided(device, 0, parts)
     table = table_of(device, sums, [0] * len(sums), [0] * len(sums))
     operands = device.xp.asarray(np.array([_row(one) for one in tables], np.int64))
     sort = sorting(device, sums, table, chunks, sorted_names)
