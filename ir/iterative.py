@@ -1,4 +1,4 @@
-"""Recursion deeper than Python's stack: functions over graphs run in a loop, and deep calls get a larger stack.
+"""Searches of graphs, and recursion deeper than Python's stack: functions run in a loop, or on a larger stack.
 
 A sum of a thousand terms is a chain of a thousand nodes.
 """
@@ -7,13 +7,26 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
+Item = TypeVar("Item", bound=Hashable)
+
+
+def reached(starts: Iterable[Item], following: Callable[[Item], Iterable[Item]]) -> Iterator[Item]:
+    """Yield the starts and all items reached from them, each once and breadth first. following: of one item."""
+    found = dict.fromkeys(starts)
+    waiting = [*found]
+    for item in waiting:
+        yield item
+        for each in following(item):
+            if each not in found:
+                found[each] = None
+                waiting.append(each)
 
 
 def iterative(function: Callable[Args, Generator[Any, Any, Result]]) -> Callable[Args, Result]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ir.iterative import iterative
+from mspc.ir.iterative import iterative, reached
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.bases import Elementwise
@@ -240,19 +240,14 @@ class AddedBefore:
         return [node for node in nodes if node in self._told and axes & {*self._told[node].summed}]
 
     def _is_added_later(self, part: Node, axes: set[int]) -> bool:
-        seen: set[Value] = {self._wrong}
-        waiting: list[Value] = [part]
-        while waiting:
-            for reader in self._readers.of(waiting.pop()):
-                if reader in seen:
-                    continue
-                seen.add(reader)
-                if isinstance(reader, Node) and adds_up(reader):
-                    if self._readers.is_read(reader) and axes & added_along(reader, self._kind, self._joint):
-                        return True
-                elif self._stays_part(reader, axes):
-                    waiting.append(reader)
-        return False
+        def readers(value: Value) -> list[Value]:
+            return [reader for reader in self._readers.of(value) if reader is not self._wrong]
+
+        def onward(value: Value) -> list[Value]:
+            return readers(value) if not adds_up(value) and self._stays_part(value, axes) else []
+
+        sums = [each for each in reached(readers(part), onward) if isinstance(each, Node) and adds_up(each)]
+        return any(self._readers.is_read(n) and axes & added_along(n, self._kind, self._joint) for n in sums)
 
     def _stays_part(self, reader: Value, axes: set[int]) -> bool:
         """Whether a result computed from a part is one. Unknown nodes count only if they hand tensors on."""
@@ -593,20 +588,14 @@ class SumsTaken:
     def repeated(self, node: Node, factor: float, readers: Readers, told: Mapping[Node, Relation]) -> Repeated | None:
         """The first sum that makes a value, or its divisor, too large by this factor; sums before whole values are
         skipped."""
-        first: Repeated | None = None
-        seen: set[Value] = {node}
-        waiting: list[Value] = [node]
-        for value in waiting:
-            for source in readers.read_by(value):
-                if source in seen:
-                    continue
-                seen.add(source)
-                found = self._repeated.get(source) if isinstance(source, Node) else None
-                if found is not None and found.times in (round(factor), round(1 / factor)):
-                    first = found
-                if not (source in told and not told[source].summed):  # type: ignore[index]  # a node
-                    waiting.append(source)
-        return first
+        def sources(value: Any) -> list[Value]:
+            is_whole = value is not node and value in told and not told[value].summed
+            return [] if is_whole else readers.read_by(value)
+
+        before = (self._repeated.get(each) for each in reached([node], sources) if isinstance(each, Node))
+        factors = (round(factor), round(1 / factor))
+        found = [each for each in before if each is not None and each.node is not node and each.times in factors]
+        return found[-1] if found else None
 
 
 def _words(node: Node, value: Value, known: Relation, kind: RankKind) -> str:

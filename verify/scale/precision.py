@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from mspc.ir.graph import Constant, Graph, Node, Value, element_types
+from mspc.ir.iterative import reached
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, ReduceScatter
 from mspc.ops.control.structural import Depend, TupleGetItem
@@ -38,14 +39,13 @@ def _is_half(value: Value) -> bool:
 
 
 def _terms(value: Value) -> Iterator[Node]:
-    """The nodes that hand a value on, add it up or scale it, the last first, and those that make it."""
-    seen: set[Value] = set()
-    waiting = [value]
-    for each in waiting:
-        if isinstance(each, Node) and each not in seen:
-            seen.add(each)
-            yield each
-            op: Any = each.op
-            scales = isinstance(op, Mul | Div) and any(isinstance(operand, Constant) for operand in each.inputs)
-            if scales or isinstance(op, _LINEAR) or (isinstance(op, Op) and op.reshapes):
-                waiting += each.inputs
+    """Yield the nodes that hand a value on, add it up or scale it, the last first, and those that make it."""
+
+    def operands(each: Value) -> Sequence[Value]:
+        if not isinstance(each, Node):
+            return ()
+        op: Any = each.op
+        scales = isinstance(op, Mul | Div) and any(isinstance(operand, Constant) for operand in each.inputs)
+        return each.inputs if scales or isinstance(op, _LINEAR) or (isinstance(op, Op) and op.reshapes) else ()
+
+    return (each for each in reached([value], operands) if isinstance(each, Node))

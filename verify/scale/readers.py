@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.iterative import reached
 from mspc.ir.types import TensorType
 from mspc.ops.bases import Elementwise
 from mspc.ops.collective.base import Collective
@@ -88,51 +89,30 @@ class Readers:
         return self._of.get(value, [])
 
     def next(self, value: Value, known: Collection[Node]) -> Iterator[Node]:
-        """The nodes that read a value, and past those that are not known their readers."""
-        seen: set[Value] = set()
-        waiting = [value]
-        while waiting:
-            for reader in self.of(waiting.pop()):
-                if reader in seen:
-                    continue
-                seen.add(reader)
-                if isinstance(reader, Node):
-                    yield reader
-                if reader not in known:
-                    waiting.append(reader)
+        """Yield the nodes that read a value, and past those that are not known their readers."""
+        found = reached(self.of(value), lambda reader: () if reader in known else self.of(reader))
+        return (reader for reader in found if isinstance(reader, Node))
 
     def read_by(self, value: Value) -> list[Value]:
         """Return the operands of a node, and the values that parameters of graphs stand for."""
         return self._sources.get(value, [])
 
     def known_before(self, value: Value, known: Collection[Node]) -> Iterator[Node]:
-        """The nodes of some that a value is made of, past all others."""
-        seen: set[Value] = set()
-        waiting = [value]
-        for each in waiting:
-            for source in self.read_by(each):
-                if source in seen:
-                    continue
-                seen.add(source)
-                if isinstance(source, Node) and source in known:
-                    yield source
-                else:
-                    waiting.append(source)
+        """Yield the known nodes that a value is computed from, without those before other known nodes."""
+        found = reached(self.read_by(value), lambda source: () if source in known else self.read_by(source))
+        return (source for source in found if isinstance(source, Node) and source in known)
 
     def before(self, value: Value, known: Collection[Node] = ()) -> dict[Value, None]:
-        """Return all values that a value is computed from, after those of some."""
-        waiting = [value]
-        seen: dict[Value, None] = {}
-        for each in waiting:
-            new = [source for source in self.read_by(each) if source not in seen and source not in known]
-            seen.update(dict.fromkeys(new))
-            waiting += new
-        return seen
+        """Return all values that a value is computed from, up to the known nodes."""
+
+        def unknown(of: Value) -> list[Value]:
+            return [source for source in self.read_by(of) if source not in known]
+
+        return dict.fromkeys(reached(unknown(value), unknown))
 
     def unknown_before(self, value: Value, known: Collection[Node]) -> list[Node]:
-        """Return the nodes that a value is computed from after those of some, the first ones first."""
-        found = self.before(value, known)
-        nodes = [node for node in found if isinstance(node, Node) and node is not value]
+        """Return the nodes between the known ones and a value that is computed from them, in run order."""
+        nodes = [node for node in self.before(value, known) if isinstance(node, Node) and node is not value]
         return sorted(nodes, key=lambda node: self._places.get(node, -1))
 
     def is_read(self, value: Value) -> bool:
@@ -142,18 +122,16 @@ class Readers:
     def behind(self, value: Value) -> set[Value]:
         """Return all values computed from a value in one step, also through memory that is overwritten and read
         afterwards."""
-        seen: set[Value] = set()
-        waiting = [value]
-        while waiting:
-            maker = waiting.pop()
+
+        def made_of(maker: Value) -> list[Value]:
             found = list(self.of(maker))
             if isinstance(maker, Node):
                 place = self._places.get(maker, -1)
                 changed = (maker.inputs[i] for i in maker.op.mutates)
                 found += (r for operand in changed for r in self.of(operand) if self._places.get(r, place) >= place)
-            waiting += (reader for reader in found if reader not in seen)
-            seen.update(found)
-        return seen
+            return found
+
+        return {*reached(made_of(value), made_of)}
 
     def stored(self, value: Value) -> Parameter | None:
         """The parameter of the program that a value is, or the first of a stack of such."""
@@ -333,22 +311,17 @@ HANDS_ON = (Elementwise, FusedElementwise, BroadcastTo, Concat, Transpose, Strid
 def has_multiples(places: Value) -> bool:
     """Whether places are made of multiples by a number of the script: as the first place of an expert is its number
     times its room. Results of a sort or a top-k have none."""
-    seen: set[Value] = set()
-    waiting = [places]
-    while waiting:
-        value = waiting.pop()
-        if value in seen or not isinstance(value, Node):
-            continue
-        seen.add(value)
-        if not isinstance(value.op, HANDS_ON) and not value.op.reshapes:
-            continue
-        if any(map(_is_large, _factors(value))):
-            return True
-        waiting += value.inputs
-    return False
+
+    def operands(value: Value) -> Sequence[Value]:
+        if isinstance(value, Node) and (isinstance(value.op, HANDS_ON) or value.op.reshapes):
+            return value.inputs
+        return ()
+
+    mapped = (value for value in reached([places], operands) if operands(value))
+    return any(_is_large(factor) for value in mapped for factor in _factors(value))
 
 
-def _factors(node: Node) -> Iterator[Value]:
+def _factors(node: Any) -> Iterator[Value]:
     if isinstance(node.op, Mul):
         yield from node.inputs
     if isinstance(node.op, FusedElementwise):
@@ -369,17 +342,13 @@ def counted_for(node: Node) -> list[Value]:
     """
     if not any(isinstance(op, Less | LessEqual) for op in lines_of(node.op)):
         return []
-    found = {value: None for value in node.inputs if is_whole(value)}
-    waiting = [*found]
-    are_totals = False
-    while waiting:
-        value = waiting.pop()
-        are_totals |= isinstance(value, Node) and isinstance(value.op, CumSum)
-        for source in value.inputs if isinstance(value, Node) else ():
-            if source not in found and is_whole(source):
-                found[source] = None
-                waiting.append(source)
-    return [*found] if are_totals else []
+
+    def operands(value: Value) -> list[Value]:
+        return [*filter(is_whole, value.inputs)] if isinstance(value, Node) else []
+
+    found = [*reached(operands(node), operands)]
+    are_totals = any(isinstance(value, Node) and isinstance(value.op, CumSum) for value in found)
+    return found if are_totals else []
 
 
 def is_whole(value: Value) -> bool:

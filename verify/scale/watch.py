@@ -11,6 +11,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.iterative import reached
 from mspc.ops.collective.collectives import AllReduce, ReduceScatter
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import TupleGetItem
@@ -223,12 +224,8 @@ class ValueWatch:
             source = source.inputs[0]
             if source in self.right or not isinstance(source, Node):
                 return True
-        waiting: list[Value] = [node]
-        for value in waiting:
-            if any(reader in self.right and reshapes(reader) for reader in readers.of(value)):
-                return True
-            waiting += (each for each in readers.of(value) if each in self._wrong and each not in waiting)
-        return False
+        wrong = reached([node], lambda value: (each for each in readers.of(value) if each in self._wrong))
+        return any(reader in self.right and reshapes(reader) for value in wrong for reader in readers.of(value))
 
     def _blamed(self, wrong: FirstWrong) -> FirstWrong:
         readers = self._readers_of(wrong.kind)
