@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOpti
     others = [_step(device, move.weights, [move.array(each, 0) for each in arrays]) for move in moves]
     least, rows = coarsest(program.reference.graph), list[ComparedValue]()
     for i, (mine, expected) in enumerate(zip(results, theirs.results, strict=True)):
-        noise = noise_between(mine, [other[0][i] for other in others])
+        noise = partial(noise_between, mine, [other[0][i] for other in others])
         rows.append(compare("module", f"result {i}" if len(results) > 1 else "result", expected, _like(mine, expected),
                             least, noise))  # fmt: skip
     for name in dict.fromkeys([*gradients, *theirs.gradients]):
@@ -69,7 +70,7 @@ def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOpti
         if mine is None:  # a parameter that the program does not train
             mine = np.zeros_like(expected)
         expected = np.zeros(mine.shape, np.float32) if expected is None else expected
-        noise = noise_between(mine, [other[1][name] for other in others if name in other[1]])
+        noise = partial(noise_between, mine, [other[1][name] for other in others if name in other[1]])
         rows.append(compare("module's gradient", name, expected, _like(mine, expected), least, noise))
     return rows
 

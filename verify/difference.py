@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -58,34 +58,41 @@ class ComparedValue:
             return "rounding, grown by the update" if self.kind == "parameter" else "no more than rounding"
         return "" if self.same else "differs" if self.stage is None else f"differs on stage {self.stage}"
 
+    def badness(self) -> tuple[bool, bool, float]:
+        """Return a key that is the largest for the worst of several values."""
+        return not self.same, self.excused, self.difference
+
 
 def compare(
-    kind: str, name: str, expected: Array, found: Array | None, least: float, noise: Noise | None = None,
+    kind: str, name: str, expected: Array, found: Array | None, least: float, noise: Callable[[], Noise] = Noise,
     before: Array | None = None,
 ) -> ComparedValue:  # fmt: skip
     """Return the row of one value.
 
     Args:
         found: None if the ranks' slices do not fit together. least: the smallest tolerance of floating-point values.
+            noise: measures the effect of rounding; called only if the values differ by more than the tolerance.
             before: a parameter's first value; if given, its change is compared, too.
     """
-    noise = noise or Noise()
     floating = _floating(expected)
     tolerance = max(TOLERANCES[floating], least) if floating else 0.0
     if found is None or found.shape != expected.shape:
         return ComparedValue(kind, name, expected.shape, float("inf"), tolerance)
-    apart, size = _apart(expected, found), _size(expected)
+    apart, size = _apart(expected, found), largest_of(expected)
     largest, mean = _largest(apart), _mean(apart)
     difference = largest / size if size else largest
-    excused = False
-    if difference > tolerance:
-        least_allowed = tolerance * size
-        excused = largest <= least_allowed + GROWTH * noise.largest and mean <= least_allowed + GROWTH * noise.mean
+
+    def is_within(allowed: float) -> bool:
+        if not np.isfinite(largest) or max(largest, mean) <= allowed:
+            return largest <= allowed
+        rounding = noise()
+        return largest <= allowed + GROWTH * rounding.largest and mean <= allowed + GROWTH * rounding.mean
+
+    excused = difference > tolerance and is_within(tolerance * size)
     if tolerance and before is not None and (difference <= tolerance or excused):
-        change = _size(_apart(expected, before))
-        rounding = STORED * epsilon_of(_floating(expected)) * max(size, _size(before))
-        allowed = tolerance * change + rounding
-        if not (largest <= allowed + GROWTH * noise.largest and mean <= allowed + GROWTH * noise.mean):
+        change = largest_of(_apart(expected, before))
+        rounding = STORED * epsilon_of(_floating(expected)) * max(size, largest_of(before))
+        if not is_within(tolerance * change + rounding):
             return ComparedValue(kind, name, expected.shape, largest / change if change else float("inf"), tolerance)
     return ComparedValue(kind, name, expected.shape, difference, tolerance, excused)
 
@@ -112,7 +119,8 @@ def _apart(expected: Array, found: Array) -> Array:
     return np.where(np.isnan(apart), np.inf, apart)
 
 
-def _size(array: Array) -> float:
+def largest_of(array: Array) -> float:
+    """Return the largest magnitude of the finite elements of an array, 0 if there is none."""
     wide = np.abs(np.asarray(array).astype(np.result_type(array.dtype, np.float64)))
     return float(np.max(wide, initial=0.0, where=np.isfinite(wide)))
 

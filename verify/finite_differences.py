@@ -15,7 +15,17 @@ import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, copied_node, copied_parameter, element_types
+from mspc.ir.graph import (
+    Constant,
+    Graph,
+    Node,
+    Parameter,
+    Value,
+    copied_node,
+    copied_parameter,
+    depending,
+    element_types,
+)
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import COMPLEX128, FLOAT64, DType, StackType, TensorType, TupleType, Type
 from mspc.ops.control.custom import OwnGradient
@@ -440,7 +450,7 @@ class _Judge:
         self.kernel, self.tape = doubled.kernels(backend), doubled.tape
         self.tape.replays = True
         passing = [node for node in self.forward if node in judged.gradients or not passes_no_gradient(node)]
-        moving = _depend(passing, judged.gradients)
+        moving = {*judged.gradients, *depending(passing, list(judged.gradients))}
         self.forward = [node for node in passing if node in moving or node.op.mutates]
 
     def compare(self) -> None:
@@ -530,14 +540,6 @@ class _Judge:
                     inputs[index] = value_at(self.base, node.inputs[index])
                 values[node] = self.kernel(node)(*inputs)
         return values
-
-
-def _depend(nodes: Sequence[Node], roots: Any) -> set[Value]:
-    found: set[Value] = set(roots)
-    for node in nodes:
-        if any(value in found for value in node.inputs):
-            found.add(node)
-    return found
 
 
 def _scale(array: Array) -> float:

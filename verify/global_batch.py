@@ -18,6 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from mspc.passes.communication.reduce_gradients import summed_gradients
 from mspc.passes.lib.batch_rows import FIRST, FedRows, Rows, rows_beside
 from mspc.passes.lib.opened_graphs import opened
 from mspc.runtime.backend import NumPyBackend
-from mspc.verify.difference import ComparedValue, coarsest, compare
+from mspc.verify.difference import ComparedValue, coarsest, compare, largest_of
 from mspc.verify.one_device import OneDevice, Values
 from mspc.verify.scale.program_sizes import Sizing
 
@@ -143,10 +144,8 @@ def compare_batches(
                 found.reductions[index] = relation[0]
             mine = [rank[key] for rank in ranks[step]]
             for together in _joined(relation, mine, values[key]):
-                row = compare("global output", str(index), values[key], together, least)
-                if not row.same:
-                    row = compare("global output", str(index), values[key], together, least, noise(step, 0, key))
-                worst = row if worst is None else max(worst, row, key=_badness)
+                row = compare("global output", str(index), values[key], together, least, partial(noise, step, 0, key))
+                worst = row if worst is None else max(worst, row, key=ComparedValue.badness)
         found.rows += [worst] if worst is not None else []
     for parameter in graph.parameters:
         if parameter.kind == "parameter":
@@ -170,17 +169,9 @@ def _parameter(
     name, rows = parameter.name, list[ComparedValue]()
     for step, values in enumerate(expected):
         for rank in range(count):
-            mine = ranks[step][rank].get(name)
-            row = compare("global parameter", name, values[name], mine, least, None, weights.get(name))
-            if not row.same and mine is not None:
-                allowed = noise(step, 0, name)
-                row = compare("global parameter", name, values[name], mine, least, allowed, weights.get(name))
-            rows.append(row)
-    return max(rows, key=_badness)
-
-
-def _badness(row: ComparedValue) -> tuple[bool, bool, float]:
-    return not row.same, row.excused, row.difference
+            mine, allowed = ranks[step][rank].get(name), partial(noise, step, 0, name)
+            rows.append(compare("global parameter", name, values[name], mine, least, allowed, weights.get(name)))
+    return max(rows, key=ComparedValue.badness)
 
 
 Relation = tuple[str, int]
@@ -201,8 +192,8 @@ def related(value: Array, parts: Sequence[Array], least: float) -> Relation | No
     for how in ("mean", "sum", "max", "min"):
         if _near(value, _reduced(how, parts), least):
             return how, 0
-    zero = least * LOOSE * max(map(_size, parts))  # terms that cancel each other leave rounding
-    return ("sum", 0) if max(_size(value), _size(_reduced("sum", parts))) <= zero else None
+    zero = least * LOOSE * max(map(largest_of, parts))  # terms that cancel each other leave rounding
+    return ("sum", 0) if max(largest_of(value), largest_of(_reduced("sum", parts))) <= zero else None
 
 
 def _reduced(how: str, parts: Sequence[Array]) -> Array:
@@ -218,11 +209,6 @@ def _reduced(how: str, parts: Sequence[Array]) -> Array:
     if parts[0].dtype.kind in "iu" and np.any(total % len(parts)):
         return np.full_like(total, -1)
     return (total / len(parts)).astype(parts[0].dtype)
-
-
-def _size(array: Array) -> float:
-    wide = np.abs(np.asarray(array).astype(np.float64))
-    return float(np.max(wide, initial=0.0, where=np.isfinite(wide)))
 
 
 def _near(value: Array, found: Array, least: float, times: float = LOOSE) -> bool:
@@ -259,7 +245,7 @@ class _Followed:
         gradients = {node: node.attrs.get(SCRIPT) for node in self.graph.nodes if node in self.summed}
         known = {node: n for node, n in gradients.items() if n in global_values and n in self.places[0]}
         totals = {n: _reduced("sum", [place[n] for place in self.places]) for n in known.values()}
-        sizes = {node: max(_size(global_values[n]), _size(totals[n])) for node, n in known.items()}
+        sizes = {node: max(largest_of(global_values[n]), largest_of(totals[n])) for node, n in known.items()}
         zero = self.least * max(sizes.values(), default=0.0)
         small = [node for node, size in sizes.items() if size <= zero]
         for node, number in known.items():

@@ -6,7 +6,6 @@ Small and large arrays (which are sent by other means), groups in any order of r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -22,12 +21,8 @@ from mspc.verify.difference import ComparedValue, compare
 
 Array = Any
 TYPES = (np.float32, np.float64, np.float16, BFLOAT16.numpy, np.int32, np.int64, np.uint8, np.bool_)
-REDUCE: dict[str, Callable[..., Array]] = {
-    "sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply,
-}  # fmt: skip
-OF_FLAGS: dict[str, Callable[..., Array]] = {
-    "sum": np.logical_or, "max": np.logical_or, "min": np.logical_and, "prod": np.logical_and,
-}  # fmt: skip
+REDUCE: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
+OF_FLAGS: dict[str, Callable[..., Array]] = {"sum": np.any, "max": np.any, "min": np.all, "prod": np.all}
 LARGE = 3001
 """Elements: too many for one message, and divided by no usual number of ranks."""
 
@@ -77,17 +72,20 @@ def _made(rank: int, number: int, dtype: Any, shape: tuple[int, ...]) -> Array:
 
 
 def _reduced(group: tuple[int, ...], how: str, dtype: Any, shape: tuple[int, ...], number: int) -> _Question:
-    def answer(rank: int) -> Array:
-        parts = [_made(member, number, dtype, shape) for member in group]
-        if parts[0].dtype == bool:
-            return reduce(OF_FLAGS[how], parts)
-        wide = np.int64 if parts[0].dtype.kind in "iu" else np.float64
-        return reduce(REDUCE[how], [part.astype(wide) for part in parts]).astype(dtype)
-
     return _Question(
         f"all_reduce {how} of {np.dtype(dtype).name}{shape} over {group}", group,
-        lambda comm: comm.all_reduce(_made(comm.rank, number, dtype, shape), how, group), answer,
+        lambda comm: comm.all_reduce(_made(comm.rank, number, dtype, shape), how, group),
+        lambda rank: _combined([_made(member, number, dtype, shape) for member in group], how),
     )  # fmt: skip
+
+
+def _combined(parts: Sequence[Array], how: str) -> Array:
+    """Combine arrays by NumPy, in a type that holds every result."""
+    dtype = parts[0].dtype
+    if dtype == np.bool_:
+        return OF_FLAGS[how](np.stack(parts), axis=0)
+    wide = np.int64 if dtype.kind in "iu" else np.float64
+    return REDUCE[how](np.stack([part.astype(wide) for part in parts]), axis=0).astype(dtype)
 
 
 def _moved(group: tuple[int, ...], dtype: Any, number: int) -> Iterator[_Question]:
@@ -98,13 +96,6 @@ def _moved(group: tuple[int, ...], dtype: Any, number: int) -> Iterator[_Questio
     def made(rank: int) -> Array:
         return _made(rank, number, dtype, shape)
 
-    def summed() -> Array:
-        parts = [made(member) for member in group]
-        if parts[0].dtype == bool:
-            return reduce(np.logical_or, parts)
-        wide = np.int64 if parts[0].dtype.kind in "iu" else np.float64
-        return reduce(np.add, [part.astype(wide) for part in parts]).astype(dtype)
-
     for axis in (0, 1):
         yield _Question(
             f"all_gather {name} along {axis}", group,
@@ -114,7 +105,7 @@ def _moved(group: tuple[int, ...], dtype: Any, number: int) -> Iterator[_Questio
         yield _Question(
             f"reduce_scatter {name} along {axis}", group,
             lambda comm, axis=axis: comm.reduce_scatter(made(comm.rank), "sum", group, axis),
-            lambda rank, axis=axis: np.split(summed(), count, axis)[group.index(rank)],
+            lambda rank, axis=axis: np.split(_combined(list(map(made, group)), "sum"), count, axis)[group.index(rank)],
         )  # fmt: skip
         yield _Question(
             f"all_to_all {name} from {axis} to {1 - axis}", group,
@@ -171,8 +162,6 @@ LARGEST = 8
 """Limit of the whole numbers that are made: half precision holds their sums."""
 ROUNDS = 2
 KINDS = (AllReduce, AllGather, ReduceScatter, AlltoAll)
-_COMBINE: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
-_OF_FLAGS: dict[str, Callable[..., Array]] = {"sum": np.any, "max": np.any, "min": np.all, "prod": np.all}
 
 
 def collectives(ranks: int, plain_of: Callable[[int], Graph]) -> list[ComparedValue]:
@@ -289,9 +278,6 @@ def _expected(op: Any, made: Mapping[int, Sequence[Array]], rank: int) -> list[A
             pieces = [np.split(part, len(parts), op.split_dim)[place] for part in parts]
             results.append(np.concatenate(pieces, op.concat_dim))
         else:
-            kind = parts[0].dtype
-            function = (_OF_FLAGS if kind == np.bool_ else _COMBINE)[op.op]
-            wide = np.int64 if kind.kind in "iu" else np.float64
-            total = function(np.stack([part.astype(wide) for part in parts]), axis=0).astype(kind)
+            total = _combined(parts, op.op)
             results.append(np.split(total, len(parts), op.axis)[place] if isinstance(op, ReduceScatter) else total)
     return results

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from mspc.ir.graph import PADDING, Graph, Node, Parameter, Value
+from mspc.ir.graph import PADDING, Graph, Node, Parameter, Value, depending
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.text.families import gradient_names
@@ -127,7 +127,7 @@ def _numbered(graph: Graph, mark: str) -> dict[Any, Node]:
 
 def _in_micro_batches(loop: Node, op: Scan, others: dict[Any, Node], mark: str) -> Iterator[Matched]:
     body = body_of(loop)
-    sums = _depend(body.nodes, body.parameters[: op.carried]) if op.reverse else set[Value]()
+    sums = depending(body.nodes, body.parameters[: op.carried]) if op.reverse else set[Value]()
     nodes = [node for node in body.nodes if node not in sums and node.attrs.get(mark) in others]
     for turn in range(op.turns)[:: -1 if op.reverse else 1]:
         for node in nodes:
@@ -153,14 +153,6 @@ def _term(total: Node) -> Node:
             break
         total = read[-1]
     return total
-
-
-def _depend(nodes: Sequence[Node], roots: Sequence[Value]) -> set[Value]:
-    found: set[Value] = set(roots)
-    for node in nodes:
-        if any(value in found for value in node.inputs):
-            found.add(node)
-    return found
 
 
 Array = Any
@@ -218,11 +210,9 @@ class Comparison:
         last = len(found) - 1
         for parameter in self.one.parameters if not self.own_rows else ():
             key, name = GATHERED + parameter.name, parameter.name
+            noise, wanted = partial(self._noise, last, 0, name), self.expected[last][0][name]
             for whole in [values[key] for values in found[-1] if key in values]:
-                row = compare("gathered parameter", name, self.expected[last][0][name], whole, self.least)
-                if not row.same:
-                    noise = self.noise()(last, 0, name)
-                    rows.append(compare(row.kind, name, self.expected[last][0][name], whole, self.least, noise))
+                rows.append(compare("gathered parameter", name, wanted, whole, self.least, noise))
         return [row for row in rows if not row.same]
 
     def operators(self, found: Sequence[Values], step: int) -> tuple[list[ComparedValue], FirstOperator | None]:
@@ -254,7 +244,10 @@ class Comparison:
 
     def _worst(self, kind: str, name: str, key: Any, value: Value, found: Sequence[Sequence[Values]]) -> ComparedValue:
         rows = [self._row(kind, name, key, value, ranks, step) for step, ranks in enumerate(found)]
-        return max((r for r in rows if r is not None), key=lambda r: (not r.same, r.excused, r.difference))
+        return max((row for row in rows if row is not None), key=ComparedValue.badness)
+
+    def _noise(self, step: int, place: int, key: Any) -> Noise:
+        return self.noise()(step, place, key)
 
     def _row(
         self, kind: str, name: str, key: Any, value: Value, found: Sequence[Values], step: int, other_key: Any = None
@@ -265,11 +258,10 @@ class Comparison:
         rows: list[ComparedValue] = []
         pairs = self._pairs(key, value, found, step, key if other_key is None else other_key)
         for place, wanted, mine, stage in pairs:
-            row = compare(kind, name, wanted, mine, self.least, None, before)
-            if not row.same and np.isfinite(row.difference):
-                row = compare(kind, name, wanted, mine, self.least, self.noise()(step, place, key), before)
+            noise = partial(self._noise, step, place, key)
+            row = compare(kind, name, wanted, mine, self.least, noise, before)
             rows.append(row if stage is None else replace(row, stage=stage))
-        worst = max(rows, key=lambda r: (not r.same, r.excused, r.difference), default=None)
+        worst = max(rows, key=ComparedValue.badness, default=None)
         if worst is not None and worst.same and len({pair.stage for pair in pairs}) > 1:
             return replace(worst, stage=None)
         return worst

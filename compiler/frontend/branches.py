@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.analysis.aliasing import source
 from mspc.compiler.frontend.operators import is_number, reshape, truth
 from mspc.compiler.frontend.state import INLINE_LIMIT, Tracer, number_dtype
 from mspc.compiler.frontend.values import (
@@ -34,7 +35,7 @@ from mspc.ir.graph import Constant, Node, Value, element_types
 from mspc.ir.types import BOOL, INT64, DType, TensorType
 from mspc.mindspore_api.common.parameter import Parameter
 from mspc.ops.control.regions import If, While, captured_values, emit_regions, outlined
-from mspc.ops.control.structural import Depend, TupleGetItem
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Select
 from mspc.ops.math.reduce import ReductionOp
 from mspc.ops.op import Op
@@ -247,8 +248,8 @@ def merged(join: Join, left: Any, right: Any) -> Any:
     for value in (left, right):
         if value is POISON or isinstance(value, OnlyInLoop):
             return value
-    if left is right or behind_orderings(left) is behind_orderings(right):
-        return behind_orderings(left) if join.within else left
+    if left is right or source(left) is source(right):  # an order after an update does not make it another value
+        return source(left) if join.within else left
     if isinstance(left, Undecided) or isinstance(right, Undecided):
         sides = [_behind(side) if join.within else side for side in (left, right)]
         return Undecided(*sides, join.within, join.holds)
@@ -306,13 +307,6 @@ def _is_plain(tracer: Tracer, value: Any) -> bool:
 def _behind(value: Any) -> Any:
     """Mark the value, and all values in it, as known only inside the branch that decides them."""
     return Undecided(_behind(value.left), _behind(value.right), True) if isinstance(value, Undecided) else value
-
-
-def behind_orderings(value: Any) -> Any:
-    """Return the value below any Depend nodes: an order after an update does not make a value a different one."""
-    while isinstance(value, Node) and isinstance(value.op, Depend):
-        value = value.inputs[0]
-    return value
 
 
 def zeros(tracer: Tracer, type: TensorType) -> Value:

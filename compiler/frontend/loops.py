@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from mspc.analysis.aliasing import source
 from mspc.compiler.frontend.branches import (
     ProgramState,
     TraceSnapshot,
     any_flag,
     apart,
-    behind_orderings,
     condition_of,
     emitting_to,
     fill,
@@ -293,7 +293,7 @@ class Carried:
         if key in self.open:
             return
         below = any(other == place and inner[: len(path)] == path for other, inner in (*self.slots, *self.open))
-        if not below and (before is after or behind_orderings(before) is behind_orderings(after)):
+        if not below and (before is after or source(before) is source(after)):
             return
         if before is MISSING or isinstance(before, OnlyInLoop):
             self._new_name(place, path, label, after)

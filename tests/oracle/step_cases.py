@@ -330,4 +330,4 @@ def judged(case: Case, torch: Any) -> ComparedValue:
         own = None
     before = None if case.before is None else np.asarray(case.before, np.float32)
     wanted = np.asarray(case.theirs(torch), np.float64).astype(np.float32)
-    return compare("step", case.name, wanted, own, TOLERANCE, None, before)
+    return compare("step", case.name, wanted, own, TOLERANCE, before=before)

@@ -10,12 +10,12 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.verify.difference import compare
 from mspc.verify.pytorch.against import TorchJudge
-from mspc.verify.pytorch.counterparts import counterparts, counterparts_of_draws
+from mspc.verify.pytorch.counterparts import COUNTERPARTS_OF_DRAWS, counterparts
 from tests.ops.simulate import arrays_of, operator_of, types_of
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 load_operators()
-NAMES = sorted({*counterparts(torch), *counterparts_of_draws(torch)})
+NAMES = sorted({*counterparts(torch), *COUNTERPARTS_OF_DRAWS})
 
 
 def test_counterparts_are_of_operators() -> None:

@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ from mspc.verify.finite_differences import (
     value_at,
     widened,
 )
-from mspc.verify.pytorch.counterparts import counterparts, counterparts_of_draws, load_torch, update_formulas
+from mspc.verify.pytorch.counterparts import COUNTERPARTS_OF_DRAWS, counterparts, load_torch, update_formulas
 from mspc.verify.verification import VerifiedProgram, one_device
 
 Array = Any
@@ -52,7 +53,7 @@ class TorchJudge:
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self.table = counterparts(torch)
-        self.draws = counterparts_of_draws(torch)
+        self.draws = COUNTERPARTS_OF_DRAWS
         self.updates = update_formulas(torch)
 
     def tensor(self, array: Array) -> Tensor:
@@ -238,7 +239,7 @@ def _judged(
     for part, tensor in zip(parts, theirs, strict=True):
         if tensor is not None:
             expected = judge.array(tensor, part)
-            found.add(compare("operator", op.name, expected, part, least, _rounding(operands, part)), node)
+            found.add(compare("operator", op.name, expected, part, least, partial(_rounding, operands, part)), node)
     return result
 
 
@@ -255,7 +256,7 @@ def _updated(
     for index, tensor in zip(op.mutates, values, strict=True):
         expected = judge.array(tensor, operands[index])
         before = judge.array(tensors[index], operands[index])
-        noise = _rounding([*operands, expected], operands[index])
+        noise = partial(_rounding, [*operands, expected], operands[index])
         found.add(compare("update", op.name, expected, operands[index], least, noise, before), node)
 
 
@@ -326,8 +327,9 @@ class _Gradients:
         largest = max((_size(expected) for expected, _ in pairs), default=0.0)
         # If an operator is flat, 1 less its result's square may be nothing but rounding.
         zero = max(ZERO * largest, epsilon_of("Float64"))
+        noise = partial(Noise, zero, zero)
         for expected, mine in pairs:
-            self.found.add(compare("rule", op.name, expected, mine, GRADIENTS, Noise(zero, zero)), node)
+            self.found.add(compare("rule", op.name, expected, mine, GRADIENTS, noise), node)
 
     def _parameter_gradients(self, judged: Judged) -> None:
         """A row for every value whose gradient is asked for: PyTorch differentiates the forward graph, mspc's own graph
@@ -398,12 +400,12 @@ class _Gradients:
             if tensor is not None and bool(tensor.any()) and parameter.name not in self.found.unasked:
                 self.found.unasked.append(parameter.name)
         mine = {p: np.asarray(value_at(self.values, judged.gradients[p])) for p in wanted}
-        scale = max(map(_size, mine.values()), default=0.0)
+        zero = ZERO * max(map(_size, mine.values()), default=0.0)
         for parameter, tensor in zip(wanted, found, strict=False):
             own = mine[parameter]
             expected = np.zeros_like(own) if tensor is None else self.judge.array(tensor, own)
-            row = compare("gradient", name_of(parameter), expected, own, GRADIENTS, Noise(ZERO * scale, ZERO * scale))
-            self.found.rows.append(row)
+            noise = partial(Noise, zero, zero)
+            self.found.rows.append(compare("gradient", name_of(parameter), expected, own, GRADIENTS, noise))
 
 
 def _is_differentiated(operands: Iterable[Any], results: Iterable[Any]) -> bool:

@@ -13,17 +13,11 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 
-# Writes operators on images in PyTorch for `counterparts`: convolutions, pooling, sampling and rearranging.
+# Operators on images: convolutions, pooling, sampling and rearranging.
 
 
 Tensor = Any
 Counterpart = Callable[..., Any]
-
-
-def images(torch: Any) -> dict[str, Counterpart]:
-    """Counterparts by the operators' names."""
-    families = (_convolutions, _pools, _image_normalisations, _sampled, _rearranged)
-    return {name: function for family in families for name, function in family(torch).items()}
 
 
 def _sides(along: Sequence[Any]) -> list[int]:
@@ -92,17 +86,6 @@ def _pools(torch: Any) -> dict[str, Counterpart]:
         "MaxPool": greatest, "MaxPool3D": greatest, "AvgPool": mean, "AvgPool3D": mean, "AdaptiveAvgPool2D": adaptive,
         "AdaptiveAvgPool3D": adaptive,
     }  # fmt: skip
-
-
-def _image_normalisations(torch: Any) -> dict[str, Counterpart]:
-    f = torch.nn.functional
-
-    def batch(op: Any, x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, variance: Tensor) -> Any:
-        given = (None, None) if op.is_training else (mean, variance)
-        found = f.batch_norm(x, *given, gamma, beta, op.is_training, 0.0, op.epsilon)
-        return found, None, None, None, None
-
-    return {"BatchNorm": batch}
 
 
 def _sampled(torch: Any) -> dict[str, Counterpart]:
@@ -222,18 +205,24 @@ def _hidden(torch: Any, op: Any, mask: Tensor | None, queries: int, keys: int) -
     return own | (other < place - op.pre_tokens) | (other > place + op.next_tokens)
 
 
-def _orders(torch: Any) -> dict[str, Counterpart]:
+def _scans(torch: Any) -> dict[str, Counterpart]:
+    def total(op: Any, x: Tensor) -> Tensor:
+        ordered = x.flip(op.axis) if op.reverse else x
+        found = ordered.cumsum(op.axis)
+        found = found - ordered if op.exclusive else found
+        return found.flip(op.axis) if op.reverse else found
+
     def product(op: Any, x: Tensor) -> Tensor:
-        turned = x.flip(op.axis) if op.reverse else x
+        ordered = x.flip(op.axis) if op.reverse else x
         if op.exclusive:
-            first = torch.ones_like(turned.narrow(op.axis, 0, 1))
-            turned = torch.cat([first, turned.narrow(op.axis, 0, x.shape[op.axis] - 1)], op.axis)
-        found = turned.cumprod(op.axis)
+            first = torch.ones_like(ordered.narrow(op.axis, 0, 1))
+            ordered = torch.cat([first, ordered.narrow(op.axis, 0, x.shape[op.axis] - 1)], op.axis)
+        found = ordered.cumprod(op.axis)
         return found.flip(op.axis) if op.reverse else found
 
     return {
-        "RepeatInterleaveTensor": lambda op, x: torch.repeat_interleave(x, torch.tensor(op.repeats), op.dim),
         "CumProd": product,
+        "CumSum": total,
         "Cummax": lambda op, x: (torch.cummax(x, op.axis)[0], None),
         "Cummin": lambda op, x: (torch.cummin(x, op.axis)[0], None),
         "Sort": lambda op, x: (torch.sort(x, op.axis, op.descending)[0], None),
@@ -253,8 +242,8 @@ def load_torch() -> Any:
 def counterparts(torch: Any) -> dict[str, Counterpart]:
     """Every counterpart by the operator's name."""
     families = (
-        _alike, _elementwise, _arithmetic, _activations, _reductions, _products, _normalisations, _choices, _shapes,
-        _slices, _joins, _lookups, _places, _losses, _masks, images, _orders,
+        _alike, _elementwise, _activations, _reductions, _products, _normalisations, _choices, _shapes, _slices, _joins,
+        _lookups, _places, _losses, _convolutions, _pools, _sampled, _rearranged, _scans,
     )  # fmt: skip
     return {name: function for family in families for name, function in family(torch).items()}
 
@@ -292,25 +281,15 @@ def _alike(torch: Any) -> dict[str, Counterpart]:
 
 def _elementwise(torch: Any) -> dict[str, Counterpart]:
     return {
+        "AddExt": lambda op, x, y: torch.add(x, y, alpha=op.alpha),
+        "AddN": lambda op, *terms: sum(terms[1:], terms[0]),
         "Cast": lambda op, x: x.to(getattr(torch, op.dst_type.numpy.name)),
         "DivNoNan": lambda op, x, y: torch.where(y == 0, torch.zeros_like(x / y), x / torch.where(y == 0, 1, y)),
         "NanToNum": lambda op, x: torch.nan_to_num(x, op.nan, op.posinf, op.neginf),
         "SquaredDifference": lambda op, x, y: (x - y) ** 2,
-        "TruncateDiv": lambda op, x, y: torch.div(x, y, rounding_mode="trunc"),
-        "Xlogy": torch_xlogy(torch),
-    }
-
-
-def torch_xlogy(torch: Any) -> Counterpart:
-    """x log(y), and 0 if x is 0."""
-    return lambda op, x, y: torch.where(x == 0, 0, torch.xlogy(x, torch.where(x == 0, 1, y)))
-
-
-def _arithmetic(torch: Any) -> dict[str, Counterpart]:
-    return {
-        "AddExt": lambda op, x, y: torch.add(x, y, alpha=op.alpha),
-        "AddN": lambda op, *terms: sum(terms[1:], terms[0]),
         "SubExt": lambda op, x, y: torch.sub(x, y, alpha=op.alpha),
+        "TruncateDiv": lambda op, x, y: torch.div(x, y, rounding_mode="trunc"),
+        "Xlogy": lambda op, x, y: torch.where(x == 0, 0, torch.xlogy(x, torch.where(x == 0, 1, y))),
     }
 
 
@@ -351,7 +330,6 @@ def _reductions(torch: Any) -> dict[str, Counterpart]:
         return lambda op, x: function(x, _dims(op, x), keepdim=op.keep_dims) if x.dim() else x.clone()
 
     return {
-        "CumSum": lambda op, x: _cumulated(torch, op, x),
         "L2Loss": lambda op, x: x.square().sum() / 2,
         "MeanExt": reduced(torch.mean),
         "ReduceAll": reduced(torch.all),
@@ -363,13 +341,6 @@ def _reductions(torch: Any) -> dict[str, Counterpart]:
         "ReduceSum": reduced(torch.sum),
         "SumExt": reduced(torch.sum),
     }
-
-
-def _cumulated(torch: Any, op: Any, x: Tensor) -> Tensor:
-    turned = x.flip(op.axis) if op.reverse else x
-    total = turned.cumsum(op.axis)
-    total = total - turned if op.exclusive else total
-    return total.flip(op.axis) if op.reverse else total
 
 
 def _products(torch: Any) -> dict[str, Counterpart]:
@@ -390,6 +361,11 @@ def _products(torch: Any) -> dict[str, Counterpart]:
 
 
 def _normalisations(torch: Any) -> dict[str, Counterpart]:
+    def batch_norm(op: Any, x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, variance: Tensor) -> Any:
+        given = (None, None) if op.is_training else (mean, variance)
+        found = torch.nn.functional.batch_norm(x, *given, gamma, beta, op.is_training, 0.0, op.epsilon)
+        return found, None, None, None, None
+
     def layer_norm(op: Any, x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         dims = tuple(range(op.begin_norm_axis % x.dim(), x.dim()))
         mean = x.mean(dims, keepdim=True)
@@ -405,7 +381,7 @@ def _normalisations(torch: Any) -> dict[str, Counterpart]:
         total = x.square().sum(op.axis, keepdim=True)
         return x / total.clamp_min(op.epsilon).sqrt()
 
-    return {"L2Normalize": unit, "LayerNorm": layer_norm, "RmsNorm": rms_norm}
+    return {"BatchNorm": batch_norm, "L2Normalize": unit, "LayerNorm": layer_norm, "RmsNorm": rms_norm}
 
 
 def _choices(torch: Any) -> dict[str, Counterpart]:
@@ -479,6 +455,7 @@ def _joins(torch: Any) -> dict[str, Counterpart]:
     return {
         "Concat": lambda op, *parts: torch.cat(parts, op.axis),
         "RepeatInterleaveInt": lambda op, x: torch.repeat_interleave(x, op.repeats, op.dim),
+        "RepeatInterleaveTensor": lambda op, x: torch.repeat_interleave(x, torch.tensor(op.repeats), op.dim),
         "Split": equal_parts,
         "SplitTensor": lambda op, x: x.split(op.split_size, op.dim),
         "SplitWithSize": lambda op, x: x.split(list(op.split_sizes), op.dim),
@@ -575,6 +552,7 @@ def _losses(torch: Any) -> dict[str, Counterpart]:
 
     return {
         "BinaryCrossEntropy": binary,
+        "FlashAttentionScore": attention(torch),
         "KLDivLoss": lambda op, x, labels: functional.kl_div(x, labels.detach(), reduction=op.reduction),
         "SigmoidCrossEntropyWithLogits": lambda op, x, y: functional.binary_cross_entropy_with_logits(
             x, y, reduction="none"
@@ -585,15 +563,11 @@ def _losses(torch: Any) -> dict[str, Counterpart]:
     }
 
 
-def _masks(torch: Any) -> dict[str, Counterpart]:
-    return {
-        "FlashAttentionScore": attention(torch),
-    }
+COUNTERPARTS_OF_DRAWS: Mapping[str, Counterpart] = {
+    "Dropout": lambda op, results, x: (x * results[1] / op.keep_prob, None)
+}
+"""Counterparts of operators that draw random numbers, called with the operator, its results and its operands."""
 
-
-def counterparts_of_draws(torch: Any) -> dict[str, Counterpart]:
-    """Counterparts of operators that draw random numbers, called with the operator, its results and its operands."""
-    return {"Dropout": lambda op, results, x: (x * results[1] / op.keep_prob, None)}
 
 # Writes the updates of parameters as formulas in PyTorch's arithmetic.
 #

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from mspc.analysis.aliasing import source
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.regions import MakeStack
-from mspc.ops.control.structural import Depend
 from mspc.verify.difference import GROWTH, STORED, TOLERANCES, Noise, epsilon_of
 from mspc.verify.scale.rank_kinds import RankKind
 
@@ -129,17 +129,10 @@ def _inside(node: Node, names: Sequence[Names], found: dict[Node, Names]) -> Non
 
 def makers(graph: Graph, rows: Sequence[Compared]) -> list[Node]:
     """The nodes of a program that compute the compared values."""
-    results = [_without_order(graph.results[int(row.name)]) for row in rows if row.what == "result"]
+    results = [source(graph.results[int(row.name)]) for row in rows if row.what == "result"]
     names = {row.name for row in rows if row.what == "parameter"}
     found = [node for node, own in written(graph).items() if not names.isdisjoint(own)] if names else []
     return [*(value for value in results if isinstance(value, Node)), *found]
-
-
-def _without_order(value: Value) -> Value:
-    """The value that a result has, if it only waits for others."""
-    while isinstance(value, Node) and isinstance(value.op, Depend):
-        value = value.inputs[0]
-    return value
 
 
 def writer_of_others(graph: Graph, one: Graph, update: Node) -> Node | None:

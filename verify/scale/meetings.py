@@ -29,6 +29,7 @@ from mspc.verify.scale.rank_kinds import (
     common_lead,
     flat,
     on_mesh,
+    one_or_all,
     parts_of,
     told_apart,
     widened,
@@ -147,8 +148,7 @@ def along_axes(op: Collective, arrays: Sequence[Array], mesh: Sequence[int], axe
     form = _ALONG.get(type(op))
     if form is None:
         return None
-    found = [form(op, array, lead, axes) for array in arrays]
-    return tuple(found) if len(found) > 1 else found[0]
+    return one_or_all([form(op, array, lead, axes) for array in arrays])
 
 
 def _wide(array: Array, lead: Sequence[int], axes: Axes) -> Array:
@@ -206,25 +206,17 @@ _ALONG: dict[type[Collective], Callable[[Any, Array, Sequence[int], Axes], Array
 }
 
 
-# From tensors by their ranks
-
-
-def by_ranks(ops: Mapping[int, Collective], tensors: Mapping[int, Sequence[Array]]) -> dict[int, Any]:
-    """Return the result of every rank, from every rank's operator and operands; of collectives over groups, but not of
-    messages.
+def result_of_rank(op: Any, rank: int, tensors: Mapping[int, Sequence[Array]]) -> Any:
+    """Return the result of a collective over a group on one rank. tensors: operands by rank.
 
     Raises:
         ValueError: the parts of a group do not fit together. KeyError: a member of a group calls nothing.
     """
-    return {rank: _on(op, rank, tensors) for rank, op in ops.items()}
-
-
-def _on(op: Any, rank: int, tensors: Mapping[int, Sequence[Array]]) -> Any:
     members = op.ranks
     place = members.index(rank)
     if isinstance(op, AllReduce):
-        found = tuple(combine([tensors[member][i] for member in members], op.op) for i in range(len(tensors[rank])))
-        return found if len(found) > 1 else found[0]
+        parts = zip(*(tensors[member] for member in members), strict=True)
+        return one_or_all([combine(each, op.op) for each in parts])
     own = [tensors[member][0] for member in members]
     if isinstance(op, AllGather):
         return np.concatenate(own, op.axis)
@@ -233,8 +225,7 @@ def _on(op: Any, rank: int, tensors: Mapping[int, Sequence[Array]]) -> Any:
     if isinstance(op, AlltoAll):
         return np.concatenate([pieces(part, len(members), op.split_dim)[place] for part in own], op.concat_dim)
     if isinstance(op, Broadcast):
-        found = tuple(np.array(part) for part in tensors[op.root_rank])
-        return found if len(found) > 1 else found[0]
+        return one_or_all([np.array(part) for part in tensors[op.root_rank]])
     if isinstance(op, FetchRows):
         return as_one_rank(op)(np.concatenate(own), tensors[rank][1])
     if isinstance(op, SendRows):  # rows are added in the order of ranks
@@ -547,7 +538,7 @@ def _words(meeting: Rendezvous, with_types: bool) -> str:
 def _met(request: CollectiveRequest, ops: dict[int, Any], tensors: dict[int, list[Array]]) -> dict[int, Any]:
     _check_agreed(request, ops, tensors)
     try:
-        return by_ranks(ops, tensors)
+        return {rank: result_of_rank(op, rank, tensors) for rank, op in ops.items()}
     except KeyError as error:
         raise NodeError(request.kind, request.node, f"rank {error} takes no part in it") from error
     except (ValueError, IndexError, MspcError) as error:

@@ -40,7 +40,6 @@ from mspc.ops.tensor.scatter import GatherNd
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime.backend import NumPyBackend
-from mspc.sharding.rules import Rule
 from mspc.verify.scale.rank_kinds import (
     Shape,
     aligned,
@@ -48,6 +47,7 @@ from mspc.verify.scale.rank_kinds import (
     common_lead,
     mapped,
     on_mesh,
+    one_or_all,
     own_shape,
     wide_axes,
     widened,
@@ -79,9 +79,10 @@ def batch_of(op: Op, types: tuple[TensorType, ...]) -> tuple[bool, ...] | None:
     except (MspcError, NotImplementedError):
         return None
     shown = [dims for i, dims in enumerate(rule.outputs) if i not in SAYS_NOTHING.get(kind, ())]
-    factor = _first_of_all(rule, shown)
-    if factor is None:
+    firsts = {dims[0] if dims else () for dims in shown}
+    if len(firsts) != 1 or len(first := firsts.pop()) != 1 or first[0] in rule.frozen:
         return None
+    (factor,) = first
     has = tuple(bool(dims) and dims[0] == (factor,) for dims in rule.inputs)
     elsewhere = any(
         factor in dim for dims, own in zip(rule.inputs, has, strict=True) for dim in (dims[1:] if own else dims)
@@ -97,14 +98,6 @@ def batch_of(op: Op, types: tuple[TensorType, ...]) -> tuple[bool, ...] | None:
     same = SAYS_NOTHING.get(kind, ())
     doubled = [shape if i in same else (2 * shape[0], *shape[1:]) for i, shape in enumerate(before)]
     return has if behind == doubled else None
-
-
-def _first_of_all(rule: Rule, outputs: Sequence[Sequence[tuple[int, ...]]]) -> int | None:
-    firsts = {dims[0] if dims else () for dims in outputs}
-    if len(firsts) != 1:
-        return None
-    (first,) = firsts
-    return first[0] if len(first) == 1 and first[0] not in rule.frozen else None
 
 
 def _shapes(type: Type) -> list[tuple[int, ...]]:
@@ -135,20 +128,7 @@ def _size(rows: int, ends: Array, depth: int) -> int:
     return size
 
 
-def _blocks(array: Array, ends: Array, depth: int) -> Array:
-    """The rows of an array by blocks: [..., outer, parts, rows of a block, width]; errors are those of `_size`."""
-    outer, parts = ends.shape[depth : depth + 2]
-    lead, (rows, width) = array.shape[:depth], array.shape[depth:]
-    return array.reshape(*lead, outer, parts, _size(rows, ends, depth), width)
-
-
-def _by_part(array: Array, ends: Array, depth: int) -> Array:
-    """Each expert's entries, by parts, before the rest of its dimensions: [..., 1, parts, experts, ...]."""
-    parts, experts = ends.shape[depth + 1 :]
-    return array.reshape(*array.shape[:depth], 1, parts, experts, *array.shape[depth + 1 :])
-
-
-def _belonging(ends: Array, depth: int, size: int) -> Iterator[Array]:
+def _belonging(ends: Array, size: int) -> Iterator[Array]:
     """For every expert of a part which rows of its blocks are its own: [..., outer, parts, rows of a block, 1]."""
     place, start = np.arange(size), np.zeros_like(ends[..., :1])
     for number in range(ends.shape[-1]):
@@ -251,17 +231,18 @@ def _expert_outer(op: ExpertOuter, backend: Any, depth: int, arrays: Sequence[Ar
 
 def _expert_rows(op: ExpertRows, backend: Any, depth: int, arrays: Sequence[Array]) -> Array:
     like, b, ends = arrays
-    vectors = _by_part(b, ends, depth)
+    vectors = b.reshape(*b.shape[:depth], 1, *ends.shape[depth + 1 :], *b.shape[depth + 1 :])
     made: Any = 0.0
-    for number, own in enumerate(_belonging(ends, depth, _size(like.shape[depth], ends, depth))):
+    for number, own in enumerate(_belonging(ends, _size(like.shape[depth], ends, depth))):
         made = made + np.where(own, vectors[..., number, None, :], 0.0)
     return made.reshape(*made.shape[:depth], -1, made.shape[-1])
 
 
 def _expert_sums(op: ExpertSums, backend: Any, depth: int, arrays: Sequence[Array]) -> Array:
     x, ends = arrays
-    rows = _blocks(x, ends, depth)[..., : int(ends.max(initial=0)), :]
-    found = [np.where(own, rows, 0.0).sum(-2).sum(depth) for own in _belonging(ends, depth, rows.shape[-2])]
+    blocks = (*ends.shape[depth : depth + 2], _size(x.shape[depth], ends, depth))
+    rows = x.reshape(*x.shape[:depth], *blocks, x.shape[-1])[..., : int(ends.max(initial=0)), :]
+    found = [np.where(own, rows, 0.0).sum(-2).sum(depth) for own in _belonging(ends, rows.shape[-2])]
     made = np.stack(found, depth + 1)
     return made.reshape(*made.shape[:depth], -1, made.shape[-1])
 
@@ -399,8 +380,7 @@ def _one_by_one(op: Op, backend: Any, depth: int, arrays: Sequence[Array]) -> An
 
 def _fused(op: FusedElementwise, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
     lines = _lines(steps_of(op), backend, depth, arrays)
-    results = tuple(lines[index] for index in op.returns)
-    return results if len(results) > 1 else results[0]
+    return one_or_all([lines[index] for index in op.returns])
 
 
 def _lines(steps: Iterable[Any], backend: Any, depth: int, arrays: Sequence[Array]) -> list[Any]:
@@ -425,8 +405,7 @@ def _update(op: Update, backend: Any, depth: int, arrays: Sequence[Array]) -> An
         lines = _lines(op.lines(), backend, depth, operands)
         for target, line in zip(operands, op.writes, strict=False):
             target[...] = lines[line]
-        made = tuple(operands[: len(op.writes)])
-        return made if len(made) > 1 else made[0]
+        return one_or_all(operands[: len(op.writes)])
     lead = common_lead(arrays, depth)
     scalars_wide = any(arrays[i].shape[:depth] != (1,) * depth for i in op.scalars)
     if not op.cuda_update or scalars_wide:
@@ -478,9 +457,8 @@ def _product(op: MatMul | BatchMatMul, backend: Any, depth: int, arrays: Sequenc
 
 
 def _fused_product(op: FusedMatMul, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
-    if op.wide:  # its addend must have the result's shape
-        return _one_by_one(op, backend, depth, arrays)
-    return op.kernel(backend)(*aligned(arrays, depth))
+    # If it is wide, its addend must have the result's shape.
+    return _one_by_one(op, backend, depth, arrays) if op.wide else op.kernel(backend)(*aligned(arrays, depth))
 
 
 def _sliced(op: StridedSlice, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
@@ -580,8 +558,7 @@ def _run_several(several: _SeveralOps, backend: Any, depth: int, arrays: Sequenc
     for node in nodes:
         assert isinstance(node.op, Op)
         values[node] = run_on_all(node.op, backend, depth, [value(v) for v in node.inputs])
-    made = tuple(map(value, results))
-    return made if len(made) > 1 else made[0]
+    return one_or_all(list(map(value, results)))
 
 
 # More of a batch

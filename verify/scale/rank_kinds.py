@@ -417,6 +417,11 @@ def parts_of(value: Any) -> tuple[Array, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
+def one_or_all(arrays: Sequence[Array]) -> Any:
+    """Return the only tensor, or a tuple of several."""
+    return tuple(arrays) if len(arrays) > 1 else arrays[0]
+
+
 def mapped(value: Any, change: Callable[[Array], Array]) -> Any:
     """The value with each of its tensors changed."""
     return tuple(mapped(part, change) for part in value) if isinstance(value, tuple | list) else change(value)

@@ -36,6 +36,7 @@ from mspc.verify.scale.rank_kinds import (
     flat,
     narrowed,
     on_mesh,
+    one_or_all,
     parts_of,
     rows_by_rank,
 )
@@ -358,7 +359,7 @@ class OwnRowsRun(KindRun):
                 split = [_split(part, place, count) for part in parts]
                 parts = [split[rank % len(split)][rank] for rank in range(count)]
             results.append(narrowed(np.stack(parts), 1))
-        return tuple(results) if len(results) > 1 else results[0]
+        return one_or_all(results)
 
     def _of_batch(
         self, node: Node, groups: Sequence[Sequence[int]], operands: list[Array], values: dict[Value, Any]
@@ -384,8 +385,8 @@ class OwnRowsRun(KindRun):
                 ]  # fmt: skip
         for index in op.mutates:
             operands[index] = values[node.inputs[index]] = flats[index]
-        made = [narrowed(np.stack(part), 1) for part in zip(*(found[rank] for rank in ranks), strict=True)]
-        return tuple(made) if len(made) > 1 else made[0]
+        parts = zip(*(found[rank] for rank in ranks), strict=True)
+        return one_or_all([narrowed(np.stack(part), 1) for part in parts])
 
 
 def _groups(op: Any, ranks: int) -> list[Sequence[int]]:

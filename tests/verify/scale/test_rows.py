@@ -27,7 +27,7 @@ from mspc.ops.tensor.embedding import OneHot
 from mspc.ops.tensor.selection import Sort, TopK
 from mspc.runtime.backend import NumPyBackend
 from mspc.verify.scale import program_sizes, proof
-from mspc.verify.scale.meetings import along_axes, by_ranks
+from mspc.verify.scale.meetings import along_axes, result_of_rank
 from mspc.verify.scale.program_sizes import Divisors, Sizing
 from mspc.verify.scale.proof import ScaleProof
 from mspc.verify.scale.rank_kernels import places_on_each, run_on_all
@@ -83,7 +83,8 @@ def test_rows_that_travel_along_dimensions(sends: bool, wide: tuple[int, ...]) -
     ops = {rank: replace(op, rank_list=group) for group in GROUPS for rank in group}
     found = along_axes(ops[0], [rows, places], MESH, AXES)
     flats = [np.broadcast_to(a, (*MESH, *a.shape[3:])).reshape(12, *a.shape[3:]) for a in (rows, places)]
-    wanted = by_ranks(ops, {rank: [flat[rank] for flat in flats] for rank in range(12)})
+    tensors = {rank: [flat[rank] for flat in flats] for rank in range(12)}
+    wanted = {rank: result_of_rank(op, rank, tensors) for rank, op in ops.items()}
     own = found.shape[3:]
     np.testing.assert_array_equal(
         np.broadcast_to(found, (*MESH, *own)).reshape(12, *own), np.stack([wanted[rank] for rank in range(12)])
