@@ -171,11 +171,11 @@ class Cuda:
 
     def open(self, index: int, deterministic: bool, host: Any, watch: Any) -> Any:
         """Return the GPU with its communicator and progress."""
-        from mspc.runtime.gpu.device import open_device
+        from mspc.runtime.gpu.device import GpuDevice
         from mspc.runtime.gpu.nccl import NcclComm
         from mspc.runtime.gpu.progress import GpuProgress
 
-        device = open_device(index, deterministic=deterministic)
+        device = GpuDevice(index, deterministic=deterministic)
         device.comm = NcclComm(device.xp, host)
         device.comm.device = device
         device.progress = GpuProgress(device, watch)  # type: ignore[attr-defined]  # None until a job has one

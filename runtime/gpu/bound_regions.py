@@ -107,17 +107,13 @@ class EndedLoops:
                 if slot.done is not None:
                     slot.done, slot.failed = None, ExecutionError("the step was interrupted")
         for each in deciding:
-            each._send_abort()
-
-    def _send_abort(self) -> None:
-        if self._left is not None:
-            return
-        # Pinned host memory, for a copy in parallel to the running graph.
-        number = self._device.pinned((2,), "int64")
-        number[:] = -1, 0
-        with self._device.stream("copy"):
-            self._device.send(number, self.array)
-            self._left = number, self._device.signal()
+            if each._left is None:
+                # Pinned host memory, for a copy in parallel to the running graph.
+                number = self._device.pinned((2,), "int64")
+                number[:] = -1, 0
+                with self._device.stream("copy"):
+                    self._device.send(number, each.array)
+                    each._left = number, self._device.signal()
 
     def wait_for_aborted(self) -> None:
         """Wait for aborted loops and the work after them; later loops run to their end."""
@@ -296,7 +292,7 @@ def result_copies(
     then: list[Launch] = []
     for number, (result, place) in enumerate(zip(results, places, strict=True)):
         if isinstance(result, list):
-            then.append(HostQuery(partial(_refill, device, place, result, goes_on)))
+            then.append(HostQuery(partial(_refill, device if goes_on else None, place, result)))
             continue
         if device.same(result, place):
             continue
@@ -309,8 +305,9 @@ def result_copies(
     return first + then
 
 
-def _refill(device: Any, place: list[Storage], entries: list[Storage], copies: bool) -> None:
-    place[:] = copy_storage(device, entries, None) if copies else entries
+def _refill(device: Any, place: list[Storage], entries: list[Storage]) -> None:
+    """Put entries into a stack, or copies of them made on a device if it is given."""
+    place[:] = entries if device is None else copy_storage(device, entries, None)
 
 
 def copy_storage(device: Any, value: Storage, spare: Storage) -> Storage:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
@@ -19,6 +20,7 @@ from mspc.ops.cuda.depthwise import depthwise
 from mspc.ops.cuda.windows import fold, unfold
 from mspc.ops.device import Array, Launch, Sliding, in_order
 from mspc.runtime.gpu.choices import Key, Pairs
+from mspc.runtime.gpu.cudnn_attention import CudnnGraphs, element_strides
 from mspc.runtime.workspaces import CONVOLUTION
 
 CANDIDATES = 6
@@ -51,14 +53,8 @@ class _Plans:
             self.built.add(index)
 
 
-class Convolutions:
-    """Convolutions on one device. refused: reasons why cuDNN does not support some kinds of convolution."""
-
-    def __init__(self, device: Any) -> None:
-        self._device = device
-        self._plans: dict[Key, _Plans | None] = {}
-        self._handle: Any = None
-        self.refused: dict[Key, str] = {}
+class Convolutions(CudnnGraphs):
+    """Convolutions on one device."""
 
     def launch(self, kind: str, operands: Operands, windows: Sequence[Sliding]) -> Launch | None:
         """Return the fastest launch; see `Device.convolution`. A deterministic device prefers mspc's own kernel, which
@@ -175,16 +171,14 @@ class Convolutions:
         if name not in _TYPES or unaligned or any(0 in array.shape for array in operands.values()):
             return []
         key = self.key(kind, operands, windows)
-        if key not in self._plans:
-            self._plans[key] = self._planned(key, kind, operands, windows)
-        plans = self._plans[key]
+        plans: _Plans | None = self.plan(key, partial(self._built, key, kind, operands, windows))
         if plans is None:
             return []
         return [self._bound(plans, index, place, room, operands) for index, room in plans.kernels]
 
     def key(self, kind: str, operands: Operands, windows: Sequence[Sliding]) -> Key:
         """Return a key that distinguishes convolutions for cuDNN."""
-        shapes = tuple((array.shape, _strides(array)) for array in operands.values())
+        shapes = tuple((array.shape, element_strides(array)) for array in operands.values())
         return kind, operands["image"].dtype.name, shapes, tuple(windows), self._device.deterministic, self._device.tf32
 
     def _bound(self, plans: _Plans, index: int, place: int, room: int, operands: Operands) -> Launch:
@@ -202,26 +196,11 @@ class Convolutions:
 
         return launch
 
-    def _planned(self, key: Key, kind: str, operands: Operands, windows: Sequence[Sliding]) -> _Plans | None:
-        try:
-            import cudnn
-        except ImportError as error:
-            self.refused[key] = str(error)
-            return None
-        try:
-            if self._handle is None:
-                self._handle = cudnn.create_handle()
-            cudnn.set_stream(self._handle, self._device.xp.cuda.get_current_stream().ptr)
-            plans = _build(cudnn, self._handle, kind, operands, windows, self._device)
-            return self._with_kernels(cudnn, key, plans)
-        except (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError, NotImplementedError) as error:
-            # cuDNN raises this for shapes without a kernel.
-            self.refused[key] = str(error)
-            return None
-
-
-    def _with_kernels(self, cudnn: Any, key: Key, plans: _Plans) -> _Plans:
+    def _built(
+        self, key: Key, kind: str, operands: Operands, windows: Sequence[Sliding], cudnn: Any, handle: Any
+    ) -> _Plans:  # fmt: skip
         """Return the plans with their kernels, all built unless an earlier run has chosen them."""
+        plans = _build(cudnn, handle, kind, operands, windows, self._device)
         kept = self._device.choices.kept
         known = kept.pairs(("kernels", *key))
         if known and all(index < plans.graph.get_execution_plan_count() for index, _ in known):
@@ -241,7 +220,7 @@ def _build(cudnn: Any, handle: Any, kind: str, operands: Operands, windows: Sequ
     graph = cudnn.pygraph(io_data_type=type, intermediate_data_type=wide, compute_data_type=wide, handle=handle)
     *given, made = _ORDER[kind]
     tensors = {
-        each: graph.tensor(name=each, dim=list(operands[each].shape), stride=list(_strides(operands[each])),
+        each: graph.tensor(name=each, dim=list(operands[each].shape), stride=list(element_strides(operands[each])),
                            data_type=type)
         for each in given
     }  # fmt: skip
@@ -249,7 +228,7 @@ def _build(cudnn: Any, handle: Any, kind: str, operands: Operands, windows: Sequ
     settings = {"pre_padding": before, "post_padding": after, "stride": stride, "dilation": dilation}
     result = _MAKERS[kind](graph, tensors, settings)
     result.set_output(True).set_data_type(type)
-    result.set_dim(list(operands[made].shape)).set_stride(list(_strides(operands[made])))
+    result.set_dim(list(operands[made].shape)).set_stride(list(element_strides(operands[made])))
     tensors[made] = result
     graph.validate()
     graph.build_operation_graph()
@@ -295,10 +274,6 @@ _MAKERS: dict[str, Callable[[Any, dict[str, Any], dict[str, Any]], Any]] = {
     "image": lambda graph, t, settings: graph.conv_dgrad(loss=t["result"], filter=t["weight"], **settings),
     "weight": lambda graph, t, settings: graph.conv_wgrad(image=t["image"], loss=t["result"], **settings),
 }
-
-
-def _strides(array: Array) -> tuple[int, ...]:
-    return tuple(s // array.itemsize for s in array.strides)
 
 
 def _is_channels_last(array: Array) -> bool:

@@ -1,12 +1,13 @@
-"""Fused attention of cuDNN for Float16 and BFloat16, forward and backward, on arrays with fixed addresses.
+"""Graphs of cuDNN, and fused attention by cuDNN for Float16 and BFloat16, forward and backward.
 
-A cuDNN graph is built for every distinct set of shapes, strides and settings and cached on the device, in its attribute
-`fused_attention`; launches of the same kind share it and its workspace. A launch must have run once before it is
-captured, because cuDNN loads its kernels then.
+A cuDNN graph is built for every distinct set of shapes, strides and settings and cached; launches of the same kind of
+attention share it and its workspace. They are for arrays with fixed addresses. A launch must have run once before it is
+captured, because cuDNN loads its kernels then. The device has its attentions in the attribute `fused_attention`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
@@ -49,24 +50,53 @@ class _BuiltGraph:
     workspace: int
 
 
-class FusedAttention:
-    """Attention on one device. refused: reasons why cuDNN does not support some kinds of attention."""
+class CudnnGraphs:
+    """Graphs of cuDNN on one device. refused: reasons why cuDNN does not support some."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        self._plans: dict[Key, _BuiltGraph | None] = {}
-        self._workspace: Array = None
-        self._retained: list[Array] = []
+        self._plans: dict[Key, Any] = {}
         self._handle: Any = None
         self.refused: dict[Key, str] = {}
 
+    def plan(self, key: Key, build: Callable[[Any, Any], Any]) -> Any:
+        """Return what `build` has returned for this key, called once with cuDNN's module and a handle; None if cuDNN
+        is missing or does not support the graph."""
+        if key not in self._plans:
+            self._plans[key] = self._planned(key, build)
+        return self._plans[key]
+
+    def _planned(self, key: Key, build: Callable[[Any, Any], Any]) -> Any:
+        try:
+            import cudnn
+        except ImportError as error:
+            self.refused[key] = str(error)
+            return None
+        try:
+            if self._handle is None:
+                self._handle = cudnn.create_handle()
+            cudnn.set_stream(self._handle, self._device.xp.cuda.get_current_stream().ptr)
+            return build(cudnn, self._handle)
+        except (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError, NotImplementedError) as error:
+            # cuDNN raises this for shapes without a kernel; another implementation is used instead.
+            self.refused[key] = str(error)
+            return None
+
+
+class FusedAttention(CudnnGraphs):
+    """Attention on one device."""
+
+    def __init__(self, device: Any) -> None:
+        super().__init__(device)
+        self._workspace: Array = None
+        self._retained: list[Array] = []
+
     def launch(self, operands: Operands, scale: float, causal: str) -> Launch | None:
         """Return the launch of an attention on these arrays, backward if "dO" is among them; None if cuDNN has none."""
-        layout = tuple((name, array.shape, _strides(array)) for name, array in operands.items())
-        key = (layout, operands["q"].dtype.name, scale, causal, self._device.deterministic)
-        if key not in self._plans:
-            self._plans[key] = self._planned(key, operands, scale, causal)
-        plan = self._plans[key]
+        layout = tuple((name, array.shape, element_strides(array)) for name, array in operands.items())
+        deterministic = self._device.deterministic
+        key = (layout, operands["q"].dtype.name, scale, causal, deterministic)
+        plan = self.plan(key, lambda cudnn, handle: _build(cudnn, handle, operands, scale, causal, deterministic))
         return None if plan is None else self._bound(plan, operands)
 
     def _bound(self, plan: _BuiltGraph, operands: Operands) -> Launch:
@@ -95,22 +125,6 @@ class FusedAttention:
             known["attention"] = known.get("attention", 0) + held.nbytes
         return held
 
-    def _planned(self, key: Key, operands: Operands, scale: float, causal: str) -> _BuiltGraph | None:
-        try:
-            import cudnn
-        except ImportError as error:
-            self.refused[key] = str(error)
-            return None
-        try:
-            if self._handle is None:
-                self._handle = cudnn.create_handle()
-            cudnn.set_stream(self._handle, self._device.xp.cuda.get_current_stream().ptr)
-            return _build(cudnn, self._handle, operands, scale, causal, self._device.deterministic)
-        except (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError, NotImplementedError) as error:
-            # cuDNN raises this for shapes without a kernel; matmuls are used instead.
-            self.refused[key] = str(error)
-            return None
-
 
 def _build(cudnn: Any, handle: Any, operands: Operands, scale: float, causal: str, deterministic: bool) -> _BuiltGraph:
     """Build the graph. Raise cudnnGraphNotSupportedError and others if cuDNN cannot."""
@@ -123,7 +137,7 @@ def _build(cudnn: Any, handle: Any, operands: Operands, scale: float, causal: st
     backward = "dO" in operands
     outputs = ("dQ", "dK", "dV") if backward else ("o", "stats")
     tensors = {
-        name: graph.tensor(name=name, dim=list(array.shape), stride=list(_strides(array)), data_type=types[name])
+        name: graph.tensor(name=name, dim=list(array.shape), stride=list(element_strides(array)), data_type=types[name])
         for name, array in operands.items()
         if name not in outputs
     }
@@ -138,7 +152,7 @@ def _build(cudnn: Any, handle: Any, operands: Operands, scale: float, causal: st
         results = graph.sdpa(**settings, generate_stats=True)
     for name, result in zip(outputs, results, strict=True):
         array = operands[name]
-        result.set_output(True).set_dim(list(array.shape)).set_stride(list(_strides(array)))
+        result.set_output(True).set_dim(list(array.shape)).set_stride(list(element_strides(array)))
         result.set_data_type(types[name])
         tensors[name] = result
     graph.validate()
@@ -149,5 +163,6 @@ def _build(cudnn: Any, handle: Any, operands: Operands, scale: float, causal: st
     return _BuiltGraph(graph, tensors, int(graph.get_workspace_size()))
 
 
-def _strides(array: Array) -> tuple[int, ...]:
+def element_strides(array: Array) -> tuple[int, ...]:
+    """Return the strides of an array in elements."""
     return tuple(s // array.itemsize for s in array.strides)

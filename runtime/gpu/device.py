@@ -43,6 +43,9 @@ class GpuDevice:
             algorithms that give the same bits in every run, and no choice by time. tf32: matmuls of Float32 may round
             their operands to TF32.
 
+    Raises:
+        cupy.cuda.runtime.CUDARuntimeError: there is no such GPU.
+
     compute, communication, reduction: streams of a step, the last for sums of gradients; copying: stream of its inputs.
     pool: contains all memory of a graph on the GPU. stop: Int32 array of one element on the GPU; if it is not 0,
     parameters are not updated. writers: last writers of the arrays of parameters. ended_loops: of every step, see
@@ -331,12 +334,3 @@ def _machine(name: str) -> list[str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions.append(importlib.metadata.version(package))
     return [name, *versions]
-
-
-def open_device(index: int = 0, comm: Any = None, deterministic: bool = False, tf32: bool = False) -> GpuDevice:
-    """Return the GPU with this index.
-
-    Raises:
-        cupy.cuda.runtime.CUDARuntimeError: there is no such GPU.
-    """
-    return GpuDevice(index, comm, deterministic, tf32)

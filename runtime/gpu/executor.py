@@ -385,7 +385,7 @@ class GpuExecutor:
         if self._step.ended.has_ended(slot.ended):
             raise self._ended(slot)
         if self.trains and slot.stop[0]:
-            self._stopped(slot)
+            self._stopped()
 
     def finish(self) -> None:
         """Wait for all steps in flight; raise their errors."""
@@ -401,10 +401,9 @@ class GpuExecutor:
         self._step.ended.fail(failure)
         return failure
 
-    def _stopped(self, slot: _Slot) -> None:
-        first = next(s for s in sorted(self._slots, key=lambda s: s.step) if s.done is not None and s.stop[0])
-        if first is not slot:
-            slot = first
+    def _stopped(self) -> None:
+        """Raise the error of the first step in flight whose loss is not finite."""
+        slot = next(s for s in sorted(self._slots, key=lambda s: s.step) if s.done is not None and s.stop[0])
         self.device.synchronize()
         self.step = slot.step
         values = dict(zip(self.graph.results, slot.results, strict=True))

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -124,9 +125,12 @@ class Captured:
         self._launch(self._graph, self._stream.ptr)
 
 
-def _checked(status: int) -> None:
+def _checked(status: int, what: str = "does not change a graph") -> None:
     if status:
-        raise RuntimeError(f"CUDA's driver does not change a graph (error {status})")
+        raise RuntimeError(f"CUDA's driver {what} (error {status})")
+
+
+_check_node = partial(_checked, what="makes no conditional node")
 
 
 # Conditional nodes of CUDA graphs: a body that the GPU repeats while a condition holds, or one of two bodies that it
@@ -210,9 +214,7 @@ class ConditionalNodes:
         parameters = (_Word * _PARAMETERS)(_CONDITIONAL, 0, handle.value, kind | size << 32, 0, context.value)
         _check_node(self._add_node(ctypes.byref(made), *self._captured(stream), ctypes.byref(parameters)))
         nothing = ctypes.c_void_p(None)
-        _check_node(
-            self._go_on_behind(stream, ctypes.byref(made), nothing, ctypes.c_size_t(1), ctypes.c_uint(_SET))
-        )  # fmt: skip
+        _check_node(self._go_on_behind(stream, ctypes.byref(made), nothing, ctypes.c_size_t(1), ctypes.c_uint(_SET)))
         graphs = list((_Word * size).from_address(parameters[4]))
         for own, body in zip(graphs, bodies, strict=True):
             self._capture_into(_Word(own), body, np.uint64(handle.value))
@@ -241,11 +243,6 @@ class ConditionalNodes:
         finally:
             self._depth -= 1
         _check_node(self._end(own, ctypes.byref(ended)))
-
-
-def _check_node(status: int) -> None:
-    if status:
-        raise RuntimeError(f"CUDA's driver makes no conditional node (error {status})")
 
 
 # Last writers of parameters on a GPU: values that a step derives from parameters stay valid until another writer.

@@ -16,7 +16,7 @@ from nvmath.bindings import cublasLt as lt
 from nvmath.bindings.cublas import ComputeType
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.device import Array, Launch, nothing
+from mspc.ops.device import Array, Launch, all_of, nothing
 from mspc.runtime.gpu.choices import Choices, Key
 from mspc.runtime.gpu.row_runs import Run, lanes_of, matrices_without_runs, rows_outside, runs_of, sample_runs
 from mspc.runtime.workspaces import PRODUCTS
@@ -106,7 +106,7 @@ class Products:
                     bias: Array | None, activation: str, before: Array | None) -> Launch:  # fmt: skip
         """Return one launch per index of the leading dimensions, for operands that are broadcast along only some of
         them."""
-        launches: list[Launch] = []
+        launches: list[BoundProduct] = []
         for place in np.ndindex(*out.shape[:-3]):
             parts = [None if a is None else _at(a, place, out.ndim) for a in (x, y, out, addend, before)]
             left, right, result, plus, pre = parts
@@ -114,12 +114,7 @@ class Products:
                 raise Unsupported("operands that are repeated along the last leading dimension")
             product = BoundProduct(self, left, right, result, transpose_a, transpose_b, plus, bias, activation, pre)
             launches.append(product)
-
-        def launch() -> None:
-            for one in launches:
-                one()
-
-        return launch
+        return all_of(launches)
 
     def bound(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool) -> BoundProduct:
         """Return a matmul of two matrices without choosing an algorithm. Raise Unsupported for element types unknown to
@@ -138,10 +133,6 @@ class Products:
     def deterministic(self) -> bool:
         """Whether nothing is chosen by timing."""
         return self.device.deterministic
-
-    @property
-    def workspace(self) -> Array:
-        return self.workspace_of(0)
 
     def workspace_of(self, lane: int) -> Array:
         """Return the workspace of a lane: matmuls of one lane run one after the other, different lanes run in
@@ -300,7 +291,7 @@ class BoundProduct:
 
     def _run(self, algorithm: int) -> None:
         x, y, out, addend, _, _ = self._arrays
-        workspace = self._products.workspace
+        workspace = self._products.workspace_of(0)
         plus = out if addend is None else addend
         first, second, target = self._layouts
         lt.matmul(

@@ -42,8 +42,8 @@ class StepWork:
     """Launch of a node in a step.
 
     index: in the graph; -1 for the runtime's own work. waits: indices of work on other streams that must be complete.
-    signals: other work waits for this. plain: it runs through CuPy, not by a launch of its own. awaits: it ends once
-    this work has its multiprocessors; -1 for none. ahead: nodes that run again, on all ranks, need it before them.
+    signals: other work waits for this. plain: it runs through CuPy, not by a launch of its own. ahead: nodes that run
+    again, on all ranks, need it before them.
     """
 
     index: int
@@ -52,7 +52,6 @@ class StepWork:
     waits: tuple[int, ...] = ()
     signals: bool = False
     plain: bool = False
-    awaits: int = -1
     ahead: bool = False
 
 
@@ -256,7 +255,7 @@ class GpuStep:
                 if stream == COMMUNICATION and not self._needed_next(index):
                     direct = isinstance(launch, PeerLaunch)
                     if direct and overlap.idle:  # queued after others it would get its multiprocessors late
-                        behind = StepWork(-1, "compute", launch.awaited(), awaits=placed[node])
+                        behind = StepWork(-1, "compute", launch.awaited())
                     overlap.begins(placed[node], node, launch.blocks if direct else 0)
                 if device.progress is not None and communicates(node) and not self._launches.is_deferred(node):
                     tells = isinstance(launch, PeerLaunch) or self._quick([node])
@@ -421,7 +420,7 @@ class GpuStep:
 
     def enqueue(self, around: Callable[[StepWork, Launch], None] | None = None) -> None:
         """Enqueue the step's work on the streams, in order; `around`, if given, is called instead of every launch."""
-        device = self.device
+        device, call = self.device, around or (lambda _, launch: launch())
         events: dict[int, Any] = {}
         last: dict[str, Any] = {}
         for place, work in enumerate(self.work):
@@ -429,13 +428,13 @@ class GpuStep:
             if work.stream == "compute":
                 for other in work.waits:
                     device.wait(events[other])
-                _call(work, around)
+                call(work, work.launch)
                 continue
             begun = device.signal()
             with device.stream(work.stream):
                 for event in (begun, *(events[other] for other in work.waits)):
                     device.wait(event)
-                _call(work, around)
+                call(work, work.launch)
                 last[work.stream] = device.signal()
             if work.signals:
                 events[place] = last[work.stream]
@@ -445,10 +444,3 @@ class GpuStep:
         if self._end is not None:
             self._end()
         self.current = -1
-
-
-def _call(work: StepWork, around: Callable[[StepWork, Launch], None] | None) -> None:
-    if around is None:
-        work.launch()
-    else:
-        around(work, work.launch)

@@ -25,7 +25,7 @@ def opened(deterministic: bool = False, tf32: bool = False) -> Any:
         count = 0
     if not count:
         pytest.skip("no GPU")
-    return device_module.open_device(deterministic=deterministic, tf32=tf32)
+    return device_module.GpuDevice(deterministic=deterministic, tf32=tf32)
 
 
 class NumPy:

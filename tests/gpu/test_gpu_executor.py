@@ -50,9 +50,9 @@ def device(folder: Path) -> Any:
         import cupy
 
         if cupy.cuda.is_available():
-            from mspc.runtime.gpu.device import open_device
+            from mspc.runtime.gpu.device import GpuDevice
 
-            found = open_device()
+            found = GpuDevice()
             pinned = found.pinned
             found.pinned = lambda shape, dtype: _unwritten(pinned(shape, dtype))
             return found

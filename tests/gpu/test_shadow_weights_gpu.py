@@ -39,9 +39,9 @@ def gpu(folder: Path) -> Any:
         import cupy
 
         if cupy.cuda.is_available():
-            from mspc.runtime.gpu.device import open_device
+            from mspc.runtime.gpu.device import GpuDevice
 
-            return open_device(deterministic=True)
+            return GpuDevice(deterministic=True)
     if NEEDED is None:
         pytest.skip("neither a GPU nor g++ is there")
     folder.mkdir(exist_ok=True)
