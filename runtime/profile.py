@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.analysis.cost.nodes import moved_bytes, sent_bytes, work_of
 from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import Type
@@ -44,7 +45,8 @@ class NodeTiming:
 @dataclass(frozen=True)
 class NodeCost:
     """Time of one node. seconds: median over the steps, without the nodes inside it. share: of all nodes' time. line:
-    "file:line: source", or "". runs: per step. scope: of the node."""
+    "file:line: source", or "". runs: per step. scope: of the node. moved, operations: bytes that are read and written,
+    or sent, and floating-point operations, in all runs of a step; 0 if unknown, as for a node that runs graphs."""
 
     label: str
     type: Type
@@ -54,6 +56,8 @@ class NodeCost:
     line: str
     runs: int
     scope: str
+    moved: float = 0.0
+    operations: float = 0.0
 
 
 def stream_of(node: Node) -> str:
@@ -132,10 +136,17 @@ def costs(steps: Sequence[Sequence[NodeTiming]], graph: Graph) -> list[NodeCost]
     return [
         NodeCost(
             nodes[i].label, nodes[i].type, streams[i], typical[i], typical[i] / everything, _line(nodes[i]),
-            runs.get(i, 1), nodes[i].scope,
+            runs.get(i, 1), nodes[i].scope, *(runs.get(i, 1) * amount for amount in _work(nodes[i])),
         )
         for i in sorted(typical, key=lambda index: (-typical[index], index))
     ]  # fmt: skip
+
+
+def _work(node: Node) -> tuple[float, float]:
+    """Return (bytes, floating-point operations) of one run."""
+    if node.regions:
+        return 0.0, 0.0
+    return (sent_bytes(node), 0.0) if node.op.is_collective else (moved_bytes(node), work_of(node))
 
 
 def sums(steps: Sequence[Sequence[NodeTiming]], graph: Graph) -> tuple[float, float, float]:

@@ -10,17 +10,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from mspc.analysis.cost.machine import H200, PRODUCTS
+from mspc.analysis.cost.nodes import work_of
 from mspc.commands.facts.model import GRADIENTS
 from mspc.commands.report.tables import TextTable, alike, layer_kind, print_table, size_text, with_times
 from mspc.engine.profile import WARMUP_STEPS, GatheredProfile
-from mspc.ir.graph import Graph, element_types
+from mspc.ir.graph import Graph, element_types, operand_types
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.runtime.comm.local import LocalComm
 from mspc.runtime.memory_plan import plan_memory
-from mspc.runtime.profile import NodeCost, NodeTiming, costs, sums
+from mspc.runtime.profile import NodeCost, NodeTiming, costs, nodes_of, sums
 from mspc.runtime.workspaces import cpu_kernel_bytes
 
 LISTED = 10
+GIGA, TERA = 1e9, 1e12
 
 
 def show_profile(gathered: GatheredProfile) -> None:
@@ -62,13 +65,13 @@ def cost_table(steps: Sequence[Sequence[NodeTiming]], first: int, executor: Any)
     rows = [
         (
             layer_kind(those[0].label), str(len(those)), those[0].stream, _ms(sum(c.seconds for c in those)),
-            f"{100 * sum(c.share for c in those):.1f} %", _place_and_result(those[0]),
+            f"{100 * sum(c.share for c in those):.1f} %", _place_and_result(those),
         )
         for those in joined
     ]  # fmt: skip
     table = TextTable(
         f"profile of {executor.graph.name} ({kind}), rank {executor.rank}, median of {which}",
-        ("node", "nodes", "stream", "time", "share", "cell, line, result"), rows, (1, 3, 4), below=(5,),
+        ("node", "nodes", "stream", "time", "share", "cell, line, result, rate"), rows, (1, 3, 4), below=(5,),
     )  # fmt: skip
     runs = [sum(c.runs for c in those) for those in joined]
     texts = [f"{count:,}" * (count > len(those)) for count, those in zip(runs, joined, strict=True)]
@@ -83,12 +86,40 @@ def joined_costs(found: Sequence[NodeCost]) -> list[list[NodeCost]]:
     return sorted(joined.values(), key=lambda those: -sum(c.seconds for c in those))
 
 
-def _place_and_result(cost: NodeCost) -> str:
-    """Return the innermost cell, the line and the result: `gradient of a-Dense, net.py:13, Float32 (16, 256)`."""
+def rate_text(costs: Sequence[NodeCost]) -> str:
+    """Return the rate of equal nodes: `412 TFLOP/s` of matmuls, convolutions and attention, `3,120 GB/s` of others."""
+    seconds, operations, moved = (
+        sum(amounts) for amounts in zip(*((c.seconds, c.operations, c.moved) for c in costs), strict=True)
+    )
+    if not seconds or not (operations or moved):
+        return ""
+    if operations >= seconds * TERA:
+        return f"{operations / seconds / TERA:,.3g} TFLOP/s"
+    return f"{operations / seconds / GIGA:,.3g} GFLOP/s" if operations else f"{moved / seconds / GIGA:,.3g} GB/s"
+
+
+def _limits(executor: Any) -> str:
+    """Return the rate of the GPU's memory by its clock, and the rates of matmuls that estimates assume."""
+    device, machine = executor.device, H200.under(executor.graph.attrs)
+    found = device.xp.cuda.Device(device.index).attributes
+    # Memory moves a word of the bus at both edges of its clock, which is in kHz.
+    memory = 2 * 1000 * found.get("MemoryClockRate", 0) * found.get("GlobalMemoryBusWidth", 0) / 8
+    dtypes = dict.fromkeys(operand_types(node)[0].dtype for node, _ in nodes_of(executor.graph) if work_of(node))
+    texts = [f"the memory of {device.name} moves at most {memory / GIGA:,.0f} GB/s"] if memory else []
+    for dtype in dtypes:
+        rate = max(rate for _, rate in machine.work_rate(PRODUCTS, dtype).points)
+        texts.append(f"estimates for {machine.name} assume {rate / TERA:,.0f} TFLOP/s for matmuls of {dtype}")
+    return "; ".join(texts)
+
+
+def _place_and_result(costs: Sequence[NodeCost]) -> str:
+    """Return the innermost cell, the line, the result and the rate of equal nodes: `gradient of a-Dense, net.py:13,
+    Float32 (16, 256), 54 GB/s`."""
+    cost = costs[0]
     cell = layer_kind(cost.scope.removeprefix(GRADIENTS)).rpartition("/")[2]
     cell = "gradient of " * cost.scope.startswith(GRADIENTS) + cell if cell else ""
     line = ":".join(cost.line.split(":")[:2])
-    return ", ".join(text for text in (cell, line, result_text(cost.type)) if text)
+    return ", ".join(text for text in (cell, line, result_text(cost.type), rate_text(costs)) if text)
 
 
 def result_text(result: Type) -> str:
@@ -118,6 +149,8 @@ def _notes(gathered: GatheredProfile) -> list[str]:
         notes.append(f"{timed} nodes ran; the table has the most expensive ones, and the trace has all")
     if first <= WARMUP_STEPS:
         notes.append(f"step {first} may still prepare; a run of {WARMUP_STEPS + 1} steps or more gives better times")
+    if hasattr(gathered.executor, "memory"):
+        notes.append(_limits(gathered.executor))
     plain = {t.index: 0.0 for times in steps for t in times if t.plain}
     if plain:
         taken = sum(t.duration for times in steps for t in times if t.plain) / 1000 / len(steps)

@@ -28,7 +28,7 @@ from tests.gpu.programs import compiled
 from tests.serving import SERVED
 
 NINE = TRAIN.replace("range(3)", "range(9)")
-HEAD = ["node", "nodes", "stream", "time", "share", "cell,", "line,", "result"]
+HEAD = ["node", "nodes", "stream", "time", "share", "cell,", "line,", "result,", "rate"]
 EACH_ITS_OWN = """
 import numpy as np
 import mindspore as ms
@@ -99,7 +99,7 @@ def test_script_under_mpirun(script: Path) -> None:
         "profile of TrainOneStepCell_construct (the first graph that trains), rank 0, median of steps 3 to 7"
     )
     assert [word for line in lines[1:3] for word in line.split()] == HEAD
-    assert any(re.fullmatch(r"    .*, train\.py:\d+, Float32 \(.*\)", line) for line in lines)
+    assert any(re.fullmatch(r"    .*, train\.py:\d+, Float32 \(.*\), [\d.]+ [GT]FLOP/s", line) for line in lines)
     shares = [float(line.rpartition(" %")[0].split()[-1]) for line in lines if line.endswith(" %")]
     assert len(shares) == 10
     assert shares == sorted(shares, reverse=True)
@@ -168,7 +168,7 @@ def test_compiled_program(program: Path, capsys: pytest.CaptureFixture[str]) -> 
     lines = table(done.stdout)
     assert [line for line in done.stdout.splitlines() if line not in lines] == plain.splitlines()
     assert lines[0].endswith("(the first graph that trains), rank 0, median of steps 3 to 4")
-    assert any(re.fullmatch(r"    .*, train\.py:\d+, Float32 \(.*\)", line) for line in lines)
+    assert any(re.fullmatch(r"    .*, train\.py:\d+, Float32 \(.*\), [\d.]+ [GT]FLOP/s", line) for line in lines)
     found = spans()
     assert {(e["pid"], e["tid"], e["args"]["step"]) for e in found} == {
         (rank, stream, step) for rank in (0, 1) for stream in (0, 1) for step in (3, 4)

@@ -13,13 +13,14 @@ import struct
 import subprocess
 import sys
 import termios
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
-from mspc.commands.report.profile import joined_costs, result_text
+from mspc.commands.report.profile import joined_costs, rate_text, result_text
 from mspc.commands.report.tables import layer_kind, sizes_text
 from mspc.ir.types import TensorType, TupleType, dtype_of
 from mspc.runtime.profile import NodeCost
@@ -243,6 +244,10 @@ def test_a_profile_joins_equal_layers_and_sums_tuples_up() -> None:
     ]
     other = NodeCost("MatMul", tensor, "compute", 0.5, 0.25, "net.py:3: x", 1, "Gradients/Default/0-Layer/up-Dense")
     assert joined_costs([other, *costs]) == [costs, [other]]
+    pairs = ((4e12, 1.0), (4e9, 1.0), (0.0, 3e9), (0.0, 0.0))
+    rates = [replace(other, operations=operations, moved=moved) for operations, moved in pairs]
+    texts = [rate_text([each, each]) for each in rates]
+    assert texts == ["8 TFLOP/s", "8 GFLOP/s", "6 GB/s", ""]
     assert result_text(TupleType((tensor,) * 18)) == "18 tensors, 72.0 KiB"
     assert result_text(TupleType((tensor,))) == result_text(tensor) == "Float32 (256, 4)"
 

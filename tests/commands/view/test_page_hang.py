@@ -21,7 +21,7 @@ def test_the_fault_is_marked_in_the_calls_of_its_rank(chromium: Any, tmp_path: P
     page.goto((tmp_path / "hang.html").as_uri())
     assert page.locator(".explanations li").first.inner_text().startswith(f"rank {job.rank} left out")
     assert page.locator("tr.culprit th").inner_text() == str(job.rank)
-    assert page.locator("td.fault").count() == 1 and page.locator("tr.culprit td.fault").count() == 1
+    assert page.locator("td.fault").count() == page.locator("tr.culprit td.fault").count() == 1
     page.locator("td.fault").hover()
     assert page.locator(".over").inner_text().startswith(f"rank {job.rank}: ")
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -234,7 +234,8 @@ def test_the_command_prints_the_culprit_and_who_waits(tmp_path: Path) -> None:
     facts = json.loads(page.read_text().partition('id="facts">')[2].partition("</script>")[0])
     calls = facts["hang"]["calls"]
     assert (calls["begin"], calls["fault"], [row["rank"] for row in calls["rows"]]) == (0, 2, [0, 1, 2])
-    assert [len(row["cells"]) for row in calls["rows"]] == [3, 3, 3] and calls["rows"][1]["cells"][2] is None
+    assert [len(row["cells"]) for row in calls["rows"]] == [3, 3, 3]
+    assert calls["rows"][1]["cells"][2] is None
     assert done.stdout.splitlines()[:2] == [
         "3 records of 2 to 3 calls",
         "rank 1 stopped before all_reduce ((4, 3) Float) at /job/train.py:7",
