@@ -93,6 +93,7 @@ STEPS = (
     Step("move_casts"),
     Step("simplify_products"),
     Step("sum_joined", device="GPU"),
+    Step("fuse_edges", device="GPU", optional=True),
     Step("fuse_matmul"),  # removes dead nodes for all passes after it
     Step("send_in_pieces", device="GPU", optional=True),
     Step("fuse_norm"),

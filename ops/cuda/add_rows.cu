@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) @name@(
     if (there) {
         begins += lookup.begins + group / MIDDLE * (size + 1) + place;
         const Index batch = number * BATCH + group / MIDDLE;
-        add_sorted(total, (const T*)lookup.rows + group * COUNT * INNER * V, sorted + batch * COUNT,
+        add_sorted(total, (const T*)lookup.rows + group * COUNT * INNER * V, lookup, sorted + batch * COUNT,
                    sums + ((Index)number * GROUPS + group) * TILES * INNER * V, begins[0], begins[1], i, share);
     }
     join_shares(total);
@@ -21,9 +21,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK) @name@(
 #pragma unroll
     for (int e = 0; e < EACH; ++e) {
         const Index to = ((group * size + place) * INNER + i + e * APART) * V;
-        Pack<T, V> made;
+        Pack<O, V> made;
         for (int j = 0; j < V; ++j)
-            made.at[j] = narrow<T>((BASED ? (A)wide(((const T*)lookup.base)[to + j]) : (A)0) + total[e][j]);
-        put_pack<T, V>((T*)lookup.out + to, made);
+            made.at[j] = narrow<O>((BASED ? (A)wide(((const O*)lookup.base)[to + j]) : (A)0) + total[e][j]);
+        put_pack<O, V>((O*)lookup.out + to, made);
     }
 }

@@ -1,7 +1,7 @@
 #include "sorted_keys.cuh"
 
 // A row of the table. Places of parts that are laid end to end begin at `begins`, those of blocks at `block`.
-struct Lookup { u64 ids, rows, base, out, size, offset, total, begins, begins_block, block; };
+struct Lookup { u64 ids, rows, base, out, sources, weights, size, offset, total, begins, begins_block, block; };
 __device__ __forceinline__ long long size_of(const Lookup& lookup) { return ALIKE ? SIZE : (long long)lookup.size; }
 constexpr int NONE = 0x7ffffffe;
 // The row of this part that an id names, NONE for none.

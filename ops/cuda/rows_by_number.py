@@ -24,10 +24,11 @@ from mspc.ops.cuda.text import (
     grid_of,
     index_type,
     lanes_of,
+    macros,
     one_word,
 )
 from mspc.ops.cuda.update import element_function, indented, takes_packs, updated
-from mspc.ops.device import Array, Copy, Device, Launch, c_type, computing_type, in_order, nothing
+from mspc.ops.device import Array, Copy, Device, Launch, all_of, c_type, computing_type, in_order, nothing
 from mspc.ops.source_files import source_text
 
 BLOCK = 256
@@ -46,15 +47,31 @@ _ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
+class Edges:
+    """The other ends of edges. sources: the row of each edge in a table, found as `lookup` says; None: its own number.
+    weights: [edges, heads], factors of the rows or of equal parts of them."""
+
+    lookup: RowLookup
+    sources: Array | None = None
+    weights: Array | None = None
+
+    @property
+    def heads(self) -> int:
+        """The number of weights of an edge."""
+        return 1 if self.weights is None else max(1, self.weights.size // max(1, self.lookup.count))
+
+
+@dataclass(frozen=True, slots=True)
 class NamedRows:
     """Rows named by ids, as `lookup` says: `rows` are added up to the rows of a table `out`, on those of `base` or on
-    zeros; or they are the table, and `out` receives the looked-up rows."""
+    zeros; or they are the table, and `out` receives the looked-up rows. edges: the rows are found by them."""
 
     lookup: RowLookup
     rows: Array
     ids: Array
     out: Array
     base: Array | None = None
+    edges: Edges | None = None
 
 
 def chunk_of(count: int) -> int:
@@ -83,7 +100,9 @@ def table_of(
     table: list[list[int]] = []
     begins, begins_block, block = 0, 0, 0
     for one, of_begins, own in zip(sums, begins_blocks, blocks, strict=True):
-        arrays = [address(array) for array in (one.ids, one.rows, one.out if one.base is None else one.base, one.out)]
+        given = one.ids, one.rows, one.out if one.base is None else one.base, one.out
+        others = (None, None) if one.edges is None else (one.edges.sources, one.edges.weights)
+        arrays = [0 if array is None else address(array) for array in (*given, *others)]
         table.append([*arrays, *_places(one.lookup), begins, begins_block, block])
         begins += one.lookup.batch * (one.lookup.size + 1)
         begins_block += of_begins
@@ -142,6 +161,27 @@ def _sorting_by_digits(
     return launch
 
 
+def order_rows(device: Device, lookup: RowLookup, ids: Array, names: Array, begins: Array) -> Launch:
+    """Return the launch of the sorted names of a lookup without a batch, and the first name of every place."""
+    one = NamedRows(lookup, ids, ids, ids)
+    (chunks,) = divided(device, 0, (sort_bytes(1, lookup.count),))
+    return _ordering(device, [one], table_of(device, [one], [0], [0]), chunks, names, begins)
+
+
+def _ordering(
+    device: Device, sums: Sequence[NamedRows], table: Array, chunks: Array, names: Array, begins: Array
+) -> Launch:  # fmt: skip
+    # Sorting does not depend on the rows: lookups in tables of one size share its kernels.
+    sort = sorting(device, sums, table, chunks, names)
+    find = device.kernel(head(sums) + source_text("ops/cuda/find_begins.cu"), "find_begins")
+    blocks = grid_of(sum(_begins_blocks(sums)))
+    return all_of([sort, lambda: find(blocks, BLOCK, [table, names, begins])])
+
+
+def _begins_blocks(sums: Sequence[NamedRows]) -> list[int]:
+    return [-(-one.lookup.batch * (one.lookup.size + 1) // BLOCK) for one in sums]
+
+
 def divided(device: Device, held: int, sizes: Sequence[int]) -> list[Array]:
     """Return scratch memory of these numbers of bytes, after `held` bytes."""
     begins = [-(-held // _ALIGNMENT) * _ALIGNMENT]
@@ -186,6 +226,11 @@ def add_rows_of_several(device: Device, name: str, several: Sequence[NamedRows],
     return in_order(*[_launch(device, name, own, held) for own in kinds.values()]) if kinds else None
 
 
+def edge_sums(device: Device, edges: NamedRows, names: Array, begins: Array) -> Launch:
+    """Return the launch of the sums of the rows of edges, in the order that `order_rows` gave."""
+    return _launch(device, "edge_sums", [edges], 0, (names, begins))
+
+
 def alike(one: NamedRows) -> Hashable:
     """Return a key equal for sums that one set of launches does."""
     lookup = one.lookup
@@ -212,12 +257,17 @@ def tile_of(count: int) -> int:
 def sum_source(sums: Sequence[NamedRows], lanes: int, each: int) -> str:
     """Return row_sums.cuh and its definitions, for rows in packs of `lanes` elements, of which a thread has `each`."""
     lookup, dtype = sums[0].lookup, dtype_of(sums[0].rows.dtype)
-    most = max(lookup.count, *(one.lookup.size for one in sums))
+    edges = sums[0].edges or Edges(lookup)
+    table, sources, weights = edges.lookup, edges.sources, edges.weights
+    most = max(lookup.count, table.size, *(one.lookup.size for one in sums))
     elements = max(len(sums) * lookup.count, most) * lookup.batch * lookup.middle * lookup.inner
     packs, tile = lookup.inner // lanes, tile_of(lookup.count)
     return definitions(T=dtype, A=accumulating_type(dtype), Index=index_type(elements)) + head(sums) + definitions(
         MIDDLE=lookup.middle, INNER=packs, V=lanes, TILE=tile, TILES=max(1, lookup.count // tile),
-        SHARE=share_of(lookup), EACH=each, APART=packs // each,
+        SHARE=share_of(lookup), EACH=each, APART=packs // each, LOOKS_UP=sources is not None, SOURCES=table.size,
+        SOURCES_OFFSET=table.offset, SOURCES_TOTAL=table.total, WEIGHTED=weights is not None, HEAD=packs // edges.heads,
+        S="int" if sources is None else dtype_of(sources.dtype),
+        W=dtype if weights is None else dtype_of(weights.dtype),
     ) + source_text("ops/cuda/row_sums.cuh")  # fmt: skip
 
 
@@ -238,35 +288,52 @@ def adding_tiles(device: Device, source: str, sums: Sequence[NamedRows], packs: 
     return lambda: ahead(grid_of(-(-tiles * packs // BLOCK)), BLOCK, arrays)
 
 
-def _launch(device: Device, name: str, sums: Sequence[NamedRows], held: int) -> Launch:
+def _launch(device: Device, name: str, sums: Sequence[NamedRows], held: int,
+            order: tuple[Array, Array] | None = None) -> Launch:  # fmt: skip
     lookup, dtype = sums[0].lookup, dtype_of(sums[0].rows.dtype)
-    based = sums[0].base is not None
+    based, heads = sums[0].base is not None, 1 if sums[0].edges is None else sums[0].edges.heads
     arrays = [a for one in sums for a in (one.rows, one.out, *([] if one.base is None else [one.base]))]
-    lanes = lanes_of(dtype.itemsize, lookup.inner, *arrays)
+    lanes = lanes_of(dtype.itemsize, lookup.inner // heads, *arrays)
     packs, groups, share = lookup.inner // lanes, lookup.batch * lookup.middle, share_of(lookup)
     each = max(n for n in (1, 2, 4, 8) if n == 1 or (packs % n == 0 and packs // n >= _ABREAST and share == 1))
-    source = sum_source(sums, lanes, each) + definitions(BASED=based) + source_text("ops/cuda/add_rows.cu", name=name)
+    source = sum_source(sums, lanes, each) + definitions(BASED=based, O=dtype_of(sums[0].out.dtype))
+    source += source_text("ops/cuda/add_rows.cu", name=name)
     begins_of = [lookup.batch * (one.lookup.size + 1) for one in sums]
-    names = len(sums) * lookup.batch * lookup.count
-    held_by_sort = sort_bytes(len(sums) * lookup.batch, lookup.count)
-    parts = (held_by_sort, 8 * names, 4 * sum(begins_of), bytes_of_tiles(sums))
-    chunks, sorted_names, begins, tiles = divided(device, held, parts)
-    begins_blocks = [-(-n // BLOCK) for n in begins_of]
+    own = 0 if order else lookup.batch * len(sums)
+    parts = sort_bytes(own, lookup.count), 8 * own * lookup.count, 0 if order else 4 * sum(begins_of)
+    chunks, names, begins, tiles = divided(device, held, (*parts, bytes_of_tiles(sums)))
+    names, begins = order or (names, begins)
     blocks = [-(-groups * one.lookup.size * (packs // each) * share // BLOCK) for one in sums]
-    table = table_of(device, sums, begins_blocks, blocks)
-    sort = sorting(device, sums, table, chunks, sorted_names)
-    # Sorting does not depend on the rows: lookups in tables of one size share its kernels.
-    find = device.kernel(head(sums) + source_text("ops/cuda/find_begins.cu"), "find_begins")
-    ahead = adding_tiles(device, source, sums, packs, [table, sorted_names, tiles])
+    table = table_of(device, sums, _begins_blocks(sums), blocks)
+    sort = nothing if order else _ordering(device, sums, table, chunks, names, begins)
+    ahead = adding_tiles(device, source, sums, packs, [table, names, tiles])
     add = device.kernel(source, name)
+    return all_of([sort, ahead, lambda: add(grid_of(sum(blocks)), BLOCK, [table, names, begins, tiles])])
 
-    def launch() -> None:
-        sort()
-        find(grid_of(sum(begins_blocks)), BLOCK, [table, sorted_names, begins])
-        ahead()
-        add(grid_of(sum(blocks)), BLOCK, [table, sorted_names, begins, tiles])
 
-    return launch
+def edge_products(
+    device: Device, sides: Sequence[tuple[RowLookup, Array, Array]], heads: int, out: Array
+) -> Launch | None:  # fmt: skip
+    """Return the launch of the products of the rows that edges name in two tables, summed over each of `heads` parts.
+    sides: lookups, tables and ids of both ends."""
+    (lookup, rows, ids), (other, other_rows, other_ids) = sides
+    if not math.prod(out.shape):
+        return None
+    dtypes = dtype_of(rows.dtype), dtype_of(other_rows.dtype)
+    head = lookup.inner // heads
+    lanes = lanes_of(max(dtype.itemsize for dtype in dtypes), head, rows, other_rows)
+    group = 1
+    while group < 32 and group < head // lanes:
+        group *= 2
+    places = {f: f"{n.size}ll, {n.offset}ll, {n.total}ll" for f, n in (("FIRST", lookup), ("SECOND", other))}
+    source = macros(**places) + definitions(
+        T=dtypes[0], U=dtypes[1], I=dtype_of(ids.dtype), J=dtype_of(other_ids.dtype), O=dtype_of(out.dtype),
+        A=accumulating_type(max(dtypes, key=lambda dtype: dtype.itemsize)), COUNT=lookup.count, HEADS=heads,
+        INNER=head // lanes, V=lanes, GROUP=group, BLOCK=BLOCK,
+    ) + source_text("ops/cuda/edge_products.cu")  # fmt: skip
+    kernel = device.kernel(source, "edge_products")
+    grid = grid_of(-(-lookup.count * heads * group // BLOCK))
+    return lambda: kernel(grid, BLOCK, [rows, ids, other_rows, other_ids, out])
 
 
 # CUDA kernels that update the indexed rows of tables.

@@ -451,8 +451,9 @@ def index_add(
     Additions are sequential and indices are checked, whatever use_lock and check_index_bound say.
     """
     first = axis_of("index_add", axis, len(x.shape))
-    turned, rows = ops.swapaxes(x, 0, first), ops.swapaxes(y, 0, first)
-    found = ops.swapaxes(ops.TensorScatterAdd()(turned, ops.ExpandDims()(indices, -1), rows), 0, first)
+    turned, rows = (ops.swapaxes(x, 0, first), ops.swapaxes(y, 0, first)) if first else (x, y)
+    found = ops.TensorScatterAdd()(turned, ops.ExpandDims()(indices, -1), rows)
+    found = ops.swapaxes(found, 0, first) if first else found
     return ops.assign(x, found) if isinstance(x, Parameter) else found
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64, TensorType, dtype_of
 from mspc.ops.cuda import rows_by_number
 from mspc.ops.cuda.moves import RowLookup
 from mspc.ops.cuda.rows_by_number import NamedRows
+from mspc.ops.fused.edges import EdgeProducts, EdgeSums, OrderRows
+from tests.ops.cuda.cuda_cases import TOLERANCE
 from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, aligned, placed
 
 needs_compiler = pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
@@ -51,3 +55,57 @@ def test_names_are_sorted_by_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for names, wanted, launch, _ in made:
         launch()
         np.testing.assert_array_equal(names, wanted.astype(np.uint64))
+
+
+EDGES = (
+    # nodes that edges leave and enter, edges, elements of a row, weights of an edge, types of rows, weights and results
+    (40, 30, 900, (24,), 1, BFLOAT16, FLOAT32, FLOAT32),
+    (40, 30, 900, (4, 12), 4, FLOAT32, FLOAT32, FLOAT32),
+    (40, 3, 3000, (64,), 1, FLOAT32, BFLOAT16, BFLOAT16),
+    (90, 700, 300, (7,), 7, FLOAT64, FLOAT64, FLOAT64),
+    (90, 70, 1, (8,), 0, BFLOAT16, FLOAT32, BFLOAT16),
+    (90, 70, 0, (8,), 1, FLOAT32, FLOAT32, FLOAT32),
+)
+
+
+@needs_compiler
+@pytest.mark.parametrize("skewed", [False, True])
+def test_sums_and_products_over_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skewed: bool) -> None:
+    """Their sources count from the end or are of another slice of the table; places of no row are left out."""
+    device: Any = Emulator(tmp_path)
+    random = np.random.default_rng(1)
+    checks: list[tuple[Any, Any, Any]] = []
+    for number, (sources, targets, count, shape, heads, of_rows, of_weights, of_result) in enumerate(EDGES):
+        monkeypatch.setattr(rows_by_number, "_MAX_COUNTED", (0, 1 << 15)[number % 2])
+        ids = placed(ids_of(targets, count, skewed, np.int32))
+        left = placed(random.integers(-3 * sources, 3 * sources, count).astype(np.int64))
+        table, other = (placed(random.standard_normal((n, *shape)).astype(of_rows.numpy)) for n in (sources, targets))
+        weights = [placed(random.standard_normal((count, heads)).astype(of_weights.numpy))] if heads else []
+        order = OrderRows(targets)
+        edges = EdgeSums((targets, *shape), of_result, weighted=bool(heads), offset=sources, total=3 * sources)
+        plain = EdgeSums((targets, *shape), None, looks_up=False, weighted=bool(heads))
+        products = EdgeProducts((count, max(1, heads)), of_result, ((sources, 3 * sources), (0, 0)))
+        rows = placed(random.standard_normal((count, *shape)).astype(of_rows.numpy))
+        names, begins = placed(np.zeros(count, np.uint64)), placed(np.zeros(targets + 1, np.int32))
+        ordered = (names, begins)
+        cases: list[tuple[Any, Any, tuple[Any, ...]]] = [(order, ordered, (ids,))]
+        for op, inputs in (
+            (edges, (table, *ordered, left, *weights)), (plain, (rows, *ordered, *weights)),
+            (products, (table, left, other, ids)),
+        ):  # fmt: skip
+            type = op.infer(*[TensorType(dtype_of(x.dtype), x.shape) for x in inputs])
+            cases.append((op, placed(np.full(type.shape, 7).astype(type.dtype.numpy)), inputs))
+        for op, out, inputs in cases:
+            checks.append((op, out, (inputs, op.launch(device, out, *inputs))))
+    for op, out, (inputs, launch) in checks:
+        if launch is not None:
+            launch()
+        wide = [x.astype(np.float64) if dtype_of(x.dtype).is_float else x for x in inputs]
+        expected = replace(op, dst_type=None).compute(np, *wide) if hasattr(op, "dst_type") else op.compute(np, *wide)
+        for made, wanted in zip(each_of(out), each_of(expected), strict=True):
+            bound = TOLERANCE.get(dtype_of(made.dtype).name, 0) * max(1.0, float(np.abs(wanted).max(initial=0)))
+            np.testing.assert_allclose(made.astype(np.float64), wanted.astype(np.float64), bound, bound, True, str(op))
+
+
+def each_of(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)
