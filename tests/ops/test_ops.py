@@ -34,7 +34,8 @@ from tests.shares import is_taken
 load_operators()
 ELSEWHERE = (
     "collective.collectives", "collective.exchange", "collective.point_to_point", "collective.row_exchange",
-    "control.custom", "control.regions", "fused.dropout_mask", "fused.elementwise", "fused.grouped_rows",
+    "control.custom", "control.regions", "fused.dropout_mask", "fused.edges", "fused.elementwise",
+    "fused.grouped_rows",
     "Depend", "Gradient", "MakeTuple", "StopGradient", "TupleGetItem", "TupleGetItems", "GroupedUpdate",
     "BatchStatistics", "JoinMovingStatistics", "MovingStatistics", "BatchNormApply", "BatchNormGradInput",
     "BatchNormGradSums", "ChannelMean", "ChannelStatistics", "ChannelVariance", "JoinStatistics",
