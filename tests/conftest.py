@@ -35,8 +35,12 @@ BRIEF = 12
 
 
 os.environ[VERIFY] = "1"  # for the processes that tests start, too
+with contextlib.suppress(ImportError):
+    import readline  # noqa: F401  # it sets the variables below for child processes, once
 for _size in ("COLUMNS", "LINES"):
-    os.environ.pop(_size, None)  # tables have their own width, whoever runs the tests
+    # Tables have their own width, whoever runs the tests. Python does not know of variables that a library has set.
+    os.environ.pop(_size, None)
+    os.unsetenv(_size)
 for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     # Threads of BLAS wait for each other by turning, which takes the cores from the other tests; workers of xdist and
     # the processes that tests start read this before they load NumPy.

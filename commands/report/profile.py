@@ -101,14 +101,11 @@ def rate_text(costs: Sequence[NodeCost]) -> str:
 def _limits(executor: Any) -> str:
     """Return the rate of the GPU's memory by its clock, and the rates of matmuls that estimates assume."""
     device, machine = executor.device, H200.under(executor.graph.attrs)
-    found = device.xp.cuda.Device(device.index).attributes
-    # Memory moves a word of the bus at both edges of its clock, which is in kHz.
-    memory = 2 * 1000 * found.get("MemoryClockRate", 0) * found.get("GlobalMemoryBusWidth", 0) / 8
     dtypes = dict.fromkeys(operand_types(node)[0].dtype for node, _ in nodes_of(executor.graph) if work_of(node))
-    texts = [f"the memory of {device.name} moves at most {memory / GIGA:,.0f} GB/s"] if memory else []
+    texts = [f"the memory of {device.name} moves at most {device.memory_rate / GIGA:,.0f} GB/s"]
     for dtype in dtypes:
         rate = max(rate for _, rate in machine.work_rate(PRODUCTS, dtype).points)
-        texts.append(f"estimates for {machine.name} assume {rate / TERA:,.0f} TFLOP/s for matmuls of {dtype}")
+        texts.append(f"estimates assume {rate / TERA:,.0f} TFLOP/s for matmuls of {dtype}")
     return "; ".join(texts)
 
 

@@ -65,6 +65,9 @@ class GpuDevice:
         self.name: str = properties["name"].decode()
         self.multiprocessors: int = properties["multiProcessorCount"]
         self.block_memory: int = properties["sharedMemPerBlockOptin"]
+        limits = cupy.cuda.Device(index).attributes
+        # Bytes per second. A word of the bus moves at both edges of the memory's clock, which is in kHz.
+        self.memory_rate = 2000 * limits["MemoryClockRate"] * limits["GlobalMemoryBusWidth"] / 8
         self.warp_groups = (properties["major"], properties["minor"]) == (9, 0)
         self.compute = cupy.cuda.Stream(non_blocking=True)
         # NCCL's kernels take few multiprocessors; they should not queue after a matmul's many blocks.

@@ -208,7 +208,9 @@ def test_a_gpus_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         def __init__(self) -> None:
             self.graph, self.rank, self.step, self.trains = graph, 0, 0, True
             self.plan = SimpleNamespace(inputs=64, constants=8)
-            self.device = SimpleNamespace(index=3, pool=SimpleNamespace(used_bytes=lambda: 5_000))
+            self.device = SimpleNamespace(
+                index=3, name="NVIDIA H200", memory_rate=4.8e12, pool=SimpleNamespace(used_bytes=lambda: 5_000)
+            )
 
         def memory(self) -> dict[str, int]:
             held = {"parameters and optimizer states": 1024, "inputs and constants": 72}
@@ -244,6 +246,7 @@ def test_a_gpus_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "scratch                             512 B",
         "planned together                  3.6 KiB",
         "in use on GPU 3 (by all graphs)   4.9 KiB",
+        "note: the memory of NVIDIA H200 moves at most 4,800 GB/s; estimates assume 50 TFLOP/s for matmuls of Float32",
         "note: 1 nodes have no kernel of their own for GPUs; they take 1.750 ms",
         f"trace in {tmp_path}/trace.json; ui.perfetto.dev shows it",
     ]
