@@ -20,7 +20,8 @@ from mspc.ir.graph import Graph, Node, Value, operand_types
 from mspc.ir.types import FLOAT32, HALVES, DType, TensorType
 from mspc.ir.varying import OpKey
 from mspc.ops.fused.edges import EdgeProducts, EdgeSums, OrderRows
-from mspc.ops.math.arithmetic import Add, Mul
+from mspc.ops.math.arithmetic import Add, Mul, Neg
+from mspc.ops.nn.activation import ReLU, ReluGrad
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo, ReduceSum, is_filled
 from mspc.ops.tensor.embedding import RowsByIntegers, RowSums
@@ -90,6 +91,7 @@ class _Edges:
         self.sums: list[tuple[_Sum, _Message]] = []
         self.alone: list[_Sum] = []
         self.products: list[tuple[Node, _Lookup, _Lookup]] = []
+        self._narrow: dict[Value, Value] = {}
 
     def look_at(self, node: Node) -> None:
         """Note a sum over edges."""
@@ -124,7 +126,7 @@ class _Edges:
         for node, first, second in self.products:
             ends = (first.offset, first.total), (second.offset, second.total)
             op = EdgeProducts(node.shape, node.tensor_type.dtype, ends)
-            inputs = [first.table, first.ids, second.table, second.ids]
+            inputs = [self._table(first, node), first.ids, self._table(second, node), second.ids]
             self.emitter.replace(node, self.emitter.emit(node, op, inputs, node, [first.node, second.node, node], True))
         return self.emitter.apply()
 
@@ -146,12 +148,23 @@ class _Edges:
         else:
             lookup, weights = message.lookup, message.weights
             op = EdgeSums(node.shape, dtype, True, weights is not None, lookup.offset, lookup.total)
-            inputs = [lookup.table, *order, lookup.ids, *([] if weights is None else [weights])]
+            inputs = [self._table(lookup, node), *order, lookup.ids, *([] if weights is None else [weights])]
             parts = [*message.parts, node]
         made = self.emitter.emit(node, op, inputs, node, parts, summed.base is None)
         if summed.base is not None:
             made = self.emitter.emit(node, Add(), [summed.base, made], node, takes=True)
         self.emitter.replace(node, made)
+
+    def _table(self, lookup: _Lookup, place: Node) -> Value:
+        """Return a table of a lookup, in halves if these are all of its numbers: rows are read many times."""
+        table = lookup.table
+        if table not in self._narrow:
+            half = _half_of(table)
+            if half is not None and isinstance(table, Node) and isinstance(table.op, Cast):
+                self._narrow[table] = table.inputs[0]
+            else:
+                self._narrow[table] = table if half is None else self.emitter.emit(place, Cast(half), [table], place)
+        return self._narrow[table]
 
     def _message(self, summed: _Sum) -> _Message | None:
         """Return the rows of a sum if they are looked up."""
@@ -227,6 +240,18 @@ def _passes(node: Node, count: int) -> bool:
     if isinstance(op, Transpose):
         return tuple(op.perm) == tuple(range(len(node.shape)))
     return op.reshapes and bool(source.shape) and source.shape[0] == node.shape[0] == count
+
+
+def _half_of(value: Value, depth: int = 8) -> DType | None:
+    """Return the half of which all elements of a Float32 value are numbers, if it is known."""
+    if not depth or not isinstance(value, Node) or not isinstance(value.op, Op) or not value.inputs:
+        return None
+    source = value.inputs[0]
+    if isinstance(value.op, Cast):
+        return source.tensor_type.dtype if value.op.dst_type == FLOAT32 and source.tensor_type.dtype in HALVES else None
+    if isinstance(value.op, Neg | ReLU | ReluGrad | Transpose) or value.op.reshapes:
+        return _half_of(source, depth - 1)
+    return None
 
 
 def _may_widen(source: DType, target: DType) -> bool:
@@ -311,6 +336,6 @@ def _flat(ids: Value) -> Value:
 
 
 def _is_zero(value: Value) -> bool:
-    while isinstance(value, Node) and isinstance(value.op, Transpose):
+    while isinstance(value, Node) and isinstance(value.op, Transpose | Cast):
         value = value.inputs[0]
     return is_filled(value, 0)

@@ -150,3 +150,20 @@ def test_ids_that_change_are_not_shared() -> None:
         made.graph.results.append(made.summed("zeros", rows, ids))
         made.graph.results.append(made.emit("AssignAdd", ids, made.sources))
     assert not operators(passed(made.graph, "fuse_edges"))["OrderRows"]
+
+
+def test_tables_are_read_in_halves_if_these_are_all_of_their_numbers() -> None:
+    made = Messages(FLOAT32)
+    half = made.emit("Cast", made.emit("Cast", made.x, dst_type=BFLOAT16), dst_type=FLOAT32)
+    masked = made.emit("ReluGrad", made.emit("Neg", half), made.x)
+    sums = [
+        made.summed("zeros", made.weighted("heads", made.looked_up("Gather", table, made.sources)), made.targets)
+        for table in (half, masked, made.emit("Add", half, half))
+    ]
+    made.graph.results = list(sums)
+    graph = passed(made.graph, "fuse_edges")
+    tables = [node.inputs[0].tensor_type.dtype for node in graph.nodes if node.op.name == "EdgeSums"]
+    assert tables == [BFLOAT16, BFLOAT16, FLOAT32]
+    given = feeds(made.graph, 1)
+    for wanted, found in zip(run_global(made.graph, given), run_global(graph, given), strict=True):
+        np.testing.assert_allclose(found, wanted, 1e-5, 1e-5)
