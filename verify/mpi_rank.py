@@ -7,31 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from mspc.engine.ranks.environment import limit_threads
-from mspc.ir.diagnostics import MspcError  # after the limit
-from mspc.ir.files.tensors import TensorFile  # after the limit
-from mspc.ir.graph import Graph  # after the limit
-from mspc.ir.text.parser import parse  # after the limit
-from mspc.ops.op import REGISTRY  # after the limit
-from mspc.verify.judged_collectives import (
-    asked,  # after the limit
-    computed,  # it loads NumPy, which reads how many threads
-)
-from mspc.verify.many_ranks import (  # after the limit
-    EXECUTED,
-    FOUND,
-    GIVEN,
-    PLAIN,
-    ManyRanks,  # after the limit
-    save,
-)
-
-limit_threads()
-
 
 
 def main(folder: Path) -> None:
     """Run the steps, the collectives on numbers made for them, and the communicator's own."""
-    from mspc.runtime.comm.mpi import MpiComm  # it loads MPI, which only a rank needs
+    limit_threads()
+    from mspc.ir.files.tensors import TensorFile  # these load NumPy, which reads the number of threads
+    from mspc.runtime.comm.mpi import MpiComm
+    from mspc.verify.judged_collectives import asked, computed
+    from mspc.verify.many_ranks import EXECUTED, FOUND, GIVEN, PLAIN, ManyRanks, save
 
     comm = MpiComm()
     given = TensorFile(folder / GIVEN)
@@ -55,7 +39,10 @@ def main(folder: Path) -> None:
     comm.finalize()
 
 
-def _graph(path: Path) -> Graph:
+def _graph(path: Path) -> Any:
+    from mspc.ir.text.parser import parse
+    from mspc.ops.op import REGISTRY
+
     module = parse(path.read_text(encoding="utf-8"), REGISTRY, str(path))
     graph = module.main
     graph.attrs = {**module.attrs, **graph.attrs}
@@ -66,6 +53,8 @@ if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]))
     except Exception as error:
+        from mspc.ir.diagnostics import MspcError
+
         message = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
         print(f"error: {message}", file=sys.stderr, flush=True)
         from mspc.runtime.comm.mpi_library import MPI

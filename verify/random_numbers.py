@@ -57,7 +57,7 @@ def _wrong(node: Node, op: Op) -> Iterator[ComparedValue]:
     if not 0 < size <= LARGEST:
         return
     runs = min(MAX_RUNS, max(3, -(-ENOUGH // size)))
-    keep = _keep_probability(op, operands)
+    keep = op.keep_prob if isinstance(op, Dropout) else None  # others make no mask
     certain = keep is None or max(keep, 1 - keep) ** (size * (runs - 1)) < SURE
     for place in ("step", "iteration", "call", "seed"):
         found = [_drawn(op, operands, **{place: number + 1}) for number in range(runs)]
@@ -94,11 +94,6 @@ def _wrong_parts(
             yield _row(f"{node.label}, their mean", found[0], off, allowed)
 
 
-def _keep_probability(op: Op, operands: list[Array]) -> float | None:
-    """The part of the elements that a mask keeps; None if the operator makes no mask."""
-    return op.keep_prob if isinstance(op, Dropout) else None
-
-
 def _seeds(op: Op) -> list[str]:
     """The fields that hold seeds."""
     return [each.name for each in fields(op) if each.name.lower().startswith("seed")]
@@ -121,7 +116,7 @@ def _drawn(
     turns, calls = (iteration,) if iteration else (), (call,) if call else ()
     backend = NumPyBackend(OneRank(), step=step, turns=turns, calls=calls)
     result = op.kernel(backend)(*map(np.array, operands))
-    return tuple(result) if isinstance(result, tuple) else (result,)
+    return result if isinstance(result, tuple) else (result,)
 
 
 def _row(name: str, results: tuple[Array, ...], difference: float, tolerance: float) -> ComparedValue:

@@ -291,7 +291,9 @@ class Comparison:
             return []
         except ValueError:
             return [_Pair(0, wanted, None, stage)]
-        inside = tuple(map(slice, wanted.shape)) if self._is_padded(value, wanted, joined) else ()
+        pads = self.many.attrs.get("pad_uneven") and joined.ndim == wanted.ndim
+        is_padded = pads and all(n >= m for n, m in zip(joined.shape, wanted.shape, strict=True))
+        inside = tuple(map(slice, wanted.shape)) if is_padded else ()
         if inside and isinstance(value, Parameter) and np.isfinite(wanted).all():
             if np.count_nonzero(joined) != np.count_nonzero(joined[inside]):
                 return [_Pair(0, wanted, None, stage)]  # an update changed padding
@@ -306,13 +308,6 @@ class Comparison:
                 pairs.append(_Pair(0, wanted, other[inside], stage))
         return pairs
 
-    def _is_padded(self, value: Value, wanted: Array, joined: Array) -> bool:
-        """Return whether the ranks hold a value with padding at its end, which one device does not have."""
-        pads = self.many.attrs.get("pad_uneven") and joined.ndim == wanted.ndim
-        return bool(pads) and all(n >= m for n, m in zip(joined.shape, wanted.shape, strict=True))
-
-
-# The attribute that numbers operators before they are sharded, so that values of programs can be matched.
-
 
 MARK = "verify"
+"""The attribute that numbers operators before they are sharded, so that values of programs can be matched."""

@@ -137,12 +137,6 @@ def compare_with_reference(
     return [replace(row, kind=f"reference {row.kind}") for row in rows if not row.same]
 
 
-def has_micro_batches(graph: Graph) -> bool:
-    """Whether the graph has a loop over micro-batches."""
-    return any(isinstance(node.op, Scan) and node.op.micro_batches for node in graph.nodes)
-
-
-Array = Any
 STEPS = 3
 """Steps that are compared: stale values and random numbers may be wrong from the second on."""
 
@@ -250,7 +244,8 @@ def _compare_reference(
     rows = compare_with_reference(reference, wanted, device.graph, expected)
     found.rows += rows
     if rows:
-        unrolled = program.stages > 1 and not has_micro_batches(reference.graph)
+        loops = (node.op for node in reference.graph.nodes if isinstance(node.op, Scan))
+        unrolled = program.stages > 1 and not any(op.micro_batches for op in loops)
         found.note = found.note or (
             "one device computes other values with the loop over micro-batches unrolled" if unrolled
             else "one device computes other values from the network as it is written, before any pass changes it"
@@ -362,9 +357,7 @@ def _search(
     rows, found.first = shown.operators(observed[step], step)
     alike = all(row.same for row in rows) and _alike(comparison, observed, step)
     if found.first is None and alike:
-        found.note = (
-            f"operator by operator step {step + 1} is the same: they differ in fusion or shared memory"
-        )
+        found.note = f"operator by operator step {step + 1} is the same: they differ in fusion or shared memory"
     elif step:
         found.note = f"step {step + 1} is the first that differs"
 

@@ -26,7 +26,7 @@ from mspc.output.programs import config_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from mspc.runtime.memory_plan import peak_of, plan_memory
-from mspc.verify.scale.memory_use import memory_misuses
+from mspc.verify.scale.memory_use import MemoryCheck
 
 ROWS, WIDTH, LAYERS = 64, 32, 5
 SCRIPT = f"""
@@ -159,7 +159,7 @@ def test_memory_is_read_and_written_in_order(options: tuple[str, str, str], tmp_
         names = {type(node.op) for node in graph.nodes}
         assert {FromHost, AssignOnHost} <= names
         assert rank > 1 or {ToHost, AwaitHost} <= names  # the last stage has nothing to wait for
-        assert not list(memory_misuses(graph, plan_memory(graph, early=True), early=True))
+        assert not list(MemoryCheck(graph, plan_memory(graph, early=True), early=True).misuses())
 
 
 @pytest.mark.thorough

@@ -28,7 +28,7 @@ from mspc.search.stages.costing import step_seconds
 from mspc.search.stages.launch import cells_on_host
 from mspc.search.stages.network import Unit
 from mspc.search.stages.problem import HostBytes, Way, walk_of
-from mspc.verify.scale.memory_use import memory_misuses
+from mspc.verify.scale.memory_use import MemoryCheck
 from tests.search.stages.test_stage_choices import equal
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
@@ -96,7 +96,7 @@ def check_compiles_to(row: dict[str, Any], stages: int, *network: str) -> list[s
     assert max(plan.peak for plan in plans) + WORKSPACES == row["memory"]
     assert max(plan.on_host for plan in plans) == row["on_host"]
     for graph in graphs:
-        assert not [*memory_misuses(graph, plan_memory(graph, early=True), early=True)]
+        assert not [*MemoryCheck(graph, plan_memory(graph, early=True), early=True).misuses()]
     return [{type(node.op) for node in graph.nodes} for graph in graphs]
 
 

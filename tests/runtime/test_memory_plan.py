@@ -44,7 +44,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
-from mspc.verify.scale.memory_use import memory_misuses
+from mspc.verify.scale.memory_use import MemoryCheck
 from tests.conftest import LOADED
 from tests.copied_parameters import random_copies
 from tests.interpret import slice_for
@@ -144,7 +144,7 @@ def test_a_product_lies_over_what_it_adds_to_unless_it_multiplies_that(reads: st
     before, made = offsets(plan, addend, product)
     assert (before == made) == (reads == "neither")
     plan.places[product] = plan.places[addend]
-    found = [str(misuse) for misuse in memory_misuses(make.graph, plan, early=False)]
+    found = [str(misuse) for misuse in MemoryCheck(make.graph, plan, early=False).misuses()]
     assert bool(found) == (reads != "neither"), found
 
 

@@ -331,10 +331,7 @@ def run_step(
             except StopIteration as ended:
                 results[number] = ended.value
         ready = board.answers()
+    board.check()
     if board.waiting:
-        board.check_together()
-        board.check_exchanges()
-        board.check_collectives()
         raise Deadlock([(request.kind, request.node) for request in board.waiting.values()])
-    board.check_received()
     return results

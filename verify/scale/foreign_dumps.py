@@ -64,7 +64,7 @@ def look_at(dumps: Sequence[ForeignDump]) -> DumpsFound:
     ranks = number_of_ranks({_listed(node) for dump in dumps for node in dump.nodes()})
     groups: dict[str, Shape] = {}
     ahead = [node for dump in dumps if dump.stage == BEGIN for node in dump.nodes()]
-    whole = {node.label: each for node in ahead for each in _whole(node)}
+    whole = {node.label: each for node in ahead if (each := _global_operands(node)) is not None}
     for dump in dumps:
         for node in dump.nodes():
             if "group" in node.op.attributes():
@@ -78,9 +78,11 @@ def look_at(dumps: Sequence[ForeignDump]) -> DumpsFound:
                 continue
             if form is not None:
                 _note(found, dump, node, "shapes", form(node, *shapes))
-            said = next(_whole_said(node), None) or whole.get(node.label)
-            if said is not None:
-                _note(found, dump, node, "operators with slices by their strategies", _slices(*said, shapes[0]))
+            origin = node.attrs.get("origin_input_shapes")
+            is_stated = node.in_strategy is not None and isinstance(origin, tuple)
+            operands = (node.in_strategy, origin) if is_stated else whole.get(node.label)
+            if operands is not None:
+                _note(found, dump, node, "operators with slices by their strategies", _slices(*operands, shapes[0]))
     if not any(dump.stage == EXECUTE for dump in dumps):
         found.unsaid["the programs of ranks: shapes and slices"] += 1
     _order([dump for dump in dumps if dump.stage == EXECUTE], found)
@@ -93,17 +95,10 @@ def _note(found: DumpsFound, dump: ForeignDump, node: Node, what: str, why: str)
         found.wrong.append(Wrong(dump, node, why))
 
 
-def _whole(node: Node) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """(strategy, global shapes of operands) of an operator before the parallel pass."""
+def _global_operands(node: Node) -> tuple[Any, Sequence[Any]] | None:
+    """Return (strategy, global shapes of operands) of an operator before the parallel pass, or None."""
     shapes = _shapes(node) if node.in_strategy is not None else None
-    if shapes is not None:
-        yield node.in_strategy, shapes[0]
-
-
-def _whole_said(node: Node) -> Iterator[tuple[Any, Sequence[Any]]]:
-    said = node.attrs.get("origin_input_shapes")
-    if node.in_strategy is not None and isinstance(said, tuple):
-        yield node.in_strategy, said
+    return None if shapes is None else (node.in_strategy, shapes[0])
 
 
 # Groups

@@ -361,12 +361,22 @@ class Board:
         del self.waiting[number]
         return [(number, _gathered(request.kind, found))]
 
-    def check_together(self) -> None:
-        """Raises Divided if some ranks of a kind wait, and others of it could go on."""
+    def check(self) -> None:
+        """Check a step after which nothing goes on.
+
+        Raises:
+            Divided: some ranks of a kind wait, and others of it could go on. NodeError: ranks wait for each other
+                because they disagree about an exchange or a collective, or nobody has received a message.
+        """
         for number, request in self.waiting.items():
             parts = by_key(request.kind, self._able(number, request))
             if len(parts) > 1:
                 raise Divided(request.kind, parts)
+        self._check_exchanges()
+        self._check_collectives()
+        for box in self._messages.values() if not self.waiting else ():
+            for tag, (kind, _, node, left) in box.items():
+                raise NodeError(kind, node, f"nobody receives the message of rank {min(left)} under tag {tag}")
 
     def _able(self, number: int, request: CollectiveRequest) -> list[bool]:
         """For every rank whether it could go on by itself."""
@@ -393,19 +403,12 @@ class Board:
                     return box, sender, array
         return None
 
-    def check_exchanges(self) -> None:
-        """Raises NodeError if ranks wait for each other because their exchanges do not fit together."""
+    def _check_exchanges(self) -> None:
         requests = [r for r in self.waiting.values() if isinstance(r.ops[0], NeighborExchange)]
         ops, tensors = _of_ranks(requests)
         for request in requests:
             if all(partner in ops for op in request.ops for partner in partners_of(op)):
                 _check_agreed(request, ops, tensors)
-
-    def check_received(self) -> None:
-        """Raises NodeError if a message is left that nobody has received."""
-        for box in self._messages.values():
-            for tag, (kind, _, node, left) in box.items():
-                raise NodeError(kind, node, f"nobody receives the message of rank {min(left)} under tag {tag}")
 
     def _send(self, number: int, request: CollectiveRequest) -> list[tuple[int, Any]]:
         (array,) = request.arrays
@@ -474,8 +477,7 @@ class Board:
             open_numbers += {self._kind_of.get(rank, -1) for op in request.ops for rank in partners_of(op)}
         return meeting
 
-    def check_collectives(self) -> None:
-        """Raises NodeError if ranks that wait for each other disagree about a collective."""
+    def _check_collectives(self) -> None:
         for number, request in self.waiting.items():
             if not isinstance(request.ops[0], ReceiveFromStage | NeighborExchange):
                 meeting = self._meeting(number)

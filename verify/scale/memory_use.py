@@ -179,8 +179,9 @@ class _Content:
     number: int = 0
 
 
-class _Walk:
-    """A program's nodes, one after the other."""
+class MemoryCheck:
+    """A check of the memory of a program, node by node. early: messages of other stages may come at any time of a
+    step."""
 
     def __init__(self, graph: Graph, plan: MemoryPlan, early: bool) -> None:
         self.graph, self.plan, self.early = graph, plan, early
@@ -393,11 +394,6 @@ def _named(content: _Content) -> str:
     return f"parameter {content.of.name}" if isinstance(content.of, Parameter) else "a constant"
 
 
-def memory_misuses(graph: Graph, plan: MemoryPlan, early: bool) -> Iterator[Misuse]:
-    """Return the misuses of memory of a program. early: messages of other stages may come at any time of a step."""
-    return _Walk(graph, plan, early).misuses()
-
-
 # Values share buffers on a CPU, too, and must not be overwritten while they are read.
 #
 # Input is a graph and the buffers of its results. Nodes are visited in their order, with the contents of each buffer:
@@ -412,8 +408,8 @@ Content = tuple[Node, int]
 _NOTHING: set[Content] = set()
 
 
-class _BufferWalk:
-    """The nodes of a graph, one after the other."""
+class BufferCheck:
+    """A check of the buffers of a graph, node by node."""
 
     def __init__(self, graph: Graph, plan: BufferPlan) -> None:
         self.graph, self.plan = graph, plan
@@ -528,11 +524,6 @@ class _BufferWalk:
         return value is node and not number
 
 
-def buffer_misuses(graph: Graph, plan: BufferPlan) -> Iterator[Misuse]:
-    """Return the misuses of the buffers of a graph."""
-    return _BufferWalk(graph, plan).misuses()
-
-
 def buffer_plan(graph: Graph, compiles: bool, is_region: bool = False) -> BufferPlan:
     """Plan the buffers of a graph as the executor does. compiles: with a compiler, the program compiles its loops.
     is_region: it is run by a node of another one."""
@@ -588,8 +579,9 @@ def memory_of_kinds(kinds: Sequence[RankKind]) -> MemoryFound:
         compiles = is_worth_compiling(kind.graph, NumPyBackend(OneRank()))
         for number, graph in enumerate(kind.graph.graphs()):
             plan = plan_memory(graph, inside=device_bytes_inside, early=not number)
-            found = list(islice(memory_misuses(graph, plan, early=not number), MAX_REPORTED))
-            found += islice(buffer_misuses(graph, buffer_plan(graph, compiles, is_region=number > 0)), MAX_REPORTED)
+            found = list(islice(MemoryCheck(graph, plan, early=not number).misuses(), MAX_REPORTED))
+            buffers = buffer_plan(graph, compiles, is_region=number > 0)
+            found += islice(BufferCheck(graph, buffers).misuses(), MAX_REPORTED)
             misuses += [(kind, misuse) for misuse in found]
             values += sum(any(p.kind == "arena" for p in places) for places in plan.places.values())
             if not number:

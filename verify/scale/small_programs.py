@@ -57,9 +57,7 @@ def _made_apart(graph: Graph, constants: dict[int, tuple[Constant, ...]]) -> Non
             if id(value) in constants:
                 constants[id(made)] = constants[id(value)]
             return made
-        if not isinstance(value, Node) or not _is_uniform(value):
-            return value
-        if value not in taken:
+        if not isinstance(value, Node) or not _is_uniform(value) or value not in taken:
             taken.add(value)
             return value
         copy = copied_node(value, value.inputs, value.op)

@@ -9,14 +9,14 @@ from mspc.ops.nn.activation import Tanh
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Transpose
 from mspc.runtime.buffers import BufferPlan
-from mspc.verify.scale.memory_use import buffer_misuses, buffer_plan
+from mspc.verify.scale.memory_use import BufferCheck, buffer_plan
 from tests.runtime.test_buffers import TYPE, Maker
 
 
 def said(graph: Graph, buffers: dict[Node, int], size: int = TYPE.nbytes) -> list[str]:
     places, count = {node: [number] for node, number in buffers.items()}, len(buffers)
     plan = BufferPlan(places, [size] * count, [TYPE.nbytes * number for number in range(count)], TYPE.nbytes * count)
-    return [misuse.why for misuse in buffer_misuses(graph, plan)]
+    return [misuse.why for misuse in BufferCheck(graph, plan).misuses()]
 
 
 def test_what_is_overwritten_while_it_is_read() -> None:
@@ -30,7 +30,7 @@ def test_what_is_overwritten_while_it_is_read() -> None:
     assert said(graph, {product: 0, tanh: 0}) == ["the result of MatMul is overwritten before it is read"]
     assert said(graph, {product: 0}, 8) == ["its result is larger than its buffer"]
     for compiles in (False, True):
-        assert not [*buffer_misuses(graph, buffer_plan(graph, compiles))]
+        assert not [*BufferCheck(graph, buffer_plan(graph, compiles)).misuses()]
 
 
 def test_what_lies_over_operands() -> None:
@@ -45,7 +45,7 @@ def test_what_lies_over_operands() -> None:
     assert said(graph, {first: 0, second: 0, third: 1}) == [over]
     assert said(graph, {first: 0, second: 1, third: 1}) == [over]
     for compiles in (False, True):
-        assert not [*buffer_misuses(graph, buffer_plan(graph, compiles))]
+        assert not [*BufferCheck(graph, buffer_plan(graph, compiles)).misuses()]
 
 
 def test_a_result_that_the_next_step_overwrites() -> None:

@@ -9,12 +9,12 @@ from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.optim.optimizer import AssignAdd
 from mspc.runtime.memory import Allocation, MemoryPlan
-from mspc.verify.scale.memory_use import HeldBytes, memory_misuses
+from mspc.verify.scale.memory_use import HeldBytes, MemoryCheck
 from tests.runtime.test_memory_plan import Maker, all_reduce
 
 
 def said(maker: Maker, plan: MemoryPlan) -> list[str]:
-    return [misuse.why for misuse in memory_misuses(maker.graph, plan, early=False)]
+    return [misuse.why for misuse in MemoryCheck(maker.graph, plan, early=False).misuses()]
 
 
 def test_pieces_are_cut_where_others_are_written() -> None:
