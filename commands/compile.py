@@ -253,7 +253,7 @@ class FoundCall:
 
         first = self.session
         session = Session(rank, first.size, rank, first.local_size, launched=first.launched, speaks=False)
-        user = UserState(session, None, shown=False, shared_modules=set(self.modules))
+        user = UserState(session, shown=False, shared_modules=set(self.modules))
         user.enter()
         try:
             yield _launch(self.target, self.options, session)

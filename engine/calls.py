@@ -90,7 +90,6 @@ class CompiledCall:
         self._arrays: dict[str, Array] = {}
         graph = self._without_unused_states(compiled.rank_graph(job.rank))
         values: dict[str, Array] = {}
-        self.borrowed: list[Any] = []
         begun: list[RankInitialValue | None] = []
         with store.drawn_early((traced.parameters[p.name], p) for p in graph.parameters if p.kind == "parameter"):
             for parameter in graph.parameters:
@@ -165,12 +164,6 @@ def _fit(parameter: GraphParameter, array: Array, rank: int) -> Array:
 
 
 # Outputs of a graph over the data of several ranks are gathered.
-
-
-def ranks_answering_yes(comm: Communicator, *answers: bool) -> list[list[int]]:
-    """Return, for every question, the ranks that answer yes; all ranks call this together."""
-    rows = comm.all_gather(np.array([answers], np.int64), tuple(range(comm.size)), 0)
-    return [[rank for rank, yes in enumerate(column) if yes] for column in rows.T]
 
 
 def check_all_have_data(name: str, config: Config, ranks: Sequence[int]) -> None:
@@ -440,7 +433,8 @@ class RankCalls:
         config = self.config(frozen)
         is_new = args is not None and self._known.find((identity(target), call, frozen)) is None
         with job.outside_user_code():
-            having, compiling = ranks_answering_yes(job.aside, args is not None, is_new)
+            answers = job.aside.all_gather(np.array([[args is not None, is_new]], np.int64), tuple(range(job.size)), 0)
+            having, compiling = (np.flatnonzero(column).tolist() for column in answers.T)
             if not having:
                 return False
             check_all_have_data(name_of(target), config, having)

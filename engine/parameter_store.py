@@ -228,37 +228,35 @@ class ParameterStore:
             parameter.released(self)
             return array
         for index, known in enumerate(stored.slices):
-            if _have_same_placement(known.graph_parameter, graph_parameter):
+            one = known.graph_parameter
+            is_offloaded = (OFFLOAD in one.attrs) == (OFFLOAD in graph_parameter.attrs)
+            if one.layout == graph_parameter.layout and one.type == graph_parameter.type and is_offloaded:
                 self._uses(owner, stored, index)
                 return known.array
-        full = self.read(parameter)
-        array = self._place(graph_parameter, full)
+        memory = self._job.hardware.memory
+        mine = self._own_slice(graph_parameter, self.read(parameter), not memory.copies)
+        array = memory.place(mine, OFFLOAD in graph_parameter.attrs)
         stored.slices.append(_Slice(graph_parameter, array, stored.version))
         self._several.clear()
         self._uses(owner, stored, len(stored.slices) - 1)
         return array
 
     def _begin(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
-        """Return the initial values on this rank, in device memory."""
-        memory, type = self._job.hardware.memory, graph_parameter.tensor_type
+        """Return the initial values on this rank, in device memory: rank 0's if the script broadcasts them; then all
+        ranks call this together."""
+        job, type = self._job, graph_parameter.tensor_type
+        memory, on_host = job.hardware.memory, OFFLOAD in graph_parameter.attrs
+        takes_part = job.size > 1 and self._is_broadcast_from_rank_0(parameter, graph_parameter)
         described = None if parameter.initial is None else parameter.initial.description()
-        if described is not None and described.is_zero and not self._takes_part(parameter, graph_parameter):
-            return memory.zeros(type.shape, type.dtype.numpy, OFFLOAD in graph_parameter.attrs)
-        return memory.place(self._first(parameter, graph_parameter), OFFLOAD in graph_parameter.attrs)
-
-    def _first(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
-        """Return the initial values on this rank, or rank 0's if the script broadcasts them; then all ranks call this
-        together."""
+        if described is not None and described.is_zero and not takes_part:
+            return memory.zeros(type.shape, type.dtype.numpy, on_host)
         mine = self._initial(parameter, graph_parameter)
-        if not self._takes_part(parameter, graph_parameter):
-            return mine
-        with joint_call(self._job, f"takes the first values of '{parameter.name}' from rank 0", ""):
-            with self._job.outside_user_code():
-                return self._job.aside.broadcast(mine, 0, tuple(range(self._job.size)))
-
-    def _takes_part(self, parameter: Any, graph_parameter: GraphParameter) -> bool:
-        """Return whether ranks exchange the initial values."""
-        return self._job.size > 1 and self._is_broadcast_from_rank_0(parameter, graph_parameter)
+        if not takes_part:
+            return memory.place(mine, on_host)
+        what = f"takes the first values of '{parameter.name}' from rank 0"
+        with joint_call(job, what, ""), job.outside_user_code():
+            mine = job.aside.broadcast(mine, 0, tuple(range(job.size)))
+        return memory.place(mine, on_host)
 
     def _is_broadcast_from_rank_0(self, parameter: Any, graph_parameter: GraphParameter) -> bool:
         is_replicated = slices_of(graph_parameter, self._job.rank) is None and not parameter.layerwise_parallel
@@ -284,10 +282,6 @@ class ParameterStore:
         if slices is not None and any(s.start == s.stop for s in slices) and type.size:
             return np.zeros([s.stop - s.start for s in slices], type.dtype.numpy)  # nothing but padding
         return initial.fill(slices)
-
-    def _place(self, graph_parameter: GraphParameter, full: Array) -> Array:
-        memory = self._job.hardware.memory
-        return memory.place(self._own_slice(graph_parameter, full, not memory.copies), OFFLOAD in graph_parameter.attrs)
 
     def _own_slice(self, graph_parameter: GraphParameter, full: Array, copied: bool) -> Array:
         return slice_parameter(graph_parameter, np.asarray(full), self._job.rank, "parameter", copied)
@@ -323,8 +317,10 @@ class ParameterStore:
     def prepare(self, compiled_call: Any) -> None:
         """Update the launched graph's slices, if other graphs place parameters differently."""
         for stored, index in self._in_several_slices(compiled_call):
-            if stored.slices[index].version != stored.version:
-                self._refresh(stored, index)
+            mine = stored.slices[index]
+            if mine.version != stored.version:
+                self._store(mine, self._full(stored))
+                mine.version = stored.version
 
     def done(self, compiled_call: Any) -> None:
         """Record that the launched graph has run and updated its parameters."""
@@ -340,11 +336,6 @@ class ParameterStore:
             borrowed = self._borrowed.get(compiled_call.number, ())
             found = self._several[compiled_call.number] = [entry for entry in borrowed if len(entry[0].slices) > 1]
         return found
-
-    def _refresh(self, stored: _StoredParameter, index: int) -> None:
-        mine = stored.slices[index]
-        self._store(mine, self._full(stored))
-        mine.version = stored.version
 
     def _full(self, stored: _StoredParameter) -> Array:
         newest = stored.slices[stored.newest]
@@ -394,8 +385,3 @@ class ParameterStore:
         stored.changed()
         for mine in stored.slices:
             self._store(mine, np.asarray(array))
-
-
-def _have_same_placement(one: GraphParameter, other: GraphParameter) -> bool:
-    """Return whether two graphs read a parameter in equal slices of one memory."""
-    return one.layout == other.layout and one.type == other.type and (OFFLOAD in one.attrs) == (OFFLOAD in other.attrs)

@@ -36,26 +36,22 @@ class UserState:
     This rank's script runs between `enter` and `leave`; only one rank is active at a time.
 
     Args:
-        session: of the rank. handler: called by its cells. shown: whether its output is printed. shared_modules: names
-            of modules that ranks share; None for those loaded now. Modules of mspc, Python and installed libraries that
-            are loaded later are added. Other imports of a script are removed while other ranks run.
+        session: of the rank. shown: whether its output is printed. shared_modules: names of modules that ranks share.
+            Modules of mspc, Python and installed libraries that are loaded later are added. Other imports of a script
+            are removed while other ranks run.
+
+    handler: called by the rank's cells.
     """
 
-    def __init__(
-        self,
-        session: state.Session,
-        handler: call_handler.CallHandler | None,
-        shown: bool,
-        shared_modules: set[str] | None = None,
-    ) -> None:
+    def __init__(self, session: state.Session, shown: bool, shared_modules: set[str]) -> None:
         self._session = session
-        self.handler = handler
+        self.handler: call_handler.CallHandler | None = None
         # Unseeded ranks differ, like processes, but reproducibly.
         self._bits: Any = np.random.MT19937(np.random.SeedSequence((0x72616E6B, session.rank)))
         self._random = random.Random(session.rank).getstate()
         self._modules: dict[str, ModuleType] = {}
         self._aside: dict[str, ModuleType] = {}
-        self._shared = set(sys.modules) if shared_modules is None else shared_modules
+        self._shared = shared_modules
         self._arguments = list(sys.argv)
         self._path = list(sys.path)
         self._folder = os.getcwd()
@@ -275,7 +271,7 @@ def simulate_script(
 
     def main(comm: LocalComm) -> None:
         session = state.Session.of_rank(comm.rank, ranks)
-        user = UserState(session, None, only_rank is None or only_rank == comm.rank, modules)
+        user = UserState(session, only_rank is None or only_rank == comm.rank, modules)
         users.append(user)
         job = SimulatedJob(comm, user, simulated_hardware(wishes, comm.rank))
         job.profile = profiler()
@@ -313,12 +309,9 @@ def _naming(rank: int, ranks: int, body: Callable[[], object]) -> None:
     except SystemExit as stop:
         if stop.code not in (None, 0):
             raise
-    except ScriptError as error:
-        if ranks == 1:
-            raise
-        raise _RankError(rank, error) from None
-    except ExecutionError as error:
-        if ranks == 1 or f"rank {rank}" in error.message:
+    except (ScriptError, ExecutionError) as error:
+        is_named = isinstance(error, ExecutionError) and f"rank {rank}" in error.message
+        if ranks == 1 or is_named:
             raise
         raise _RankError(rank, error) from None
 

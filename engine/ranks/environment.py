@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 
 from mspc.ir.late_dataclass import dataclass
 
@@ -36,10 +35,10 @@ _LAUNCHERS = (
 )
 
 
-def _launcher(environment: Mapping[str, str]) -> _Launcher | None:
+def _launcher() -> _Launcher | None:
     for launcher in _LAUNCHERS:
-        if all(mark in environment for mark in launcher.marks):
-            rank, size = (_number(environment.get(name, "")) for name in (launcher.rank, launcher.size))
+        if all(mark in os.environ for mark in launcher.marks):
+            rank, size = (_number(os.environ.get(name, "")) for name in (launcher.rank, launcher.size))
             if size is not None and (rank is None or rank < size):
                 return launcher
     return None
@@ -49,22 +48,21 @@ def _number(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
 
 
-def mpi_size(environment: Mapping[str, str] | None = None) -> int:
+def mpi_size() -> int:
     """Return the number of ranks that mpirun or srun started, 0 if none of them started this process."""
-    found = os.environ if environment is None else environment
-    launcher = _launcher(found)
-    return int(found[launcher.size]) if launcher else 0
+    launcher = _launcher()
+    return int(os.environ[launcher.size]) if launcher else 0
 
 
 def mpi_rank() -> int:
     """Return this process's rank according to its launcher, 0 without one."""
-    launcher = _launcher(os.environ)
+    launcher = _launcher()
     return _number(os.environ.get(launcher.rank, "") if launcher else "") or 0
 
 
 def local_place() -> tuple[int, int]:
     """Return (this process's index among the ranks on this host, number of ranks on this host)."""
-    launcher = _launcher(os.environ)
+    launcher = _launcher()
     rank = _number(os.environ.get(launcher.local_rank, "") if launcher else "")
     size = re.match("[0-9]{1,9}", os.environ.get(launcher.local_size, "") if launcher else "")  # "2(x3),1" on Slurm
     if rank is not None and size:

@@ -240,7 +240,7 @@ class Late(ModuleType):
 
 def test_modules_may_appear_while_a_ranks_are_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = set(sys.modules)
-    user = UserState(state.Session.of_rank(0, 1), None, False, shared)
+    user = UserState(state.Session.of_rank(0, 1), False, shared)
     user.enter()
     monkeypatch.setitem(sys.modules, "late", Late("late"))
     monkeypatch.delitem(sys.modules, "imported_by_late", raising=False)
