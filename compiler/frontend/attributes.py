@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 
 from mspc.compiler.frontend.cell_marks import attribute_as_float, scope_of
 from mspc.compiler.frontend.repeated_calls import RepeatedCalls
-from mspc.compiler.frontend.source import IMPORTED
+from mspc.compiler.frontend.source import IMPORTED, names_read_early
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import (
     MISSING,
@@ -156,8 +157,9 @@ def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
         raise Poisoned
     if found is MISSING:
         raise frame.error(
-            node, f"name '{name}' is not defined", nearest(name, frame.known_names()), kind=NameError, code="E0201"
-        )
+            node, f"name '{name}' is not defined", nearest(name, [*frame.locals, *frame.globals, *vars(builtins)]),
+            kind=NameError, code="E0201",
+        )  # fmt: skip
     if isinstance(found, OnlyInLoop):
         text = f"variable '{name}' has no value here if the loop that assigns it runs zero iterations"
         raise frame.error(node, text, ["give it a value before the loop"], kind=NameError)
@@ -173,7 +175,7 @@ def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
 
 def take_early_reads(tracer: Tracer, frame: Frame) -> None:
     """Give names that a function reads before it binds them their values from outside, as MindSpore does."""
-    for name, node in frame.source.read_early.items():
+    for name, node in names_read_early(frame.source.tree).items():
         found = MISSING if frame.enclosing is None else frame.enclosing(name)
         if found is MISSING or found is UNSET:
             found = frame.globals.get(name, MISSING)
@@ -306,17 +308,15 @@ class _FrontEnd:
     def call(self, function: Callable[..., Any], operands: Sequence[Any], repeats: bool = False) -> Any:
         builder = self._tracer.builder
         before = len(builder.nodes)
-        found = self._called(function, operands, repeats)
+
+        def run() -> Any:
+            return self._tracer.call(self._frame, _CALL, function, operands, {})
+
+        found = self._repeated.call(self._frame, function, operands, run) if repeats else run()
         for node in builder.nodes[before:] if self._reason else ():
             if isinstance(node.op, Collective):
                 node.attrs["reason"] = self._reason
         return found if self._plan is None else self._plan.given(builder, before, found)
-
-    def _called(self, function: Callable[..., Any], operands: Sequence[Any], repeats: bool) -> Any:
-        def run() -> Any:
-            return self._tracer.call(self._frame, _CALL, function, operands, {})
-
-        return self._repeated.call(self._frame, function, operands, run) if repeats else run()
 
     def graph(self, graph: Graph, operands: Sequence[Any]) -> list[Value]:
         """Add the nodes of a graph, with operands for its parameters, and return its results. Raise MspcError if a node

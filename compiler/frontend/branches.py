@@ -316,11 +316,6 @@ def zeros(tracer: Tracer, type: TensorType) -> Value:
     return tracer.emit(tracer.op("Zeros", shape=type.shape, dtype=type.dtype))
 
 
-def _zeros_like(tracer: Tracer, tensor: Any) -> Any:
-    type = tracer.value(tensor).type
-    return zeros(tracer, type) if isinstance(type, TensorType) else tensor
-
-
 def mapped(tracer: Tracer, value: Any, leaf: Callable[[Any], Any], kinds: type | tuple[type, ...] = ()) -> Any:
     """Return `value`, in nested tuples, lists and dicts, with `leaf` of every tensor and of every object of `kinds` in
     its place."""
@@ -627,10 +622,15 @@ def joined_signals(join: Join, left: Any, right: Any) -> Any:
     one, other = exit_of(left), exit_of(right)
     flags = {kind: merged_flag(join, one.flags[kind], other.flags[kind]) for kind in KINDS}
     values = [one.value, other.value]
+
+    def zeros_like(tensor: Any) -> Any:
+        type = join.tracer.value(tensor).type
+        return zeros(join.tracer, type) if isinstance(type, TensorType) else tensor
+
     for way in (0, 1):
         if values[way] is MISSING and values[1 - way] is not MISSING:
             with emitting_to(join.tracer, join.nodes[way] if join.within else join.tracer.builder.nodes):
-                values[way] = mapped(join.tracer, values[1 - way], partial(_zeros_like, join.tracer))
+                values[way] = mapped(join.tracer, values[1 - way], zeros_like)
     return Exit(flags, merged(join, *values))
 
 

@@ -429,9 +429,6 @@ def inline(
     return result
 
 
-Args = Sequence[Any]
-Kwargs = Mapping[str, Any]
-
 _CHANGING = "append extend insert pop remove clear sort reverse update setdefault popitem add discard".split()
 
 COUNTED_LATER = {

@@ -40,7 +40,7 @@ def own_gradient(tracer: Tracer, function: Any, args: Sequence[Any], result: Any
     results = tensors_in(result)
     if not results or not tensors_in(tuple(args)):
         return result
-    placeholders = [tracer.builder.emit(GradientPlaceholder(type=value.type)) for value in results]
+    placeholders = _placeholders(tracer, results)
 
     def in_place(new: Sequence[Any]) -> Any:
         """Return the result with these values in place of its tensors."""

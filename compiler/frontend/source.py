@@ -94,16 +94,6 @@ class FunctionSource:
         self.offset = offset
         self._locations: dict[ast.AST, Location] = {}
 
-    @property
-    def assigned(self) -> frozenset[str]:
-        """Names that are local to the function."""
-        return assigned_names(self.tree)
-
-    @property
-    def read_early(self) -> dict[str, ast.Name]:
-        """Local names that the text reads before it binds them, with the places."""
-        return _read_early(self.tree)
-
     def location(self, node: ast.AST) -> Location:
         """Return the span of `node`, an expression or a statement; up to the end of the first line if it spans several
         lines."""
@@ -283,7 +273,7 @@ _OF_THEIR_OWN = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.Genera
 
 
 @lru_cache(maxsize=1024)
-def _read_early(tree: ast.AST) -> dict[str, ast.Name]:
+def names_read_early(tree: ast.AST) -> dict[str, ast.Name]:
     """Return the local names that a function's body reads before it binds them, in the order of the text."""
     found: dict[str, ast.Name] = {}
     assigned = assigned_names(tree)

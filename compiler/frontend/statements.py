@@ -149,10 +149,6 @@ def _augmented(tracer: Tracer, frame: Frame, node: ast.AugAssign) -> None:
     assign(tracer, frame, target, binary(tracer, type(node.op), before, value))
 
 
-def _return(tracer: Tracer, frame: Frame, node: ast.Return) -> Returned:
-    return Returned(None if node.value is None else evaluate(tracer, frame, node.value))
-
-
 def _if(tracer: Tracer, frame: Frame, node: ast.If, rest: list[ast.stmt]) -> Any:
     """Run an `if`. `rest` is the statements that follow it in its block."""
     test = evaluate_test(tracer, frame, node.test)
@@ -365,7 +361,8 @@ def _function(tracer: Tracer, frame: Frame, node: ast.FunctionDef) -> None:
 
 STATEMENTS: dict[type[ast.stmt], Callable[..., Any]] = {
     ast.Expr: _expression, ast.Assign: _assign, ast.AnnAssign: _annotated, ast.AugAssign: _augmented,
-    ast.Return: _return, ast.For: _for, ast.While: _while, ast.Assert: _assert,
+    ast.Return: lambda t, frame, node: Returned(None if node.value is None else evaluate(t, frame, node.value)),
+    ast.For: _for, ast.While: _while, ast.Assert: _assert,
     ast.Raise: _raise, ast.With: _with,
     ast.FunctionDef: _function, ast.Pass: lambda *_: None, ast.Break: lambda *_: BREAK,
     ast.Continue: lambda *_: CONTINUE,

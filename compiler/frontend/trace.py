@@ -227,9 +227,7 @@ def _input(tracer: Tracer, name: str, arg: Any) -> Any:
 
 
 def _has_tensor(arg: Any) -> bool:
-    if isinstance(arg, tuple | list):
-        return _tensor_type(arg) is not None or any(map(_has_tensor, arg))
-    return _tensor_type(arg) is not None
+    return _tensor_type(arg) is not None or (isinstance(arg, tuple | list) and any(map(_has_tensor, arg)))
 
 
 def _tensor_type(arg: Any) -> TensorType | None:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mspc.compiler.frontend.source import FunctionSource
+from mspc.compiler.frontend.source import FunctionSource, assigned_names
 from mspc.ir.diagnostics import Frames, MspcError, value_repr
 from mspc.ir.graph import Parameter, Value
 from mspc.ir.late_dataclass import dataclass
@@ -236,9 +236,7 @@ class Frame:
 
     @property
     def local_names(self) -> frozenset[str]:
-        if self._local_names is None:
-            self._local_names = self.source.assigned
-        return self._local_names
+        return assigned_names(self.source.tree) if self._local_names is None else self._local_names
 
     @contextmanager
     def followed_by(self, statements: list[ast.stmt] | None) -> Generator[None]:
@@ -296,10 +294,6 @@ class Frame:
             if self.enclosing(name) is not MISSING:
                 return False
         return name in self.globals
-
-    def known_names(self) -> list[str]:
-        """Return the names that could have been meant, for messages."""
-        return [*self.locals, *self.globals, *vars(builtins)]
 
 
 def describe(value: Any) -> str:
