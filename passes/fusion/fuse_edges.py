@@ -12,13 +12,15 @@ GatherNd by the first dimension, sums their gradients, segment sums and TensorSc
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.graph import Graph, Node, Value, operand_types
-from mspc.ir.types import FLOAT32, HALVES, DType, TensorType
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.types import FLOAT32, HALVES, DType
 from mspc.ir.varying import OpKey
+from mspc.ops.cuda.moves import RowLookup
 from mspc.ops.fused.edges import EdgeProducts, EdgeSums, OrderRows
 from mspc.ops.math.arithmetic import Add, Mul, Neg
 from mspc.ops.nn.activation import ReLU, ReluGrad
@@ -52,211 +54,174 @@ class FuseEdges(Pass):
         return remove_dead(graph) or changed
 
 
-class _Lookup(NamedTuple):
-    """Rows looked up by `node` in a table by ids, as `RowLookup` says."""
-
-    node: Node
-    table: Value
-    ids: Value
-    offset: int
-    total: int
-
-
-class _Sum(NamedTuple):
-    """Sums of rows by ids to `size` rows, added to `base` if there is one."""
+class _NamedRows(NamedTuple):
+    """A lookup of rows by ids, or sums of rows by ids, as `lookup` says; sums are added to `base` if there is one."""
 
     node: Node
     rows: Value
     ids: Value
-    size: int
-    offset: int
-    total: int
+    lookup: RowLookup
     base: Value | None = None
+
+    @property
+    def key(self) -> Hashable:
+        """A key equal for sums in one order."""
+        return _same(self.ids), self.lookup.size, self.ends
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """(offset, total) of the lookup."""
+        return self.lookup.offset, self.lookup.total
 
 
 class _Message(NamedTuple):
-    """The rows that a sum reads: looked up, and multiplied by weights. parts: nodes that are needed no more."""
+    """The rows of a sum: looked up, and multiplied by weights. parts: the nodes between lookup and sum."""
 
-    lookup: _Lookup
+    lookup: _NamedRows
     weights: Value | None
     parts: Sequence[Node]
 
 
 class _Edges:
-    """The sums of a graph. alone: those that read rows in memory."""
+    """The sums of a graph, with the rows that they read; None for rows in memory."""
 
     def __init__(self, graph: Graph) -> None:
         self.emitter, self.updates = Emitter(graph), Updates(graph)
         self.numbers: dict[Value, int] = {node: number for number, node in enumerate(graph.nodes)}
-        self.sums: list[tuple[_Sum, _Message]] = []
-        self.alone: list[_Sum] = []
-        self.products: list[tuple[Node, _Lookup, _Lookup]] = []
+        self.sums: dict[_NamedRows, _Message | None] = {}
+        self.products: list[tuple[Node, _NamedRows, _NamedRows]] = []
         self._narrow: dict[Value, Value] = {}
 
     def look_at(self, node: Node) -> None:
         """Note a sum over edges."""
         if isinstance(node.op, ReduceSum):
-            sides = self._product(node)
-            if sides is not None:
-                self.products.append((node, *sides))
-            return
-        summed = _sum_of(node)
-        if summed is None or self.updates.changes(summed.ids):
-            return
-        message = self._message(summed)
-        if message is None:
-            self.alone.append(summed)
-        else:
-            self.sums.append((summed, message))
+            self.products += self._products(node)
+        elif (summed := _named_rows(node, True)) is not None and not self.updates.changes(summed.ids):
+            self.sums[summed] = self._message(summed)
 
     def apply(self) -> bool:
-        """Change the graph. A sum of rows in memory takes part if the order of its integers is made for others: its
-        update would read rows, too."""
-        counts: dict[Hashable, int] = {}
-        for summed in self.alone:
-            counts[_key(summed)] = counts.get(_key(summed), 0) + 1
-        shared = {_key(summed) for summed, _ in self.sums} | {key for key, count in counts.items() if count > 1}
-        alone = [one for one in self.alone if _key(one) in shared and not self._updates_rows(one.node)]
-        messages = dict(self.sums) | dict.fromkeys(alone)
+        """Change the graph. A sum of rows in memory takes part if others have its order, unless an update may read its
+        rows instead (`update_rows`)."""
+        wanted = Counter(summed.key for summed in self.sums)
+        wanted.update(summed.key for summed, message in self.sums.items() if message is not None)
         orders: dict[Hashable, tuple[Node, Node]] = {}
-        for summed in sorted(messages, key=lambda one: self.numbers[one.node]):
-            if _key(summed) not in orders:
-                orders[_key(summed)] = self._order(summed)
-            self._put(summed, messages[summed], orders[_key(summed)])
-        for node, first, second in self.products:
-            ends = (first.offset, first.total), (second.offset, second.total)
-            op = EdgeProducts(node.shape, node.tensor_type.dtype, ends)
-            inputs = [self._table(first, node), first.ids, self._table(second, node), second.ids]
-            self.emitter.replace(node, self.emitter.emit(node, op, inputs, node, [first.node, second.node, node], True))
+        for summed, message in self.sums.items():
+            key, node = summed.key, summed.node
+            updates = any(reader.phase == "update" for reader in self.emitter.readers(node))
+            if wanted[key] < 2 or (message is None and updates):
+                continue
+            if key not in orders:
+                order = self.emitter.emit(node, OrderRows(summed.lookup.size, *summed.ends), [summed.ids], node)
+                orders[key] = element(order, 0, node), element(order, 1, node)
+                self.emitter.put_ahead(node, orders[key])
+            self._put(summed, message, orders[key])
+        for node, *sides in self.products:
+            op = EdgeProducts(node.shape, node.tensor_type.dtype, tuple(side.ends for side in sides))
+            inputs = [value for side in sides for value in (self._table(side, node), side.ids)]
+            parts = [*(side.node for side in sides), node]
+            self.emitter.replace(node, self.emitter.emit(node, op, inputs, node, parts, takes=True))
         return self.emitter.apply()
 
-    def _updates_rows(self, node: Node) -> bool:
-        return any(reader.phase == "update" for reader in self.emitter.readers(node))
-
-    def _order(self, summed: _Sum) -> tuple[Node, Node]:
-        op = OrderRows(summed.size, summed.offset, summed.total)
-        order = self.emitter.emit(summed.node, op, [summed.ids], summed.node)
-        parts = element(order, 0, summed.node), element(order, 1, summed.node)
-        self.emitter.put_ahead(summed.node, parts)
-        return parts
-
-    def _put(self, summed: _Sum, message: _Message | None, order: tuple[Node, Node]) -> None:
+    def _put(self, summed: _NamedRows, message: _Message | None, order: tuple[Node, Node]) -> None:
         node, dtype = summed.node, summed.node.tensor_type.dtype
-        if message is None:
-            op, inputs = EdgeSums(node.shape, dtype, looks_up=False, weighted=False), [summed.rows, *order]
-            parts = [node]
-        else:
+        op, inputs, parts = EdgeSums(node.shape, dtype, False, False), [summed.rows, *order], [node]
+        if message is not None:
             lookup, weights = message.lookup, message.weights
-            op = EdgeSums(node.shape, dtype, True, weights is not None, lookup.offset, lookup.total)
+            op = EdgeSums(node.shape, dtype, True, weights is not None, *lookup.ends)
             inputs = [self._table(lookup, node), *order, lookup.ids, *([] if weights is None else [weights])]
-            parts = [*message.parts, node]
+            parts = [lookup.node, *message.parts, node]
         made = self.emitter.emit(node, op, inputs, node, parts, summed.base is None)
         if summed.base is not None:
             made = self.emitter.emit(node, Add(), [summed.base, made], node, takes=True)
         self.emitter.replace(node, made)
 
-    def _table(self, lookup: _Lookup, place: Node) -> Value:
-        """Return a table of a lookup, in halves if these are all of its numbers: rows are read many times."""
-        table = lookup.table
+    def _table(self, found: _NamedRows, place: Node) -> Value:
+        """Return the table of a lookup, in halves if these are all of its numbers: rows are read many times."""
+        table = found.rows
         if table not in self._narrow:
-            half = _half_of(table)
-            if half is not None and isinstance(table, Node) and isinstance(table.op, Cast):
-                self._narrow[table] = table.inputs[0]
-            else:
-                self._narrow[table] = table if half is None else self.emitter.emit(place, Cast(half), [table], place)
+            half, source = _half_of(table), table.inputs[0] if isinstance(table, Node) and table.inputs else table
+            made = source if half is not None and source.tensor_type.dtype == half else table
+            if half is not None and (made is table or source.shape != table.shape):
+                made = self.emitter.emit(place, Cast(half), [table], place)
+            self._narrow[table] = made
         return self._narrow[table]
 
-    def _message(self, summed: _Sum) -> _Message | None:
-        """Return the rows of a sum if they are looked up."""
+    def _message(self, summed: _NamedRows) -> _Message | None:
         parts: list[Node] = []
-        value, reader, count = summed.rows, summed.node, summed.ids.tensor_type.size
+        value, reader, count = summed.rows, summed.node, summed.lookup.count
         while isinstance(value, Node) and self.emitter.only_reader(value) is reader:
-            parts.insert(0, value)
             if isinstance(value.op, Mul):
                 for rows, weights in (value.inputs, value.inputs[::-1]):
-                    lookup = self._lookup(rows, count, summed.node)
-                    factor = None if lookup is None else _weights(weights, value.shape, count)
+                    factor, lookup = _weights(weights, value.shape, count), self._lookup(rows, count, summed.node)
                     if lookup is not None and factor is not None:
-                        return _Message(lookup, factor, [lookup.node, *parts])
+                        return _Message(lookup, factor, [value, *parts])
                 return None
             if not _passes(value, count):
                 break
+            parts.insert(0, value)
             value, reader = value.inputs[0], value
         lookup = self._lookup(value, count, summed.node)
-        return None if lookup is None else _Message(lookup, None, [lookup.node, *parts])
+        return None if lookup is None else _Message(lookup, None, parts)
 
-    def _lookup(self, value: Value, count: int, reader: Node) -> _Lookup | None:
+    def _lookup(self, value: Value, count: int, reader: Node) -> _NamedRows | None:
         """Return the lookup of `count` rows whose result this value is, if its operands are the same at the reader."""
         while isinstance(value, Node) and _passes(value, count):
             value = value.inputs[0]
-        found = _lookup_of(value) if isinstance(value, Node) else None
-        if found is None or found.ids.tensor_type.size != count:
+        found = _named_rows(value, False) if isinstance(value, Node) else None
+        if found is None or found.lookup.count != count:
             return None
-        operands = found.table, found.ids
-        return None if self.updates.between(operands, self.numbers[found.node], self.numbers[reader]) else found
+        changed = self.updates.between((found.rows, found.ids), self.numbers[found.node], self.numbers[reader])
+        return None if changed else found
 
-    def _product(self, node: Node) -> tuple[_Lookup, _Lookup] | None:
-        """Return the lookups whose rows are multiplied and summed over their last dimensions."""
+    def _products(self, node: Node) -> list[tuple[Node, _NamedRows, _NamedRows]]:
+        """Return the lookups whose rows are multiplied and summed over their last dimensions by a node, if it does."""
         assert isinstance(node.op, ReduceSum)
-        value, reader = node.inputs[0], node
-        rank = len(value.shape)
+        value, reader, rank = node.inputs[0], node, len(node.inputs[0].shape)
         axes = node.op.axes(rank)
-        if not axes or list(axes) != list(range(axes[0], rank)) or not axes[0] or not node.tensor_type.size:
-            return None
-        count = 0
+        if not axes or not axes[0] or list(axes) != list(range(axes[0], rank)):
+            return []
         while isinstance(value, Node) and self.emitter.only_reader(value) is reader:
-            if isinstance(value.op, Mul) and value.inputs[0].shape == value.inputs[1].shape == value.shape:
-                count = value.shape[0]
-                first, second = (self._lookup(side, count, node) for side in value.inputs)
-                return None if first is None or second is None else (first, second)
-            if not isinstance(value.op, Cast) or not _may_widen(value.inputs[0].tensor_type.dtype, value.op.dst_type):
-                return None
+            if isinstance(value.op, Mul) and all(side.shape == value.shape for side in value.inputs):
+                first, second = (self._lookup(side, value.shape[0], node) for side in value.inputs)
+                return [] if first is None or second is None else [(node, first, second)]
+            if not isinstance(value.op, Cast) or not _passes(value, value.shape[0]):
+                break
             value, reader = value.inputs[0], value
-        return None
-
-
-def _key(summed: _Sum) -> Hashable:
-    return _same(summed.ids), summed.size, summed.offset, summed.total
+        return []
 
 
 def _same(value: Value, depth: int = 4) -> Hashable:
     """Return a key equal for values that equal operators compute from the same values."""
-    if not depth or not isinstance(value, Node) or value.op.has_side_effect or value.regions:
+    op = value.op if isinstance(value, Node) else None
+    if not depth or not isinstance(value, Node) or not isinstance(op, Op) or value.regions:
         return value
-    op = value.op
-    if not isinstance(op, Op) or op.draws or op.mutates:
+    if op.has_side_effect or op.draws or op.mutates:
         return value
     return OpKey(op), tuple(_same(each, depth - 1) for each in value.inputs)
 
 
 def _passes(node: Node, count: int) -> bool:
-    """Whether a node gives `count` rows with the same elements: in another type or shape."""
-    op = node.op
-    if not isinstance(op, Op) or not node.inputs or not isinstance(node.type, TensorType) or not node.shape:
+    """Whether a node gives `count` rows with the same elements: in another shape, or in a type that a kernel may read
+    which adds up in Float32, or in Float64 for both."""
+    op, source = node.op, node.inputs[0] if node.inputs else None
+    if not isinstance(op, Op) or source is None or not source.shape or source.shape[0] != count:
         return False
-    source = node.inputs[0].tensor_type
     if isinstance(op, Cast):
-        return _may_widen(source.dtype, node.type.dtype)
+        return {source.tensor_type.dtype, op.dst_type} <= {FLOAT32, *HALVES}
     if isinstance(op, Transpose):
         return tuple(op.perm) == tuple(range(len(node.shape)))
-    return op.reshapes and bool(source.shape) and source.shape[0] == node.shape[0] == count
+    return op.reshapes and node.shape[:1] == (count,)
 
 
 def _half_of(value: Value, depth: int = 8) -> DType | None:
     """Return the half of which all elements of a Float32 value are numbers, if it is known."""
     if not depth or not isinstance(value, Node) or not isinstance(value.op, Op) or not value.inputs:
         return None
-    source = value.inputs[0]
     if isinstance(value.op, Cast):
-        return source.tensor_type.dtype if value.op.dst_type == FLOAT32 and source.tensor_type.dtype in HALVES else None
-    if isinstance(value.op, Neg | ReLU | ReluGrad | Transpose) or value.op.reshapes:
-        return _half_of(source, depth - 1)
-    return None
-
-
-def _may_widen(source: DType, target: DType) -> bool:
-    """Whether a kernel that adds up in Float32, or in Float64 for both, may take a cast in."""
-    return source == target or {source, target} <= {FLOAT32, *HALVES}
+        source = value.inputs[0].tensor_type.dtype
+        return source if value.op.dst_type == FLOAT32 and source in HALVES else None
+    exact = isinstance(value.op, Neg | ReLU | ReluGrad | Transpose) or value.op.reshapes
+    return _half_of(value.inputs[0], depth - 1) if exact else None
 
 
 def _weights(value: Value, shape: tuple[int, ...], count: int) -> Value | None:
@@ -269,70 +234,34 @@ def _weights(value: Value, shape: tuple[int, ...], count: int) -> Value | None:
         return None
     if not value.tensor_type.dtype.is_float or (math.prod(shape[1:]) > 1 and math.prod(shape[repeated:]) < _MIN_PART):
         return None
-    while isinstance(value, Node) and isinstance(value.op, Op):
-        widens = isinstance(value.op, Cast) and _may_widen(value.inputs[0].tensor_type.dtype, value.op.dst_type)
-        if not widens and not value.op.reshapes:
-            break
+    while isinstance(value, Node) and (_passes(value, count) or getattr(value.op, "reshapes", False)):
         value = value.inputs[0]
     return value
 
 
-def _lookup_of(node: Node) -> _Lookup | None:
-    """Return the lookup by the first dimension of a table that a node is."""
-    op = node.op
-    if isinstance(op, RowsByIntegers):
-        op = looked_at(op)
-        assert isinstance(op, RowsByIntegers)
-        table, ids = operand_types(node)
-        lookup = op.lookup(table.shape, ids.shape)
-        if lookup.batch != 1 or lookup.middle != 1 or not _fits(lookup.size, lookup.count, table):
-            return None
-        return _Lookup(node, node.inputs[0], _flat(node.inputs[1]), lookup.offset, lookup.total)
-    if isinstance(op, GatherNd):
-        table, ids = operand_types(node)
-        if not _fits(table.shape[0], ids.size, table) or ids.shape[-1] != 1:
-            return None
-        return _Lookup(node, node.inputs[0], _flat(node.inputs[1]), *_slice(looked_at(op), table.shape[0]))
-    return None
-
-
-def _sum_of(node: Node) -> _Sum | None:
-    """Return the sum of rows, by the first dimension of its result, that a node is."""
-    op = node.op
-    if isinstance(op, RowSums):
-        op = looked_at(op)
-        assert isinstance(op, RowSums)
-        rows, ids = operand_types(node)
-        lookup = op.lookup(rows.shape, ids.shape)
-        if lookup.batch != 1 or lookup.middle != 1 or not _fits(lookup.size, lookup.count, rows):
-            return None
-        return _Sum(node, node.inputs[0], _flat(node.inputs[1]), lookup.size, lookup.offset, lookup.total)
-    if type(op) is ScatterNd or (type(op) is TensorScatterAdd and not op.dims):
-        place = 0 if isinstance(op, ScatterNd) else 1
-        ids, rows = (node.inputs[place + i].tensor_type for i in range(2))
-        if not ids.shape or ids.shape[-1] != 1 or not _fits(node.shape[0], ids.size, rows):
-            return None
-        base = None if isinstance(op, ScatterNd) or _is_zero(node.inputs[0]) else node.inputs[0]
-        begin = _slice(looked_at(op), node.shape[0])
-        return _Sum(node, node.inputs[place + 1], _flat(node.inputs[place]), node.shape[0], *begin, base)
-    return None
-
-
-def _fits(size: int, count: int, rows: TensorType) -> bool:
-    return 0 < size < _MAX_ROWS and 0 < count < _MAX_ROWS and rows.dtype.is_float and rows.size > 0
-
-
-def _slice(op: Op, size: int) -> tuple[int, int]:
-    """Return (offset, total) of the rows that indices name."""
-    begins, sizes = op.begins, op.sizes  # type: ignore[attr-defined]  # of all operators with indices[..., k]
-    return (begins[0], sizes[0]) if sizes else (0, size)
-
-
-def _flat(ids: Value) -> Value:
-    """Return ids in the shape in which they were made."""
+def _named_rows(node: Node, sums: bool) -> _NamedRows | None:
+    """Return the sum of rows, or the lookup of rows, along a first dimension that a node is."""
+    op, base = node.op, None
+    if isinstance(op, RowSums if sums else RowsByIntegers):
+        rows, ids = node.inputs
+        lookup = looked_at(op).lookup(rows.shape, ids.shape)  # type: ignore[attr-defined]  # both classes have it
+    elif type(op) in ((ScatterNd, TensorScatterAdd) if sums else (GatherNd,)) and not getattr(op, "dims", ()):
+        *bases, rows, ids = node.inputs if isinstance(op, ScatterNd | GatherNd) else node.inputs[::2] + node.inputs[1:2]
+        rows, ids = (ids, rows) if isinstance(op, ScatterNd) else (rows, ids)
+        base = bases[0] if bases and not _is_zero(bases[0]) else None
+        size = node.shape[0] if sums else rows.shape[0]
+        begins, sizes = looked_at(op).begins, looked_at(op).sizes  # type: ignore[attr-defined]  # all of them have it
+        count = ids.tensor_type.size if ids.shape[-1:] == (1,) else 0
+        inner = math.prod(node.shape[1:] if sums else rows.shape[1:])
+        lookup = RowLookup(1, 1, size, inner, count, *((begins[0], sizes[0]) if sizes else (0, size)))
+    else:
+        return None
+    fits = 0 < lookup.size < _MAX_ROWS and 0 < lookup.count < _MAX_ROWS and lookup.batch == lookup.middle == 1
+    if not fits or not rows.tensor_type.dtype.is_float or not rows.tensor_type.size:
+        return None
     while isinstance(ids, Node) and isinstance(ids.op, Op) and ids.op.reshapes:
         ids = ids.inputs[0]
-    return ids
+    return _NamedRows(node, rows, ids, lookup, base)
 
 
 def _is_zero(value: Value) -> bool:
