@@ -211,7 +211,7 @@ def _different(
     comm: Communicator, name: str, ranks: tuple[int, int], where: str, own: Array, step: int,
     fetch: Callable[[Array], Array],
 ) -> MspcError:  # fmt: skip
-    """The error of two ranks that feed different values; all ranks make it together."""
+    """Return the error of two ranks that feed different values; all ranks make it together."""
     place = first_difference(comm, None if own is None else fetch(own), ranks)
     row = ""
     if place is not None and place[0]:

@@ -213,7 +213,7 @@ def _different(
     comm: Communicator, begun: RankInitialValue | None, name: str, ranks: tuple[int, int],
     fetch: Callable[[Array], Array],
 ) -> MspcError:  # fmt: skip
-    """The error of two ranks that begin with different values; all ranks make it together."""
+    """Return the error of two ranks that begin with different values; all ranks make it together."""
     first, other = ranks
     kind = gathered(comm, "" if begun is None else begun.kind)[other]
     place = first_difference(comm, None if begun is None else fetch(begun.array), ranks)

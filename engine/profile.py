@@ -137,7 +137,7 @@ class StepProfiler:
 
 
 def _gather(job: Any, noted: _TimedGraph | None, file: Path) -> GatheredProfile:
-    """The times of all ranks, which call this together; data of graphs are on rank 0 alone."""
+    """Return the times of all ranks, which call this together; data of graphs are on rank 0 alone."""
     first, steps = noted.best() if noted is not None else (0, [])
     told = gathered(job.aside, [first, [[list(vars(t).values()) for t in times] for times in steps]])
     found = {rank: [[NodeTiming(*t) for t in times] for times in told[rank][1]] for rank in range(len(told))}
@@ -147,8 +147,8 @@ def _gather(job: Any, noted: _TimedGraph | None, file: Path) -> GatheredProfile:
 
 
 def _graphs(comm: Any, graph: Graph | None) -> dict[int, Graph]:
-    """On rank 0 a graph for every rank: its own for those whose nodes are the same, which is the rule; the others
-    send the text of theirs."""
+    """Return, on rank 0, a graph for every rank: its own for those whose nodes are the same, which is the rule; the
+    others send the text of theirs."""
     graph = Graph("none") if graph is None else graph
     own = fingerprint("\n".join(f"{node.label}: {node.type}" for node in graph.nodes)).tolist()
     found = gathered(comm, own)

@@ -108,7 +108,7 @@ def noise_between(expected: Array, perturbed: Iterable[Array]) -> Noise:
 
 
 def _apart(expected: Array, found: Array) -> Array:
-    """Distances of the elements: 0 if both are the same infinity or NaN, infinite if one of them is."""
+    """Return the distances of the elements: 0 if both are the same infinity or NaN, infinite if one of them is."""
     wide = np.result_type(expected.dtype, np.float64)
     a, b = expected.astype(wide), found.astype(wide)
     with np.errstate(all="ignore"):
@@ -140,16 +140,17 @@ def _floating(array: Array) -> str:
 
 
 def epsilon_of(dtype: str) -> float:
-    """The distance of 1 to the next number of a floating-point type."""
+    """Return the distance of 1 to the next number of a floating-point type."""
     return {"Float64": 2.0**-52, "Float32": 2.0**-23, "Float16": 2.0**-10, "BFloat16": 2.0**-7}[dtype]
 
 
 def coarsest(graph: Graph) -> float:
-    """The tolerance of the narrowest floating-point type in the graph: in mixed precision all else is as exact."""
+    """Return the tolerance of the narrowest floating-point type in the graph: in mixed precision all else is as
+    exact."""
     return max((TOLERANCES[name] for name in floats_of(graph)), default=0.0)
 
 
 def floats_of(graph: Graph) -> set[str]:
-    """The floating-point types that operators of the graph make, and of those inside of it that they run."""
+    """Return the floating-point types that operators of the graph make, and of those inside of it that they run."""
     nodes = (node for each in graph.graphs() for node in each.nodes)
     return {t.dtype.name for node in nodes for t in element_types(node.type) if t.dtype.name in TOLERANCES}

@@ -59,7 +59,7 @@ class GradientQuery:
 
 
 def requests(graph: Graph) -> list[GradientQuery]:
-    """The requests for gradients of a graph that is not differentiated yet."""
+    """Return the requests for gradients of a graph that is not differentiated yet."""
     found: list[GradientQuery] = []
     given: set[Value] = set()
     for each in graph.graphs():
@@ -126,7 +126,7 @@ class Tape:
             raise IndexError("fewer values than were recorded")
 
     def next(self, compute: Callable[[], Any]) -> Any:
-        """The next value. Raises IndexError if more are asked for than were recorded."""
+        """Return the next value. Raise IndexError if more are asked for than were recorded."""
         if not self.replays:
             self._running.append(compute())
         self._place += 1
@@ -137,7 +137,7 @@ class Held(Op, abstract=True):
     """An operator whose results come from a tape."""
 
     def of(self, op: Op, tape: Tape) -> Held:
-        """Such an operator in the place of another one."""
+        """Return such an operator in the place of another one."""
         made = Held()
         object.__setattr__(made, "op", op)
         object.__setattr__(made, "tape", tape)
@@ -185,7 +185,7 @@ class Doubled:
 
     @staticmethod
     def of(graph: Graph, asked: Sequence[GradientQuery]) -> Doubled:
-        """The copy of a graph after differentiation. asked: the requests that it had before."""
+        """Return the copy of a graph after differentiation. asked: the requests that it had before."""
         doubled = Doubled(Graph(graph.name))
         copies = doubled._widen(graph, doubled.graph, {})
         present = set(graph.nodes)
@@ -250,14 +250,14 @@ class Doubled:
         return copies
 
     def _held(self, made: Graph, value: Value) -> Value:
-        """The value from the tape, in a region."""
+        """Return the value from the tape, in a region."""
         node = Node(Held().of(Cast(dst_type=value.tensor_type.dtype), self.tape), [value], value.type, "", "")
         made.nodes.append(node)
         return node
 
     def kernels(self, backend: NumPyBackend, call: Call | None = None) -> Callable[[Node], Callable[..., Any]]:
-        """The kernels of the graph's nodes, also of those that run regions. They raise NotInFloat64. call: runs the
-        kernels in regions."""
+        """Return the kernels of the graph's nodes, also of those that run regions. They raise NotInFloat64. call: runs
+        the kernels in regions."""
         regions = Regions(self.graph, backend, [0] * PLACE_WORDS, compiles=False)
 
         def kernel(node: Node) -> Callable[..., Any]:
@@ -300,12 +300,12 @@ class Doubled:
 
 
 def name_of(value: Value) -> str:
-    """The name of a value, or the label of its operator."""
+    """Return the name of a value, or the label of its operator."""
     return value.name or (value.label if isinstance(value, Node) else "")
 
 
 def needed(graph: Graph, values: Sequence[Value]) -> list[Node]:
-    """The nodes that the values need, in order, and those that change parameters on the way."""
+    """Return the nodes that the values need, in order, and those that change parameters on the way."""
     wanted = set(values)
     last = max((i for i, node in enumerate(graph.nodes) if node in wanted), default=-1)
     found: list[Node] = []
@@ -317,8 +317,8 @@ def needed(graph: Graph, values: Sequence[Value]) -> list[Node]:
 
 
 def passes_no_gradient(node: Node) -> bool:
-    """Whether differentiation ends at a node: its result is no float, or its rule hands no gradient on. It goes through
-    the regions of one that runs some."""
+    """Return whether differentiation ends at a node: its result is no float, or its rule hands no gradient on. It goes
+    through the regions of one that runs some."""
     if node.regions:
         return False
     if not any(t.dtype.has_gradient for t in element_types(node.type)):
@@ -343,7 +343,7 @@ def _is_float(value: Value) -> bool:
 
 
 def widened(array: Array) -> Array:
-    """A copy of an array, floats as Float64 and complex numbers as Complex128."""
+    """Return a copy of an array, floats as Float64 and complex numbers as Complex128."""
     array = np.asarray(array)
     return np.array(array, {"f": np.float64, "V": np.float64, "c": np.complex128}.get(array.dtype.kind))
 
@@ -353,7 +353,7 @@ def _doubled(dtype: DType) -> DType:
 
 
 def wide_type(type: Type) -> Type:
-    """The type with floating-point numbers as Float64."""
+    """Return the type with floating-point numbers as Float64."""
     if isinstance(type, TupleType):
         return TupleType(tuple(t for t in map(wide_type, type.elements) if isinstance(t, TensorType)))
     if isinstance(type, StackType):
@@ -362,7 +362,7 @@ def wide_type(type: Type) -> Type:
 
 
 def wide_op(op: Any) -> Any:
-    """The operator with floating-point types among its fields as Float64."""
+    """Return the operator with floating-point types among its fields as Float64."""
     wide = {f.name: _wide_field(getattr(op, f.name)) for f in fields(op)}
     changed = {name: value for name, value in wide.items() if value is not getattr(op, name)}
     return replace(op, **changed) if changed else op
@@ -502,7 +502,8 @@ class _Judge:
         return ""
 
     def _direction(self, group: list[Value]) -> tuple[dict[Value, Array], float, float]:
-        """A random direction, the slope along it that the gradients make, and the size of that over all directions.
+        """Return a random direction, the slope along it that the gradients make, and the size of that over all
+        directions.
 
         Directions with a slope near 0 are drawn again: along these a gradient that is wrong by a factor is as good as
         the right one.
@@ -518,7 +519,7 @@ class _Judge:
         return direction, expected, size
 
     def _value(self, moved: dict[Value, Array]) -> float:
-        """The sum of the outputs, each times its sensitivity, after values have moved."""
+        """Return the sum of the outputs, each times its sensitivity, after values have moved."""
         values = self._evaluate(moved)
         total = 0.0
         for i, output in enumerate(self.judged.outputs):
@@ -527,7 +528,8 @@ class _Judge:
         return total
 
     def _evaluate(self, moved: dict[Value, Array]) -> dict[Value, Array]:
-        """All values after some have moved; those that pass no gradient, and distributions that are read, stay."""
+        """Return all values after some have moved; those that pass no gradient, and distributions that are read,
+        stay."""
         values = self.base | {p: np.array(a + moved[p] if p in moved else a) for p, a in self.values.items()}
         with np.errstate(all="ignore"):
             for node in self.forward:

@@ -217,7 +217,8 @@ def _near(value: Array, found: Array, least: float, times: float = LOOSE) -> boo
 
 
 def _joined(relation: Relation, parts: Sequence[Array], value: Array) -> list[Array | None]:
-    """The ranks' values together, or each that has to be the global one; of other shapes None, which fits nothing."""
+    """Return the ranks' values together, or each that has to be the global one; of other shapes None, which fits
+    nothing."""
     how, dimension = relation
     if any(np.ndim(part) != np.ndim(value) for part in parts):
         return [None]
@@ -260,7 +261,7 @@ class _Followed:
                 self.factor_of[number] = most  # a small gradient may fit several ratios
 
     def combined(self, node: Node, gradient: Array) -> Array:
-        """A gradient as the ranks' updates read it."""
+        """Return a gradient as the ranks' updates read it."""
         if node not in self.summed:
             return gradient
         if node in self.unknown and np.any(gradient):
@@ -311,7 +312,7 @@ class _Followed:
         return array if factor is None else array * array.dtype.type(factor)
 
     def _factor(self, node: Node, array: Array, what: str) -> float | None:
-        """How many times the global value the sum of the places' values is."""
+        """Return how many times the global value the sum of the places' values is."""
         number = node.attrs.get(SCRIPT)
         if number is None or number not in self.places[0]:
             self._aside(f"{what} is not known on every rank's rows")
@@ -394,14 +395,14 @@ def _rows_by_sizes(graph: Graph, draws: Sequence[Node], sharded: list[bool]) -> 
 
 
 def rows_on_ranks(graph: Graph, many: Graph, mark: str) -> dict[Node, Rows]:
-    """The rows for which the ranks' operators of the same number draw. mark: the attribute that has numbers."""
+    """Return the rows for which the ranks' operators of the same number draw. mark: the attribute that has numbers."""
     others = {node.attrs[mark]: node.op.rows for node in _draws(many) if mark in node.attrs and node.op.rows}
     known = [(node, others.get(node.attrs.get(mark))) for node in _draws(graph)]
     return {node: (rows[0], rows[1]) for node, rows in known if rows}
 
 
 def drawing_at_places(rows: Mapping[Node, Rows]) -> Callable[[Node, NumPyBackend], Callable[..., Any] | None]:
-    """The kernels of operators that draw numbers for rows; None for all others."""
+    """Return the kernels of operators that draw numbers for rows; None for all others."""
 
     def kernel_of(node: Node, backend: NumPyBackend) -> Callable[..., Any] | None:
         if backend.comm.size == 1 or node not in rows or not draws_by_place(node.op):

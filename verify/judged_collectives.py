@@ -63,7 +63,7 @@ def _questions(size: int) -> Iterator[_Question]:
 
 
 def _made(rank: int, number: int, dtype: Any, shape: tuple[int, ...]) -> Array:
-    """Whole numbers so small that every type holds their sums and products, of both signs if it has them."""
+    """Return whole numbers so small that every type holds their sums and products, of both signs if it has them."""
     generator = np.random.default_rng([rank, number])
     if np.dtype(dtype) == bool:
         return generator.integers(0, 2, shape).astype(bool)
@@ -196,7 +196,7 @@ def computed(comm: Communicator, graphs: Sequence[Graph]) -> list[Array]:
 
 
 def expected_rows(ranks: int, plain_of: Callable[[int], Graph], ran: Sequence[Sequence[Array]]) -> list[ComparedValue]:
-    """A row for every array that a rank has `computed`."""
+    """Return a row for every array that a rank has `computed`."""
     rows: list[ComparedValue] = []
     graphs = [plain_of(rank) for rank in range(ranks)]
     for rank, arrays in enumerate(ran):
@@ -211,7 +211,7 @@ def expected_rows(ranks: int, plain_of: Callable[[int], Graph], ran: Sequence[Se
 
 
 def _one_of_each(graphs: Sequence[Graph], rank: int) -> list[dict[int, Node]]:
-    """The smallest collective of every kind, as each rank of this one's stage has it."""
+    """Return the smallest collective of every kind, as each rank of this one's stage has it."""
     size = len(graphs) // max(1, int(graphs[rank].attrs.get(STAGES, 1)))
     first = rank // size * size
     orders = [
@@ -231,7 +231,7 @@ def _one_of_each(graphs: Sequence[Graph], rank: int) -> list[dict[int, Node]]:
 
 
 def _all_nodes(graph: Graph) -> Iterator[Node]:
-    """Those of a graph, and of its work on micro-batches."""
+    """Yield the nodes of a graph, and of its work on micro-batches."""
     seen: set[Graph] = set()
     for node in graph.nodes:
         yield node

@@ -120,8 +120,8 @@ def _hide(graph: Graph, made: list[dict[str, tuple[Array, str]]], seed: int) -> 
 
 
 def ignored_labels(graph: Graph) -> dict[Value, int]:
-    """The inputs that hold labels of which the graph ignores one number, with that number: it compares them with one
-    below 0, and no other operator needs a class from 0 on."""
+    """Return the inputs that hold labels of which the graph ignores one number, with that number: it compares them with
+    one below 0, and no other operator needs a class from 0 on."""
     shown: dict[Value, Value] = {p: p for p in graph.parameters if p.kind == "input" and p.tensor_type.dtype.is_integer}
     asked: dict[Value, set[int]] = {}
     refused: set[Value] = set()
@@ -148,7 +148,8 @@ def ignored_labels(graph: Graph) -> dict[Value, int]:
 
 
 def read_clamped(graph: Graph) -> set[Value]:
-    """The integers, as starts of slices, that the network moves between two ends before it reads a place by them."""
+    """Return the integers, as starts of slices, that the network moves between two ends before it reads a place by
+    them."""
     inputs = [p for p in graph.parameters if p.kind == "input" and p.tensor_type.dtype.is_integer]
     held: dict[Value, set[Value]] = {p: {p} for p in inputs if p.tensor_type.size == 1}
     clamped, refused = set[Value](), set[Value]()
@@ -167,8 +168,8 @@ def read_clamped(graph: Graph) -> set[Value]:
 
 
 def read_as_truths(graph: Graph) -> set[Value]:
-    """The inputs that the network only compares with 0, as masks. If a whole row is hidden, the large number added to
-    hide it swallows the values, and no difference shows a gradient."""
+    """Return the inputs that the network only compares with 0, as masks. If a whole row is hidden, the large number
+    added to hide it swallows the values, and no difference shows a gradient."""
     found: dict[Value, bool] = {}
     shown: dict[Value, Value] = {p: p for p in graph.parameters if p.kind == "input" and p.tensor_type.shape}
     for node in graph.nodes:
@@ -183,6 +184,6 @@ def read_as_truths(graph: Graph) -> set[Value]:
 
 
 def _below(generator: np.random.Generator, limit: int, type: TensorType) -> Array:
-    """Integers in [0, limit) that the element type can hold."""
+    """Return integers in [0, limit) that the element type can hold."""
     most = np.iinfo(type.dtype.numpy).max
     return generator.integers(0, min(max(1, limit), most), type.shape)

@@ -56,9 +56,9 @@ class ManyRanks:
     feeds: Sequence[Sequence[Array]]
 
     def executed(self) -> list[list[Values]]:
-        """For every step and rank results under ("result", i) and parameters under their names, as `mspc run` computes
-        them, but that a loss may be infinite and that results of any size share memory: a network is often verified in
-        a smaller size than that in which it runs.
+        """Return, for every step and rank, results under ("result", i) and parameters under their names, as `mspc run`
+        computes them, but that a loss may be infinite and that results of any size share memory: a network is often
+        verified in a smaller size than that in which it runs.
 
         Raises:
             NodeFailure: a kernel failed.
@@ -67,7 +67,7 @@ class ManyRanks:
         return self._by_step(World(self.ranks).run(self.executed_on))
 
     def executed_on(self, comm: Communicator) -> list[Values]:
-        """For every step the same of one rank, through its communicator."""
+        """Return, for every step, the same of one rank, through its communicator."""
         graph = self.graph_of(comm.rank)
         stored = [p for p in graph.parameters if p.kind != "input"]
         held = {p.name: self._held(p, comm.rank) for p in stored}
@@ -88,8 +88,8 @@ class ManyRanks:
         return found
 
     def observed(self, mark: str, steps: int, poke: Poke | None = None) -> list[list[Values]]:
-        """The same of some steps from the first on, operator by operator, none fused, in memory of their own; beside it
-        the operators of the last of these steps under the values of their attribute `mark`.
+        """Return the same of some steps from the first on, operator by operator, none fused, in memory of their own;
+        beside it the operators of the last of these steps under the values of their attribute `mark`.
 
         Raises:
             NodeFailure: a kernel failed.
@@ -142,7 +142,7 @@ class MpiRanks(ManyRanks):
     rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
 
     def executed(self) -> list[list[Values]]:
-        """As there. Raises ExecutionError if a rank fails, MspcError without mpirun."""
+        """Return the same as `ManyRanks.executed`. Raise ExecutionError if a rank fails, MspcError without mpirun."""
         return self._found[0]
 
     def wrong(self) -> list[ComparedValue]:

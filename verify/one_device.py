@@ -51,13 +51,13 @@ class Poke:
     layout: Layout | None
 
     def on_one_device(self, node: Node, operands: list[Array]) -> list[Array]:
-        """The operands as one device reads them."""
+        """Return the operands as one device reads them."""
         if node.attrs.get(self.mark) != self.number:
             return operands
         return [_with_infinity(each) if i == self.operand else each for i, each in enumerate(operands)]
 
     def on_rank(self, rank: int, graphs: Sequence[Graph]) -> Callable[[Node, list[Array]], list[Array]]:
-        """The same for the slices of a rank. graphs: of all ranks. If there are several stages, those that
+        """Return the operands for the slices of a rank. graphs: of all ranks. If there are several stages, those that
         compute the operand have the infinity, and they send it to others."""
         if self.layout is not None:
             slices = self.layout.slices_for(rank, self.shape)
@@ -118,15 +118,15 @@ WIDE = ("float32", "float64")
 
 
 def added_up(node: Node) -> tuple[int, ...]:
-    """The numbers of the operands that a node adds up along some dimension; none of one that overwrites any."""
+    """Return the numbers of the operands that a node adds up along some dimension; none of one that overwrites any."""
     if not isinstance(node.op, Op) or node.op.mutates or node.regions:
         return ()
     return _added_up(node.op, tuple(value.type for value in node.inputs))
 
 
 def is_exact(array: Array) -> bool:
-    """Whether rounding has no part in a sum of an array's numbers in any order: whole ones, as counts, or of a type
-    that is narrower than that of the sum, or that has no fractions."""
+    """Return whether rounding has no part in a sum of an array's numbers in any order: whole ones, as counts, or of a
+    type that is narrower than that of the sum, or that has no fractions."""
     return array.dtype.name not in WIDE or bool(np.all(array == np.rint(array)))
 
 
@@ -147,8 +147,8 @@ def _added_up(op: Op, types: tuple[Type, ...]) -> tuple[int, ...]:
 
 
 def kernel_over_places(node: Node, backend: NumPyBackend) -> Callable[..., Any] | None:
-    """The kernel of an operator that in data parallel mode computes over all ranks' rows, on the rows of all places
-    that share a batch; None for any other operator.
+    """Return the kernel of an operator that in data parallel mode computes over all ranks' rows, on the rows of all
+    places that share a batch; None for any other operator.
 
     Arrays of two dimensions and more have rows. Each place takes its own of the results, and of sums over rows, which
     are added up later, its own term.
@@ -293,7 +293,7 @@ class Movement:
         self.weights = {n: self.array(w, zlib.crc32(n.encode())) if n in trained else w for n, w in weights.items()}
 
     def array(self, array: Array, *place: int) -> Array:
-        """An array whose elements have moved by some rounding errors."""
+        """Return an array whose elements have moved by some rounding errors."""
         if array.dtype.name not in _FLOATS:
             return array
         return (array * (1 + self.amount * self._signs(array.shape, place))).astype(array.dtype)

@@ -95,12 +95,12 @@ def _wrong_parts(
 
 
 def _seeds(op: Op) -> list[str]:
-    """The fields that hold seeds."""
+    """Return the fields that hold seeds."""
     return [each.name for each in fields(op) if each.name.lower().startswith("seed")]
 
 
 def _operand(value: Value) -> Array:
-    """Numbers for an operand: a constant's own, else ones."""
+    """Return numbers for an operand: a constant's own, else ones."""
     if isinstance(value, Constant):
         return value.value
     assert isinstance(value.type, TensorType)

@@ -78,8 +78,9 @@ def _is_of_padding(node: Node, summed: Collection[Node | None]) -> bool:
 
 
 def matched(one: Graph, many: Graph, mark: str) -> Iterator[Matched]:
-    """The operators that both have. mark: attribute that numbers both alike. Masks of padding may change which views a
-    loop makes again for gradients: from there on numbers differ, and results and parameters alone are compared."""
+    """Yield the operators that both have. mark: attribute that numbers both alike. Masks of padding may change which
+    views a loop makes again for gradients: from there on numbers differ, and results and parameters alone are
+    compared."""
     for each in _matched(one, many, mark):
         if many.attrs.get("pad_uneven") and each.node.op.name != each.other.op.name:
             return
@@ -136,7 +137,7 @@ def _in_micro_batches(loop: Node, op: Scan, others: dict[Any, Node], mark: str) 
 
 
 def _total(node: Node) -> Node | None:
-    """The operator in a loop over micro-batches whose last value a node takes."""
+    """Return the operator in a loop over micro-batches whose last value a node takes."""
     source = node.inputs[0] if isinstance(node.op, TupleGetItem) else None
     if not (isinstance(source, Node) and isinstance(source.op, Scan) and source.op.micro_batches):
         return None
@@ -146,7 +147,7 @@ def _total(node: Node) -> Node | None:
 
 
 def _term(total: Node) -> Node:
-    """The term that is added to a total: the last operator that it reads, and is no sum itself."""
+    """Return the term that is added to a total: the last operator that it reads, and is no sum itself."""
     while isinstance(total.op, AddN):
         read = [value for value in total.inputs if isinstance(value, Node)]
         if not read:
@@ -190,12 +191,12 @@ class Comparison:
     stages: int = 1
 
     def results(self, found: Sequence[Sequence[Values]]) -> list[ComparedValue]:
-        """A row for every result, of the step in which the ranks are furthest off."""
+        """Return a row for every result, of the step in which the ranks are furthest off."""
         return [self._worst("output", str(i), ("result", i), value, found) for i, value in enumerate(self.many.results)]
 
     def parameters(self, found: Sequence[Sequence[Values]]) -> list[ComparedValue]:
-        """The same for every parameter. If sums over ranks with rows of their own are those of no single device, only
-        parameters that differ have rows."""
+        """Return the rows for every parameter. If sums over ranks with rows of their own are those of no single device,
+        only parameters that differ have rows."""
         rows: list[ComparedValue] = []
         for parameter in self.one.parameters:
             if parameter.kind == "parameter":
@@ -205,7 +206,7 @@ class Comparison:
         return [row for row in rows if not (hidden and row.same)]
 
     def gathered(self, found: Sequence[Sequence[Values]]) -> list[ComparedValue]:
-        """Rows of parameters that are wrong only after their slices have been gathered, on some rank."""
+        """Return rows of parameters that are wrong only after their slices have been gathered, on some rank."""
         rows: list[ComparedValue] = []
         last = len(found) - 1
         for parameter in self.one.parameters if not self.own_rows else ():

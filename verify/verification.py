@@ -187,7 +187,7 @@ class VerifiedProgram:
 
 
 def verified(program: VerifiedProgram, seed: int, mpi: bool = False) -> Verified:
-    """The steps of one device beside those of the ranks. mpi: they run under mpirun, not in this process.
+    """Return the steps of one device beside those of the ranks. mpi: they run under mpirun, not in this process.
 
     Raises:
         NodeFailure: a kernel failed.
@@ -292,7 +292,8 @@ Kernels = Callable[[Node, NumPyBackend], Callable[..., Any] | None]
 
 
 def _kernels(program: VerifiedProgram, graph: Graph) -> Kernels:
-    """The kernels of operators that compute or draw over the rows of all ranks, if ranks have rows of their own."""
+    """Return the kernels of operators that compute or draw over the rows of all ranks, if ranks have rows of their
+    own."""
     if not program.layouts:
         return kernel_over_places
     rows = rows_of_draws(graph, [any(f.dims) for f in program.layouts], program.global_batch.graph)
@@ -316,7 +317,7 @@ def _steps(made: dict[str, MadeInput]) -> list[list[Array]]:
 
 
 def _feeds(program: VerifiedProgram, made: dict[str, MadeInput]) -> list[list[list[Array]]]:
-    """For every place and step the inputs of one device: global, or those of each rank."""
+    """Return, for every place and step, the inputs of one device: global, or those of each rank."""
     if not program.layouts:
         return [_steps(made)]
     batches = [list(zip(step, program.layouts, strict=True)) for step in _steps(made)]
@@ -324,7 +325,7 @@ def _feeds(program: VerifiedProgram, made: dict[str, MadeInput]) -> list[list[li
 
 
 def _compared(comparison: Comparison, device: OneDevice, ranks: ManyRanks) -> Verified:
-    """The rows of all steps, and the first operator that differs in the first of them in which anything does."""
+    """Return the rows of all steps, and the first operator that differs in the first of them in which anything does."""
     gradients, first = comparison.operators(ranks.observed(MARK, 1)[0], 0)
     executed = ranks.executed()
     found = Verified(comparison.results(executed) + gradients + comparison.parameters(executed), first)

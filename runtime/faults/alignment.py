@@ -71,7 +71,8 @@ class Tokens:
 
 
 def _groups(counts: Counter[tuple[int, str]]) -> dict[tuple[int, str], int]:
-    """A number for each group of a place: 0 for the usual ones in the order of their roles, negative for rare ones."""
+    """Return a number for each group of a place: 0 for the usual ones in the order of their roles, negative for rare
+    ones."""
     most = max(counts.values())
     usual = sorted(group for group, count in counts.items() if most == 1 or 1 < count >= most / 2)
     return {group: usual.index(group) if group in usual else -1 for group in counts}
@@ -85,7 +86,7 @@ class _Program(NamedTuple):
     ranks: list[int]
 
     def shared(self, start: int, tokens: Sequence[Token]) -> tuple[Sequence[Token], Sequence[Token]]:
-        """The calls of this program and of a rank at indices that both have."""
+        """Return the calls of this program and of a rank at indices that both have."""
         first, last = max(self.start, start), min(self.start + len(self.tokens), start + len(tokens))
         return self.tokens[first - self.start : last - self.start], tokens[first - start : last - start]
 
@@ -117,8 +118,8 @@ def clusters(records: Sequence[Record], sequences: Mapping[int, Sequence[Token]]
 
 
 def _is_equal(program: _Program, other: _Program) -> bool:
-    """Whether two programs agree in all calls that both have. A few calls can be of a loop that several programs have:
-    then each has all calls that the other one repeats, too."""
+    """Return whether two programs agree in all calls that both have. A few calls can be of a loop that several programs
+    have: then each has all calls that the other one repeats, too."""
     its, mine = program.shared(other.start, other.tokens)
     if its != mine or len(its) < min(MIN_OVERLAP, len(program.tokens), len(other.tokens)):
         return False
@@ -127,8 +128,8 @@ def _is_equal(program: _Program, other: _Program) -> bool:
 
 
 def _agreement(program: _Program, single: _Program) -> int:
-    """How many calls in a row from the first that both have on are equal; 0 if one repeats a call that the other never
-    has, or half of the calls differ."""
+    """Return how many calls in a row from the first that both have on are equal; 0 if one repeats a call that the other
+    never has, or half of the calls differ."""
     its, mine = program.shared(single.start, single.tokens)
     if len(its) < min(MIN_OVERLAP, len(single.tokens), len(program.tokens)):
         return 0
@@ -243,7 +244,7 @@ class Alignment:
         return self.sequences[rank][at] if 0 <= at < len(self.sequences[rank]) else None
 
     def _model(self, ranks: Sequence[int]) -> int:
-        """The rank whose beginning most others share; of these the one with most calls."""
+        """Return the rank whose beginning most others share; of these the one with most calls."""
         sharing: dict[Any, list[int]] = defaultdict(list)
         shortest = min(len(self.sequences[rank]) + self.records[rank].dropped for rank in ranks)
         start = max(self.records[rank].dropped for rank in ranks)
@@ -324,7 +325,8 @@ def _least_edit(
     mine: Sequence[RecordedCall], its: Sequence[RecordedCall], own: Sequence[Token], others: Sequence[Token],
     before: RecordedCall | None,
 ) -> str:  # fmt: skip
-    """The first edit of those of least cost that turn the model's calls into the rank's; both differ at index 0."""
+    """Return the first edit of those of least cost that turn the model's calls into the rank's; both differ at index
+    0."""
     rest = _costs(mine, its, own, others)
     repeats = before is not None and is_repeated(mine[0], before)
     ways = {
@@ -343,7 +345,7 @@ def _least_edit(
 def _costs(
     mine: Sequence[RecordedCall], its: Sequence[RecordedCall], own: Sequence[Token], others: Sequence[Token]
 ) -> npt.NDArray[np.float64]:
-    """The least cost of edits from a pair of positions on, [calls + 1, calls + 1]; the end of either is free."""
+    """Return the least cost of edits from a pair of positions on, [calls + 1, calls + 1]; the end of either is free."""
     costs = np.zeros((len(mine) + 1, len(its) + 1))
     for i in range(len(mine) - 1, -1, -1):
         for j in range(len(its) - 1, -1, -1):
@@ -353,7 +355,7 @@ def _costs(
 
 
 def _cost(own: RecordedCall, expected: RecordedCall) -> float:
-    """The cost of one call in the place of another one."""
+    """Return the cost of one call in the place of another one."""
     if family(own) != family(expected):
         return KIND if own.kind != expected.kind or own.place != expected.place else GAP
     if own.sizes != expected.sizes or own.dtypes != expected.dtypes:
@@ -418,8 +420,8 @@ def beside_program(record: Record, step: Sequence[RecordedCall]) -> BesideProgra
 
 
 def _in_program(record: Record, step: Sequence[RecordedCall]) -> tuple[int, int]:
-    """The first call of a record that is in its program, and its place in the step; the pair from which on most calls
-    are equal."""
+    """Return the first call of a record that is in its program, and its place in the step; the pair from which on most
+    calls are equal."""
     mine, its = [family(call) for call in record.calls], [family(call) for call in step]
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
     for place, each in enumerate(its):

@@ -129,7 +129,7 @@ def _kind_of(name: str) -> str:
 
 
 def _has_name(entry: list[Any]) -> bool:
-    """Whether a call is of a node, or announced; others are agreements."""
+    """Return whether a call is of a node, or announced; others are agreements."""
     return (entry[6] >= 0 and entry[5] > 0) or bool(entry[7])
 
 

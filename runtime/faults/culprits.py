@@ -89,7 +89,7 @@ def _faults(
     state: _State, alignment: Alignment, programs: Mapping[int, BesideProgram],
     steps: Mapping[int, Sequence[RecordedCall]],
 ) -> list[HangCause]:  # fmt: skip
-    """The faults of ranks by the strongest evidence that there is, the most probable first."""
+    """Return the faults of ranks by the strongest evidence that there is, the most probable first."""
     following = {
         rank: alignment.following(rank) or beside.following or alignment.repeated(rank)
         for rank, beside in programs.items()
@@ -132,8 +132,8 @@ def with_all_calls(records: Sequence[Record], found: Hang) -> list[Record]:
 
 
 def _alone(edits: Sequence[Sequence[HangCause]], state: _State) -> list[HangCause]:
-    """The first edit of each rank that no other rank has, and the rank has once: a program makes some calls in a few of
-    its steps only, and other members of a group make them, too."""
+    """Return the first edit of each rank that no other rank has, and the rank has once: a program makes some calls in a
+    few of its steps only, and other members of a group make them, too."""
     counts = Counter((each.fault, each.call and each.call.place) for found in edits for each in found)
 
     def is_alone(edit: HangCause) -> bool:
@@ -199,15 +199,15 @@ class _State:
         return bool(self.waits or self.meetings) or (any(self.pending.values()) and not self._has_ended())
 
     def _has_ended(self) -> bool:
-        """Whether all ranks with a record are at the end of one call, and no program goes on there: nothing says that
-        the job hangs, even if ranks have no record."""
+        """Return whether all ranks with a record are at the end of one call, and no program goes on there: nothing says
+        that the job hangs, even if ranks have no record."""
         if self._is_in_step:
             return False
         last = [record.calls[-1] for record in self.records.values() if record.calls]
         return len({(call.group, call.number) for call in last}) == 1 and all(call.is_retired for call in last)
 
     def _last_open(self, record: Record) -> RecordedCall | None:
-        """The last call of a rank whose record has no states, if it is not over."""
+        """Return the last call of a rank whose record has no states, if it is not over."""
         if not record.calls or self._has_states:
             return None
         last = record.calls[-1]
@@ -216,7 +216,7 @@ class _State:
         return None if self._is_complete(last) else last
 
     def _meetings(self) -> dict[str, dict[int, RecordedCall]]:
-        """For each group the first call, of those in which ranks are, in which its members disagree."""
+        """Return the first call of each group, of those in which ranks are, in which its members disagree."""
         open_calls = {(call.group, call.number) for call in self.pending.values() if call is not None}
         found: dict[str, dict[int, RecordedCall]] = {}
         for (group, number), here in sorted(self.calls.items()):
@@ -226,7 +226,7 @@ class _State:
         return found
 
     def _crossed(self) -> dict[str, dict[int, RecordedCall]]:
-        """For two groups whose members wait for each other the calls in which they do."""
+        """Return, for two groups whose members wait for each other, the calls in which they do."""
         at: dict[tuple[str, int], dict[int, RecordedCall]] = defaultdict(dict)
         place: dict[int, tuple[str, int]] = {}
         for wait in self.waits:
@@ -241,7 +241,7 @@ class _State:
         return found
 
     def _is_complete(self, call: RecordedCall) -> bool:
-        """Whether all members of the group have come to a call with the same collective, or one has gone on."""
+        """Return whether all members of the group have come to a call with the same collective, or one has gone on."""
         key = call.group, call.number
         if key not in self._complete:
             here = self.calls[key]
@@ -251,8 +251,8 @@ class _State:
         return self._complete[key]
 
     def _is_past(self, call: RecordedCall) -> bool:
-        """Whether members of a group without a record have come to its last call: other ranks with this call in a group
-        of their own have met them later."""
+        """Return whether members of a group without a record have come to its last call: other ranks with this call in
+        a group of their own have met them later."""
         here, members = self.calls[call.group, call.number], self.members[call.group]
         away = {*members} - here.keys()
         if self._has_states or not away or not away <= {*self.missing}:
@@ -300,8 +300,8 @@ class _State:
         return self.reached.get((group, rank), 0)
 
     def mismatches(self, alignment: Alignment) -> list[HangCause]:
-        """The ranks that are in another collective than most members of a group in one call of it; of two members the
-        one whose call follows its calls before it more seldom elsewhere."""
+        """Return the ranks that are in another collective than most members of a group in one call of it; of two
+        members the one whose call follows its calls before it more seldom elsewhere."""
         found: list[tuple[float, int, HangCause]] = []
         for here in self.meetings.values():
             signatures = {rank: (_signature(call), call.group) for rank, call in here.items()}
@@ -325,8 +325,8 @@ class _State:
         return [cause for _, _, cause in sorted(found, key=order)]
 
     def miscounted(self) -> list[HangCause]:
-        """The ranks that have come to the line of the others with another number of calls of one group: they have left
-        one out or issued one too many before the oldest calls in the records."""
+        """Return the ranks that have come to the line of the others with another number of calls of one group: they
+        have left one out or issued one too many before the oldest calls in the records."""
         last = {rank: record.calls[-1] for rank, record in self.records.items() if record.calls and record.dropped}
         here: dict[tuple[str, str, str], dict[int, int]] = defaultdict(dict)
         groups: Counter[int] = Counter()
@@ -350,7 +350,8 @@ class _State:
     def stopped(
         self, following: Mapping[int, RecordedCall | None], progress: MessageProgress | None
     ) -> list[HangCause]:
-        """The ranks that others wait for, and that wait for none. progress: tells whether they wait for messages."""
+        """Return the ranks that others wait for, and that wait for none. progress: tells whether they wait for
+        messages."""
         blocked = {wait.rank for wait in self.waits}
         behinds = Counter(wait.behind for wait in self.waits)
         dependents: Counter[int] = Counter()
@@ -405,7 +406,7 @@ class _State:
         return found
 
     def _doubled(self) -> list[HangCause]:
-        """Ranks that wait in a call which repeats the one before it."""
+        """Return the ranks that wait in a call which repeats the one before it."""
         pairs = ((wait, [c for c in self.records[wait.rank].calls if c.created < wait.since]) for wait in self.waits)
         return [
             HangCause(wait.rank, "doubled", wait.call) for wait, before in pairs
@@ -413,14 +414,14 @@ class _State:
         ]  # fmt: skip
 
     def _unknown_members(self) -> list[HangCause]:
-        """Ranks without a record, if others wait in groups whose members are unknown."""
+        """Return the ranks without a record, if others wait in groups whose members are unknown."""
         waiting = [call for call in self.pending.values() if call is not None]
         if not self.missing or not waiting or self._has_ended():
             return []
         return [HangCause(rank, "no record", waiting[0], certain=1 / len(self.missing)) for rank in self.missing]
 
     def met_another(self, cause: HangCause) -> RecordedCall | None:
-        """The first call after a fault that is over, and can have met another collective of its group."""
+        """Return the first call after a fault that is over, and can have met another collective of its group."""
         record = self.records.get(cause.rank)
         if record is None or cause.index < 0 or cause.fault not in ("left out", "doubled", "added", "swapped"):
             return None
@@ -439,7 +440,8 @@ class _State:
 
 
 def _begun(calls: Sequence[RecordedCall], pending: RecordedCall | None) -> dict[str, int]:
-    """The number of the last collective of each group up to the one in which a rank waits; later ones are issued."""
+    """Return the number of the last collective of each group up to the one in which a rank waits; later ones are
+    issued."""
     if pending is None:
         return last_numbers(calls)
     at = next(i for i, call in enumerate(calls) if call is pending)
@@ -451,13 +453,13 @@ def _begun(calls: Sequence[RecordedCall], pending: RecordedCall | None) -> dict[
 
 
 def _first_open(record: Record) -> RecordedCall | None:
-    """The first call of a rank after those that are over, if the record has states."""
+    """Return the first call of a rank after those that are over, if the record has states."""
     after = max((i for i, call in enumerate(record.calls) if call.is_over), default=-1) + 1
     return record.calls[after] if after < len(record.calls) else None
 
 
 def _mismatch(call: RecordedCall, other: RecordedCall, earlier: Sequence[RecordedCall]) -> tuple[str, RecordedCall]:
-    """The fault of a rank that is in a call where others are in another one, and the call of the fault."""
+    """Return the fault of a rank that is in a call where others are in another one, and the call of the fault."""
     since = [*takewhile(lambda each: each.group != call.group, reversed(earlier))]
     for each in since:
         if (_signature(each), each.place, each.sizes) == (_signature(other), other.place, other.sizes):
@@ -476,8 +478,8 @@ def _signature(call: RecordedCall) -> tuple[object, ...]:
 
 
 def _members(records: Sequence[Record], world: int) -> dict[str, tuple[int, ...]]:
-    """The ranks of each group: as recorded, or else those that have calls in it. If one rank has no record, it is in
-    the groups that have fewer callers than others at the same lines."""
+    """Return the ranks of each group: as recorded, or else those that have calls in it. If one rank has no record, it
+    is in the groups that have fewer callers than others at the same lines."""
     found: dict[str, tuple[int, ...]] = {}
     callers: dict[str, set[int]] = defaultdict(set)
     lines: dict[tuple[str, tuple[str, ...]], set[str]] = defaultdict(set)

@@ -102,7 +102,7 @@ def late_ranks(
 
 
 def _last_of_all(arrivals: _Arrivals, members: Mapping[str, tuple[int, ...]]) -> list[LateRank]:
-    """The rank that comes last, and long after the others, to most collectives of a group."""
+    """Return the rank that comes last, and long after the others, to most collectives of a group."""
     lags: dict[tuple[str, int], list[tuple[int, RecordedCall]]] = defaultdict(list)
     counts: dict[str, int] = defaultdict(int)
     for (group, _), here in arrivals.came.items():

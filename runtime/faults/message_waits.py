@@ -80,7 +80,7 @@ def message_progress(records: Sequence[Record], steps: Mapping[int, Sequence[Rec
 def _common_call(
     records: Sequence[Record], steps: Mapping[int, Sequence[RecordedCall]]
 ) -> dict[int, RecordedCall] | None:
-    """The last call of one group that all records have, and each program has once."""
+    """Return the last call of one group that all records have, and each program has once."""
     last = [last_numbers(record.calls) for record in records]
     for group in sorted(set.intersection(*(set(numbers) for numbers in last))):
         calls = {record.rank: {c.number: c for c in record.calls if c.group == group} for record in records}
@@ -99,7 +99,7 @@ def _kinds_after(step: Sequence[RecordedCall], first: tuple[str, str]) -> list[s
 
 
 def _position(kinds: Sequence[str], kind: str, count: int) -> int:
-    """The position after so many calls of a kind in a repeated step; 0 for none."""
+    """Return the position after so many calls of a kind in a repeated step; 0 for none."""
     places = [i for i, each in enumerate(kinds) if each == kind]
     if not places or not count:
         return 0
@@ -108,7 +108,7 @@ def _position(kinds: Sequence[str], kind: str, count: int) -> int:
 
 
 def _count(kinds: Sequence[str], kind: str, at: int) -> int:
-    """How many calls of a kind a repeated step has before a position."""
+    """Return how many calls of a kind a repeated step has before a position."""
     steps, rest = divmod(at, len(kinds))
     return steps * kinds.count(kind) + kinds[:rest].count(kind)
 
@@ -118,6 +118,6 @@ def _sender(kind: str) -> int:
 
 
 def _sending(kind: str) -> str:
-    """The kind of the sender's call for one that receives."""
+    """Return the kind of the sender's call for one that receives."""
     receiver, _, sender = kind.removeprefix("recv ").partition("<-")
     return f"send {sender}->{receiver}"

@@ -57,14 +57,14 @@ class TorchJudge:
         self.updates = update_formulas(torch)
 
     def tensor(self, array: Array) -> Tensor:
-        """A copy of an array."""
+        """Return a copy of an array."""
         array = np.asarray(array)
         if array.dtype.name == "bfloat16":
             return self.torch.tensor(array.astype(np.float32)).to(self.torch.bfloat16)
         return self.torch.tensor(np.ascontiguousarray(array).reshape(array.shape))
 
     def array(self, tensor: Tensor, like: Array) -> Array:
-        """The tensor's elements, of the element type of another array."""
+        """Return the tensor's elements, of the element type of another array."""
         tensor = tensor.detach().resolve_conj()
         wide = tensor.to(self.torch.float32) if tensor.dtype == self.torch.bfloat16 else tensor
         return wide.numpy().astype(np.asarray(like).dtype)
@@ -125,7 +125,7 @@ class TorchJudge:
 def _gradients(
     op: Op, operands: Sequence[Array], count: int, weights: Mapping[int, Array], backend: NumPyBackend
 ) -> list[Array | None]:
-    """The gradients that an operator's own rule makes of the weights of its results."""
+    """Return the gradients that an operator's own rule makes of the weights of its results."""
     graph = Graph("rule")
     b = Builder(graph)
     inputs = [Parameter(f"x{i}", _type_of(operand)) for i, operand in enumerate(operands)]
@@ -179,7 +179,7 @@ class Against:
 
 
 def against_torch(program: VerifiedProgram) -> Against:
-    """A step of one device beside PyTorch.
+    """Compare a step of one device with PyTorch's.
 
     Raises:
         MspcError: PyTorch is not installed. NodeFailure: a kernel failed.
@@ -201,7 +201,7 @@ def against_torch(program: VerifiedProgram) -> Against:
 
 
 def _values(judge: TorchJudge, graph: Graph, given: dict[str, Array], backend: NumPyBackend, found: Against) -> None:
-    """Every operator on the operands that it has on one device, also inside of loops and branches."""
+    """Compare every operator on the operands that it has on one device, also inside of loops and branches."""
     least, regions = coarsest(graph), Regions(graph, backend, [0] * PLACE_WORDS, compiles=False)
 
     def inside(each: Graph, index: int, kernel: Callable[..., Any], *operands: Any) -> Any:
@@ -221,7 +221,7 @@ def _values(judge: TorchJudge, graph: Graph, given: dict[str, Array], backend: N
 def _judged(
     judge: TorchJudge, node: Node, kernel: Callable[..., Any], operands: Sequence[Array], least: float, found: Against
 ) -> Any:
-    """The result of an operator, after it has been compared."""
+    """Return the result of an operator, after it has been compared."""
     op: Any = node.op
     if _is_structural(op):
         return kernel(*operands)
@@ -261,7 +261,7 @@ def _updated(
 
 
 def _is_structural(op: Any) -> bool:
-    """Whether an operator computes nothing."""
+    """Return whether an operator computes nothing."""
     return op.constrains or isinstance(op, Depend | MakeStack | MakeTuple | StopGradient | TupleGetItem | TurnCount)
 
 
@@ -270,7 +270,7 @@ def _has_rule(node: Node, op: Any) -> bool:
 
 
 def _rounding(operands: Sequence[Array], result: Array) -> Noise:
-    """How far rounding may move a result: as many terms as it sums, each as large as its operands."""
+    """Return how far rounding may move a result: as many terms as it sums, each as large as its operands."""
     dtype = {name.lower(): name for name in TOLERANCES}.get(np.asarray(result).dtype.name)
     floats = [np.asarray(x) for x in operands if np.asarray(x).dtype.name.lower() in map(str.lower, TOLERANCES)]
     if dtype is None or not floats:
@@ -320,7 +320,7 @@ class _Gradients:
         return result
 
     def _rule(self, node: Node, op: Op, operands: Sequence[Array], result: Any) -> None:
-        """A row for an operator's gradients on the operands that it has."""
+        """Add a row for an operator's gradients on the operands that it has."""
         parts = result if isinstance(result, tuple) else (result,)
         fixed = {i for i, value in enumerate(node.inputs) if isinstance(value, Constant)}  # nobody asks for theirs
         pairs = self.judge.rule(op, operands, parts, self.backend, fixed)
@@ -332,8 +332,8 @@ class _Gradients:
             self.found.add(compare("rule", op.name, expected, mine, GRADIENTS, noise), node)
 
     def _parameter_gradients(self, judged: Judged) -> None:
-        """A row for every value whose gradient is asked for: PyTorch differentiates the forward graph, mspc's own graph
-        has the gradients."""
+        """Add a row for every value whose gradient is asked for: PyTorch differentiates the forward graph, mspc's own
+        graph has the gradients."""
         tensors: dict[Value, Any] = {}
         reached: dict[Value, frozenset[Value]] = {}
         blocked: frozenset[Value] = frozenset()
@@ -360,7 +360,7 @@ class _Gradients:
         return type(own)(map(self._constant, own)) if isinstance(own, tuple | list) else self.judge.tensor(own)
 
     def plain(self, node: Node) -> Any:
-        """The operator of a node in a region, whatever finite differences hold."""
+        """Return the operator of a node in a region, whatever finite differences hold."""
         return node.op.plain if isinstance(node.op, Held) else node.op
 
     def _followed(self, node: Node, operands: Sequence[Any], own: Any) -> Any:
@@ -409,7 +409,7 @@ class _Gradients:
 
 
 def _is_differentiated(operands: Iterable[Any], results: Iterable[Any]) -> bool:
-    """Whether PyTorch differentiates these results; it does not for some functions, as Bessel's."""
+    """Return whether PyTorch differentiates these results; it does not for some functions, as Bessel's."""
     floats = [each for each in results if each is not None and each.is_floating_point()]
     given = (each for operand in operands for each in (operand if isinstance(operand, tuple) else (operand,)))
     return not floats or any(each.requires_grad for each in floats) or not any(each.requires_grad for each in given)

@@ -21,7 +21,7 @@ Counterpart = Callable[..., Any]
 
 
 def _sides(along: Sequence[Any]) -> list[int]:
-    """The windows' padding as PyTorch takes it: the last dimension first."""
+    """Return the windows' padding as PyTorch takes it: the last dimension first."""
     return [n for window in reversed(along) for n in (window.before, window.after)]
 
 
@@ -128,7 +128,7 @@ def _rearranged(torch: Any) -> dict[str, Counterpart]:
 
 
 def _margin(torch: Any, x: Tensor, d: int, before: int, after: int, mode: str) -> Tensor:
-    """x with a margin along one dimension."""
+    """Return x with a margin along one dimension."""
     if mode == "symmetric":
         ends = x.narrow(d, 0, before).flip(d), x, x.narrow(d, x.shape[d] - after, after).flip(d)
         return torch.cat(ends, d)
@@ -192,7 +192,7 @@ def _as_given(x: Tensor, layout: str) -> Tensor:
 
 
 def _hidden(torch: Any, op: Any, mask: Tensor | None, queries: int, keys: int) -> Tensor:
-    """The mask of keys that a query does not see."""
+    """Return the mask of keys that a query does not see."""
     place, other = torch.arange(queries).reshape(-1, 1), torch.arange(keys)
     if op.sparse_mode in (3, 4):
         place = place + keys - queries
@@ -240,7 +240,7 @@ def load_torch() -> Any:
 
 
 def counterparts(torch: Any) -> dict[str, Counterpart]:
-    """Every counterpart by the operator's name."""
+    """Return every counterpart by the operator's name."""
     families = (
         _alike, _elementwise, _activations, _reductions, _products, _normalisations, _choices, _shapes, _slices, _joins,
         _lookups, _places, _losses, _convolutions, _pools, _sampled, _rearranged, _scans,
@@ -249,7 +249,7 @@ def counterparts(torch: Any) -> dict[str, Counterpart]:
 
 
 def _named(module: Any, names: dict[str, str]) -> dict[str, Counterpart]:
-    """Operators that are one function of their operands alone, by its name."""
+    """Return the operators that are one function of their operands alone, by its name."""
 
     def called(function: Any) -> Counterpart:
         return lambda op, *operands: function(*operands)
@@ -258,7 +258,8 @@ def _named(module: Any, names: dict[str, str]) -> dict[str, Counterpart]:
 
 
 def _alike(torch: Any) -> dict[str, Counterpart]:
-    """Operators that are one function of PyTorch: those that are ATen's in the reader's table, and others."""
+    """Return the operators that are one function of PyTorch: those that are ATen's in the reader's table, and
+    others."""
     from mspc.readers.pytorch.kinds.pointwise import BINARY, UNARY  # late: the reader is loaded on demand
 
     found: dict[str, Counterpart] = {}
@@ -315,7 +316,7 @@ def _activations(torch: Any) -> dict[str, Counterpart]:
 
 
 def _dims(op: Any, x: Tensor) -> tuple[int, ...]:
-    """The dimensions that an operator reduces: all if it names none."""
+    """Return the dimensions that an operator reduces: all if it names none."""
     axis = (op.axis,) if isinstance(op.axis, int) else tuple(op.axis or ())
     return axis or tuple(range(x.dim()))
 
@@ -579,7 +580,7 @@ Formula = Callable[..., tuple[Tensor, ...]]
 
 
 def update_formulas(torch: Any) -> Mapping[str, Formula]:
-    """By operator's name."""
+    """Return the formulas of updates by the operator's name."""
 
     def momentum(op: Any, w: Tensor, v: Tensor, rate: Tensor, g: Tensor, mu: Tensor) -> tuple[Tensor, ...]:
         g = g * op.gradient_scale

@@ -73,7 +73,7 @@ class Odd:
     even: bool = False
 
     def may_stop(self, failing: Sequence[RankKind], waiting: Sequence[RankKind]) -> bool:
-        """Whether it may be why kinds fail, or wait for others that never come."""
+        """Return whether it may be why kinds fail, or wait for others that never come."""
         op = self.node.op
         if isinstance(op, Collective) and op.communicates:
             return True
@@ -140,7 +140,7 @@ def _between(first: Sequence[Hashable], second: Sequence[Hashable], begin: int) 
 
 
 def _moved(first: Sequence[Hashable], second: Sequence[Hashable]) -> int | None:
-    """The place in the first of two lists of the only element that is elsewhere in the second."""
+    """Return the place in the first of two lists of the only element that is elsewhere in the second."""
     if len(first) != len(second) or len(first) < 2:
         return None
     if first[1:] == second[:-1] and first[0] == second[-1]:
@@ -163,7 +163,7 @@ def _computed(graph: Graph, said: Sequence[Hashable], known: dict[Hashable, int]
 
 
 def _read_otherwise(mine: Graph, given: Graph) -> list[Node]:
-    """Nodes that read other values, of two graphs with the same nodes."""
+    """Return the nodes that read other values, of two graphs with the same nodes."""
     places = [{value: place for place, value in enumerate(graph.values())} for graph in (mine, given)]
 
     def read(node: Node, of: dict[Value, int]) -> list[Hashable]:
@@ -189,13 +189,13 @@ class AddedBefore:
         self._wrong, self._kind, self._joint, self._readers, self._told = wrong, kind, joint, readers, told
 
     def may_be(self, part: Node) -> bool:
-        """Whether one sum of this part would do: all parts that are read come from it, and no later sum adds up values
-        derived from it, which would then be a sum of equal numbers."""
+        """Return whether one sum of this part would do: all parts that are read come from it, and no later sum adds up
+        values derived from it, which would then be a sum of equal numbers."""
         axes = {*self._told[part].summed}
         return self._are_of(part, axes) and not self._is_added_later(part, axes)
 
     def is_forgotten(self, part: Node, reader: Node) -> bool:
-        """Whether ranks add a part up for nobody, which its reader should have read."""
+        """Return whether ranks add a part up for nobody, which its reader should have read."""
         axes = {*self._told[part].summed}
         direct = [each for each in self._readers.of(part) if isinstance(each, Node)]
         handed = [n for each in direct if isinstance(each.op, STRUCTURE) for n in self._readers.of(each)]
@@ -206,7 +206,7 @@ class AddedBefore:
         )
 
     def _are_of(self, part: Node, axes: set[int]) -> bool:
-        """Whether all parts that the wrong value reads are made of this one."""
+        """Return whether all parts that the wrong value reads are made of this one."""
         explained: dict[Node, bool] = {part: True}
 
         @iterative
@@ -227,13 +227,13 @@ class AddedBefore:
         return all(map(is_of, self._read(self._wrong, axes)))
 
     def _parts_of(self, value: Value, axes: set[int]) -> list[Node]:
-        """The parts of sums that a value is, or is made of."""
+        """Return the parts of sums that a value is, or is made of."""
         if isinstance(value, Node) and (value in self._told or adds_up(value)):
             return self._summed([value], axes)
         return self._read(value, axes)
 
     def _read(self, value: Value, axes: set[int]) -> list[Node]:
-        """The parts of sums that a value is made of."""
+        """Return the parts of sums that a value is made of."""
         return self._summed(self._readers.sources(value, self._told, linear=True), axes)
 
     def _summed(self, nodes: Sequence[Node], axes: set[int]) -> list[Node]:
@@ -250,7 +250,7 @@ class AddedBefore:
         return any(self._readers.is_read(n) and axes & added_along(n, self._kind, self._joint) for n in sums)
 
     def _stays_part(self, reader: Value, axes: set[int]) -> bool:
-        """Whether a result computed from a part is one. Unknown nodes count only if they hand tensors on."""
+        """Return whether a result computed from a part is one. Unknown nodes count only if they hand tensors on."""
         if not isinstance(reader, Node):
             return True
         if reader in self._told:
@@ -259,7 +259,7 @@ class AddedBefore:
 
 
 def added_along(node: Node, kind: RankKind, joint: RankKind) -> set[int]:
-    """Along which dimensions of the mesh of `joint` a node of a kind adds up."""
+    """Return the dimensions of the mesh of `joint` along which a node of a kind adds up."""
     found: set[int] = set()
     for op in kind.ops_of(node.op):
         places = [joint.place[rank] for rank in op.members if rank in joint.place]  # type: ignore[attr-defined]  # a collective's
@@ -370,7 +370,7 @@ def misplaced(wrong: FirstWrong, readers: Readers, told: Told, one: ReadOnOne) -
 
 
 def _held_order(held: Parameter, kind: RankKind) -> dict[int, int]:
-    """Which slice of a parameter every rank has."""
+    """Return the slice of a parameter that every rank has."""
     layout = held.layout
     if not isinstance(layout, Layout) or not any(layout.dims):
         return {}
@@ -378,7 +378,7 @@ def _held_order(held: Parameter, kind: RankKind) -> dict[int, int]:
 
 
 def _gathered(value: Value, readers: Readers, told: Told) -> Node | None:
-    """The node that puts slices together for a value of which nothing is known."""
+    """Return the node that puts slices together for a value of which nothing is known."""
     if not isinstance(value, Node) or value in told:
         return None
     near = (value, *readers.sources(value, told, True))
@@ -386,7 +386,7 @@ def _gathered(value: Value, readers: Readers, told: Told) -> Node | None:
 
 
 def _gathered_order(node: Node, kind: RankKind, readers: Readers, told: Told) -> dict[int, int]:
-    """Which slice every rank should have so that they are put together in their order."""
+    """Return the slice that every rank should have so that they are put together in their order."""
     (read,) = node.inputs
     near = [read] if isinstance(read, Node) and read in told else readers.sources(read, told, True)
     places = next((told[n].places for n in near if n in told and told[n].places), {})
@@ -399,7 +399,7 @@ def _gathered_order(node: Node, kind: RankKind, readers: Readers, told: Told) ->
 
 
 def operand_groups(node: Node) -> list[list[tuple[Value, bool]]]:
-    """The operands of every update that a node makes, each with whether that overwrites it."""
+    """Return the operands of every update that a node makes, each with whether that overwrites it."""
     op: Any = node.op
     width = getattr(op, "width", 0) or max(len(node.inputs), 1)
     operands = [(value, i in op.mutates) for i, value in enumerate(node.inputs)]
@@ -409,7 +409,7 @@ def operand_groups(node: Node) -> list[list[tuple[Value, bool]]]:
 def _first_in_order(
     value: Value, expected: Mapping[int, int], readers: Readers, told: Told, kind: RankKind
 ) -> Node | None:
-    """The first node on the way to a value from which on its slices are in another order than expected."""
+    """Return the first node on the way to a value from which on its slices are in another order than expected."""
     near = [value] if isinstance(value, Node) and value in told else readers.sources(value, told, True)
     found = next((node for node in near if node in told and _differ(told[node].places, expected)), None)
     seen: set[Node] = set()
@@ -426,7 +426,7 @@ def _first_in_order(
 
 
 def turned_axes(places: Mapping[int, int], kind: RankKind) -> set[int]:
-    """The dimensions of the ranks' mesh along which slices lie in no rising order."""
+    """Return the dimensions of the ranks' mesh along which slices lie in no rising order."""
     if any(rank not in places for rank in kind.ranks):
         return set()
     numbers = np.array([places[rank] for rank in kind.ranks]).reshape(kind.mesh)
@@ -475,7 +475,7 @@ def _at(wrong: FirstWrong, node: Node, told: Told) -> FirstWrong:
 
 
 def parts_read(node: Node, readers: Readers, told: Told) -> dict[int, tuple[int, ...]]:
-    """Along which dimensions operands have to be added up, by their numbers."""
+    """Return the dimensions along which operands have to be added up, by the numbers of the operands."""
     found: dict[int, tuple[int, ...]] = {}
     for number, value in enumerate(node.inputs):
         if isinstance(value, Node) and not adds_up(value):
@@ -486,7 +486,8 @@ def parts_read(node: Node, readers: Readers, told: Told) -> dict[int, tuple[int,
 
 
 def _parts(node: Node, readers: Readers, told: Told) -> list[Node]:
-    """Nodes whose values are parts of sums, each computed from the one before, up to an operand of `node`."""
+    """Return the nodes whose values are parts of sums, each computed from the one before, up to an operand of
+    `node`."""
     path: list[Node] = []
     value: Node | None = node
     while value is not None:
@@ -505,7 +506,7 @@ def _is_of_wholes(part: Node, readers: Readers, told: Told) -> bool:
 
 
 def _source(node: Node, readers: Readers, told: Told, path: Collection[Node]) -> Node | None:
-    """The last node on the way to a value that is a part of a sum, or None."""
+    """Return the last node on the way to a value that is a part of a sum, or None."""
     for source in readers.sources(node, told, linear=True):
         if source in told and told[source].summed and source not in path:
             # A result linear in parts of a sum is a part of one over these ranks, too.
@@ -515,7 +516,7 @@ def _source(node: Node, readers: Readers, told: Told, path: Collection[Node]) ->
 
 
 def _is_met(node: Node, readers: Readers, told: Told) -> bool:
-    """Whether a node reads a sum over ranks, element by element, together with a part of that sum."""
+    """Return whether a node reads a sum over ranks, element by element, together with a part of that sum."""
     if not isinstance(node.op, Elementwise | AddN | FusedElementwise) and not moves_or_adds(node.op):
         return False
     if isinstance(node.op, FusedElementwise) and any(isinstance(step.op, ReductionOp) for step in steps_of(node.op)):
@@ -531,7 +532,8 @@ def _is_met(node: Node, readers: Readers, told: Told) -> bool:
 
 
 def _usual_readers(readers: Readers, told: Told, aside: Collection[Node]) -> set[tuple[str, str]]:
-    """By which operators parts of sums are read that are no matter of a wrong value: (of the part, of the reader)."""
+    """Return the operators by which other parts of sums than those of a wrong value are read: (of the part, of the
+    reader)."""
     found = readers.added_later()
     for node, own in told.items():
         if own.summed and node not in aside:
@@ -561,11 +563,11 @@ class SumsTaken:
         self._repeated: dict[Node, Repeated] = {}
 
     def tell(self, node: Node, number: int, relation: Relation) -> None:
-        """A tensor in a node's result is this."""
+        """Note that a tensor in a node's result is this."""
         self._tensors[node, number] = relation
 
     def note(self, node: Node, kind: RankKind) -> None:
-        """A node adds up over ranks."""
+        """Note that a node adds up over ranks."""
         axes = added_along(node, kind, kind)
         for number, value in enumerate(node.inputs):
             known = self._of(value)
@@ -586,8 +588,8 @@ class SumsTaken:
         return self._tensors.get((value, 0))
 
     def repeated(self, node: Node, factor: float, readers: Readers, told: Mapping[Node, Relation]) -> Repeated | None:
-        """The first sum that makes a value, or its divisor, too large by this factor; sums before whole values are
-        skipped."""
+        """Return the first sum that makes a value, or its divisor, too large by this factor; sums before whole values
+        are skipped."""
         def sources(value: Any) -> list[Value]:
             is_whole = value is not node and value in told and not told[value].summed
             return [] if is_whole else readers.read_by(value)
@@ -645,7 +647,7 @@ class OtherRanks:
 
 
 def _sum_of(value: Value) -> tuple[Node | None, int]:
-    """The sum that a value is a result of, and which."""
+    """Return the sum that a value is a result of, and which."""
     number = 0
     if isinstance(value, Node) and isinstance(value.op, TupleGetItem):
         value, number = value.inputs[0], value.op.index

@@ -94,8 +94,8 @@ Names = frozenset[str]
 
 
 def written(graph: Graph) -> dict[Node, Names]:
-    """The nodes of a program, and of those that it runs, that overwrite parameters, alone or in a stack, with their
-    names."""
+    """Return the nodes of a program, and of those that it runs, that overwrite parameters, alone or in a stack, with
+    their names."""
     found: dict[Node, Names] = {}
     _walk(graph, {parameter: Names((parameter.name,)) for parameter in graph.parameters}, found)
     return found
@@ -128,7 +128,7 @@ def _inside(node: Node, names: Sequence[Names], found: dict[Node, Names]) -> Non
 
 
 def makers(graph: Graph, rows: Sequence[Compared]) -> list[Node]:
-    """The nodes of a program that compute the compared values."""
+    """Return the nodes of a program that compute the compared values."""
     results = [source(graph.results[int(row.name)]) for row in rows if row.what == "result"]
     names = {row.name for row in rows if row.what == "parameter"}
     found = [node for node, own in written(graph).items() if not names.isdisjoint(own)] if names else []
@@ -136,6 +136,6 @@ def makers(graph: Graph, rows: Sequence[Compared]) -> list[Node]:
 
 
 def writer_of_others(graph: Graph, one: Graph, update: Node) -> Node | None:
-    """The node of a program that writes other parameters that an update of one device writes."""
+    """Return the node of a program that writes other parameters that an update of one device writes."""
     names = written(one)[update]
     return next((node for node, own in written(graph).items() if not names.isdisjoint(own)), None)

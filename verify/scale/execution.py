@@ -78,7 +78,7 @@ class KindRun:
         """Whether graphs overwrite parameters."""
 
     def step(self, inputs: dict[str, Array]) -> Generator[CollectiveRequest, Any, list[Any]]:
-        """The results of the graph. inputs: by name, with leading dimensions."""
+        """Yield the results of the graph. inputs: by name, with leading dimensions."""
         graph = self.kind.graph
         values: dict[Value, Any] = {
             p: inputs[p.name] if p.kind == "input" else self.state.held[p.name] for p in graph.parameters
@@ -122,7 +122,7 @@ class KindRun:
         return [mapped(result, np.array) for result in results] if self._changing[graph] else results
 
     def _changed(self, node: Node, operands: Sequence[Any], result: Any) -> Any:
-        """The result of a node; another one if the run tries a change of the program."""
+        """Return the result of a node; another one if the run tries a change of the program."""
         return result
 
     def _meets(self, op: Any) -> bool:
@@ -277,7 +277,7 @@ class KindRun:
         return op.known_iterations([value.type for value in node.inputs])
 
     def _same_everywhere(self, node: Node, array: Array) -> Any:
-        """The value that decides a node's way, if all ranks of the kind agree."""
+        """Return the value that decides a node's way, if all ranks of the kind agree."""
         found = np.unique(array)
         if found.size == 1:
             return found[0]
@@ -312,8 +312,8 @@ def run_step(
     states: Sequence[KindState], feeds: Sequence[dict[str, Array]], step: int, seen: Seen | None = None,
     runs: Sequence[KindRun] | None = None,
 ) -> list[list[Any]]:  # fmt: skip
-    """One step of all ranks: the results of every kind, with leading dimensions. step: counted from 1. runs: how kinds
-    are run, if it is not as they are.
+    """Run one step of all ranks; return the results of every kind, with leading dimensions. step: counted from 1. runs:
+    how kinds are run, if it is not as they are.
 
     Raises:
         Stuck: ranks wait for each other. NodeError: a node cannot be computed. Divided: ranks of a kind do not go on

@@ -36,7 +36,7 @@ class ForeignDump:
     graphs: tuple[Graph, ...]
 
     def nodes(self) -> Iterator[Node]:
-        """The nodes of all graphs."""
+        """Return the nodes of all graphs."""
         return (node for graph in self.graphs for node in graph.nodes)
 
 
@@ -136,7 +136,7 @@ def _group(dump: ForeignDump, node: Node, ranks: int, groups: dict[str, Shape]) 
 
 
 def number_of_ranks(groups: Iterable[Shape]) -> int:
-    """The least number of ranks that divide into groups as these, or into as many of them as may be."""
+    """Return the least number of ranks that divide into groups as these, or into as many of them as may be."""
     several = [group for group in groups if group]
     least = 1 + max((rank for group in several for rank in group), default=0)
     counts = {n: sum(tiles(group, n) for group in several) for n in range(least, MAX_RANKS * least + 1)}
@@ -144,7 +144,7 @@ def number_of_ranks(groups: Iterable[Shape]) -> int:
 
 
 def tiles(members: Sequence[int], ranks: int) -> bool:
-    """Whether all ranks divide into groups that lie as this one does."""
+    """Return whether all ranks divide into groups that lie as this one does."""
     first = min(members)
     shape = sorted(rank - first for rank in members)
     free = set(range(ranks))
@@ -165,7 +165,7 @@ def _text(ranks: Sequence[int]) -> str:
 
 
 def _shapes(node: Node) -> tuple[list[Shape], list[Shape]] | None:
-    """The shapes of a node's tensors and of its results; None if the text has no types for them."""
+    """Return the shapes of a node's tensors and of its results; None if the text has no types for them."""
     types = [t for value in node.inputs for t in _types(value.type)]
     made = _types(node.type)
     if None in types or None in made or not made:

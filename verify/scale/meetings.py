@@ -63,7 +63,7 @@ class _Posted:
     receives: dict[int, list[tuple[_Pair, int, tuple[int, ...], int]]]
 
     def is_over(self, rank: int) -> bool:
-        """Whether all that a rank sends is waited for, and all that it waits for is there."""
+        """Return whether all that a rank sends is waited for, and all that it waits for is there."""
         sent = all(pair.awaited > place for pair, place in self.sends[rank])
         return sent and all(len(pair.sent) > place for pair, place, _, _ in self.receives[rank])
 
@@ -98,7 +98,7 @@ class Exchanges:
         return self._pairs.setdefault((source, target), _Pair())
 
     def over(self, number: int) -> list[bool]:
-        """For every rank of the kind of this number whether its exchange would be over."""
+        """Return, for every rank of the kind of this number, whether its exchange would be over."""
         posted = self._posted[number]
         return [posted.is_over(rank) for rank in posted.receives]
 
@@ -132,7 +132,7 @@ _REDUCE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, 
 
 
 def partners_of(op: Any) -> tuple[int, ...]:
-    """The ranks that take part in a collective."""
+    """Return the ranks that take part in a collective."""
     if isinstance(op, NeighborExchange):
         return (*op.send_rank_ids, *op.recv_rank_ids)
     return op.members
@@ -152,7 +152,7 @@ def along_axes(op: Collective, arrays: Sequence[Array], mesh: Sequence[int], axe
 
 
 def _wide(array: Array, lead: Sequence[int], axes: Axes) -> Array:
-    """The array with all ranks of a group along `axes`."""
+    """Return the array with all ranks of a group along `axes`."""
     shape = [lead[a] if a in axes else array.shape[a] for a in range(len(lead))]
     return widened(array, tuple(shape))
 
@@ -298,7 +298,7 @@ class CollectiveRequest:
         return tuple(map(id, self.ops))
 
     def op_of_ranks(self) -> list[tuple[int, Any]]:
-        """Every rank with its operator."""
+        """Return every rank with its operator."""
         ranks = self.kind.ranks
         return list(zip(ranks, self.ops if len(self.ops) > 1 else list(self.ops) * len(ranks), strict=True))
 
@@ -341,7 +341,7 @@ class Board:
 
     @staticmethod
     def _groups_of(request: CollectiveRequest) -> tuple[list[tuple[int, ...]], bool]:
-        """The groups of all ranks, and whether all of them are of one kind."""
+        """Return the groups of all ranks, and whether all of them are of one kind."""
         known = request.kind.meetings.groups
         if request.key not in known:
             ops, numbers = told_apart(request.ops)
@@ -379,7 +379,7 @@ class Board:
                 raise NodeError(kind, node, f"nobody receives the message of rank {min(left)} under tag {tag}")
 
     def _able(self, number: int, request: CollectiveRequest) -> list[bool]:
-        """For every rank whether it could go on by itself."""
+        """Return, for every rank, whether it could go on by itself."""
         op = request.ops[0]
         if isinstance(op, ReceiveFromStage):
             return [self._message_of(rank - op.distance, op) is not None for rank in request.kind.ranks]
@@ -388,14 +388,15 @@ class Board:
         return [all(self._is_at(rank, own) for rank in own.members) for _, own in request.op_of_ranks()]
 
     def _is_at(self, rank: int, op: Any) -> bool:
-        """Whether a rank waits in a collective of this kind, among the same ranks."""
+        """Return whether a rank waits in a collective of this kind, among the same ranks."""
         request = self.waiting.get(self._kind_of.get(rank, -1))
         if request is None or not isinstance(request.ops[0], type(op)):
             return False
         return op.members == request.ops[request.kind.place[rank] if len(request.ops) > 1 else 0].members
 
     def _message_of(self, source: int, op: ReceiveFromStage) -> tuple[dict[int, list[Any]], RankKind, Array] | None:
-        """The message that a rank has sent for this operator: its key, the kind that has sent it, and the message."""
+        """Return the message that a rank has sent for this operator: its key, the kind that has sent it, and the
+        message."""
         for (first, target), box in self._messages.items():
             if first - target == -op.distance and _tag(op) in box:
                 sender, array, _, left = box[_tag(op)]
@@ -450,7 +451,7 @@ class Board:
         return [(number, array)]
 
     def _across(self, number: int) -> list[tuple[int, Any]]:
-        """A meeting of ranks of several kinds, once all of these have come to it."""
+        """Return a meeting of ranks of several kinds, once all of these have come to it."""
         meeting = self._meeting(number)
         called = [op for each in meeting.values() for _, op in each.op_of_ranks()]
         if not all(self._is_at(rank, op) for op in called for rank in op.members):
@@ -465,7 +466,7 @@ class Board:
         return [(each, _gathered(request.kind, given)) for each, request in meeting.items()]
 
     def _meeting(self, number: int) -> dict[int, CollectiveRequest]:
-        """The kinds that wait in collectives of one type with partners among each other."""
+        """Return the kinds that wait in collectives of one type with partners among each other."""
         meeting: dict[int, CollectiveRequest] = {}
         open_numbers = [number]
         while open_numbers:
@@ -511,7 +512,7 @@ def _tag(op: Any) -> int:
 
 
 def _check_agreed(request: CollectiveRequest, ops: Mapping[int, Any], tensors: Mapping[int, Sequence[Array]]) -> None:
-    """Raises NodeError if ranks that shall meet disagree, and would wait for each other."""
+    """Raise NodeError if ranks that shall meet disagree, and would wait for each other."""
     said: dict[int, list[Rendezvous]] = {}
     for rank, op in ops.items():
         if mistake := op.mistake_on(rank):
@@ -562,7 +563,7 @@ def _exchanged(request: CollectiveRequest, first: bool) -> tuple[Array, ...]:
 
 
 def _divide_by_places(kind: RankKind, ops: Sequence[NeighborExchange]) -> None:
-    """Raises Divided if ranks of a kind exchange with neighbours of other distances, and may not reach it together."""
+    """Raise Divided if ranks of a kind exchange with neighbours of other distances, and may not reach it together."""
     count = len(kind.ranks)
 
     def distances(place: int, ranks: Sequence[int]) -> tuple[int, ...]:

@@ -65,7 +65,7 @@ class OwnedBytes:
     readers: dict[str, int] = field(default_factory=dict[str, int])
 
     def accesses(self) -> Iterator[Access]:
-        """All that have touched them, of each stream the last."""
+        """Yield the last access of each stream."""
         yield self.writer
         for stream, index in self.readers.items():
             yield index, stream
@@ -79,7 +79,7 @@ class HeldBytes:
         self._pieces: list[OwnedBytes] = []
 
     def over(self, begin: int, end: int) -> list[OwnedBytes]:
-        """The pieces that have some of these bytes."""
+        """Return the pieces that have some of these bytes."""
         first = max(bisect_right(self._begins, begin) - 1, 0)
         return [p for p in self._pieces[first : bisect_left(self._begins, end)] if p.begin < end and begin < p.end]
 
@@ -138,7 +138,7 @@ class Clocks:
         return stream, late
 
     def is_over(self, access: tuple[int, str], stream: str) -> bool:
-        """Whether the access at that place of that stream is over for the node that starts now on this one."""
+        """Return whether the access at that place of that stream is over for the node that starts now on this one."""
         index, other = access
         return index < 0 or other == stream or self._at[stream].get(other, -1) >= index
 
@@ -213,7 +213,7 @@ class MemoryCheck:
         yield from self._results()
 
     def runs(self, node: Node) -> bool:
-        """Whether it is launched."""
+        """Return whether it is launched."""
         return node in self.plan.copied or not node.op.is_view
 
     def _stands_at_begin(self, node: Node) -> None:
@@ -231,7 +231,7 @@ class MemoryCheck:
         return (_Content(value, self.updates.get(value, 0)),)
 
     def _shown(self, node: Node) -> tuple[_Content, ...]:
-        """The contents of a node that only hands tensors on."""
+        """Return the contents of a node that only hands tensors on."""
         taken = extracted_elements(node.op)
         if taken is not None:
             whole = self._content(node.inputs[0])
@@ -437,7 +437,7 @@ class BufferCheck:
                     yield Misuse(content[0], "a result of the step is in a buffer that the next step overwrites")
 
     def _shares(self, buffer: int) -> list[int]:
-        """The buffers with a byte of this one, itself among them."""
+        """Return the buffers with a byte of this one, itself among them."""
         if buffer not in self._sharing:
             begin, end = self._begins[buffer], self._ends[buffer]
             shared = (self._begins < end) & (begin < self._ends)
@@ -507,7 +507,8 @@ class BufferCheck:
             self.held[buffer] = node, number
 
     def _may_lie_over(self, node: Node, type: object, content: Content | None, reading: Sequence[int]) -> bool:
-        """Whether a result may overlap a content that some operands show: the operator works in place of them."""
+        """Return whether a result may overlap a content that some operands show: the operator works in place of
+        them."""
         op = node.op
         allowed: Sequence[int] = getattr(op, "in_place_of", ()) or range(len(node.inputs))
         return (
@@ -539,7 +540,7 @@ def buffer_plan(graph: Graph, compiles: bool, is_region: bool = False) -> Buffer
 
 
 def _none(*operands: Any, **named: Any) -> Any:
-    """In the place of a kernel, of which only is asked whether it is there."""
+    """Stand in for a kernel that is never called: only its presence counts."""
     raise NotImplementedError
 
 

@@ -96,7 +96,7 @@ def whole_numbers(op: Any, along: Dim, *names: str) -> list[Number]:
 
 
 def shape_numbers(op: Any, name: str, dims: Sequence[Dim]) -> list[Number]:
-    """The entries of a field that are the sizes of these dimensions."""
+    """Return the entries of a field that are the sizes of these dimensions."""
     return [Number(name, (i,), dim, n) for i, (dim, n) in enumerate(zip(dims, getattr(op, name), strict=True)) if n > 0]
 
 
@@ -124,7 +124,7 @@ def _sent(op: SendRows, operands: Types, results: Types) -> Row:
 
 
 def _best(op: TopK, operands: Types, results: Types) -> Row:
-    """The best of some: one more is left if there are more."""
+    """Return the best of some: one more is left if there are more."""
     last = len(operands[0].shape) - 1
     same = [(in_dim(0, d), out_dim(d, i)) for i in range(2) for d in range(last)]
     count = operands[0].shape[last]
@@ -206,7 +206,7 @@ def _made(op: Any, operands: Types, results: Types) -> Row:
 
 
 def _strided(op: Any, source: TensorType, whole: Callable[[int], Dim], part: Callable[[int], Dim]) -> Row:
-    """The row of a slice, or its gradient. whole, part: the dimensions of the operand, and of the slice."""
+    """Return the row of a slice, or its gradient. whole, part: the dimensions of the operand, and of the slice."""
     row = Row(by_rule=False)
     dims, _ = op.part_dims(source.shape)
     entries = _entries(op, len(source.shape))
@@ -247,7 +247,7 @@ def _bounds(op: Any, entry: int, along: Dim, cut: Any, size: int) -> list[Number
 
 
 def _entries(op: Any, rank: int) -> dict[int, int]:
-    """By dimension of the source the entry of begin, end and strides that speaks of it."""
+    """Return, for each dimension of the source, the index of its entry in begin, end and strides."""
     found: dict[int, int] = {}
     special = op.ellipsis_mask | op.new_axis_mask
     used = sum(1 for i in range(len(op.begin)) if not special >> i & 1)
@@ -392,7 +392,7 @@ def _attention(op: Any, operands: Types, results: Types) -> Row:
 
 
 def _softmax(op: Any, operands: Types, results: Types) -> Row:
-    """Two elements are left: the softmax of one is 1, and its gradient 0 whatever the ranks compute."""
+    """Keep two elements: the softmax of one is 1, and its gradient 0 whatever the ranks compute."""
     axes = op.axis if isinstance(op.axis, tuple) else (op.axis,)
     shape = operands[0].shape
     return Row(least=[(in_dim(0, axis % len(shape)), n, min(n, 2)) for axis in axes if (n := shape[axis])])

@@ -81,12 +81,12 @@ class Divisors:
     _count: int = 0
 
     def new(self) -> Product:
-        """An unknown of its own."""
+        """Return an unknown of its own."""
         self._count += 1
         return (self._count - 1,)
 
     def resolved(self, product: Product) -> Product:
-        """The product in unknowns that are no product of others, without those that are 1."""
+        """Return the product in unknowns that are no product of others, without those that are 1."""
         found: list[int] = []
         for unknown in product:
             if (own := self._is.get(unknown)) is None:
@@ -172,12 +172,12 @@ class Divisors:
                     self.equal((a,), (b,))
 
     def _holds(self, segments: Segments, unknown: int) -> bool:
-        """Whether a segment, or a segment of it, has this unknown."""
+        """Return whether a segment, or a segment of it, has this unknown."""
         owns = [own for segment, _ in segments for own in self.resolved(segment)]
         return unknown in owns or any(self._holds(self._joined.get(own, ()), unknown) for own in owns)
 
     def segments(self, product: Product) -> Segments:
-        """The segments of a joined dimension; () of any other."""
+        """Return the segments of a joined dimension; () of any other."""
         own = self.resolved(product) if self._joined else ()
         return self._joined.get(own[0], ()) if len(own) == 1 else ()
 
@@ -235,8 +235,8 @@ class Divisors:
             self.equal(part, product)
 
     def _unjoined(self, product: Product, number: int) -> tuple[Product, int]:
-        """A product in resolved unknowns, and the number that it divides; of a joined dimension those of the segment
-        in which the place is."""
+        """Return a product in resolved unknowns, and the number that it divides; of a joined dimension those of the
+        segment in which the place is."""
         while segments := self.segments(product):
             number %= sum(n for _, n in segments)
             for segment, n in segments:
@@ -247,7 +247,7 @@ class Divisors:
         return self.resolved(product), number
 
     def small(self, product: Product, values: dict[int, int], number: int) -> int:
-        """A size, or a place, along a divided dimension. Raises ValueError if it cannot be divided."""
+        """Return a size, or a place, along a divided dimension. Raise ValueError if it cannot be divided."""
         segments = self.segments(product)
         if not segments:
             by = self.value(product, values)
@@ -278,7 +278,7 @@ class Divisors:
         self._roomy.append((product, number, other, of, ways))
 
     def largest(self) -> dict[int, int]:
-        """The largest number that an unknown divides by itself; of all unknowns, once `settle` has decided."""
+        """Return the largest number that an unknown divides by itself; of all unknowns, once `settle` has decided."""
         found: dict[int, int] = {}
         for product, number in self._numbers:
             for unknown in own if len(own := self.resolved(product)) == 1 and own[0] not in self._joined else ():
@@ -286,7 +286,7 @@ class Divisors:
         return found
 
     def values(self) -> dict[int, int]:
-        """A number for every unknown: as large as may be with some parts left of each dimension."""
+        """Return a number for every unknown: as large as may be with some parts left of each dimension."""
         self.settle()
         numbers: dict[int, int] = {}
         largest: dict[int, int] = {}
@@ -321,7 +321,7 @@ class Divisors:
             found[worst] = _lesser(found[worst])
 
     def value(self, product: Product, values: dict[int, int]) -> int:
-        """The number of a product."""
+        """Return the number of a product."""
         return math.prod(values.get(unknown, 1) for unknown in self.resolved(product))
 
 
@@ -344,13 +344,13 @@ def _parts(number: int, place: int, few: bool) -> int:
 
 
 def _room_for(rows: int, ways: int) -> int:
-    """The room that is left for rows that go one of some ways each: few do not go as evenly as many."""
+    """Return the room that is left for rows that go one of some ways each: few do not go as evenly as many."""
     even = -(-rows // ways)
     return min(rows, max(CROWDED * even, even + SPARE * (math.isqrt(even) + 1)))
 
 
 def _lesser(number: int) -> int:
-    """The largest number below a number that divides it; 1 for 1."""
+    """Return the largest number below a number that divides it; 1 for 1."""
     for by in range(2, math.isqrt(number) + 1):
         if number % by == 0:
             return number // by
@@ -406,8 +406,8 @@ class Traded:
     def same(
         self, ops: Sequence[Any], operands: TradedDims, made: TradedDims, kind: RankKind
     ) -> Iterator[tuple[list[Product], list[Product]]]:
-        """Dimensions at both ends that are the same, as the kind comes to an exchange. ops: as every rank has it, or
-        one for all. Nothing is said of an exchange within the kind, of which all dimensions are the same."""
+        """Yield the dimensions at both ends of an exchange, which are the same, as the kind comes to it. ops: as every
+        rank has it, or one for all. An exchange within the kind yields nothing: all its dimensions are the same."""
         if all(rank in kind.place for op in ops for rank in (*op.send_rank_ids, *op.recv_rank_ids)):
             return
         for place, rank in enumerate(kind.ranks):
@@ -449,7 +449,7 @@ class Sizing:
     """Constants that are places along a dimension."""
 
     def dims(self, value: Value) -> Dims:
-        """The divisors of a value's dimensions."""
+        """Return the divisors of a value's dimensions."""
         known = self.all_dims.get(value)
         if known is None:
             known = self.all_dims[value] = [[self.divisors.new() for _ in t.shape] for t in element_types(value.type)]
@@ -645,7 +645,8 @@ class Sizing:
     def _lines(
         self, op: FusedElementwise | FusedUpdate, types: Sequence[TensorType], operands: Dims, known: Dims | None = None
     ) -> Dims:
-        """The dimensions of every line's result; `known` of an operator whose lines are the same but for numbers."""
+        """Return the dimensions of every line's result; `known` of an operator whose lines are the same but for
+        numbers."""
         found: list[TensorType] = []
         dims: Dims = []
         for number, step in enumerate(steps_of(op) if isinstance(op, FusedElementwise) else op.lines()):
@@ -748,7 +749,7 @@ class Sizing:
                 self.found[unknown] = n // 2 if n % 2 == 0 else 1
 
     def divisor(self, product: Product) -> int:
-        """The number by which a dimension is divided."""
+        """Return the number by which a dimension is divided."""
         return self.divisors.value(product, self.found)
 
     def shape(self, tensor: TensorType, dims: Sequence[Product]) -> tuple[int, ...]:
@@ -756,11 +757,11 @@ class Sizing:
         return tuple(self.small(dim, n) for n, dim in zip(tensor.shape, dims, strict=True))
 
     def small(self, product: Product, number: int) -> int:
-        """A size, or a place, along a divided dimension. Raises ValueError if it cannot be divided."""
+        """Return a size, or a place, along a divided dimension. Raise ValueError if it cannot be divided."""
         return self.divisors.small(product, self.found, number)
 
     def type(self, value: Value) -> Type:
-        """The type of a value in the small program."""
+        """Return the type of a value in the small program."""
         dims = self.dims(value)
         if isinstance(value.type, TupleType):
             return TupleType(tuple(self._tensor(t, own) for t, own in zip(value.type.elements, dims, strict=True)))
@@ -792,7 +793,7 @@ def keep_constants(sizing: Sizing) -> None:
 
 
 def _is_of(node: Node, made: set[Value]) -> bool:
-    """Whether a node is made of constants, or of nothing."""
+    """Return whether a node is made of constants, or of nothing."""
     return not node.regions and not isinstance(node.op, Collective) and made.issuperset(node.inputs)
 
 

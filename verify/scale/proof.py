@@ -83,7 +83,7 @@ class ScaleProof:
         return not self.stuck and self.failed is None and all(row.same for row in self.rows)
 
     def may_be_of(self, odd: Odd, kinds: Sequence[RankKind]) -> bool:
-        """Whether the difference in programs of a few ranks may be the error: right programs may differ, too."""
+        """Return whether the difference in programs of a few ranks may be the error: right programs may differ, too."""
         if self.stuck or self.failed is not None:
             waiting = [kind for kind, _ in self.stuck] + [kind for kind in kinds if kind.runs_any(self.others)]
             return odd.may_stop([] if self.failed is None else [self.failed[0]], waiting)
@@ -103,7 +103,7 @@ class FailedHere(Exception):
 
 
 def numbered(graphs: Iterable[Graph]) -> list[Node]:
-    """The nodes of some programs by their numbers, which they get."""
+    """Return the nodes of some programs by their numbers, which they get."""
     found = [node for graph in graphs for each in graph.graphs() for node in each.nodes]
     for number, node in enumerate(found):
         node.attrs[NUMBER] = number
@@ -111,7 +111,7 @@ def numbered(graphs: Iterable[Graph]) -> list[Node]:
 
 
 def failed_node(graph: Graph, failure: NodeFailure) -> Node | None:
-    """The node of a program that has failed."""
+    """Return the node of a program that has failed."""
     for each in graph.graphs():
         if failure.region in ("", each.name) and 0 <= failure.index < len(each.nodes):
             return each.nodes[failure.index]
@@ -178,7 +178,7 @@ def _sends_it(node: Node, value: Value) -> bool:
 
 
 def _is_sent(value: Value, kind: RankKind, others: Sequence[RankKind]) -> bool:
-    """Whether all others get a value as it is."""
+    """Return whether all others get a value as it is."""
     sends = [node.op for node in kind.graph.nodes if _sends_it(node, value)]
     targets = {rank + op.distance for op in sends for rank in kind.ranks}  # type: ignore[attr-defined]  # a message's
     return all(not targets.isdisjoint(other.ranks) for other in others)
@@ -228,7 +228,7 @@ def run_overflow(
     overflow: Overflow, states: Sequence[KindState], feeds: Sequence[dict[str, Array]], one: KindState,
     inputs: Mapping[str, Array],
 ) -> tuple[int, ...]:  # fmt: skip
-    """One step of all ranks, and of one device; the ranks that find the infinity.
+    """Run one step of all ranks, and of one device; return the ranks that find the infinity.
 
     Raises:
         Stuck: ranks wait for each other. NodeError: a node cannot be computed. Divided: ranks of a kind do not go on
@@ -327,8 +327,8 @@ class SmallProgram:
         return found
 
     def _is_of_what_differs(self, first: FirstWrong) -> bool:
-        """Whether any difference after the first wrong step is computed from a wrong value: if one device has 0, ranks
-        may have any rounding. With several kinds this is not checked."""
+        """Return whether any difference after the first wrong step is computed from a wrong value: if one device has 0,
+        ranks may have any rounding. With several kinds this is not checked."""
         if len(self.kinds) > 1:
             return True
         wrong = [row for row in self.rows if not row.same]
@@ -401,7 +401,7 @@ class SmallProgram:
         return may_be_right
 
     def _edits(self, watch: ValueWatch, first: FirstWrong | None, wrong: Sequence[Compared]) -> Iterator[Edit]:
-        """Changes of values before the first wrong value, and before those that are handed out or stored."""
+        """Yield changes of values before the first wrong value, and before those that are handed out or stored."""
         ratios = (ratio_of(row.found, row.expected) for row in wrong)
         ratio = next((each for each in ratios if each), 0.0)
         if first is not None:
@@ -417,7 +417,7 @@ class SmallProgram:
             yield from edits_before(kind, seeds, watch.is_settled, watch.is_divided, ratio)
 
     def _is_right_with(self, edit: Edit) -> bool:
-        """Whether all steps are right with a change."""
+        """Return whether all steps are right with a change."""
         rows, loss, self.rows = self.rows, self.loss, []
         try:
             self._run_steps(None, edit)
@@ -452,7 +452,7 @@ class SmallProgram:
         return None
 
     def _first_written(self, watch: ValueWatch) -> FirstWrong | None:
-        """The last node that writes the first stored value or result that is wrong."""
+        """Return the last node that writes the first stored value or result that is wrong."""
         wrong = [row for row in self.rows if not row.same]
         for row in (row for row in wrong if row.step == wrong[0].step):
             ranks = (row.rank,) if row.rank >= 0 else row.kind.ranks
@@ -484,7 +484,7 @@ class SmallProgram:
         return found
 
     def feeds(self, step: int) -> list[dict[str, Array]]:
-        """The inputs of a step, for every kind."""
+        """Return the inputs of a step, for every kind."""
         return [
             {
                 p.name: Slices(kind).of(self.inputs[step][p.name], self.reference.fed.get(p.name, layout_of(p)))
@@ -602,7 +602,7 @@ def _in_turns(graph: Graph, stages: int) -> Graph:
 
 
 def layout_of(value: Value) -> Layout | None:
-    """The layout of a value that is one tensor."""
+    """Return the layout of a value that is one tensor."""
     return value.layout if isinstance(value.layout, Layout) else None
 
 
@@ -618,8 +618,8 @@ def small_program(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None,
     kept: Sequence[Value] = (), one_way: bool = False, batch: Groups | None = None, begin: int = 0,
 ) -> SmallProgram:  # fmt: skip
-    """The program of small sizes; arguments and errors are those of `prove`. kept, one_way: see `small_programs`.
-    begin: the first of the made inputs that is taken; those of later steps may take other branches.
+    """Return the program of small sizes; arguments and errors are those of `prove`. kept, one_way: see
+    `small_programs`. begin: the first of the made inputs that is taken; those of later steps may take other branches.
 
     Raises:
         MspcError: there is no memory for them.

@@ -116,7 +116,7 @@ Form = Callable[[Any, Any, int, Sequence[Array]], Any]
 
 
 def _size(rows: int, ends: Array, depth: int) -> int:
-    """Rows of a block.
+    """Return the number of rows of a block.
 
     Raises:
         ValueError: an expert's rows end outside of its block; at other sizes other rows are there.
@@ -129,7 +129,8 @@ def _size(rows: int, ends: Array, depth: int) -> int:
 
 
 def _belonging(ends: Array, size: int) -> Iterator[Array]:
-    """For every expert of a part which rows of its blocks are its own: [..., outer, parts, rows of a block, 1]."""
+    """Yield, for every expert of a part, which rows of its blocks are its own: [..., outer, parts, rows of a block,
+    1]."""
     place, start = np.arange(size), np.zeros_like(ends[..., :1])
     for number in range(ends.shape[-1]):
         end = ends[..., number : number + 1]
@@ -160,8 +161,8 @@ class _Grouped:
         self._lead = ends.shape[:depth]
 
     def keys(self, array: Array, experts: int) -> Array:
-        """For every row a number, equal for rows that have their expert's own of an array [..., experts, ...] in the
-        same place."""
+        """Return a number for every row, equal for rows that have their expert's own of an array [..., experts, ...] in
+        the same place."""
         found = np.zeros_like(self.expert)
         for axis, rank in zip(self.along, self._ranks, strict=True):
             if array.shape[axis] > 1:
@@ -176,16 +177,16 @@ class _Grouped:
         return np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1, [keys.size]]) if keys.size else keys
 
     def index(self, array: Array, places: Array) -> tuple[Any, ...]:
-        """The index of each row's entry in an array whose dimensions are in the order of `turned`."""
+        """Return the index of each row's entry in an array whose dimensions are in the order of `turned`."""
         ranks = [rank if array.shape[axis] > 1 else 0 for axis, rank in zip(self.along, self._ranks, strict=True)]
         return (..., *ranks, places, *(slice(None),) * (array.ndim - len(self._lead) - 1))
 
     def turned(self, array: Array) -> Array:
-        """A view with the shared dimensions first."""
+        """Return a view with the shared dimensions first."""
         return array.transpose(*self.ahead, *self.along, *range(len(self._lead), array.ndim))
 
     def rows(self, array: Array) -> Array:
-        """The rows of an array [..., rows, width]: [shared, rows, width]."""
+        """Return the rows of an array [..., rows, width]: [shared, rows, width]."""
         return self.turned(array)[self.index(array, self._place)]
 
     def put(self, made: Array, rows: Array) -> None:
@@ -324,8 +325,8 @@ def _sent(op: SendRows, own: Sequence[Array], count: int) -> Array:
 
 
 def run_on_all(op: Op, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
-    """The result of an operator that is the same on all ranks. arrays: operands with `depth` leading dimensions, those
-    that the operator overwrites with all that any operand has, and writable.
+    """Return the result of an operator that is the same on all ranks. arrays: operands with `depth` leading dimensions,
+    those that the operator overwrites with all that any operand has, and writable.
 
     Raises:
         MspcError: the operands are none that the operator takes.
@@ -354,7 +355,7 @@ def _type(array: Array, depth: int) -> TensorType:
 
 
 def _written(op: Op, arrays: Sequence[Array], found: Any) -> Any:
-    """The result of an update: the operands that it overwrites."""
+    """Return the result of an update: the operands that it overwrites."""
     count = len(found) if isinstance(found, tuple) else 1
     changed = tuple(arrays[i] for i in op.mutates)[:count]
     return changed if isinstance(found, tuple) else changed[0]
@@ -384,7 +385,7 @@ def _fused(op: FusedElementwise, backend: Any, depth: int, arrays: Sequence[Arra
 
 
 def _lines(steps: Iterable[Any], backend: Any, depth: int, arrays: Sequence[Array]) -> list[Any]:
-    """The results of the lines of a fused operator."""
+    """Return the results of the lines of a fused operator."""
     lines: list[Any] = []
     for step in steps:
         read = [(arrays if kind == "x" else lines)[index] for kind, index in step.operands]
@@ -612,7 +613,7 @@ def slices_on_each(distinct: Sequence[Any], which: Array, depth: int, backend: A
 
 
 def _along(slices: Array, which: Array, depth: int) -> Array:
-    """The slices [number, lead..., own...] in their places along dimensions that are of size 1 in `lead`."""
+    """Return the slices [number, lead..., own...] in their places along dimensions that are of size 1 in `lead`."""
     lead, own = slices.shape[1 : depth + 1], slices.shape[depth + 1 :]
     pairs = [place for axis in range(depth) for place in (axis, depth + axis)]
     made = slices[which].transpose(*pairs, *range(2 * depth, 2 * depth + len(own)))

@@ -79,7 +79,7 @@ class RankKind:
         return self.ops.get(id(op)) or (op,)
 
     def runs_any(self, nodes: Sequence[Node]) -> bool:
-        """Whether it runs any of some nodes."""
+        """Return whether it runs any of some nodes."""
         return bool(nodes) and any(not {*nodes}.isdisjoint(each.nodes) for each in self.graph.graphs())
 
     def find_mesh(self) -> None:
@@ -115,7 +115,7 @@ def told_apart(ops: Sequence[Any]) -> tuple[list[Any], list[int]]:
 
 
 def kinds_of(graphs: RankGraphs, ranks: Iterable[int]) -> list[RankKind]:
-    """The kinds of a compiled program's ranks, by their first ranks.
+    """Return the kinds of a compiled program's ranks, by their first ranks.
 
     Raises:
         MspcError: a rank's graph cannot be made.
@@ -165,7 +165,7 @@ class _Members:
             constants.append(constant)
 
     def kind(self) -> RankKind:
-        """All of them."""
+        """Return the kind of all ranks."""
         return RankKind(
             tuple(self._ranks),
             self._made,
@@ -178,7 +178,7 @@ class _Members:
 
 
 def merged(kinds: Sequence[RankKind]) -> list[RankKind]:
-    """The kinds, those whose programs have the same operators on the same values made one; each in its mesh."""
+    """Return the kinds, those whose programs have the same operators on the same values made one; each in its mesh."""
     alike: dict[Hashable, list[RankKind]] = {}
     for kind in kinds:
         alike.setdefault(_structure(kind.graph), []).append(kind)
@@ -189,7 +189,7 @@ def merged(kinds: Sequence[RankKind]) -> list[RankKind]:
 
 
 def _structure(graph: Graph) -> Hashable:
-    """A key that programs share if they differ only in attributes of operators and in constants."""
+    """Return a key that programs share if they differ only in attributes of operators and in constants."""
     graphs = {each: number for number, each in enumerate(graph.graphs())}
     found: list[Hashable] = []
     for each in graphs:
@@ -275,7 +275,7 @@ def _layout_cuts(parameter: Parameter, count: int) -> set[int]:
 
 
 def _cuts(places: Sequence[int]) -> set[int]:
-    """The strides of the members of a group, and their ends; {} if they are along no dimensions."""
+    """Return the strides of the members of a group, and their ends; {} if they are along no dimensions."""
     cuts: set[int] = set()
     rest = sorted(places)
     while len(rest) > 1:
@@ -337,7 +337,7 @@ class Divided(Exception):
 
 
 def by_key(kind: RankKind, keys: Iterable[Hashable]) -> list[list[int]]:
-    """The ranks of a kind in parts of one key. keys: of every rank in its order."""
+    """Return the ranks of a kind in parts of one key. keys: of every rank in its order."""
     found: dict[Hashable, list[int]] = {}
     for rank, key in zip(kind.ranks, keys, strict=True):
         found.setdefault(key, []).append(rank)
@@ -345,7 +345,7 @@ def by_key(kind: RankKind, keys: Iterable[Hashable]) -> list[list[int]]:
 
 
 def divided(kinds: Sequence[RankKind], error: Divided) -> list[RankKind]:
-    """The kinds with the one that the error names in parts."""
+    """Return the kinds with the one that the error names in parts."""
     found: list[RankKind] = []
     for kind in kinds:
         found += [_part(kind, ranks) for ranks in error.parts] if kind is error.kind else [kind]
@@ -353,7 +353,7 @@ def divided(kinds: Sequence[RankKind], error: Divided) -> list[RankKind]:
 
 
 def _part(kind: RankKind, ranks: Sequence[int]) -> RankKind:
-    """Some ranks of a kind, with a graph of their own, because findings are stored by node."""
+    """Return some ranks of a kind, with a graph of their own, because findings are stored by node."""
     made = RankKind(tuple(ranks), copied_region(kind.graph))
     places = [kind.place[rank] for rank in ranks]
     known: dict[int, Value] = {}
@@ -394,7 +394,7 @@ def common_lead(arrays: Iterable[Array], depth: int) -> Shape:
 
 
 def own_shape(array: Array, depth: int) -> Shape:
-    """The shape of a rank's own tensor."""
+    """Return the shape of a rank's own tensor."""
     return array.shape[depth:]
 
 
@@ -408,12 +408,12 @@ def aligned(arrays: Sequence[Array], depth: int, least: int = 0) -> list[Array]:
 
 
 def widened(array: Array, lead: Shape) -> Array:
-    """A view of the array whose leading dimensions are `lead`."""
+    """Return a view of the array whose leading dimensions are `lead`."""
     return np.broadcast_to(array, (*lead, *array.shape[len(lead) :]))
 
 
 def parts_of(value: Any) -> tuple[Array, ...]:
-    """The tensors of a value, which is one or a tuple of them."""
+    """Return the tensors of a value, which is one or a tuple of them."""
     return value if isinstance(value, tuple) else (value,)
 
 
@@ -423,7 +423,7 @@ def one_or_all(arrays: Sequence[Array]) -> Any:
 
 
 def mapped(value: Any, change: Callable[[Array], Array]) -> Any:
-    """The value with each of its tensors changed."""
+    """Return the value with each of its tensors changed."""
     return tuple(mapped(part, change) for part in value) if isinstance(value, tuple | list) else change(value)
 
 
@@ -461,13 +461,13 @@ def _at(array: Array, axis: int, place: int) -> Array:
 
 
 def wide_axes(arrays: Iterable[Array], depth: int) -> list[int]:
-    """The leading dimensions along which some array has different values."""
+    """Return the leading dimensions along which some array has different values."""
     lead = common_lead(arrays, depth)
     return [axis for axis, size in enumerate(lead) if size > 1]
 
 
 def flat(array: Array, lead: Shape) -> Array:
-    """The array with one leading dimension, of all ranks in their order."""
+    """Return the array with one leading dimension, of all ranks in their order."""
     own = array.shape[len(lead) :]
     return np.ascontiguousarray(widened(array, lead)).reshape(math.prod(lead), *own)
 
@@ -506,7 +506,7 @@ class Together:
 
 
 def alike(kinds: Sequence[RankKind]) -> list[list[RankKind]]:
-    """The kinds in families that store the same tensors."""
+    """Return the kinds in families that store the same tensors."""
     found: dict[Hashable, list[RankKind]] = {}
     for kind in kinds:
         found.setdefault(tuple((p.name, p.type) for p in kind.graph.parameters), []).append(kind)
@@ -529,7 +529,7 @@ class Families:
         self._waiting: dict[Hashable, dict[int, tuple[RankKind, Node, Array]]] = {}
 
     def joint(self, kind: RankKind) -> RankKind:
-        """The ranks of the family and the dimensions in which they lie."""
+        """Return the ranks of the family and the dimensions in which they lie."""
         return self._joint[id(kind)]
 
     def note(self, kind: RankKind, key: Hashable, node: Node, number: int) -> None:
@@ -587,7 +587,7 @@ class Slices:
         return np.array(np.stack(parts)[which])
 
     def lead(self, layout: Layout | None) -> tuple[int, ...]:
-        """The leading dimensions of the slices."""
+        """Return the leading dimensions of the slices."""
         if layout is None or not any(layout.dims):
             return (1,) * self.kind.depth
         return self._found(layout)[0].shape

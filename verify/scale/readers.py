@@ -85,7 +85,7 @@ class Readers:
                 self._of.setdefault(body.results[place], []).append(body.parameters[inside])
 
     def of(self, value: Value) -> list[Value]:
-        """Nodes that read a value, and parameters of graphs that stand for it."""
+        """Return the nodes that read a value, and the parameters of graphs that are bound to it."""
         return self._of.get(value, [])
 
     def next(self, value: Value, known: Collection[Node]) -> Iterator[Node]:
@@ -116,7 +116,7 @@ class Readers:
         return sorted(nodes, key=lambda node: self._places.get(node, -1))
 
     def is_read(self, value: Value) -> bool:
-        """Whether anything reads a value, or the program hands it out."""
+        """Return whether anything reads a value, or the program hands it out."""
         return value in self._handed_out or bool(self._of.get(value))
 
     def behind(self, value: Value) -> set[Value]:
@@ -134,7 +134,7 @@ class Readers:
         return {*reached(made_of(value), made_of)}
 
     def stored(self, value: Value) -> Parameter | None:
-        """The parameter of the program that a value is, or the first of a stack of such."""
+        """Return the parameter of the program that a value is, or the first of a stack of such."""
         while value not in self._stored:
             found = self._sources.get(value, [])
             if not found or (isinstance(value, Node) and not isinstance(value.op, MakeStack)):
@@ -144,8 +144,9 @@ class Readers:
         return value
 
     def added_later(self) -> set[tuple[str, str]]:
-        """By which operators other values are read whose results ranks add up: (operator, that of the reader), of those
-        that only move or add; and ("", that of the reader) of others that are no products and no sums of their own."""
+        """Return the operators by which other values are read whose results ranks add up: (operator, that of the
+        reader), of those that only move or add; and ("", that of the reader) of others that are no products and no sums
+        of their own."""
         found: set[tuple[str, str]] = set()
         for value, readers in self._of.items():
             if isinstance(value, Node) and any(map(adds_up, readers)):
@@ -209,7 +210,7 @@ PRODUCTS = (BatchMatMul, FusedMatMul, MatMul)
 
 
 def moves_or_adds(op: Any) -> bool:
-    """Whether an operator gives the elements of its operands, or their sums."""
+    """Return whether an operator gives the elements of its operands, or their sums."""
     return isinstance(op, AddN | Add | Transpose) or (isinstance(op, Op) and op.reshapes)
 
 
@@ -226,13 +227,13 @@ def _hands_on(node: Node) -> bool:
 
 
 def _index_of(reader: Value, source: Node) -> int:
-    """Which result of a node another one reads."""
+    """Return the index of the result of a node that another one reads."""
     takes = isinstance(reader, Node) and isinstance(reader.op, TupleGetItem) and reader.inputs[0] is source
     return reader.op.index if takes else 0  # type: ignore[union-attr]  # a TupleGetItem
 
 
 def adds_up(value: Value) -> bool:
-    """Whether a value is a sum over ranks."""
+    """Return whether a value is a sum over ranks."""
     return isinstance(value, Node) and isinstance(value.op, AllReduce | ReduceScatter)
 
 
@@ -280,12 +281,12 @@ def named_by(node: Node, readers: Readers) -> tuple[list[tuple[Node, Dim]], bool
 
 
 def turns_places(node: Node) -> bool:
-    """Whether a node makes places that turn through whole numbers."""
+    """Return whether a node makes places that turn through whole numbers."""
     return isinstance(node.op, FloorMod) and is_whole(node)
 
 
 def is_range(value: Value) -> bool:
-    """Whether a value is 0, 1, 2, ... row by row."""
+    """Return whether a value is 0, 1, 2, ... row by row."""
     while isinstance(value, Node) and (isinstance(value.op, Cast) or (isinstance(value.op, Op) and value.op.reshapes)):
         value = value.inputs[0]
     op = value.op if isinstance(value, Node) else None
@@ -293,7 +294,7 @@ def is_range(value: Value) -> bool:
 
 
 def lines_of(op: Any) -> list[Any]:
-    """The operators of the lines of a fused operator; any other alone."""
+    """Return the operators of the lines of a fused operator; any other alone."""
     return [step.op for step in steps_of(op)] if isinstance(op, FusedElementwise) else [op]
 
 
@@ -309,8 +310,8 @@ HANDS_ON = (Elementwise, FusedElementwise, BroadcastTo, Concat, Transpose, Strid
 
 
 def has_multiples(places: Value) -> bool:
-    """Whether places are made of multiples by a number of the script: as the first place of an expert is its number
-    times its room. Results of a sort or a top-k have none."""
+    """Return whether places are made of multiples by a number of the script: as the first place of an expert is its
+    number times its room. Results of a sort or a top-k have none."""
 
     def operands(value: Value) -> Sequence[Value]:
         if isinstance(value, Node) and (isinstance(value.op, HANDS_ON) or value.op.reshapes):
@@ -352,5 +353,5 @@ def counted_for(node: Node) -> list[Value]:
 
 
 def is_whole(value: Value) -> bool:
-    """Whether a value is a tensor of whole numbers."""
+    """Return whether a value is a tensor of whole numbers."""
     return isinstance(value.type, TensorType) and not value.type.dtype.is_float and value.type.dtype.name != "Bool"

@@ -130,7 +130,7 @@ class OneDeviceReference:
         return KindState(kind, held)
 
     def fed_in(self, step: int) -> dict[str, Array]:
-        """The inputs of a step, as those of a kind of one rank."""
+        """Return the inputs of a step, as those of a kind of one rank."""
         return {name: array[None] for name, array in self._inputs[step].items()}
 
 
@@ -171,7 +171,7 @@ class OwnRows:
     batch: Graph | None = None
 
     def global_types(self, graph: Graph) -> list[TensorType]:
-        """The types of the inputs of all ranks together."""
+        """Return the types of the inputs of all ranks together."""
         found: list[TensorType] = []
         inputs = [p.tensor_type for p in graph.parameters if p.kind == "input"]
         for own, layout in zip(inputs, self.layouts, strict=True):
@@ -212,7 +212,7 @@ class OwnRowsReference:
         return [(move, self._run(len(self._inputs), move=move)) for move in moves]
 
     def _run(self, steps: int, seen: Seen | None = None, move: Movement | None = None) -> list[dict[Any, Array]]:
-        """By step the results and stored values, with a dimension of ranks."""
+        """Return the results and stored values of each step, with a dimension of ranks."""
         while True:
             try:
                 return self._run_kinds(steps, seen, move)
@@ -390,7 +390,7 @@ class OwnRowsRun(KindRun):
 
 
 def _groups(op: Any, ranks: int) -> list[Sequence[int]]:
-    """The groups of ranks over whose rows an operator computes; none if it computes over each rank's own."""
+    """Return the groups of ranks over whose rows an operator computes; none if it computes over each rank's own."""
     if not isinstance(op, Op):
         return []
     groups = list(op.over_all_ranks(tuple(range(ranks))).attributes().get("groups", ()))
@@ -399,7 +399,7 @@ def _groups(op: Any, ranks: int) -> list[Sequence[int]]:
 
 
 def _joined(array: Array, place: Rows) -> Array:
-    """The rows of all ranks as one device has them, with a dimension of size 1 for these."""
+    """Return the rows of all ranks as one device has them, with a dimension of size 1 for these."""
     axis, outer = place
     count, *own = array.shape
     parts = array.reshape(count, *own[:axis], outer, own[axis] // outer, *own[axis + 1 :])
@@ -407,7 +407,7 @@ def _joined(array: Array, place: Rows) -> Array:
 
 
 def _split(array: Array, place: Rows, count: int) -> Array:
-    """The other way: each rank's own, along a first dimension."""
+    """Return each rank's own rows, along a first dimension."""
     axis, outer = place
     size = array.shape[axis] // count
     parts = array.reshape(*array.shape[:axis], outer, count, size // outer, *array.shape[axis + 1 :])

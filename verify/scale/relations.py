@@ -93,11 +93,11 @@ class Pieces:
         return len(self._ordered) == 1 or bool(np.min(np.diff(self._ordered)) > 2 * CLOSE * self.size)
 
     def numbers(self, products: Array) -> Array:
-        """The numbers of the pieces that have these products."""
+        """Return the numbers of the pieces that have these products."""
         return np.argmin(np.abs(products.reshape(-1, 1) - self.sums), 1).reshape(products.shape)
 
     def are_placed(self, products: Array) -> bool:
-        """Whether ranks have the pieces as slices of a mesh: along each of its dimensions all the same, or each
+        """Return whether ranks have the pieces as slices of a mesh: along each of its dimensions all the same, or each
         another. Pieces that are equal tell nothing."""
         if not self.differ:
             return True
@@ -107,7 +107,7 @@ class Pieces:
 
 
 def _usual(rows: Array) -> float:
-    """The size of the middle one of all numbers that are not 0."""
+    """Return the size of the middle one of all numbers that are not 0."""
     sizes = np.abs(rows[np.isfinite(rows) & (rows != 0)])
     return float(np.median(sizes)) if sizes.size else 1.0
 
@@ -160,20 +160,20 @@ def relation(
 
 
 def axes_along(kind: RankKind, least: int = 0) -> Iterator[tuple[int, ...]]:
-    """The combinations of at least so many dimensions of the ranks' mesh, small ones first."""
+    """Yield the combinations of at least so many dimensions of the ranks' mesh, small ones first."""
     wide = [axis for axis, n in enumerate(kind.mesh) if n > 1]
     for count in range(least, len(wide) + 1):
         yield from itertools.combinations(wide, count)
 
 
 def added(value: Array, kind: RankKind, axes: Sequence[int]) -> Array:
-    """A value added up along some dimensions of the ranks' mesh."""
+    """Return a value added up along some dimensions of the ranks' mesh."""
     lead = tuple(kind.mesh[a] if a in axes else value.shape[a] for a in range(kind.depth))
     return widened(value, lead).sum(tuple(axes), keepdims=True) if axes else value
 
 
 def ranks_along(kind: RankKind, axes: Sequence[int]) -> list[int]:
-    """The ranks along some dimensions of the mesh, with the first one."""
+    """Return the ranks along some dimensions of the mesh, with the first one."""
     found = [0]
     step = 1
     for axis in reversed(range(len(kind.mesh))):
@@ -439,7 +439,7 @@ class Identities:
         self._makers: dict[Whole, list[tuple[Node, int]]] = {}
 
     def note(self, node: Node, candidates: ReferenceCandidates, whole: Whole) -> None:
-        """A tensor of a node is this value of one device, in one turn of the loops around."""
+        """Note that a tensor of a node is this value of one device, in one turn of the loops around."""
         found = self._found.setdefault(node, {}).setdefault(candidates.number, set())
         if candidates.own is not None and not found:
             self._own.setdefault(node, {})[candidates.number] = candidates.own
@@ -447,7 +447,7 @@ class Identities:
         found.add(whole)
 
     def of(self, node: Node) -> set[Whole]:
-        """The values of one device that those of a node are."""
+        """Return the values of one device that those of a node are."""
         return {whole for found in self._found.get(node, {}).values() for whole in found}
 
     def taken_from(self, node: Node) -> str:

@@ -61,11 +61,11 @@ class Edit:
     nodes: frozenset[Node] = frozenset()
 
     def is_at(self, node: Node) -> bool:
-        """Whether it changes the value of a node."""
+        """Return whether it changes the value of a node."""
         return node is self.node or node in self.nodes
 
     def wider(self) -> Iterator[Edit]:
-        """The same change of all nodes like it in layers of other numbers, and of all nodes of its line."""
+        """Yield the same change of all nodes like it in layers of other numbers, and of all nodes of its line."""
         layers, line = [self.node], [self.node]
         places: Counter[Hashable] = Counter()
         keys: dict[Node, Hashable] = {}
@@ -171,7 +171,8 @@ def _moves(node: Node) -> bool:
 
 
 def _near(kind: RankKind, seeds: Sequence[Node], settled: Callable[[Node], bool], any_type: bool = False) -> list[Node]:
-    """The nodes that seeds are computed from, the nearest first; all of them, or those of floating-point tensors."""
+    """Return the nodes that seeds are computed from, the nearest first; all of them, or those of floating-point
+    tensors."""
     readers = Readers(kind.graph)
     found: dict[Value, None] = dict.fromkeys(seeds)
     for value in itertools.islice(_growing(found), NEAR):

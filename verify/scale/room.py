@@ -82,7 +82,8 @@ def check_fits(one: Graph, kinds: Sequence[RankKind], real: Graph, steps: int) -
 
 
 def values_nbytes(one: Graph, kinds: Sequence[RankKind]) -> int:
-    """The bytes of all values of one device and of all ranks in Float64, whether they are there at once or not."""
+    """Return the bytes of all values of one device and of all ranks in Float64, whether they are there at once or
+    not."""
     programs = [(one, 1), *((kind.graph, len(kind.ranks)) for kind in kinds)]
     return sum(
         math.prod(type.shape) * count * np.dtype(np.float64).itemsize
@@ -181,7 +182,7 @@ class _Alive:
             owners[part] = shared if is_view else (part,)
 
     def _own(self, op: object, lead: Lead) -> Lead:
-        """The leading dimensions after an operator."""
+        """Return the leading dimensions after an operator."""
         kind = self._kind
         if kind is None or not isinstance(op, Op):
             return lead

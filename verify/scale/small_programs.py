@@ -72,7 +72,7 @@ def _made_apart(graph: Graph, constants: dict[int, tuple[Constant, ...]]) -> Non
 
 
 def _is_uniform(node: Node) -> bool:
-    """Whether all elements are one number, which no value says."""
+    """Return whether all elements are one number, which no value says."""
     if not node.inputs:
         return isinstance(node.op, Op) and node.op.uniform() is not None
     return isinstance(node.op, BroadcastTo) and isinstance(node.inputs[0], Constant) and not node.inputs[0].shape
@@ -101,13 +101,13 @@ class Resized:
         self.constants: dict[int, tuple[Constant, ...]] = {}
 
     def kind(self, kind: RankKind) -> RankKind:
-        """A kind with small programs. Raises Unfit."""
+        """Return a kind with small programs. Raise Unfit."""
         self.ops, self.constants = {}, {}
         graph = self.graph(kind.graph, kind)
         return RankKind(kind.ranks, graph, dict(self.ops), dict(self.constants), kind.mesh)
 
     def graph(self, graph: Graph, kind: RankKind | None = None) -> Graph:
-        """The small program of a graph. Raises Unfit."""
+        """Return the small program of a graph. Raise Unfit."""
         if graph in self._graphs:
             return self._graphs[graph]
         made = self._graphs[graph] = Graph(graph.name)
@@ -242,7 +242,7 @@ def _in_float64(op: Any) -> Any:
 
 
 def _wide_lines(op: FusedUpdate | GroupedUpdate) -> Op:
-    """An update of lines, with these in Float64."""
+    """Return an update of lines, with these in Float64."""
     if isinstance(op, FusedUpdate):
         return replace(op, body=tuple(line_of(wide_op(step.op), step.operands) for step in op.lines()))
     member = op.member
@@ -251,7 +251,7 @@ def _wide_lines(op: FusedUpdate | GroupedUpdate) -> Op:
 
 
 def thinned(array: Any, shape: Sequence[int]) -> Any:
-    """As many elements of an array as a small tensor has, evenly spread over it."""
+    """Return as many elements of an array as a small tensor has, evenly spread over it."""
     steps = [max(n, 1) // max(small, 1) for n, small in zip(np.shape(array), shape, strict=True)]
     return np.array(np.asarray(array)[tuple(slice(None, None, step) for step in steps)], order="C")
 

@@ -62,7 +62,7 @@ divided, so that it is no piece of one device's value."""
 
 
 def _hands_on(node: Node) -> bool:
-    """Whether a node hands on a tensor of another node, which was checked."""
+    """Return whether a node hands on a tensor of another node, which was checked."""
     return isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node) and not node.inputs[0].regions
 
 
@@ -127,12 +127,12 @@ class ValueWatch:
         self._wrong_sums: list[tuple[Together, Array]] = []
 
     def is_settled(self, node: Node) -> bool:
-        """Whether all that a node gives is a slice or a copy of a value of one device."""
+        """Return whether all that a node gives is a slice or a copy of a value of one device."""
         found = self._told.get(node)
         return node in self.right and node not in self._other and found is not None and found.is_whole
 
     def is_own(self, value: Value) -> bool:
-        """Whether a right value is not that of another operator at its place of the script."""
+        """Return whether a right value is not that of another operator at its place of the script."""
         return not isinstance(value, Node) or value not in self._other or not self._identities.taken_from(value)
 
     def is_divided(self, node: Node) -> bool:
@@ -140,7 +140,8 @@ class ValueWatch:
         return node in self.right and node in self._told and not self._told[node].summed
 
     def fits(self, kind: RankKind, node: Node, value: Any) -> bool:
-        """Whether another value of a node would be one of one device's at its place, as far as these are known."""
+        """Return whether another value of a node would be one of one device's at its place, as far as these are
+        known."""
         known = self._candidates.get((id(kind), node), ())
         for candidates in known:
             part, means = parts_of(value)[candidates.number], self._means(candidates)
@@ -213,8 +214,8 @@ class ValueWatch:
         return None
 
     def _is_reshaped(self, node: Node, readers: Readers) -> bool:
-        """Whether a value is right but for its shape: it is made by reshaping a right one, or it is right once it, or
-        another wrong value computed from it, is reshaped."""
+        """Return whether a value is right but for its shape: it is made by reshaping a right one, or it is right once
+        it, or another wrong value computed from it, is reshaped."""
 
         def reshapes(each: Value) -> bool:
             return isinstance(each, Node) and isinstance(each.op, Op) and each.op.reshapes
@@ -254,7 +255,7 @@ class ValueWatch:
         return None
 
     def _is_of(self, reader: Node, node: Node, readers: Readers) -> bool:
-        """Whether a wrong value reads one wrong node alone."""
+        """Return whether a wrong value reads one wrong node alone."""
         if reader not in self._wrong:
             return False
         sources = {*readers.known_before(reader, self.right | self._wrong.keys())}
@@ -376,7 +377,7 @@ class ValueWatch:
         self._wrong_sums.clear()
 
     def _can_be_tried(self, node: Node, kind: RankKind, operands: Sequence[Any]) -> bool:
-        """Whether a node can be computed again with other operands."""
+        """Return whether a node can be computed again with other operands."""
         if len(kind.ops_of(node.op)) > 1 or node.op.mutates or node.regions or not isinstance(node.op, Op):
             return False
         return all(isinstance(array, np.ndarray) for array in operands)
@@ -409,7 +410,7 @@ class ValueWatch:
     def _fitting(
         self, local: tuple[int, ...], candidates: ReferenceCandidates, around: tuple[int, ...]
     ) -> Iterator[Fitting]:
-        """Values of one device that have pieces of this shape, its own one first."""
+        """Yield the values of one device that have pieces of this shape, its own one first."""
         for of, place in sorted(candidates.wholes, key=lambda whole: whole != candidates.own):
             by_turn = self._values.get(of, {})
             whole = by_turn.get(around, by_turn.get(around[:1]))

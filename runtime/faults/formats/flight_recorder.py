@@ -103,7 +103,7 @@ def _sizes(sizes: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _members(content: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The ranks of groups; gloo's records have none."""
+    """Return the ranks of groups; gloo's records have none."""
     found: dict[str, tuple[int, ...]] = {}
     for name, config in content.get("pg_config", {}).items():
         if ranks := re.findall(NUMBER, _text(config.get("ranks", ""))):

@@ -43,7 +43,7 @@ def last_entries(data: bytes, last: int) -> Any:
 
 
 def _put(number: int) -> bytes:
-    """The opcode that gives the value on top of the stack a number."""
+    """Return the opcode that gives the value on top of the stack a number."""
     return b"q" + bytes([number]) if number < 256 else b"r" + number.to_bytes(4, "little")
 
 

@@ -71,7 +71,8 @@ def read_record_file(path: Path, last: int = 0) -> list[Record]:
 
 
 def _records(path: Path, data: bytes, last: int) -> list[Record]:
-    """The records in the data of a file. Raise MspcError or an error of Python's if they are none, or damaged."""
+    """Return the records in the data of a file. Raise MspcError or an error of Python's if they are none, or
+    damaged."""
     if not data:
         raise MspcError(f"{path} is empty: expected {KNOWN}")
     if data[:1] != b"\x80" and data.lstrip()[:1] not in (b"{", b"["):
@@ -103,7 +104,7 @@ def _of_json(path: Path, content: dict[str, Any], last: int) -> Record:
 
 
 def _joined(one: Record, other: Record) -> Record:
-    """One record for a rank of two files, if one has calls alone: logs of several hosts name all devices."""
+    """Return one record for a rank of two files, if one has calls alone: logs of several hosts name all devices."""
     if one.calls and other.calls:
         raise MspcError(f"{other.path} and {one.path} are both of rank {one.rank}")
     return one if one.calls else other

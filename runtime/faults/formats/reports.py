@@ -121,8 +121,8 @@ def _enter(path: Path, current: RasCommunicator, kind: str, rank: int, count: in
 
 
 def _records(path: Path, communicators: Iterable[RasCommunicator], world: int) -> list[Record]:
-    """The records of all ranks that answer. Ranks of a smaller communicator are those of the largest if their processes
-    tell so. The last call of a rank is of the kind with most different counts."""
+    """Return the records of all ranks that answer. Ranks of a smaller communicator are those of the largest if their
+    processes tell so. The last call of a rank is of the kind with most different counts."""
     every = sorted(communicators, key=lambda each: -each.size)
     ranks = {process: rank for each in every if each.size == world for rank, process in each.processes.items()}
     calls: dict[int, list[RecordedCall]] = defaultdict(list)
@@ -181,7 +181,7 @@ def records_of_log(path: Path, text: str) -> list[Record]:
 
 
 def _device(line: str, devices: tuple[int, ...]) -> int:
-    """The device that waits, or -1 if a line does not name it."""
+    """Return the device that waits, or -1 if a line does not name it."""
     device, place = DEVICE.search(line), PLACE.search(line)
     if device is not None:
         return int(device[1][:9])
@@ -190,7 +190,7 @@ def _device(line: str, devices: tuple[int, ...]) -> int:
 
 
 def _moment(line: str) -> int:
-    """The time of a line in nanoseconds, in this year if it has none; 0 if it has no time."""
+    """Return the time of a line in nanoseconds, in this year if it has none; 0 if it has no time."""
     found = CLOCK.search(line)
     if found is None:
         return 0

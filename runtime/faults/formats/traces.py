@@ -73,7 +73,7 @@ def record_of_chakra(rank: int, path: Path, content: Mapping[str, Any]) -> Recor
 
 
 def _groups(text: str) -> dict[str, tuple[int, ...]]:
-    """The ranks of groups in the text of their node; the group of all ranks lists none."""
+    """Return the ranks of groups in the text of their node; the group of all ranks lists none."""
     found: dict[str, tuple[int, ...]] = {}
     for each in json.loads(text):
         ranks = tuple(map(int, each["ranks"])) or tuple(range(min(int(each["group_size"]), 1 << 20)))
