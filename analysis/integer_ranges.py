@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, Worklist
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
@@ -95,17 +95,12 @@ def _held(condition: Graph, number: int) -> float:
 def _all_of(value: Value) -> list[Value]:
     """Return the Bool values that must all hold for `value` to hold."""
     found: list[Value] = []
-    seen: set[Value] = set()
-    waiting = [value]
-    while waiting:
-        each = waiting.pop()
-        if each in seen:
-            continue
-        seen.add(each)
+    waiting = Worklist([value])
+    for each in waiting:
         if isinstance(each, Node) and isinstance(each.op, LogicalAnd):
-            waiting += each.inputs
+            waiting.add(each.inputs)
         elif isinstance(each, Node) and each.op.is_view and each.inputs:
-            waiting.append(each.inputs[0])
+            waiting.add(each.inputs[:1])
         else:
             found.append(each)
     return found

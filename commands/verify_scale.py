@@ -40,7 +40,7 @@ def verify_scale(target: str, options: CompileOptions, seed: int, against: Path 
     """
     begin = time.perf_counter()
     is_folder = os.path.isdir(target) and not is_imported(Path(target))
-    if is_folder and has_dumps(Path(target)):
+    if is_folder and not (Path(target) / PROGRAM).exists() and any(Path(target).rglob("*.ir")):
         verify_dumps(Path(target), options.json)
         return
     if is_capture(Path(target)):
@@ -80,11 +80,6 @@ NEVER_SAID = (
     "the number of ranks, which is taken to be one more than the largest that a group names",
 )
 FEW = 8
-
-
-def has_dumps(folder: Path) -> bool:
-    """Return whether a folder contains dumps and is not that of a compile."""
-    return not (folder / PROGRAM).exists() and any(folder.rglob("*.ir"))
 
 
 def verify_dumps(folder: Path, json: Path | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ def free_name(wanted: str, taken: set[str]) -> str:
     return name
 
 
+T = TypeVar("T")
 Layouts = Layout | tuple[Layout, ...] | None
 """The placement of a value: one layout for a tensor, one per element for a tuple, None before sharding."""
 _LONGEST = 400
@@ -394,7 +395,7 @@ def copied_graph(graph: Graph, name: str | None = None) -> Graph:
     return made
 
 
-def depending(nodes: Sequence[Node], on: Sequence[Value]) -> set[Value]:
+def depending(nodes: Sequence[Node], on: Collection[Value]) -> set[Value]:
     """Return the nodes computed from these values, including those of the values that are computed from others."""
     given = set(on)
     found: set[Value] = set()
@@ -402,6 +403,25 @@ def depending(nodes: Sequence[Node], on: Sequence[Value]) -> set[Value]:
         if any(value in given or value in found for value in node.inputs):
             found.add(node)
     return found
+
+
+class Worklist(Generic[T]):
+    """Items to visit in a loop, each once, the last added first; the loop may add more. seen: those visited so far."""
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._waiting = list(items)
+        self.seen: set[T] = set()
+
+    def __iter__(self) -> Iterator[T]:
+        while self._waiting:
+            item = self._waiting.pop()
+            if item not in self.seen:
+                self.seen.add(item)
+                yield item
+
+    def add(self, items: Iterable[T]) -> None:
+        """Visit these later, unless they were visited before."""
+        self._waiting += items
 
 
 def copied_region(graph: Graph, name: Callable[[str], str] = str, known: dict[Graph, Graph] | None = None) -> Graph:

@@ -106,14 +106,7 @@ class Layout:
 
     def slice_index(self, rank: int) -> tuple[int, ...]:
         """Return the index of the rank's slice in every dimension, from 0."""
-        place = coordinates(self.mesh, rank)
-        found: list[int] = []
-        for axes in self.dims:
-            index = 0
-            for a in axes:
-                index = index * self.mesh[a] + place[a]
-            found.append(index)
-        return tuple(found)
+        return slice_index(self.mesh, self.dims, rank)
 
     def slices_for(self, rank: int, shape: Sequence[int]) -> tuple[slice, ...]:
         """Return the rank's slice of a global array of `shape`, as an index."""
@@ -167,6 +160,18 @@ def _strategy(mesh: tuple[int, ...], dims: tuple[Axes, ...]) -> tuple[int, ...]:
 @lru_cache(maxsize=65536)
 def _local_shape(mesh: tuple[int, ...], dims: tuple[Axes, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(n // shards for n, shards in zip(shape, _strategy(mesh, dims), strict=True))
+
+
+def slice_index(mesh: tuple[int, ...], dims: Sequence[Axes], rank: int) -> tuple[int, ...]:
+    """Return the index of a rank's slice in every dimension, sharded along these axes of the mesh, from 0."""
+    place = coordinates(mesh, rank)
+    found: list[int] = []
+    for axes in dims:
+        index = 0
+        for a in axes:
+            index = index * mesh[a] + place[a]
+        found.append(index)
+    return tuple(found)
 
 
 @lru_cache(maxsize=65536)

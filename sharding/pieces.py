@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.layout import Axes, Layout, coordinates
+from mspc.ir.layout import Axes, Layout, slice_index
 
 Index = tuple[int, ...]
 _EXACT = 512
@@ -82,14 +82,7 @@ class _Grid:
         return _Grid(mesh, dims, shape, block, strides, unused, math.prod(mesh[a] for a in unused))
 
     def index(self, rank: int) -> Index:
-        place = coordinates(self.mesh, rank)
-        found: list[int] = []
-        for axes in self.dims:
-            i = 0
-            for a in axes:
-                i = i * self.mesh[a] + place[a]
-            found.append(i)
-        return tuple(found)
+        return slice_index(self.mesh, self.dims, rank)
 
     def box(self, index: Index) -> Box:
         begin = tuple(map(operator.mul, index, self.block))

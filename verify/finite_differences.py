@@ -450,7 +450,7 @@ class _Judge:
         self.kernel, self.tape = doubled.kernels(backend), doubled.tape
         self.tape.replays = True
         passing = [node for node in self.forward if node in judged.gradients or not passes_no_gradient(node)]
-        moving = {*judged.gradients, *depending(passing, list(judged.gradients))}
+        moving = {*judged.gradients, *depending(passing, judged.gradients)}
         self.forward = [node for node in passing if node in moving or node.op.mutates]
 
     def compare(self) -> None:

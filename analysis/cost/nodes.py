@@ -33,7 +33,7 @@ from mspc.analysis.cost.machine import (
     Machine,
 )
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Value, element_types, operand_types
+from mspc.ir.graph import Graph, Node, Value, Worklist, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, DType, TensorType
 from mspc.ops.bases import axes_of
@@ -328,15 +328,10 @@ class _Lines:
 
     def reached(self, roots: Iterable[int]) -> set[int]:
         """Return the lines that one pass computes for `roots`: all that lead to them, back to reductions of rows."""
-        found: set[int] = set()
-        left = list(roots)
-        while left:
-            line = left.pop()
-            if line in found:
-                continue
-            found.add(line)
-            left += [i for kind, i in self.steps[line].operands if kind == "t" and i not in self.space.by_row]
-        return found
+        left = Worklist(roots)
+        for line in left:
+            left.add(i for kind, i in self.steps[line].operands if kind == "t" and i not in self.space.by_row)
+        return left.seen
 
     def bytes_read(self, lines: Iterable[int]) -> int:
         """Return the bytes of those operands of lines that have a value for every element."""

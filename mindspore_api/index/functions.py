@@ -172,7 +172,8 @@ def _parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
 def function_of(row: IndexRow) -> FunctionType:
     """Return the function of a row with an expression."""
     tree = tree_of(row)
-    code = next(c for c in _translated(tree, row.path).co_consts if isinstance(c, CodeType))
+    compiled = compile(ast.Module([tree], []), row.path, "exec", dont_inherit=True)
+    code = next(c for c in compiled.co_consts if isinstance(c, CodeType))
     inner = {arg.arg for arg in _parameters(tree.args)}
     read = {node.id for node in ast.walk(tree.body[0]) if isinstance(node, ast.Name)} - inner
     module = f"{_PACKAGE}.{row.module}"
@@ -185,10 +186,6 @@ def function_of(row: IndexRow) -> FunctionType:
     made.__annotations__["return"] = ast.unparse(tree.returns or tree)
     made.__doc__, made.__module__, made.__qualname__ = row.doc, module, tree.name
     return made
-
-
-def _translated(tree: ast.FunctionDef, path: str) -> CodeType:
-    return compile(ast.Module([tree], []), path, "exec", dont_inherit=True)
 
 
 def _named(row: IndexRow, name: str) -> Any:

@@ -30,16 +30,12 @@ def places_of(module: str) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for home in rows_of(module, "all"):
         other = public_name(home)
-        is_table = other != module and _has_table(other)
+        is_table = other != module and bool(rows_of(other) or rows_of(other, "all"))
         found |= places_of(other) if is_table else _defined(home)
     for name, row in rows_of(module).items():
         if name[0] != "." and row.is_public and row.kind != "hidden":
             found[name] = (row.home, row.target if row.home else "")
     return found
-
-
-def _has_table(module: str) -> bool:
-    return bool(rows_of(module) or rows_of(module, "all"))
 
 
 def _defined(home: str) -> dict[str, tuple[str, str]]:

@@ -399,14 +399,10 @@ def _reason(rule: Any, size: int, sizes: dict[int, int]) -> str:
     if size < least or (most is not None and size > most):
         return f"from {least} to {most}" if most is not None else f"at least {least}"
     if size % rule.divisor != rule.remainder:
-        return _multiple(rule)
+        return f"a multiple of {rule.divisor}" + f" and {rule.remainder} more" * bool(rule.remainder)
     if rule.unique and sizes.setdefault(id(rule), size) != size:
         return f"{sizes[id(rule)]}, as at the other uses of the symbol"
     return ""
-
-
-def _multiple(rule: Symbol) -> str:
-    return f"a multiple of {rule.divisor}" + f" and {rule.remainder} more" * bool(rule.remainder)
 
 
 def _shown(allowed: Sequence[Any]) -> str:

@@ -110,12 +110,12 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         kinds = operand_dtypes(op, [_tensor(a).dtype for a in arrays])
         arrays = [a.astype(kind.numpy, copy=False) for a, kind in zip(arrays, kinds, strict=True)]
         types = [_tensor(a).type for a in arrays]
-        check_complex(op, types)
+        refuse_kinds(op, types, op.name in _WITHOUT_GRADIENT)
         op.infer(*types)
         op = called(op)
         inferred = op.infer(*types)
         arrays = [np.array(a) if i in op.mutates else a for i, a in enumerate(arrays)]
-        if meets_others(op):
+        if isinstance(op, Collective) and op.communicates and state.current().size > 1:
             result, args = run_on_ranks(op, types, arrays), ()  # a rank owns its part of a global tensor
         else:
             result = op.kernel(EagerBackend())(*arrays)  # type: ignore[arg-type]  # EagerBackend is an ArrayBackend
@@ -221,11 +221,6 @@ def called(op: Op) -> Op:
     return op.on_rank(session.rank) if op.differs_by_rank else op
 
 
-def meets_others(op: Op) -> bool:
-    """Return whether other ranks take part in a call outside of a network."""
-    return isinstance(op, Collective) and op.communicates and state.current().size > 1
-
-
 def run_on_ranks(op: Op, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
     """Return the result of a collective on this rank, together with the other ranks that call it. Raise MspcError if
     they call another operator, or with other tensors."""
@@ -243,9 +238,3 @@ _WITHOUT_GRADIENT = frozenset(
     Assign AssignAdd AssignSub InplaceCopy""".split()
 )
 """Operators with kernels for complex numbers, but gradients without."""
-
-
-def check_complex(op: Op, types: Sequence[Type]) -> None:
-    """Raise MspcError if an operator supports only real numbers and would drop the imaginary parts, or only numbers and
-    gets Bool."""
-    refuse_kinds(op, types, op.name in _WITHOUT_GRADIENT)

@@ -283,11 +283,6 @@ def rate_of(name: str, optimizer: Any) -> Parameter:
     return rate
 
 
-def set_rate(rate: Parameter, value: Any) -> None:
-    """Set the learning rate from the next step on."""
-    rate.set_data(Tensor(float(value), rate.dtype))
-
-
 class LearningRateScheduler(Callback):
     """Sets the learning rate after every step: `learning_rate_function(learning_rate, cur_step_num)`. Raise TypeError
     if it is no function."""
@@ -302,4 +297,4 @@ class LearningRateScheduler(Callback):
     def on_train_step_end(self, run_context: RunContext) -> None:
         param = run_context.original_args()
         rate = rate_of("LearningRateScheduler", param.get("optimizer"))
-        set_rate(rate, self.learning_rate_function(float(rate), param.cur_step_num))
+        rate.set_data(Tensor(float(self.learning_rate_function(float(rate), param.cur_step_num)), rate.dtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
@@ -302,15 +302,15 @@ def outlined(
     return region, found
 
 
-def make_names_unique(program: Graph) -> None:
-    """Give graphs unique names, if a program contains a graph and one derived from it."""
+def make_names_unique(named: Iterable[Graph | Parameter]) -> None:
+    """Give graphs or parameters unique names: a program may contain a graph and one derived from it."""
     taken: set[str] = set()
-    for graph in program.graphs():
-        name, number = graph.name, 1
-        while graph.name in taken:
+    for each in named:
+        name, number = each.name, 1
+        while each.name in taken:
             number += 1
-            graph.name = f"{name}_{number}"
-        taken.add(graph.name)
+            each.name = f"{name}_{number}"
+        taken.add(each.name)
 
 COUNT = TensorType(INT64, ())
 """Type of iteration numbers and counts."""

@@ -22,11 +22,6 @@ from mspc.sharding.rules import factor_names, sized
 Axis = int | tuple[int, ...]
 
 
-def reduced_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
-    """Return `shape` with size 1 in place of the reduced axes."""
-    return tuple(1 if d in axes else n for d, n in enumerate(shape))
-
-
 class ReductionOp(Op, abstract=True):
     """The elements along `axis` combined; all of them if it is (). Called as `Op(keep_dims)(x, axis)`.
 
@@ -74,7 +69,8 @@ class ReductionOp(Op, abstract=True):
 
     def keep(self, b: Builder, x: Value, value: Value) -> Value:
         """Return `value`, a result of this operator or its gradient, with the reduced dimensions of x as size 1."""
-        shape = reduced_shape(x.shape, self.axes(len(x.shape)))
+        axes = self.axes(len(x.shape))
+        shape = tuple(1 if d in axes else n for d, n in enumerate(x.shape))
         return value if value.shape == shape else b.emit(Reshape(shape), value)
 
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:

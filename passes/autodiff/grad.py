@@ -51,7 +51,7 @@ class Grad(Pass):
         if has_regions:
             from mspc.ops.control.regions import make_names_unique  # late: few networks have regions
 
-            make_names_unique(graph)
+            make_names_unique(graph.graphs())
         return changed
 
 

@@ -131,4 +131,4 @@ def _replace(
             gone.add(node)
     graph.nodes = [node for node in graph.nodes if node not in gone]
     in_order(graph)
-    make_names_unique(graph)
+    make_names_unique(graph.graphs())

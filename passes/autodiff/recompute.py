@@ -67,7 +67,7 @@ def _save_less(program: Graph, forward: Sequence[Node]) -> None:
         node.regions = tuple(copied_region(region, known=own) for region in node.regions)
         node.attrs.pop("saved", None)
     remove_dead_in_regions(program)
-    make_names_unique(program)
+    make_names_unique(program.graphs())
 
 
 def recomputed_values(graph: Graph) -> set[Value]:

@@ -16,7 +16,7 @@ import numpy as np
 from mspc.analysis.integer_ranges import BOUNDS, IntegerRange, bounds_of, note_bounds
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, Worklist
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, TensorType
@@ -314,18 +314,15 @@ def _least(leaf: Value) -> float:
 
 def _leaves(value: Value) -> Iterator[tuple[Value, bool]]:
     """Return the floating-point values a tensor is computed from, and whether they are only moved and cast."""
-    seen: set[tuple[Value, bool]] = set()
-    waiting = [(value, True)]
-    while waiting:
-        at, straight = item = waiting.pop()
-        if item in seen or not isinstance(at.type, TensorType) or not at.type.dtype.is_float:
+    waiting = Worklist([(value, True)])
+    for at, straight in waiting:
+        if not isinstance(at.type, TensorType) or not at.type.dtype.is_float:
             continue
-        seen.add(item)
         if isinstance(at, Node) and isinstance(at.op, Elementwise | MOVED | Tril | Triu):
             straight = straight and not (isinstance(at.op, Elementwise) and not isinstance(at.op, Cast | Select))
-            waiting += [(operand, straight) for operand in at.inputs]
+            waiting.add([(operand, straight) for operand in at.inputs])
         else:
-            yield item
+            yield at, straight
 
 
 def with_hidden_rows(b: Builder, out: Value, mask: Value, value: Value, layout: str, filled: float) -> Node:

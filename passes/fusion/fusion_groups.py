@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Graph, Node, Value, Worklist
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ir.varying import OpKey, Varying
@@ -294,14 +294,10 @@ def _fit(slots: Sequence[GroupSlot]) -> bool:
 
 def needed(results: Iterable[Node], sources: Mapping[Node, Sequence[Value]]) -> list[Node]:
     """The nodes with sources that these are computed from, themselves among them, in the order of `sources`."""
-    found = set[Value]()
-    waiting: list[Value] = list(results)
-    while waiting:
-        node = waiting.pop()
-        if node in sources and node not in found:
-            found.add(node)
-            waiting += sources[node]  # type: ignore[index]  # it is one of them
-    return [node for node in sources if node in found]
+    waiting = Worklist[Any](results)
+    for node in waiting:
+        waiting.add(sources.get(node, ()))
+    return [node for node in sources if node in waiting.seen]
 
 
 # Nodes as the lines of kernels, and what a kernel moves.

@@ -28,7 +28,7 @@ from typing import Any, cast
 from mspc.analysis.aliasing import Updates, aliased_operands
 from mspc.analysis.cost.nodes import cost_of_fused, instructions
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Graph, Node, Parameter, Value, Worklist
 from mspc.ir.iterative import iterative
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
@@ -431,12 +431,10 @@ class _Choice:
         if not self.wanted:
             return set(), 0
         number: dict[Value, int] = {}
-        waiting: list[Value] = list(self.wanted)
-        while waiting:
-            value = waiting.pop()
-            if value not in number:
-                number[value] = len(number)
-                waiting += self.sources(value) or ()
+        waiting = Worklist[Value](self.wanted)
+        for value in waiting:
+            number[value] = len(number)
+            waiting.add(self.sources(value) or ())
         source, sink = -1, -2  # beside these a value has two places, with an edge from the first to the second
         edges: dict[tuple[int, int], int] = {}
         for value, at in number.items():
@@ -453,14 +451,11 @@ class _Choice:
         return again, sum(map(self.moved, again))
 
     def _reached(self, again: set[Value]) -> set[Value]:
-        found: set[Value] = set()
-        waiting: list[Value] = list(self.wanted)
-        while waiting:
-            value = waiting.pop()
-            if value in again and value not in found:
-                found.add(value)
-                waiting += self.sources(value) or ()
-        return found
+        waiting = Worklist[Value](self.wanted)
+        for value in waiting:
+            if value in again:
+                waiting.add(self.sources(value) or ())
+        return again & waiting.seen
 
     def waits(self, value: Value) -> bool:
         """Whether a value is alive at the peak whatever is chosen, or takes no memory of the step."""

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import MatmulSizes, product_of, seconds
-from mspc.ir.graph import Graph, Node, OpLike, Value
+from mspc.ir.graph import Graph, Node, OpLike, Value, Worklist
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ir.varying import OpKey
@@ -203,16 +203,13 @@ class Gains:
     def _needs_memory(self, value: Value) -> bool:
         """Return whether a reader needs the pieces of a value in one memory, unlike kernels of elementwise operators; a
         cast counts as part of its readers."""
-        waiting, seen = [value], {value}
-        while waiting:
-            each = waiting.pop()
+        waiting = Worklist([value])
+        for each in waiting:
             if each in self.results:
                 return True
             for user, _ in self.users.get(each, ()):
                 if isinstance(user.op, Cast) or (user.op.is_view and not isinstance(user.type, TupleType)):
-                    if user not in seen:
-                        seen.add(user)
-                        waiting.append(user)
+                    waiting.add([user])
                 elif not (isinstance(user.op, Op) and user.op.cuda):
                     return True
         return False

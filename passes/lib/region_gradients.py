@@ -20,6 +20,7 @@ from mspc.ops.control.regions import (
     Scan,
     While,
     emit_regions,
+    make_names_unique,
     overwritten_parameters,
     with_effects,
 )
@@ -652,17 +653,8 @@ class JointSplit:
         """The graph of the gradient, with parameters and results in the order that the node needs."""
         graph = Graph(f"{self.forward.name}_gradient")
         graph.parameters = list(parameters)
-        _name_apart(graph.parameters)
+        make_names_unique(graph.parameters)
         graph.nodes = self.nodes
         graph.results, graph.returns_tuple = list(results), True
         return graph
 
-
-def _name_apart(parameters: Sequence[Parameter]) -> None:
-    taken: set[str] = set()
-    for parameter in parameters:
-        name, number = parameter.name, 1
-        while parameter.name in taken:
-            number += 1
-            parameter.name = f"{name}_{number}"
-        taken.add(parameter.name)

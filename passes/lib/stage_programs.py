@@ -20,6 +20,7 @@ from mspc.ir.graph import (
     OpLike,
     Parameter,
     Value,
+    Worklist,
     copied_node,
     copied_parameter,
 )
@@ -369,13 +370,10 @@ def _operands(node: Node) -> list[Node]:
 
 def _made_behind(node: Node, places: dict[Node, int], last: int) -> set[Node]:
     """Return a node and everything after place `last` that it needs."""
-    found, ahead = {node}, [node]
-    while ahead:
-        for value in _operands(ahead.pop()):
-            if places[value] > last and value not in found:
-                found.add(value)
-                ahead.append(value)
-    return found
+    waiting = Worklist([node])
+    for each in waiting:
+        waiting.add(value for value in _operands(each) if places[value] > last)
+    return waiting.seen
 
 
 def _before_next(nodes: Sequence[Node], place: int) -> int:

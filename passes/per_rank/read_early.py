@@ -10,7 +10,7 @@ from the backward part into the forward part.
 
 from __future__ import annotations
 
-from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.graph import Graph, Node, Value, Worklist, element_types
 from mspc.passes.base import Pass
 
 SMALL = 1 << 20
@@ -47,13 +47,12 @@ class ReadEarly(Pass):
 def _host_values(graph: Graph) -> set[Node]:
     """Return the nodes that make values for the host, and those that they wait for, as far as they may move."""
     own = set(graph.nodes)
-    stack = [node.inputs[i] for node in graph.nodes for i in node.op.host_reads]
+    waiting = Worklist(node.inputs[i] for node in graph.nodes for i in node.op.host_reads)
     wanted: set[Node] = set()
-    while stack:
-        value = stack.pop()
-        if isinstance(value, Node) and value in own and value not in wanted and _moves(value):
+    for value in waiting:
+        if isinstance(value, Node) and value in own and _moves(value):
             wanted.add(value)
-            stack += value.inputs
+            waiting.add(value.inputs)
     return wanted
 
 

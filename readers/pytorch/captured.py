@@ -15,13 +15,13 @@ from mspc.checkpoint.stored_tensors import StoredSlice, TensorPieces, box_of_sha
 from mspc.ir.diagnostics import Frames, Location, MspcError
 from mspc.ir.files.parsing import LARGEST_SIZE, entry, list_in, object_in, parsed_json, text_in, whole_in
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import coordinates
 from mspc.ir.types import DTYPES, DType, TensorType, dtype_of
 from mspc.readers.pytorch.archive import MAX_DIMENSIONS, NOT_HERE, Archive, ProgramWeights
 from mspc.readers.pytorch.captured_kinds import (
     GROUPS,
     RANKS,
     CapturedKind,
-    coordinates,
     in_common_form,
     read_kinds,
     with_slices,
@@ -163,7 +163,7 @@ def programs_of(folder: Path, kind: CapturedKind) -> list[tuple[tuple[int, ...],
         offsets = [{p: n for p, n in each.items() if _is_offset(p, content)} for each in kind.slopes]
         for rank in kind.ranks:
             made = own.program_of(rank, short)
-            place = coordinates(rank, kind.mesh)
+            place = coordinates(kind.mesh, rank)
             key = tuple(at for at, slopes in zip(place, offsets, strict=True) if slopes)
             ranks, groups, states = found.setdefault(key, ([], [], []))
             ranks.append(rank)

@@ -14,6 +14,7 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import entry, list_in, object_in, parsed_json, whole_in
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import coordinates
 
 RANKS = "ranks.json"
 """The file of a captured folder that lists kinds of ranks; absent if every rank has a file."""
@@ -38,24 +39,10 @@ class CapturedKind:
     def program_of(self, rank: int, content: Any) -> Any:
         """Return the content of a rank's file, from that of the traced rank. Raise ValueError if they do not fit."""
         made = content
-        steps = [a - b for a, b in zip(coordinates(rank, self.mesh), coordinates(self.traced, self.mesh), strict=True)]
+        steps = [a - b for a, b in zip(coordinates(self.mesh, rank), coordinates(self.mesh, self.traced), strict=True)]
         for step, slopes in zip(steps, self.slopes, strict=True):
             made = changed(made, {path: slope * step for path, slope in slopes.items()}) if step else made
         return made
-
-
-def coordinates(rank: int, mesh: Sequence[int]) -> tuple[int, ...]:
-    """Return the coordinates of a rank in a mesh, row-major."""
-    found: list[int] = []
-    for size in reversed(mesh):
-        rank, place = divmod(rank, size)
-        found.append(place)
-    return tuple(reversed(found))
-
-
-def rank_at(place: Sequence[int], mesh: Sequence[int]) -> int:
-    """Return the rank at some coordinates of a mesh."""
-    return sum(at * math.prod(mesh[axis + 1 :]) for axis, at in enumerate(place))
 
 
 def changed(content: Any, changes: Mapping[Place, int]) -> Any:
@@ -196,7 +183,8 @@ def find_kinds(trace: Callable[[Sequence[int]], Sequence[Any]], mesh: tuple[int,
 
     def of(fixed: dict[int, int], free: list[int]) -> Iterator[CapturedKind]:
         def at(place: Mapping[int, int]) -> int:
-            return rank_at([(fixed | dict(place)).get(axis, 0) for axis in range(len(mesh))], mesh)
+            known = fixed | dict(place)
+            return sum(known.get(axis, 0) * math.prod(mesh[axis + 1 :]) for axis in range(len(mesh)))
 
         ends = [at({axis: mesh[axis] - 1}) for axis in free]
         checked = [at({axis: mesh[axis] // 2 for axis in free}), at({axis: mesh[axis] - 1 for axis in free})]
@@ -205,7 +193,7 @@ def find_kinds(trace: Callable[[Sequence[int]], Sequence[Any]], mesh: tuple[int,
         slopes = [dict[Place, int]() for _ in mesh]
         for axis, known in zip(free, found, strict=True):
             slopes[axis] |= known or {}
-        ranks = [r for r in range(math.prod(mesh)) if fixed.items() <= dict(enumerate(coordinates(r, mesh))).items()]
+        ranks = [r for r in range(math.prod(mesh)) if fixed.items() <= dict(enumerate(coordinates(mesh, r))).items()]
         kind = CapturedKind(at({}), tuple(ranks), mesh, tuple(slopes))
         divided = [axis for axis, known in zip(free, found, strict=True) if known is None]
         if not divided and [kind.program_of(rank, content) for rank in checked] == [middle, last]:

@@ -9,10 +9,9 @@ from itertools import pairwise
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.layout import Layout
+from mspc.ir.layout import Layout, coordinates
 from mspc.ir.types import TensorType
 from mspc.readers.pytorch.captured import PEER, CapturedStep
-from mspc.readers.pytorch.captured_kinds import coordinates
 
 _SHARD = re.compile(r"(?:S|Shard)\((?:dim=)?(\d+)\)")
 _STRIDED = re.compile(r"(?:_S|_StridedShard)\((?:dim=)?(\d+), (?:sf=|split_factor=)?\d+\)")
@@ -78,11 +77,11 @@ def axes_of_messages(steps: Sequence[CapturedStep], mesh: tuple[int, ...]) -> fr
     """Return the axes of the mesh along which ranks send messages to each other, as the stages of a pipeline do."""
     found = set[int]()
     for step in steps:
-        own = coordinates(step.rank, mesh)
+        own = coordinates(mesh, step.rank)
         for node in step.program.graph.nodes:
             if (name := PEER.get(node.target)) is not None:
                 given: dict[str, Any] = dict(node.arguments)
-                peer = coordinates(step.groups[given["process_group"]][given[name]], mesh)
+                peer = coordinates(mesh, step.groups[given["process_group"]][given[name]])
                 found |= {axis for axis, (a, b) in enumerate(zip(own, peer, strict=True)) if a != b}
     return frozenset(found)
 

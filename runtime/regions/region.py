@@ -15,7 +15,7 @@ import numpy as np
 
 from mspc.analysis.aliasing import aliased_operands
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Graph, Node, Value, Worklist
 from mspc.ops.control.regions import If, While
 from mspc.ops.control.structural import TupleGetItem
 from mspc.runtime.backend import NumPyBackend
@@ -127,20 +127,17 @@ def _alone(results: Sequence[Value]) -> list[int]:
 
 def _may_alias(values: Sequence[Value], maker: tuple[Node, int]) -> bool:
     """Return whether one of the values may be a view of a node's result."""
-    seen: set[Value] = set()
-    waiting = list(values)
-    while waiting:
-        value = waiting.pop()
-        if not isinstance(value, Node) or value in seen:
+    waiting = Worklist(values)
+    for value in waiting:
+        if not isinstance(value, Node):
             continue
         if value is maker[0]:
             return True
-        seen.add(value)
         if isinstance(value.op, TupleGetItem) and value.inputs[0] is maker[0]:
             if value.op.index == maker[1]:
                 return True
             continue
-        waiting += [value.inputs[i] for i in aliased_operands(value)]
+        waiting.add(value.inputs[i] for i in aliased_operands(value))
     return False
 
 

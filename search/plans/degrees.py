@@ -18,7 +18,17 @@ from mspc.analysis.aliasing import updated_parameters
 from mspc.analysis.cost.machine import ROUNDS
 from mspc.analysis.cost.nodes import operations_of, work_of
 from mspc.compiler.driver import Compiled
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts, element_types, operand_types
+from mspc.ir.graph import (
+    Constant,
+    Graph,
+    Node,
+    Parameter,
+    Value,
+    Worklist,
+    element_layouts,
+    element_types,
+    operand_types,
+)
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.regions import nodes_with_times
 from mspc.ops.control.structural import MakeTuple
@@ -137,19 +147,16 @@ def _level(parameter: Parameter, update: Node, used: int) -> int:
 
 def _gradients(parameter: Parameter, update: Node) -> Iterator[Value]:
     """Yield the complete gradients from which an update is computed, before and after each redistribution."""
-    seen: set[Value] = set()
-    waiting = list(update.inputs)
-    while waiting:
-        value = waiting.pop()
-        if value in seen or not isinstance(value, Node):
+    waiting = Worklist(update.inputs)
+    for value in waiting:
+        if not isinstance(value, Node):
             continue
-        seen.add(value)
         layouts = element_layouts(value.layout) if value.layout is not None else ()
         same = len(layouts) == 1 and value.type == parameter.type
         if same and not layouts[0].is_partial:
             yield value
         if value.phase == "update" or (same and _changes_layout(value)):
-            waiting += value.inputs
+            waiting.add(value.inputs)
 
 
 def _changes_layout(node: Node) -> bool:

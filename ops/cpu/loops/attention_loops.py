@@ -152,11 +152,6 @@ class Numbers:
             self.memory[first : first + dims] = sizes[:-1]
 
 
-def can_be_drawn(dims: int) -> bool:
-    """Return whether draws with this number of dimensions are supported."""
-    return dims <= DRAWN_DIMS
-
-
 # Attention and its gradients get kernels of compiled functions.
 
 
@@ -186,7 +181,7 @@ def compiled_attention(op: AttentionOp, types: Sequence[TensorType]) -> Attentio
     apart = op.apart if op.packed else op
     given = op.separated(types) if op.packed else list(types)
     shape = apart.sizes(given)
-    if not can_be_drawn(len(apart.local or shape.weights) - 1):
+    if len(apart.local or shape.weights) - 1 > DRAWN_DIMS:
         return None
     made = "result" if isinstance(op, FlashAttentionScore) else "gradients"
     text = source_text(

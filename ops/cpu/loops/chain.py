@@ -105,7 +105,7 @@ class Passes:
                 return
             if line is None and self.of_row(self.reads[name]):
                 return
-            if line is not None and self.first.get(name, number) < number and self._is_costly(line):
+            if line is not None and self.first.get(name, number) < number and self._cost(line) > _CHEAP:
                 self.held[name] = line
             elif line is not None:
                 for other in line.reads:
@@ -115,9 +115,6 @@ class Passes:
         for name in wanted:
             visit(name)
         return list(found)
-
-    def _is_costly(self, line: LoopLine) -> bool:
-        return self._cost(line) > _CHEAP
 
     def _cost(self, line: LoopLine) -> int:
         """Return the operations of a value of elements and its operands."""

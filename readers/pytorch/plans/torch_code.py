@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from fnmatch import fnmatchcase
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Graph, Node, Parameter, Value, Worklist
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.base import Collective
@@ -293,17 +293,15 @@ class _Search:
         """Return the slices that ranks take of a value they hold, if nothing else cuts it: a layer that takes all of it
         cuts it later. given: the results of layers."""
         found: set[Node] = set()
-        pending, seen = [value], set[Value]()
-        while pending:
-            each = pending.pop()
-            if each in seen or not self.cut(each.layout):
+        pending = Worklist([value])
+        for each in pending:
+            if not self.cut(each.layout):
                 continue
-            seen.add(each)
             if not isinstance(each, Node) or each in given or any(parameter_of(source) for source in each.inputs):
                 return set()
             if each.op.name == SLICES:
                 found.add(each)
-            pending += each.inputs
+            pending.add(each.inputs)
         return found
 
     def given(self, node: Node, scope: str) -> tuple[int, int]:
@@ -482,18 +480,14 @@ def _of_rows(node: Node, data: Axis | None) -> bool:
     axis: processes compute them from their own rows."""
     if not _of_batch(node, data):
         return False
-    pending, seen = [node.inputs[0]], set[Value]()
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
+    pending = Worklist(node.inputs[:1])
+    for value in pending:
         if isinstance(value, Parameter) and value.kind != "input":
             return False
         if isinstance(value, Node):
             if value.op.name not in ROW_BY_ROW and not _moves(value):
                 return False
-            pending += value.inputs
+            pending.add(value.inputs)
     return True
 
 

@@ -17,9 +17,9 @@ import pytest
 import mspc
 from mspc import Tensor
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.layout import coordinates
 from mspc.readers.pytorch.captured_kinds import (
     RANKS,
-    coordinates,
     differences,
     find_kinds,
     read_kinds,
@@ -90,7 +90,7 @@ MESH = (4, 2, 3)
 def program(rank: int, sizes: int = 4, **given: Any) -> dict[str, Any]:
     return {
         "rank": rank,
-        "groups": {"group 0": {"ranks": [rank - coordinates(rank, MESH)[2] + each for each in range(3)]}},
+        "groups": {"group 0": {"ranks": [rank - coordinates(MESH, rank)[2] + each for each in range(3)]}},
         "inputs": [{"name": "w", "mesh": [rank % 6, rank % 6 + 6]}],
         "nodes": [["aten.add.Tensor", {"self": {"tensor": "v1"}, **given}, 0, [["v2", "float32", [sizes]]], 0]],
     }
