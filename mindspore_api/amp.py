@@ -59,8 +59,8 @@ AUTO_WHITE = (
 AUTO_BLACK = (
     "Pow", "ACos", "Asin", "Cosh", "Erfinv", "Exp", "Expm1", "Log", "Log1p", "Reciprocal", "Rsqrt", "Sinh", "Tan",
     "Softplus", "LayerNorm", "BatchNorm", "GroupNorm", "KLDivLoss", "SmoothL1Loss", "BCEWithLogitsLoss", "Pdist",
-    "Cdist", "Renorm", "ReduceProd", "Softmax", "LogSoftmax", "CumProd", "CumSum", "SoftmaxCrossEntropyWithLogits",
-    "SparseSoftmaxCrossEntropyWithLogits", "NLLLoss", "ReduceSum",
+    "Cdist", "Renorm", "ReduceProd", "Softmax", "LogSoftmax", "CumProd", "CumSum", "CumulativeLogsumexp",
+    "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits", "NLLLoss", "ReduceSum",
 )  # fmt: skip
 """Operators in Float32 under "auto"; the others take the widest of their operands' element types."""
 

@@ -1,36 +1,122 @@
-"""These CUDA kernels run along lines of a tensor: sums so far, and the largest elements in their order."""
+"""These CUDA kernels run along lines of a tensor: scans, and the largest elements in their order."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from mspc.ir.types import DType, dtype_of
 from mspc.ops.cuda.rows_by_number import ABREAST, BLOCK, chunk_of, divided
-from mspc.ops.cuda.text import accumulating_type, definitions, grid_of, index_type, is_contiguous, macros
-from mspc.ops.device import C_TYPES, Array, Device, Launch
+from mspc.ops.cuda.text import (
+    accumulating_type,
+    definitions,
+    grid_of,
+    index_type,
+    is_contiguous,
+    lanes_of,
+    macros,
+    neutral,
+)  # fmt: skip
+from mspc.ops.device import C_TYPES, Array, Device, Launch, nothing
 from mspc.ops.source_files import source_text
 
 _BLOCK = 256
-_LINES = 4096
-"""Lines from which a thread for each is enough."""
+_LINE_BYTES = 32
+"""Bytes of neighbouring lines that a memory access moves at least."""
 
 
-def running_sum(device: Device, axis: int, exclusive: bool, reverse: bool, x: Array, out: Array) -> Launch | None:
-    """Return the launch of cumulative sums along an axis; a block adds up one line if there are few."""
-    if not math.prod(x.shape):
+def _power(least: int) -> int:
+    """Return the smallest power of two that is no smaller."""
+    return 1 << (least - 1).bit_length()
+
+
+class Scan(NamedTuple):
+    """The parts of ops/cuda/scan.cu for one scan. state: C++ type of successive elements. element: that of element i,
+    p in the order of the scan. begin: statements before the elements. results: element i of each result. how: what has
+    a neutral element. words: numbers of a state. beyond: what stands behind the end of operand y."""
+
+    state: str
+    element: str
+    results: tuple[str, ...] = ("run[i].result()",)
+    begin: str = ""
+    how: str = "Sum"
+    words: int = 1
+    beyond: int = 0
+
+
+_EXTREME = ("State::element(u[i], REVERSE ? COUNT - 1 - p : p)", ("run[i].result()", "run[i].place"))
+_OWN = "State::element(u[i], p)"
+SCANS = {
+    "sum": Scan("Total<Sum>", _OWN),
+    "product": Scan("Total<Product>", _OWN, how="Product"),
+    "logarithms": Scan("LogTotal<A>", _OWN, how="Largest", words=2),
+    "maximum": Scan("Extremum<Largest>", *_EXTREME, how="Largest", words=2),
+    "minimum": Scan("Extremum<Smallest>", *_EXTREME, how="Smallest", words=2),
+    "linear": Scan("Linear", "State{p ? u[i] : (A)0, v[i]}", words=2),
+    "logarithms' gradient": Scan(
+        "Linear", "State{p ? share(v[i], i ? v[i - 1] : last) : (A)0, w[i]}", ("exp_of(u[i] - v[i]) * run[i].b",),
+        "const A last = one(y, line, first - 1, end, 0);", words=2,
+    ),
+    "linear gradient": Scan(
+        "Linear", "State{i ? u[i - 1] : last, w[i]}", ("run[i].b * (i + 1 < EACH ? v[i + 1] : next)", "run[i].b"),
+        "const A last = one(x, line, first - 1, end, 0), next = one(y, line, first + EACH, end, BEYOND);", words=2,
+    ),
+}  # fmt: skip
+
+
+def scan(
+    device: Device, kind: str, axis: int, inputs: Sequence[Array], outs: Sequence[Array], *, exclusive: bool = False,
+    reverse: bool = False, beyond: int = 0,
+) -> Launch | None:  # fmt: skip
+    """Return the launch of a scan of SCANS along an axis. A block scans several lines, or several blocks share one."""
+    shape, dtype, row = inputs[0].shape, dtype_of(inputs[0].dtype), SCANS[kind]
+    if not math.prod(shape):
+        return nothing
+    if not all(is_contiguous(x, tuple(C_TYPES)) for x in inputs):
         return None
-    dtype = dtype_of(x.dtype)
-    inner, count = math.prod(x.shape[axis + 1 :]), x.shape[axis]
-    lines = math.prod(x.shape) // count
-    each = lines >= _LINES or count <= 32
+    inner, count = math.prod(shape[axis + 1 :]), shape[axis]
+    lines = math.prod(shape) // count
+    size = max(array.dtype.itemsize for array in (*inputs, *outs))
+    lanes = lanes_of(size, count if inner == 1 else 1, *inputs, *outs)
+    each = max(lanes, min(16 // row.words, _power(count)))
+    chunks = min(_BLOCK, _power(-(-count // each)))
+    columns = _BLOCK // chunks
+    if inner > 1:
+        columns = max(columns, 32)
+        least = max(1, _LINE_BYTES // dtype.itemsize)
+        while columns > max(least, _BLOCK // chunks) and -(-lines // columns) * _BLOCK < device.multiprocessors * 1024:
+            columns //= 2
+    tile = _BLOCK // columns * each
+    blocks, tiles = -(-lines // columns), -(-count // tile)
+    few = blocks < device.multiprocessors
+    parts = max(1, min(tiles // 2, 2 * device.multiprocessors // blocks, 128)) if few else 1
+    share = -(-tiles // parts)
+    parts = -(-tiles // share)
+    wide = accumulating_type(dtype)
     source = definitions(
-        T=dtype, A=accumulating_type(dtype), Index=index_type(math.prod(x.shape) + _BLOCK * inner), LINES=lines,
-        COUNT=count, INNER=inner, EXCLUSIVE=exclusive, REVERSE=reverse, THREADS=_BLOCK,
-    )  # fmt: skip
-    source += source_text("ops/cuda/running_sum_of_thread.cu" if each else "ops/cuda/running_sum.cu")
-    kernel = device.kernel(source, "running_sum")
-    grid = grid_of(-(-lines // _BLOCK) if each else lines)
-    return lambda: kernel(grid, _BLOCK, [x, out])
+        T=dtype, A=wide, Also=dtype_of(outs[-1].dtype), Index=index_type(lines * count + 2 * tile * inner),
+        LINES=lines, COUNT=count, INNER=inner, EXCLUSIVE=exclusive, REVERSE=reverse, THREADS=_BLOCK, COLUMNS=columns,
+        CHUNKS=_BLOCK // columns, ADJACENT=inner == 1, EACH=each, LANES=lanes, PARTS=parts, PART=share * tile,
+        OPERANDS=len(inputs), BEYOND=beyond,
+    ) + macros(NEUTRAL=neutral(row.how, dtype), State=row.state)  # fmt: skip
+    puts = [
+        f"put({to}, line, first, end, [&](int i) {{ return {change}({value}); }});"
+        for to, change, value in zip(("out", "also"), ("narrow<T>", "narrow<Also>"), row.results, strict=False)
+    ]
+    source += source_text("ops/cuda/scan.cu", begin=row.begin, element=row.element, end="\n        ".join(puts))
+    operands = [*inputs, *[inputs[0]] * (3 - len(inputs)), outs[0], outs[-1]]
+    words = row.words * max(dtype.itemsize, 8)
+    carries = device.scratch(words * parts * lines if parts > 1 else 1)
+    kernel = device.kernel(source, "scan")
+    totals = device.kernel(source, "scan_totals") if parts > 1 else None
+
+    def launch() -> None:
+        if totals is not None:
+            totals(grid_of(blocks * parts), _BLOCK, [*operands, carries])
+        kernel(grid_of(blocks * parts), _BLOCK, [*operands, carries])
+
+    return launch
 
 
 def top_elements(device: Device, x: Array, values: Array, places: Array, smallest: bool = False) -> Launch | None:

@@ -206,23 +206,21 @@ def _hidden(torch: Any, op: Any, mask: Tensor | None, queries: int, keys: int) -
 
 
 def _scans(torch: Any) -> dict[str, Counterpart]:
-    def total(op: Any, x: Tensor) -> Tensor:
-        ordered = x.flip(op.axis) if op.reverse else x
-        found = ordered.cumsum(op.axis)
-        found = found - ordered if op.exclusive else found
-        return found.flip(op.axis) if op.reverse else found
+    def running(scan: Any, none: float = 0) -> Counterpart:
+        def result(op: Any, x: Tensor) -> Tensor:
+            turned = x.flip(op.axis) if op.reverse else x
+            if op.exclusive:
+                first = torch.full_like(turned.narrow(op.axis, 0, 1), none)
+                turned = torch.cat([first, turned.narrow(op.axis, 0, x.shape[op.axis] - 1)], op.axis)
+            found = scan(turned, op.axis)
+            return found.flip(op.axis) if op.reverse else found
 
-    def product(op: Any, x: Tensor) -> Tensor:
-        ordered = x.flip(op.axis) if op.reverse else x
-        if op.exclusive:
-            first = torch.ones_like(ordered.narrow(op.axis, 0, 1))
-            ordered = torch.cat([first, ordered.narrow(op.axis, 0, x.shape[op.axis] - 1)], op.axis)
-        found = ordered.cumprod(op.axis)
-        return found.flip(op.axis) if op.reverse else found
+        return result
 
     return {
-        "CumProd": product,
-        "CumSum": total,
+        "CumProd": running(torch.cumprod, 1),
+        "CumSum": running(torch.cumsum),
+        "CumulativeLogsumexp": running(torch.logcumsumexp, -math.inf),
         "Cummax": lambda op, x: (torch.cummax(x, op.axis)[0], None),
         "Cummin": lambda op, x: (torch.cummin(x, op.axis)[0], None),
         "Sort": lambda op, x: (torch.sort(x, op.axis, op.descending)[0], None),

@@ -26,7 +26,7 @@ from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate
 from mspc.ops.loss.loss import SoftmaxCrossEntropyWithLogits
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import BatchMatMul, MatMul
-from mspc.ops.math.reduce import CumSum
+from mspc.ops.math.scans import ScanOp
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.experts import ExpertOuter, ExpertPlaces, ExpertProduct, ExpertRows, ExpertSums
 from mspc.ops.nn.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxBackward
@@ -496,7 +496,7 @@ FORMS: dict[type[Op], Form] = {
     SoftmaxBackward: _along_axis,
     LogSoftmax: _along_axis,
     LogSoftmaxGrad: _along_axis,
-    CumSum: _along_axis,
+    ScanOp: _along_axis,
     Concat: _along_axis,
     Stack: _along_axis,
     Split: _along_axis,

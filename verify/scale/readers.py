@@ -19,7 +19,7 @@ from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add, AddN, FloorMod, Less, LessEqual, Mul
 from mspc.ops.math.matmul import BatchMatMul, MatMul
-from mspc.ops.math.reduce import CumSum
+from mspc.ops.math.scans import CumSum
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo, ReductionOp
 from mspc.ops.tensor.creation import Range

@@ -498,16 +498,8 @@ def polygamma(n: int, input: TensorLike) -> Any:
 
 
 def logcumsumexp(input: TensorLike, axis: int) -> Any:
-    """Return the logarithm of running sums of exponentials along `axis`, without overflow. Hillis and Steele 1986."""
-    axis = axis_of("logcumsumexp", axis, len(input.shape))
-    size, step = input.shape[axis], 1
-    while step < size:
-        front = ops.StridedSlice()(input, *part_of(input.shape, (step, size - step), axis, 0))
-        later = ops.StridedSlice()(input, *part_of(input.shape, (step, size - step), axis, 1))
-        before = ops.StridedSlice()(input, *part_of(input.shape, (size - step, step), axis, 0))
-        input = ops.Concat(axis)((front, ops.logaddexp(later, before)))
-        step = 2 * step
-    return input
+    """Return the logarithm of running sums of exponentials along `axis`, without overflow."""
+    return ops.CumulativeLogsumexp()(input, axis)
 
 
 def as_floating(x: Any) -> Any:

@@ -16,9 +16,9 @@ from mspc.ops.op import REGISTRY, Op, load_operators
 load_operators()
 
 MODULES = (
-    "nn.softmax", "nn.norm", "nn.experts", "loss.loss", "math.mint", "math.reduce", "tensor.broadcast", "tensor.moving",
-    "tensor.slicing", "tensor.embedding", "tensor.creation", "tensor.selection", "tensor.scatter", "random.dropout",
-    "convolution.resizing",
+    "nn.softmax", "nn.norm", "nn.experts", "loss.loss", "math.mint", "math.reduce", "math.scans", "tensor.broadcast",
+    "tensor.moving", "tensor.slicing", "tensor.embedding", "tensor.creation", "tensor.selection", "tensor.scatter",
+    "random.dropout", "convolution.resizing",
 )
 """Modules of which operators have kernels."""
 ARRAY_BY_ARRAY = {("ScatterElements", 2), ("TopkExt", 1)}
@@ -82,7 +82,7 @@ class Case:
             if tolerance is None:
                 np.testing.assert_array_equal(one, other.astype(one.dtype), err_msg=f"{self.name}: result {i}")
                 continue
-            scale = max(1.0, float(np.abs(other).max(initial=0)))
+            scale = max(1.0, float(np.abs(other).max(initial=0, where=np.isfinite(other))))
             np.testing.assert_allclose(
                 one.astype(np.float64), other.astype(np.float64), rtol=tolerance, atol=tolerance * scale,
                 err_msg=f"{self.name}: result {i}",
@@ -233,9 +233,23 @@ def odd_cases() -> Iterator[Case]:
         for adds in (False, True):
             given = ((3, 20, 7), (3, 50, 7), (3, 50, 7))
             yield _case("ScatterElements", wide, *given, low=-20, high=20, axis=1, adds=adds)
-        for shape, axis in (((16, 700), 1), ((700, 8), 0), ((5000, 20), 1), ((3, 33, 40), 1)):
-            yield _case("CumSum", dtype, shape, axis=axis, low=0, high=1)
-            yield _case("CumSum", dtype, shape, axis=axis, low=0, high=1, reverse=True, exclusive=True)
+        for shape, axis in (((3, 700), 1), ((2100, 8), 0), ((1, 20000), 1), ((5000, 5), 1), ((3, 33, 40), 1)):
+            where = {"axis": axis, "low": 0, "high": 1}
+            yield _case("CumSum", dtype, shape, **where)
+            for name in ("CumSum", "CumulativeLogsumexp"):
+                yield _case(name, dtype, shape, **where, reverse=True, exclusive=True)
+            yield _case("CumProd", dtype, shape, axis=axis, low=0.99, high=1.009)
+            for name, operands, reverse in (
+                ("LinearRecurrence", 2, False), ("LinearRecurrenceGrad", 3, True), ("CumulativeLogsumexpGrad", 3, False)
+            ):  # fmt: skip
+                yield _case(name, dtype, *[shape] * operands, **where, reverse=reverse)
+            yield _case("Cummax", dtype, shape, axis=axis)
+    for dtype in ("Int8", "Int64", "Bool"):
+        yield _case("Cummin", dtype, (3, 40, 9), axis=1, low=-100, high=100)
+        if dtype != "Bool":
+            yield _case("CumSum", dtype, (40, 30), axis=1, reverse=True, low=-3, high=3)
+            yield _case("CumProd", dtype, (40, 30), axis=1, low=-3, high=3)
+    for dtype in (f32, b16):
         yield _case("TopK", dtype, (70, 8), k=2, low=-3, high=3)
         yield _case("TopK", dtype, (3, 900), k=5)
         yield _case("RepeatInterleaveInt", dtype, (4, 6, 24), repeats=3, dim=1)

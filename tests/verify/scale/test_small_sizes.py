@@ -20,7 +20,8 @@ from mspc.ops.collective.collectives import AllGather, AlltoAll
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import StopGradient
 from mspc.ops.math.arithmetic import Add, FloorMod, Less, LessEqual, Neg, Sub
-from mspc.ops.math.reduce import CumSum, ReduceSum
+from mspc.ops.math.reduce import ReduceSum
+from mspc.ops.math.scans import CumSum
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import load_operators
 from mspc.ops.tensor.creation import Range
