@@ -16,8 +16,9 @@ import numpy as np
 
 from mspc.analysis.aliasing import source, updated_parameters
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.collective.base import Collective
 from mspc.ops.device import Array
 from mspc.runtime.executor import check_array
 from mspc.runtime.faults.finite import NOWHERE, Origin, explained
@@ -148,11 +149,10 @@ class _Slot:
 
 
 def _refuse_complex(graph: Graph) -> None:
-    """Raise MspcError for a graph with complex numbers, which kernels and NCCL do not support."""
-    for value in (value for each in graph.graphs() for value in (*each.parameters, *each.nodes)):
-        if any(t.dtype.is_complex for t in element_types(value.type)):
-            label = value.label if isinstance(value, Node) else value.name
-            raise MspcError(f"{label}: complex numbers are computed on the CPU alone", notes=["run with --device cpu"])
+    """Raise MspcError for a collective of complex numbers, which NCCL does not support."""
+    for node in (node for each in graph.graphs() for node in each.nodes if isinstance(node.op, Collective)):
+        if any(t.dtype.is_complex for t in (*element_types(node.type), *operand_types(node))):
+            raise node.error(f"{node.label}: GPUs cannot exchange complex numbers", notes=["run with --device cpu"])
 
 
 class GpuExecutor:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Constant, Graph, Node, Value, element_types
+from mspc.ir.graph import Constant, Graph, Node, Value, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType, TupleType
 from mspc.ops.collective.base import is_summed_by_reader
@@ -352,7 +352,10 @@ class Launches:
                 launch = self._summing(node, inputs, result)
             else:
                 more: Any = {"copies": copies} if copies else {}
-                launch = op.launch(self._device, result, *inputs, **more)
+                # Kernels of mspc have no complex numbers; CuPy has.
+                made = (*operand_types(node), *element_types(node.type))
+                is_complex = any(type.dtype.is_complex for type in made)
+                launch = None if is_complex else op.launch(self._device, result, *inputs, **more)
             if isinstance(launch, Asking):
                 launch.share(self._shared(node, inputs, launch.arrays))
             if launch is not None:

@@ -69,7 +69,7 @@ class EmulatedGpu(Emulator):
     """See `mspc.runtime.gpu.device.GpuDevice`. made: names of the kernels asked for."""
 
     index = 0
-    name = "emulated"
+    name, memory_rate = "emulated", 1e12
     comm: Any
     progress: Any = None
 

@@ -54,6 +54,17 @@ class Attention(nn.Cell):
         return ops.cast(ops.matmul(mixed, ops.cast(self.wo, self.kind)), ms.float32) + x
 
 
+class LongConvolution(nn.Cell):
+    """Rows convolved with a filter of their length, through the frequencies of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter = Parameter(Tensor(drawn(8)), "filter")
+
+    def construct(self, x: Any) -> Any:
+        return ops.irfft(ops.rfft(x, 16) * ops.rfft(self.filter, 16), 16)[..., :8]
+
+
 class Classifier(nn.Cell):
     """An embedding, Dense layers, dropout and a mean over the sequence."""
 
@@ -164,6 +175,7 @@ def _images() -> list[Any]:
 
 SCRIPTS = {
     "feed_forward": lambda: (_step(FeedForward(), nn.MSELoss()), _rows(8)),
+    "long_convolution": lambda: (_step(LongConvolution(), nn.MSELoss()), _rows(8)),
     "attention": lambda: (_step(Attention(ms.float32), nn.MSELoss(), "adam"), _rows(32)),
     "classifier": lambda: (
         _step(Classifier(), nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), "adam"), _classes(),

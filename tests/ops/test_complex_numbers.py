@@ -16,6 +16,7 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT32, DType, TensorType
 from mspc.ops.bases import promoted
+from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.math.fourier import FFTN, IRFFTN, RFFTN
 from mspc.ops.nn.activation import ReLU
@@ -108,16 +109,16 @@ def test_complex_tensors_of_scripts() -> None:
     assert (x * 2.0).asnumpy().tolist() == [6 + 8j]
 
 
-def test_a_gpu_refuses_complex_numbers() -> None:
+def test_gpus_exchange_no_complex_numbers() -> None:
     graph = Graph("main")
     x = parameter(COMPLEX64, 4)
     graph.parameters.append(x)
-    graph.results = [Builder(graph).emit(FFTN(dim=(0,)), x)]
+    graph.results = [Builder(graph).emit(AllReduce(rank_list=(0, 1)), x)]
 
     class Device:
         comm = type("Comm", (), {"rank": 0})()
 
-    with pytest.raises(MspcError, match="x: complex numbers are computed on the CPU alone"):
+    with pytest.raises(MspcError, match=r"AllReduce.*: GPUs cannot exchange complex numbers"):
         GpuExecutor(graph, Device(), {})
 
 
