@@ -9,7 +9,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) @name@(
     const Index i = at % APART, place = at / APART % size, group = at / APART / size;
     A total[EACH][V];
     for (int e = 0; e < EACH; ++e)
-        for (int j = 0; j < V; ++j) total[e][j] = 0;
+        for (int j = 0; j < V; ++j) total[e][j] = NEUTRAL;
     if (there) {
         begins += lookup.begins + group / MIDDLE * (size + 1) + place;
         const Index batch = number * BATCH + group / MIDDLE;
@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) @name@(
         const Index to = ((group * size + place) * INNER + i + e * APART) * V;
         Pack<O, V> made;
         for (int j = 0; j < V; ++j)
-            made.at[j] = narrow<O>((BASED ? (A)wide(((const O*)lookup.base)[to + j]) : (A)0) + total[e][j]);
+            made.at[j] = narrow<O>(How::of(BASED ? (A)wide(((const O*)lookup.base)[to + j]) : (A)NEUTRAL, total[e][j]));
         put_pack<O, V>((O*)lookup.out + to, made);
     }
 }

@@ -14,7 +14,17 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, dtype_of
-from mspc.ops.cuda.text import PACK_BYTES, WORDS, accumulating_type, address, definitions, grid_of, index_type, lanes_of
+from mspc.ops.cuda.text import (
+    PACK_BYTES,
+    WORDS,
+    accumulating_type,
+    address,
+    combining,
+    definitions,
+    grid_of,
+    index_type,
+    lanes_of,
+)
 from mspc.ops.device import Array, Device, Launch, c_type, in_order
 from mspc.ops.source_files import source_text
 
@@ -317,9 +327,9 @@ def gather(device: Device, name: str, lookup: RowLookup, table: Array, ids: Arra
 
 
 def add_along(device: Device, name: str, outer: int, size: int, count: int, inner: int, ids: Array, rows: Array,
-              out: Array, base: Array | None = None) -> Launch | None:  # fmt: skip
+              out: Array, base: Array | None = None, how: str = "Sum") -> Launch | None:  # fmt: skip
     """Return the launch of out[o, ids[o, p, i], i] += rows[o, p, i], from `base` or zeros, in the order of p: a thread
-    for every (o, i)."""
+    for every (o, i). how: as in `NamedRows`."""
     if not math.prod(out.shape):
         return None
     dtype = dtype_of(rows.dtype)
@@ -327,7 +337,7 @@ def add_along(device: Device, name: str, outer: int, size: int, count: int, inne
         T=dtype, A=accumulating_type(dtype), I=dtype_of(ids.dtype), Index=index_type(outer * inner * max(size, count)),
         OUTER=outer, SIZE=size, COUNT=count, INNER=inner, BASED=base is not None,
     )  # fmt: skip
-    source += source_text("ops/cuda/add_along.cu", name=name)
+    source += combining(how, dtype) + source_text("ops/cuda/add_along.cu", name=name)
     kernel = device.kernel(source, name)
     grid = grid_of(-(-outer * inner // _BLOCK))
     return lambda: kernel(grid, _BLOCK, [ids, rows, out if base is None else base, out])

@@ -19,7 +19,7 @@ template <int N> __device__ __forceinline__ void add_row(A (&total)[N][V], const
         const Index at = i + n * APART;
         const Pack<T, V> given = pack_at<T, V>(rows + ((Index)row * INNER + at) * V);
         const A weight = WEIGHTED ? (A)wide(((const W*)lookup.weights)[(Index)number * (INNER / HEAD) + at / HEAD]) : 1;
-        for (int j = 0; j < V; ++j) total[n][j] += there ? (A)wide(given.at[j]) * weight : 0;
+        for (int j = 0; j < V; ++j) total[n][j] = How::of(total[n][j], there ? (A)wide(given.at[j]) * weight : (A)0);
     }
 }
 
@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) add_tiles(const Lookup* tabl
     const Lookup& lookup = table[group / GROUPS];
     const T* const rows = (const T*)lookup.rows + group % GROUPS * COUNT * INNER * V;
     A total[1][V];
-    for (int j = 0; j < V; ++j) total[0][j] = 0;
+    for (int j = 0; j < V; ++j) total[0][j] = NEUTRAL;
 #pragma unroll 4
     for (int n = 0; n < TILE; ++n) add_row(total, rows, lookup, (unsigned int)mine[n], i);
     for (int j = 0; j < V; ++j) sums[at * V + j] = total[0][j];
@@ -49,7 +49,8 @@ __device__ __forceinline__ void add_sorted(A (&total)[EACH][V], const T* rows, c
     for (int n = begin + share; n < first; n += SHARE) add_row(total, rows, lookup, (unsigned int)sorted[n], i);
     for (int n = first / TILE + share; n < last / TILE; n += SHARE)
         for (int e = 0; e < EACH; ++e)
-            for (int j = 0; j < V; ++j) total[e][j] += sums[((Index)n * INNER + i + e * APART) * V + j];
+            for (int j = 0; j < V; ++j)
+                total[e][j] = How::of(total[e][j], sums[((Index)n * INNER + i + e * APART) * V + j]);
 #pragma unroll 4
     for (int n = last + share; n < end; n += SHARE) add_row(total, rows, lookup, (unsigned int)sorted[n], i);
 }
@@ -57,5 +58,6 @@ __device__ __forceinline__ void add_sorted(A (&total)[EACH][V], const T* rows, c
 __device__ __forceinline__ void join_shares(A (&total)[EACH][V]) {
     for (int offset = SHARE / 2; offset; offset >>= 1)
         for (int e = 0; e < EACH; ++e)
-            for (int j = 0; j < V; ++j) total[e][j] += __shfl_xor_sync(0xffffffffu, total[e][j], offset);
+            for (int j = 0; j < V; ++j)
+                total[e][j] = How::of(total[e][j], __shfl_xor_sync(0xffffffffu, total[e][j], offset));
 }

@@ -20,6 +20,7 @@ from mspc.ops.cuda.moves import WORDS, RowLookup, add_along, gather
 from mspc.ops.cuda.text import (
     accumulating_type,
     address,
+    combining,
     definitions,
     grid_of,
     index_type,
@@ -64,7 +65,8 @@ class Edges:
 @dataclass(frozen=True, slots=True)
 class NamedRows:
     """Rows named by ids, as `lookup` says: `rows` are added up to the rows of a table `out`, on those of `base` or on
-    zeros; or they are the table, and `out` receives the looked-up rows. edges: the rows are found by them."""
+    zeros; or they are the table, and `out` receives the looked-up rows. edges: the rows are found by them. how: "Sum",
+    or "Largest" or "Smallest" for these instead of sums."""
 
     lookup: RowLookup
     rows: Array
@@ -72,6 +74,7 @@ class NamedRows:
     out: Array
     base: Array | None = None
     edges: Edges | None = None
+    how: str = "Sum"
 
 
 def chunk_of(count: int) -> int:
@@ -210,10 +213,10 @@ _ABREAST = 8
 
 
 def add_rows(device: Device, name: str, lookup: RowLookup, rows: Array, ids: Array, out: Array,
-             base: Array | None = None, held: int = 0) -> Launch | None:  # fmt: skip
+             base: Array | None = None, held: int = 0, how: str = "Sum") -> Launch | None:  # fmt: skip
     """Return the launch that sums the rows of each id (the transpose of `gather`), added to the rows of `base` or to
-    zeros. held: bytes at the start of the scratch memory that are in use."""
-    return add_rows_of_several(device, name, [NamedRows(lookup, rows, ids, out, base)], held)
+    zeros. held: bytes at the start of the scratch memory that are in use. how: as in `NamedRows`."""
+    return add_rows_of_several(device, name, [NamedRows(lookup, rows, ids, out, base, how=how)], held)
 
 
 def add_rows_of_several(device: Device, name: str, several: Sequence[NamedRows], held: int = 0) -> Launch | None:
@@ -268,7 +271,7 @@ def sum_source(sums: Sequence[NamedRows], lanes: int, each: int) -> str:
         SOURCES_OFFSET=table.offset, SOURCES_TOTAL=table.total, WEIGHTED=weights is not None, HEAD=packs // edges.heads,
         S="int" if sources is None else dtype_of(sources.dtype),
         W=dtype if weights is None else dtype_of(weights.dtype),
-    ) + source_text("ops/cuda/row_sums.cuh")  # fmt: skip
+    ) + combining(sums[0].how, dtype) + source_text("ops/cuda/row_sums.cuh")  # fmt: skip
 
 
 def bytes_of_tiles(sums: Sequence[NamedRows]) -> int:
@@ -529,31 +532,32 @@ def gather_nd(device: Device, shape: Sequence[int], begins: Sequence[int], sizes
 
 
 def scatter_nd(device: Device, shape: Sequence[int], begins: Sequence[int], sizes: Sequence[int], x: Array,
-               indices: Array, updates: Array, out: Array, adds: bool) -> Launch | None:  # fmt: skip
-    """Return the launch that puts rows into a copy of x, or adds them there; see `gather_nd`."""
+               indices: Array, updates: Array, out: Array, how: str) -> Launch | None:  # fmt: skip
+    """Return the launch that puts rows into a copy of x, or combines them there, see `NamedRows.how`; see
+    `gather_nd`."""
     rows, inner, count = _lookup(shape, indices)
     if not math.prod(out.shape) or not count or not inner or max(rows, count) >= _MAX_POSITIONS:
         return None
     held = -(-4 * count // _ALIGNMENT) * _ALIGNMENT
-    memory = device.scratch(held + (0 if adds else 4 * rows))
+    memory = device.scratch(held + (0 if how else 4 * rows))
     places = memory[: 4 * count].view(np.int32)
     found = _scatter_places(device, shape, begins, sizes, indices, places)
-    if adds:
+    if how:
         lookup = RowLookup(1, 1, rows, inner, count)
-        return in_order(found, add_rows(device, "scatter_add", lookup, updates, places, out, x, held))
+        return in_order(found, add_rows(device, "scatter_add", lookup, updates, places, out, x, held, how))
     marks = memory[held:].view(np.int32)
     return in_order(found, _marked(device, (1, rows, count, 1), inner, x, places, False, updates, out, marks))
 
 
 def scatter_along(device: Device, sizes: tuple[int, int, int, int], x: Array, ids: Array, updates: Array, out: Array,
-                  adds: bool) -> Launch | None:  # fmt: skip
-    """Return the launch of out[o, ids[o, p, i], i] = updates[o, p, i] in a copy of x. sizes: (outer, places, updates,
-    inner)."""
+                  how: str) -> Launch | None:  # fmt: skip
+    """Return the launch of out[o, ids[o, p, i], i] = updates[o, p, i] in a copy of x, or combined with it, see
+    `NamedRows.how`. sizes: (outer, places, updates, inner)."""
     outer, size, count, inner = sizes
     if not math.prod(out.shape) or not math.prod(updates.shape) or max(outer * size * inner, count) >= _MAX_POSITIONS:
         return None
-    if adds:
-        return add_along(device, "scatter_along", outer, size, count, inner, ids, updates, out, x)
+    if how:
+        return add_along(device, "scatter_along", outer, size, count, inner, ids, updates, out, x, how)
     marks = device.scratch(4 * outer * size * inner).view(np.int32)
     return _marked(device, sizes, 1, x, ids, True, updates, out, marks)
 

@@ -146,6 +146,11 @@ def number(value: float) -> str:
     return f"real<T>({float(value)!r})"
 
 
+def combining(how: str, dtype: DType) -> str:
+    """Return the definitions of how kernels combine elements."""
+    return definitions(How=how) + macros(NEUTRAL=neutral(how, dtype))
+
+
 _WORDS = {
     "signed char": "i8", "long long": "i64", "unsigned char": "u8", "unsigned short": "u16", "unsigned int": "u32",
     "unsigned long long": "u64",

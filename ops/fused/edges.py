@@ -14,6 +14,7 @@ from mspc.ops.cuda.moves import RowLookup
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.fused.body import RankOp
 from mspc.ops.tensor.embedding import only_inside, require_places
+from mspc.ops.tensor.scatter import HOW, put_at
 
 NO_ROW = 0x7FFFFFFE
 """Place of an integer that names no row."""
@@ -81,6 +82,8 @@ class _OverEdges(RankOp, abstract=True):
 class EdgeSums(_OverEdges):
     """Sums of the rows of edges that end at the same place: `EdgeSums(table, names, begins, sources, weights)`.
 
+    combine: "add", or "maximum" or "minimum" for extrema, infinities if no edge ends at a place.
+
     names, begins: the order of the edges by their ends (`OrderRows`). With `looks_up` the row of an edge is that of the
     table at its source, else there are no sources and the table has a row per edge. With `weighted` equal parts of a
     row are multiplied by the edge's weights. offset, total: of the table, as in `RowLookup`.
@@ -90,7 +93,8 @@ class EdgeSums(_OverEdges):
     weighted: bool = True
     offset: int = 0
     total: int = 0
-    omitted = ("looks_up", "weighted", "offset", "total")
+    combine: str = "add"
+    omitted = ("looks_up", "weighted", "offset", "total", "combine")
 
     def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
         rows = types[1].size * math.prod(self.shape[1:]) * types[0].dtype.itemsize
@@ -107,8 +111,9 @@ class EdgeSums(_OverEdges):
             weights = others[-1].reshape(count, -1, 1)
             rows = (rows.reshape(count, weights.shape[1], -1) * weights).reshape(count, width)
         place, edge = (names >> np.uint64(32)).astype(np.int64), (names & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        out = xp.zeros((size, width), rows.dtype)
-        xp.add.at(out, place[place < size], rows[edge[place < size]])
+        neutral = {"add": 0, "maximum": -np.inf, "minimum": np.inf}[self.combine]
+        out = xp.full((size, width), neutral, rows.dtype)
+        put_at(xp, self.combine, out, place[place < size], rows[edge[place < size]])
         return self._stored(out, table)
 
     def launch(self, device: Device, out: Any, table: Array, names: Array, begins: Array, *others: Array) -> Any:
@@ -121,7 +126,7 @@ class EdgeSums(_OverEdges):
             others[-1] if self.weighted else None,
         )  # fmt: skip
         summed = RowLookup(1, 1, self.shape[0], width, count)
-        named = gpu.rows_by_number.NamedRows(summed, table, names, out, edges=edges)
+        named = gpu.rows_by_number.NamedRows(summed, table, names, out, edges=edges, how=HOW[self.combine])
         return gpu.rows_by_number.edge_sums(device, named, names, begins)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar, Self
 
@@ -16,7 +16,7 @@ from mspc.ops import gpu
 from mspc.ops.bases import operator
 from mspc.ops.control.structural import constrained
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.math.arithmetic import Equal, Neg, Select
+from mspc.ops.math.arithmetic import Div, Equal, Mul, Neg, Select
 from mspc.ops.op import (
     ArrayBackend,
     Gradients,
@@ -78,6 +78,8 @@ def least_indexed(shape: Sequence[int], indices: TensorType) -> int:
     return min(shape[: indices.shape[-1]], default=1)
 
 
+HOW = {"add": "Sum", "maximum": "Largest", "minimum": "Smallest"}
+"""How kernels combine the updates of a place, by the function of NumPy."""
 _OWN_LAYOUTS = "self_define_shard"
 """MindSpore's attribute for layouts that no rule of an operator has checked."""
 
@@ -272,13 +274,13 @@ class TensorScatterUpdate(_Indexed):
 
     def launch(self, device: Device, out: Any, x: Array, indices: Array, updates: Array) -> Launch | None:
         shape, dims = x.shape, tuple(self.dims) or tuple(range(indices.shape[-1]))
-        adds = self.combine == "add"
-        if not adds:
+        if not self.combine:
             few = gpu.rows_by_number.scatter_few(device, dims, self.begins, self.sizes, x, indices, updates, out)
             if few is not None or self.dims:
                 return few
         places = (self.begins, self.sizes)
-        return gpu.rows_by_number.scatter_nd(device, shape, *places, x, indices, updates, out, adds)
+        how = HOW.get(self.combine, "")
+        return gpu.rows_by_number.scatter_nd(device, shape, *places, x, indices, updates, out, how)
 
     def bprop(self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
         none = zeros(b, updates.tensor_type)
@@ -324,13 +326,16 @@ class TensorScatterAdd(TensorScatterUpdate):
 class ScatterElements(Op):
     """x with every element of the updates at the place that the index names along `axis`, and at its own along others.
 
-    If several updates are for one place the last counts; `adds`: all are added to the element of x. The index has the
-    updates' shape, which may be smaller than that of x in any dimension, and along `axis` larger. A place below 0
-    counts from the end. Dimensions in which the index is as large as x may be sharded, but for `axis`.
+    If several updates are for one place the last counts; `adds`: all are added to the element of x; combine: the
+    "maximum" or "minimum" of them and of the element of x. The index has the updates' shape, which may be smaller than
+    that of x in any dimension, and along `axis` larger. A place below 0 counts from the end. Dimensions in which the
+    index is as large as x may be sharded, but for `axis`.
     """
 
     axis: int = 0
     adds: bool = False
+    combine: str = ""
+    omitted = ("combine",)
     is_several = True
     integers = (1,)
     one_type = True
@@ -338,6 +343,7 @@ class ScatterElements(Op):
         sample((8, 4), (2, 4), (2, 4), dtypes=("Float64", "Int32", "Float64"), low=-8, high=8),
         sample((8, 4, 2), (8, 6, 2), (8, 6, 2), dtypes=("Float64", "Int64", "Float64"), low=0, high=4, axis=1),
         sample((8, 4), (6, 7), (6, 7), dtypes=("Float64", "Int32", "Float64"), low=0, high=4, axis=-1, adds=True),
+        sample((4, 8), (4, 6), (4, 6), dtypes=("Float64", "Int32", "Float64"), high=8, axis=1, combine="minimum"),
     )
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
@@ -367,8 +373,8 @@ class ScatterElements(Op):
         places = _places_of_rows(b, index)
         if places is None:
             return None
-        rows = TensorScatterAdd() if self.adds else TensorScatterUpdate()
-        return (b.emit(rows, x, places, updates),)
+        rows = {"maximum": TensorScatterMax, "minimum": TensorScatterMin, "add": TensorScatterAdd}
+        return (b.emit(rows.get("add" if self.adds else self.combine, TensorScatterUpdate)(), x, places, updates),)
 
     def bprop(self, b: Builder, x: Value, index: Value, updates: Value, out: Value, dout: Value) -> Gradients:
         axis = axis_in(self.name, self.axis, len(x.shape))
@@ -376,6 +382,11 @@ class ScatterElements(Op):
         taken = b.emit(GatherD(axis), _first(b, dout, shown), index)
         if self.adds:
             return dout, None, taken
+        if self.combine:
+            share, kept = _shares(b, x, out, dout, lambda value: b.emit(GatherD(axis), _first(b, value, shown), index),
+                                  lambda value, rows: b.emit(replace(self, adds=True, combine=""), value, index, rows),
+                                  updates)  # fmt: skip
+            return share, None, kept
         none = zeros(b, updates.tensor_type)
         last = self._last(b, index, axis, shown)
         return b.emit(ScatterElements(axis), dout, index, none), None, b.emit(Select(), last, taken, none)
@@ -396,7 +407,7 @@ class ScatterElements(Op):
             index if d == axis else xp.arange(n).reshape((-1,) + (1,) * (x.ndim - d - 1))
             for d, n in enumerate(index.shape)
         )
-        put_at(xp, "add" if self.adds else "", out, places, updates)
+        put_at(xp, "add" if self.adds else self.combine, out, places, updates)
         return out
 
     def launch(self, device: Device, out: Any, x: Array, index: Array, updates: Array) -> Launch | None:
@@ -405,7 +416,18 @@ class ScatterElements(Op):
             return None
         inner = math.prod(x.shape[axis + 1 :])
         sizes = (math.prod(x.shape[:axis]), x.shape[axis], index.shape[axis], inner)
-        return gpu.rows_by_number.scatter_along(device, sizes, x, index, updates, out, self.adds)
+        how = HOW.get("add" if self.adds else self.combine, "")
+        return gpu.rows_by_number.scatter_along(device, sizes, x, index, updates, out, how)
+
+
+def _shares(b: Builder, x: Value, out: Value, dout: Value, taken: Callable[[Value], Value],
+            added: Callable[[Value, Value], Value], updates: Value) -> tuple[Value, Value]:  # fmt: skip
+    """Return the gradients of x and of updates of which `out` has extrema: equal ones share a gradient equally. taken:
+    the elements of a tensor at the places of updates; added: a tensor plus elements at these places."""
+    dtype = x.tensor_type.dtype
+    own, hits = (b.emit(Cast(dtype), b.emit(Equal(), *pair)) for pair in ((x, out), (updates, taken(out))))
+    share = b.emit(Div(), dout, added(own, hits))
+    return b.emit(Mul(), share, own), b.emit(Mul(), taken(share), hits)
 
 
 def _first(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
@@ -548,9 +570,28 @@ TensorScatterDiv = operator(
     "TensorScatterDiv", "x divided by the updates at indices[..., k]; by all updates of one place.", _TensorScatter,
     combine="divide",
 )  # fmt: skip
+
+
+class _Extremum(_TensorScatter, abstract=True):
+    launch = TensorScatterUpdate.launch
+    samples = (
+        sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=1, high=8),
+        sample((8, 8, 16), (4, 2), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=1, high=8),
+    )
+
+    def bprop(self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
+        def taken(value: Value) -> Value:
+            return b.emit(GatherNd(), value, indices)
+
+        share, kept = _shares(
+            b, x, out, dout, taken, lambda value, rows: b.emit(TensorScatterAdd(), value, indices, rows), updates
+        )
+        return share, None, kept
+
+
 TensorScatterMax = operator(
-    "TensorScatterMax", "The larger of x and the updates at indices[..., k].", _TensorScatter, combine="maximum"
+    "TensorScatterMax", "The larger of x and the updates at indices[..., k].", _Extremum, combine="maximum"
 )
 TensorScatterMin = operator(
-    "TensorScatterMin", "The smaller of x and the updates at indices[..., k].", _TensorScatter, combine="minimum"
+    "TensorScatterMin", "The smaller of x and the updates at indices[..., k].", _Extremum, combine="minimum"
 )

@@ -6,7 +6,7 @@ Output: `%3 = OrderRows(%targets) {size: 40}`, a tuple of the sorted edges and o
 
 All sums over the same integers read one order. A gradient of the weights, `ReduceSum(Mul(Gather(%x, %sources),
 Gather(%dout, %targets)))` over the rows' elements, becomes `EdgeProducts`. Lookups are Gather, EmbeddingLookup and
-GatherNd by the first dimension, sums their gradients, segment sums and TensorScatterAdd.
+GatherNd by the first dimension, sums their gradients, segment sums, TensorScatterAdd and extrema of rows.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from mspc.ir.types import FLOAT32, HALVES, DType
 from mspc.ir.varying import OpKey
 from mspc.ops.cuda.moves import RowLookup
 from mspc.ops.fused.edges import EdgeProducts, EdgeSums, OrderRows
-from mspc.ops.math.arithmetic import Add, Mul, Neg
+from mspc.ops.math.arithmetic import Add, Maximum, Minimum, Mul, Neg
 from mspc.ops.nn.activation import ReLU, ReluGrad
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo, ReduceSum, is_filled
 from mspc.ops.tensor.embedding import RowsByIntegers, RowSums
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Cast
-from mspc.ops.tensor.scatter import GatherNd, ScatterNd, TensorScatterAdd
+from mspc.ops.tensor.scatter import GatherNd, ScatterNd, TensorScatterAdd, TensorScatterMax, TensorScatterMin
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.fusion_groups import looked_at
@@ -37,6 +37,7 @@ from mspc.passes.fusion.rewriter import Emitter, element
 
 _MAX_ROWS = (1 << 31) - 2
 """Rows and edges that 31 bits number."""
+_SUMS = (ScatterNd, TensorScatterAdd, TensorScatterMax, TensorScatterMin)
 _MIN_PART = 4
 """Elements of a row per weight from which packs of them share it, if the row has several."""
 
@@ -45,7 +46,7 @@ class FuseEdges(Pass):
     """Fuse lookups, weights and sums of rows."""
 
     def run(self, graph: Graph) -> bool:
-        if not any(isinstance(node.op, RowSums | TensorScatterAdd | ScatterNd) for node in graph.nodes):
+        if not any(isinstance(node.op, RowSums) or type(node.op) in _SUMS for node in graph.nodes):
             return False
         found = _Edges(graph)
         for node in graph.nodes:
@@ -55,7 +56,8 @@ class FuseEdges(Pass):
 
 
 class _NamedRows(NamedTuple):
-    """A lookup of rows by ids, or sums of rows by ids, as `lookup` says; sums are added to `base` if there is one."""
+    """A lookup of rows by ids, or sums or extrema of rows by ids, as `lookup` says; these are combined with `base` if
+    there is one."""
 
     node: Node
     rows: Value
@@ -124,15 +126,17 @@ class _Edges:
 
     def _put(self, summed: _NamedRows, message: _Message | None, order: tuple[Node, Node]) -> None:
         node, dtype = summed.node, summed.node.tensor_type.dtype
-        op, inputs, parts = EdgeSums(node.shape, dtype, False, False), [summed.rows, *order], [node]
+        combine = getattr(node.op, "combine", "add")
+        op, inputs, parts = EdgeSums(node.shape, dtype, False, False, combine=combine), [summed.rows, *order], [node]
         if message is not None:
             lookup, weights = message.lookup, message.weights
-            op = EdgeSums(node.shape, dtype, True, weights is not None, *lookup.ends)
+            op = EdgeSums(node.shape, dtype, True, weights is not None, *lookup.ends, combine)
             inputs = [self._table(lookup, node), *order, lookup.ids, *([] if weights is None else [weights])]
             parts = [lookup.node, *message.parts, node]
         made = self.emitter.emit(node, op, inputs, node, parts, summed.base is None)
         if summed.base is not None:
-            made = self.emitter.emit(node, Add(), [summed.base, made], node, takes=True)
+            both = {"add": Add, "maximum": Maximum, "minimum": Minimum}[combine]()
+            made = self.emitter.emit(node, both, [summed.base, made], node, takes=True)
         self.emitter.replace(node, made)
 
     def _table(self, found: _NamedRows, place: Node) -> Value:
@@ -245,10 +249,10 @@ def _named_rows(node: Node, sums: bool) -> _NamedRows | None:
     if isinstance(op, RowSums if sums else RowsByIntegers):
         rows, ids = node.inputs
         lookup = looked_at(op).lookup(rows.shape, ids.shape)  # type: ignore[attr-defined]  # both classes have it
-    elif type(op) in ((ScatterNd, TensorScatterAdd) if sums else (GatherNd,)) and not getattr(op, "dims", ()):
+    elif type(op) in (_SUMS if sums else (GatherNd,)) and not getattr(op, "dims", ()):
         *bases, rows, ids = node.inputs if isinstance(op, ScatterNd | GatherNd) else node.inputs[::2] + node.inputs[1:2]
         rows, ids = (ids, rows) if isinstance(op, ScatterNd) else (rows, ids)
-        base = bases[0] if bases and not _is_zero(bases[0]) else None
+        base = bases[0] if bases and not (type(op) is TensorScatterAdd and _is_zero(bases[0])) else None
         size = node.shape[0] if sums else rows.shape[0]
         begins, sizes = looked_at(op).begins, looked_at(op).sizes  # type: ignore[attr-defined]  # all of them have it
         count = ids.tensor_type.size if ids.shape[-1:] == (1,) else 0

@@ -85,9 +85,8 @@ def farthest(dtype: Any, is_greatest: Any) -> Any:
     return float("inf") if is_greatest else float("-inf")
 
 
-def scattered_apart(self: Any, dim: Any, index: Any, src: Any, reduce: Any, include_self: Any) -> Any:
-    """Return the greatest, the least or the product of the values put at each place: every place looks at all of them
-    along the dimension."""
+def scattered_products(self: Any, dim: Any, index: Any, src: Any, include_self: Any) -> Any:
+    """Return the product of the values put at each place: every place looks at all of them along the dimension."""
     place = dim % len(self.shape)
     front = tuple([slice(0, size) for size in index.shape])
     part = src[front] if src.shape != index.shape else src
@@ -99,14 +98,22 @@ def scattered_apart(self: Any, dim: Any, index: Any, src: Any, reduce: Any, incl
     begin = [0] * len(self.shape)
     row = ops.Reshape()(ops.arange(self.shape[place]), tuple([-1 if d == place else 1 for d in range(len(begin) + 1)]))
     meets = ops.Equal()(ops.ExpandDims()(index, place), ops.cast(row, index.dtype))
-    empty = 1.0 if reduce == "prod" else farthest(src.dtype, reduce == "amin")
-    many = ops.where(meets, ops.ExpandDims()(part, place), ops.cast(empty, src.dtype))
-    joined = {"amax": ops.ReduceMax(), "amin": ops.ReduceMin(), "prod": ops.ReduceProd()}[reduce]
+    many = ops.where(meets, ops.ExpandDims()(part, place), ops.cast(1.0, src.dtype))
     missing = ops.LogicalNot()(ops.ReduceAny()(meets, place + 1))
     rest = self
-    if include_self:  # one of the candidates: equal ones share the gradient equally
+    if include_self:
         many = ops.Concat(place + 1)((many, ops.ExpandDims()(rest, place + 1)))
-    return ops.where(missing, rest, joined(many, place + 1))
+    return ops.where(missing, rest, ops.ReduceProd()(many, place + 1))
+
+
+def scattered_extrema(self: Any, dim: Any, index: Any, src: Any, greatest: Any, include_self: Any) -> Any:
+    """Return the greatest or the least of the values put at each place; equal ones share the gradient equally."""
+    part = src[tuple([slice(0, size) for size in index.shape])] if src.shape != index.shape else src
+    base = self
+    if not include_self:
+        base = mint.scatter(self, dim, index, ops.Fill()(self.dtype, index.shape, farthest(self.dtype, not greatest)))
+    combine = "maximum" if greatest else "minimum"
+    return ops.ScatterElements(dim % len(self.shape), combine=combine)(base, index, part)
 
 
 def scattered_with(self: Any, dim: Any, index: Any, src: Any, reduce: Any, include_self: Any) -> Any:
@@ -116,8 +123,10 @@ def scattered_with(self: Any, dim: Any, index: Any, src: Any, reduce: Any, inclu
         total = scattered_with(self, dim, index, src, "sum", include_self)
         many = count + 1 if include_self else ops.Maximum()(count, ops.ones_like(count))
         return total / many if self.dtype.is_float else ops.FloorDiv()(total, many)
-    if reduce in ("amax", "amin", "prod"):
-        return scattered_apart(self, dim, index, src, reduce, include_self)
+    if reduce == "prod":
+        return scattered_products(self, dim, index, src, include_self)
+    if reduce in ("amax", "amin"):
+        return scattered_extrema(self, dim, index, src, reduce == "amax", include_self)
     if reduce != "sum":
         raise ApiValueError(f"scatter_reduce: reduce is {reduce!r}; read are 'sum', 'mean', 'prod', 'amax' and 'amin'")
     base = self if include_self else mint.scatter(self, dim, index, ops.zeros_like(src))
@@ -296,10 +305,10 @@ def bags(
         rows = rows * ops.ExpandDims()(per_sample_weights, 1)
     counted = ops.ones_like(bag)
     if mode == 2:
-        seen = bag if padding_idx is None else ops.where(indices == padding_idx % weight.shape[0], -1, bag)
+        seen = bag if padding_idx is None else ops.where(indices == padding_idx % weight.shape[0], count, bag)
         places = ops.broadcast_to(ops.ExpandDims()(seen, 1), rows.shape)
-        nothing = ops.zeros((count, rows.shape[1]), rows.dtype)
-        return scattered_apart(nothing, 0, places, rows, "amax", False), None, None, None
+        nothing = ops.zeros((count + 1, rows.shape[1]), rows.dtype)
+        return scattered_extrema(nothing, 0, places, rows, True, False)[:count], None, None, None
     if padding_idx is not None:
         counted = ops.cast(ops.NotEqual()(indices, padding_idx % weight.shape[0]), INT64)
         rows = rows * ops.ExpandDims()(ops.cast(counted, rows.dtype), 1)

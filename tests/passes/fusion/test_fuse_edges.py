@@ -20,6 +20,7 @@ from tests.shares import share_of
 NODES, EDGES, HEADS, WIDTH = 7, 20, 2, 8
 UNFUSED = "grad,simplify"
 DRAWN = 480
+SUMS = ("UnsortedSegmentSum", "ScatterNd", "zeros", "x", "TensorScatterMax", "TensorScatterMin")
 
 
 class Messages(WrittenGraph):
@@ -45,7 +46,7 @@ class Messages(WrittenGraph):
             return self.emit(how, places, rows, shape=shape)
         zero = self.emit("Fill", type=self.dtype, shape=shape)
         base = zero if how == "zeros" else self.emit("Reshape", self.x, shape=shape)
-        return self.emit("TensorScatterAdd", base, places, rows)
+        return self.emit(how if how.startswith("Tensor") else "TensorScatterAdd", base, places, rows)
 
     def weighted(self, how: str, rows: Value) -> Value:
         if how == "none":
@@ -74,7 +75,7 @@ def drawn(seed: int) -> Graph:
         rows = made.weighted(draw.choice(("none", "heads", "flat", "broadcast")), rows)
         if draw.random() < 0.2:
             rows = made.emit("Tanh", rows)
-        x = made.summed(draw.choice(("UnsortedSegmentSum", "ScatterNd", "zeros", "x")), rows, ends[1])
+        x = made.summed(draw.choice(SUMS), rows, ends[1])
         x = made.emit("Reshape", made.emit("Sin", x), shape=made.x.shape)
     return made.finished(x)
 
