@@ -52,7 +52,7 @@ class GradientQuery:
     judges it, "" if something does."""
 
     outputs: list[Value]
-    wanted: list[Value]
+    targets: list[Value]
     sens: list[Value]
     readers: list[Node]
     reason: str = ""
@@ -195,14 +195,14 @@ class Doubled:
 
         for request in asked:
             if request.reason:
-                doubled.unjudged |= {name_of(value): request.reason for value in request.wanted if _is_float(value)}
+                doubled.unjudged |= {name_of(value): request.reason for value in request.targets if _is_float(value)}
                 continue
             grads: dict[Value, Value] = {}
             for reader in request.readers:
                 source = reader.inputs[0] if reader in present else None
                 if isinstance(source, Node) and isinstance(source.op, MakeTuple):
                     assert isinstance(reader.op, TupleGetItem)
-                    wanted = request.wanted[reader.op.index]
+                    wanted = request.targets[reader.op.index]
                     if wanted in copies and not isinstance(wanted, Constant) and _is_float(wanted):
                         grads[copies[wanted]] = copied(source.inputs[reader.op.index])
             if grads and all(isinstance(v, Constant) or v in copies for v in [*request.outputs, *request.sens]):
@@ -233,7 +233,7 @@ class Doubled:
         for node in graph.nodes:
             inputs = list(map(copied, node.inputs))
             if inside:
-                inputs = [self._held(made, v) if i in node.op.distributions else v for i, v in enumerate(inputs)]
+                inputs = [self._from_tape(made, v) if i in node.op.distributions else v for i, v in enumerate(inputs)]
             op = wide_op(node.op)
             if inside and not node.regions and not isinstance(node.op, MakeTuple | TupleGetItem):
                 op = Held().of(op, self.tape) if passes_no_gradient(node) else op
@@ -249,7 +249,7 @@ class Doubled:
         made.results = list(map(copied, graph.results))
         return copies
 
-    def _held(self, made: Graph, value: Value) -> Value:
+    def _from_tape(self, made: Graph, value: Value) -> Value:
         """Return the value from the tape, in a region."""
         node = Node(Held().of(Cast(dst_type=value.tensor_type.dtype), self.tape), [value], value.type, "", "")
         made.nodes.append(node)

@@ -48,13 +48,13 @@ LOOSE = 64.0
 
 @dataclass
 class BatchComparison:
-    """The comparison with the global batch. aside: parts that cannot be compared, and why. factors: by parameter, the
-    ratio of the gradients that the ranks' updates read to those of one device. reductions: how every output of the
+    """The comparison with the global batch. exclusions: reasons why parts cannot be compared. factors: by parameter,
+    the ratio of the gradients that the ranks' updates read to those of one device. reductions: how every output of the
     global batch follows from the ranks'. apart: the first operator whose value has no tie to those of the ranks' rows.
     """
 
     rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
-    aside: list[str] = field(default_factory=list[str])
+    exclusions: list[str] = field(default_factory=list[str])
     factors: dict[str, float] = field(default_factory=dict[str, float])
     reductions: dict[int, str] = field(default_factory=dict[int, str])
     apart: str = ""
@@ -116,7 +116,7 @@ def compare_batches(
     """
     found = BatchComparison()
     if batch.graph is None:
-        found.aside.append(batch.reason)
+        found.exclusions.append(batch.reason)
         return found
     graph = batch.graph
     first_rows = replace(of_rows, feeds=[steps[:1] for steps in of_rows.feeds], mark=SCRIPT).run()
@@ -125,7 +125,7 @@ def compare_batches(
     followed.look_at_gradients(first[0][0])
     device = OneDevice(graph, batch.weights, [feeds], SCRIPT, kernels=followed.kernel_of, combine=followed.combined)
     expected = [step[0] for step in device.run()]
-    if found.aside:
+    if found.exclusions:
         found.apart = _first_apart(graph, first[0][0], first_rows[0])
         return found
     noise = device.noise([[values] for values in expected])
@@ -136,8 +136,10 @@ def compare_batches(
         for step, values in enumerate(expected):
             relation = related(values[key], [place[key] for place in places[step]], least)
             if relation is None:
-                found.aside.append(f"output {index} of the global batch is neither the ranks' outputs one after the "
-                                   "other nor their sum nor their mean")  # fmt: skip
+                found.exclusions.append(
+                    f"output {index} of the global batch is neither the ranks' outputs one after the other nor their "
+                    "sum nor their mean"
+                )
                 worst = None
                 break
             if found.reductions.get(index, "same") == "same":  # by chance it may be alike in some step
@@ -265,7 +267,8 @@ class _Followed:
         if node not in self.summed:
             return gradient
         if node in self.unknown and np.any(gradient):
-            self._aside("all gradients of the first step are zero, which shows no relation to those of the ranks' rows")
+            why = "all gradients of the first step are zero, which shows no relation to those of the ranks' rows"
+            self._exclude(why)
         factor = self._factor(node, gradient, f"the gradient of {node.attrs['gradient_for']}")
         if factor is None:
             return gradient
@@ -282,7 +285,7 @@ class _Followed:
         if not isinstance(op, AllReduce) or len(op.ranks) != len(self.places):
 
             def nothing(*_: Array) -> Any:
-                self._aside(f"{node.label} is of the script, and one device has nothing like it")
+                self._exclude(f"{node.label} is of the script, and one device has nothing like it")
                 made = tuple(np.zeros(each.shape, each.dtype.numpy) for each in element_types(node.type))
                 return made if isinstance(node.type, TupleType) else made[0]
 
@@ -301,10 +304,10 @@ class _Followed:
                 source is not None and source.attrs.get(SCRIPT) in self.places[0]
             ) else ("same", 0)  # fmt: skip
             if relation is None or relation[0] not in (op.op, "same"):
-                self._aside(f"what {node.label} takes the {op.op} of is not that of the global batch")
+                self._exclude(f"what {node.label} takes the {op.op} of is not that of the global batch")
             return array
         if op.op != "sum":
-            self._aside(f"{node.label} multiplies, which says nothing of the global batch")
+            self._exclude(f"{node.label} multiplies, which says nothing of the global batch")
             return array
         if source is None:
             return array * array.dtype.type(len(self.places))
@@ -315,7 +318,7 @@ class _Followed:
         """Return how many times the global value the sum of the places' values is."""
         number = node.attrs.get(SCRIPT)
         if number is None or number not in self.places[0]:
-            self._aside(f"{what} is not known on every rank's rows")
+            self._exclude(f"{what} is not known on every rank's rows")
             return None
         if number not in self.factor_of:
             relation = related(array, [place[number] for place in self.places], self.least)
@@ -323,12 +326,12 @@ class _Followed:
             self.factor_of[number] = factors.get(relation[0]) if relation is not None else None
         factor = self.factor_of[number]
         if factor is None:
-            self._aside(f"{what} of the global batch is neither the sum nor the mean of those of the ranks' rows")
+            self._exclude(f"{what} of the global batch is neither the sum nor the mean of those of the ranks' rows")
         return factor
 
-    def _aside(self, why: str) -> None:
-        if why not in self.found.aside:
-            self.found.aside.append(why)
+    def _exclude(self, why: str) -> None:
+        if why not in self.found.exclusions:
+            self.found.exclusions.append(why)
 
 
 # Runs operators that draw numbers on one device that has the rows of several places: it draws for the global batch,

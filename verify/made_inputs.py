@@ -28,10 +28,10 @@ POSITIVE = ((0.0, 1.0),)
 
 @dataclass(frozen=True)
 class MadeInput:
-    """Global arrays for one input, one for each step. said: a description of their numbers."""
+    """Global arrays for one input, one for each step. description: a description of their numbers."""
 
     arrays: tuple[Array, ...]
-    said: str
+    description: str
 
 
 def made_inputs(
@@ -73,32 +73,32 @@ def _made(
         own = np.unique(brought[i]) if i < len(brought) else np.zeros(0)
         if parameter in shares:
             array = np.exp(generator.uniform(-1, 1, type.shape))
-            array, said = array / array.sum(-1, keepdims=True), "rows that sum to 1"
+            array, description = array / array.sum(-1, keepdims=True), "rows that sum to 1"
         elif type.dtype.is_float:
-            array, said = generator.uniform(low, high, type.shape), f"uniform in [{low:g}, {high:g})"
+            array, description = generator.uniform(low, high, type.shape), f"uniform in [{low:g}, {high:g})"
         elif type.dtype.is_complex:
             array = generator.uniform(low, high, type.shape) + 1j * generator.uniform(low, high, type.shape)
-            said = f"complex, both parts uniform in [{low:g}, {high:g})"
+            description = f"complex, both parts uniform in [{low:g}, {high:g})"
         elif not type.dtype.is_integer:
-            array, said = generator.integers(0, 2, type.shape), "True or False"
+            array, description = generator.integers(0, 2, type.shape), "True or False"
         elif parameter in direct:
             limit = direct[parameter]
-            array, said = _below(generator, limit, type), f"integers in [0, {limit}), positions of rows"
+            array, description = _below(generator, limit, type), f"integers in [0, {limit}), positions of rows"
         elif parameter in truths:
-            array, said = generator.integers(0, 2, type.shape), "0 or 1, in every row 1 first"
+            array, description = generator.integers(0, 2, type.shape), "0 or 1, in every row 1 first"
             array[..., :1] = 1
         elif step and parameter in clamped:
             limit = max(1, computed.get(parameter, SMALL))
             array = generator.integers(limit, 2 * limit, type.shape)
             if type.dtype.kind == "i" and generator.integers(0, 2):
                 array = limit - 1 - array
-            said = f"beyond the ends of [0, {limit}), to which the network moves it"
+            description = f"beyond the ends of [0, {limit}), to which the network moves it"
         elif own.any():
-            array, said = generator.choice(own, type.shape), "integers that the script brings"
+            array, description = generator.choice(own, type.shape), "integers that the script brings"
         else:
             limit = min(SMALL, max(1, computed.get(parameter, 2 * SMALL) // 2))
-            array, said = _below(generator, limit, type), f"integers in [0, {limit})"
-        found[parameter.name] = np.asarray(array).astype(type.dtype.numpy), said
+            array, description = _below(generator, limit, type), f"integers in [0, {limit})"
+        found[parameter.name] = np.asarray(array).astype(type.dtype.numpy), description
     return found
 
 
@@ -108,15 +108,15 @@ def _hide(graph: Graph, made: list[dict[str, tuple[Array, str]]], seed: int) -> 
     ignored, truths = ignored_labels(graph), read_as_truths(graph)
     for parameter in (p for p in graph.parameters if p.kind == "input" and p.name in made[0]):
         for step, arrays in enumerate(made):
-            array, said = arrays[parameter.name]
+            array, description = arrays[parameter.name]
             if parameter in ignored and array.size > 1:
                 flat, first = array.reshape(-1), np.random.default_rng([seed, step, 1]).integers(0, 4)
                 flat[first::4] = ignored[parameter]
-                arrays[parameter.name] = array, f"{said}, every fourth {ignored[parameter]}, which is ignored"
+                arrays[parameter.name] = array, f"{description}, every fourth {ignored[parameter]}, which is ignored"
             elif step == 1 and array.ndim > 1 and (array.dtype == bool or parameter in truths):
                 rows = array.reshape(-1, array.shape[-1])
                 rows[0], rows[1:2] = False, True
-                arrays[parameter.name] = array, f"{said} with rows of one kind"
+                arrays[parameter.name] = array, f"{description} with rows of one kind"
 
 
 def ignored_labels(graph: Graph) -> dict[Value, int]:

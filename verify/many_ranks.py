@@ -70,7 +70,7 @@ class ManyRanks:
         """Return, for every step, the same of one rank, through its communicator."""
         graph = self.graph_of(comm.rank)
         stored = [p for p in graph.parameters if p.kind != "input"]
-        held = {p.name: self._held(p, comm.rank) for p in stored}
+        held = {p.name: self._slice(p, comm.rank) for p in stored}
         executor = Executor(graph, NumPyBackend(comm, planned_from=1), held)
         executor.plan = replace(executor.plan, losses=[], late_losses=[])
         found: list[Values] = []
@@ -100,7 +100,7 @@ class ManyRanks:
         def main(comm: LocalComm) -> list[Values]:
             graph = self.plain_of(comm.rank)
             backend = NumPyBackend(comm)
-            held = {p: self._held(p, comm.rank) for p in graph.parameters if p.kind != "input"}
+            held = {p: self._slice(p, comm.rank) for p in graph.parameters if p.kind != "input"}
             inputs = [p for p in graph.parameters if p.kind == "input"]
             found: list[Values] = []
             for step, data in enumerate(self.feeds[:steps], 1):
@@ -113,7 +113,7 @@ class ManyRanks:
 
         return self._by_step(World(self.ranks).run(main))
 
-    def _held(self, parameter: Parameter, rank: int) -> Array:
+    def _slice(self, parameter: Parameter, rank: int) -> Array:
         return np.array(slice_parameter(parameter, self.weights[parameter.name], rank, parameter.kind))
 
     def _inputs(self, graph: Graph, rank: int, data: Sequence[Array]) -> list[Array]:

@@ -49,10 +49,10 @@ def report(
             _show(found, config, seed, all_rows)
         reference, equal = "one device", "equal"
         if found.batches is not None:
-            aside = found.batches.aside
-            reference = "one device with the global batch" if not aside else "one device with the same rows"
-            equal = "equal" if not aside else "each rank's own rows alone, not the global batch"
-            for line in global_batch_lines(found.batches, config) if aside or not loudness.quiet else ():
+            exclusions = found.batches.exclusions
+            reference = "one device with the global batch" if not exclusions else "one device with the same rows"
+            equal = "equal" if not exclusions else "each rank's own rows alone, not the global batch"
+            for line in global_batch_lines(found.batches, config) if exclusions or not loudness.quiet else ():
                 print_line(line)
         print_line(verdict(rows, f"on {_ranks(config)}", reference, node, equal, place))
     _check(rows, node, f"one device and {_ranks(config)}", (*found.located, found.note, *notes), place)
@@ -61,11 +61,11 @@ def report(
 def global_batch_lines(batches: BatchComparison, config: Config) -> list[str]:
     """Return lines on the relation of the ranks' results and updates to those of the global batch, or the reason they
     are not compared with it."""
-    if batches.aside:
-        more = len(batches.aside) - 1
+    if batches.exclusions:
+        more = len(batches.exclusions) - 1
         rest = f", and {more} more like it" if more else ""
         parts = f"; the first of its values that has no such tie is {batches.apart}" if batches.apart else ""
-        return [f"not compared with one device on the global batch: {batches.aside[0]}{rest}{parts}"]
+        return [f"not compared with one device on the global batch: {batches.exclusions[0]}{rest}{parts}"]
     lines = [
         f"output {index} of one device on the global batch is "
         + {"rows": "the ranks' rows", "same": "every rank's"}.get(how, f"the {how} of the ranks'")
@@ -159,7 +159,7 @@ def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
     title = f"one device beside {_ranks(config)}: {STEPS} steps, inputs from seed {seed}"
     print_values(found.rows, title, all_rows)
     for name, made in found.inputs.items():
-        print_line(f"input {name}: {made.said}")
+        print_line(f"input {name}: {made.description}")
     if found.not_finite:
         names = listed(found.not_finite, NAMED)
         print_line(f"not finite on one device, so that their numbers are not compared: {names}")

@@ -117,7 +117,7 @@ def numbers_of(programs: CapturedPrograms, kinds: Sequence[RankKind]) -> Numbers
     found: dict[tuple[int, int], list[Any]] = {}
     for step in range(2):
         for state, results in zip(states, run_step(states, program.feeds(step), step + 1), strict=True):
-            for array in (*results, *state.held.values()):
+            for array in (*results, *state.stored.values()):
                 for rank, own in zip(state.kind.ranks, flat(array, state.kind.mesh), strict=True):
                     found.setdefault((rank, step), []).append(own.copy())
     return found

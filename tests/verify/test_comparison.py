@@ -180,8 +180,8 @@ def test_of_a_mask_no_row_is_hidden_whole() -> None:
         (array,) = made[name].arrays
         assert set(array.ravel().tolist()) == {0, 1}
         assert array[:, 0].all()
-        assert made[name].said == "0 or 1, in every row 1 first"
-    assert made["both"].said == "integers in [0, 8)"
+        assert made[name].description == "0 or 1, in every row 1 first"
+    assert made["both"].description == "integers in [0, 8)"
 
 
 CLASSES = TensorType(INT64, (8, 3))
@@ -207,8 +207,8 @@ def test_labels_that_a_graph_ignores_are_made(ignored: int, reads_class: bool, w
     made = made_inputs(labels(ignored, reads_class), [CLASSES], [], 0, 3, hidden=True)["labels"]
     for array in made.arrays:
         assert (array < 0).sum() == (6 if wanted else 0)
-    assert ("every fourth -100" in made.said) == wanted
-    assert "every fourth" not in made_inputs(labels(ignored), [CLASSES], [], 0, 3)["labels"].said
+    assert ("every fourth -100" in made.description) == wanted
+    assert "every fourth" not in made_inputs(labels(ignored), [CLASSES], [], 0, 3)["labels"].description
 
 
 def test_rows_of_a_mask_are_of_one_kind_in_the_second_step() -> None:

@@ -36,7 +36,7 @@ class ReadOnOne:
         self._known = {node for _, node, _ in keyed(one)}
         self._updates = written(one)
 
-    def another(self, name: str, value: Value, readers: Readers, told: Mapping[Node, Relation]) -> str:
+    def another(self, name: str, value: Value, readers: Readers, relations: Relations) -> str:
         """Say that an operand of an update of the ranks comes from other values than that of one device, or "" if it
         does not or is unknown."""
         expected = {
@@ -45,9 +45,8 @@ class ReadOnOne:
             if name in names
             for source in self._readers.sources(update, self._known, moved=True)
         }
-        near = [value] if isinstance(value, Node) and value in told else readers.sources(value, told, moved=True)
-        for node in near:
-            found = {maker for maker, _ in self._identities.of(node)} if node in told else set()
+        for node in _nearest(value, readers, relations):
+            found = {maker for maker, _ in self._identities.of(node)} if node in relations else set()
             if found and expected and found.isdisjoint(expected):
                 return f"it reads a value that {node.label} gives for {name}, and one device reads another value"
         return ""
@@ -180,23 +179,23 @@ Array = Any
 
 
 class AddedBefore:
-    """The parts of sums that a wrong value reads. told: known relations of values to one device's. joint: the ranks in
-    whose dimensions these hold."""
+    """The parts of sums that a wrong value reads. joint: the ranks in whose dimensions the known relations of values to
+    one device's hold."""
 
     def __init__(
-        self, wrong: Node, kind: RankKind, joint: RankKind, readers: Readers, told: Mapping[Node, Relation]
+        self, wrong: Node, kind: RankKind, joint: RankKind, readers: Readers, relations: Relations
     ) -> None:
-        self._wrong, self._kind, self._joint, self._readers, self._told = wrong, kind, joint, readers, told
+        self._wrong, self._kind, self._joint, self._readers, self._relations = wrong, kind, joint, readers, relations
 
     def may_be(self, part: Node) -> bool:
         """Return whether one sum of this part would do: all parts that are read come from it, and no later sum adds up
         values derived from it, which would then be a sum of equal numbers."""
-        axes = {*self._told[part].summed}
+        axes = {*self._relations[part].summed}
         return self._are_of(part, axes) and not self._is_added_later(part, axes)
 
     def is_forgotten(self, part: Node, reader: Node) -> bool:
         """Return whether ranks add a part up for nobody, which its reader should have read."""
-        axes = {*self._told[part].summed}
+        axes = {*self._relations[part].summed}
         direct = [each for each in self._readers.of(part) if isinstance(each, Node)]
         handed = [n for each in direct if isinstance(each.op, STRUCTURE) for n in self._readers.of(each)]
         return any(
@@ -228,16 +227,16 @@ class AddedBefore:
 
     def _parts_of(self, value: Value, axes: set[int]) -> list[Node]:
         """Return the parts of sums that a value is, or is made of."""
-        if isinstance(value, Node) and (value in self._told or adds_up(value)):
+        if isinstance(value, Node) and (value in self._relations or adds_up(value)):
             return self._summed([value], axes)
         return self._read(value, axes)
 
     def _read(self, value: Value, axes: set[int]) -> list[Node]:
         """Return the parts of sums that a value is made of."""
-        return self._summed(self._readers.sources(value, self._told, linear=True), axes)
+        return self._summed(self._readers.sources(value, self._relations, linear=True), axes)
 
     def _summed(self, nodes: Sequence[Node], axes: set[int]) -> list[Node]:
-        return [node for node in nodes if node in self._told and axes & {*self._told[node].summed}]
+        return [node for node in nodes if node in self._relations and axes & {*self._relations[node].summed}]
 
     def _is_added_later(self, part: Node, axes: set[int]) -> bool:
         def readers(value: Value) -> list[Value]:
@@ -253,8 +252,8 @@ class AddedBefore:
         """Return whether a result computed from a part is one. Unknown nodes count only if they hand tensors on."""
         if not isinstance(reader, Node):
             return True
-        if reader in self._told:
-            return bool(axes & {*self._told[reader].summed})
+        if reader in self._relations:
+            return bool(axes & {*self._relations[reader].summed})
         return isinstance(reader.op, STRUCTURE) or bool(reader.regions)
 
 
@@ -270,12 +269,12 @@ def added_along(node: Node, kind: RankKind, joint: RankKind) -> set[int]:
 
 
 def sum_over_others(
-    node: Node, kind: RankKind, operands: Sequence[Array], results: Sequence[Array], told: Mapping[Node, Relation]
+    node: Node, kind: RankKind, operands: Sequence[Array], results: Sequence[Array], relations: Relations
 ) -> str:
     """Say which error a sum over other ranks than have its parts makes, or ""."""
     axes = added_along(node, kind, kind)
     for value, read, made in zip(node.inputs, operands, results, strict=True):
-        parts = told.get(value) if isinstance(value, Node) else None
+        parts = relations.get(value) if isinstance(value, Node) else None
         if parts is None or not parts.summed or axes == {*parts.summed}:
             continue
         if not np.allclose(added(read, kind, parts.summed), made, CLOSE, 0):
@@ -286,7 +285,7 @@ def sum_over_others(
 
 
 ADDED_UP = "it would be right were these added up before"
-Told = Mapping[Node, Relation]
+Relations = Mapping[Node, Relation]
 """Known relations of values to one device's."""
 
 
@@ -305,7 +304,7 @@ class FirstWrong:
     factor: float | None = None
 
 
-def blamed(wrong: FirstWrong, joint: RankKind, readers: Readers, told: Told) -> FirstWrong:
+def blamed(wrong: FirstWrong, joint: RankKind, readers: Readers, relations: Relations) -> FirstWrong:
     """Find the place that reads parts of a sum too early. joint: the ranks in whose dimensions values are known as
     parts.
 
@@ -313,37 +312,38 @@ def blamed(wrong: FirstWrong, joint: RankKind, readers: Readers, told: Told) -> 
     reads parts of a kind that the program elsewhere adds up before, as between a matmul and a reshape, else the first
     that reads them as no others are read.
     """
-    path = _parts(wrong.node, readers, told)
-    if not wrong.is_of_parts and path and _is_of_wholes(path[0], readers, told):
+    path = _parts(wrong.node, readers, relations)
+    if not wrong.is_of_parts and path and _is_of_wholes(path[0], readers, relations):
         behind = f"{wrong.node.label} makes the first value that is none of one device's"
         return replace(wrong, node=path[0], reads=(behind,), equals="it is right on some ranks alone")
     if not wrong.is_of_parts or not path:
-        return _in_another_order(wrong, joint, readers, told) or wrong
+        return _in_another_order(wrong, joint, readers, relations) or wrong
     repaired = replace(wrong, reads=(*wrong.reads, ADDED_UP))
-    usual = _usual_readers(readers, told, {*path})
-    added = AddedBefore(wrong.node, wrong.kind, joint, readers, told)
+    usual = _usual_readers(readers, relations, {*path})
+    added = AddedBefore(wrong.node, wrong.kind, joint, readers, relations)
     places = list(zip(path, [*path[1:], wrong.node], strict=True))
     for part, reader in places:
         if added.is_forgotten(part, reader):
-            return repaired if reader is wrong.node else _at(wrong, reader, told)
-    if all(told[part].equal for part in path) and added.may_be(path[0]):
-        return _at(wrong, path[0], told)  # equal numbers are no parts that something has made: a factor is wrong there
+            return repaired if reader is wrong.node else _at(wrong, reader, relations)
+    if all(relations[part].equal for part in path) and added.may_be(path[0]):
+        # Equal numbers are no parts that something has made: a factor is wrong there.
+        return _at(wrong, path[0], relations)
     possible = [(part, reader) for part, reader in places if added.may_be(part)]
     like_others = readers.places_of_sums()
     for part, reader in possible:
         if (reader.phase, part.op.name, reader.op.name) in like_others:
-            return repaired if reader is wrong.node else _at(wrong, reader, told)
+            return repaired if reader is wrong.node else _at(wrong, reader, relations)
     for part, reader in possible:
-        if _is_met(part, readers, told):
-            return _at(wrong, part, told)
-        sources = [s for s in readers.sources(reader, told, linear=True) if s in told and told[s].summed]
+        if _is_met(part, readers, relations):
+            return _at(wrong, part, relations)
+        sources = [s for s in readers.sources(reader, relations, linear=True) if s in relations and relations[s].summed]
         pairs = {("", reader.op.name), *((source.op.name, reader.op.name) for source in sources)}
         if pairs.isdisjoint(usual):
-            return repaired if reader is wrong.node else _at(wrong, reader, told)
+            return repaired if reader is wrong.node else _at(wrong, reader, relations)
     return repaired
 
 
-def misplaced(wrong: FirstWrong, readers: Readers, told: Told, one: ReadOnOne) -> FirstWrong | None:
+def misplaced(wrong: FirstWrong, readers: Readers, relations: Relations, one: ReadOnOne) -> FirstWrong | None:
     """Find an update that reads slices in another order than those that it overwrites, or than they are gathered in, or
     another value than on one device; None if there is none."""
     for group in operand_groups(wrong.node):
@@ -351,9 +351,9 @@ def misplaced(wrong: FirstWrong, readers: Readers, told: Told, one: ReadOnOne) -
         for value, changes in group:
             if changes or held is None or value.shape[-len(held.shape) :] != held.shape:
                 continue
-            if another := one.another(held.name, value, readers, told):
+            if another := one.another(held.name, value, readers, relations):
                 return replace(wrong, reads=(), equals=another)
-            gathered = _gathered(value, readers, told)
+            gathered = _gathered(value, readers, relations)
             ops: Sequence[Any] = [] if gathered is None else wrong.kind.ops_of(gathered.op)
             if gathered is not None and any([*op.members] != sorted(op.members) for op in ops):
                 said = "it puts slices together in another order than that of its ranks"
@@ -361,11 +361,11 @@ def misplaced(wrong: FirstWrong, readers: Readers, told: Told, one: ReadOnOne) -
             if gathered is None:
                 expected, read = _held_order(held, wrong.kind), value
             else:
-                expected, read = _gathered_order(gathered, wrong.kind, readers, told), gathered.inputs[0]
-            node = _first_in_order(read, expected, readers, told, wrong.kind)
+                expected, read = _gathered_order(gathered, wrong.kind, readers, relations), gathered.inputs[0]
+            node = _first_in_order(read, expected, readers, relations, wrong.kind)
             if node is not None:
                 where = held.name if gathered is None else f"what {gathered.label} puts together for {held.name}"
-                return replace(wrong, node=node, reads=(), equals=_order(told[node].places, expected, where))
+                return replace(wrong, node=node, reads=(), equals=_order(relations[node].places, expected, where))
     return None
 
 
@@ -377,25 +377,29 @@ def _held_order(held: Parameter, kind: RankKind) -> dict[int, int]:
     return {rank: int(np.ravel_multi_index(layout.slice_index(rank), layout.strategy)) for rank in kind.ranks}
 
 
-def _gathered(value: Value, readers: Readers, told: Told) -> Node | None:
+def _gathered(value: Value, readers: Readers, relations: Relations) -> Node | None:
     """Return the node that puts slices together for a value of which nothing is known."""
-    if not isinstance(value, Node) or value in told:
+    if not isinstance(value, Node) or value in relations:
         return None
-    near = (value, *readers.sources(value, told, True))
-    return next((node for node in near if isinstance(node.op, AllGather) and node not in told), None)
+    near = (value, *readers.sources(value, relations, True))
+    return next((node for node in near if isinstance(node.op, AllGather) and node not in relations), None)
 
 
-def _gathered_order(node: Node, kind: RankKind, readers: Readers, told: Told) -> dict[int, int]:
+def _gathered_order(node: Node, kind: RankKind, readers: Readers, relations: Relations) -> dict[int, int]:
     """Return the slice that every rank should have so that they are put together in their order."""
-    (read,) = node.inputs
-    near = [read] if isinstance(read, Node) and read in told else readers.sources(read, told, True)
-    places = next((told[n].places for n in near if n in told and told[n].places), {})
+    near = _nearest(node.inputs[0], readers, relations)
+    places = next((relations[n].places for n in near if n in relations and relations[n].places), {})
     expected: dict[int, int] = {}
     for op in kind.ops_of(node.op):
         assert isinstance(op, AllGather)
         if all(rank in places for rank in op.members):
             expected |= zip(op.members, sorted(places[rank] for rank in op.members), strict=True)
     return expected
+
+
+def _nearest(value: Value, readers: Readers, relations: Relations) -> list[Node]:
+    """Return the value itself if its relation is known, else the nearest nodes before it whose relations are known."""
+    return [value] if isinstance(value, Node) and value in relations else readers.sources(value, relations, moved=True)
 
 
 def operand_groups(node: Node) -> list[list[tuple[Value, bool]]]:
@@ -407,21 +411,21 @@ def operand_groups(node: Node) -> list[list[tuple[Value, bool]]]:
 
 
 def _first_in_order(
-    value: Value, expected: Mapping[int, int], readers: Readers, told: Told, kind: RankKind
+    value: Value, expected: Mapping[int, int], readers: Readers, relations: Relations, kind: RankKind
 ) -> Node | None:
     """Return the first node on the way to a value from which on its slices are in another order than expected."""
-    near = [value] if isinstance(value, Node) and value in told else readers.sources(value, told, True)
-    found = next((node for node in near if node in told and _differ(told[node].places, expected)), None)
+    near = _nearest(value, readers, relations)
+    found = next((node for node in near if node in relations and _differ(relations[node].places, expected)), None)
     seen: set[Node] = set()
     source = found
     while source is not None:
         found = source
         seen.add(found)
-        places, turned = told[found].places, turned_axes(told[found].places, kind)
-        before = [node for node in readers.known_before(found, told) if node not in seen]
-        source = next((node for node in before if told[node].places == places), None)
+        places, turned = relations[found].places, turned_axes(relations[found].places, kind)
+        before = [node for node in readers.known_before(found, relations) if node not in seen]
+        source = next((node for node in before if relations[node].places == places), None)
         if source is None and turned:
-            source = next((node for node in before if turned_axes(told[node].places, kind) & turned), None)
+            source = next((node for node in before if turned_axes(relations[node].places, kind) & turned), None)
     return found
 
 
@@ -446,76 +450,76 @@ def _order(places: Mapping[int, int], expected: Mapping[int, int], name: str) ->
     )
 
 
-def _in_another_order(wrong: FirstWrong, kind: RankKind, readers: Readers, told: Told) -> FirstWrong | None:
+def _in_another_order(wrong: FirstWrong, kind: RankKind, readers: Readers, relations: Relations) -> FirstWrong | None:
     """Find an operator whose operands have slices in different orders on the ranks. kind: the ranks in whose dimensions
     these are."""
-    near = [node for node in readers.sources(wrong.node, told) if node in told and told[node].places]
-    straight = [node for node in near if not turned_axes(told[node].places, kind)]
+    near = [node for node in readers.sources(wrong.node, relations) if node in relations and relations[node].places]
+    straight = [node for node in near if not turned_axes(relations[node].places, kind)]
     beside = (readers.stored(value) for value in wrong.node.inputs if isinstance(wrong.node.op, Elementwise))
     for held in (each for each in beside if each is not None and each.shape == wrong.node.shape):
         expected = _held_order(held, kind)
-        node = _first_in_order(wrong.node, expected, readers, told, kind)
+        node = _first_in_order(wrong.node, expected, readers, relations, kind)
         if node is not None:
-            return replace(wrong, node=node, reads=(), equals=_order(told[node].places, expected, held.name))
+            return replace(wrong, node=node, reads=(), equals=_order(relations[node].places, expected, held.name))
     for value in near:
         if value not in straight:
-            other = next((o for o in straight if _differ(told[value].places, told[o].places)), None)
+            other = next((o for o in straight if _differ(relations[value].places, relations[o].places)), None)
             if other is not None:
-                node = _first_in_order(value, told[other].places, readers, told, kind) or value
-                said = _order(told[node].places, told[other].places, f"what {other.label} gives")
+                node = _first_in_order(value, relations[other].places, readers, relations, kind) or value
+                said = _order(relations[node].places, relations[other].places, f"what {other.label} gives")
                 return replace(wrong, node=node, reads=(), equals=said)
     return None
 
 
-def _at(wrong: FirstWrong, node: Node, told: Told) -> FirstWrong:
-    found = told[node]
+def _at(wrong: FirstWrong, node: Node, relations: Relations) -> FirstWrong:
+    found = relations[node]
     words = f"the right value times {times(1 / found.ranks, wrong.kind)}" if found.equal else found.words
     behind = (f"{wrong.node.label} makes the first value of it that is none", *wrong.reads, ADDED_UP)
     return replace(wrong, node=node, ranks=wrong.kind.ranks, reads=behind, equals=f"it is {words}")
 
 
-def parts_read(node: Node, readers: Readers, told: Told) -> dict[int, tuple[int, ...]]:
+def parts_read(node: Node, readers: Readers, relations: Relations) -> dict[int, tuple[int, ...]]:
     """Return the dimensions along which operands have to be added up, by the numbers of the operands."""
     found: dict[int, tuple[int, ...]] = {}
     for number, value in enumerate(node.inputs):
         if isinstance(value, Node) and not adds_up(value):
-            source = value if value in told else _source(value, readers, told, ())
-            if source is not None and told[source].summed:
-                found[number] = told[source].summed
+            source = value if value in relations else _source(value, readers, relations, ())
+            if source is not None and relations[source].summed:
+                found[number] = relations[source].summed
     return found
 
 
-def _parts(node: Node, readers: Readers, told: Told) -> list[Node]:
+def _parts(node: Node, readers: Readers, relations: Relations) -> list[Node]:
     """Return the nodes whose values are parts of sums, each computed from the one before, up to an operand of
     `node`."""
     path: list[Node] = []
     value: Node | None = node
     while value is not None:
-        value = _source(value, readers, told, path)
+        value = _source(value, readers, relations, path)
         if value is not None:
             path.insert(0, value)
     return path
 
 
-def _is_of_wholes(part: Node, readers: Readers, told: Told) -> bool:
+def _is_of_wholes(part: Node, readers: Readers, relations: Relations) -> bool:
     """Return whether a value that seems to be a part of a sum is computed element by element from values that are none:
     ranks with a wrong one add nothing to the sum, as one of zeros."""
-    if not isinstance(part.op, Elementwise) or not told[part].alone:
+    if not isinstance(part.op, Elementwise) or not relations[part].alone:
         return False
-    return not any(source in told and told[source].summed for source in readers.sources(part, told))
+    return not any(source in relations and relations[source].summed for source in readers.sources(part, relations))
 
 
-def _source(node: Node, readers: Readers, told: Told, path: Collection[Node]) -> Node | None:
+def _source(node: Node, readers: Readers, relations: Relations, path: Collection[Node]) -> Node | None:
     """Return the last node on the way to a value that is a part of a sum, or None."""
-    for source in readers.sources(node, told, linear=True):
-        if source in told and told[source].summed and source not in path:
+    for source in readers.sources(node, relations, linear=True):
+        if source in relations and relations[source].summed and source not in path:
             # A result linear in parts of a sum is a part of one over these ranks, too.
-            if node not in told or set(told[source].summed) <= set(told[node].summed):
+            if node not in relations or set(relations[source].summed) <= set(relations[node].summed):
                 return source
     return None
 
 
-def _is_met(node: Node, readers: Readers, told: Told) -> bool:
+def _is_met(node: Node, readers: Readers, relations: Relations) -> bool:
     """Return whether a node reads a sum over ranks, element by element, together with a part of that sum."""
     if not isinstance(node.op, Elementwise | AddN | FusedElementwise) and not moves_or_adds(node.op):
         return False
@@ -525,20 +529,20 @@ def _is_met(node: Node, readers: Readers, told: Told) -> bool:
         while isinstance(value, Node) and isinstance(value.op, STRUCTURE):
             value = value.inputs[0]
         if adds_up(value):
-            sources = (source for source in readers.sources(value, told, True) if source in told)
-            if any(set(told[node].summed) <= set(told[source].summed) for source in sources):
+            sources = (source for source in readers.sources(value, relations, True) if source in relations)
+            if any(set(relations[node].summed) <= set(relations[source].summed) for source in sources):
                 return True
     return False
 
 
-def _usual_readers(readers: Readers, told: Told, aside: Collection[Node]) -> set[tuple[str, str]]:
+def _usual_readers(readers: Readers, relations: Relations, aside: Collection[Node]) -> set[tuple[str, str]]:
     """Return the operators by which other parts of sums than those of a wrong value are read: (of the part, of the
     reader)."""
     found = readers.added_later()
-    for node, own in told.items():
+    for node, own in relations.items():
         if own.summed and node not in aside:
-            for source in readers.sources(node, told):
-                if source in told and told[source].summed:
+            for source in readers.sources(node, relations):
+                if source in relations and relations[source].summed:
                     found.add((source.op.name, node.op.name))
     return found
 
@@ -587,11 +591,11 @@ class SumsTaken:
             return self._tensors.get((value.inputs[0], value.op.index))
         return self._tensors.get((value, 0))
 
-    def repeated(self, node: Node, factor: float, readers: Readers, told: Mapping[Node, Relation]) -> Repeated | None:
+    def repeated(self, node: Node, factor: float, readers: Readers, relations: Relations) -> Repeated | None:
         """Return the first sum that makes a value, or its divisor, too large by this factor; sums before whole values
         are skipped."""
         def sources(value: Any) -> list[Value]:
-            is_whole = value is not node and value in told and not told[value].summed
+            is_whole = value is not node and value in relations and not relations[value].summed
             return [] if is_whole else readers.read_by(value)
 
         before = (self._repeated.get(each) for each in reached([node], sources) if isinstance(each, Node))

@@ -61,7 +61,7 @@ class KindState:
     and loops that have run."""
 
     kind: RankKind
-    held: dict[str, Array] = field(default_factory=dict[str, Array])
+    stored: dict[str, Array] = field(default_factory=dict[str, Array])
     taken: set[Graph] = field(default_factory=set[Graph])
 
 
@@ -81,12 +81,12 @@ class KindRun:
         """Yield the results of the graph. inputs: by name, with leading dimensions."""
         graph = self.kind.graph
         values: dict[Value, Any] = {
-            p: inputs[p.name] if p.kind == "input" else self.state.held[p.name] for p in graph.parameters
+            p: inputs[p.name] if p.kind == "input" else self.state.stored[p.name] for p in graph.parameters
         }
         results = yield from self._graph(graph, values)
         for parameter in graph.parameters:
             if parameter.kind != "input":
-                self.state.held[parameter.name] = values[parameter]
+                self.state.stored[parameter.name] = values[parameter]
         return results
 
     def _graph(self, graph: Graph, values: dict[Value, Any]) -> Generator[CollectiveRequest, Any, list[Any]]:
@@ -221,7 +221,7 @@ class KindRun:
         rest = list(operands[behind + op.scanned :])
         body = body_of(node)
         count = 0
-        limit = self._turns(node, op, operands)
+        limit = self._iterations(node, op, operands)
         kept: list[list[Any]] = []
         turns: Iterator[int] = iter(range(limit)) if limit >= 0 else itertools.count()
         if op.reverse and limit >= 0:
@@ -269,7 +269,7 @@ class KindRun:
             results.append(rows if is_stack else np.stack([widened(row, lead) for row in rows], depth))
         return tuple(results), lambda i: operands[i]
 
-    def _turns(self, node: Node, op: Scan | For | While, operands: list[Any]) -> int:
+    def _iterations(self, node: Node, op: Scan | For | While, operands: list[Any]) -> int:
         if isinstance(op, While):
             return -1
         if isinstance(op, For) and op.turns < 0:

@@ -513,17 +513,17 @@ def _tag(op: Any) -> int:
 
 def _check_agreed(request: CollectiveRequest, ops: Mapping[int, Any], tensors: Mapping[int, Sequence[Array]]) -> None:
     """Raise NodeError if ranks that shall meet disagree, and would wait for each other."""
-    said: dict[int, list[Rendezvous]] = {}
+    announced: dict[int, list[Rendezvous]] = {}
     for rank, op in ops.items():
         if mistake := op.mistake_on(rank):
             raise NodeError(request.kind, request.node, mistake)
         types = [TensorType(dtype_of(array.dtype), array.shape) for array in tensors[rank]]
-        said[rank] = op.rendezvous(rank, types)
-    for rank, meetings in said.items():
+        announced[rank] = op.rendezvous(rank, types)
+    for rank, meetings in announced.items():
         for meeting in meetings:
             for other in meeting.ranks:
-                if meeting not in said.get(other, ()):
-                    given = said.get(other, ())
+                if meeting not in announced.get(other, ()):
+                    given = announced.get(other, ())
                     differ = any(each.said != meeting.said for each in given)
                     theirs = "; ".join(_words(each, differ) for each in given) or "nothing"
                     raise NodeError(
@@ -534,8 +534,8 @@ def _check_agreed(request: CollectiveRequest, ops: Mapping[int, Any], tensors: M
 
 
 def _words(meeting: Rendezvous, with_types: bool) -> str:
-    said = meeting.said if with_types else meeting.said.partition(" of <")[0]
-    return f"{said} among ranks {', '.join(map(str, meeting.ranks))}"
+    text = meeting.said if with_types else meeting.said.partition(" of <")[0]
+    return f"{text} among ranks {', '.join(map(str, meeting.ranks))}"
 
 
 def _met(request: CollectiveRequest, ops: dict[int, Any], tensors: dict[int, list[Array]]) -> dict[int, Any]:

@@ -71,8 +71,8 @@ class OwnedBytes:
             yield index, stream
 
 
-class HeldBytes:
-    """The pieces that are held, by their begins."""
+class Occupancy:
+    """The pieces of memory with their owners, by their begins."""
 
     def __init__(self) -> None:
         self._begins: list[int] = []
@@ -186,9 +186,9 @@ class MemoryCheck:
     def __init__(self, graph: Graph, plan: MemoryPlan, early: bool) -> None:
         self.graph, self.plan, self.early = graph, plan, early
         self.clocks = Clocks(graph.nodes, plan.waits)
-        self.arena = HeldBytes()
-        self.host = HeldBytes()
-        self.kept: dict[Value, HeldBytes] = {}
+        self.arena = Occupancy()
+        self.host = Occupancy()
+        self.parameter_bytes: dict[Value, Occupancy] = {}
         self.updates: dict[Value, int] = {}
         self.contents: dict[Value, tuple[_Content, ...]] = {}
         self.ahead = plan.shadow_weights.nodes()
@@ -240,14 +240,14 @@ class MemoryCheck:
             return tuple(content for value in node.inputs for content in self._content(value))
         return self._content(node.inputs[0])
 
-    def _bytes(self, place: Allocation) -> HeldBytes:
+    def _bytes(self, place: Allocation) -> Occupancy:
         if place.kind in ("arena", "host"):
             return self.arena if place.kind == "arena" else self.host
         assert place.value is not None
-        if place.value not in self.kept:
-            held = self.kept[place.value] = HeldBytes()
+        if place.value not in self.parameter_bytes:
+            held = self.parameter_bytes[place.value] = Occupancy()
             held.write(0, place.value.type.nbytes, _Content(place.value), BEGIN)
-        return self.kept[place.value]
+        return self.parameter_bytes[place.value]
 
     # A node
 
@@ -413,13 +413,13 @@ class BufferCheck:
 
     def __init__(self, graph: Graph, plan: BufferPlan) -> None:
         self.graph, self.plan = graph, plan
-        self.held: dict[int, Content] = {}
+        self.owners: dict[int, Content] = {}
         self._begins = np.array(plan.offsets, np.int64)
         self._ends = self._begins + np.array(plan.sizes, np.int64)
         self._sharing: dict[int, list[int]] = {}
         self.lost: dict[Content, Node] = {}
         """Contents that have been overwritten, and by which node."""
-        self.shown: dict[Value, list[set[Content]]] = {}
+        self.views: dict[Value, list[set[Content]]] = {}
         """By value for each of its tensors the contents that it may be a view of."""
         self.all: dict[Value, set[Content]] = {}
         """The same of all its tensors."""
@@ -451,18 +451,18 @@ class BufferCheck:
     def _show(self, node: Node, views: list[set[Content]]) -> None:
         found = set[Content]().union(*views)
         if found:
-            self.shown[node], self.all[node] = views, found
+            self.views[node], self.all[node] = views, found
 
     def _of(self, value: Value) -> set[Content]:
         return self.all.get(value, _NOTHING)
 
     def _tensors(self, value: Value) -> list[set[Content]]:
-        return self.shown.get(value) or [set() for _ in element_types(value.type)]
+        return self.views.get(value) or [set() for _ in element_types(value.type)]
 
     def _views(self, node: Node) -> list[set[Content]]:
         taken = extracted_elements(node.op)
         if taken is not None:
-            whole = self.shown.get(node.inputs[0], [])
+            whole = self.views.get(node.inputs[0], [])
             return [whole[i] for i in taken] if whole else []
         if isinstance(node.op, MakeTuple | MakeStack):
             return [part for value in node.inputs for part in self._tensors(value)]
@@ -487,7 +487,7 @@ class BufferCheck:
         own = [buffer for buffer in places if buffer >= 0]
         if sum(other in own for buffer in own for other in self._shares(buffer)) > len(own) or len(set(own)) < len(own):
             yield Misuse(node, "two of its results lie in one buffer")
-        over = {self.held[each] for buffer in own for each in self._shares(buffer) if each in self.held}
+        over = {self.owners[each] for buffer in own for each in self._shares(buffer) if each in self.owners}
         reading: dict[Content, list[int]] = {}
         for operand, value in enumerate(node.inputs) if over else ():
             for content in over & self._of(value):
@@ -498,13 +498,13 @@ class BufferCheck:
             if self.plan.sizes[buffer] < type.nbytes:
                 yield Misuse(node, "its result is larger than its buffer")
             for each in self._shares(buffer):
-                before = self.held.pop(each, None)
+                before = self.owners.pop(each, None)
                 in_place = each == buffer and self._may_lie_over(node, type, before, reading.get(before, ()))
                 if before in reading and not in_place:
                     yield Misuse(node, "a result overwrites its own operand", before[0])
                 if before is not None:
                     self.lost[before] = node
-            self.held[buffer] = node, number
+            self.owners[buffer] = node, number
 
     def _may_lie_over(self, node: Node, type: object, content: Content | None, reading: Sequence[int]) -> bool:
         """Return whether a result may overlap a content that some operands show: the operator works in place of

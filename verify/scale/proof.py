@@ -251,15 +251,15 @@ STEPS = 2
 @dataclass
 class SmallProgram:
     """A program of small sizes. reference: the judge of the ranks. kinds: of all ranks. weights: first stored values,
-    global and small. inputs: of every step the global inputs, by name. kept: how many dimensions keep their sizes.
-    batch: of a capture, for each rank those that share its batch; () if all have the whole batch. loss: see
+    global and small. inputs: of every step the global inputs, by name. num_full_size: how many dimensions keep their
+    sizes. batch: of a capture, for each rank those that share its batch; () if all have the whole batch. loss: see
     `ScaleProof`."""
 
     reference: OneDeviceReference | OwnRowsReference
     kinds: list[RankKind]
     weights: dict[str, Array]
     inputs: list[dict[str, Array]]
-    kept: int
+    num_full_size: int
     rows: list[Compared] = field(default_factory=list[Compared])
     batch: Groups | None = None
     loss: str = ""
@@ -299,9 +299,9 @@ class SmallProgram:
             before = Readers(written.kind.graph).before(written.node)
             if (hidden := watch.hidden(before)) is not None:
                 return hidden
-        told = watch.written_by(written)
+        found = watch.written_by(written)
         words = next(row.words for row in self.rows if not row.same)
-        return replace(told, equals=words) if told.node is written.node and not told.equals else told
+        return replace(found, equals=words) if found.node is written.node and not found.equals else found
 
     def _not_right(self, watch: ValueWatch) -> set[Value]:
         """Return the values from which the first wrong ones that ranks hand out or store are computed, not by way of
@@ -445,7 +445,7 @@ class SmallProgram:
                 continue
             before = len(self.rows)
             for made in states:
-                self._parameters(made, 0, {name: array[0] for name, array in state.held.items()})
+                self._parameters(made, 0, {name: array[0] for name, array in state.stored.items()})
             if not all(row.same for row in self.rows[before:]):
                 return FirstWrong(each.kind, each.node, ranks, (), AN_OVERFLOW)
             del self.rows[before:]
@@ -479,7 +479,7 @@ class SmallProgram:
             for parameter in kind.graph.parameters:
                 if parameter.kind != "input":
                     weight, padded = self.weights[parameter.name], padded_shape(parameter)
-                    state.held[parameter.name] = slices.of(weight, layout_of(parameter), padded)
+                    state.stored[parameter.name] = slices.of(weight, layout_of(parameter), padded)
             found.append(state)
         return found
 
@@ -574,7 +574,7 @@ class SmallProgram:
             if parameter.kind == "parameter":
                 stored = given[parameter.name] if given else self.reference.stored(step, parameter.name)
                 wanted = self.reference.of_ranks(slices, stored, layout_of(parameter), padded_shape(parameter))
-                held = state.held[parameter.name]
+                held = state.stored[parameter.name]
                 change = largest_change(self.weights[parameter.name], stored)
                 self._row("parameter", parameter.name, parameter.name, step, state.kind, wanted, held, change)
 
@@ -616,15 +616,15 @@ def padded_shape(parameter: Parameter) -> tuple[int, ...]:
 
 def small_program(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None,
-    kept: Sequence[Value] = (), one_way: bool = False, batch: Groups | None = None, begin: int = 0,
+    full_size: Sequence[Value] = (), one_way: bool = False, batch: Groups | None = None, begin: int = 0,
 ) -> SmallProgram:  # fmt: skip
-    """Return the program of small sizes; arguments and errors are those of `prove`. kept, one_way: see
+    """Return the program of small sizes; arguments and errors are those of `prove`. full_size, one_way: see
     `small_programs`. begin: the first of the made inputs that is taken; those of later steps may take other branches.
 
     Raises:
         MspcError: there is no memory for them.
     """
-    small, few, sizing = small_programs(one, kinds, kept, one_way)
+    small, few, sizing = small_programs(one, kinds, full_size, one_way)
     check_fits(small, few, one, STEPS)
     weights = first_weights(one, small, values, seed)
     inputs = [p.tensor_type for p in small.parameters if p.kind == "input"]
@@ -677,7 +677,7 @@ def first_difference(
     found = _found(one, kinds, values, seed, own, None)
     if found.same:
         found = _found(one, kinds, values, seed, own, None, begin=1)
-    return (_found_whole(one, kinds, values, seed, own, None, is_told=True) or found) if found.same else found
+    return (_found_whole(one, kinds, values, seed, own, None, describe=True) or found) if found.same else found
 
 
 def _found(
@@ -686,7 +686,7 @@ def _found(
 ) -> ScaleProof:  # fmt: skip
     odd = odd_one(kinds)
     real = numbered([one, *(kind.graph for kind in kinds)])
-    kept: list[Value] = []
+    full_size: list[Value] = []
     one_way = False
     program = small_program(one, kinds, values, seed, own, batch=batch, begin=begin)
     while True:
@@ -698,26 +698,26 @@ def _found(
             if error.node is not None and not crowded:
                 node = real[error.node.attrs[NUMBER]]
                 same = [each for each in real if each.op.name == node.op.name and each.frames == node.frames]
-                kept += [value for each in same for value in (*each.inputs, each)]  # also of equal layers
-            before = program.kept
-            program = small_program(one, kinds, values, seed, own, kept, one_way, batch, begin)
-            if program.kept == before and not crowded:
+                full_size += [value for each in same for value in (*each.inputs, each)]  # also of equal layers
+            before = program.num_full_size
+            program = small_program(one, kinds, values, seed, own, full_size, one_way, batch, begin)
+            if program.num_full_size == before and not crowded:
                 return _proved(program, one, odd, True)
 
 
 def _found_whole(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None, batch: Groups | None,
-    is_told: bool = False,
+    describe: bool = False,
 ) -> ScaleProof | None:  # fmt: skip
-    """Prove at the programs' own sizes, if these are small; None else. is_told: describe errors."""
+    """Prove at the programs' own sizes, if these are small; None else. describe: describe errors."""
     if values_nbytes(one, kinds) > MAX_WHOLE:
         return None
     graphs = [one, *(kind.graph for kind in kinds)]
     nodes = [node for graph in graphs for each in graph.graphs() for node in each.nodes]
-    kept = [value for graph in graphs for each in graph.graphs() for value in each.parameters]
-    kept += [value for node in nodes for value in (*node.inputs, node)]
+    full_size = [value for graph in graphs for each in graph.graphs() for value in each.parameters]
+    full_size += [value for node in nodes for value in (*node.inputs, node)]
     try:
-        found = _proved(small_program(one, kinds, values, seed, own, kept, batch=batch), one, None, True, is_told)
+        found = _proved(small_program(one, kinds, values, seed, own, full_size, batch=batch), one, None, True, describe)
     except (MspcError, NodeFailure, Unfit):
         return None
     found.whole = True
@@ -725,10 +725,10 @@ def _found_whole(
 
 
 def _proved(
-    program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = False, is_told: bool = True
+    program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = False, describe: bool = True
 ) -> ScaleProof:
     """Prove once. odd: the difference in programs of a few ranks. at_last: report nodes that cannot be computed.
-    is_told: describe errors, instead of only counting them.
+    describe: describe errors, instead of only counting them.
 
     Raises:
         FailedHere: a node cannot be computed.
@@ -758,7 +758,7 @@ def _proved(
         except Deadlock as error:
             made.stuck = tuple(error.waiting)
     made.kinds, made.loss = len(program.kinds), program.loss
-    if is_told and not made.same and made.first is None:
+    if describe and not made.same and made.first is None:
         if not are_at_odds or program.batch is None:
             made.first = program.first_wrong()
         made.odd = odd if odd is not None and made.may_be_of(odd, program.kinds) else None

@@ -56,7 +56,7 @@ class OneDeviceReference:
         self.graph, self.fed = graph, dict[str, Layout]()
         self._weights, self._inputs = weights, inputs
         self._device = OneDevice(graph, weights, [[list(step.values()) for step in inputs]], "")
-        self._told: Connection | None = None
+        self._receiver: Connection | None = None
         """The connection to one device in another process."""
 
     @contextmanager
@@ -66,12 +66,12 @@ class OneDeviceReference:
             yield
             return
         context = get_context("fork")
-        self._told, told = context.Pipe(duplex=False)
-        process = context.Process(target=lambda: told.send(_run(self._device)), daemon=True)
+        self._receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=lambda: sender.send(_run(self._device)), daemon=True)
         # Both share the memory of the programs for as long as nobody writes to it, as a search for garbage does.
         with frozen_garbage():
             process.start()
-            told.close()
+            sender.close()
             try:
                 yield
             finally:
@@ -81,10 +81,10 @@ class OneDeviceReference:
     @cached_property
     def _ran(self) -> tuple[list[list[dict[Any, Array]]], list[int]]:
         """(the values, the places in its program of the branches and loops that ran)"""
-        if self._told is None:
+        if self._receiver is None:
             return _run(self._device)
         try:
-            return self._told.recv()
+            return self._receiver.recv()
         except EOFError:  # it has ended without a result, so that its failure shows here
             return _run(self._device)
 
@@ -237,7 +237,7 @@ class OwnRowsReference:
             results = run_step(states, fed, step + 1, runs=runs)
             named: list[dict[Any, Array]] = []
             for own, state in zip(results, states, strict=True):
-                held: dict[Any, Array] = {name: np.array(state.held[name]) for name in kept}
+                held: dict[Any, Array] = {name: np.array(state.stored[name]) for name in kept}
                 named.append(held | {("result", n): array for n, array in enumerate(own)})
             found.append({key: self._together([own[key] for own in named]) for key in named[0]})
         for state in states:

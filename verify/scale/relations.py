@@ -264,12 +264,12 @@ class OfName(NamedTuple):
 class ReferenceCandidates:
     """Values of one device that a tensor of ranks may be. number: of the tensor in its node's result. own: the expected
     one, if ranks and one device run the operators of a place in one order; None if they have more or fewer of them.
-    turns: how many micro-batches run the place one after the other."""
+    micro_batches: how many micro-batches run the place one after the other."""
 
     number: int
     wholes: Sequence[Whole] = field(default_factory=list[Whole])
     own: Whole | None = None
-    turns: int = 1
+    micro_batches: int = 1
 
 
 def _divides(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
@@ -331,21 +331,21 @@ class PlacesOfScript:
         ]  # fmt: skip
         counts = Counter(key for key, _, _ in tensors)
         self._run |= counts.keys()
-        turns = self._micro_batches(kind, counts)
-        owns = {key: iter(self._paired(key, [t[1:] for t in tensors if t[0] == key], turns)) for key in counts}
+        micro_batches = self._micro_batches(kind, counts)
+        owns = {key: iter(self._paired(key, [t[1:] for t in tensors if t[0] == key], micro_batches)) for key in counts}
         for key, node, number in tensors:
             known = self._known[key]
-            is_run_again = turns > 1 and counts[key] == turns * len(known)
-            yield node, ReferenceCandidates(number, known, next(owns[key]), turns if is_run_again else 1)
+            is_run_again = micro_batches > 1 and counts[key] == micro_batches * len(known)
+            yield node, ReferenceCandidates(number, known, next(owns[key]), micro_batches if is_run_again else 1)
 
-    def _paired(self, key: Hashable, tensors: Sequence[Whole], turns: int) -> Sequence[Whole | None]:
+    def _paired(self, key: Hashable, tensors: Sequence[Whole], micro_batches: int) -> Sequence[Whole | None]:
         """Return the tensor of one device that each of the ranks' at a place should be, in their order."""
         known = self._known[key]
         if isinstance(key, OfName):
             return [None] * len(tensors)
         if len(known) == len(tensors):
             return known
-        if self._files is None or turns > 1:
+        if self._files is None or micro_batches > 1:
             return [None] * len(tensors)
         parts, wholes = ([_shape_of(*each) for each in some] for some in (tensors, known))
         if len(parts) < len(wholes):

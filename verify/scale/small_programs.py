@@ -268,10 +268,10 @@ def exact(array: Any) -> Any:
 
 
 def small_programs(
-    one: Graph, kinds: Sequence[RankKind], kept: Sequence[Value] = (), one_way: bool = False
+    one: Graph, kinds: Sequence[RankKind], full_size: Sequence[Value] = (), one_way: bool = False
 ) -> tuple[Graph, list[RankKind], Sizing]:
-    """Make the small programs of one device and of all kinds of ranks. kept: values whose dimensions keep their sizes.
-    one_way: there is room for rows that are routed if all go one way.
+    """Make the small programs of one device and of all kinds of ranks. full_size: values whose dimensions keep their
+    sizes. one_way: there is room for rows that are routed if all go one way.
 
     Raises:
         Unfit: a program does not take Float64 even at its own sizes.
@@ -287,7 +287,7 @@ def small_programs(
         tie(sizing, one, kind.graph)
     for graph in (one, *(kind.graph for kind in kinds)):
         sizing.keep_joined(graph.parameters)
-    sizing.keep(kept)
+    sizing.keep(full_size)
     keep_constants(sizing)
     while True:
         sizing.resolve()

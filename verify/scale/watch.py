@@ -98,7 +98,7 @@ class ValueWatch:
         self._other: dict[Node, FirstWrong] = {}
         """For nodes that have the value of another at their place of the script: the error, unless one device has it
         so, too."""
-        self._turns: dict[Node, int] = {}
+        self._order: dict[Node, int] = {}
         """In which order nodes have such values first."""
         self._identities = Identities()
         self._aside: set[Node] = set()
@@ -116,19 +116,19 @@ class ValueWatch:
             for node, candidates in self._places.of(kind):
                 self._candidates.setdefault((id(kind), node), []).append(candidates)
         self._one, self._values = one, values
-        self._told: dict[Node, Relation] = {}
+        self._relations: dict[Node, Relation] = {}
         self._sums = OtherRanks()
         self._over_others: dict[Node, str] = {}
         """Errors of sums, as sums over other ranks than have parts of them; "" if right."""
         self._taken = SumsTaken()
         self._readers: dict[int, Readers] = {}
-        self._held: dict[Hashable, list[tuple[Together, Array]]] = {}
+        self._partial_sums: dict[Hashable, list[tuple[Together, Array]]] = {}
         """Values of micro-batches that may be parts of sums, with a value of one device."""
         self._wrong_sums: list[tuple[Together, Array]] = []
 
     def is_settled(self, node: Node) -> bool:
         """Return whether all that a node gives is a slice or a copy of a value of one device."""
-        found = self._told.get(node)
+        found = self._relations.get(node)
         return node in self.right and node not in self._other and found is not None and found.is_whole
 
     def is_own(self, value: Value) -> bool:
@@ -137,7 +137,7 @@ class ValueWatch:
 
     def is_divided(self, node: Node) -> bool:
         """Return whether a value is a slice or a copy of a value of one device, perhaps times a number of ranks."""
-        return node in self.right and node in self._told and not self._told[node].summed
+        return node in self.right and node in self._relations and not self._relations[node].summed
 
     def fits(self, kind: RankKind, node: Node, value: Any) -> bool:
         """Return whether another value of a node would be one of one device's at its place, as far as these are
@@ -159,7 +159,7 @@ class ValueWatch:
         others = ((node, self._identities.taken_from(node)) for node in self._other)
         bad = self._wrong | {node: replace(self._other[node], equals=said) for node, said in others if said}
         norms: dict[Node, FirstWrong] = {}
-        for node, wrong in sorted(bad.items(), key=lambda item: self._turns[item[0]]):
+        for node, wrong in sorted(bad.items(), key=lambda item: self._order[item[0]]):
             if not set(wrong.ranks) & set(wrong.kind.ranks):
                 continue  # another kind of the family has the error
             readers = self._readers_of(wrong.kind)
@@ -185,7 +185,7 @@ class ValueWatch:
             return True
         if not wrong.is_of_parts:
             return False
-        axes = {axis for own in parts_read(node, readers, self._told).values() for axis in own}
+        axes = {axis for own in parts_read(node, readers, self._relations).values() for axis in own}
         joint = self._families.joint(wrong.kind)
         return any(
             isinstance(each, Node) and adds_up(each) and each.frames == node.frames and each.scope == node.scope
@@ -207,7 +207,7 @@ class ValueWatch:
     def hidden(self, among: Collection[Value]) -> FirstWrong | None:
         """Return the first wrong value that is made of right ones and whose readers round the difference away, as those
         of a small term of a sum do; None if there is none."""
-        for node in sorted(self._wrong.keys() & among, key=lambda each: self._turns[each]):
+        for node in sorted(self._wrong.keys() & among, key=lambda each: self._order[each]):
             wrong = self._wrong[node]
             if self.is_at_fault(node) and not self._is_reshaped(node, self._readers_of(wrong.kind)):
                 return wrong
@@ -232,11 +232,11 @@ class ValueWatch:
         readers = self._readers_of(wrong.kind)
         if self.unmoved(wrong) is not None:
             return wrong
-        found = self._taken.repeated(wrong.node, wrong.factor, readers, self._told) if wrong.factor else None
+        found = self._taken.repeated(wrong.node, wrong.factor, readers, self._relations) if wrong.factor else None
         if found is not None:
             behind = f"{wrong.node.label} makes the first value of it that is none: {wrong.equals}"
             return replace(wrong, node=found.node, reads=(behind, *wrong.reads), equals=found.words)
-        return blamed(wrong, self._families.joint(wrong.kind), self._readers_of(wrong.kind), self._told)
+        return blamed(wrong, self._families.joint(wrong.kind), self._readers_of(wrong.kind), self._relations)
 
     def unmoved(self, wrong: FirstWrong) -> FirstWrong | None:
         """Return a value before a wrong one whose elements one device transposes before, and ranks do not; None if
@@ -270,15 +270,15 @@ class ValueWatch:
         read = next((self._wrong[node] for node in sources if node in self._wrong), None)
         if read is not None:
             return self._blamed(read)
-        sources = self._readers_of(wrong.kind).sources(wrong.node, self._told, moved=True)
+        sources = self._readers_of(wrong.kind).sources(wrong.node, self._relations, moved=True)
         other = next((node for node in sources if self._over_others.get(node)), None)
         if other is not None:
             return replace(wrong, node=other, equals=self._over_others[other])
-        own = self._told.get(wrong.node)
+        own = self._relations.get(wrong.node)
         if own is not None and own.words:
             return replace(wrong, equals=f"it is {own.words}")
         one = ReadOnOne(self._one, self._identities)
-        return misplaced(wrong, self._readers_of(wrong.kind), self._told, one) or wrong
+        return misplaced(wrong, self._readers_of(wrong.kind), self._relations, one) or wrong
 
     def _readers_of(self, kind: RankKind) -> Readers:
         if id(kind) not in self._readers:
@@ -312,7 +312,7 @@ class ValueWatch:
         if isinstance(node.op, AllReduce):
             self._sums.note(node, operands)
             if is_alone:
-                self._over_others[node] = sum_over_others(node, kind, operands, results, self._told)
+                self._over_others[node] = sum_over_others(node, kind, operands, results, self._relations)
 
     def _look(
         self, value: Together, fitting: Sequence[Fitting], candidates: ReferenceCandidates, operands: Sequence[Any]
@@ -323,7 +323,7 @@ class ValueWatch:
         means = self._means(candidates)
         relations = ((of, relation(value.value, whole, value.kind, mean, means)) for of, whole in fitting)
         of, found = next(((of, each) for of, each in relations if each is not None), (None, None))
-        if candidates.turns > 1 and found is None:
+        if candidates.micro_batches > 1 and found is None:
             self._hold(value, fitting, candidates)
             return True
         wholes = [whole for _, whole in fitting]
@@ -331,11 +331,11 @@ class ValueWatch:
             if of is not None and found is not None:
                 self.right.add(node)
                 self._identities.note(node, candidates, of)
-                if not self._wrong or node not in self._told:
-                    self._told[node] = found
+                if not self._wrong or node not in self._relations:
+                    self._relations[node] = found
                     self._taken.tell(node, candidates.number, found)
-                if candidates.own not in (None, of) and node not in self._turns:
-                    self._turns[node] = len(self._turns)
+                if candidates.own not in (None, of) and node not in self._order:
+                    self._order[node] = len(self._order)
                     self._other[node] = self._described(kind, node, value, wholes[0])
             elif self._are_paired and isinstance(node.op, Gather) and _are_masked(value, wholes):
                 self._aside.add(node)
@@ -344,21 +344,21 @@ class ValueWatch:
                 if len(value.nodes) == 1 and self._can_be_tried(node, value.kind, operands):
                     described = self._tried(described, value.kind, wholes, candidates, operands)
                 self._wrong[node] = described
-                self._turns.setdefault(node, len(self._turns))
+                self._order.setdefault(node, len(self._order))
         return found is not None
 
     def _means(self, candidates: ReferenceCandidates) -> set[int]:
         """Return the numbers of ranks and micro-batches over which the loss of one device may be a mean."""
-        return {self._batches, candidates.turns, self._batches * candidates.turns} - {1}
+        return {self._batches, candidates.micro_batches, self._batches * candidates.micro_batches} - {1}
 
     def _hold(self, value: Together, fitting: Sequence[Fitting], candidates: ReferenceCandidates) -> None:
         """Hold a value of one micro-batch that is none of one device's until it is known whether it is a part of a sum
         over all micro-batches."""
-        held = self._held.setdefault((id(value.kind), id(candidates.wholes), value.value.shape), [])
+        held = self._partial_sums.setdefault((id(value.kind), id(candidates.wholes), value.value.shape), [])
         held.append((value, fitting[0][1]))
         for _, node in value.nodes:
-            self._turns.setdefault(node, len(self._turns))
-        if len(held) == candidates.turns:
+            self._order.setdefault(node, len(self._order))
+        if len(held) == candidates.micro_batches:
             total = sum(part.value for part, _ in held)
             means = self._means(candidates)
             if any(relation(total, whole, value.kind, False, means) is not None for _, whole in fitting):
@@ -369,11 +369,11 @@ class ValueWatch:
 
     def _settle(self) -> None:
         """Tell the held values that are wrong: those of some micro-batches alone, else the last parts of sums."""
-        alone = [each for held in self._held.values() for each in held]
+        alone = [each for held in self._partial_sums.values() for each in held]
         for value, whole in alone or self._wrong_sums:
             for kind, node in value.nodes:
                 self._wrong.setdefault(node, self._described(kind, node, value, whole))
-        self._held.clear()
+        self._partial_sums.clear()
         self._wrong_sums.clear()
 
     def _can_be_tried(self, node: Node, kind: RankKind, operands: Sequence[Any]) -> bool:
@@ -398,7 +398,7 @@ class ValueWatch:
             relations = (relation(value, whole, kind, False, means) for whole in fitting)
             return any(each is not None and (in_parts or not each.summed) for each in relations)
 
-        summed = parts_read(wrong.node, self._readers_of(kind), self._told)
+        summed = parts_read(wrong.node, self._readers_of(kind), self._relations)
         for count in range(1, min(len(summed), MAX_PARTS) + 1):
             for chosen in itertools.combinations(summed, count):
                 given = [added(array, kind, summed[i]) if i in chosen else array for i, array in enumerate(operands)]
@@ -421,8 +421,8 @@ class ValueWatch:
                 yield (of, place), wanted
 
     def _described(self, kind: RankKind, node: Node, value: Together, whole: Array) -> FirstWrong:
-        told = ((i, self._told[v].words) for i, v in enumerate(node.inputs) if isinstance(v, Node) and v in self._told)
-        reads = tuple(f"input {i} is {words}" for i, words in told if words)
+        known = [(i, self._relations.get(value)) for i, value in enumerate(node.inputs) if isinstance(value, Node)]
+        reads = tuple(f"input {i} is {each.words}" for i, each in known if each is not None and each.words)
         factor = scaled(value.value, whole, value.kind)
         equals = "" if factor is None else f"it is the right value times {times(factor, kind)}"
         ranks = wrong_ranks(value.value, whole, value.kind)

@@ -9,7 +9,7 @@ from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.optim.optimizer import AssignAdd
 from mspc.runtime.memory import Allocation, MemoryPlan
-from mspc.verify.scale.memory_use import HeldBytes, MemoryCheck
+from mspc.verify.scale.memory_use import MemoryCheck, Occupancy
 from tests.runtime.test_memory_plan import Maker, all_reduce
 
 
@@ -18,15 +18,15 @@ def said(maker: Maker, plan: MemoryPlan) -> list[str]:
 
 
 def test_pieces_are_cut_where_others_are_written() -> None:
-    held = HeldBytes()
-    held.write(0, 100, "a", (0, ""))
-    held.write(40, 60, "b", (1, ""))
-    held.write(90, 120, "c", (2, ""))
-    assert [(p.begin, p.end, p.owner) for p in held.over(0, 200)] == [
+    occupancy = Occupancy()
+    occupancy.write(0, 100, "a", (0, ""))
+    occupancy.write(40, 60, "b", (1, ""))
+    occupancy.write(90, 120, "c", (2, ""))
+    assert [(p.begin, p.end, p.owner) for p in occupancy.over(0, 200)] == [
         (0, 40, "a"), (40, 60, "b"), (60, 90, "a"), (90, 120, "c"),
     ]  # fmt: skip
-    assert [p.owner for p in held.over(60, 90)] == ["a"]
-    assert not held.over(120, 130)
+    assert [p.owner for p in occupancy.over(60, 90)] == ["a"]
+    assert not occupancy.over(120, 130)
 
 
 def moved(plan: MemoryPlan, node: Node, to: Node) -> MemoryPlan:
