@@ -7,44 +7,30 @@ from typing import Any
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.communication.group import get_group_size, get_world_rank_from_group_rank
 from mspc.readers.pytorch.kinds.kind import row
-from mspc.readers.pytorch.kinds.shapes import nothing
+from mspc.readers.pytorch.kinds.shapes import nothing, reshaped
 
 NAMES = {"product": "prod"}
 """Reductions of PyTorch that mspc has under another name."""
 
 
-def reduced(x: Any, reduce_op: Any, group: Any) -> Any:
+def reduced(x: Any, reduce_op: Any, group: Any, operator: Any = ops.AllReduce) -> Any:
     """Return the reduction over the ranks of a group: a sum, mean, maximum, minimum or product; `sum*F` is a sum of
     operands times F."""
     if reduce_op[:4] == "sum*":
-        return ops.AllReduce("sum", group)(x * float(reduce_op[4:]))
+        return operator("sum", group)(x * float(reduce_op[4:]))
     if reduce_op == "avg":
-        return ops.AllReduce("sum", group)(x) / get_group_size(group)
-    return ops.AllReduce(NAMES.get(reduce_op, reduce_op), group)(x)
+        return operator("sum", group)(x) / get_group_size(group)
+    return operator(NAMES.get(reduce_op, reduce_op), group)(x)
 
 
 def reduce_scattered(x: Any, reduce_op: Any, group: Any) -> Any:
-    """Return a rank's rows of the reduction over the ranks of a group; `sum*F` is a sum of operands times F."""
-    if reduce_op == "avg":
-        return ops.ReduceScatter("sum", group)(x) / get_group_size(group)
-    if reduce_op[:4] == "sum*":
-        return ops.ReduceScatter("sum", group)(x * float(reduce_op[4:]))
-    return ops.ReduceScatter(NAMES.get(reduce_op, reduce_op), group)(x)
+    """Return a rank's rows of a reduction, see `reduced`."""
+    return reduced(x, reduce_op, group, ops.ReduceScatter)
 
 
 def copied_in(inputs: Any, output: Any) -> Any:
     """Return (the flat inputs in a row, the output, which the all-gather that follows overwrites)."""
     return ops.concat([ops.Reshape()(each, (-1,)) for each in inputs], 0), output
-
-
-def gathered_into(output: Any, input: Any, group: Any) -> Any:
-    """Return the output of an all-gather."""
-    return ops.AllGather(group)(input)
-
-
-def scattered_into(output: Any, input: Any, group: Any, reduce_op: Any) -> Any:
-    """Return the output of a reduce-scatter."""
-    return reduce_scattered(input, reduce_op, group)
 
 
 def split_into(whole: Any, sizes: Any, dim: Any, out: Any) -> Any:
@@ -53,17 +39,18 @@ def split_into(whole: Any, sizes: Any, dim: Any, out: Any) -> Any:
     return (tuple([ops.Reshape()(part, into.shape) for part, into in zip(parts, out, strict=True)]),)
 
 
-def chunks_joined(tensors: Any, dim: Any, num_chunks: Any, out: Any) -> Any:
-    """Return each tensor's chunks, padded and flat, row by row: the order in which a reduce-scatter sends them."""
-    rows = []
+def chunks_in_rows(tensors: Any, dim: Any, num_chunks: Any) -> Any:
+    """Return each tensor's chunks, padded with zeros and flat, beside those of the others. With dim 0 this is the
+    order in which a reduce-scatter sends them."""
+    rows, dim = [], dim % len(tensors[0].shape)
     for each in tensors:
-        size = each.shape[0]
-        chunk = (size + num_chunks - 1) // num_chunks
-        flat = each
-        if chunk * num_chunks > size:
-            flat = ops.concat([each, ops.zeros((chunk * num_chunks - size, *each.shape[1:]), each.dtype)], 0)
-        rows.append(ops.Reshape()(flat, (num_chunks, -1)))
-    return ops.Reshape()(ops.concat(rows, 1), out.shape)
+        size = each.shape[dim]
+        step = -(-size // num_chunks)
+        shape = list(each.shape)
+        shape[dim] = step * num_chunks - size
+        whole = ops.Concat(dim)((each, ops.Fill()(each.dtype, tuple(shape), 0))) if shape[dim] else each
+        rows.append(reshaped(whole, (*each.shape[:dim], num_chunks, -1)))
+    return ops.Concat(dim + 1)(rows)
 
 
 def all_to_all(x: Any, received: Any, sent: Any, group: Any) -> Any:
@@ -75,11 +62,6 @@ def all_to_all(x: Any, received: Any, sent: Any, group: Any) -> Any:
     shape = (sum(received), *x.shape[1:])
     count = x.size // x.shape[0]
     return ops.Reshape()(ops.AlltoAllV(group, count)(ops.Reshape()(x, (-1,)), tuple(sent), tuple(received)), shape)
-
-
-def of_dimensions(x: Any, gather_dim: Any, shard_dim: Any, group: Any) -> Any:
-    """Return a slice along one dimension, gathered along another."""
-    return ops.AlltoAll(get_group_size(group), shard_dim, gather_dim, group)(x)
 
 
 def all_of(one: Any) -> Any:
@@ -150,7 +132,8 @@ COLLECTIVES = (
     row("_c10d_functional.broadcast.default", "input, src, group_name", rooted),
     row("_c10d_functional.broadcast_.default", "input, src, group_name", rooted, writes="input"),
     row("_c10d_functional.wait_tensor.default", "tensor", lambda tensor: tensor),
-    row("_dtensor.shard_dim_alltoall.default", "input, gather_dim, shard_dim, group_name", of_dimensions),
+    row("_dtensor.shard_dim_alltoall.default", "input, gather_dim, shard_dim, group_name",
+        lambda x, gather_dim, shard_dim, group: ops.AlltoAll(get_group_size(group), shard_dim, gather_dim, group)(x)),
     row("c10d.allreduce_.default",
         "tensors, process_group, reduce_op, -sparse_indices, -async_op=True, -timeout=-1",
         all_into(lambda x, group, reduce_op: reduced(x, reduce_op, group)), writes="tensors"),
@@ -175,14 +158,16 @@ COLLECTIVES = (
     row("c10d.recv_.default", "tensors, process_group, src, tag", received, writes="tensors"),
     row("_c10d_functional._wrap_tensor_autograd.default", "input", lambda input: input),
     row("c10d._allgather_base_.default", "output_tensor, input_tensor, process_group, -async_op=True, -timeout=-1",
-        gathered_into, writes="output_tensor"),
+        lambda output, input, group: gathered(input, group), writes="output_tensor"),
     row("c10d._reduce_scatter_base_.default",
-        "output_tensor, input_tensor, process_group, reduce_op, -async_op=True, -timeout=-1", scattered_into,
-        writes="output_tensor"),
+        "output_tensor, input_tensor, process_group, reduce_op, -async_op=True, -timeout=-1",
+        lambda output, input, group, reduce_op: reduce_scattered(input, reduce_op, group), writes="output_tensor"),
     row("fsdp.all_gather_copy_in.default",
         "all_gather_inputs, all_gather_output, -inp_split_sizes, -all_gather_input_numel, -rank", copied_in),
     row("fsdp.split_with_sizes_copy.default", "all_gather_output, all_gather_input_split_sizes, dim=0, out",
         split_into, writes="out"),
-    row("fsdp.chunk_cat.default", "tensors, dim, num_chunks, out", chunks_joined, writes="out"),
+    row("fsdp.chunk_cat.default", "tensors, dim, num_chunks, out",
+        lambda tensors, dim, num_chunks, out: ops.Reshape()(chunks_in_rows(tensors, dim, num_chunks), out.shape),
+        writes="out"),
 )  # fmt: skip
 """Kinds of c10d and FSDP."""

@@ -48,9 +48,7 @@ def floats(size: Any, number: Any, dtype: Any) -> Any:
 
 def like(self: Any, number: Any, dtype: Any) -> Any:
     """One number everywhere in the shape of another tensor."""
-    if isinstance(number, complex):
-        return complex_number(number, self.shape, self.dtype if dtype is None else dtype)
-    return ops.Fill()(self.dtype if dtype is None else dtype, self.shape, number)
+    return new(self, self.shape, number, dtype)
 
 
 def new(self: Any, size: Any, number: Any, dtype: Any) -> Any:
@@ -216,9 +214,7 @@ RANDOM = (
         lambda self: ops.cast(ops.Less()(mint.rand(self.shape), self), self.dtype)),
     row("exponential.default", "self, lambd=1.0, -generator=None",
         lambda self, lambd: ops.cast(ops.Log1p()(ops.Neg()(mint.rand(self.shape))) / -lambd, self.dtype)),
-    row("bernoulli.p", "self, p, -generator=None",
-        lambda self, p: ops.cast(ops.Less()(mint.rand(self.shape), p), self.dtype)),
-    row("bernoulli.Tensor", "self, p, -generator=None",
+    row("bernoulli.p bernoulli.Tensor", "self, p, -generator=None",
         lambda self, p: ops.cast(ops.Less()(mint.rand(self.shape), p), self.dtype)),
     row("bernoulli_.float", "self, p=0.5, -generator=None",
         lambda self, p: ops.cast(ops.Less()(mint.rand(self.shape), p), self.dtype), writes="self"),
@@ -228,10 +224,10 @@ RANDOM = (
         ops.Exp()(mint.randn(self.shape) * std + mean), self.dtype), writes="self"),
     row("geometric_.default", "self, p, -generator=None", lambda self, p: ops.cast(
         ops.Ceil()(ops.Log1p()(ops.Neg()(mint.rand(self.shape))) / math.log1p(-p)), self.dtype), writes="self"),
-    row("randint_like.default", "self, high, -dtype=None, -layout=None, -device=None, -pin_memory=None, "
-        "-memory_format=None", lambda self, high: ops.cast(mint.randint(0, high, self.shape), self.dtype)),
-    row("randint_like.low_dtype", "self, low, high, -dtype=None, -layout=None, -device=None, -pin_memory=None, "
-        "-memory_format=None", lambda self, low, high: ops.cast(mint.randint(low, high, self.shape), self.dtype)),
+    row("randint_like.default", f"self, high, -{_FORMAT}",
+        lambda self, high: ops.cast(mint.randint(0, high, self.shape), self.dtype)),
+    row("randint_like.low_dtype", f"self, low, high, -{_FORMAT}",
+        lambda self, low, high: ops.cast(mint.randint(low, high, self.shape), self.dtype)),
     row("normal_.default", "self, mean=0.0, std=1.0, -generator=None",
         lambda self, mean, std: ops.cast(mint.randn(self.shape) * std + mean, self.dtype), writes="self"),
     row("uniform.default", "self, from=0.0, to=1.0, -generator=None",

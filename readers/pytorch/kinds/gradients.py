@@ -21,10 +21,11 @@ from mspc.readers.pytorch.kinds.spatial import (
     any_convolution,
     averaged,
     averaged_adaptively,
+    averaged_in_space,
     of_nearest,
-    of_number,
     resized,
     resized_by,
+    sampled,
 )
 
 
@@ -65,10 +66,6 @@ def of_size(function: Any) -> Any:
 def softmax_gradient(dout: Any, output: Any, dim: Any, input_dtype: Any) -> Any:
     product = dout * output
     return ops.cast(product - output * ops.ReduceSum(True)(product, dim), input_dtype)
-
-
-def log_softmax_gradient(dout: Any, output: Any, dim: Any, input_dtype: Any) -> Any:
-    return ops.cast(ops.LogSoftmaxGrad(dim)(output, dout), input_dtype)
 
 
 def elu_gradient(dout: Any, alpha: Any, scale: Any, input_scale: Any, is_result: Any, self_or_result: Any) -> Any:
@@ -167,7 +164,7 @@ def nll_gradient(
     dout: Any, self: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any, total_weight: Any
 ) -> Any:  # fmt: skip
     """Return the gradient of a negative log likelihood, whose mean is divided by total_weight."""
-    place = max(0, len(self.shape) - (1 if len(self.shape) < 3 else 3)) if len(self.shape) < 3 else 1
+    place = 0 if len(self.shape) == 1 else 1
     seen = ops.NotEqual()(target, ignore_index)
     labels = ops.where(seen, target, ops.zeros_like(target))
     each = ops.ones(target.shape, self.dtype) if weight is None else ops.Gather()(weight, labels, 0)
@@ -236,7 +233,8 @@ GRADIENTS = (
     row("native_dropout_backward.default", "grad_output, mask, scale",
         lambda dout, mask, scale: dout * ops.cast(mask, dout.dtype) * scale),
     row("_softmax_backward_data.default", "grad_output, output, dim, input_dtype", softmax_gradient),
-    row("_log_softmax_backward_data.default", "grad_output, output, dim, input_dtype", log_softmax_gradient),
+    row("_log_softmax_backward_data.default", "grad_output, output, dim, input_dtype",
+        lambda dout, output, dim, input_dtype: ops.cast(ops.LogSoftmaxGrad(dim)(output, dout), input_dtype)),
     row("native_layer_norm_backward.default",
         "grad_out, input, normalized_shape, mean, rstd, weight, bias, -output_mask", layer_norm_gradients),
     row("_fused_rms_norm_backward.default", "grad_out, input, normalized_shape, rstd, weight, -output_mask",
@@ -294,8 +292,7 @@ GRADIENTS = (
         "count_include_pad, divisor_override", gradients(averaged)),
     row("avg_pool3d_backward.default", "grad_output, self, kernel_size, stride, padding, ceil_mode, "
         "count_include_pad, divisor_override",
-        gradients(lambda self, size, stride, padding, ceil, counts, divisor: functional.avg_pool3d(
-            self, of_number(size), of_number(stride) if stride else None, of_number(padding), ceil, counts, divisor))),
+        gradients(averaged_in_space)),
     row("_adaptive_avg_pool2d_backward.default", "grad_output, self",
         lambda dout, self: gradients(averaged_adaptively)(dout, self, dout.shape[-2:])),
     row("_adaptive_avg_pool3d_backward.default", "grad_output, self", lambda dout, self: gradients(
@@ -317,9 +314,7 @@ GRADIENTS = (
         "num_weights, scale_grad_by_freq, mode, -sparse, per_sample_weights, padding_idx=-1", bags_gradient),
     row("grid_sampler_2d_backward.default grid_sampler_3d_backward.default",
         "grad_output, input, grid, interpolation_mode, padding_mode, align_corners, -output_mask",
-        gradients(lambda input, grid, mode, padding, corners: functional.grid_sample(
-            input, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding],
-            corners), 2)),
+        gradients(sampled, 2)),
     row("mkldnn_rnn_layer_backward.default", "input, weight1, weight2, weight3, weight4, hx_, cx_tmp, output, -hy_, "
         "-cy_, grad_output, grad_hy, grad_cy, reverse, !mode=2, -hidden_size, -num_layers, has_biases, -train, "
         "-bidirectional, !batch_sizes=(), !batch_first=False, -workspace", lstm_gradients),

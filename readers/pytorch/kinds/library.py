@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from mspc.ir.types import BOOL, COMPLEX128, FLOAT32, FLOAT64, HALVES, INT32, INT64, real_of
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.errors import ApiValueError
+from mspc.readers.pytorch.kinds.collectives import chunks_in_rows
 from mspc.readers.pytorch.kinds.complex_numbers import by_parts, raised, tril, triu
 from mspc.readers.pytorch.kinds.creation import complex_number
 from mspc.readers.pytorch.kinds.kind import row
@@ -55,11 +58,6 @@ def product(left: Any, right: Any) -> Any:
 # Decompositions.
 
 
-def svd_once(matrix: Any, is_left: Any) -> Any:
-    """Return all singular vectors of one side."""
-    return ops.svd(matrix, True, True)[1 if is_left else 2]
-
-
 def svd(matrix: Any, full: Any) -> Any:
     """Return (U, singular values, V^H)."""
     m, n = matrix.shape[-2:]
@@ -67,7 +65,7 @@ def svd(matrix: Any, full: Any) -> Any:
         return library("svd", matrix, settings=(full,))
     values, left, right = ops.svd(matrix, False, True)
     if full and m != n:  # the other vectors are not determined, and have no gradient
-        whole = ops.stop_gradient(svd_once(matrix, m > n))
+        whole = ops.stop_gradient(ops.svd(matrix, True, True)[1 if m > n else 2])
         if m > n:
             left = ops.Concat(-1)((left, whole[..., n:]))
         else:
@@ -91,11 +89,6 @@ def singular_values(matrix: Any) -> Any:
     return svd(matrix, False)[1]
 
 
-def in_order_of_rows(pivots: Any, rows: Any, dtype: Any) -> Any:
-    """Return the permutation matrices of pivots."""
-    return ops.cast(library("permutation", pivots, settings=(rows,)), dtype)
-
-
 def lu(matrix: Any, pivot: Any = True) -> Any:
     """Return (L and U in one, pivots, no error)."""
     packed, pivots = library("lu", matrix, settings=(bool(pivot),))
@@ -107,17 +100,11 @@ def lu_parts(packed: Any, pivots: Any, unpacks_data: Any = True, unpacks_pivots:
     m, n = packed.shape[-2:]
     few = min(m, n)
     none = ops.zeros((0,), packed.dtype)
-    p = in_order_of_rows(pivots, m, packed.dtype) if unpacks_pivots else none
+    p = ops.cast(library("permutation", pivots, settings=(m,)), packed.dtype) if unpacks_pivots else none
     if not unpacks_data:
         return p, none, none
     lower = tril(packed[..., :, :few], -1) + ops.eye(m, few, packed.dtype)
     return p, lower, triu(packed[..., :few, :])
-
-
-def lu_three(matrix: Any, pivot: Any) -> Any:
-    """Return (P, L, U); P is empty without pivots."""
-    packed, pivots, _ = lu(matrix, pivot)
-    return lu_parts(packed, pivots, True, pivot)
 
 
 def lu_solved(packed: Any, pivots: Any, right: Any, left: Any, is_adjoint: Any) -> Any:
@@ -139,9 +126,9 @@ def reflections(self: Any, tau: Any, other: Any, left: Any, transpose: Any) -> A
     return adjoint(library("reflected", self, tau, adjoint(other), settings=(not transpose, not transpose)))
 
 
-def householder(self: Any, tau: Any) -> Any:
-    """Return the first columns of the product of reflections."""
-    ones = ops.eye(self.shape[-2], self.shape[-1], self.dtype)
+def householder(self: Any, tau: Any, columns: Any = None) -> Any:
+    """Return the first columns of the product of reflections, by default as many as `self` has."""
+    ones = ops.eye(self.shape[-2], self.shape[-1] if columns is None else columns, self.dtype)
     return library("reflected", self, tau, expanded(ones, (*self.shape[:-2], *ones.shape)), settings=(False, False))
 
 
@@ -159,20 +146,12 @@ def full_qr(matrix: Any, mode: Any) -> Any:
     upper = triu(packed[..., :side, :])
     if mode == "r":
         return ops.zeros((0,), matrix.dtype), upper
-    ones = ops.eye(matrix.shape[-2], side, matrix.dtype)
-    return library("reflected", packed, tau, expanded(ones, (*matrix.shape[:-2], *ones.shape)),
-                   settings=(False, False)), upper  # fmt: skip
+    return householder(packed, tau, side), upper
 
 
 def eigen(matrix: Any, half: Any) -> Any:
     """Return (eigenvalues, eigenvectors) of symmetric matrices."""
     return library("eigh", matrix, settings=(half.upper() == "L",))
-
-
-def limits(self: Any, atol: Any, rtol: Any) -> Any:
-    """Return the settings (atol, rtol) of a pseudo-inverse as operands: numbers or tensors for each matrix."""
-    dtype = real_of(self.dtype)
-    return [None if x is None else ops.cast(x, dtype) for x in (atol, rtol)]
 
 
 def pseudo_inverse(self: Any, atol: Any, rtol: Any, hermitian: Any) -> Any:
@@ -181,13 +160,14 @@ def pseudo_inverse(self: Any, atol: Any, rtol: Any, hermitian: Any) -> Any:
 
 
 def limits_given(self: Any, atol: Any, rtol: Any) -> Any:
-    """Return the operands for limits that are given: none, or both."""
+    """Return the operands for limits that are given, numbers or tensors for each matrix: none, or both."""
     if atol is None and rtol is None:
         return []
-    found = limits(self, atol, rtol)
-    zero = ops.zeros((), real_of(self.dtype))
+    dtype = real_of(self.dtype)
+    found = [None if x is None else ops.cast(x, dtype) for x in (atol, rtol)]
+    zero = ops.zeros((), dtype)
     if found[1] is None:
-        smallest = max(self.shape[-2:]) * (2.0**-52 if real_of(self.dtype).itemsize == 8 else 2.0**-23)
+        smallest = max(self.shape[-2:]) * (2.0**-52 if dtype.itemsize == 8 else 2.0**-23)
         own = ops.where(ops.Greater()(found[0], 0), ops.zeros_like(found[0]), ops.full_like(found[0], smallest))
         return [found[0], own]
     return [zero if found[0] is None else found[0], found[1]]
@@ -252,18 +232,11 @@ def in_a_chain(tensors: Any) -> Any:
 
 def triangle_solved(self: Any, matrix: Any, upper: Any, transpose: Any, unitriangular: Any) -> Any:
     """Return (x of matrix @ x = self, or of its transpose, the matrix)."""
-    batch = spread_batch(self.shape[:-2], matrix.shape[:-2])
+    batch = np.broadcast_shapes(self.shape[:-2], matrix.shape[:-2])
     a = expanded(matrix, (*batch, *matrix.shape[-2:]))
     b = expanded(self, (*batch, *self.shape[-2:]))
     half = exchanged(a, -2, -1) if transpose else a
     return of_triangle(half, b, upper != transpose, True, unitriangular), a
-
-
-def spread_batch(left: Any, right: Any) -> Any:
-    """Return the shape that two shapes are broadcast to."""
-    rank = max(len(left), len(right))
-    pairs = [((1,) * (rank - len(shape)) + tuple(shape)) for shape in (left, right)]
-    return tuple([max(a, b) if 0 not in (a, b) else 0 for a, b in zip(pairs[0], pairs[1], strict=True)])
 
 
 def log_of_determinant(self: Any) -> Any:
@@ -289,7 +262,7 @@ DECOMPOSITIONS = (
     row("linalg_lu_factor.default", "A, pivot=True", lambda matrix, pivot: lu(matrix, pivot)[:2]),
     row("linalg_lu_factor_ex.default", "A, pivot=True, -check_errors=False", lu),
     row("_lu_with_info.default", "self, pivot=True, -check_errors=True", lu),
-    row("linalg_lu.default", "A, pivot=True", lu_three),
+    row("linalg_lu.default", "A, pivot=True", lambda matrix, pivot: lu_parts(*lu(matrix, pivot)[:2], True, pivot)),
     row("lu_unpack.default", "LU_data, LU_pivots, unpack_data=True, unpack_pivots=True", lu_parts),
     row("linalg_lu_solve.default", "LU, pivots, B, left=True, adjoint=False", lu_solved),
     row("lu_solve.default", "self, LU_data, LU_pivots",
@@ -404,14 +377,13 @@ def integral(y: Any, x: Any, dim: Any) -> Any:
     return ops.ReduceSum()(trapezoids(y, x, dim), dim)
 
 
-def slopes(self: Any, spacing: Any, dims: Any, edge_order: Any) -> Any:
-    """Return the derivatives along dimensions, by neighbours on both sides. spacing: distances, or places as tensors,
-    one for each dimension."""
+def slopes(self: Any, spacing: Any, dim: Any, edge_order: Any) -> Any:
+    """Return the derivatives along one or several dimensions, None for all, by neighbours on both sides. spacing: a
+    distance, by default 1, or one for each dimension, or places as tensors."""
     x = self if self.dtype.is_float or self.dtype.is_complex else ops.cast(self, FLOAT32)
-    found = []
-    for step, dim in zip(spacing, dims, strict=True):
-        found.append(slope(x, step, dim % len(x.shape), edge_order))
-    return found
+    dims = tuple(range(len(x.shape))) if dim is None else (dim,) if isinstance(dim, int) else dim
+    steps = spacing if isinstance(spacing, (tuple, list)) else [1 if spacing is None else spacing] * len(dims)
+    return [slope(x, step, d % len(x.shape), edge_order) for step, d in zip(steps, dims, strict=True)]
 
 
 def slope(x: Any, step: Any, dim: Any, edge_order: Any) -> Any:
@@ -447,18 +419,6 @@ def slope(x: Any, step: Any, dim: Any, edge_order: Any) -> Any:
             c = -near / (far * (near + far))
             ends.append((a * at(place, 1) + b * at(place + sign, 1) + c * at(place + 2 * sign, 1)) * sign)
     return ops.Concat(dim)((ends[0], middle, ends[1]) if count > 2 else (ends[0], ends[1]))
-
-
-def slopes_of_all(self: Any, spacing: Any, dim: Any, edge_order: Any) -> Any:
-    """Return the derivatives along one dimension, or all, with one distance."""
-    dims = tuple(range(len(self.shape))) if dim is None else (dim,)
-    return slopes(self, [1 if spacing is None else spacing] * len(dims), dims, edge_order)
-
-
-def slopes_of_each(self: Any, spacing: Any, dim: Any, edge_order: Any) -> Any:
-    """Return the derivatives along one dimension, or all, each with its own distance."""
-    dims = tuple(range(len(self.shape))) if dim is None else (dim,)
-    return slopes(self, spacing, dims, edge_order)
 
 
 def on_a_diagonal(tensors: Any) -> Any:
@@ -576,11 +536,6 @@ def spread_in_powers(start: Any, end: Any, steps: Any, base: Any, dtype: Any) ->
     return ops.cast(made, kind)
 
 
-def median_without_nan(self: Any, dim: Any, keepdim: Any) -> Any:
-    """Return (the lower median of the numbers that are there, its place)."""
-    return placed("nanmedian", self, dim, keepdim)
-
-
 def placed(function: str, self: Any, dim: Any, keepdim: Any) -> Any:
     """Return (chosen elements along a dimension, their places)."""
     place = dim % len(self.shape)
@@ -637,19 +592,6 @@ def masked_added(self: Any, mask: Any, indices: Any, values: Any) -> Any:
     return self.index_put(limited(self, mask, indices), kept, True)
 
 
-def chunks_in_rows(tensors: Any, dim: Any, num_chunks: Any) -> Any:
-    """Return each tensor's chunks, padded with zeros and flat, beside those of the others."""
-    rows, dim = [], dim % len(tensors[0].shape)
-    for each in tensors:
-        size = each.shape[dim]
-        step = -(-size // num_chunks)
-        shape = list(each.shape)
-        shape[dim] = step * num_chunks - size
-        whole = ops.Concat(dim)((each, ops.Fill()(each.dtype, tuple(shape), 0))) if shape[dim] else each
-        rows.append(reshaped(whole, (*each.shape[:dim], num_chunks, -1)))
-    return ops.Concat(dim + 1)(rows)
-
-
 def renormalised(self: Any, indices: Any, max_norm: Any, norm_type: Any) -> Any:
     """Return (the table whose named rows have at most a norm, the same as written)."""
     sizes = ops.vector_norm(self, float(norm_type), 1, True)
@@ -670,19 +612,18 @@ STATISTICS = (
     *(row(f"{name}.dx", f"y, dx={default}, dim=-1", function) for name, default, function in (
         ("trapz", "1.0", integral), ("trapezoid", "1", integral), ("cumulative_trapezoid", "1",
          lambda y, x, dim: mint.cumsum(trapezoids(y, x, dim), dim)))),
-    row("gradient.scalarint", "self, spacing=None, dim=None, edge_order=1", slopes_of_all),
-    row("gradient.scalararray", "self, spacing, dim, edge_order=1",
-        lambda self, spacing, dim, edge_order: slopes(self, [spacing] * len(dim), dim, edge_order)),
+    row("gradient.scalarint", "self, spacing=None, dim=None, edge_order=1", slopes),
     row("gradient.array", "self, dim, edge_order=1",
-        lambda self, dim, edge_order: slopes(self, [1] * len(dim), dim, edge_order)),
-    row("gradient.scalarrayint gradient.tensorarrayint", "self, spacing, dim=None, edge_order=1", slopes_of_each),
-    row("gradient.scalarrayarray gradient.tensorarray", "self, spacing, dim, edge_order=1", slopes),
+        lambda self, dim, edge_order: slopes(self, None, dim, edge_order)),
+    row("gradient.scalarrayint gradient.tensorarrayint", "self, spacing, dim=None, edge_order=1", slopes),
+    row("gradient.scalararray gradient.scalarrayarray gradient.tensorarray", "self, spacing, dim, edge_order=1",
+        slopes),
     row("quantile.default", "self, q, dim=None, keepdim=False, interpolation='linear'",
         lambda *given: quantiles(*given, False)),
     row("nanquantile.default nanquantile.scalar", "self, q, dim=None, keepdim=False, interpolation='linear'",
         lambda *given: quantiles(*given, True)),
-    row("nanmedian.dim", "self, dim, keepdim=False", median_without_nan),
-    row("nanmedian.default", "self", lambda self: median_without_nan(reshaped(self, (-1,)), 0, False)[0]),
+    row("nanmedian.dim", "self, dim, keepdim=False", lambda *given: placed("nanmedian", *given)),
+    row("nanmedian.default", "self", lambda self: placed("nanmedian", reshaped(self, (-1,)), 0, False)[0]),
     row("mode.default", "self, dim=-1, keepdim=False", lambda *given: placed("mode", *given)),
     row("segment_reduce.default",
         "data, reduce, lengths=None, indices=None, offsets=None, axis=0, -unsafe=False, initial=None", segments),

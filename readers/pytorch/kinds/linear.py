@@ -10,10 +10,11 @@ import numpy as np
 from mspc.ir.types import BOOL, FLOAT32, HALVES, INT32
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.errors import ApiValueError
+from mspc.mindspore_api.mint.functions import as_dtype
 from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.complex_numbers import of_either, tril, triu
 from mspc.readers.pytorch.kinds.kind import row
-from mspc.readers.pytorch.kinds.reductions import typed, vector_norm
+from mspc.readers.pytorch.kinds.reductions import vector_norm
 from mspc.readers.pytorch.kinds.shapes import conjugate_transposed, expanded, nothing
 from mspc.readers.pytorch.known_values import KnownTensor, allows, band_of
 
@@ -89,7 +90,7 @@ PRODUCTS = (
 
 def matrix_norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
     """The norm of matrices."""
-    return ops.matrix_norm(typed(self, dtype), order, dim, keepdim)
+    return ops.matrix_norm(as_dtype(self, dtype), order, dim, keepdim)
 
 
 def norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
@@ -298,10 +299,7 @@ def _in_four(x: Any) -> Any:
     """Return the tensor with all dimensions before the heads joined."""
     if len(x.shape) == 4:
         return x
-    count = 1
-    for n in x.shape[:-3]:
-        count = count * n
-    return ops.Reshape()(x, (count, *x.shape[-3:]))
+    return ops.Reshape()(x, (math.prod(x.shape[:-3]), *x.shape[-3:]))
 
 
 def _in_four_by_ones(mask: Any) -> Any:
@@ -404,13 +402,10 @@ ATTENTION = (
             query, key, value, None, dropout_p, is_causal, scale)),
     row("_scaled_dot_product_efficient_attention.default",
         "query, key, value, attn_bias, -compute_log_sumexp, dropout_p=0.0, is_causal=False, scale=None",
-        lambda query, key, value, attn_bias, dropout_p, is_causal, scale: with_statistics(
-            query, key, value, attn_bias, dropout_p, is_causal, scale), known=with_known_mask),
+        with_statistics, known=with_known_mask),
     row("_scaled_dot_product_cudnn_attention.default",
         "query, key, value, attn_bias, -compute_log_sumexp, dropout_p=0.0, is_causal=False, -return_debug_mask=False, "
-        "scale=None",
-        lambda query, key, value, attn_bias, dropout_p, is_causal, scale: with_statistics(
-            query, key, value, attn_bias, dropout_p, is_causal, scale), known=with_known_mask),
+        "scale=None", with_statistics, known=with_known_mask),
     row("_scaled_dot_product_flash_attention_for_cpu_backward.default",
         "grad_out, query, key, value, out, logsumexp, !dropout_p=0.0, is_causal, attn_mask=None, scale=None",
         lambda dout, query, key, value, out, logsumexp, is_causal, mask, scale: attention_gradients(

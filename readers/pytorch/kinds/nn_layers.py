@@ -7,6 +7,7 @@ from typing import Any
 
 from mspc.ir.types import FLOAT32, UINT8
 from mspc.mindspore_api import ops
+from mspc.mindspore_api.mint.functions import as_dtype
 from mspc.mindspore_api.mint.nn import functional
 from mspc.mindspore_api.nn.recurrent import gru_step, lstm_step, project, simple_step
 from mspc.readers.pytorch.kinds.kind import row
@@ -14,7 +15,7 @@ from mspc.readers.pytorch.kinds.kind import row
 
 def softmax(self: Any, dim: Any, dtype: Any = None) -> Any:
     """exp(x) over its sum along a dimension."""
-    return ops.Softmax(dim)(self if dtype is None else ops.cast(self, dtype))
+    return ops.Softmax(dim)(as_dtype(self, dtype))
 
 
 def safe_softmax(self: Any, dim: Any, dtype: Any) -> Any:
@@ -26,7 +27,7 @@ def safe_softmax(self: Any, dim: Any, dtype: Any) -> Any:
 
 def log_softmax(self: Any, dim: Any, dtype: Any = None) -> Any:
     """The logarithm of the softmax."""
-    return ops.LogSoftmax(dim)(self if dtype is None else ops.cast(self, dtype))
+    return ops.LogSoftmax(dim)(as_dtype(self, dtype))
 
 
 def layer_norm_with_statistics(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any) -> Any:
@@ -69,13 +70,9 @@ def batch_norm(
 ) -> Any:
     """(every channel normalised, the new running mean, the new running variance); by the batch's statistics in
     training, else by the running ones, which then stay."""
-    channels = (input.shape[1],)
-    scale = ops.ones(channels, input.dtype) if weight is None else weight
-    shift = ops.zeros(channels, input.dtype) if bias is None else bias
-    mean = ops.zeros(channels, input.dtype) if running_mean is None else running_mean
-    variance = ops.ones(channels, input.dtype) if running_var is None else running_var
     momentum = momentum if training else 0.0  # PyTorch takes any number then
-    return ops.batch_norm(input, mean, variance, scale, shift, training, momentum, eps), None, None
+    out = functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    return out, None, None
 
 
 def batch_norm_new(

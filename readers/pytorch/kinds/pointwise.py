@@ -395,14 +395,6 @@ def direction(self: Any) -> Any:
     return ops.where(ops.IsNan()(self), self, angle)
 
 
-def transformed_parts(
-    self: Any, n_fft: Any, hop_length: Any, win_length: Any, window: Any, normalized: Any, onesided: Any,
-    return_complex: Any,
-) -> Any:  # fmt: skip
-    """Fourier transforms of parts of signals, which have been made longer before if they should be."""
-    return ops.stft(self, n_fft, hop_length, win_length, window, False, "REFLECT", normalized, onesided, return_complex)
-
-
 def joined_parts(
     self: Any, n_fft: Any, hop_length: Any, win_length: Any, window: Any, center: Any, normalized: Any, onesided: Any,
     length: Any, return_complex: Any,
@@ -438,16 +430,6 @@ def scaling(normalization: Any, is_forward: Any) -> Any:
     return ("backward" if is_forward else "forward", "ortho", "forward" if is_forward else "backward")[normalization]
 
 
-def real_transform(self: Any, dim: Any, normalization: Any, onesided: Any) -> Any:
-    """The transform of real numbers, one half of it or all."""
-    return (ops.rfftn if onesided else ops.fftn)(self, None, tuple(dim), scaling(normalization, True))
-
-
-def complex_transform(self: Any, dim: Any, normalization: Any, forward: Any) -> Any:
-    """The transform of complex numbers, or its inverse."""
-    return (ops.fftn if forward else ops.ifftn)(self, None, tuple(dim), scaling(normalization, forward))
-
-
 def transform_to_real(self: Any, dim: Any, normalization: Any, last_dim_size: Any) -> Any:
     """The inverse transform of one half of the transform of real numbers."""
     sizes = tuple([self.shape[d] for d in dim[:-1]])
@@ -455,8 +437,12 @@ def transform_to_real(self: Any, dim: Any, normalization: Any, last_dim_size: An
 
 
 COMPLEX = (
-    row("_fft_r2c.default", "self, dim, normalization, onesided", real_transform),
-    row("_fft_c2c.default", "self, dim, normalization, forward", complex_transform),
+    row("_fft_r2c.default", "self, dim, normalization, onesided",
+        lambda self, dim, normalization, onesided: (ops.rfftn if onesided else ops.fftn)(
+            self, None, tuple(dim), scaling(normalization, True))),
+    row("_fft_c2c.default", "self, dim, normalization, forward",
+        lambda self, dim, normalization, forward: (ops.fftn if forward else ops.ifftn)(
+            self, None, tuple(dim), scaling(normalization, forward))),
     row("_fft_c2r.default", "self, dim, normalization, last_dim_size", transform_to_real),
     row("view_as_real.default", "self", ops.view_as_real),
     row("view_as_complex.default", "self", of_parts),
@@ -468,7 +454,9 @@ COMPLEX = (
     row("imag.default", "self", lambda self: ops.Imag()(self)),
     row("conj.default _conj.default", "self", lambda self: ops.Conj()(self) if self.dtype.is_complex else self),
     row("stft.default", "self, n_fft, hop_length=None, win_length=None, window=None, normalized=False, onesided=None, "
-        "return_complex=None, -align_to_window=None", transformed_parts),
+        "return_complex=None, -align_to_window=None",
+        lambda self, n_fft, hop, length, window, *rest: ops.stft(
+            self, n_fft, hop, length, window, False, "REFLECT", *rest)),
     row("stft.center", "self, n_fft, hop_length=None, win_length=None, window=None, center=True, pad_mode='reflect', "
         "normalized=False, onesided=None, return_complex=None, -align_to_window=None",
         lambda self, n_fft, hop, length, window, center, mode, *rest: ops.stft(

@@ -7,15 +7,11 @@ from typing import Any
 
 from mspc.ir.types import BOOL, FLOAT32, HALVES, INT64
 from mspc.mindspore_api import mint, ops
+from mspc.mindspore_api.mint.functions import as_dtype
 from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.creation import with_gradient_of
 from mspc.readers.pytorch.kinds.indexing import counts_of_integers
 from mspc.readers.pytorch.kinds.kind import row
-
-
-def typed(self: Any, dtype: Any) -> Any:
-    """In another element type, if one is given."""
-    return self if dtype is None else ops.cast(self, dtype)
 
 
 def axes(dim: Any) -> Any:
@@ -26,7 +22,7 @@ def axes(dim: Any) -> Any:
 def total(self: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Any:
     """The sum; integers and Bool add up to Int64."""
     counts_whole = dtype is None and not (self.dtype.is_float or self.dtype.is_complex)
-    x = ops.cast(self, INT64) if counts_whole else typed(self, dtype)
+    x = ops.cast(self, INT64) if counts_whole else as_dtype(self, dtype)
     return ops.ReduceSum(keepdim)(x, axes(dim))
 
 
@@ -35,7 +31,7 @@ def mean(self: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) ->
     if self.dtype.is_complex:
         parts = [mean(each(self), dim, keepdim) for each in (ops.Real(), ops.Imag())]
         return ops.Complex()(parts[0], parts[1])
-    return ops.ReduceMean(keepdim)(typed(self, dtype), axes(dim))
+    return ops.ReduceMean(keepdim)(as_dtype(self, dtype), axes(dim))
 
 
 def spread(self: Any, dim: Any, correction: Any, keepdim: Any) -> Any:
@@ -71,7 +67,7 @@ def median_of_all(self: Any) -> Any:
 
 def vector_norm(self: Any, ord: Any, dim: Any, keepdim: Any, dtype: Any = None) -> Any:
     self = ops.ComplexAbs()(self) if self.dtype.is_complex else self
-    return ops.vector_norm(typed(self, dtype), ord, None if dim is None else axes(dim), keepdim)
+    return ops.vector_norm(as_dtype(self, dtype), ord, None if dim is None else axes(dim), keepdim)
 
 
 def in_order(self: Any, dim: Any, descending: Any, stable: Any = None) -> Any:
@@ -164,8 +160,6 @@ REDUCTIONS = (
         lambda self, dim, keepdim, dtype: ops.nanmean(self, dim, keepdim, dtype=dtype)),
     row("logcumsumexp.default", "self, dim", ops.logcumsumexp),
     row("quantile.scalar", "self, q, dim=None, keepdim=False, interpolation='linear'", between),
-    row("std_mean.dim", "self, dim, unbiased=True, keepdim=False", lambda self, dim, unbiased, keepdim: (
-        root(spread(self, dim, int(unbiased), keepdim)), mean(self, dim, keepdim))),
     row("msort.default", "self", lambda self: in_order(self, 0, False)[0]),
     row("sum.default", "self, dtype=None", lambda self, dtype: total(self, None, False, dtype)),
     row("sum.dim_IntList", "self, dim, keepdim=False, dtype=None", total),
@@ -174,23 +168,22 @@ REDUCTIONS = (
     row("prod.default", "self, dtype=None",
         lambda self, dtype: multiplied(ops.Reshape()(self, (-1,)), 0, False, dtype)),
     row("prod.dim_int", "self, dim, keepdim=False, dtype=None", multiplied),
-    row("var.correction", "self, dim=None, correction=None, keepdim=False", spread),
-    row("var.dim", "self, dim, unbiased=True, keepdim=False",
-        lambda self, dim, unbiased, keepdim: spread(self, dim, int(unbiased), keepdim)),
+    *(each
+      for name, function in (
+          ("var", spread), ("std", lambda *given: root(spread(*given))),
+          ("var_mean", lambda self, dim, correction, keepdim: (
+              spread(self, dim, correction, keepdim), mean(self, dim, keepdim))),
+          ("std_mean", lambda self, dim, correction, keepdim: (
+              root(spread(self, dim, correction, keepdim)), mean(self, dim, keepdim))),
+      )
+      for each in (
+          row(f"{name}.correction", "self, dim=None, correction=None, keepdim=False", function),
+          row(f"{name}.dim", "self, dim, unbiased=True, keepdim=False", lambda self, dim, unbiased, keepdim,
+              function=function: function(self, dim, int(unbiased), keepdim)),
+      )),
     row("var.default", "self, unbiased=True", lambda self, unbiased: spread(self, None, int(unbiased), False)),
-    row("std.correction", "self, dim=None, correction=None, keepdim=False",
-        lambda self, dim, correction, keepdim: root(spread(self, dim, correction, keepdim))),
-    row("std.dim", "self, dim, unbiased=True, keepdim=False",
-        lambda self, dim, unbiased, keepdim: root(spread(self, dim, int(unbiased), keepdim))),
     row("std.default", "self, unbiased=True",
         lambda self, unbiased: root(spread(self, None, int(unbiased), False))),
-    row("var_mean.correction", "self, dim=None, correction=None, keepdim=False",
-        lambda self, dim, correction, keepdim: (spread(self, dim, correction, keepdim), mean(self, dim, keepdim))),
-    row("var_mean.dim", "self, dim, unbiased=True, keepdim=False", lambda self, dim, unbiased, keepdim: (
-        spread(self, dim, int(unbiased), keepdim), mean(self, dim, keepdim))),
-    row("std_mean.correction", "self, dim=None, correction=None, keepdim=False",
-        lambda self, dim, correction, keepdim: (
-            root(spread(self, dim, correction, keepdim)), mean(self, dim, keepdim))),
     row("amax.default", "self, dim=(), keepdim=False",
         lambda self, dim, keepdim: ops.ReduceMax(keepdim)(self, axes(dim))),
     row("amin.default", "self, dim=(), keepdim=False",

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from mspc.ir.types import INT64
 from mspc.mindspore_api import mint, ops
+from mspc.mindspore_api.mint.functions import as_dtype
 from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
 
@@ -45,9 +48,7 @@ def expanded_back(base: Any, new: Any, size: Any) -> Any:
 
 def spread_out(tensors: Any) -> Any:
     """All tensors in the one shape that they are broadcast to."""
-    rank = max([len(x.shape) for x in tensors])
-    padded = [(1,) * (rank - len(x.shape)) + x.shape for x in tensors]
-    full = [max([shape[d] for shape in padded]) for d in range(rank)]
+    full = np.broadcast_shapes(*[x.shape for x in tensors])
     return [expanded(x, full) for x in tensors]
 
 
@@ -96,10 +97,7 @@ def flattened(self: Any, start_dim: Any, end_dim: Any) -> Any:
     if rank == 0:
         return reshaped(self, (1,))
     first, last = start_dim % rank, end_dim % rank
-    count = 1
-    for n in self.shape[first : last + 1]:
-        count = count * n
-    return reshaped(self, (*self.shape[:first], count, *self.shape[last + 1 :]))
+    return reshaped(self, (*self.shape[:first], math.prod(self.shape[first : last + 1]), *self.shape[last + 1 :]))
 
 
 def unflattened(self: Any, dim: Any, sizes: Any) -> Any:
@@ -397,23 +395,18 @@ SHAPES = (
     row("select.int", "self, dim, index", selected, selected_replaced),
     row("slice_scatter.default", "self, src, dim=0, start=None, end=None, step=1", part_replaced),
     row("select_scatter.default", "self, src, dim, index", selected_replaced),
-    row("split.Tensor unsafe_split.Tensor", "self, split_size, dim=0", split_at),
-    row("split.sizes", "self, split_size, dim=0", split_at),
-    row("split.default", "self, split_sizes, dim=0", split_at),
-    row("split_with_sizes.default unsafe_split_with_sizes.default", "self, split_sizes, dim=0", split_at),
+    row("split.Tensor unsafe_split.Tensor split.sizes", "self, split_size, dim=0", split_at),
+    row("split.default split_with_sizes.default unsafe_split_with_sizes.default", "self, split_sizes, dim=0", split_at),
     row("chunk.default unsafe_chunk.default", "self, chunks, dim=0", chunks_of),
     row("tensor_split.indices", "self, indices, dim=0",
         lambda self, indices, dim: ops.tensor_split(self, tuple(indices), dim)),
-    row("vsplit.int", "self, sections", lambda self, sections: ops.tensor_split(self, sections, 0)),
-    row("hsplit.int", "self, sections",
-        lambda self, sections: ops.tensor_split(self, sections, 0 if len(self.shape) == 1 else 1)),
-    row("dsplit.int", "self, sections", lambda self, sections: ops.tensor_split(self, sections, 2)),
     *(each for dims, function in ((1, ops.atleast_1d), (2, ops.atleast_2d), (3, ops.atleast_3d))
       for each in (row(f"atleast_{dims}d.default", "self", function), row(f"atleast_{dims}d.Sequence", "tensors",
                    lambda tensors, function=function: [function(x) for x in tensors]))),
-    *(row(f"{name}.array", "self, indices", lambda self, indices, dim=dim: ops.tensor_split(
-        self, tuple(indices), 0 if len(self.shape) == 1 else dim))
-      for name, dim in (("hsplit", 1), ("vsplit", 0), ("dsplit", 2))),
+    *(row(f"{name}.{form}", f"self, {argument}", lambda self, parts, dim=dim: ops.tensor_split(
+        self, parts if isinstance(parts, int) else tuple(parts), 0 if len(self.shape) == 1 else dim))
+      for name, dim in (("hsplit", 1), ("vsplit", 0), ("dsplit", 2))
+      for form, argument in (("int", "sections"), ("array", "indices"))),
     row("as_strided_scatter.default", "self, src, size, stride, storage_offset=None",
         lambda self, src, *rest: strided_replaced(self, ops.cast(src, self.dtype), *rest)),
     row("flipud.default", "self", lambda self: ops.flip(self, (0,))),
@@ -460,11 +453,6 @@ def same_back(base: Any, new: Any, *others: Any) -> Any:
     return new
 
 
-def cast(self: Any, dtype: Any) -> Any:
-    """The tensor in another element type, if one is given."""
-    return self if dtype is None else ops.cast(self, dtype)
-
-
 def cast_back(base: Any, new: Any, *others: Any) -> Any:
     """Return the values written into a tensor under its name in another element type, which changes only if it is
     none."""
@@ -486,12 +474,13 @@ BOOKKEEPING = (
     row("clone.default", "self, -memory_format=None", same),
     row("lift_fresh_copy.default", "self", same),
     row("lift_fresh.default", "self", same, same_back),
-    row("to.dtype", f"self, dtype, {_TO}", cast, cast_back),
-    row("to.device", f"self, -device, dtype, {_TO}", cast, cast_back),
-    row("to.dtype_layout", f"self, dtype=None, -layout=None, -device=None, -pin_memory=None, {_TO}", cast, cast_back),
+    row("to.dtype", f"self, dtype, {_TO}", as_dtype, cast_back),
+    row("to.device", f"self, -device, dtype, {_TO}", as_dtype, cast_back),
+    row("to.dtype_layout", f"self, dtype=None, -layout=None, -device=None, -pin_memory=None, {_TO}",
+        as_dtype, cast_back),
     row("to.other", f"self, other, {_TO}", lambda self, other: ops.cast(self, other.dtype), cast_back),
     row("_to_copy.default", "self, dtype=None, -layout=None, -device=None, -pin_memory=None, -non_blocking=False, "
-        "-memory_format=None", cast),
+        "-memory_format=None", as_dtype),
     row("type_as.default", "self, other", lambda self, other: ops.cast(self, other.dtype), cast_back),
     row("_assert_tensor_metadata.default",
         "-a, -size=None, -stride=None, -dtype=None, -device=None, -layout=None", nothing),

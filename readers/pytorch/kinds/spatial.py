@@ -184,14 +184,17 @@ def spread_in_space(
     return out if bias is None else out + ops.Reshape()(bias, (-1, 1, 1, 1))
 
 
+TRANSPOSED = {1: spread_along, 2: transposed_convolution, 3: spread_in_space}
+"""Gradients of convolutions as functions, by the number of dimensions of an image."""
+
+
 def any_convolution(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any,
     groups: Any
 ) -> Any:
     """A convolution, or the gradient of one, as the core of ATen has it."""
     if transposed:
-        spread = {3: spread_along, 4: transposed_convolution, 5: spread_in_space}[len(weight.shape)]
-        return spread(input, weight, bias, stride, padding, output_padding, groups, dilation)
+        return TRANSPOSED[len(weight.shape) - 2](input, weight, bias, stride, padding, output_padding, groups, dilation)
     return convolution(len(weight.shape) - 2, input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -236,6 +239,14 @@ def averaged(
     return functional.avg_pool2d(
         input, _several(kernel_size, 2), _several(stride, 2) if stride else None, _several(padding, 2), ceil_mode,
         count_include_pad, divisor)
+
+
+def averaged_in_space(
+    self: Any, size: Any, stride: Any, padding: Any, ceil: Any, counts: Any, divisor: Any
+) -> Any:  # fmt: skip
+    """Return the mean of every window of a volume."""
+    return functional.avg_pool3d(
+        self, of_number(size), of_number(stride) if stride else None, of_number(padding), ceil, counts, divisor)
 
 
 def averaged_adaptively(self: Any, output_size: Any) -> Any:
@@ -301,6 +312,12 @@ def resized_by(weights: Any, input: Any, size: Any, corners: Any, factors: Any) 
     return ops.matmul(ops.matmul(rows, input), ops.Transpose()(columns, (1, 0)))
 
 
+def sampled(input: Any, grid: Any, mode: Any, padding: Any, corners: Any) -> Any:
+    """Return images sampled at the points of a grid. mode, padding: numbers of the modes."""
+    return functional.grid_sample(
+        input, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding], corners)
+
+
 SCALES = {1: "scales=None", 2: "scales_h=None, scales_w=None", 3: "scales_d=None, scales_h=None, scales_w=None"}
 """Arguments of kinds that resize lines, images and volumes."""
 WEIGHTS = {
@@ -325,18 +342,11 @@ IMAGES = tuple(map(_taken_alone, (
     *(row(f"conv{dims}d.{form}", f"input, weight, bias=None, stride=1, padding={padding}, dilation=1, groups=1",
           partial(convolution, dims))
       for dims in (1, 2, 3) for form, padding in (("default", "0"), ("padding", "'valid'"))),
-    row("conv_transpose2d.input",
-        "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1",
-        transposed_convolution),
-    row("conv_transpose1d.default",
-        "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1",
-        spread_along),
+    *(row(f"conv_transpose{dims}d.{'default' if dims == 1 else 'input'}",
+          "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1", function)
+      for dims, function in TRANSPOSED.items()),
     row("adaptive_max_pool1d.default", "self, output_size",
         lambda self, output_size: functional.adaptive_max_pool1d(self, output_size, True)),
-    row("upsample_trilinear3d.vec", "input, output_size, align_corners, scale_factors",
-        lambda input, output_size, corners, factors: resized(input, output_size, "trilinear", corners, factors)),
-    row("conv_transpose3d.input",
-        "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1", spread_in_space),
     row("max_unpool2d.default", "self, indices, output_size", put_back),
     row("max_unpool3d.default", "self, indices, output_size, -stride, -padding", put_back),
     row("affine_grid_generator.default", "theta, size, align_corners", ops.affine_grid),
@@ -358,9 +368,7 @@ IMAGES = tuple(map(_taken_alone, (
         lambda self, size, stride, padding, ceil, counts: functional.avg_pool1d(
             self, _one(size), _one(stride) if stride else None, _one(padding), ceil, counts)),
     row("avg_pool3d.default", "self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, "
-        "divisor_override=None",
-        lambda self, size, stride, padding, ceil, counts, divisor: functional.avg_pool3d(
-            self, of_number(size), of_number(stride) if stride else None, of_number(padding), ceil, counts, divisor)),
+        "divisor_override=None", averaged_in_space),
     row("adaptive_avg_pool3d.default _adaptive_avg_pool3d.default", "self, output_size",
         functional.adaptive_avg_pool3d),
     row("avg_pool2d.default", "self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, "
@@ -377,8 +385,9 @@ IMAGES = tuple(map(_taken_alone, (
     *(row(f"{name}{dims}d.default", f"self, output_size, {SCALES[dims]}",
           lambda self, size, *factors, exact=exact: of_nearest(self, size, factors, exact))
       for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True)) for dims in (1, 2, 3)),
-    row("upsample_bilinear2d.vec", "input, output_size, align_corners, scale_factors",
-        lambda input, output_size, corners, factors: resized(input, output_size, "bilinear", corners, factors)),
+    *(row(f"upsample_{name}.vec", "input, output_size, align_corners, scale_factors",
+          lambda input, size, corners, factors, mode=name[:-2]: resized(input, size, mode, corners, factors))
+      for name in ("linear1d", "bilinear2d", "trilinear3d")),
     *(row(f"upsample_{name}.default", f"self, output_size, align_corners, {SCALES[dims]}",
           lambda self, size, corners, *factors, mode=name[:-2]: resized(self, size, mode, corners, factors))
       for name, dims in (("linear1d", 1), ("bilinear2d", 2), ("trilinear3d", 3))),
@@ -387,14 +396,10 @@ IMAGES = tuple(map(_taken_alone, (
     *(row(f"{name}.default", f"self, output_size, align_corners, {SCALES[2]}",
           lambda self, size, corners, *factors, weights=weights: resized_by(weights, self, size, corners, factors))
       for name, weights in WEIGHTS.items()),
-    row("upsample_linear1d.vec", "input, output_size, align_corners, scale_factors",
-        lambda input, output_size, corners, factors: resized(input, output_size, "linear", corners, factors)),
     row("col2im.default", "self, output_size, kernel_size, dilation, padding, stride", functional.fold),
     row("grid_sampler.default grid_sampler_2d.default grid_sampler_3d.default",
         "input, grid, interpolation_mode, padding_mode, align_corners",
-        lambda input, grid, mode, padding, corners: functional.grid_sample(
-            input, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding],
-            corners)),
+        sampled),
     row("im2col.default", "self, kernel_size, dilation, padding, stride", in_batches(2, functional.unfold)),
 )))  # fmt: skip
 """Kinds of images."""
