@@ -14,6 +14,7 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import NamedLayout
 from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.common.tensor import Tensor
@@ -48,6 +49,15 @@ class StackedRows:
 
     type: TensorType
     row: Any = None
+
+
+@dataclass(frozen=True)
+class DeviceSlices:
+    """The slices of all devices, between operations that read one device's. type: of a slice. axes: the manual ones."""
+
+    type: TensorType
+    value: Any
+    axes: Any
 
 
 class ProgramScope(Protocol):
@@ -88,7 +98,7 @@ class HloEmitter:
             return TensorType(dtype_of(value.base.dtype), value.shape)
         if isinstance(value, BroadcastView):
             return TensorType(self.type_of(value.value).dtype, value.shape)
-        if isinstance(value, StackedRows):
+        if isinstance(value, StackedRows | DeviceSlices):
             return value.type
         found = self.evaluator.type_of(value)
         if found is None:
@@ -120,6 +130,10 @@ class HloEmitter:
 
     def constant(self, array: Array) -> Any:
         return self.evaluator.held(Tensor(np.ascontiguousarray(array).reshape(array.shape)), "")
+
+    def constrained(self, value: Any, layout: NamedLayout) -> Any:
+        """Return a value in a layout."""
+        return self.call(ops.ShardingConstraint().shard((layout,)), self.whole(value))
 
     def loose(self, value: Any) -> Any:
         """Return a value of the front end that broadcasts to the shape of this one."""

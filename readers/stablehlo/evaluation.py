@@ -13,9 +13,10 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, TensorType
 from mspc.mindspore_api import ops
 from mspc.readers.pytorch.evaluation import FEW, InnerGraph
-from mspc.readers.stablehlo.emitter import HloEmitter, Known, StackedRows, integer, tensor
-from mspc.readers.stablehlo.kinds.all_kinds import kind_of, name_of
+from mspc.readers.stablehlo.emitter import DeviceSlices, HloEmitter, Known, StackedRows, integer, tensor
+from mspc.readers.stablehlo.kinds.all_kinds import MANUAL_ENDS, kind_of, name_of
 from mspc.readers.stablehlo.kinds.kind import symbol
+from mspc.readers.stablehlo.manual_computations import ManualAxes, at_manual_end, equal_on, of_devices, run_manual
 from mspc.readers.stablehlo.module import Dense, HloFunction, HloModule, HloOperation, HloRegion, constant_array
 from mspc.readers.stablehlo.shardings import layout_of
 
@@ -47,11 +48,15 @@ class RegionWalk:
         """Elements of constants, by the identities of their operations."""
         self.outer, self.depth = outer, depth
         self.values: dict[str, Any] = {}
+        self.shardings: dict[str, Any] = {}
+        """Shardings of constrained values as they are written, by name."""
         self.e = HloEmitter(evaluator, self)
         self.frames: Frames = () if outer is None else outer.frames
         """Lines of the call around the operations."""
         self.path = "" if outer is None else outer.path
         """The name of this call, which those of the operations may go on from."""
+        self.manual: ManualAxes | None = None if outer is None else outer.manual
+        """The leading dimensions of values in a manual computation."""
 
     # The scope that kinds read.
 
@@ -126,6 +131,8 @@ class RegionWalk:
             raise MspcError(f"it gives {len(found)} values here, and {len(operation.results)} are named")
         for value, type in zip(found, operation.types, strict=False):
             own = self.e.type_of(value)
+            if self.manual is not None and isinstance(type, TensorType):
+                own = TensorType(own.dtype, own.shape[len(self.manual.names) :])
             if own != type:
                 raise MspcError(f"its result is {own} here, and the text says {type}")
 
@@ -147,7 +154,7 @@ class RegionWalk:
         name = name_of(operation)
         given = [self.lookup(each) for each in operation.operands]
         if name == "constant":
-            return [Known(self.constant_of(operation), tensor(operation.types[0]).shape)]
+            return [self.on_all(Known(self.constant_of(operation), tensor(operation.types[0]).shape))]
         if operation.name in _CALLS:
             return self.called(operation, given)
         if name == "fusion":
@@ -156,11 +163,15 @@ class RegionWalk:
             return self.looped(operation, given)
         if name in ("if", "case"):
             return self.branched(operation, given)
-        if name in ("sdy.sharding_constraint", "custom_call"):
-            return self.constrained(operation, given)
-        kind = kind_of(operation)
-        assert kind is not None, "kinds were checked before"
         try:
+            if name in ("sdy.sharding_constraint", "custom_call"):
+                return self.constrained(operation, given)
+            if name == "sdy.manual_computation":
+                return run_manual(self, operation, given)
+            if self.manual is not None:
+                return of_devices(self, operation, given)
+            kind = kind_of(operation)
+            assert kind is not None, "kinds were checked before"
             return kind(self.e, operation, given)
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             if isinstance(error, MspcError):
@@ -174,21 +185,33 @@ class RegionWalk:
         if self.depth >= DEEPEST_CALLS:
             raise MspcError(f"calls are nested deeper than {DEEPEST_CALLS}; a function may call itself")
         walk = RegionWalk(self.evaluator, self.module, self.ranks, self.constants, None, self.depth + 1)
-        walk.frames, walk.path = self.lines(operation), self.path_of(operation)
-        return walk.run(function.body, given)
+        walk.frames, walk.path, walk.manual = self.lines(operation), self.path_of(operation), self.manual
+        slices = next((x for x in given if isinstance(x, DeviceSlices)), None)
+        if slices is None:
+            return walk.run(function.body, given)
+        walk.manual = slices.axes
+        found = walk.run(function.body, [getattr(x, "value", x) for x in given])
+        return [DeviceSlices(tensor(t), x, slices.axes) for t, x in zip(operation.types, found, strict=True)]
 
     def constrained(self, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
         """Return a value in the layout that the text gives it."""
-        return [self.in_layout(given[0], sharding_of(operation))]
+        sharding, target = sharding_of(operation), symbol(operation, "call_target_name")
+        if target in MANUAL_ENDS:
+            return [at_manual_end(self, operation, given[0])]
+        self.shardings.update((name, sharding) for name in operation.results)
+        return [self.in_layout(given[0], sharding)]
 
     def in_layout(self, value: Any, sharding: Any) -> Any:
         """Return a value constrained to a sharding as it is written, None for none."""
-        if self.ranks == 1 or sharding is None or isinstance(value, Known):
+        if self.ranks == 1 or sharding is None or isinstance(value, Known | DeviceSlices):
             return value
-        layout = layout_of(self.module, sharding, len(self.e.shape_of(value)))
-        if layout is None:
-            return value
-        return self.e.call(ops.ShardingConstraint().shard((layout,)), self.e.whole(value))
+        leading = () if self.manual is None else self.manual.names
+        layout = layout_of(self.module, sharding, len(self.e.shape_of(value)) - len(leading), leading)
+        return value if layout is None else self.e.constrained(value, layout)
+
+    def on_all(self, value: Any) -> Any:
+        """Return a value as that of all devices of a manual computation."""
+        return value if self.manual is None else equal_on(self.e, value, self.manual.sizes)
 
     # Branches.
 
@@ -215,7 +238,8 @@ class RegionWalk:
     def select(self, holds: Any, first: Any, other: Any) -> Any:
         """Return one of two values."""
         shape = self.e.shape_of(first)
-        condition = self.e.reshaped(holds, (1,) * len(shape))
+        own = self.e.shape_of(holds)
+        condition = self.e.reshaped(holds, (*own, *(1,) * (len(shape) - len(own))))
         return self.e.spread(self.e.call(ops.Select(), condition, self.e.whole(first), self.e.whole(other)), shape)
 
     # Loops.
@@ -238,7 +262,7 @@ class RegionWalk:
         for k in stacked:
             values[k] = StackedRows(self.e.type_of(given[k]))
         for turn in range(loop.count):
-            values[loop.counter] = self.e.number(loop.begin + turn * loop.step, dtype)
+            values[loop.counter] = self.on_all(self.e.number(loop.begin + turn * loop.step, dtype))
             values = self.inner().run(body, values)
             for k, order in stacked.items():
                 rows[k].insert(len(rows[k]) if order == 1 else 0, self.e.whole(values[k].row))
@@ -292,11 +316,16 @@ class RegionWalk:
 
         def holds(evaluator: Any, args: Sequence[Any]) -> Any:
             walk = self.inner(evaluator)
-            return walk.e.whole(walk.run(condition, list(args[0]))[0])
+            found = walk.e.whole(walk.run(condition, list(args[0]))[0])
+            return found if self.manual is None else walk.e.call(ops.ReduceAny(), found)
 
         def turn(evaluator: Any, args: Sequence[Any]) -> Any:
             walk = self.inner(evaluator)
-            return tuple(map(walk.e.whole, walk.run(body, list(args[0]))))
+            found = tuple(map(walk.e.whole, walk.run(body, list(args[0]))))
+            if self.manual is None:
+                return found
+            goes_on = self.inner(evaluator).run(condition, list(args[0]))[0]  # not on every device
+            return tuple(walk.select(walk.e.whole(goes_on), *pair) for pair in zip(found, args[0], strict=True))
 
         carried = tuple(map(self.e.whole, given))
         return list(self.e.call(ops.WhileLoop(), InnerGraph(holds), InnerGraph(turn), carried))
@@ -320,7 +349,7 @@ class RegionWalk:
             if loop.begin:
                 counter = walk.e.call(ops.Add(), counter, walk.e.constant(np.array(loop.begin, dtype.numpy)))
             values = list(given)
-            values[loop.counter] = counter
+            values[loop.counter] = walk.on_all(counter)
             for k in rows:
                 values[k] = StackedRows(self.e.type_of(given[k]))
             for k, value in zip(own, state, strict=False):
@@ -337,7 +366,7 @@ class RegionWalk:
         values = list(given)
         for k, value in zip(own, after, strict=False):
             values[k] = value
-        values[loop.counter] = self.e.number(loop.begin + loop.count * loop.step, dtype)
+        values[loop.counter] = self.on_all(self.e.number(loop.begin + loop.count * loop.step, dtype))
         for k, at in enumerate(rows):
             found = self.e.of_rows([each[k] for each in made])
             values[at] = found if stacked[at] == 1 else self.e.call(ops.ReverseV2((0,)), found)
@@ -373,6 +402,8 @@ class RegionWalk:
         """Return the arguments of a loop that an iteration only puts its row into: 1 if rows follow each other in the
         order of the iterations, -1 if in the other order."""
         found: dict[int, int] = {}
+        if self.manual is not None:
+            return found
         last = body.operations[-1].operands
         uses = Counter(name for each in body.operations for name in each.operands)
         inside = {name for each in body.operations for region in each.regions for inner in region.all_operations()

@@ -104,7 +104,8 @@ class StableHloNetwork(Cell):
         if any(each.sharding is not None for each in self.arguments):
             return True
         operations = self.module.main.body.all_operations()
-        return any(each.name == "sdy.sharding_constraint" or "mhlo.sharding" in each.attributes for each in operations)
+        names = ("sdy.sharding_constraint", "sdy.manual_computation")
+        return any(each.name in names or "mhlo.sharding" in each.attributes for each in operations)
 
     def construct(self, *inputs: Any) -> Any:
         """Never read: the front end calls `evaluate`."""

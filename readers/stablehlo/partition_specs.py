@@ -11,6 +11,7 @@ from mspc.ir.layout import Layout
 from mspc.ops.source_files import source_text
 from mspc.readers.pytorch.placed import mesh_with
 from mspc.readers.stablehlo.network import StableHloNetwork
+from mspc.readers.stablehlo.shardings import finer_axes
 
 
 def partition_specs(graph: Graph, network: StableHloNetwork, compile_id: str) -> str:
@@ -48,16 +49,8 @@ def axis_names(sizes: Sequence[int], meshes: Mapping[str, Sequence[tuple[str, in
 
 def spec_of(layout: Layout, sizes: Sequence[int], names: Sequence[str]) -> str:
     """Return a layout as a PartitionSpec over the axes of a finer mesh."""
-    strides = [math.prod(sizes[k + 1 :]) for k in range(len(sizes))]
-    entries: list[str] = []
-    for dim in layout.dims:
-        own: list[str] = []
-        for axis in dim:
-            begin = math.prod(layout.mesh[axis + 1 :])
-            end = begin * layout.mesh[axis]
-            own += [repr(name) for name, stride, n in zip(names, strides, sizes, strict=True)
-                    if begin <= stride and stride * n <= end and n > 1]  # fmt: skip
-        entries.append("None" if not own else own[0] if len(own) == 1 else f"({', '.join(own)})")
+    axes = [[repr(name) for name in own] for own in finer_axes(layout, sizes, names)]
+    entries = ["None" if not own else own[0] if len(own) == 1 else f"({', '.join(own)})" for own in axes]
     while entries and entries[-1] == "None":
         entries.pop()
     return f"P({', '.join(entries)})"

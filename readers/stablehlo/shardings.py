@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.layout import NamedLayout
+from mspc.ir.layout import Layout, NamedLayout
 from mspc.readers.stablehlo.module import HloModule, SymbolReference, Words
 
 Axes = Sequence[tuple[str, int]]
@@ -27,16 +27,16 @@ def sharding_in(module: HloModule, attributes: Mapping[str, Any]) -> Any:
     return attributes.get("mhlo.sharding") if found is None else found
 
 
-def layout_of(module: HloModule, sharding: Any, rank: int) -> NamedLayout | None:
-    """Return the layout of a sharding; None if it leaves all dimensions open. Raise MspcError for an unknown form."""
+def layout_of(module: HloModule, sharding: Any, rank: int, leading: Sequence[str] = ()) -> NamedLayout | None:
+    """Return the layout of a sharding; None if it leaves all dimensions open. leading: axes of dimensions before its
+    own. Raise MspcError for an unknown form."""
     if isinstance(sharding, str):
         return _of_devices(module, sharding, rank)
-    named = isinstance(sharding, Words) and sharding.entries
-    if not named or not isinstance(sharding.entries[0], SymbolReference | Words):
+    first = sharding.entries[0] if isinstance(sharding, Words) and sharding.entries else None
+    if not isinstance(first, SymbolReference | Words):
         raise MspcError(f"{module.file}: {sharding!r:.80} is no sharding")
-    first = sharding.entries[0]
     if isinstance(first, Words):  # a sharding for each result
-        return layout_of(module, first, rank)
+        return layout_of(module, first, rank, leading)
     if first.name not in module.meshes:
         raise MspcError(f"{module.file}: there is no mesh @{first.name}")
     dims = sharding.entries[1] if len(sharding.entries) > 1 else []
@@ -44,7 +44,8 @@ def layout_of(module: HloModule, sharding: Any, rank: int) -> NamedLayout | None
         raise MspcError(f"{module.file}: a sharding of {len(dims)} dimensions is given to a tensor of {rank}")
     if all(not [axis for axis in each if axis != "?"] and "?" in each for each in dims) and dims:
         return None
-    return _on_mesh(module.meshes[first.name], [[axis for axis in each if axis != "?"] for each in dims], module.file)
+    named = [[name] for name in leading] + [[axis for axis in each if axis != "?"] for each in dims]
+    return _on_mesh(module.meshes[first.name], named, module.file)
 
 
 def _on_mesh(axes: Axes, dims: Sequence[Sequence[Any]], file: str) -> NamedLayout:
@@ -125,3 +126,18 @@ def _tiled(tiles: Sequence[int], shape: Sequence[int], order: Sequence[int], tex
         numbers = [last - (begins[axis] + part) for axis, part in own]
         entries.append(tuple(numbers) if len(numbers) > 1 else numbers[0] if numbers else -1)
     return NamedLayout(tuple(sizes), tuple(f"axis{k}" for k in range(len(sizes))), tuple(entries))
+
+
+def finer_axes(layout: Layout, sizes: Sequence[int], names: Sequence[str]) -> list[list[str]]:
+    """Return the axes of a finer mesh that shard each dimension of a layout."""
+    strides = [math.prod(sizes[k + 1 :]) for k in range(len(sizes))]
+    found: list[list[str]] = []
+    for dim in layout.dims:
+        own: list[str] = []
+        for axis in dim:
+            begin = math.prod(layout.mesh[axis + 1 :])
+            end = begin * layout.mesh[axis]
+            own += [name for name, stride, n in zip(names, strides, sizes, strict=True)
+                    if begin <= stride and stride * n <= end and n > 1]  # fmt: skip
+        found.append(own)
+    return found

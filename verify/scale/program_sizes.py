@@ -182,10 +182,11 @@ class Divisors:
         return self._joined.get(own[0], ()) if len(own) == 1 else ()
 
     def join(self, whole: Product, segments: Segments) -> None:
-        """Let a dimension be made of segments. If no segment is of several unknowns, or joined, all have one divisor:
-        so they may be sliced anywhere."""
-        if len(segments) == 1 or all(len(self.resolved(part)) < 2 and not self.segments(part) for part, _ in segments):
-            for part, _ in segments:
+        """Let a dimension be made of segments. If no segment is of several unknowns, or joined, or all are of the same
+        ones, all have one divisor: so they may be sliced anywhere."""
+        own = [self.resolved(part) for part, _ in segments]
+        if len({*own}) == 1 or all(len(part) < 2 and not self.segments(part) for part in own):
+            for part in own:
                 self.equal(part, whole)
             return
         made = self.new()

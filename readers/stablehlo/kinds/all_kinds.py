@@ -20,11 +20,13 @@ KINDS: Kinds = {
 """Functions by the names of operations, without `stablehlo.` or `mhlo.`."""
 STRUCTURAL = frozenset((
     "constant", "while", "if", "case", "func.call", "call", "return", "func.return", "sdy.return", "composite",
-    "sdy.sharding_constraint", "custom_call", "fusion",
+    "sdy.sharding_constraint", "sdy.manual_computation", "custom_call", "fusion",
 ))  # fmt: skip
 """Operations that the walk of a program reads itself."""
 IDENTITIES = frozenset(("Sharding", "annotate_device_placement", "xla.sdy.FuncResultSharding"))
 """Targets of custom calls that say where values are, and compute nothing."""
+MANUAL_ENDS = ("SPMDFullToShardShape", "SPMDShardToFullShape")
+"""Targets of custom calls before and after the function of a manual computation, as the older partitioner reads it."""
 _MAX_LISTED = 20
 
 
@@ -42,7 +44,7 @@ def is_known(operation: HloOperation) -> bool:
     """Return whether an operation is read."""
     name = name_of(operation)
     if name == "custom_call":
-        return symbol(operation, "call_target_name") in IDENTITIES
+        return symbol(operation, "call_target_name") in (*IDENTITIES, *MANUAL_ENDS)
     return name in KINDS or name in STRUCTURAL
 
 

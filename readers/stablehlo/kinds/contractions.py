@@ -17,8 +17,10 @@ from mspc.readers.stablehlo.kinds.shapes import padded_by
 from mspc.readers.stablehlo.module import HloOperation, Words
 
 
-def _dimensions(operation: HloOperation) -> tuple[tuple[int, ...], ...]:
-    """Return the batch dimensions of both operands, and the contracted ones of both."""
+def dot_dimensions(operation: HloOperation, rank: int) -> tuple[tuple[int, ...], ...]:
+    """Return the batch dimensions of both operands, and the contracted ones of both. rank: of the first operand."""
+    if operation.name.endswith(".dot"):
+        return (), (), (rank - 1,), (0,)
     numbers = operation.attributes.get("dot_dimension_numbers")
     if isinstance(numbers, Words):
         names = ("lhs_batching_dimensions", "rhs_batching_dimensions", "lhs_contracting_dimensions",
@@ -35,11 +37,7 @@ def _dimensions(operation: HloOperation) -> tuple[tuple[int, ...], ...]:
 
 def product(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return a product over some dimensions, for each index of the batch dimensions."""
-    if operation.name.endswith(".dot"):
-        dims: Any = ((), (), (len(e.shape_of(given[0])) - 1,), (0,))
-    else:
-        dims = _dimensions(operation)
-    lhs_batch, rhs_batch, lhs_sum, rhs_sum = dims
+    lhs_batch, rhs_batch, lhs_sum, rhs_sum = dot_dimensions(operation, len(e.shape_of(given[0])))
     type = tensor(operation.types[0])
     left, right = (converted_to(e, each, type.dtype) for each in given[:2])
     shapes = e.shape_of(left), e.shape_of(right)

@@ -18,13 +18,16 @@ from mspc.readers.stablehlo.kinds.scalar_kinds import emitted
 from mspc.readers.stablehlo.kinds.shapes import known_numbers
 from mspc.readers.stablehlo.module import HloOperation, Words
 
-_GATHER = ("offset_dims", "collapsed_slice_dims", "operand_batching_dims", "start_indices_batching_dims",
-           "start_index_map")  # fmt: skip
-_SCATTER = ("update_window_dims", "inserted_window_dims", "input_batching_dims", "scatter_indices_batching_dims",
-            "scatter_dims_to_operand_dims")  # fmt: skip
+GATHER_DIMENSIONS = (
+    "offset_dims", "collapsed_slice_dims", "operand_batching_dims", "start_indices_batching_dims", "start_index_map",
+)  # fmt: skip
+SCATTER_DIMENSIONS = (
+    "update_window_dims", "inserted_window_dims", "input_batching_dims", "scatter_indices_batching_dims",
+    "scatter_dims_to_operand_dims",
+)  # fmt: skip
 
 
-def _where(operation: HloOperation, attribute: str, names: Sequence[str]) -> tuple[Any, ...]:
+def index_dimensions(operation: HloOperation, attribute: str, names: Sequence[str]) -> tuple[Any, ...]:
     """Return the dimension numbers of a gather or a scatter."""
     numbers = operation.attributes.get(attribute)
     own = numbers.fields if isinstance(numbers, Words) else operation.attributes
@@ -53,7 +56,7 @@ def _bounded(e: HloEmitter, indices: Any, most: int) -> Any:
 def gathered(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return windows of a tensor at places."""
     x, indices = given[:2]
-    where = _where(operation, "dimension_numbers", _GATHER)
+    where = index_dimensions(operation, "dimension_numbers", GATHER_DIMENSIONS)
     is_dynamic = len(given) == 3  # `dynamic_gather`
     sizes = known_numbers(e, operation, given[2]) if is_dynamic else integers(operation, "slice_sizes")
     type = tensor(operation.types[0])
@@ -81,7 +84,7 @@ def gathered(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Se
 
 def scattered(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
     """Return tensors with updates put together with their elements at places."""
-    where = _where(operation, "scatter_dimension_numbers", _SCATTER)
+    where = index_dimensions(operation, "scatter_dimension_numbers", SCATTER_DIMENSIONS)
     program = program_of(e, operation.regions[0])
     if len(given) == 3 and single_operation(program) == "add":
         found = _added(e, given, where)

@@ -60,14 +60,18 @@ def in_memory(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> S
     return [e.transposed(stored, tuple(order.index(d) for d in range(found.rank))) if found.rank > 1 else stored]
 
 
-def sliced(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
-    """Return a slice with static limits."""
+def slice_limits(operation: HloOperation) -> tuple[tuple[int, ...], ...]:
+    """Return the static begins, ends and steps of a slice."""
     if operation.entries and isinstance(operation.entries[0], list):
         begin, end, step = zip(*((*each, 1)[:3] for each in operation.entries[0]), strict=True) or ((), (), ())
-    else:
-        begin, end = integers(operation, "start_indices"), integers(operation, "limit_indices")
-        step = integers(operation, "strides", default=(1,) * len(begin))
-    return [e.part(given[0], begin, end, step)]
+        return begin, end, step
+    begin, end = integers(operation, "start_indices"), integers(operation, "limit_indices")
+    return begin, end, integers(operation, "strides", default=(1,) * len(begin))
+
+
+def sliced(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
+    """Return a slice with static limits."""
+    return [e.part(given[0], *slice_limits(operation))]
 
 
 def concatenated(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -> Sequence[Any]:
