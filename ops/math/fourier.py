@@ -14,6 +14,7 @@ from mspc.ops.bases import operator
 from mspc.ops.math.elementwise import Real
 from mspc.ops.op import Gradients, Op, Sample, sample
 from mspc.ops.operator_arguments import axes_in, axis_in, describe, ints_of, plain, require_elements, split_call
+from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.rules import factor_names, sized
 
 
@@ -44,7 +45,7 @@ class FitSizes(Op):
         return f"{' '.join(left)} -> {' '.join(right)}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(FitSizes(self.axes, tuple(x.shape[axis] for axis in self.axes)), dout),)
+        return (_fitted(b, dout, self.axes, tuple(x.shape[axis] for axis in self.axes)),)
 
     def compute(self, xp: Any, x: Any) -> Any:
         shape = list(x.shape)
@@ -62,12 +63,23 @@ class FitSizes(Op):
     )
 
 
+def _fitted(b: Builder, x: Value, axes: tuple[int, ...], sizes: tuple[int, ...]) -> Value:
+    shape = list(x.shape)
+    for axis, size in zip(axes, sizes, strict=True):
+        shape[axis] = size
+    if any(size > own for size, own in zip(shape, x.shape, strict=True)):
+        return b.emit(FitSizes(axes, sizes), x)
+    begins, ones = (0,) * len(shape), (1,) * len(shape)
+    return x if x.shape == tuple(shape) else b.emit(StridedSlice(begin=begins, end=tuple(shape), strides=ones), x)
+
+
 class DoubledFrequencies(Op):
-    """x with twice those of its frequencies along `axis` that represent two, of a transform of `points` real numbers:
-    all but the first and, for an even number of points, the last."""
+    """x with `factor` times those of its frequencies along `axis` that represent two, of a transform of `points` real
+    numbers: all but the first and, for an even number of points, the last."""
 
     axis: int = 0
     points: int = 1
+    factor: float = 2.0
     takes_complex = True
     linear_in = (0,)
 
@@ -80,7 +92,7 @@ class DoubledFrequencies(Op):
     def compute(self, xp: Any, *inputs: Any) -> Any:
         made = xp.array(inputs[0])
         twice = (*[slice(None)] * self.axis, slice(1, (self.points + 1) // 2))
-        made[twice] *= 2
+        made[twice] *= self.factor
         return made
 
     samples = (sample((4, 3), axis=1, points=4), sample((3, 4), axis=0, points=5))
@@ -209,15 +221,19 @@ class Transform(Op, abstract=True):
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         axes, points = self.axes(x.shape), self.points(x.shape)
-        if self.takes_real:
-            dout = b.emit(FitSizes(axes[-1:], points[-1:]), dout)
         back: type[Transform] = RFFTN if self.gives_real else FFTN if self.inverse else IFFTN
+        if self.takes_real and len(axes) == 1:
+            # The real part of the inverse transform of half of the frequencies. An inverse transform of several
+            # dimensions may assume that these belong to real numbers.
+            dout, back = b.emit(DoubledFrequencies(axes[0], points[0], 0.5), dout), IRFFTN
+        elif self.takes_real:
+            dout = _fitted(b, dout, axes[-1:], points[-1:])
         dx: Value = b.emit(back(s=points, dim=axes, norm=NORMS[self.norm]), dout)
         if self.gives_real:
             dx = b.emit(DoubledFrequencies(axes[-1], points[-1]), dx)
-        if not x.tensor_type.dtype.is_complex:
+        if not x.tensor_type.dtype.is_complex and dx.tensor_type.dtype.is_complex:
             dx = b.emit(Real(), dx)
-        return (b.emit(FitSizes(axes, tuple(x.shape[axis] for axis in axes)), dx),)
+        return (_fitted(b, dx, axes, tuple(x.shape[axis] for axis in axes)),)
 
     def compute(self, xp: Any, x: Any) -> Any:
         axes, points = self.axes(x.shape), self.points(x.shape)
