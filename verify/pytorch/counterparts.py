@@ -506,10 +506,20 @@ def _places(torch: Any) -> dict[str, Counterpart]:
 
         return run
 
-    def added_along(op: Any, x: Tensor, places: Tensor, values: Tensor) -> Tensor:
-        if not op.adds:
+    reductions = {"": "sum", "maximum": "amax", "minimum": "amin"}
+
+    def along(op: Any, x: Tensor, places: Tensor, values: Tensor) -> Tensor:
+        if not (op.adds or op.combine):
             return None
-        return x.scatter_add(op.axis, places.long() % max(1, x.shape[op.axis]), values)
+        return x.scatter_reduce(op.axis, places.long() % max(1, x.shape[op.axis]), values, reductions[op.combine])
+
+    def extrema(op: Any, x: Tensor, places: Tensor, values: Tensor) -> Tensor:
+        sizes = x.shape[: places.shape[-1]]
+        steps = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+        rows = sum(p.long() % n * step for p, n, step in zip(places.unbind(-1), sizes, steps, strict=True))
+        flat, given = x.reshape(math.prod(sizes), -1), values.reshape(rows.numel(), -1)
+        index = rows.reshape(-1, 1).expand(given.shape)
+        return flat.scatter_reduce(0, index, given, reductions[op.combine]).reshape(x.shape)
 
     def scattered(op: Any, places: Tensor, values: Tensor) -> Tensor:
         zeros = torch.zeros(tuple(op.shape), dtype=values.dtype)
@@ -523,9 +533,11 @@ def _places(torch: Any) -> dict[str, Counterpart]:
         return zeros.index_add(0, rows[inside], values[inside])
 
     return {
-        "ScatterElements": added_along,
+        "ScatterElements": along,
         "ScatterNd": scattered,
         "TensorScatterAdd": put(True),
+        "TensorScatterMax": extrema,
+        "TensorScatterMin": extrema,
         "TensorScatterSub": put(True, -1),
         "UnsortedSegmentSum": summed,
     }
