@@ -9,11 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mspc import Parameter, Tensor, nn, ops
+from mspc.compiler.config import Config
+from mspc.compiler.driver import compile_call
+from mspc.compiler.pipeline import rank_passes
+from mspc.compiler.rank_graphs import copied, rank_graphs
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64, INT32, DType
+from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64, INT32, DType, TensorType
 from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.passes.base import parse_passes, run_passes
-from tests.interpret import run_global
+from tests.interpret import run_global, run_on_ranks
 from tests.passes.fusion.written import WrittenGraph
 from tests.shares import share_of
 
@@ -168,3 +173,39 @@ def test_tables_are_read_in_halves_if_these_are_all_of_their_numbers() -> None:
     given = feeds(made.graph, 1)
     for wanted, found in zip(run_global(made.graph, given), run_global(graph, given), strict=True):
         np.testing.assert_allclose(found, wanted, 1e-5, 1e-5)
+
+
+class Layers(nn.Cell):
+    """Message passing with weights that are trained, whose edges, nodes or elements are sharded over ranks."""
+
+    def __init__(self, draw: random.Random, ranks: int) -> None:
+        super().__init__()
+        values = np.random.default_rng(draw.randrange(99)).standard_normal
+        self.x = Parameter(Tensor(values((NODES + 1, WIDTH))), name="x")
+        self.weights = Parameter(Tensor(values((EDGES, 1))), name="weights")
+        rows, ids = draw.choice((((1, 1), (ranks,)), ((ranks, 1), (1,)), ((1, ranks), (1,)), ((1, 1), (1,))))
+        edges = (ids[0], rows[1])
+        self.take, self.weigh = ops.Gather().shard((rows, ids)), ops.Mul().shard((edges, (ids[0], 1)))
+        self.sums = [ops.UnsortedSegmentSum().shard((edges, ids)) for _ in range(draw.randint(1, 3))]
+
+    def construct(self, sources: Any, targets: Any) -> Any:
+        x = self.x
+        for add in self.sums:
+            x = ops.sin(add(self.weigh(self.take(x, sources, 0), self.weights), targets, NODES + 1))
+        return ops.square(x).sum()
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_sharded_edges_and_nodes(ranks: int) -> None:
+    fused = 0
+    for seed in range(share_of(48)):
+        network = Layers(random.Random(seed), ranks)
+        step = nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
+        config = Config(ranks=ranks, mode="semi_auto_parallel", dataset_strategy="full_batch", device="GPU")
+        graph = compile_call(step, [TensorType(INT32, (EDGES,))] * 2, config).graph
+        given, passes = feeds(graph, seed), rank_passes("GPU")
+        fused += operators(rank_graphs(graph, passes).executable(0))["EdgeProducts"]
+        one = run_global(copied(graph), given)
+        for wanted, found in zip(one, run_on_ranks(graph, given, passes[1:]), strict=True):
+            np.testing.assert_allclose(found, wanted, 1e-11, 1e-11)
+    assert fused
