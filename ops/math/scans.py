@@ -7,9 +7,9 @@ before their own with their results.
 from __future__ import annotations
 
 import math
+import operator as operators
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -23,20 +23,8 @@ from mspc.ops.bases import operator
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, items
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.math.arithmetic import (
-    Add,
-    Equal,
-    GreaterEqual,
-    LessEqual,
-    LogicalOr,
-    Maximum,
-    Mul,
-    Neg,
-    NotEqual,
-    Select,
-    Sub,
-)  # fmt: skip
-from mspc.ops.math.elementwise import Abs, Exp, Log1p
+from mspc.ops.math.arithmetic import GreaterEqual, LessEqual, LogicalOr, Maximum, NotEqual
+from mspc.ops.math.elementwise import Abs, Exp, Log1p, Term, select
 from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement, Sample, sample
 from mspc.ops.operator_arguments import axis_in, int_of
 from mspc.ops.tensor.broadcast import ReduceSum
@@ -50,7 +38,6 @@ class Slices(NamedTuple):
     """The slices of a scanned dimension, for the operators of one rank; `last` and `before` are in the order of the
     scan."""
 
-    b: Builder
     axis: int
     reverse: bool
     ranks: tuple[int, ...] = ()
@@ -60,100 +47,120 @@ class Slices(NamedTuple):
         """Return the slices for a scan in the other direction."""
         return self._replace(reverse=not self.reverse)
 
-    def part(self, value: Value, begin: int, end: int) -> Node:
+    def part(self, x: Term, begin: int, end: int) -> Term:
         """Return the elements between two places of the dimension."""
-        rank = len(value.shape)
-        begins = tuple(begin if d == self.axis else 0 for d in range(rank))
-        ends = tuple(end if d == self.axis else n for d, n in enumerate(value.shape))
-        return self.b.emit(StridedSlice(begin=begins, end=ends, strides=(1,) * rank), value)
+        shape = x.value.shape
+        begins = tuple(begin if d == self.axis else 0 for d in range(len(shape)))
+        ends = tuple(end if d == self.axis else n for d, n in enumerate(shape))
+        return x.into(StridedSlice(begin=begins, end=ends, strides=(1,) * len(shape)))
 
-    def last(self, value: Value) -> Node:
-        begin = 0 if self.reverse else value.shape[self.axis] - 1
-        return self.part(value, begin, begin + 1)
+    def last(self, x: Term) -> Term:
+        begin = 0 if self.reverse else x.value.shape[self.axis] - 1
+        return self.part(x, begin, begin + 1)
 
-    def moved(self, value: Value, first: Value, count: int) -> Node:
-        """Return the first `count` elements behind another first one."""
-        begin = value.shape[self.axis] - count if self.reverse else 0
-        parts = first, self.part(value, begin, begin + count)
-        return self.b.emit(Concat(axis=self.axis), *(parts[::-1] if self.reverse else parts))
+    def moved(self, x: Term, first: Term | float, less: int = 1) -> Term:
+        """Return the elements but the `less` last ones, behind another first one."""
+        count = x.value.shape[self.axis]
+        rest = self.part(x, less * self.reverse, count - less * (not self.reverse))
+        if not isinstance(first, Term):
+            sizes = [1 if d == self.axis else n for d, n in enumerate(x.value.shape)]
+            dtype = x.value.tensor_type.dtype
+            first = Term(x.b, x.b.constant(np.full(sizes, first, dtype.numpy), dtype))
+        return rest.into(Concat(axis=self.axis), first) if self.reverse else first.into(Concat(axis=self.axis), rest)
 
-    def shifted(self, value: Value) -> Node:
+    def shifted(self, x: Term) -> Term:
         """Return the elements one place later, the first one twice."""
-        return self.moved(value, self.turned().last(value), value.shape[self.axis] - 1)
+        return self.moved(x, self.turned().last(x))
 
-    def filled(self, value: Value, number: float) -> Value:
-        """Return a constant for one element of each line."""
-        sizes = [1 if d == self.axis else n for d, n in enumerate(value.shape)]
-        dtype = value.tensor_type.dtype
-        return self.b.constant(np.full(sizes, number, dtype.numpy), dtype)
-
-    def gathered(self, carry: Value) -> Node:
+    def gathered(self, carry: Term) -> Term:
         """Return the carries of all slices, in the order of the dimension."""
-        found = self.b.emit(AllGather(axis=self.axis).with_ranks(self.ranks), carry)
+        found = carry.b.emit(AllGather(axis=self.axis).with_ranks(self.ranks), carry.value)
         found.attrs["reason"] = "the carries of the slices"
-        return found
+        return Term(carry.b, found)
 
-    def before(self, carries: Value, none: float) -> Node:
+    def before(self, carries: Term, none: float) -> Term:
         """Return the carry of the slice before this one; `none` if it is the first one."""
         begin = self.place + self.reverse
-        return self.part(self.moved(carries, self.filled(carries, none), len(self.ranks)), begin, begin + 1)
+        return self.part(self.moved(carries, none, 0), begin, begin + 1)
 
 
-def exponential(b: Builder, x: Value, y: Value) -> Value:
+def exponential(x: Term, y: Term) -> Term:
     """Return the exponential of x - y; infinite ones may be equal."""
-    one = b.constant(1, x.tensor_type.dtype)
-    return b.emit(Select(), b.emit(Equal(), x, y), one, b.emit(Exp(), b.emit(Sub(), x, y)))
+    return select(x.into(NotEqual(), y), (x - y).into(Exp()), 1)
 
 
-def added_logarithms(b: Builder, x: Value, y: Value) -> Value:
+def added_logarithms(x: Term, y: Term) -> Term:
     """Return the logarithm of the sum of two exponentials."""
-    nothing = b.constant(0, x.tensor_type.dtype)
-    apart = b.emit(Select(), b.emit(Equal(), x, y), nothing, b.emit(Abs(), b.emit(Sub(), x, y)))
-    return b.emit(Add(), b.emit(Maximum(), x, y), b.emit(Log1p(), b.emit(Exp(), b.emit(Neg(), apart))))
+    apart = select(x.into(NotEqual(), y), (x - y).into(Abs()), 0)
+    return x.into(Maximum(), y) + (-apart).into(Exp()).into(Log1p())
 
 
 def in_order(function: Callable[..., Any], xp: Any, axis: int, reverse: bool, arrays: Sequence[Any]) -> Any:
     """Return the results of a function of arrays that are scanned along dimension 0."""
-    turned = [xp.moveaxis(array, axis, 0)[:: -1 if reverse else 1] for array in arrays]
-    return tuple(xp.ascontiguousarray(xp.moveaxis(out[:: -1 if reverse else 1], 0, axis)) for out in function(*turned))
+    step = -1 if reverse else 1
+    made = function(xp, *(xp.moveaxis(array, axis, 0)[::step] for array in arrays))
+    return tuple(xp.ascontiguousarray(xp.moveaxis(out[::step], 0, axis)) for out in made)
 
 
 class ScanOp(Op, abstract=True):
-    """kind: a row of SCANS in ops/cuda/scans.py. carries: numbers per line that a slice sends."""
+    """kind: a row of SCANS in ops/cuda/scans.py. carries: numbers per line that a slice sends. turns: it runs against
+    `reverse`, as a gradient does."""
 
     takes_bool = False
     kind: ClassVar[str] = ""
     carries: ClassVar[int] = 1
+    turns: ClassVar[bool] = False
 
-    def place(self, rank: int) -> int:
-        """Return the axis, counted from 0."""
-        return axis_in(self.name, self.attributes()["axis"], rank)
-
-    def along(self, results: int, *types: TensorType) -> str:
+    def along(self, *types: TensorType, results: int = 1) -> str:
         """Return the rule of operands and results of one shape."""
-        self.place(len(types[0].shape))
+        self.slices(types[0].shape)
         names = " ".join(factor_names(len(types[0].shape)))
         return f"{', '.join([names] * len(types))} -> {', '.join([names] * results)}"
 
-    def slices(self, b: Builder, placement: RankPlacement, reverse: bool) -> Slices | None:
-        """Return the slices of a sharded axis, or None."""
-        layout, shape = placement.in_layouts[0], placement.in_types[0].shape
-        axis = self.place(len(shape))
-        if not layout.dims[axis] or 0 in shape:
-            return None
+    def slices(self, shape: Sequence[int], placement: RankPlacement | None = None) -> Slices:
+        """Return the slices of the axis; without ranks if it is not sharded."""
+        fields = self.attributes()
+        axis, reverse = axis_in(self.name, fields["axis"], len(shape)), fields.get("reverse", False) != self.turns
+        layout = None if placement is None or 0 in shape else placement.in_layouts[0]
+        if placement is None or layout is None or not layout.dims[axis]:
+            return Slices(axis, reverse)
         ranks, place = layout.group(layout.dims[axis], placement.rank), layout.slice_index(placement.rank)[axis]
-        return Slices(b, axis, reverse, ranks, place)
+        return Slices(axis, reverse, ranks, place)
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         layout, local = layouts[0], layouts[0].local_shape(types[0].shape)
-        axis = self.place(len(local))
+        axis = self.slices(local).axis
         carry = types[0].dtype.itemsize * math.prod(local) / max(1, local[axis])
         return self.carries * AllGather.sent_bytes(carry, layout.size_of(layout.dims[axis]))
 
-    def launched(self, device: Device, out: Any, inputs: Sequence[Array], **options: Any) -> Launch | None:
-        """Return the launch of the scan."""
-        outs = out if isinstance(out, tuple) else (out,)
-        return gpu.scans.scan(device, self.kind, self.place(inputs[0].ndim), inputs, outs, **options)
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
+        slices = self.slices(placement.in_types[0].shape, placement)
+        if not slices.ranks:
+            return None
+        made = b.emit(self, *inputs)
+        own = [made] if isinstance(made.type, TensorType) else items(b, made, 2)
+        found = self.joined(slices, [Term(b, x) for x in inputs], [Term(b, x) for x in own])
+        return found[0].value if len(found) == 1 else b.emit(MakeTuple(), *(term.value for term in found))
+
+    def joined(self, slices: Slices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
+        """Emit the results of a slice from the carries of the slices before it and its own results."""
+        raise NotImplementedError(f"{self.name} is not sharded along its axis")
+
+    def scanned(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
+        """Return the results of arrays that are scanned along dimension 0, in its order."""
+        raise NotImplementedError(f"{self.name} has no kernel")
+
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        slices = self.slices(inputs[0].shape)
+        found = in_order(self.scanned, xp, slices.axis, slices.reverse, inputs)
+        return found if len(found) > 1 else found[0]
+
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
+        slices, fields = self.slices(inputs[0].shape), self.attributes()
+        return gpu.scans.scan(
+            device, self.kind, slices.axis, inputs, out if isinstance(out, tuple) else (out,), reverse=slices.reverse,
+            exclusive=fields.get("exclusive", False), beyond=fields.get("initial", 0),
+        )  # fmt: skip
 
 
 class _Running(ScanOp, abstract=True):
@@ -166,7 +173,7 @@ class _Running(ScanOp, abstract=True):
     axis: int = 0
     settings = (("axis", int_of),)
     none: ClassVar[float] = 0
-    join: ClassVar[Callable[[Builder, Value, Value], Value]]
+    join: ClassVar[Callable[[Term, Term], Term]]
     total: ClassVar[Callable[[Any, Any], Any]]
     slope: ClassVar[Callable[..., Value]]
     samples: ClassVar[Sequence[Sample]] = (
@@ -177,45 +184,34 @@ class _Running(ScanOp, abstract=True):
     )
 
     def rule(self, x: TensorType) -> str:
-        return self.along(1, x)
+        return self.along(x)
 
-    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
-        slices = self.slices(b, placement, self.reverse)
-        if slices is None:
-            return None
-        own, join = b.emit(self, *inputs), type(self).join
-        carry = slices.last(own)
-        total = join(b, carry, slices.last(inputs[0])) if self.exclusive else carry
-        totals = b.emit(replace(self, exclusive=False), slices.gathered(total))
-        return join(b, slices.before(totals, self.none), own)
+    def joined(self, slices: Slices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
+        join, total = type(self).join, slices.last(own[0])
+        total = join(total, slices.last(inputs[0])) if self.exclusive else total
+        totals = slices.gathered(total).into(replace(self, exclusive=False))
+        return (join(slices.before(totals, self.none), own[0]),)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         if self.linear_in:
             return (b.emit(replace(self, reverse=not self.reverse), dout),)
-        slices = Slices(b, self.place(len(x.shape)), not self.reverse)
-        count = x.shape[slices.axis]
-        if self.exclusive and count:
-            out, dout = b.emit(replace(self, exclusive=False), x), slices.moved(dout, slices.filled(dout, 0), count - 1)
+        slices = self.slices(x.shape).turned()
+        if self.exclusive and x.shape[slices.axis]:
+            out, dout = b.emit(replace(self, exclusive=False), x), slices.moved(Term(b, dout), 0).value
         return (type(self).slope(b, self, x, out, dout),)
 
-    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
-        return self.launched(device, out, (x,), exclusive=self.exclusive, reverse=self.reverse)
-
-    def compute(self, xp: Any, x: Any) -> Any:
-        def function(x: Any) -> Any:
-            total = type(self).total(xp, x)
-            return (xp.concatenate([xp.full_like(total[:1], self.none), total[:-1]]) if self.exclusive else total,)
-
-        return in_order(function, xp, self.axis, self.reverse, (x,))[0]
+    def scanned(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
+        total = type(self).total(xp, arrays[0])
+        return (xp.concatenate([xp.full_like(total[:1], self.none), total[:-1]]) if self.exclusive else total,)
 
 
 CumSum = operator(
     "CumSum", "Running sums along an axis. Called as `CumSum(exclusive, reverse)(x, axis)`.", _Running, kind="sum",
-    linear_in=(0,), join=lambda b, x, y: b.emit(Add(), x, y), total=lambda xp, x: xp.cumsum(x, 0, x.dtype),
+    linear_in=(0,), join=operators.add, total=lambda xp, x: xp.cumsum(x, 0, x.dtype),
 )  # fmt: skip
 CumProd = operator(
     "CumProd", "Running products along an axis. Called as `CumProd(exclusive, reverse)(x, axis)`.", _Running,
-    kind="product", none=1, join=lambda b, x, y: b.emit(Mul(), x, y), total=lambda xp, x: xp.cumprod(x, 0, x.dtype),
+    kind="product", none=1, join=operators.mul, total=lambda xp, x: xp.cumprod(x, 0, x.dtype),
     slope=lambda b, op, x, out, dout: b.emit(
         TupleGetItem(0), b.emit(LinearRecurrenceGrad(op.reverse, op.axis, initial=1), x, out, dout)),
 )  # fmt: skip
@@ -228,63 +224,6 @@ CumulativeLogsumexp = operator(
 )  # fmt: skip
 
 
-class _Recurrence(ScanOp, abstract=True):
-    """reverse runs from the end; a gradient runs the other way, `backwards`. scanned: the results along dimension 0."""
-
-    float_only = True
-    reverse: bool = False
-    axis: int = 0
-    backwards: ClassVar[bool] = True
-
-    def scanned(self, xp: Any, *arrays: Any) -> Any:
-        raise NotImplementedError
-
-    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        return self.launched(device, out, inputs, reverse=self.reverse != self.backwards)
-
-    def compute(self, xp: Any, *inputs: Any) -> Any:
-        found = in_order(partial(self.scanned, xp), xp, self.axis, self.reverse != self.backwards, inputs)
-        return found if len(found) > 1 else found[0]
-
-
-class CumulativeLogsumexpGrad(_Recurrence):
-    """Gradient of CumulativeLogsumexp: the sum of dy * exp(x - y) over all later y, as a recurrence in which no
-    exponential exceeds 1."""
-
-    kind = "logarithms' gradient"
-    carries = 2
-    linear_in = (2,)
-    samples = (sample(*((8, 16),) * 3), sample(*((8, 4),) * 3, axis=-1, reverse=True))
-
-    def rule(self, x: TensorType, y: TensorType, dy: TensorType) -> str:
-        return self.along(1, x, y, dy)
-
-    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
-        slices = self.slices(b, placement, not self.reverse)
-        if slices is None:
-            return None
-        x, y, dy = inputs
-        edge = slices.last(y)
-        total = b.emit(ReduceSum(True, (slices.axis,)), b.emit(Mul(), dy, exponential(b, edge, y)))
-        edges, totals = slices.gathered(edge), slices.gathered(total)
-        shares = exponential(b, edges, slices.shifted(edges))
-        carries = b.emit(LinearRecurrence(slices.reverse, slices.axis), shares, totals)
-        apart = b.emit(Exp(), b.emit(Sub(), x, slices.before(edges, math.inf)))
-        return b.emit(Add(), b.emit(self, *inputs), b.emit(Mul(), apart, slices.before(carries, 0)))
-
-    def bprop(self, b: Builder, x: Value, y: Value, dy: Value, out: Value, dout: Value) -> Gradients:
-        slices = Slices(b, self.place(len(x.shape)), self.reverse)
-        shares = exponential(b, slices.shifted(y), y) if x.shape[slices.axis] else y
-        own = b.emit(Mul(), dout, b.emit(Exp(), b.emit(Sub(), x, y)))
-        total = b.emit(LinearRecurrence(self.reverse, self.axis), shares, own)
-        return (b.emit(Mul(), dout, out), b.emit(Neg(), b.emit(Mul(), dy, total)), total)
-
-    def scanned(self, xp: Any, *arrays: Any) -> Any:
-        x, y, dy = arrays
-        before = xp.concatenate([y[:1], y[:-1]])
-        return (xp.exp(x - y) * run(xp, xp.where(y == before, 1, xp.exp(y - before)), dy),)
-
-
 def run(xp: Any, a: Any, b: Any) -> Any:
     """Return the recurrence h = a * h + b along dimension 0."""
     h = xp.array(b)
@@ -293,80 +232,108 @@ def run(xp: Any, a: Any, b: Any) -> Any:
     return h
 
 
-class LinearRecurrence(_Recurrence):
+class LinearRecurrence(ScanOp):
     """The recurrence h = a * h + b along `axis`, from zeros; reverse runs from the end. Called as
     `LinearRecurrence(reverse, axis)(a, b)`."""
 
     kind = "linear"
     carries = 2
+    float_only = True
     one_type = True
+    reverse: bool = False
+    axis: int = 0
     linear_in = (1,)
-    backwards = False
     samples = (
         sample((8, 16), (8, 16), low=-1.2, high=1.2),
         sample((4, 8, 3), (4, 8, 3), axis=-2, reverse=True, low=-1.2, high=1.2),
     )
 
     def rule(self, a: TensorType, b: TensorType) -> str:
-        return self.along(1, a, b)
+        return self.along(a, b)
 
-    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
-        slices = self.slices(b, placement, self.reverse)
-        if slices is None:
-            return None
-        a, own = inputs[0], b.emit(self, *inputs)
-        product = b.emit(CumProd(False, self.reverse, self.axis), a)
-        carries = b.emit(self, slices.gathered(slices.last(product)), slices.gathered(slices.last(own)))
-        carry = slices.before(carries, 0)
-        changed = b.emit(Add(), own, b.emit(Mul(), product, carry))  # the first coefficient of all may be anything
-        return b.emit(Select(), b.emit(Equal(), carry, b.constant(0, a.tensor_type.dtype)), own, changed)
+    def joined(self, slices: Slices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
+        product = inputs[0].into(CumProd(False, self.reverse, self.axis))
+        shares, totals = (slices.gathered(slices.last(term)) for term in (product, own[0]))
+        carry = slices.before(shares.into(self, totals), 0)
+        # The first coefficient of all may be anything.
+        return (select(carry.into(NotEqual(), 0), own[0] + product * carry, own[0]),)
 
     def bprop(self, builder: Builder, a: Value, b: Value, out: Value, dout: Value) -> Gradients:
         return items(builder, builder.emit(LinearRecurrenceGrad(self.reverse, self.axis), a, out, dout), 2)
 
-    def scanned(self, xp: Any, *arrays: Any) -> Any:
+    def scanned(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
         return (run(xp, *arrays),)
 
 
-class LinearRecurrenceGrad(_Recurrence):
+class LinearRecurrenceGrad(ScanOp):
     """Gradients of LinearRecurrence in a and b: a recurrence in the other direction. initial: h before the first
     element; with 1 and without b the recurrence is CumProd."""
 
     kind = "linear gradient"
     carries = 3
+    turns = True
+    float_only = True
+    reverse: bool = False
+    axis: int = 0
     initial: int = 0
     linear_in = (2,)
-    bprop = NotDifferentiable(
-        "it is a gradient, and second derivatives of recurrences are not built"
-    )
+    bprop = NotDifferentiable("it is a gradient, and second derivatives of recurrences are not built")
     samples = (
         sample(*((8, 16),) * 3, low=-1.2, high=1.2),
         sample(*((4, 8, 3),) * 3, axis=-2, reverse=True, initial=1, low=-1.2, high=1.2),
     )
 
     def rule(self, a: TensorType, h: TensorType, dh: TensorType) -> str:
-        return self.along(2, a, h, dh)
+        return self.along(a, h, dh, results=2)
 
-    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
-        slices = self.slices(b, placement, not self.reverse)
-        if slices is None:
-            return None
-        (a, h, _), axis, forward = inputs, slices.axis, slices.turned()
-        own = b.emit(TupleGetItem(1), b.emit(self, *inputs))
-        product, last = b.emit(CumProd(True, slices.reverse, axis), a), slices.last(a)
-        shares, totals = (slices.gathered(b.emit(Mul(), last, slices.last(value))) for value in (product, own))
-        carries = b.emit(LinearRecurrence(slices.reverse, axis), shares, totals)
-        db = b.emit(Add(), own, b.emit(Mul(), product, slices.before(carries, 0)))
-        before = forward.before(slices.gathered(forward.last(h)), self.initial)
-        return b.emit(MakeTuple(), b.emit(Mul(), db, forward.moved(h, before, h.shape[axis] - 1)), db)
+    def joined(self, slices: Slices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
+        (a, h, _), forward = inputs, slices.turned()
+        product = a.into(CumProd(True, slices.reverse, slices.axis))
+        shares, totals = (slices.gathered(slices.last(a) * slices.last(term)) for term in (product, own[1]))
+        carries = shares.into(LinearRecurrence(slices.reverse, slices.axis), totals)
+        db = own[1] + product * slices.before(carries, 0)
+        return db * forward.moved(h, forward.before(slices.gathered(forward.last(h)), self.initial)), db
 
-    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        return self.launched(device, out, inputs, reverse=not self.reverse, beyond=self.initial)
-
-    def scanned(self, xp: Any, *arrays: Any) -> Any:
+    def scanned(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
         a, h, dh = arrays
         db = run(xp, xp.concatenate([a[:1], a[:-1]]), dh)
         return db * xp.concatenate([h[1:], xp.full_like(h[:1], self.initial)]), db
+
+
+class CumulativeLogsumexpGrad(ScanOp):
+    """Gradient of CumulativeLogsumexp: the sum of dy * exp(x - y) over all later y, as a recurrence in which no
+    exponential exceeds 1."""
+
+    kind = "logarithms' gradient"
+    carries = 2
+    turns = True
+    float_only = True
+    reverse: bool = False
+    axis: int = 0
+    linear_in = (2,)
+    samples = (sample(*((8, 16),) * 3), sample(*((8, 4),) * 3, axis=-1, reverse=True))
+
+    def rule(self, x: TensorType, y: TensorType, dy: TensorType) -> str:
+        return self.along(x, y, dy)
+
+    def joined(self, slices: Slices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
+        (x, y, dy), edge = inputs, slices.last(inputs[1])
+        total = (dy * exponential(edge, y)).into(ReduceSum(True, (slices.axis,)))
+        edges, totals = slices.gathered(edge), slices.gathered(total)
+        shares = exponential(edges, slices.shifted(edges))
+        carries = shares.into(LinearRecurrence(slices.reverse, slices.axis), totals)
+        return (own[0] + (x - slices.before(edges, math.inf)).into(Exp()) * slices.before(carries, 0),)
+
+    def bprop(self, b: Builder, x: Value, y: Value, dy: Value, out: Value, dout: Value) -> Gradients:
+        slices, u, v, w = self.slices(x.shape).turned(), Term(b, x), Term(b, y), Term(b, dout)
+        shares = exponential(slices.shifted(v), v) if x.shape[slices.axis] else v
+        total = shares.into(LinearRecurrence(self.reverse, self.axis), w * (u - v).into(Exp()))
+        return (w * Term(b, out)).value, (-(Term(b, dy) * total)).value, total.value
+
+    def scanned(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
+        x, y, dy = arrays
+        before = xp.concatenate([y[:1], y[:-1]])
+        return (xp.exp(x - y) * run(xp, xp.where(y == before, 1, xp.exp(y - before)), dy),)
 
 
 class _Extreme(ScanOp, abstract=True):
@@ -381,21 +348,16 @@ class _Extreme(ScanOp, abstract=True):
     samples = (sample((8, 16)), sample((4, 2, 8), axis=-2))
 
     def rule(self, x: TensorType) -> str:
-        return self.along(2, x)
+        return self.along(x, results=2)
 
-    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
-        slices = self.slices(b, placement, False)
-        if slices is None:
-            return None
-        axis, count, dtype = slices.axis, inputs[0].shape[slices.axis], inputs[0].tensor_type.dtype
-        own, places = items(b, b.emit(self, *inputs), 2)
-        places = b.emit(Add(), places, b.constant(slices.place * count, INT64))
-        carries, found = items(b, b.emit(self, slices.gathered(slices.last(own))), 2)
-        ahead = slices.before(carries, self.lowest(dtype.numpy))
-        gathered = b.emit(GatherD(axis), slices.gathered(slices.last(places)), found)
-        takes = b.emit(LogicalOr(), b.emit(self.exceeds(), own, ahead), b.emit(NotEqual(), own, own))
-        value = b.emit(Select(), takes, own, ahead)
-        return b.emit(MakeTuple(), value, b.emit(Select(), takes, places, slices.before(gathered, 0)))
+    def joined(self, slices: Slices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
+        (x,), value = inputs, own[0]
+        places = own[1] + slices.place * x.value.shape[slices.axis]
+        carries, found = items(x.b, x.b.emit(self, slices.gathered(slices.last(value)).value), 2)
+        gathered = slices.gathered(slices.last(places)).into(GatherD(slices.axis), Term(x.b, found))
+        ahead = slices.before(Term(x.b, carries), self.lowest(x.value.tensor_type.dtype.numpy))
+        takes = value.into(self.exceeds(), ahead).into(LogicalOr(), value.into(NotEqual(), value))
+        return select(takes, value, ahead), select(takes, places, slices.before(gathered, 0))
 
     def lowest(self, dtype: Any) -> Any:
         """Return what every element exceeds or equals."""
@@ -407,19 +369,14 @@ class _Extreme(ScanOp, abstract=True):
     def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
         if dout[0] is None:
             return (None,)
-        axis = self.place(len(x.shape))
+        axis = self.slices(x.shape).axis
         return (b.emit(GatherDGrad(axis, x.shape[axis]), b.emit(TupleGetItem(1), out), dout[0]),)
 
-    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
-        return self.launched(device, out, (x,))
-
-    def compute(self, xp: Any, x: Any) -> Any:
-        def function(x: Any) -> Any:
-            values = getattr(xp, self.kind).accumulate(x, 0)
-            places = xp.arange(len(x)).reshape(-1, *[1] * (x.ndim - 1))
-            return values, xp.maximum.accumulate(xp.where((x == values) | (x != x), places, 0), 0)
-
-        return in_order(function, xp, self.axis, False, (x,))
+    def scanned(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
+        (x,) = arrays
+        values = getattr(xp, self.kind).accumulate(x, 0)
+        places = xp.arange(len(x)).reshape(-1, *[1] * (x.ndim - 1))
+        return values, xp.maximum.accumulate(xp.where((x == values) | (x != x), places, 0), 0)
 
 
 Cummax = operator(

@@ -19,6 +19,7 @@ from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_state import Precision
 from mspc.readers.pytorch.equal_layers import EqualLayers, MarkedByPlan, equal_layers
 from mspc.readers.pytorch.exported_program import (
+    ASSOCIATIVE,
     CONDITION,
     CONTROL,
     LOOPS,
@@ -35,6 +36,7 @@ from mspc.readers.pytorch.exported_program import (
     branches,
     frames_of,
     inlined,
+    names_in,
     of_node,
     scope_of,
 )
@@ -252,6 +254,56 @@ def _scanned(
     state, made = call(ops.Scan(), [InnerGraph(turn), state, table, None, count <= FEW])
     ahead = list(state[:kept])
     return ahead + [call(ops.stack, [tuple([each[k] for each in made]), 0]) for k in range(len(made[0]))]
+
+
+# `associative_scan` has a graph that combines two runs of rows, the rows, and values that every call reads.
+
+
+ADD, MULTIPLY = "aten.add.Tensor", "aten.mul.Tensor"
+SCANS = {
+    ADD: "CumSum", MULTIPLY: "CumProd", "aten.logaddexp.default": "CumulativeLogsumexp",
+    "aten.maximum.default": "Cummax", "aten.minimum.default": "Cummin",
+}  # fmt: skip
+
+
+def associative(given: Sequence[Any], call: Call, type_of: TypeOf) -> list[Any]:
+    """Return the results of an associative scan. Raise MspcError if its operands are none of it."""
+    if len(given) != 3 or not isinstance(given[0], ExportedGraph) or not all(isinstance(x, tuple) for x in given[1:]):
+        raise MspcError("it has not the graph and the operands of an associative scan")
+    body, rows, _ = given
+    found = [_own_scan(body, rows, number, call, type_of) for number in range(len(rows))]
+    if any(each is None for each in found):
+        way = "export the network with combine_mode='generic', and run_decompositions({}) on the exported program"
+        raise MspcError("its function is no sum, product, extremum, logaddexp or linear recurrence", notes=[way])
+    return found
+
+
+def _own_scan(body: ExportedGraph, rows: Sequence[Any], number: int, call: Call, type_of: TypeOf) -> Any:
+    """Return a result of an associative scan if an operator computes it, or None."""
+    names = [name for name, _ in body.inputs]
+    left, right = names[: len(rows)], names[len(rows) : 2 * len(rows)]
+    made = {node.results[0]: node for node in body.nodes if node.results}
+
+    def operands(name: str) -> tuple[str, set[str]]:
+        node = made.get(name)
+        read = names_in(tuple(value for _, value in node.arguments)) if node else []
+        return (node.target, set(read)) if node and len(node.arguments) == len(read) == 2 else ("", set())
+
+    results = [(names_in((output,)) or [""])[0] for output in body.outputs]
+    target, read = operands(results[number])
+    own, before = right[number], left[number]
+    if target in SCANS and read == {own, before}:
+        scan = getattr(ops, SCANS[target])
+        return call(scan(0), [rows[number]])[0] if "Cumm" in SCANS[target] else call(scan(), [rows[number], 0])
+    types = [type_of(row) for row in rows]
+    for place, (share, earlier) in enumerate(zip(right, left, strict=True)):
+        products = [name for name in read - {own} if operands(name) == (MULTIPLY, {share, before})]
+        is_product = operands(results[place]) == (MULTIPLY, {share, earlier})
+        if target == ADD and own in read and products and is_product and all(t and t.dtype.is_float for t in types):
+            shares, shape = rows[place], tuple(rows[number].shape)
+            shares = shares if tuple(shares.shape) == shape else call(ops.broadcast_to, [shares, shape])
+            return call(ops.LinearRecurrence(), [shares, rows[number]])
+    return None
 
 
 # The front end's part is the `Evaluator`, which makes nodes of the graph. This part knows names, views and overwritten
@@ -662,7 +714,10 @@ class _Walk:
 
         given = [value if isinstance(value, ExportedGraph) else self.argument(value) for _, value in node.arguments]
         self._at_node(node)
-        values = looped(node.target, given, self.evaluator.call, turned)
+        if node.target == ASSOCIATIVE:
+            values = associative(given, self.evaluator.call, self.evaluator.type_of)
+        else:
+            values = looped(node.target, given, self.evaluator.call, turned)
         self.values.update(zip(node.results, map(_alone, values), strict=True))
 
     def _graph_results(

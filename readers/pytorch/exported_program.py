@@ -385,13 +385,14 @@ class ExportedProgram:
 # The arguments of control operators have no names: settings, then the graph, then its operands. The first setting of
 # `wrap_with_set_grad_enabled` is whether gradients go through; those of `wrap_with_autocast` give the element types of
 # operators, which the results' types have too. `cond` has a condition, a graph for either answer, and the operands of
-# both. `looped` reads `while_loop`, `scan` and `map`.
+# both. `looped` reads `while_loop`, `scan` and `map`, `associative` the scans of functions that are associative.
 
 
 SET_GRADIENT = "higher_order.wrap_with_set_grad_enabled"
 CONDITION = "higher_order.cond"
 WHILE, SCAN, MAP = "higher_order.while_loop", "higher_order.scan", "higher_order.map_impl"
-LOOPS = frozenset({WHILE, SCAN, MAP})
+ASSOCIATIVE = "higher_order.associative_scan"
+LOOPS = frozenset({WHILE, SCAN, MAP, ASSOCIATIVE})
 INLINED = frozenset({SET_GRADIENT, "higher_order.wrap_with_autocast"})
 CONTROL = frozenset({*INLINED, CONDITION, *LOOPS})
 """Their names."""

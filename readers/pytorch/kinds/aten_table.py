@@ -150,7 +150,7 @@ _WORDLESS = frozenset(
 def related(name: str) -> list[str]:
     """Return up to three kinds that compute something related: other overloads, else kinds of the same library that
     share the most words of their names."""
-    library, operator, _ = name.split(".", 2)
+    library, operator, _ = f"{name}..".split(".", 2)
     words = _words(operator)
     found = list[tuple[float, str]]()
     for each in kinds():

@@ -163,6 +163,53 @@ def test_a_map(tmp_path: Path) -> None:
     np.testing.assert_allclose(network(Tensor(rows), Tensor(factor)).asnumpy(), np.sin(rows * factor), rtol=1e-5)
 
 
+SUM, PRODUCT = "aten.add.Tensor", "aten.mul.Tensor"
+PAIR = [
+    (PRODUCT, {"self": "a2", "other": "a1"}, "share", (F, (2, 1))),
+    (PRODUCT, {"self": "b1", "other": "a2"}, "past", ROW),
+    (SUM, {"self": "past", "other": "b2"}, "total", ROW),
+]  # fmt: skip
+LOGARITHMS = [("aten.logaddexp.default", {"self": "a2", "other": "a1"}, "share", (F, (2, 1))),
+              ("aten.maximum.default", {"self": "b2", "other": "b1"}, "total", ROW)]  # fmt: skip
+
+
+def paired(nodes: Any) -> Exported:
+    """An associative scan of pairs."""
+    made, step = Exported(), (F, (2, 1))
+    combine = inner({"a1": step, "b1": ROW, "a2": step, "b2": ROW}, nodes, ["share", "total"])
+    a, b = made.user("a", F, (5, 2, 1)), made.user("b", F, (5, 2, WIDTH))
+    results = {"shares": (F, (5, 2, 1)), "all": (F, (5, 2, WIDTH))}
+    made.node("higher_order.associative_scan", {"a": combine, "b": [a, b], "c": {"as_tensors": []}}, results, "", 21)
+    made.output("shares")
+    made.output("all")
+    return made
+
+
+@pytest.mark.parametrize("nodes", [PAIR, LOGARITHMS])
+def test_associative_scans(tmp_path: Path, nodes: Any) -> None:
+    network = ImportedNetwork(read_program(paired(nodes).save(tmp_path / "a.pt2")))
+    draw = np.random.default_rng(4)
+    x, y = draw.normal(size=(5, 2, 1)).astype(np.float32), draw.normal(size=(5, 2, WIDTH)).astype(np.float32)
+    if nodes is PAIR:
+        h, expected = np.zeros_like(y[0]), []
+        for share, own in zip(x, y, strict=True):
+            h = share * h + own
+            expected.append(h)
+        wanted = [np.cumprod(x, 0), np.stack(expected)]
+    else:
+        wanted = [np.logaddexp.accumulate(x, 0), np.maximum.accumulate(y, 0)]
+    for found, other in zip(network(Tensor(x), Tensor(y)), wanted, strict=True):
+        np.testing.assert_allclose(found.asnumpy(), other, rtol=1e-4, atol=1e-6)
+
+
+def test_other_associative_scans_are_refused(tmp_path: Path) -> None:
+    nodes = [*PAIR[:2], (SUM, {"self": "past", "other": "b1"}, "total", ROW)]
+    network = ImportedNetwork(read_program(paired(nodes).save(tmp_path / "a.pt2")))
+    given = [Tensor(np.ones(shape, np.float32)) for shape in ((5, 2, 1), (5, 2, WIDTH))]
+    with pytest.raises(MspcError, match="its function is no sum, product, extremum, logaddexp or linear rec"):
+        network(*given)
+
+
 def doubled() -> Exported:
     """x doubled until its sum is 100 or more."""
     made = Exported()
