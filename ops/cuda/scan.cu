@@ -119,8 +119,13 @@ __device__ __forceinline__ void scan_lines(const T* x, const T* y, const T* z, T
     const Index part = blockIdx.x % PARTS, line = (Index)(blockIdx.x / PARTS) * COLUMNS + column;
     const Index end = line < LINES ? COUNT : 0, stop = PARTS == 1 || (part + 1) * PART > COUNT ? COUNT : (part + 1) * PART;
     State before = State::none();
-    if (PARTS > 1 && !ONLY_TOTALS && end)
-        for (Index p = 0; p < part; ++p) before = State::of(before, carries[p * LINES + line]);
+    if (PARTS > 1 && !ONLY_TOTALS) {
+        State own = State::none();
+        constexpr Index SHARE = (PARTS + CHUNKS - 1) / CHUNKS;
+        for (Index p = chunk * SHARE; p < (chunk + 1) * SHARE; ++p)
+            if (p < part && end) own = State::of(own, carries[p * LINES + line]);
+        before_chunk(own, chunk, column, before);
+    }
     for (Index begin = part * PART; begin < stop; begin += TILE) {
         const Index first = begin + chunk * EACH;
         A u[EACH], v[EACH], w[EACH];

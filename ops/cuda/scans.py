@@ -90,7 +90,7 @@ def scan(
     tile = _BLOCK // columns * each
     blocks, tiles = -(-lines // columns), -(-count // tile)
     few = blocks < device.multiprocessors
-    parts = max(1, min(tiles // 2, 2 * device.multiprocessors // blocks, 128)) if few else 1
+    parts = max(1, min(tiles // 2, 4 * device.multiprocessors // blocks)) if few else 1
     share = -(-tiles // parts)
     parts = -(-tiles // share)
     wide = accumulating_type(dtype)

@@ -91,6 +91,19 @@ LARGE: list[tuple[str, dict[str, Any], Sequence[tuple[int, ...]], Sequence[str]]
     ("Dropout", {"keep_prob": 0.9}, [(32768, 1024)], []),
     ("Tril", {}, [(128, 512, 512)], []),
     ("Zeros", {"shape": (32768, 1024)}, [], []),
+    ("CumSum", {"axis": 1}, [(8, 1024, 768)], []),
+    ("CumSum", {"axis": 1}, [(32, 1024, 1024)], []),
+    ("CumSum", {"axis": 1}, [(8192, 4096)], []),
+    ("CumSum", {"axis": 1}, [(1048576, 32)], []),
+    ("CumSum", {"axis": 0}, [(33554432,)], []),
+    ("CumSum", {"axis": 0}, [(32768, 1024)], []),
+    ("CumSum", {"axis": 0}, [(2097152, 16)], []),
+    ("Cummax", {"axis": 1}, [(32, 1024, 1024)], []),
+    ("CumulativeLogsumexp", {"axis": 1}, [(32, 1024, 1024)], []),
+    ("CumulativeLogsumexpGrad", {"axis": 1}, [(32, 1024, 1024)] * 3, []),
+    ("CumulativeLogsumexp", {"axis": 1}, [(8192, 4096)], []),
+    ("LinearRecurrence", {"axis": 1}, [(32, 1024, 1024)] * 2, []),
+    ("LinearRecurrenceGrad", {"axis": 1}, [(32, 1024, 1024)] * 3, []),
 ]  # fmt: skip
 
 

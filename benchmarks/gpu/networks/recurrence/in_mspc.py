@@ -37,7 +37,7 @@ class Network(nn.Cell):
         super().__init__()
         self.embedding = nn.Embedding(s.vocabulary, s.width)
         self.layers = nn.CellList([Layer(s) for _ in range(s.layers)])
-        self.norm, self.output = nn.LayerNorm((s.width,), epsilon=1e-5), nn.Dense(s.width, s.vocabulary)
+        self.norm, self.output = nn.LayerNorm((s.width,), epsilon=1e-5), nn.Dense(s.width, s.vocabulary, has_bias=False)
 
     def construct(self, words, following):
         x = self.embedding(words)

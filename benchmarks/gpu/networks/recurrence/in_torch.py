@@ -38,7 +38,7 @@ class Network(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(s.vocabulary, s.width)
         self.layers = nn.ModuleList(Layer(s) for _ in range(s.layers))
-        self.norm, self.output = nn.LayerNorm(s.width), nn.Linear(s.width, s.vocabulary)
+        self.norm, self.output = nn.LayerNorm(s.width), nn.Linear(s.width, s.vocabulary, bias=False)
 
     def forward(self, words, following):
         x = self.embedding(words)
