@@ -25,9 +25,9 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[or
 
 from tests.oracle.against import near  # noqa: E402  # it imports PyTorch
 
-CLOSE, BY_NAME = 1e-5, {"bert": 1e-3, "recurrence": 2e-5}
+CLOSE, BY_NAME = 1e-5, {"bert": 1e-3, "recurrence": 5e-5}
 """How far numbers may lie apart, relative to the largest of their tensor; BERT's GELU is MindSpore's, by tanh, and the
-gradient of PyTorch's `logcumsumexp` rounds differences of logarithms."""
+gradient of PyTorch's `logcumsumexp` in Float32 is 3e-5 away from its own in Float64."""
 TINY: dict[str, Any] = {
     "layers": 2, "width": 32, "heads": 4, "key_heads": 2, "hidden": 48, "vocabulary": 40, "batch": 4, "length": 12,
     "hidden_words": 3, "answer": 6, "buckets": 8, "furthest": 16, "experts": 4, "rows": 50, "dense": 5, "tables": 3,
