@@ -15,8 +15,6 @@ import mspc as ms
 from mspc import Model, Parameter, Tensor, ops
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.compiler.driver import compile_call
-from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node
 from mspc.mindspore_api.nn import (
@@ -29,8 +27,7 @@ from mspc.mindspore_api.nn import (
     TrainOneStepCell,
     wrap,
 )
-from mspc.mindspore_api.state import Session
-from mspc.output.programs import config_of
+from tests.compiled_scripts import compiled_script
 from tests.mindspore_api.nn.training import Training, floats
 
 SCRIPT = """
@@ -57,8 +54,7 @@ step(Tensor(np.random.rand(32, 16), ms.float32), Tensor(np.random.rand(32, 8), m
 def test_parts_are_computed_apart_and_reduced_once(tmp_path: Path, parts: int, cell: str) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(parts=parts, cell=cell))
-    captured = capture(script, [], Session.of_rank(0, 4))
-    graph = compile_call(captured.target, captured.args, config_of(captured, 4)).rank_graph(0)
+    graph = compiled_script(script, 4).rank_graph(0)
     assert sum(node.instance == "matmul" and node.phase == "forward" for node in graph.nodes) == parts
     reduced: list[Node] = [node for node in graph.nodes if "mirror_user_id" in node.attrs]
     assert [(node.op.name, node.attrs["mirror_user_id"]) for node in reduced] == [("AllReduce", "w")]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mspc.compiler.driver import DumpPoint, compile_call
-from mspc.engine.capture import capture
-from mspc.mindspore_api.state import Session
+from mspc.compiler.driver import DumpPoint
 from mspc.ops.collective.base import Collective
-from mspc.output.programs import config_of
+from tests.compiled_scripts import compiled_script
 
 SCRIPT = """
 import numpy as np
@@ -39,13 +37,12 @@ Gradients(Net())(Tensor(np.ones([16, 32]), ms.float32), Tensor(np.ones([16, 16])
 def test_unused_operators_are_shown_but_not_run(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    captured = capture(script, [], Session.of_rank(0, 8))
     names: dict[str, list[str]] = {}
 
     def note(stage: DumpPoint) -> None:
         names[stage.name] = [node.instance for node in stage.graph.nodes if node.instance]
 
-    compiled = compile_call(captured.target, captured.args, config_of(captured, 8), note)
+    compiled = compiled_script(script, 8, look=note)
     graph = compiled.rank_graph(0, note)
     assert names["step_parallel_begin"] == ["matmul", "relu", "add"]
     assert names["slice_to_rank"] == ["matmul", "relu", "add"]

@@ -8,12 +8,10 @@ import pytest
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.compiler.driver import Compiled, compile_call
-from mspc.engine.capture import capture
+from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
-from mspc.mindspore_api.state import Session
-from mspc.output.programs import config_of
+from tests.compiled_scripts import compiled_text
 
 HEAD = """
 import mindspore as ms, numpy as np
@@ -244,10 +242,7 @@ def test_a_network_equals_one_device(tmp_path: Path, name: str) -> None:
 
 
 def compiled(tmp_path: Path, text: str) -> Compiled:
-    script = tmp_path / "net.py"
-    script.write_text(HEAD + text)
-    captured = capture(script, [], Session(0, 1, 0, 1))
-    return compile_call(captured.target, captured.args, config_of(captured, 8))
+    return compiled_text(tmp_path, HEAD + text, 8)
 
 
 def test_a_parameter_is_stored_as_its_change_needs_it(tmp_path: Path) -> None:

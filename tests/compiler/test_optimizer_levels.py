@@ -9,13 +9,11 @@ import pytest
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.compiler.driver import Compiled, compile_call
-from mspc.engine.capture import capture
-from mspc.mindspore_api.state import Session
+from mspc.compiler.driver import Compiled
 from mspc.ops.collective.base import Collective
-from mspc.output.programs import config_of
 from mspc.runtime.memory_plan import peak_of
 from mspc.search.plans.degrees import degrees_of
+from tests.compiled_scripts import compiled_text
 
 RANKS = 4
 ROWS, WIDTH, LAYERS = 64, 32, 6
@@ -69,10 +67,7 @@ FORWARD, BACKWARD = 2 * LAYERS, 2 * LAYERS - 1
 
 
 def compiled(folder: Path, *given: str) -> Compiled:
-    script = folder / "net.py"
-    script.write_text(SCRIPT)
-    captured = capture(script, list(given), Session.of_rank(0, RANKS))
-    return compile_call(captured.target, captured.args, config_of(captured, RANKS))
+    return compiled_text(folder, SCRIPT, RANKS, *given)
 
 
 def sent(made: Compiled) -> Counter[tuple[str, str]]:

@@ -15,14 +15,12 @@ from mspc import Parameter, load_checkpoint
 from mspc.commands.compile import CompileOptions
 from mspc.commands.run import run_script
 from mspc.commands.verify import verify_target
-from mspc.compiler.driver import DumpPoint, compile_call
-from mspc.engine.capture import capture
+from mspc.compiler.driver import DumpPoint
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
-from mspc.mindspore_api.state import Session
 from mspc.ops.collective.base import Collective
-from mspc.output.programs import config_of
 from mspc.parallel import build_searched_strategy, merge_sliced_parameter, restore_group_info_list
+from tests.compiled_scripts import compiled_script
 
 RANKS = 8
 SLICED, SCHEDULED = "slice_to_rank", "execute"
@@ -135,8 +133,7 @@ def test_a_feature(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     script = FEATURES / f"{feature}.py"
-    captured = capture(script, [], Session.of_rank(0, RANKS))
-    compiled = compile_call(captured.target, captured.args, config_of(captured, RANKS))
+    compiled = compiled_script(script, RANKS)
     stages: list[DumpPoint] = []
     compiled.rank_graph(0, stages.append, (SCHEDULED if feature == "multiple_copies" else SLICED,))
     FOUND[feature](stages[0].graph, capsys.readouterr().err)

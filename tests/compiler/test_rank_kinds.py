@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mspc.compiler.driver import Compiled, DumpPoint, compile_call
+from mspc.compiler.driver import DumpPoint
 from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import RankGraphs
-from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
-from mspc.mindspore_api.state import Session
 from mspc.ops.op import load_operators
-from mspc.output.programs import config_of
 from mspc.passes.base import find_pass, parse_passes, run_passes
+from tests.compiled_scripts import compiled_script
 from tests.networks import PASSES, RandomNetwork
 from tests.shares import is_taken, share_of
 
@@ -118,17 +115,12 @@ def some_of_every_kind(graphs: RankGraphs, ranks: int) -> list[int]:
     return sorted({rank for found in of_kind.values() for rank in (found[0], found[len(found) // 2], found[-1])})
 
 
-def compiled(script: Path, ranks: int, *arguments: str, device: str = "CPU") -> Compiled:
-    captured = capture(script, list(arguments), Session.of_rank(0, ranks))
-    return compile_call(captured.target, captured.args, replace(config_of(captured, ranks), device=device))
-
-
 @pytest.mark.share(2)
 @pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("ranks", [8, 16])
 def test_samples(root: Path, sample: str, ranks: int) -> None:
     try:
-        found = compiled(root / "samples" / sample, ranks)
+        found = compiled_script(root / "samples" / sample, ranks)
     except MspcError:
         pytest.skip(f"the sample's strategies do not fit {ranks} ranks")
     graphs = found.rank_graphs
@@ -140,7 +132,7 @@ def test_conformance_cases(conformance: Path) -> None:
     done = 0
     for case in cases:
         try:
-            found = compiled(case, 16 if case.stem == "repeated_16" else 8)
+            found = compiled_script(case, 16 if case.stem == "repeated_16" else 8)
         except (MspcError, AttributeError):
             continue
         ranks = found.config.ranks
@@ -170,7 +162,7 @@ def test_random_networks(device: str) -> None:
 def test_parts_of_an_embedding(tmp_path: Path, rows: int, columns: int, ranks: int) -> None:
     script = tmp_path / "train.py"
     script.write_text(HEAD.format(ranks=ranks) + EMBEDDING.format(rows=rows, columns=columns))
-    assert_every_rank_as_alone(compiled(script, ranks).rank_graphs, range(ranks))
+    assert_every_rank_as_alone(compiled_script(script, ranks).rank_graphs, range(ranks))
 
 
 @pytest.mark.share(2)
@@ -178,7 +170,7 @@ def test_parts_of_an_embedding(tmp_path: Path, rows: int, columns: int, ranks: i
 def test_exchanges_between_crossing_meshes(tmp_path: Path, ranks: int, other: int) -> None:
     script = tmp_path / "train.py"
     script.write_text(HEAD.format(ranks=ranks) + RESHARDED.format(ranks=ranks, other=other))
-    graphs = compiled(script, ranks).rank_graphs
+    graphs = compiled_script(script, ranks).rank_graphs
     assert_every_rank_as_alone(graphs, range(ranks) if ranks < 12 else some_of_every_kind(graphs, ranks))
 
 
@@ -189,7 +181,7 @@ def test_slices_that_know_where_they_begin_are_of_kinds(tmp_path: Path, name: st
     script, slices = tmp_path / "train.py", "images" if name == "images" else "queries"
     text = SLICED.format(shape=(4, 4, 128, 64), made=made, called=called, slices=slices)
     script.write_text(HEAD.format(ranks=8) + text)
-    graphs = compiled(script, 8, device=device).rank_graphs
+    graphs = compiled_script(script, 8, device=device).rank_graphs
     assert_every_rank_as_alone(graphs, range(8))
     assert None not in {graphs.kind(rank) for rank in range(8)}
     if name != "images" or device == "CPU":  # slices of images are put in another order on GPUs, by where they begin
@@ -208,7 +200,7 @@ def test_slices_that_know_where_they_begin_are_of_kinds(tmp_path: Path, name: st
 def test_layers_on_many_ranks_are_of_few_kinds(
     root: Path, name: str, ranks: int, most: int, arguments: list[str]
 ) -> None:
-    graphs = compiled(root / "benchmarks" / "networks" / f"{name}.py", ranks, *arguments).rank_graphs
+    graphs = compiled_script(root / "benchmarks" / "networks" / f"{name}.py", ranks, *arguments).rank_graphs
     for rank in range(ranks):
         graphs.of(rank, ())
     assert 1 <= graphs.kinds <= most
@@ -217,7 +209,7 @@ def test_layers_on_many_ranks_are_of_few_kinds(
 
 def test_a_rank_of_its_own_command_and_among_all(root: Path) -> None:
     script = root / "benchmarks" / "networks" / "layers.py"
-    among_all = compiled(script, 8, "2")
+    among_all = compiled_script(script, 8, "2")
     texts = [print_graph(among_all.rank_graph(rank)) for rank in range(8)]
     for rank in (0, 5, 7):
         found: dict[bool, list[tuple[Any, ...]]] = {False: [], True: []}
@@ -226,13 +218,13 @@ def test_a_rank_of_its_own_command_and_among_all(root: Path) -> None:
             def note(stage: DumpPoint, stages: list[tuple[Any, ...]] = stages) -> None:
                 stages.append((stage.name, stage.file, stage.rank, stage.changed, stage.previous, stage.text()))
 
-            graph = compiled(script, 8, "2").rank_graph(rank, note, alone=alone)
+            graph = compiled_script(script, 8, "2").rank_graph(rank, note, alone=alone)
             assert print_graph(graph) == texts[rank]
         assert found[False] == found[True]
 
 
 def test_there_is_no_such_rank(root: Path) -> None:
-    found = compiled(root / "samples" / SAMPLES[0], 8)
+    found = compiled_script(root / "samples" / SAMPLES[0], 8)
     for rank in (0, 1):
         found.rank_graph(rank)
     for rank in (-1, 8):
@@ -258,6 +250,6 @@ def test_a_pass_that_cannot_do_with_stand_ins_runs_for_every_rank(root: Path, mo
 
     for run, kinds in ((in_a_set, [0]), (named, range(2, 9))):
         monkeypatch.setattr(FuseNorm, "run", run)
-        found = compiled(root / "samples" / SAMPLES[0], 8)
+        found = compiled_script(root / "samples" / SAMPLES[0], 8)
         assert_every_rank_as_alone(found.rank_graphs, range(8))
         assert found.rank_graphs.kinds in kinds

@@ -12,13 +12,10 @@ import pytest
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.compiler.driver import compile_call
-from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
-from mspc.mindspore_api.state import Session
 from mspc.ops.collective.base import Collective
-from mspc.output.programs import config_of
+from tests.compiled_scripts import compiled_script
 from tests.compiler.test_operator_strategies import HEAD, compiled
 
 NETWORK = """
@@ -96,8 +93,7 @@ LAYERS = 12
 @pytest.fixture(scope="module")
 def rank_zero(root: Path) -> Graph:
     script = root / "benchmarks/networks/layers.py"
-    captured = capture(script, [str(LAYERS)], Session.of_rank(0, 8))
-    return compile_call(captured.target, captured.args, config_of(captured, 8)).rank_graph(0)
+    return compiled_script(script, 8, str(LAYERS)).rank_graph(0)
 
 
 def test_at_most_four_reductions_a_layer_and_no_layout_change(rank_zero: Graph) -> None:

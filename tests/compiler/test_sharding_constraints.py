@@ -9,12 +9,10 @@ import pytest
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.compiler.driver import Compiled, DumpPoint, compile_call
-from mspc.engine.capture import capture
+from mspc.compiler.driver import Compiled, DumpPoint
 from mspc.ir.diagnostics import ErrorGroup, MspcError
 from mspc.ir.graph import Graph
-from mspc.mindspore_api.state import Session
-from mspc.output.programs import config_of
+from tests.compiled_scripts import compiled_script
 from tests.compiler.test_operator_strategies import HEAD
 
 AUTOMATIC = HEAD.replace('"semi_auto_parallel"', '"auto_parallel"')
@@ -119,10 +117,8 @@ def compiled_as(tmp_path: Path, text: str) -> tuple[Compiled, list[DumpPoint]]:
     """The compile of a script for 8 ranks and its stages, those of rank 0 among them."""
     script = tmp_path / "net.py"
     script.write_text(text)
-    captured = capture(script, [], Session(0, 1, 0, 1))
-    config = config_of(captured, 1 if "stand_alone" in text else 8)
     stages: list[DumpPoint] = []
-    found = compile_call(captured.target, captured.args, config, stages.append)
+    found = compiled_script(script, 1 if "stand_alone" in text else 8, look=stages.append)
     found.rank_graph(0, stages.append)
     return found, stages
 

@@ -14,11 +14,9 @@ import pytest
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.compiler.driver import Compiled, compile_call
-from mspc.engine.capture import capture
+from mspc.compiler.driver import Compiled
 from mspc.ir.graph import element_layouts
-from mspc.mindspore_api.state import Session
-from mspc.output.programs import config_of
+from tests.compiled_scripts import compiled_script
 from tests.context.drawn_network import WAYS, DrawnNetwork
 from tests.judged_seeds import EQUAL
 from tests.sharded_beside_one import beside_one_device
@@ -76,8 +74,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def made(script: Path, layers: int, mode: str) -> Compiled:
-    captured = capture(script, [str(layers), mode], Session.of_rank(0, RANKS))
-    return compile_call(captured.target, captured.args, config_of(captured, RANKS))
+    return compiled_script(script, RANKS, str(layers), mode)
 
 
 @pytest.mark.parametrize("mode", MODES)

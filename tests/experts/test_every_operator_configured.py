@@ -8,11 +8,8 @@ import pytest
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.compiler.driver import Compiled, compile_call
-from mspc.engine.capture import capture
-from mspc.mindspore_api.state import Session
 from mspc.ops.collective.collectives import AlltoAll
-from mspc.output.programs import config_of
+from tests.compiled_scripts import compiled_script
 
 SCRIPT = """
 import numpy as np
@@ -66,16 +63,11 @@ ms.value_and_grad(net, 0, net.trainable_params())(Tensor(random.randn(1, 64, WID
 """
 
 
-def compiled(script: Path) -> Compiled:
-    captured = capture(script, [], Session(0, 1, 0, 1))
-    return compile_call(captured.target, captured.args, config_of(captured, 8))
-
-
 @pytest.mark.parametrize("parts", [2, 8])
 def test_it_sends_rooms_alone(parts: int, tmp_path: Path) -> None:
     script = tmp_path / "net.py"
     script.write_text(SCRIPT.format(parts=parts))
-    graph = compiled(script).graph
+    graph = compiled_script(script, 8).graph
     rooms = [node for node in graph.nodes if isinstance(node.op, AlltoAll)]
     assert len(rooms) == 4
     assert {node.tensor_type.size for node in rooms} == {8 * 8 * 4 * 6}  # of all ranks

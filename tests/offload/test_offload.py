@@ -16,17 +16,15 @@ from mspc.commands.diff import diff_targets
 from mspc.commands.verify import verify_target
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
-from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import FROM_HOST, OFFLOAD, TO_HOST, Graph
-from mspc.mindspore_api.state import Session
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.tensor.host_memory import AssignOnHost, AwaitHost, FromHost, ToHost
-from mspc.output.programs import config_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from mspc.runtime.memory_plan import peak_of, plan_memory
 from mspc.verify.scale.memory_use import MemoryCheck
+from tests.compiled_scripts import compiled_script
 
 ROWS, WIDTH, LAYERS = 64, 32, 5
 SCRIPT = f"""
@@ -84,8 +82,7 @@ def compiled(folder: Path, mode: str, states: str, prefetch: str, rows: int = RO
     script.write_text(SCRIPT)
     ranks = 1 if mode in ("alone", "scaled") else 4
     given = [mode, states, prefetch, str(rows), str(width)]
-    captured = capture(script, given, Session.of_rank(0, ranks))
-    return compile_call(captured.target, captured.args, config_of(captured, ranks))
+    return compiled_script(script, ranks, *given)
 
 
 def graph_of(folder: Path, *options: Any) -> Graph:

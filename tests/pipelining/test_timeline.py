@@ -9,16 +9,13 @@ import pytest
 
 from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.nodes import seconds
-from mspc.compiler.driver import compile_call
-from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import WORK, Graph, Node
-from mspc.mindspore_api.state import Session
 from mspc.ops.collective.point_to_point import SendToStage
-from mspc.output.programs import config_of
 from mspc.output.stage_times import stage_times
 from mspc.passes.lib.schedules import FORWARD, Action, Schedule, named_schedule
 from mspc.passes.lib.timeline import ScheduleTimeline, Task, TaskCopies, copies_of, equal_durations, leaving, timeline
+from tests.compiled_scripts import compiled_script
 from tests.grouped import grouped
 
 # Copies to the host and back pace a schedule: nodes that wait for them do so in order, everything else hides.
@@ -113,8 +110,7 @@ step(Tensor(np.ones((8, 4), np.float32)))
 def graphs(tmp_path: Path) -> list[Graph]:
     """The times of the ranks of three stages, between which 2 x 32 and 2 x 2 numbers go."""
     (tmp_path / "net.py").write_text(SCRIPT)
-    captured = capture(tmp_path / "net.py", [], Session.of_rank(0, 3))
-    compiled = compile_call(captured.target, captured.args, config_of(captured, 3))
+    compiled = compiled_script(tmp_path / "net.py", 3)
     return [compiled.rank_graph(rank) for rank in range(3)]
 
 

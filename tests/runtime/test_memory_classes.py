@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from mspc.compiler.driver import compile_call
-from mspc.engine.capture import capture
 from mspc.ir.graph import Graph, Value
-from mspc.mindspore_api.state import Session
 from mspc.ops.fused.updates import GroupedUpdate
-from mspc.output.programs import config_of
 from mspc.runtime import memory_classes
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
+from tests.compiled_scripts import compiled_text
 
 RANKS = 4
 NUMBERS = 64
@@ -82,10 +79,7 @@ cell.set_train(step != "none")(x, y)
 
 
 def planned(folder: Path, *arguments: str) -> tuple[Graph, MemoryPlan]:
-    script = folder / "net.py"
-    script.write_text(NET)
-    captured = capture(script, list(arguments), Session.of_rank(0, RANKS))
-    graph = compile_call(captured.target, captured.args, config_of(captured, RANKS)).rank_graph(0)
+    graph = compiled_text(folder, NET, RANKS, *arguments).rank_graph(0)
     return graph, plan_memory(graph)
 
 
@@ -121,10 +115,7 @@ step.set_train()(ms.ops.zeros((8, 4)), ms.ops.zeros((8, 4)))
 
 def test_sizes_are_asked_for_a_few_times_an_operand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many parameters one operator updates."""
-    script = tmp_path / "net.py"
-    script.write_text(MANY)
-    captured = capture(script, [], Session.of_rank(0, 1))
-    graph = compile_call(captured.target, captured.args, config_of(captured, 1)).rank_graph(0)
+    graph = compiled_text(tmp_path, MANY, 1).rank_graph(0)
     assert max(len(node.inputs) for node in graph.nodes if isinstance(node.op, GroupedUpdate)) >= 300
     asked: list[Value] = []
     size = memory_classes._size  # pyright: ignore[reportPrivateUsage]

@@ -13,8 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mspc.compiler.driver import compile_call
-from mspc.engine.capture import capture
 from mspc.ir.builder import Builder
 from mspc.ir.compare import difference
 from mspc.ir.diagnostics import MspcError
@@ -22,7 +20,6 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.mindspore_api.state import Session
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
@@ -37,7 +34,6 @@ from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.ops.optim.optimizer import Adam, AssignAdd
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import Reshape
-from mspc.output.programs import config_of
 from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.arena import MemoryBlock, assign, peak_live_bytes
 from mspc.runtime.backend import NumPyBackend
@@ -45,6 +41,7 @@ from mspc.runtime.executor import Executor
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
 from mspc.verify.scale.memory_use import MemoryCheck
+from tests.compiled_scripts import compiled_script
 from tests.conftest import LOADED
 from tests.copied_parameters import random_copies
 from tests.interpret import slice_for
@@ -352,8 +349,7 @@ def test_a_plan_that_knows_no_second_stream_is_found_out() -> None:
 
 def transformer(root: Path, layers: int, *more: str) -> Graph:
     script = root / "benchmarks/networks/layers.py"
-    captured = capture(script, [str(layers), *more], Session.of_rank(0, 8))
-    graph = compile_call(captured.target, captured.args, config_of(captured, 8)).rank_graph(0)
+    graph = compiled_script(script, 8, str(layers), *more).rank_graph(0)
     tag(graph.nodes)
     return graph
 

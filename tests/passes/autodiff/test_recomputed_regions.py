@@ -8,12 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mspc.compiler.driver import Compiled, compile_call
-from mspc.engine.capture import capture
+from mspc.compiler.driver import Compiled
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.types import INT64
-from mspc.mindspore_api.state import Session
 from mspc.ops.control.regions import Call, For, If, While
 from mspc.ops.math.arithmetic import Add, Less, Mul
 from mspc.ops.math.elementwise import Sin
@@ -21,13 +19,13 @@ from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import Reshape
-from mspc.output.programs import config_of
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import PassManager
 from mspc.passes.cleanup.simplify import Simplify
 from mspc.passes.lib import region_gradients
 from mspc.runtime.memory_plan import plan_memory
+from tests.compiled_scripts import compiled_script
 from tests.passes.autodiff.differentiated import (
     COUNT,
     arrays_for,
@@ -213,8 +211,7 @@ def compiled(root: Path, tmp_path: Path) -> dict[str, Compiled]:
     for name, layer in (("saved", "Layer()"), ("recomputed", "Layer().recompute()")):
         script = tmp_path / f"{name}.py"
         script.write_text(source.replace(MARK, f"[{layer} for _ in range(LAYERS)]"))
-        captured = capture(script, ["4"], Session.of_rank(0, 8))
-        found[name] = compile_call(captured.target, captured.args, config_of(captured, 8))
+        found[name] = compiled_script(script, 8, "4")
     return found
 
 

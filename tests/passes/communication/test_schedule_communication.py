@@ -11,15 +11,13 @@ from hypothesis import strategies as st
 
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.cost.timeline import StreamTimeline
-from mspc.compiler.driver import Compiled, compile_call
-from mspc.engine.capture import capture
+from mspc.compiler.driver import Compiled
 from mspc.ir.builder import Builder
 from mspc.ir.compare import difference
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.mindspore_api.state import Session
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce
 from mspc.ops.collective.point_to_point import Receive
@@ -30,11 +28,11 @@ from mspc.ops.math.arithmetic import Add, Mul, Neg
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.ops.optim.optimizer import AssignAdd
-from mspc.output.programs import config_of
 from mspc.passes.base import find_pass, parse_passes, run_passes
 from mspc.passes.communication.schedule_communication import ScheduleCommunication
 from mspc.passes.lib.collective_order import AHEAD_OF_SUMS, order_collectives
 from mspc.runtime.memory_plan import plan_memory
+from tests.compiled_scripts import compiled_script
 from tests.interpret import run_global, run_on_ranks, same, slice_for
 from tests.networks import PASSES, RandomNetwork
 from tests.runtime.test_memory_plan import compare
@@ -263,8 +261,7 @@ def test_steps_of_random_networks_stay_the_same(seed: int, order: int) -> None:
 
 
 def compiled(root: Path, ranks: int, *arguments: str) -> Compiled:
-    captured = capture(root / "benchmarks/networks/layers.py", list(arguments), Session.of_rank(0, ranks))
-    return compile_call(captured.target, captured.args, config_of(captured, ranks))
+    return compiled_script(root / "benchmarks/networks/layers.py", ranks, *arguments)
 
 
 def rank_graph(program: Compiled, rank: int, *, scheduled: bool = True) -> Graph:

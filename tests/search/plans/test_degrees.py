@@ -15,6 +15,7 @@ from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.alternatives import PlanRequest
 from mspc.search.plans.degrees import Degrees, degrees_of
 from mspc.search.plans.figures import figures
+from tests.compiled_scripts import compiled_script, compiled_text
 
 NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
 
@@ -32,8 +33,7 @@ NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
     ],
 )
 def test_degrees(script: str, given: str, wanted: tuple[int, ...]) -> None:
-    captured = capture(NETWORKS / script, given.split(), Session.of_rank(0, 8))
-    found = degrees_of(compile_call(captured.target, captured.args, config_of(captured, 8)))
+    found = degrees_of(compiled_script(NETWORKS / script, 8, *given.split()))
     assert (found.data, found.tensor, found.context, found.expert) == wanted
     assert found.zero == (3 if script == "experts.py" else 0), "weights of experts are gathered for gradients again"
     assert found.operations > 0
@@ -98,10 +98,7 @@ nn.TrainOneStepCell(net, nn.SGD(net.trainable_params()))(Tensor(np.ones([16, 4, 
 @pytest.mark.parametrize("wanted", [(8, 1), (2, 4)])
 def test_what_a_layer_keeps_for_its_gradients_is_no_weight(lazy: str, wanted: tuple[int, int], tmp_path: Path) -> None:
     """Nor is the first dimension of what it keeps, the batch, one of experts."""
-    script = tmp_path / "net.py"
-    script.write_text(THREE_DIMENSIONS.format(lazy=lazy, batch=wanted[0], columns=wanted[1]), encoding="utf-8")
-    captured = capture(script, [], Session.of_rank(0, 8))
-    compiled = compile_call(captured.target, captured.args, config_of(captured, 8))
+    compiled = compiled_text(tmp_path, THREE_DIMENSIONS.format(lazy=lazy, batch=wanted[0], columns=wanted[1]), 8)
     assert any(node.regions for node in compiled.graph.nodes) == bool(lazy)
     found = degrees_of(compiled)
     assert (found.data, found.tensor, found.context, found.expert) == (*wanted, 1, 1)
@@ -134,10 +131,7 @@ nn.TrainOneStepCell(net, nn.SGD(net.trainable_params()))(Tensor(np.ones([64, 64]
 
 def test_degrees_multiply_to_the_ranks(tmp_path: Path) -> None:
     """Attention is sharded by the batch over more ranks than the matmuls leave for it."""
-    script = tmp_path / "net.py"
-    script.write_text(UNLIKE, encoding="utf-8")
-    captured = capture(script, [], Session.of_rank(0, 8))
-    found = degrees_of(compile_call(captured.target, captured.args, config_of(captured, 8)))
+    found = degrees_of(compiled_text(tmp_path, UNLIKE, 8))
     assert (found.data, found.tensor, found.context, found.replicas) == (4, 2, 1, 1)
 
 

@@ -8,17 +8,17 @@ import pytest
 
 from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.timeline import StreamTimeline
-from mspc.compiler.driver import Compiled, compile_call
+from mspc.compiler.driver import Compiled
 from mspc.compiler.program_figures import sent_by_each, sent_by_ranks
 from mspc.engine.capture import capture
 from mspc.mindspore_api.state import Session
-from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import write_plan
 from mspc.search.plans import table
 from mspc.search.plans.alternatives import PlanRequest, all_ways
 from mspc.search.plans.figures import max_bytes_sent, rank_loads
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH
 from mspc.search.plans.table import FAR, SLOWER, folded_network, folded_tries, plan_of_file, plans_for
+from tests.compiled_scripts import compiled_script
 
 NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
 RANKS = 8
@@ -48,8 +48,7 @@ nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))(Tensor(shape=(2, 3
 
 
 def compiled(script: str, given: str) -> Compiled:
-    captured = capture(NETWORKS / script, given.split(), Session.of_rank(0, RANKS))
-    return compile_call(captured.target, captured.args, config_of(captured, RANKS))
+    return compiled_script(NETWORKS / script, RANKS, *given.split())
 
 
 @pytest.mark.share(2)

@@ -1,0 +1,28 @@
+"""Compiles of scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from mspc.compiler.driver import Compiled, DumpPoint, compile_call
+from mspc.engine.capture import capture
+from mspc.mindspore_api.state import Session
+from mspc.output.programs import config_of
+
+
+def compiled_script(
+    script: Path, ranks: int, *arguments: str, device: str = "", look: Callable[[DumpPoint], None] | None = None
+) -> Compiled:
+    """Return the compile of the call of a network in a script. device: in place of the script's own."""
+    captured = capture(script, list(arguments), Session.of_rank(0, ranks))
+    config = config_of(captured, ranks)
+    return compile_call(captured.target, captured.args, replace(config, device=device or config.device), look)
+
+
+def compiled_text(folder: Path, text: str, ranks: int, *arguments: str) -> Compiled:
+    """Return the same of a script with this text, which is written to a folder."""
+    script = folder / "net.py"
+    script.write_text(text, encoding="utf-8")
+    return compiled_script(script, ranks, *arguments)
