@@ -13,7 +13,6 @@ import json
 import os
 import pickle
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -375,28 +374,6 @@ def judged(job: Job, records: list[Record], found: Hang) -> Outcome:
     return Outcome(said, job, False, first.rank == job.rank, is_line, three)
 
 
-def analyzed_by_pytorch(seed: int, fault: str) -> str:
-    """Return the verdict of PyTorch's own analyzer: "found" if it names the culprit, or the type of its error."""
-    import contextlib
-    import io
-
-    from torch.distributed.flight_recorder.components.builder import build_db
-    from torch.distributed.flight_recorder.components.config_manager import JobConfig
-
-    job, contents, ranks, _ = drawn(seed, fault)
-    pairs = zip(ranks, contents, strict=True)
-    details = {f"trace_{rank}": {**each, "rank": rank, "host_name": ""} for rank, each in pairs}
-    output = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(output):
-            arguments = JobConfig().parse_args(["folder", "--prefix", "trace_"])
-            build_db(details, arguments, "2.10")
-    except (Exception, SystemExit) as error:
-        return type(error).__name__
-    said = output.getvalue()
-    return "found" if f"{job.rank}" in said else "silent"
-
-
 STATEMENTS = {
     "all_reduce": "dist.all_reduce(torch.ones(size), group=group)",
     "all_gather_into_tensor": "dist.all_gather_into_tensor(torch.ones(size * count), torch.ones(size), group=group)",
@@ -556,52 +533,6 @@ def as_pytorch_writes(value: Any) -> bytes:
     return b"\x80\x02" + written(value) + b"."
 
 
-def write_large_job(folder: Path, ranks: int, entries: int) -> int:
-    """Write the flight records of a job of ranks / 8 x 8 ranks in which one rank leaves a sum out; return that rank."""
-    job = Job(ranks // 8, 8, 1, 3, 4, 2, False, False, False)
-    step = [replace(call, group=f"G{call.group:0>8}") for call in job.program(0) if call.step == 2]
-    calls = (step * (entries // len(step) + 1))[: entries - entries % len(step)]
-    at, last = len(calls) - len(step) + 3, max(i for i, call in enumerate(calls) if call.line == 46)
-    culprit = ranks // 2 + 3
-    lengths = {"culprit": len(calls), "peer": last + 1, "beside": last + 2, "other": len(calls)}
-    contents = {}
-    for name, length in lengths.items():
-        run = Simulation.__new__(Simulation)
-        run.job, run.waits, counts = job, [0], Counter[str]()
-        run.issued, run.counts = [[]], [Counter()]
-        for i, call in enumerate(calls[:length]):
-            if (name, i) != ("culprit", at):
-                counts[call.group] += 1
-                run.issued[0].append([call, counts[call.group], i * 10**6, 0])
-        contents[name] = as_pytorch_writes(run._record(0))
-    for rank in range(ranks):
-        peer = rank // 8 == culprit // 8
-        name = "culprit" if rank == culprit else "peer" if peer else "other" if rank % 8 == 3 else "beside"
-        data = contents[name]
-        for axis in ("tp", "dp"):
-            old, new = (f"G{job.of_axis[axis, each]:0>8}".encode() for each in (0, rank))
-            data = data.replace(old, new)
-        (folder / f"trace_rank_{rank}").write_bytes(data)
-    return culprit
-
-
-def measure_large_job(ranks: int, entries: int = 2000) -> bool:
-    """Print the time and memory of the command for a large job; return whether it names the culprit within limits."""
-    with tempfile.TemporaryDirectory() as folder:
-        culprit = write_large_job(Path(folder), ranks, entries)
-        size = sum(path.stat().st_size for path in Path(folder).iterdir())
-        begin = time.perf_counter()
-        command = [sys.executable, "-m", "mspc", "explain-hang", folder]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        seconds = time.perf_counter() - begin
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    memory, core = used.ru_maxrss / 2**20, used.ru_utime + used.ru_stime
-    said = done.stdout.splitlines()[1] if done.stdout.count("\n") > 1 else done.stderr
-    print(f"{ranks} records of {entries} calls, {size / 1e9:.1f} GB: {seconds:.1f} s ({core:.1f} s of a core), "
-          f"{memory:.2f} GiB: {said}")  # fmt: skip
-    return said.startswith(f"rank {culprit} left out") and seconds <= 30 and memory <= 4
-
-
 def _case(number: int, first: int, with_program: bool) -> Outcome:
     return outcome(first + number, FAULTS[number % len(FAULTS)], with_program)
 
@@ -611,10 +542,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--pytorch", type=int, default=0, help="records that PyTorch's analyzer reads, too")
     parser.add_argument("--real", type=int, default=0, help="jobs that run with gloo")
     parser.add_argument("--mpi", type=int, default=0, help="jobs that run with mspc under mpirun")
-    parser.add_argument("--ranks", type=int, default=0, help="ranks of a large job whose records are timed")
     parser.add_argument("--program", choices=("without", "with", "both"), default="both")
     parser.add_argument("--show", action="store_true", help="print wrong answers")
     options = parser.parse_args()
@@ -630,8 +559,6 @@ def main() -> int:
             print(f"{number} {job.dp}x{job.tp}x{job.pp} {job.fault} of {job.rank}, {planned}, {answer}: {each.said}",
                   flush=True)  # fmt: skip
         return int(right < 0.9 * (options.real or options.mpi))
-    if options.ranks:
-        return int(not measure_large_job(options.ranks))
     is_right = True
     with ProcessPoolExecutor(options.jobs) as pool:
         for with_program in {"without": (False,), "with": (True,), "both": (False, True)}[options.program]:
@@ -655,9 +582,6 @@ def main() -> int:
         healthy = list(pool.map(partial(outcome, fault=""), range(options.first, options.first + options.count // 3)))
         loud = [each.said for each in healthy if not each.is_silent]
         print(f"healthy jobs: {len(healthy) - len(loud)} of {len(healthy)} silent", *loud, sep="\n  ")
-    if options.pytorch:
-        said = Counter(analyzed_by_pytorch(i, FAULTS[i % len(FAULTS)]) for i in range(options.pytorch))
-        print(f"PyTorch's analyzer: {dict(said.most_common())}")
     return int(not is_right or bool(loud))
 
 

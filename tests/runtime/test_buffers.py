@@ -68,11 +68,14 @@ def arrays(count: int = 2) -> list[Any]:
     return [rng.standard_normal(SHAPE).astype(np.float32) / 8 for _ in range(count)]
 
 
+def last_uses(graph: Graph) -> dict[Value, int]:
+    found = {value: index for index, node in enumerate(graph.nodes) for value in node.inputs}
+    return found | dict.fromkeys(graph.results, len(graph.nodes))
+
+
 def places(graph: Graph) -> dict[int, int]:
     """The address of the buffer of every node that has one."""
-    last_use = {value: index for index, node in enumerate(graph.nodes) for value in node.inputs}
-    last_use |= dict.fromkeys(graph.results, len(graph.nodes))
-    kernels = buffers.buffered_kernels(graph, NumPyBackend(OneRank()), last_use)
+    kernels = buffers.buffered_kernels(graph, NumPyBackend(OneRank()), last_uses(graph))
     return {index: kernel.keywords["out"].ctypes.data for index, kernel in kernels.items()}  # type: ignore[attr-defined]
 
 
@@ -226,8 +229,7 @@ def test_an_element_of_a_tuple_is_dead_when_it_was_taken_last() -> None:
     tanh = make.add(Tanh(), make.add(TupleGetItem(0), norm))
     mean = make.add(TupleGetItem(1), norm)
     graph = make.done(make.add(ReduceSum(), tanh), make.add(ReduceSum(), mean))
-    last_use = {value: index for index, node in enumerate(graph.nodes) for value in node.inputs}
-    plan = buffers.plan_buffers(graph, {1, 3}, last_use | dict.fromkeys(graph.results, len(graph.nodes)))
+    plan = buffers.plan_buffers(graph, {1, 3}, last_uses(graph))
     assert plan.places[tanh][0] == plan.places[norm][0]
     assert plan.nbytes < 2 * TYPE.nbytes
 
@@ -241,8 +243,7 @@ def test_buffers_of_unlike_sizes_share_memory() -> None:
     summed = make.add(ReduceSum(True, 1), first)
     last = make.add(MatMul(), make.add(MatMul(), x, make.add(Add(), x, summed)), x)
     graph = make.done(make.add(ReduceSum(), last))
-    last_use = {value: index for index, node in enumerate(graph.nodes) for value in node.inputs}
-    plan = buffers.plan_buffers(graph, range(6), last_use | dict.fromkeys(graph.results, len(graph.nodes)))
+    plan = buffers.plan_buffers(graph, range(6), last_uses(graph))
     assert plan.nbytes == 5 * TYPE.nbytes, "the wide matrix and what it is made of"
 
 

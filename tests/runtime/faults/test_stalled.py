@@ -13,7 +13,7 @@ import pytest
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from mspc.ops.collective.collectives import AllGather, AllReduce, NeighborExchange
 from mspc.ops.collective.point_to_point import Receive, Send
-from mspc.runtime.faults.record import ENDED, GRAPH, MARK, RUNNING, STATE, STEP, WAITS, WORDS
+from mspc.runtime.faults.record import ENDED, GRAPH, MARK, STATE, STEP, WAITS
 from mspc.runtime.faults.stopped import (
     END,
     ENDED_PATIENCE,
@@ -28,6 +28,7 @@ from mspc.runtime.faults.stopped import (
     unpacked,
 )
 from tests.conftest import HANG, LOADED
+from tests.runtime.faults.test_waiting import records
 from tests.runtime.graphs import GraphMaker
 
 ALL, LEFT, RIGHT = (0, 1, 2, 3), (0, 1), (2, 3)
@@ -45,14 +46,6 @@ def rows(rank: int, graph: int) -> list[WaitingNode]:
 
 def seen(**places: Any) -> dict[int, Mark | None]:
     return {int(name[1:]): place and Mark(*place) for name, place in places.items()}
-
-
-def records(count: int) -> list[Any]:
-    words = memoryview(bytearray(8 * WORDS * count)).cast("q")
-    found = [words[WORDS * r : WORDS * (r + 1)] for r in range(count)]
-    for record in found:
-        record[STATE] = RUNNING
-    return found
 
 
 @pytest.mark.parametrize(("graph", "step", "index"), [(0, 1, 0), (127, 2**32 - 1, END), (3, 7, 12345)])

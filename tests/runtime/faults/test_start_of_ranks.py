@@ -12,9 +12,10 @@ import pytest
 
 from mspc.engine.ranks.mpirun import mpirun_command, mpirun_environment
 from mspc.ir.diagnostics import ExecutionError
-from mspc.runtime.faults.record import PID, WORDS, JobFile
+from mspc.runtime.faults.record import PID, JobFile
 from mspc.runtime.faults.stopped import Start, in_group
 from tests.conftest import HANG
+from tests.runtime.faults.test_waiting import records
 
 UNREACHABLE = """
 import sys, time
@@ -94,12 +95,11 @@ def test_no_memory_is_an_error_and_leaves_no_file(folder: Path, monkeypatch: pyt
 
 
 def test_only_ranks_that_have_all_come_are_cut_off() -> None:
-    words = memoryview(bytearray(8 * WORDS * 3)).cast("q")
-    records = [words[WORDS * rank : WORDS * (rank + 1)] for rank in range(3)]
-    start = Start(0, records)
-    for record in records[:2]:  # rank 2 is on another host
+    found = records(3)
+    start = Start(0, found)
+    for record in found[:2]:  # rank 2 is on another host
         record[PID] = 1
-    waits = [in_group(record, (0, 1, 2), 0) for record in records]
+    waits = [in_group(record, (0, 1, 2), 0) for record in found]
     waits[0].__enter__()
     assert [start.look(float(now)) for now in range(3)] == [0, 0, 0]
     waits[1].__enter__()

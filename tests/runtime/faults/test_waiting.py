@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -65,14 +66,6 @@ def test_members_are_read_back(ranks: tuple[int, ...]) -> None:
     assert members(record) == list(ranks)
 
 
-def test_groups_too_large_to_write_down_are_never_judged() -> None:
-    found = records(2)
-    enter(found[0], *range(MAX_MEMBERS + 1))
-    found[1][STATE] = ENDED
-    assert members(found[0]) == []
-    assert search(found) is None
-
-
 def test_leaving_counts_a_call() -> None:
     (record,) = records(1)
     with in_group(record, (0, 1), 0):
@@ -99,11 +92,27 @@ def test_texts_are_read_back(text: str) -> None:
     assert read_text(record) == text.encode()[:MAX_TEXT].decode(errors="ignore")
 
 
-def test_a_rank_that_waits_for_an_ended_one() -> None:
-    found = records(3)
-    enter(found[2], 0, 1, 2)
-    found[1][STATE] = ENDED
-    assert search(found) == (2, 1)
+CASES: dict[str, tuple[dict[int, Sequence[int]], dict[int, int], tuple[int, int] | None]] = {
+    "for a rank that has ended": ({2: (0, 1, 2)}, {1: ENDED}, (2, 1)),
+    "for one that reports its failure itself": ({0: (0, 1)}, {1: FAILED}, None),
+    "for one that computes": ({0: (0, 1), 1: (1, 2)}, {}, None),
+    "all in one collective, however long it takes": (dict.fromkeys(range(3), range(3)), {}, None),
+    "in a circle": ({0: (0, 1), 1: (1, 2), 2: (2, 0)}, {}, (0, 1)),
+    "for a circle": ({0: (0, 1, 2, 3), 1: (1, 2), 2: (2, 3), 3: (3, 1)}, {}, (0, 1)),
+    "for a group too large to be written down": ({0: range(MAX_MEMBERS + 1)}, {1: ENDED}, None),
+}
+"""Groups in whose collectives ranks wait, states of others, and the rank that waits in vain, with one it waits for."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_who_waits_in_vain(case: str) -> None:
+    groups, states, verdict = CASES[case]
+    found = records(4)
+    for rank, group in groups.items():
+        enter(found[rank], *group)
+    for rank, state in states.items():
+        found[rank][STATE] = state
+    assert search(found, 60) == verdict
 
 
 def test_a_rank_that_ended_behind_the_collective_is_not_missed() -> None:
@@ -136,20 +145,6 @@ def test_who_stood_still_itself_begins_anew() -> None:
     assert stuck.look(10.0 + OWN_PAUSE + CERTAIN_AFTER) is None
 
 
-def test_ranks_in_one_collective_are_not_stuck_however_long_it_takes() -> None:
-    found = records(3)
-    for record in found:
-        enter(record, 0, 1, 2)
-    assert search(found, 60) is None
-
-
-def test_a_rank_that_computes_is_waited_for() -> None:
-    found = records(3)
-    enter(found[0], 0, 1)
-    enter(found[1], 1, 2)
-    assert search(found, 60) is None
-
-
 @pytest.mark.parametrize("behind", [0, 1])
 def test_a_rank_that_stands_still_in_a_call_that_others_have_left(behind: int) -> None:
     """Its record still says that it waits; the others have begun the next collective and wait for it."""
@@ -165,29 +160,6 @@ def test_ranks_in_different_channels_of_one_group() -> None:
     enter(found[1], 0, 1, channel=1)
     assert search(found) == (0, 1)
     assert search(found, stopped=(1,)) is None, "nothing is known of a rank whose process is stopped"
-
-
-def test_ranks_that_wait_in_a_circle() -> None:
-    found = records(3)
-    for r in range(3):
-        enter(found[r], r, (r + 1) % 3)
-    assert search(found) == (0, 1)
-
-
-def test_ranks_that_wait_for_a_circle_are_in_vain_too() -> None:
-    found = records(4)
-    enter(found[0], 0, 1, 2, 3)
-    enter(found[1], 1, 2)
-    enter(found[2], 2, 3)
-    enter(found[3], 3, 1)
-    assert search(found) == (0, 1)
-
-
-def test_a_rank_that_has_failed_speaks_for_itself() -> None:
-    found = records(2)
-    enter(found[0], 0, 1)
-    found[1][STATE] = FAILED
-    assert search(found, 60) is None
 
 
 def test_a_message_that_was_sent_is_not_missed() -> None:
