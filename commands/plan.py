@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -193,24 +194,17 @@ def _show(found: Configuration, estimate: Estimate, machine: Machine) -> None:
 def memory_table(stages: Sequence[StageMemory]) -> TextTable:
     """Return the table of memory: a row for each stage, equal ones together."""
     rows: list[tuple[str, ...]] = []
-    numbers: list[list[int]] = []
-    for stage in stages:
-        sums = [_group(stage.parts, name) for name in GROUPS]
-        figures = [*sums, stage.peak - sum(sums), stage.peak]
-        cells = tuple(size_text(figure) if figure else "-" for figure in figures)
-        if rows and rows[-1][1:] == cells:
-            numbers[-1].append(stage.stage)
-        else:
-            numbers.append([stage.stage])
-            rows.append(("", *cells))
-        first, last = numbers[-1][0], numbers[-1][-1]
-        rows[-1] = (f"{first}" if first == last else f"{first}-{last}", *cells)
+    for cells, equal in itertools.groupby(stages, _memory_cells):
+        first, *others = (stage.stage for stage in equal)
+        rows.append((f"{first}-{others[-1]}" if others else f"{first}", *cells))
     columns = ("stage", "weights", "gradients", "states", "activations", "loss", "workspace", "other", "peak")
     return TextTable("memory of a rank", columns, rows, numbers=tuple(range(1, len(columns))))
 
 
-def _group(parts: Mapping[str, int], name: str) -> int:
-    return sum(nbytes for part, nbytes in parts.items() if part.split(":")[0] == name)
+def _memory_cells(stage: StageMemory) -> tuple[str, ...]:
+    sums = [sum(size for part, size in stage.parts.items() if part.split(":")[0] == group) for group in GROUPS]
+    figures = [*sums, stage.peak - sum(sums), stage.peak]
+    return tuple(size_text(figure) if figure else "-" for figure in figures)
 
 
 def time_table(time: StepTime) -> TextTable:

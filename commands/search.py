@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -367,11 +368,6 @@ def _stage_row(row: StageRow) -> tuple[str, ...]:
 
 def _cells(cells: Sequence[int]) -> str:
     """Return `4 x 8, 2 x 7` for four successive chunks of 8 units and two of 7; "-" if empty."""
-    runs: list[list[int]] = []
-    for count in cells:
-        if runs and runs[-1][1] == count:
-            runs[-1][0] += 1
-        else:
-            runs.append([1, count])
+    runs = [(len([*equal]), count) for count, equal in itertools.groupby(cells)]
     shown = [f"{times} x {count}" if times > 1 else str(count) for times, count in runs[:FEW]]
     return ", ".join([*shown, *["..."] * (len(runs) > FEW)]) or "-"

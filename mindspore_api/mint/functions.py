@@ -19,7 +19,6 @@ from mspc.mindspore_api.ops.function_arguments import (
     least,
     require_float,
     shape_of_sizes,
-    within,
 )
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 from mspc.ops.operator_arguments import describe
@@ -163,13 +162,8 @@ def empty_like(input: TensorLike, *, dtype: Any = None, device: Any = None, pin_
 def narrow(input: Any, dim: int, start: int, length: int) -> Any:
     """Return `length` elements from `start` along `dim`, counted from the end if it is negative. Raise ValueError if
     there is no such dimension, or it has too few elements."""
-    rank = len(input.shape)
-    dim = axis_of("narrow", dim, rank)
-    start = start + input.shape[dim] if start < 0 else start
-    begin = tuple([start if d == dim else 0 for d in range(rank)])
-    sizes = tuple([length if d == dim else input.shape[d] for d in range(rank)])
-    within("narrow", input.shape, begin, sizes)
-    return ops.StridedSlice()(input, begin, tuple([b + n for b, n in zip(begin, sizes, strict=True)]), (1,) * rank)
+    axis = axis_of("narrow", dim, len(input.shape))
+    return ops.narrow(input, axis, start + input.shape[axis] if start < 0 else start, length)
 
 
 def kthvalue(input: TensorLike, k: int, dim: int = -1, keepdim: bool = False) -> Any:

@@ -103,8 +103,10 @@ def exponential_decay_lr(
     is_stair: bool = False,
 ) -> list[float]:  # fmt: skip
     """learning_rate * decay_rate^(epoch / decay_epoch), the exponent whole when `is_stair`."""
-    _check_rates("exponential_decay_lr", learning_rate, decay_rate)
-    shares = _shares("exponential_decay_lr", total_step, step_per_epoch, decay_epoch, is_stair)
+    name = "exponential_decay_lr"
+    number(name, "learning_rate", learning_rate, above=0.0)
+    number(name, "decay_rate", decay_rate, above=0.0)
+    shares = _shares(name, total_step, step_per_epoch, decay_epoch, is_stair)
     return [learning_rate * decay_rate**share for share in shares]
 
 
@@ -118,23 +120,14 @@ def cosine_decay_lr(
     return [min_lr + 0.5 * (max_lr - min_lr) * (1 + math.cos(math.pi * min(share, 1.0))) for share in shares]
 
 
-def _check_rates(name: str, learning_rate: float, decay_rate: float) -> None:
-    number(name, "learning_rate", learning_rate, above=0.0)
-    number(name, "decay_rate", decay_rate, above=0.0)
-
-
-def _count(name: str, total_step: int) -> int:
-    """Return the number of rates in the list."""
-    if positive(name, "total_step", total_step) > _MAX_STEPS:
-        raise ApiValueError(f"{name}: total_step {total_step} must be at most {_MAX_STEPS}, as the list "
-                            "has so many numbers")  # fmt: skip
-    return total_step
-
-
 def _shares(name: str, total_step: int, step_per_epoch: int, epochs: int, is_stair: bool = False) -> list[float]:
     """Return for every step the number of times that `epochs` epochs are done before it, an integer with `is_stair`."""
-    steps = range(_count(name, total_step))
+    if positive(name, "total_step", total_step) > _MAX_STEPS:
+        raise ApiValueError(
+            f"{name}: total_step {total_step} must be at most {_MAX_STEPS}, as the list has so many numbers"
+        )
     positive(name, "step_per_epoch", step_per_epoch)
     positive(name, "decay_epoch", epochs)
     in_stairs = flag(name, "is_stair", is_stair)
-    return [step // step_per_epoch // epochs if in_stairs else step // step_per_epoch / epochs for step in steps]
+    done = (step // step_per_epoch for step in range(total_step))
+    return [epoch // epochs if in_stairs else epoch / epochs for epoch in done]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,8 +71,8 @@ class Scan:
 
     def __call__(self, loop_func: Any, init: Any, xs: Any, length: Any = None, unroll: bool = True) -> Any:
         _check_functions("Scan", loop_func=loop_func)
-        _check_bool("Scan", unroll)
-        items = [None] * _length(xs, length) if xs is None else xs
+        _check_bool(unroll)
+        items = [None] * _length(length) if xs is None else xs
         carry = init
         found: list[Any] = []
         for x in items:
@@ -83,7 +84,7 @@ class Scan:
         return carry, found
 
 
-def _length(xs: Any, length: Any) -> int:
+def _length(length: Any) -> int:
     if not isinstance(length, int) or isinstance(length, bool):
         raise ApiTypeError(f"Scan: length must be an integer if xs is None, not {length}")
     return length
@@ -95,9 +96,9 @@ def _check_functions(name: str, **functions: Any) -> None:
             raise ApiTypeError(f"{name}: {argument} must be a function, not {function}")
 
 
-def _check_bool(name: str, unroll: Any) -> None:
+def _check_bool(unroll: Any) -> None:
     if not isinstance(unroll, bool):
-        raise ApiTypeError(f"{name}: unroll must be a bool, not {unroll}")
+        raise ApiTypeError(f"Scan: unroll must be a bool, not {unroll}")
 
 
 def moe_token_permute(
@@ -156,9 +157,7 @@ def moe_token_unpermute(
     _unpadded("moe_token_unpermute", padded_mode)
     if not sorted_indices.dtype.is_integer:
         raise ApiTypeError(f"moe_token_unpermute: sorted_indices must be integers, not {sorted_indices.dtype}")
-    count = 1
-    for size in sorted_indices.shape:
-        count *= size
+    count = math.prod(sorted_indices.shape)
     fits = probs is None or (len(probs.shape) == 2 and probs.shape[0] * probs.shape[1] == count)
     if len(permuted_tokens.shape) != 2 or len(sorted_indices.shape) != 1 or not fits:
         of_probs = "" if probs is None else f", probs {probs.shape} [n, k]"

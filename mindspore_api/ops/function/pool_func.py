@@ -100,16 +100,17 @@ def adaptive_max_pool1d(input: Any, output_size: int) -> Any:
 def adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
     """Return the maxima of `output_size` windows that cover images [n, c, h, w] or [c, h, w], and with `return_indices`
     their indices in the image, Int64."""
-    out, places = ops.AdaptiveMaxPool2D(output_size)(_batched(input, 4))
-    if len(input.shape) == 3:
-        out, places = ops.squeeze(out, 0), ops.squeeze(places, 0)
-    return (out, places) if return_indices else out
+    return _adaptive_max(ops.AdaptiveMaxPool2D(output_size), input, 4, return_indices)
 
 
 def adaptive_max_pool3d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
     """Pool as adaptive_max_pool2d does, over depth, height and width; indices are Int32."""
-    out, places = ops.AdaptiveMaxPool3D(output_size)(_batched(input, 5))
-    if len(input.shape) == 4:
+    return _adaptive_max(ops.AdaptiveMaxPool3D(output_size), input, 5, return_indices)
+
+
+def _adaptive_max(op: Any, x: Any, rank: int, return_indices: bool) -> Any:
+    out, places = op(_batched(x, rank))
+    if len(x.shape) < rank:
         out, places = ops.squeeze(out, 0), ops.squeeze(places, 0)
     return (out, places) if return_indices else out
 
