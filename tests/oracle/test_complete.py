@@ -99,6 +99,9 @@ REASONS = {
     "groups of rows or sequences: tests/ops hold each against its own operator":
         """ops.FlashAttentionVarlen ops.GroupedMatmul ops.GroupedOuter ops.GroupedProduct ops.GroupedRows
         ops.GroupedSums""",
+    "sums over the edges of a graph, against the operators that they fuse: tests/passes/fusion/test_fuse_edges.py":
+        "ops.EdgeProducts ops.EdgeSums ops.OrderRows",
+    "a recurrence, against a loop: tests/ops/test_scans.py": "ops.LinearRecurrence",
     "tests/ops/nn/test_token_routing.py, against loops": "ops.TopKRouter",
     "tests/ops/test_gamma.py, against SciPy": "ops.digamma ops.zeta Tensor.digamma",
     "a step of BatchNorm on a rank":
