@@ -190,7 +190,10 @@ class TensorOperators:
         except OverflowError:
             raise ApiValueError(f"{value_repr(right)} is no number of {kind}") from None
         try:
-            return self._derived(function(*(operands[::-1] if swapped else operands)), other)
+            made = function(*(operands[::-1] if swapped else operands))
+            if function is np.matmul:  # NumPy's matmul of BFloat16 is Float32
+                made = made.astype(kind.numpy, copy=False)
+            return self._derived(made, other)
         except TypeError:
             name = getattr(function, "__name__", "operator")
             raise ApiTypeError(f"{name}() takes no {kind}") from None

@@ -22,6 +22,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "renorm": lambda x: ops.renorm(x, 2, 0, 1.0),
     "clip_by_global_norm": lambda x: ops.clip_by_global_norm([x, x], 1.0)[1],
     "variance of tens": lambda x: ops.var(x * 0.04, 1),
+    "matmul of a vector": lambda x: mint.matmul((x * 1e-4)[0], (x * 1e-4).expand_dims(0).swapaxes(1, 2)),
+    "operator @": lambda x: (x * 1e-4) @ (x * 1e-4).swapaxes(0, 1),
 }
 
 
