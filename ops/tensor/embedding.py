@@ -173,17 +173,17 @@ class GatherGrad(RowSums):
         return b.emit(Gather(self.batch_dims, self.axis), dout, ids), None
 
     def compute(self, xp: Any, dout: Any, ids: Any) -> Any:
-        if self.batch_dims:
-            return self.by_batch(xp, dout, ids)
-        rows = xp.moveaxis(dout, tuple(range(self.axis, self.axis + ids.ndim)), tuple(range(ids.ndim)))
-        places, inside = local_places(xp, ids.reshape(-1), self.offset, self.size, self.total or self.size)
+        batch, count = self.batch_dims, ids.ndim - self.batch_dims
+        rows = xp.moveaxis(dout, tuple(range(self.axis, self.axis + count)), tuple(range(batch, batch + count)))
+        places, inside = local_places(xp, ids, self.offset, self.size, self.total or self.size)
         rest = rows.shape[ids.ndim :]
-        rows = rows.reshape(ids.size, *rest)
+        at = [xp.broadcast_to(n, ids.shape).reshape(-1) for n in (*batch_grid(xp, ids.shape, batch), places)]
+        rows, inside = rows.reshape(ids.size, *rest), inside.reshape(-1)
         if self.total:
-            rows, places = rows[inside], places[inside]
-        out = xp.zeros((self.size, *rest), dout.dtype)
-        xp.add.at(out, places, rows)
-        return xp.moveaxis(out, 0, self.axis)
+            rows, at = rows[inside], [n[inside] for n in at]
+        out = xp.zeros((*ids.shape[:batch], self.size, *rest), dout.dtype)
+        xp.add.at(out, tuple(at), rows)
+        return xp.moveaxis(out, batch, self.axis)
 
     def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> gpu.moves.RowLookup:
         batch, count = self.batch_dims, len(ids) - self.batch_dims
@@ -195,16 +195,6 @@ class GatherGrad(RowSums):
     def launch(self, device: Device, out: Any, dout: Array, ids: Array) -> Launch | None:
         lookup = self.lookup(dout.shape, ids.shape)
         return gpu.rows_by_number.add_rows(device, "gather_gradient", lookup, dout, ids, out)
-
-    def by_batch(self, xp: Any, dout: Any, ids: Any) -> Any:
-        """Return the result if dout and ids share their leading dimensions."""
-        batch, count = self.batch_dims, ids.ndim - self.batch_dims
-        rows = xp.moveaxis(dout, tuple(range(self.axis, self.axis + count)), tuple(range(batch, batch + count)))
-        places, inside = local_places(xp, ids, self.offset, self.size, self.total or self.size)
-        rows = only_inside(xp, rows, inside.reshape(inside.shape + (1,) * (rows.ndim - ids.ndim)))
-        out = xp.zeros((*ids.shape[:batch], self.size, *rows.shape[ids.ndim :]), dout.dtype)
-        xp.add.at(out, (*batch_grid(xp, ids.shape, batch), places), rows)
-        return xp.moveaxis(out, batch, self.axis)
 
     def localize(self, placement: RankPlacement) -> Op:
         layout, shape = placement.out_layouts[0], placement.out_types[0].shape
