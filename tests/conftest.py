@@ -200,6 +200,13 @@ def update_goldens(request: pytest.FixtureRequest) -> bool:
     return wanted
 
 
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the test's temporary folder the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The folder of the checkout."""

@@ -13,12 +13,7 @@ from mspc.commands.verify_folder import verify_folder
 from mspc.commands.verify_scale import verify_scale
 from mspc.ir.diagnostics import MspcError
 
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
+pytestmark = pytest.mark.usefixtures("own_folder")
 NETWORK = """
 import numpy as np
 import mindspore as ms

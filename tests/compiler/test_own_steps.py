@@ -12,12 +12,7 @@ from mspc.commands.run import run_script
 from mspc.communication import init
 from mspc.ir.diagnostics import MspcError
 
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
+pytestmark = pytest.mark.usefixtures("own_folder")
 SCRIPT = """
 import numpy as np
 import mindspore as ms

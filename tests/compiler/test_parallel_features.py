@@ -128,10 +128,8 @@ FOUND: dict[str, Callable[[Graph, str], None]] = {
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("feature", FOUND)
-def test_a_feature(
-    feature: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_a_feature(feature: str, capsys: pytest.CaptureFixture[str]) -> None:
     script = FEATURES / f"{feature}.py"
     compiled = compiled_script(script, RANKS)
     stages: list[DumpPoint] = []
@@ -140,10 +138,8 @@ def test_a_feature(
     verify_target(str(script), CompileOptions(ranks=RANKS), seed=1)
 
 
-def test_a_rank_that_lost_its_checkpoint_goes_on_with_another_s(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_a_rank_that_lost_its_checkpoint_goes_on_with_another_s(capsys: pytest.CaptureFixture[str]) -> None:
     script = FEATURES / "disaster_recovery.py"
 
     def losses(*arguments: str) -> list[str]:
@@ -164,10 +160,8 @@ def test_a_rank_that_lost_its_checkpoint_goes_on_with_another_s(
         losses("1", "ckpt-2_1.ckpt")  # ranks 0 and 1 hold other slices
 
 
-def test_other_ranks_predict_with_what_was_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_other_ranks_predict_with_what_was_trained(capsys: pytest.CaptureFixture[str]) -> None:
 
     def printed(verb: str, ranks: int) -> list[str]:
         run_script(FEATURES / "distributed_inference.py", ranks, simulate=True, script_arguments=(verb,))

@@ -75,18 +75,15 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_ranks_that_feed_different_batches(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_ranks_that_feed_different_batches(case: str, own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ranks, script, who, where = CASES[case]
-    (tmp_path / "net.py").write_text(script)
+    (own_folder / "net.py").write_text(script)
     if not who:
-        run_script(tmp_path / "net.py", ranks, simulate=True)
+        run_script(own_folder / "net.py", ranks, simulate=True)
         assert capsys.readouterr().out.splitlines().count("trained") == ranks
         return
     with pytest.raises(MspcError) as caught:
-        run_script(tmp_path / "net.py", ranks, simulate=True)
+        run_script(own_folder / "net.py", ranks, simulate=True)
     assert caught.value.message.startswith(f"{who} feed different values of input 'inputs0' in ")
     assert where in caught.value.message
 

@@ -19,12 +19,7 @@ from mspc.ops.collective.one_rank import EqualRanks
 from tests.conftest import HANG
 from tests.serving import SERVED
 
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
+pytestmark = pytest.mark.usefixtures("own_folder")
 START = """
 import numpy as np
 import mspc as ms

@@ -228,19 +228,13 @@ def held(script: Path, capsys: pytest.CaptureFixture[str], before: str, after: s
 
 
 @pytest.mark.parametrize(("before", "after"), WAYS)
-def test_ranks_hold_slices(
-    before: str, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = held(tmp_path / "train.py", capsys, before, after)
+def test_ranks_hold_slices(before: str, after: str, own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = held(own_folder / "train.py", capsys, before, after)
     assert max(found) < GLOBAL_BYTES + BESIDES
 
 
-def test_a_rank_holds_a_replicated_parameter_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = held(tmp_path / "train.py", capsys, "", mode="data_parallel")
+def test_a_rank_holds_a_replicated_parameter_once(own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = held(own_folder / "train.py", capsys, "", mode="data_parallel")
     assert max(found) < RANKS * GLOBAL_BYTES + BESIDES
 
 
@@ -350,10 +344,9 @@ print(*[f"{loss:.6f}" for loss in losses], stat.sum())
 
 @pytest.mark.parametrize("mode", ["data_parallel", "semi_auto_parallel", "stand_alone"])
 def test_ranks_change_their_graphs_together(
-    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mode: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    script = tmp_path / "states.py"
+    script = own_folder / "states.py"
     data = '"data_parallel"' if mode == "data_parallel" else '"full_batch"'
     script.write_text(UNUSED_SCRIPT.replace("MODE", mode).replace("DATA", data))
     run_script(script, 2, simulate=True)

@@ -191,8 +191,7 @@ NO_FILES = {
 
 
 @pytest.mark.parametrize("name", NO_FILES)
-def test_what_cannot_be_written_is_known_ahead(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_be_written_is_known_ahead(name: str, own_folder: Path) -> None:
     Path("file").write_text("")
     Path("folder").mkdir()
     Path("loop").symlink_to("loop")
@@ -202,7 +201,7 @@ def test_what_cannot_be_written_is_known_ahead(name: str, tmp_path: Path, monkey
     assert raised.value.message == f"cannot write {shown}: {NO_FILES[name]}"
     with pytest.raises(MspcError, match="cannot write "):
         write_atomically(Path(name), lambda file: file.write(b"new"))
-    assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "folder", "loop"]
+    assert sorted(p.name for p in own_folder.rglob("*")) == ["file", "folder", "loop"]
 
 
 def test_two_options_that_name_one_file(tmp_path: Path) -> None:

@@ -110,8 +110,8 @@ def test_a_host_file(tmp_path: Path) -> None:
     (f"a slots={'9' * 5000}\n", f"hosts:1: error: slots={'9' * 40} of host 'a' must be 1 or more, and below a million"),
     ("a\tmax_slots=3\n", "hosts:1: error: a line of a host file is NAME slots=N"),
 ])  # fmt: skip
-def test_damaged_host_files(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_damaged_host_files(text: str, message: str) -> None:
     Path("hosts").write_text(text, encoding="utf-8")
     with pytest.raises(MspcError) as found:
         read_host_file(Path("hosts"))

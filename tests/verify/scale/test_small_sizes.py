@@ -266,8 +266,8 @@ Net()(Tensor(shape=(64, 1000003), dtype=ms.float32))
 """
 
 
-def test_sizes_that_cannot_shrink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_sizes_that_cannot_shrink() -> None:
     Path("net.py").write_text(PRIMES)
     with pytest.raises(MspcError) as caught:
         verify_scale("net.py", CompileOptions(ranks=2, loudness=Loudness(quiet=True)), 0)
