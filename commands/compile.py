@@ -12,14 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from mspc.commands.captured import ValuesOfRanks
-from mspc.commands.options import (
-    NOTHING_SAID,
-    ImportOptions,
-    is_capture,
-    is_imported,
-    is_stablehlo,
-    target_name,
-)
+from mspc.commands.options import NOTHING_SAID, ImportOptions, is_capture, is_imported, is_stablehlo, target_name
 from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.summary import print_summary
 from mspc.commands.report.tables import print_report, write_report
@@ -33,15 +26,7 @@ from mspc.ir.files.tensors import StoredTensor, write_tensors
 from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.setting_kind import say_once
 from mspc.mindspore_api.state import Session
-from mspc.output.dumps import (
-    FirstValue,
-    OutputFolder,
-    StageFiles,
-    first_values,
-    is_execute,
-    numbered,
-    program,
-)
+from mspc.output.dumps import FirstValue, OutputFolder, StageFiles, first_values, is_execute, numbered, program
 from mspc.output.programs import ObservedSession, Programs, compile_for
 from mspc.runtime.program import PROGRAM, WEIGHTS, Settings
 

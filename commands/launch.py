@@ -37,9 +37,7 @@ def _option(name: str, metavar: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, metavar=metavar, help=help, **more)
 
 
-Command = Annotated[
-    list[str], typer.Argument(metavar="SCRIPT", help="A script, or a command.", show_default=False)
-]
+Command = Annotated[list[str], typer.Argument(metavar="SCRIPT", help="A script, or a command.", show_default=False)]
 WorkerNum = Annotated[int, _option("worker_num", "N", "Ranks of the job.", min=1, max=MAX_RANKS)]
 LocalWorkerNum = Annotated[int | None, _option("local_worker_num", "N", "Ranks on this host; all of them.", min=1)]
 HostFile = Annotated[Path | None, _option("hostfile", "FILE", "Hosts, a line each: NAME slots=N.")]

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from mspc.engine.capture import NamedTarget
 
 
-Ranks = Annotated[
-    int | None, typer.Option("--ranks", "-n", min=1, max=MAX_RANKS, metavar="N", help="Number of ranks.")
-]
+Ranks = Annotated[int | None, typer.Option("--ranks", "-n", min=1, max=MAX_RANKS, metavar="N", help="Number of ranks.")]
 Target = Annotated[
     str,
     typer.Argument(
@@ -157,9 +155,7 @@ class ImportOptions:
 
     def __post_init__(self) -> None:
         if self.device not in ("", "cpu", "gpu"):
-            raise MspcError(
-                f"there is no --device {self.device!r:.60} to compile for", notes=["there are cpu and gpu"]
-            )
+            raise MspcError(f"there is no --device {self.device!r:.60} to compile for", notes=["there are cpu and gpu"])
 
     @property
     def given(self) -> str:
@@ -251,9 +247,7 @@ def _check_kept(option: str, path: Path, read: Sequence[Any]) -> None:
     for text in (str(each) for each in flat if isinstance(each, str | Path)):
         places = [path, *([path.parent] if path.name in kept else [])]
         if any(_is_same(place, name) for place in places for name in (text, text.partition(":")[0])):
-            raise MspcError(
-                f"{option} {path} would replace an input of the command", notes=["give it another place"]
-            )
+            raise MspcError(f"{option} {path} would replace an input of the command", notes=["give it another place"])
 
 
 def _is_same(path: Path, text: str) -> bool:

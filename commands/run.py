@@ -135,12 +135,7 @@ def run_directory(
         simulate_program(options, program, wishes, _profilers(profile))
         return
     arguments = ["run", str(folder), *wishes.arguments(), *(profile.arguments() if profile is not None else ())]
-    for flag, value in (
-        ("--data", data),
-        ("--steps", steps),
-        ("--save", save),
-        ("--save-outputs", save_outputs),
-    ):
+    for flag, value in (("--data", data), ("--steps", steps), ("--save", save), ("--save-outputs", save_outputs)):
         if value is not None:
             arguments += [flag, str(value)]
     if synthetic:

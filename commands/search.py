@@ -16,14 +16,7 @@ from mspc.commands.explain import compare_plans, explain_node
 from mspc.commands.options import numbers_of, size_of
 from mspc.commands.report.notes import doubts_text, memory_notes, missing_rate_notes
 from mspc.commands.report.plan_summary import summary_lines
-from mspc.commands.report.tables import (
-    TextTable,
-    print_line,
-    print_table,
-    size_text,
-    time_text,
-    write_report,
-)
+from mspc.commands.report.tables import TextTable, print_line, print_table, size_text, time_text, write_report
 from mspc.commands.report.verbosity import ProgressLine
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
@@ -305,9 +298,7 @@ def _notes(plan: PlanResult, all_alike: bool) -> list[str]:
     if plan.mean_nbytes < plan.nbytes - 0.5:
         sent, mean = size_text(int(plan.nbytes)), size_text(int(plan.mean_nbytes))
         found.append(f"sends {sent} from rank {plan.rank}, {mean} in the mean of all")
-    found += memory_notes(
-        plan.recompute, plan.cut_further, plan.gathered_again, plan.offload, plan.offload_states
-    )
+    found += memory_notes(plan.recompute, plan.cut_further, plan.gathered_again, plan.offload, plan.offload_states)
     return found
 
 

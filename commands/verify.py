@@ -208,9 +208,7 @@ def with_global_types(captured: CapturedCall, types: Sequence[TensorType]) -> Ca
     return replace(captured, args=tuple(map(place, captured.args)), global_types=True)
 
 
-def traced(
-    captured: CapturedCall, config: Config, unrolled: bool = False, reuses_calls: bool = True
-) -> TracedCall:
+def traced(captured: CapturedCall, config: Config, unrolled: bool = False, reuses_calls: bool = True) -> TracedCall:
     """Return the launch as the front end reads it. unrolled: equal layers do not become one graph. reuses_calls: see
     `trace`."""
     call = describe_call(captured.args, [])

@@ -50,9 +50,7 @@ def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOpti
 
     target, said = found.target, options.imported
     assert isinstance(target, NamedTarget)
-    network = next(
-        cell for _, cell in found.captured.target.cells_and_names() if getattr(cell, "is_imported", False)
-    )
+    network = next(cell for _, cell in found.captured.target.cells_and_names() if getattr(cell, "is_imported", False))
     device, _, _ = one_device(program, program.reference.graph)
     arrays, weights = device.feeds[0][0], program.weights
     trains = any(node.attrs.get("gradient_for") for node in program.reference.graph.nodes)

@@ -311,9 +311,7 @@ DATASET = table(
 )
 """Settings of `dataset.config.set_...`, except the seed."""
 
-AUTO_PARALLEL = table(
-    Setting("output_broadcast", False, boolean, ignored="all stages have the results always"),
-)  # fmt: skip
+AUTO_PARALLEL = table(Setting("output_broadcast", False, boolean, ignored="all stages have the results always"))
 """Arguments of methods of `AutoParallel` that are no keywords of `set_auto_parallel_context`."""
 
 SPEED_UP = table(
@@ -369,9 +367,7 @@ RECOMPUTE = table(
 )  # fmt: skip
 """Options of `Cell.recompute`."""
 
-SET_GRAD = table(
-    Setting("requires_grad", False, boolean, ignored="the training cell decides what is differentiated"),
-)
+SET_GRAD = table(Setting("requires_grad", False, boolean, ignored="the training cell decides what is differentiated"))
 """The argument of `Cell.set_grad`."""
 
 OFFLOADED_CELLS = table(
@@ -379,14 +375,10 @@ OFFLOADED_CELLS = table(
 )
 """The argument of `Cell.offload` and `Primitive._offload`."""
 
-PIPELINE_CELL = table(
-    Setting("segment_config", None, ignored="a stage's parts follow from the order of values"),
-)
+PIPELINE_CELL = table(Setting("segment_config", None, ignored="a stage's parts follow from the order of values"))
 """The argument of `PipelineCell` that is no cell's stage."""
 
-STAGE = table(
-    Setting("pipeline_stage", 0, integer(0), "the stage of the cell's operators", elsewhere=_stages),
-)
+STAGE = table(Setting("pipeline_stage", 0, integer(0), "the stage of the cell's operators", elsewhere=_stages))
 """The stage that a cell is given."""
 
 GENERAL_FIELDS = ("save_graphs", "save_graphs_path", "device_target", "mode", "deterministic")

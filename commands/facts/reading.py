@@ -80,9 +80,7 @@ def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
     notes += missing_rate_notes(missing_rates(every, machine), machine)
     pipeline = pipeline_facts(graphs, {stage: kinds[stages.index(stage)] for stage in graphs}, machine)
     if pipeline is not None:
-        kinds = [
-            replace(kind, idle=pipeline.stages[stage].idle) for kind, stage in zip(kinds, stages, strict=True)
-        ]
+        kinds = [replace(kind, idle=pipeline.stages[stage].idle) for kind, stage in zip(kinds, stages, strict=True)]
     last = GraphFacts(graphs[max(graphs)], False, True, machine)
     held = (*_with_first_values(tensors.values(), program), *_outputs(program, last))
     return CompileFacts(
@@ -170,13 +168,9 @@ def pipeline_facts(
     from mspc.output.stage_times import stage_times  # late: few programs have stages
 
     times = stage_times([graphs[stage] for stage in sorted(graphs)], machine)
-    found = {
-        stage: StageFacts(times.idle_share(stage), times.kept(stage), ranks[stage].operators) for stage in graphs
-    }
+    found = {stage: StageFacts(times.idle_share(stage), times.kept(stage), ranks[stage].operators) for stage in graphs}
     schedule = times.schedule
-    return PipelineFacts(
-        count, schedule.name, schedule.micro_batches, schedule.chunks, times.makespan, found, borders
-    )
+    return PipelineFacts(count, schedule.name, schedule.micro_batches, schedule.chunks, times.makespan, found, borders)
 
 
 SCRIPT = ".py"

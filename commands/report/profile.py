@@ -80,9 +80,7 @@ def cost_table(steps: Sequence[Sequence[NodeTiming]], first: int, executor: Any)
 
 def joined_costs(found: Sequence[NodeCost]) -> list[list[NodeCost]]:
     """Return equal nodes of repeated layers together, the most expensive first."""
-    joined = alike(
-        found, lambda c: (layer_kind(c.label), str(c.type), c.stream, c.line, layer_kind(c.scope), c.runs)
-    )
+    joined = alike(found, lambda c: (layer_kind(c.label), str(c.type), c.stream, c.line, layer_kind(c.scope), c.runs))
     return sorted(joined.values(), key=lambda those: -sum(c.seconds for c in those))
 
 

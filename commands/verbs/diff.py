@@ -12,9 +12,7 @@ from mspc.commands.compile_options import CompileOptions, has_compile_options
 from mspc.commands.completion import complete_graph
 
 _COMPARED = "A compile's folder, a graph (.ir, MindSpore's too), a plan (.toml), or as for compile."
-First = Annotated[
-    str, typer.Argument(metavar="A", help=_COMPARED, show_default=False, autocompletion=complete_graph)
-]
+First = Annotated[str, typer.Argument(metavar="A", help=_COMPARED, show_default=False, autocompletion=complete_graph)]
 Second = Annotated[
     str, typer.Argument(metavar="B", help="The other one.", show_default=False, autocompletion=complete_graph)
 ]

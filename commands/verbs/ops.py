@@ -40,9 +40,7 @@ def ops(
     if json is not None:
         write_report(json, "ops", {"operators": rows})
     if json != Path("-"):
-        cells = [
-            (r["name"], r["rule"] or "-", r["gradient"], ", ".join(r["attributes"]) or "-") for r in rows
-        ]
+        cells = [(r["name"], r["rule"] or "-", r["gradient"], ", ".join(r["attributes"]) or "-") for r in rows]
         title = f"{len(rows)} operator{'s' * (len(rows) != 1)}"
         print_table(TextTable(title, ("operator", "rule", "gradient", "attributes"), cells))
 

@@ -17,9 +17,7 @@ ProgramDevice = Annotated[
     opts.DeviceOption,
     typer.Option("--device", help="Device of the programs; auto: a named machine's device, else the script's."),
 ]
-MemorySize = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Memory of a rank that a plan may take: '80GB'.")
-]
+MemorySize = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of a rank that a plan may take: '80GB'.")]
 Meshes = Annotated[
     str | None, typer.Option(metavar="MxN[,MxN...]", help="Mesh that is sharded for, or several: '8x8,16x4'.")
 ]

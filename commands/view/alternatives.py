@@ -145,9 +145,7 @@ class _Neighbours:
         The other variables have their present choice, or the cheapest one if the present layout is not among their
         choices (copies of values, and layouts that a search would not choose).
         """
-        others = tuple(
-            slice(None) if v == variable else self.stands.get(v, slice(None)) for v in factor.variables
-        )
+        others = tuple(slice(None) if v == variable else self.stands.get(v, slice(None)) for v in factor.variables)
         table = factor.table[others]
         left = [v for v, place in zip(factor.variables, others, strict=True) if isinstance(place, slice)]
         axes = tuple(i for i, v in enumerate(left) if v != variable)

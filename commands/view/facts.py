@@ -22,9 +22,7 @@ from mspc.ir.graph import Graph, Node
 FORMAT = 1
 
 
-def page_facts(
-    dump: Dump, machine: Machine, profile: Path | None = None, proof: Path | None = None
-) -> dict[str, Any]:
+def page_facts(dump: Dump, machine: Machine, profile: Path | None = None, proof: Path | None = None) -> dict[str, Any]:
     """Return the content of the page for a dump.
 
     `graphs` are the programs of `programs`, or those of a single file, then the graph of all ranks at index `plan` (-1

@@ -9,13 +9,7 @@ from typing import Any
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.communication.group import GlobalComm, ReduceOp
-from mspc.mindspore_api.communication.messages import (
-    handle_of,
-    member,
-    number_in_group,
-    size_of,
-    split_sizes,
-)
+from mspc.mindspore_api.communication.messages import handle_of, member, number_in_group, size_of, split_sizes
 from mspc.mindspore_api.ops.checked import TensorLike, checked
 
 __all__ = [

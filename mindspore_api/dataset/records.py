@@ -57,9 +57,7 @@ class MindDataset(MappableDataset, UnionBaseDataset):
 class _Records(Indexed):
     """Records that are read together with their rows."""
 
-    def __init__(
-        self, records: RecordSet, fields: list[RecordField], sampler: BuiltinSampler, workers: int
-    ) -> None:
+    def __init__(self, records: RecordSet, fields: list[RecordField], sampler: BuiltinSampler, workers: int) -> None:
         super().__init__([field.name for field in fields], sampler, workers)
         self.records = records
         self.fields = fields

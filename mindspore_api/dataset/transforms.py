@@ -32,9 +32,7 @@ class TypeCast(Arithmetic):
             try:
                 values.astype(self.output_type)
             except ValueError as error:
-                raise ApiValueError(
-                    f"TypeCast: cannot make {self.output_type} of {values.dtype}: {error}"
-                ) from None
+                raise ApiValueError(f"TypeCast: cannot make {self.output_type} of {values.dtype}: {error}") from None
         return ()
 
 

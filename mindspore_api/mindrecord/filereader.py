@@ -88,9 +88,7 @@ def _plain(kind: str, is_blob: bool, value: np.ndarray) -> Any:
 
 INDEX = ".db"
 """Suffix of an index, appended to the name of its file."""
-_PLACES = (
-    "PAGE_ID_RAW, PAGE_OFFSET_RAW, PAGE_OFFSET_RAW_END, PAGE_ID_BLOB, PAGE_OFFSET_BLOB, PAGE_OFFSET_BLOB_END"
-)
+_PLACES = ("PAGE_ID_RAW, PAGE_OFFSET_RAW, PAGE_OFFSET_RAW_END, PAGE_ID_BLOB, PAGE_OFFSET_BLOB, PAGE_OFFSET_BLOB_END")
 
 
 class Shard:

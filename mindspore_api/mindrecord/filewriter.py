@@ -283,9 +283,7 @@ def _plain(value: Any) -> Scalar:
     return value.item() if hasattr(value, "item") else value
 
 
-def _index(
-    name: str, fields: tuple[RecordField, ...], indexed: tuple[str, ...], rows: list[tuple[Any, ...]]
-) -> bytes:
+def _index(name: str, fields: tuple[RecordField, ...], indexed: tuple[str, ...], rows: list[tuple[Any, ...]]) -> bytes:
     """Return the index of a file: a table of its records' places with the values of some fields, and a table of its
     name."""
     types = {field.name: _INDEX_TYPES[field.type] for field in fields if not field.is_blob}

@@ -143,9 +143,7 @@ def _sharding(name: str, given: Any) -> ParameterCut:
             tuple(matrix), tuple(axes), int(given.opt_weight_shard_step), int(given.opt_weight_shard_size)
         )
     except (AttributeError, IndexError, TypeError, ValueError):
-        raise ApiValueError(
-            f"the strategy of '{name}' is {given!r}, not a result of build_searched_strategy"
-        ) from None
+        raise ApiValueError(f"the strategy of '{name}' is {given!r}, not a result of build_searched_strategy") from None
 
 
 def rank_list_for_convert(rank_id: int, src_strategy_file: Any = None, dst_strategy_file: Any = None) -> list[int]:

@@ -195,9 +195,7 @@ class GeLUGrad(Elementwise):
     fills = True
     samples = _TRIPLE
 
-    def bprop(
-        self, b: Builder, dy: Value, x: Value, y: Value, out: Value, dout: Value
-    ) -> tuple[Value | None, ...]:  # fmt: skip
+    def bprop(self, b: Builder, dy: Value, x: Value, y: Value, out: Value, dout: Value) -> tuple[Value | None, ...]:
         """With t = tanh(u(x)) the second derivative of GeLU is (1 - t^2) (u' + x u'' / 2 - x t u'^2)."""
         z, cube = Term(b, x), 3 * _GELU_CUBE
         t = (z * (z * z * _GELU_CUBE + 1) * _GELU_SCALE).into(Tanh())

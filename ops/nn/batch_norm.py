@@ -164,9 +164,7 @@ def normalised(
     return out
 
 
-def normalised_by_own(
-    xp: Any, x: Any, epsilon: float, gamma: Any, beta: Any, out: Any = None
-) -> tuple[Any, Any, Any]:
+def normalised_by_own(xp: Any, x: Any, epsilon: float, gamma: Any, beta: Any, out: Any = None) -> tuple[Any, Any, Any]:
     """Return (x normalised by its own statistics, times gamma, plus beta; mean; variance)."""
     images = by_channel(x)
     out = xp.empty(x.shape, x.dtype) if out is None else out

@@ -217,9 +217,7 @@ class Ring:
         found = self.exchange(turn.on, sent, turn.back, come, _GO)
         return found[:count], found[count:]
 
-    def exchange(
-        self, to: int, sent: Sequence[Value], of: int, come: Sequence[TensorType], reason: str
-    ) -> list[Value]:
+    def exchange(self, to: int, sent: Sequence[Value], of: int, come: Sequence[TensorType], reason: str) -> list[Value]:
         """Emit the exchange that sends values to one place of the ring and receives values from another, one for each
         element type; return the received values."""
         found: dict[int, Value] = {}

@@ -13,22 +13,8 @@ from mspc.ir.types import INT32, INT64, TensorType, TupleType, Type
 from mspc.ops import gpu
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Equal, Select
-from mspc.ops.math.matmul import (
-    ENDS,
-    EntryByGroup,
-    OuterByGroup,
-    ProductByGroup,
-    RowsByGroup,
-    SumsByGroup,
-)
-from mspc.ops.op import (
-    Gradients,
-    NotDifferentiable,
-    Op,
-    RankPlacement,
-    require_integer,
-    sample,
-)
+from mspc.ops.math.matmul import ENDS, EntryByGroup, OuterByGroup, ProductByGroup, RowsByGroup, SumsByGroup
+from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement, require_integer, sample
 from mspc.ops.operator_arguments import int_of, size_of, split_call
 from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum

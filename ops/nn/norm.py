@@ -35,9 +35,7 @@ from mspc.ops.tensor.reshape import as_dtype
 from mspc.sharding.rules import factor_names
 
 
-def normalised(
-    b: Builder, x: Value, mean: Value, variance: Value, epsilon: float, kind: DType
-) -> tuple[Value, Value]:  # fmt: skip
+def normalised(b: Builder, x: Value, mean: Value, variance: Value, epsilon: float, kind: DType) -> tuple[Value, Value]:
     """Return x with mean 0 and variance 1, and the factor by which x less its mean was multiplied."""
     raised = b.emit(Add(), as_dtype(b, variance, kind), b.constant(epsilon, kind))
     inverse = b.emit(Rsqrt(), raised)
@@ -317,9 +315,7 @@ class LayerNormGrad(Norm):
         sample((8, 4, 4), (8, 4, 4), (8, 4, 1), (8, 4, 1), (4, 4), low=0.1, begin_norm_axis=2),
     )
 
-    def rule(
-        self, dout: TensorType, x: TensorType, mean: TensorType, variance: TensorType, gamma: TensorType
-    ) -> str:
+    def rule(self, dout: TensorType, x: TensorType, mean: TensorType, variance: TensorType, gamma: TensorType) -> str:
         rank = len(x.shape)
         full, statistics = norm_sides(rank, axis_in(self.name, self.begin_norm_axis, rank))
         parameter = " ".join(full.split()[rank - len(gamma.shape) :])

@@ -151,9 +151,7 @@ class BroadcastTo(Op):
         for d, (n, size) in enumerate(zip(x.shape, self.shape[lead:], strict=True)):
             name = names[lead + d]
             if size not in (-1, n) and n != 1:
-                raise MspcError(
-                    f"BroadcastTo: dimension {d} of input 0 is {n}, which does not broadcast to {size}"
-                )
+                raise MspcError(f"BroadcastTo: dimension {d} of input 0 is {n}, which does not broadcast to {size}")
             ins.append("1" if n == 1 else name)
             outs.append(sized(name, size if size != -1 else 1) if n == 1 else name)
         return f"{' '.join(ins)} -> {' '.join(outs)}"

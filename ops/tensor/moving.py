@@ -41,9 +41,7 @@ class Transpose(Op):
     def order(self, rank: int) -> tuple[int, ...]:
         """Return `perm` counted from 0. Raise MspcError unless it is a permutation of the dimensions."""
         if sorted(p % rank if -rank <= p < rank else -1 for p in self.perm) != list(range(rank)):
-            raise MspcError(
-                f"Transpose: perm {self.perm} is no permutation of the {rank} dimensions of input 0"
-            )
+            raise MspcError(f"Transpose: perm {self.perm} is no permutation of the {rank} dimensions of input 0")
         return tuple(p % rank for p in self.perm)
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
@@ -286,9 +284,7 @@ class Stack(_Joined):
     def bprop(self, b: Builder, *values: Value) -> Gradients:
         *inputs, _, dout = values
         axis = axis_in(self.name, self.axis, len(dout.shape))
-        return [
-            b.emit(Reshape(value.shape), take_part(b, dout, axis, i, i + 1)) for i, value in enumerate(inputs)
-        ]
+        return [b.emit(Reshape(value.shape), take_part(b, dout, axis, i, i + 1)) for i, value in enumerate(inputs)]
 
     def compute(self, xp: Any, *inputs: Any) -> Any:
         return xp.stack(inputs, axis=self.axis)

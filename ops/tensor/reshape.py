@@ -161,9 +161,7 @@ class Squeeze(Op):
         shape = placement.in_types[0].shape
         given = ints_of(self.name, "axis", self.axis)
         axes = axes_in(self.name, given, len(shape)) if given else [d for d, n in enumerate(shape) if n == 1]
-        return (
-            replace(self, axis=tuple(axes)) if axes else Reshape(placement.out_layouts[0].local_shape(shape))
-        )
+        return replace(self, axis=tuple(axes)) if axes else Reshape(placement.out_layouts[0].local_shape(shape))
 
     samples = (
         sample((8, 1, 16)),

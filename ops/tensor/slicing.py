@@ -94,9 +94,7 @@ class _Strided(Op, abstract=True):
         end = None if self.end_mask >> i & 1 else self.end[i]
         taken = range(*slice(begin, end, step).indices(n))
         if not taken and not (begin == end and 0 <= self.begin[i] <= n):
-            raise MspcError(
-                f"{self.name}: the slice of dimension {d} of size {n} is empty: {begin}:{end}:{step}"
-            )
+            raise MspcError(f"{self.name}: the slice of dimension {d} of size {n} is empty: {begin}:{end}:{step}")
         return DimensionSlice(d, taken.start, step, len(taken), len(taken) == n and step == 1)
 
     def ranges(self, shape: Sequence[int]) -> tuple[tuple[int, int], ...] | None:

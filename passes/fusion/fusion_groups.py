@@ -156,9 +156,7 @@ class NodeOrder:
             last = max(last, slot.position if slot is not None else self._numbers.get(value, -1))
         [(_, node)] = new.members
         sources.update((self.of[self._whole[v]], None) for v in self._read_whole(node) if v in self._whole)
-        groups = [
-            slot for slot in sources if slot.forward == new.forward and new.position - slot.position <= FARTHEST
-        ]  # fmt: skip
+        groups = [slot for slot in sources if slot.forward == new.forward and new.position - slot.position <= FARTHEST]
         if not groups:
             return
         target = max(groups, key=lambda slot: slot.position)

@@ -120,9 +120,7 @@ class _Joining(Emitter):
         self.take_apart(joined, 1, group.columns, adds or products, place)
         return weight
 
-    def _backward(
-        self, group: AlikeProducts, gradients: AlikeGradients, joins: Joins, weight: Node | None
-    ) -> None:
+    def _backward(self, group: AlikeProducts, gradients: AlikeGradients, joins: Joins, weight: Node | None) -> None:
         axis, columns = group.weight_axis, group.columns
         others = [node.inputs[1] for node in gradients.inputs] if joins.inputs and weight is None else []
         x = gradients.weights[0].inputs[1 - axis] if joins.weights else group.x

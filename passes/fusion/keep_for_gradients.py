@@ -38,14 +38,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Concat
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.fusion_groups import (
-    FARTHEST,
-    MAX_LINES,
-    MAX_OPERANDS,
-    LineTable,
-    NodeLines,
-    kernel_of,
-)
+from mspc.passes.fusion.fusion_groups import FARTHEST, MAX_LINES, MAX_OPERANDS, LineTable, NodeLines, kernel_of
 from mspc.passes.fusion.rewriter import gathered, parts_of, successor
 
 # Finds minimum cuts of networks by Dinic's algorithm.

@@ -186,9 +186,7 @@ class Emitter(Rewriter):
         """The value in this shape."""
         return value if value.shape == shape else self.emit(place, Reshape(shape), [value], like)
 
-    def take_apart(
-        self, joined: Node, axis: int, sizes: Sequence[int], parts: Sequence[Node], place: Node
-    ) -> None:
+    def take_apart(self, joined: Node, axis: int, sizes: Sequence[int], parts: Sequence[Node], place: Node) -> None:
         """Put slices of a tensor, in their shapes, in the place of the nodes that gave them one by one."""
         split = self.emit(place, Split(axis, len(sizes)), [joined], parts[0]) if len(set(sizes)) == 1 else None
         last = 0

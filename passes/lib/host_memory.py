@@ -92,9 +92,7 @@ class HostTimes:
     """When the nodes of a graph begin and end, and which of them run on the main stream. later: by how much each begins
     later than its spans say; () for no time."""
 
-    def __init__(
-        self, graph: Graph, spans: Mapping[Node, tuple[float, float]], later: Sequence[float] = ()
-    ) -> None:  # fmt: skip
+    def __init__(self, graph: Graph, spans: Mapping[Node, tuple[float, float]], later: Sequence[float] = ()) -> None:
         self._count = len(graph.nodes)
         later = later or [0.0] * self._count
         places = [place for place, node in enumerate(graph.nodes) if node in spans]

@@ -328,9 +328,7 @@ class PaddedGraph:
             is_tuple = isinstance(value.type, TupleType)
             operands.append(self.builder.emit(MakeTuple(), *own) if is_tuple else own[0])
         before = element_types(node.type)
-        types = [
-            _resized(type, self.plan.made.get((node, i), {})) for i, type in enumerate(before)
-        ]
+        types = [_resized(type, self.plan.made.get((node, i), {})) for i, type in enumerate(before)]
         op = adapted(cast(Op, node.op), cast(Any, [value.type for value in operands]), types)
         assert op is not None, f"{node.label} cannot be padded to {types}"
         self._refuse_copies(node, operands)

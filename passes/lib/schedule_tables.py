@@ -17,13 +17,7 @@ from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.files.parsing import reading
 from mspc.ir.files.regular import check_regular
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.lib.schedules import (
-    BACKWARD,
-    FORWARD,
-    KINDS,
-    Action,
-    Schedule,
-)
+from mspc.passes.lib.schedules import BACKWARD, FORWARD, KINDS, Action, Schedule
 
 LARGEST = 64 << 20
 """Bytes of a table at most: 405B in 16 stages has some 20,000 cells."""
@@ -146,9 +140,7 @@ def _notes(cell: str, stage: int) -> list[str]:
     return [*(did_you_mean(meant[0], meant) if meant else []), form]
 
 
-def _placement(
-    stages: list[tuple[Action, ...]], lines: list[tuple[Location, ...]], file: str
-) -> tuple[int, ...]:  # fmt: skip
+def _placement(stages: list[tuple[Action, ...]], lines: list[tuple[Location, ...]], file: str) -> tuple[int, ...]:
     errors: list[MspcError] = []
     found: dict[int, tuple[int, Location]] = {}
     for stage, (entries, places) in enumerate(zip(stages, lines, strict=True)):

@@ -197,9 +197,7 @@ def _join_readers(
 Stages = frozenset[int]
 
 
-def updated_where_read(
-    graph: Graph, of: Mapping[Node, Stages], loop: Node | None, stages: int
-) -> dict[Value, Stages]:  # fmt: skip
+def updated_where_read(graph: Graph, of: Mapping[Node, Stages], loop: Node | None, stages: int) -> dict[Value, Stages]:
     """Return the stages of parameters that are updated on fewer stages than read them; none if that is all stages. of:
     the stages of the operators outside of micro-batches, none for those that every stage can compute."""
     everyone = frozenset(range(stages))
@@ -425,9 +423,7 @@ def chunk_graphs(body: Graph, apart: bool = False) -> Chunks:
     for key, own in members.items():
         if key.kind != FORWARD:
             _make_again(body, own)
-    graphs = {
-        key: ChunkGraph(key, Graph(f"{body.name}_{_WORDS[key.kind]}_{key.chunk}")) for key in sorted(members)
-    }  # fmt: skip
+    graphs = {key: ChunkGraph(key, Graph(f"{body.name}_{_WORDS[key.kind]}_{key.chunk}")) for key in sorted(members)}
     wanted: dict[Key, dict[Node, None]] = {key: {} for key in graphs}
     for key, chunk in graphs.items():
         own = members[key]

@@ -146,9 +146,7 @@ def decompose_nodes(graph: Graph, sharded: bool) -> tuple[bool, dict[Node, MspcE
     errors: dict[Node, MspcError] = {}
     if not candidates:
         return False, errors
-    names = {
-        (node.inputs[0], node.op.index): node.name for node in graph.nodes if isinstance(node.op, TupleGetItem)
-    }
+    names = {(node.inputs[0], node.op.index): node.name for node in graph.nodes if isinstance(node.op, TupleGetItem)}
 
     def visit(b: Builder, node: Node) -> list[Value] | None:
         found = _decomposition(b, node, errors, ranks) if node in candidates else None

@@ -290,9 +290,7 @@ def leaving(schedule: Schedule, stage: int) -> Iterator[tuple[int, int]]:
             yield own
 
 
-def copies_of(
-    schedule: Schedule, stage: int, seconds: Mapping[int, float], waits: bool
-) -> dict[Task, TaskCopies]:  # fmt: skip
+def copies_of(schedule: Schedule, stage: int, seconds: Mapping[int, float], waits: bool) -> dict[Task, TaskCopies]:
     """Return the copies of all values that may leave a stage.
 
     seconds: of each chunk's values, one way. waits: a forward waits until the values of all but the last one before it

@@ -18,14 +18,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import coordinates
 from mspc.ir.types import DTYPES, DType, TensorType, dtype_of
 from mspc.readers.pytorch.archive import MAX_DIMENSIONS, NOT_HERE, Archive, ProgramWeights
-from mspc.readers.pytorch.captured_kinds import (
-    GROUPS,
-    RANKS,
-    CapturedKind,
-    in_common_form,
-    read_kinds,
-    with_slices,
-)
+from mspc.readers.pytorch.captured_kinds import GROUPS, RANKS, CapturedKind, in_common_form, read_kinds, with_slices
 from mspc.readers.pytorch.exported_program import (
     Argument,
     ExportedGraph,

@@ -193,9 +193,7 @@ def _exported(
     return Exported(to, same, own_plan=plan)
 
 
-def _program(
-    torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any], lost: Mapping[str, str]
-) -> Any:  # fmt: skip
+def _program(torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any], lost: Mapping[str, str]) -> Any:
     """Return the exported program: as PyTorch runs the module, else without layer drop, else as its compiler reads it,
     else of the recorded operators of the gradients in `forward`. Raise the first error. lost: the calls of users'
     gradients, which the last way does not have."""

@@ -629,9 +629,7 @@ def _model(archive: Archive) -> str:
     """Return the name of the one program in the archive."""
     found = [name.removeprefix(MODELS).removesuffix(".json") for name in archive.names(MODELS, ".json")]
     if not found:
-        raise MspcError(
-            f"{archive.shown} has no program in {MODELS}: programs compiled for one machine cannot be read"
-        )
+        raise MspcError(f"{archive.shown} has no program in {MODELS}: programs compiled for one machine cannot be read")
     if len(found) > 1:
         names = ", ".join(found[:4])
         raise MspcError(f"{archive.shown} has {len(found)} programs, {names}; mspc reads a file with one")

@@ -105,9 +105,7 @@ class ImportedNetwork(Cell):
     def evaluate(self, evaluator: Evaluator, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Return the program's results for these tensors, by the calls that the front end makes of its nodes."""
         given = self.in_order(args, named)
-        return evaluated(
-            evaluator, self.program, self.held, given, self.results, self.constants, self.half, self.plan
-        )  # fmt: skip
+        return evaluated(evaluator, self.program, self.held, given, self.results, self.constants, self.half, self.plan)
 
     def extend_repr(self) -> str:
         return self.program.name

@@ -10,13 +10,7 @@ import numpy as np
 
 from mspc.ir.types import dtype_of
 from mspc.mindspore_api.dataset.nodes.block import Column
-from mspc.mindspore_api.dataset.operation import (
-    Arithmetic,
-    EachOperation,
-    Operation,
-    Step,
-    require_numbers,
-)
+from mspc.mindspore_api.dataset.operation import Arithmetic, EachOperation, Operation, Step, require_numbers
 from mspc.mindspore_api.dataset.pillow import decoded, library
 from mspc.mindspore_api.dataset.pipeline_random import PipelineDraws
 from mspc.mindspore_api.dataset.resizing import resized
@@ -25,9 +19,7 @@ from mspc.mindspore_api.dataset.vision.enums import Border, Inter
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 
 
-def cropped(
-    name: str, images: np.ndarray, tops: np.ndarray, lefts: np.ndarray, size: tuple[int, int]
-) -> np.ndarray:
+def cropped(name: str, images: np.ndarray, tops: np.ndarray, lefts: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Return one part of every image, all of one size, each at its own offset."""
     axis = height_axis(name, images)
     height, width = size

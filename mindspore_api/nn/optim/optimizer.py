@@ -301,9 +301,7 @@ def _check_parallel_optimizer(name: str, shares_updates: bool, count: int) -> No
             f"{name}: {asked}, which data_parallel has on Ascend alone, and device_target is {device}", where
         )
     if not shares_updates:
-        raise ApiRuntimeError(
-            f"{name}: {asked}, which data_parallel has for AdamWeightDecay and Lamb alone", where
-        )
+        raise ApiRuntimeError(f"{name}: {asked}, which data_parallel has for AdamWeightDecay and Lamb alone", where)
     if ranks > count:
         raise ApiRuntimeError(f"{name}: {asked}, but {ranks} ranks have only {count} parameters to share", where)
 

@@ -231,9 +231,7 @@ def _update(be: Any, call: Call, sources: _Sources) -> _Bind | None:
     return lambda found: update_kernel(op, *known, [found[name] for name in names], op.kernel(be))
 
 
-def _row_update(
-    be: Any, op: GroupedRowUpdate, operands: Sequence[TensorType], sources: _Sources
-) -> _Bind | None:
+def _row_update(be: Any, op: GroupedRowUpdate, operands: Sequence[TensorType], sources: _Sources) -> _Bind | None:
     texts = row_update_functions(op, operands)
     if texts is None:
         return None

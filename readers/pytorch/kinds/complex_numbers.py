@@ -105,8 +105,7 @@ def raised(function: Any) -> Any:
 
 def with_sizes(function: Any) -> Any:
     """Return a function of the absolute values of its first operand."""
-    return lambda first, *rest: function(
-        ops.ComplexAbs()(first) if is_complex(first) else first, *rest)
+    return lambda first, *rest: function(ops.ComplexAbs()(first) if is_complex(first) else first, *rest)
 
 
 _LINEAR = """

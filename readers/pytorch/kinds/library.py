@@ -543,9 +543,7 @@ def placed(function: str, self: Any, dim: Any, keepdim: Any) -> Any:
     return found if keepdim else (ops.Squeeze(place)(found[0]), ops.Squeeze(place)(found[1]))
 
 
-def segments(
-    data: Any, reduce: Any, lengths: Any, indices: Any, offsets: Any, axis: Any, initial: Any
-) -> Any:  # fmt: skip
+def segments(data: Any, reduce: Any, lengths: Any, indices: Any, offsets: Any, axis: Any, initial: Any) -> Any:
     """Return reductions of successive parts."""
     if lengths is None and offsets is None:
         raise ApiValueError("segment_reduce: lengths or offsets are read, and no indices")

@@ -309,9 +309,7 @@ def _in_four_by_ones(mask: Any) -> Any:
     return ops.Reshape()(mask, (1,) * (4 - len(mask.shape)) + mask.shape)
 
 
-def _written_out(
-    query: Any, key: Any, value: Any, attn_mask: Any, factor: Any, is_causal: Any, dropout_p: Any
-) -> Any:
+def _written_out(query: Any, key: Any, value: Any, attn_mask: Any, factor: Any, is_causal: Any, dropout_p: Any) -> Any:
     """Return attention with dropped weights as separate operators, which the compiler fuses into one again.
 
     A query that sees no key gives zeros. Its scores are not masked, so that neither its softmax nor a gradient is NaN,

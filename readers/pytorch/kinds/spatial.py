@@ -241,9 +241,7 @@ def averaged(
         count_include_pad, divisor)
 
 
-def averaged_in_space(
-    self: Any, size: Any, stride: Any, padding: Any, ceil: Any, counts: Any, divisor: Any
-) -> Any:  # fmt: skip
+def averaged_in_space(self: Any, size: Any, stride: Any, padding: Any, ceil: Any, counts: Any, divisor: Any) -> Any:
     """Return the mean of every window of a volume."""
     return functional.avg_pool3d(
         self, of_number(size), of_number(stride) if stride else None, of_number(padding), ceil, counts, divisor)

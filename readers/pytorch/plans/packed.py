@@ -161,9 +161,7 @@ def _program_in_parts(program: ExportedProgram, packed: _Found, parts: dict[str,
             nodes += [_part_of(node, number, packed) for number in range(count)]
         elif node is not packed.split:
             nodes.append(node)
-    graph = replace(
-        program.graph, nodes=tuple(nodes), inputs=tuple((each.name, each.type) for each in inputs),
-    )  # fmt: skip
+    graph = replace(program.graph, nodes=tuple(nodes), inputs=tuple((each.name, each.type) for each in inputs))
     return replace(program, graph=graph, inputs=tuple(inputs))
 
 
