@@ -59,9 +59,7 @@ SEMI_4 = (
 def compile_(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     variables = {k: v for k, v in os.environ.items() if k not in MPIRUN} | environment
     command = [*SERVED, "compile", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, env=variables, check=False, timeout=HANG
-    )
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=variables, check=False, timeout=HANG)
 
 
 def ok(*arguments: str, cwd: Path, **environment: str) -> str:
@@ -153,9 +151,7 @@ def test_program_lists_what_a_run_needs(quickstart: tuple[Path, str]) -> None:
     assert list(shapes.values()) == [[16, 32], [16, 16]]
     assert f'compile_id : "{program["compile_id"]}"' in execute.read_text()
     initial = {entry["name"]: (entry["shape"], entry.get("initial")) for entry in program["parameters"]}
-    assert initial["w"] == (
-        [32, 16], {"initializer": "Normal", "sigma": 0.01, "mean": 0.0, "seed": 0, "counter": 0},
-    )  # fmt: skip
+    assert initial["w"] == ([32, 16], {"initializer": "Normal", "sigma": 0.01, "mean": 0.0, "seed": 0, "counter": 0})
     assert initial["moments.w"] == ([32, 16], {"initializer": "Constant", "value": 0})
     weights = load_file(folder / "weights.safetensors")
     assert weights.keys() == {name for name, (_, made) in initial.items() if made is None}
@@ -281,9 +277,7 @@ def test_named_network_may_be_in_a_package(tmp_path: Path) -> None:
 
 
 def test_later_launch_is_named(tmp_path: Path) -> None:
-    script = write(
-        tmp_path, CALLED.format(setup=SEMI_4) + "second = net(Tensor(np.ones((8, 8)), ms.float32))\n"
-    )
+    script = write(tmp_path, CALLED.format(setup=SEMI_4) + "second = net(Tensor(np.ones((8, 8)), ms.float32))\n")
     line = len(script.read_text().splitlines())
     assert ok(str(script), cwd=tmp_path).endswith(
         f"note: {script}:{line}:10: not compiled, since it is a later launch: "
@@ -292,9 +286,7 @@ def test_later_launch_is_named(tmp_path: Path) -> None:
 
 
 def test_script_stops_at_its_launch(tmp_path: Path) -> None:
-    text = (
-        CALLED.format(setup=SEMI_4).replace("out = net(", "print('before')\nout = net(") + "print('went on')\n"
-    )
+    text = CALLED.format(setup=SEMI_4).replace("out = net(", "print('before')\nout = net(") + "print('went on')\n"
     table = ok(str(write(tmp_path, text)), cwd=tmp_path)
     assert table.startswith("before\nsemi_auto_parallel")
     assert "went on" not in table
@@ -347,9 +339,7 @@ def test_network_that_depends_on_the_rank_is_traced_for_every_rank(tmp_path: Pat
     script = write(tmp_path, BY_RANK)
     table = ok(str(script), "--ranks", "4", cwd=tmp_path)
     assert table.count("factor") == 1
-    assert table.endswith(
-        "note: the network depends on get_rank(), so the script was run once for every rank\n"
-    )
+    assert table.endswith("note: the network depends on get_rank(), so the script was run once for every rank\n")
     texts = [next((tmp_path / f"saved_graph/rank_{rank}").iterdir()).read_text() for rank in range(4)]
     assert [re.findall(r"value=([\d.]+)", text) for text in texts] == [["1.0"], ["2.0"], ["3.0"], ["1.0"]]
     identities = {re.search(r'compile_id : "(\w+)"', text)[1] for text in texts}  # type: ignore[index]

@@ -121,9 +121,7 @@ def refused(folder: Path, *arguments: str) -> str:
     before = sorted(folder.iterdir())
     variables = {k: v for k, v in os.environ.items() if not k.startswith("OMPI_")}
     command = [*SERVED, "compile", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env=variables, check=False, timeout=HANG
-    )
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=variables, check=False, timeout=HANG)
     assert (done.returncode, done.stdout) == (2, "")
     assert sorted(folder.iterdir()) == before
     return message_of(done.stderr)

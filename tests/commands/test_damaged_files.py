@@ -71,9 +71,7 @@ def test_a_pass_at_another_place_runs_or_says_why_not(compiled: Path) -> None:
                     raise
 
 
-def test_what_passes_leave_broken_is_refused(
-    compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_passes_leave_broken_is_refused(compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (source,) = (compiled / "rank_0").glob("01_grad*.ir")
 
     def lose_nodes(manager: Any, graph: Graph, passes: Any) -> Graph:

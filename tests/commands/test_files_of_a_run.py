@@ -125,9 +125,7 @@ def test_a_file_that_is_no_npz(program: Path, content: bytes) -> None:
     Path("data.npz").write_bytes(content)
     with pytest.raises(MspcError) as raised:
         run_directory(program, data=Path("data.npz"), simulate=True)
-    assert raised.value.message == (
-        "data.npz is not an npz file; write it with numpy.savez(path, name=array, ...)"
-    )
+    assert raised.value.message == "data.npz is not an npz file; write it with numpy.savez(path, name=array, ...)"
 
 
 @pytest.mark.parametrize("end", [4, 40, -30])

@@ -46,9 +46,7 @@ def served(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_job_that_is_waited_for() -> None:
     done = launched("--worker_num=2", "--log_dir=logs", "--join=True", "--bind_core=True", "train.py", "one", "--two")
     assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(done.stdout.splitlines()) == [
-        f"rank {rank} ['one', '--two'] {rank} 0" for rank in range(2)
-    ]  # fmt: skip
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank} ['one', '--two'] {rank} 0" for rank in range(2)]
     assert sorted(path.name for path in Path("logs").iterdir()) == ["scheduler.log", "worker_0.log", "worker_1.log"]
     assert Path("logs/worker_1.log").read_text() == "rank 1 ['one', '--two'] 1 0\n"
 

@@ -16,13 +16,7 @@ import numpy as np
 import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.completion import (
-    complete_graph,
-    complete_input,
-    complete_operator,
-    complete_passes,
-    complete_script,
-)
+from mspc.commands.completion import complete_graph, complete_input, complete_operator, complete_passes, complete_script
 from mspc.commands.opt import optimize
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.run import run_directory, run_script

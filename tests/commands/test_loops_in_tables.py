@@ -135,10 +135,7 @@ def test_what_is_too_wide_goes_below_its_row() -> None:
 
 
 def test_the_widest_cells_are_broken_behind_punctuation() -> None:
-    assert fit(TABLE, 50).rows[:2] == [
-        "AllReduce  backbone.layers.31.attention.   1234567",
-        "           query.weight",
-    ]
+    assert fit(TABLE, 50).rows[:2] == ["AllReduce  backbone.layers.31.attention.   1234567", "           query.weight"]
 
 
 def test_every_width_is_obeyed_and_nothing_is_lost() -> None:

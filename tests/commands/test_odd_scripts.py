@@ -79,9 +79,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("text", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_scripts_that_launch_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
-) -> None:
+def test_scripts_that_launch_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     Path("net.py").write_text(text)
@@ -121,10 +119,7 @@ def test_a_name_that_is_no_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "from mindspore import nn\nclass Net(nn.Cell):\n    def construct(self, x):\n        return ops.relu(x)\n"
         "Net()(Tensor(np.ones(4, np.float32)))\n"
     )
-    for arguments in (
-        ("compile", script, "--out", out, "-q"), ("view", out, "-q"),
-        ("diff", out, out, "--json", "-"),
-    ):  # fmt: skip
+    for arguments in (("compile", script, "--out", out, "-q"), ("view", out, "-q"), ("diff", out, out, "--json", "-")):
         done = CliRunner().invoke(app, [*arguments])
         assert done.exit_code == 0, done.output
     (file,) = Path(out).glob("rank_0/*.ir")

@@ -256,9 +256,7 @@ def test_a_mistake_of_the_network_is_reported_once(script: Path) -> None:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*SERVED, *arguments], capture_output=True, text=True, timeout=HANG, check=False
-    )
+    return subprocess.run([*SERVED, *arguments], capture_output=True, text=True, timeout=HANG, check=False)
 
 
 def test_mpirun_gives_the_simulations_losses(script: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,9 +57,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.thorough
-def test_a_limit_brings_memory_down(
-    every: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_limit_brings_memory_down(every: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = every["search"]
     limit = min(free["memory"], every["data parallel"]["memory"]) - 200_000
     found = plans(search(tmp_path, monkeypatch, "--memory", str(limit)))

@@ -273,9 +273,7 @@ def test_integers_lie_where_the_network_has_places(tmp_path: Path, capsys: pytes
     ]
 
 
-def test_pytorch_is_asked_for_where_it_is_missing(
-    script: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pytorch_is_asked_for_where_it_is_missing(script: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MspcError) as raised:
         verify_target(script("stand_alone", "", ""), CompileOptions(), seed=0, with_torch=True)

@@ -138,9 +138,7 @@ def test_what_cannot_be_compared_is_refused(
         ({"inputs": [{"name": "x"}]}, "{out}/program.json is damaged: x: 'dtype'"),
     ],
 )
-def test_a_damaged_program_is_refused(
-    folder: Callable[..., Path], damage: dict[str, object], message: str
-) -> None:
+def test_a_damaged_program_is_refused(folder: Callable[..., Path], damage: dict[str, object], message: str) -> None:
     out = folder(**SHARDED)
     program = json.loads((out / "program.json").read_text())
     (out / "program.json").write_text(json.dumps(program | damage))

@@ -107,9 +107,7 @@ def test_sums_and_means_are_those_of_the_global_batch(
     ],
     ids=["root", "sum with decay", "fixed size", "own statistics", "gathered rows"],
 )  # fmt: skip
-def test_what_cannot_be_compared_is_not_called_equal(
-    verify: Callable[..., str], how: dict[str, Any], why: str
-) -> None:
+def test_what_cannot_be_compared_is_not_called_equal(verify: Callable[..., str], how: dict[str, Any], why: str) -> None:
     said = verify(quiet=True, **how)
     assert said.startswith("not compared with one device on the global batch: ")
     assert why in said
@@ -134,11 +132,7 @@ def lost_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(graph: Any) -> Any:
         return {node for node in right(graph) if node.attrs["gradient_for"] != "net.last.bias"}
 
-    for module in (
-        "mspc.passes.communication.reduce_gradients",
-        "mspc.verify.one_device",
-        "mspc.verify.global_batch",
-    ):
+    for module in ("mspc.passes.communication.reduce_gradients", "mspc.verify.one_device", "mspc.verify.global_batch"):
         monkeypatch.setattr(f"{module}.summed_gradients", lost)
 
 

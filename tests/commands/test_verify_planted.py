@@ -75,9 +75,7 @@ def test_a_kernel_that_takes_no_float64_is_not_judged(network: str, monkeypatch:
     verify_target(network, CompileOptions(ranks=8, loudness=QUIET), seed=0)
 
 
-def test_a_mask_that_is_wrong_from_the_second_step_on_is_found(
-    network: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mask_that_is_wrong_from_the_second_step_on_is_found(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Dropout.run
 
     def wrong(self: Dropout, be: Any, *inputs: Any) -> Any:

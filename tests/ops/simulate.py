@@ -70,9 +70,7 @@ def types_of(sample: Sample, floats: str = "Float64") -> tuple[TensorType, ...]:
 
 def arrays_of(name: str, sample: Sample, types: Sequence[TensorType]) -> list[np.ndarray[Any, Any]]:
     """Random inputs, always the same for one sample."""
-    random = np.random.default_rng(
-        zlib.crc32(f"{name} {sample.shapes} {sorted(sample.fields.items())}".encode())
-    )
+    random = np.random.default_rng(zlib.crc32(f"{name} {sample.shapes} {sorted(sample.fields.items())}".encode()))
     found: list[np.ndarray[Any, Any]] = []
     for t in types:
         if t.dtype.kind == "b":
@@ -131,10 +129,7 @@ def gradient_graph(
 def strategies(rule: Rule, ranks: int) -> Iterator[list[int]]:
     """Every number of slices per factor that is legal on `ranks` ranks."""
     divisors = [d for d in range(1, ranks + 1) if ranks % d == 0]
-    choices = [
-        [1] if f in rule.frozen else [d for d in divisors if size % d == 0]
-        for f, size in enumerate(rule.sizes)
-    ]
+    choices = [[1] if f in rule.frozen else [d for d in divisors if size % d == 0] for f, size in enumerate(rule.sizes)]
 
     def extend(f: int, left: int) -> Iterator[list[int]]:
         if f == len(choices):

@@ -7,16 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulate import (
-    BACKEND,
-    arrays_of,
-    check_sharded,
-    gradient_graph,
-    interpret,
-    operator_of,
-    samples_of,
-    types_of,
-)
+from simulate import BACKEND, arrays_of, check_sharded, gradient_graph, interpret, operator_of, samples_of, types_of
 from test_ops import ELSEWHERE
 
 from mspc.ir.diagnostics import MspcError

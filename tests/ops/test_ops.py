@@ -43,9 +43,7 @@ ELSEWHERE = (
 """Modules and operators that have tests of their own: they need other ranks, have no kernel, or are never sharded."""
 CASES = list(samples_of(ELSEWHERE))
 DIFFERENTIABLE = [(name, index) for name, index in CASES if wants_gradient(name, index)]
-LINEAR = [
-    (name, index) for name, index in CASES if operator_of(name, index)[0].linear_in or REGISTRY[name].additive
-]
+LINEAR = [(name, index) for name, index in CASES if operator_of(name, index)[0].linear_in or REGISTRY[name].additive]
 SCALARS = [
     case for case in CASES if issubclass(cls := REGISTRY[case[0]], Elementwise | ArrayFunction)
     if getattr(cls, "broadcasts", True)

@@ -46,9 +46,7 @@ def test_a_new_module_is_found_by_its_text(tmp_path: Path, monkeypatch: pytest.M
     room = tmp_path / "fresh"
     room.mkdir()
     (room / "__init__.py").write_text("")
-    (room / "cubes.py").write_text(
-        "from mspc.ops.bases import Unary\n\n\nclass FreshCube(Unary):\n    pass\n"
-    )
+    (room / "cubes.py").write_text("from mspc.ops.bases import Unary\n\n\nclass FreshCube(Unary):\n    pass\n")
     monkeypatch.setattr(registry.ops, "__path__", [*registry.ops.__path__, str(tmp_path)])
     operator_modules.cache_clear()
     registry.homes.cache_clear()

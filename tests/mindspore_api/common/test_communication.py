@@ -27,12 +27,7 @@ def eight() -> Session:
 
 
 def test_ranks_and_groups(eight):
-    assert (comm.get_rank(), comm.get_group_size(), comm.get_local_rank(), comm.get_local_rank_size()) == (
-        5,
-        8,
-        5,
-        8,
-    )
+    assert (comm.get_rank(), comm.get_group_size(), comm.get_local_rank(), comm.get_local_rank_size()) == (5, 8, 5, 8)
     comm.create_group("odd", [7, 1, 5, 3])  # a group has the order in which it is written
     assert comm.get_process_group_ranks("odd") == [7, 1, 5, 3]
     assert (comm.get_rank("odd"), comm.get_group_size("odd"), comm.get_comm_name("odd")) == (2, 4, "odd")

@@ -23,11 +23,7 @@ def test_values_reach_the_compiler():
         all_reduce_fusion_config=[2, 4],
     )
     frozen = freeze()
-    assert (frozen.parallel_mode, frozen.search_mode, frozen.device_num) == (
-        "auto_parallel",
-        "sharding_propagation",
-        8,
-    )
+    assert (frozen.parallel_mode, frozen.search_mode, frozen.device_num) == ("auto_parallel", "sharding_propagation", 8)
     assert (frozen.save_graphs, frozen.save_graphs_path, frozen.device_target) == (2, "g", "GPU")
     assert (frozen.optimizer_threshold, frozen.optimizer_shard_size) == (0, 2)
     assert frozen.comm_fusion == (("allreduce", (("mode", "size"), ("config", 32))),)

@@ -239,13 +239,7 @@ def test_reductions_keep_the_element_type():
 
 def test_item_and_python_numbers():
     x = Tensor([[2.5]])
-    assert (x.item(), float(x), int(Tensor(3)), bool(Tensor(0)), [1, 2, 3][Tensor(1)]) == (
-        2.5,
-        2.5,
-        3,
-        False,
-        2,
-    )
+    assert (x.item(), float(x), int(Tensor(3)), bool(Tensor(0)), [1, 2, 3][Tensor(1)]) == (2.5, 2.5, 3, False, 2)
 
 
 def test_what_is_computed_from_whole_tensors_alone_is_whole():

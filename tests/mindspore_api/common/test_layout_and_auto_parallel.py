@@ -36,21 +36,13 @@ def test_auto_parallel_brings_its_own_settings():
     ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
     net = AutoParallel(nn.ReLU())
     frozen = freeze(net)
-    assert (frozen.parallel_mode, frozen.search_mode, frozen.gradients_mean) == (
-        "semi_auto_parallel",
-        "",
-        False,
-    )
+    assert (frozen.parallel_mode, frozen.search_mode, frozen.gradients_mean) == ("semi_auto_parallel", "", False)
     net.dataset_strategy("full_batch")
     net.hsdp(2, 0)
     net.comm_fusion({"allreduce": {"mode": "auto", "config": None}})
     net.enable_gradients_mean()
     frozen = freeze(net)
-    assert (frozen.dataset_strategy, frozen.optimizer_shard_size, frozen.optimizer_threshold) == (
-        "full_batch",
-        2,
-        0,
-    )
+    assert (frozen.dataset_strategy, frozen.optimizer_shard_size, frozen.optimizer_threshold) == ("full_batch", 2, 0)
     assert frozen.enable_parallel_optimizer
     assert frozen.gradients_mean
     assert freeze(AutoParallel(nn.ReLU(), "sharding_propagation")).search_mode == "sharding_propagation"

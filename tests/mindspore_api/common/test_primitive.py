@@ -94,9 +94,7 @@ def test_out_strategy_needs_in_strategy():
 
 
 def test_unknown_attributes_and_operators_are_named():
-    with pytest.raises(
-        TypeError, match=re.escape("MatMul got an unexpected keyword argument 'transpose'")
-    ) as caught:
+    with pytest.raises(TypeError, match=re.escape("MatMul got an unexpected keyword argument 'transpose'")) as caught:
         ops.MatMul(transpose=True)
     assert caught.value.notes == ("MatMul takes transpose_a, transpose_b",)
     with pytest.raises(AttributeError, match="ops has no operator 'MatMull'"):

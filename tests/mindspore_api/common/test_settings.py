@@ -19,16 +19,7 @@ from mspc.mindspore_api import state
 from mspc.mindspore_api.context import FrozenContext, freeze
 from mspc.mindspore_api.runtime import asked_device
 from mspc.mindspore_api.setting_kind import CallSite, Setting, with_entries
-from mspc.mindspore_api.settings import (
-    ALGORITHM,
-    CONTEXT,
-    DATASET,
-    DEVICE_MEMORY,
-    JIT,
-    MODES,
-    PARALLEL,
-    RECOMPUTE,
-)
+from mspc.mindspore_api.settings import ALGORITHM, CONTEXT, DATASET, DEVICE_MEMORY, JIT, MODES, PARALLEL, RECOMPUTE
 from mspc.parallel import AutoParallel, set_algo_parameters
 
 ROOT = Path(ms.__file__).parent

@@ -95,10 +95,7 @@ def test_mnist_reads_idx_files(tmp_path):
     assert (rows[0]["image"].dtype, rows[0]["label"].dtype) == (np.uint8, np.uint32)
     assert [r[1].item() for r in ds.MnistDataset(str(tmp_path), "test")] == [7]
     assert ds.MnistDataset(str(tmp_path)).get_dataset_size() == 4
-    assert first(ds.MnistDataset(str(tmp_path), "train", num_samples=2, shuffle=False).project("label")) == [
-        3,
-        1,
-    ]
+    assert first(ds.MnistDataset(str(tmp_path), "train", num_samples=2, shuffle=False).project("label")) == [3, 1]
 
 
 def test_damaged_idx_files_are_named(tmp_path):
@@ -107,9 +104,7 @@ def test_damaged_idx_files_are_named(tmp_path):
     (tmp_path / "train-images-idx3-ubyte").write_bytes(b"\0\0\10\1" + b"\0" * 20)
     with pytest.raises(MspcError, match="is no idx file of bytes with 3 dimensions"):
         ds.MnistDataset(str(tmp_path), "train")
-    (tmp_path / "train-images-idx3-ubyte").write_bytes(
-        bytes((0, 0, 8, 3)) + struct.pack(">3I", 2, 4, 4) + b"\0"
-    )
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(bytes((0, 0, 8, 3)) + struct.pack(">3I", 2, 4, 4) + b"\0")
     with pytest.raises(MspcError, match=r"holds less than 32 bytes for shape \(2, 4, 4\): it is damaged"):
         ds.MnistDataset(str(tmp_path), "train")
 

@@ -110,9 +110,7 @@ def test_missing_super_init_is_named():
         def __init__(self):
             pass
 
-    with pytest.raises(
-        RuntimeError, match=r"Wrong: call super\(\).__init__\(\) before setting attribute 'w'"
-    ):
+    with pytest.raises(RuntimeError, match=r"Wrong: call super\(\).__init__\(\) before setting attribute 'w'"):
         Wrong()
     with pytest.raises(RuntimeError, match=r"Late does not call super\(\).__init__\(\)"):
         Holder(Late())

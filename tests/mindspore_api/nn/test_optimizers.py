@@ -94,10 +94,7 @@ def test_groups_have_their_own_rate_and_decay():
     a, b = Parameter(Tensor([1.0]), "a"), Parameter(Tensor([1.0]), "b")
     groups = [{"params": [a], "lr": 0.5, "weight_decay": 0.1}, {"params": [b]}, {"order_params": [a, b]}]
     optimizer = nn.SGD(groups, 0.1)
-    assert [rate.name for rate in optimizer.learning_rate] == [
-        "learning_rate_group_0",
-        "learning_rate_group_1",
-    ]
+    assert [rate.name for rate in optimizer.learning_rate] == ["learning_rate_group_0", "learning_rate_group_1"]
     optimizer.construct((Tensor([1.0]), Tensor([1.0])))
     assert (a.item(), b.item()) == (pytest.approx(1 - 0.5 * 1.1), pytest.approx(0.9))
 

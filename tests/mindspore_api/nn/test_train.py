@@ -93,9 +93,7 @@ def test_a_loss_that_is_no_number_stops(loss, capsys):
 def test_checkpoints_hold_all_parameters_under_epoch_and_step(tmp_path):
     call_handler.install(Losses())
     folder = tmp_path / "0"
-    config = CheckpointConfig(
-        save_checkpoint_steps=2, keep_checkpoint_max=2, append_info=["epoch_num", {"a": 1.5}]
-    )
+    config = CheckpointConfig(save_checkpoint_steps=2, keep_checkpoint_max=2, append_info=["epoch_num", {"a": 1.5}])
     callback = ModelCheckpoint("CKP", str(folder), config)
     model()[1].train(2, data(3), [callback])
     assert sorted(p.name for p in folder.iterdir()) == ["CKP-2_1.safetensors", "CKP-2_3.safetensors"]

@@ -54,6 +54,4 @@ def test_what_a_condition_decides_runs_so_often_at_most() -> None:
 def test_nodes_come_once_behind_the_first_that_runs_them() -> None:
     graph = program(net=f"{call('layer')}; {call('layer')}; {scan(2, 'body')}", layer=scan(5, "body"), body="Nothing()")
     found = [(node.op.name, times.text) for node, times in nodes_with_times(graph)]
-    assert found == [
-        ("Call", ""), ("Scan", "2 times"), ("Nothing", "12 times"), ("Call", ""), ("Scan", ""),
-    ]  # fmt: skip
+    assert found == [("Call", ""), ("Scan", "2 times"), ("Nothing", "12 times"), ("Call", ""), ("Scan", "")]

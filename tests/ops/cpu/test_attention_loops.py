@@ -75,9 +75,7 @@ def typed(arrays: Sequence[Any]) -> list[TensorType]:
 
 def loops(calls: Sequence[tuple[Any, Sequence[Any]]]) -> dict[int, Any]:
     """Kernels of operators for operands as these."""
-    made = {
-        i: (op, typed(inputs), element_types(op.infer(*typed(inputs)))) for i, (op, inputs) in enumerate(calls)
-    }
+    made = {i: (op, typed(inputs), element_types(op.infer(*typed(inputs)))) for i, (op, inputs) in enumerate(calls)}
     return program.kernels(NumPy(), made).loops  # type: ignore[arg-type]
 
 

@@ -303,9 +303,7 @@ def test_operands_that_do_not_fit_are_named() -> None:
         op.infer(four)
     with pytest.raises(MspcError) as raised:
         op.infer(TensorType(FLOAT32, (1,)), five)
-    assert raised.value.message == (
-        "FusedElementwise: the line 'Neg(x0)' has shape (1,), the line 'Add(x0, x1)' (5,)"
-    )
+    assert raised.value.message == "FusedElementwise: the line 'Neg(x0)' has shape (1,), the line 'Add(x0, x1)' (5,)"
     assert step_types(op, [four, four]) == [four, four]
 
 

@@ -177,9 +177,7 @@ def test_a_parameter_that_is_handed_in_twice_and_overwritten() -> None:
         return [b.emit(MatMul(), x, b.emit(Transpose((1, 0)), same))]
 
     inner = graph("body", [COUNT, ROWS, SQUARE, SQUARE], body)
-    made = graph(
-        "main", [ROWS, SQUARE], lambda b, x, w: region(b, For(turns=2, carried=1), [x, w, w], inner), 1
-    )  # fmt: skip
+    made = graph("main", [ROWS, SQUARE], lambda b, x, w: region(b, For(turns=2, carried=1), [x, w, w], inner), 1)
     assert not HoistInvariants().run(made)
 
 

@@ -206,9 +206,7 @@ def test_a_value_that_is_read_in_both_orders_is_moved_once() -> None:
 
 def test_an_updated_weight_is_moved_again() -> None:
     """A convolution behind the update of its weights reads the new ones."""
-    graph, b, (x, w) = new_graph(
-        x=("input", (BATCH, CHANNELS, *LENGTHS)), w=("parameter", (CHANNELS, CHANNELS, 3, 3))
-    )
+    graph, b, (x, w) = new_graph(x=("input", (BATCH, CHANNELS, *LENGTHS)), w=("parameter", (CHANNELS, CHANNELS, 3, 3)))
     wide = op("Conv2D", out_channel=CHANNELS, kernel_size=3, pad_mode="same")
     rows = b.emit(op("ExpandDims", axis=0), w)  # what shows the weights, of which one is sent through a convolution
     first = b.emit(wide, x, b.emit(op("Squeeze", axis=0), rows))
@@ -222,9 +220,7 @@ def test_an_updated_weight_is_moved_again() -> None:
 
 
 def test_slices_of_nothing_are_empty() -> None:
-    graph, b, (x, w) = new_graph(
-        x=("input", (BATCH, CHANNELS, *LENGTHS)), w=("parameter", (CHANNELS, CHANNELS, 3, 3))
-    )
+    graph, b, (x, w) = new_graph(x=("input", (BATCH, CHANNELS, *LENGTHS)), w=("parameter", (CHANNELS, CHANNELS, 3, 3)))
     image = b.emit(op("Conv2D", out_channel=CHANNELS, kernel_size=3, pad_mode="same"), x, w)
     nothing = op("StridedSlice", begin=(0, 0, 2), end=(BATCH, CHANNELS, 2), strides=(1, 1, 1))
     graph.results = [image, b.emit(op("ReLU"), b.emit(nothing, image))]

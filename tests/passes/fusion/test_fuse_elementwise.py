@@ -308,9 +308,7 @@ def test_scattered_reduction_stays_alone() -> None:
 
 def updates(count: int, shape: tuple[int, ...] = (4,), scaled: bool = False) -> Graph:
     """AssignAdds of as many parameters by one input, each scaled just before where wanted."""
-    graph, b, (x, *targets) = new_graph(
-        x=("input", shape), **{f"w{i}": ("parameter", shape) for i in range(count)}
-    )
+    graph, b, (x, *targets) = new_graph(x=("input", shape), **{f"w{i}": ("parameter", shape) for i in range(count)})
     b.phase = "update"
     for target in targets:
         b.emit(op("AssignAdd"), target, b.emit(op("MatMul"), x, x) if scaled else x)

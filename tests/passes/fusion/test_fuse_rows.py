@@ -33,9 +33,7 @@ def random_graph(seed: int) -> Graph:
     that changes on the way."""
     draw = random.Random(seed)
     full, split = (ROWS, LENGTH), (2, ROWS // 2, LENGTH)
-    graph, b, (x, w, column) = new_graph(
-        x=("input", full), w=("parameter", full), column=("parameter", (LENGTH,))
-    )
+    graph, b, (x, w, column) = new_graph(x=("input", full), w=("parameter", full), column=("parameter", (LENGTH,)))
     fulls: list[Value] = [x, w]
     by_row: list[Value] = [b.emit(op("ReduceMean", keep_dims=True, axis=(1,)), x)]
     results: list[Value] = []

@@ -163,9 +163,7 @@ REPLICATED = ("sequence first",)
 """Forms whose rows are not sharded as their batch is."""
 
 
-def compiled(
-    form: Form, data: int, tensor: int, train: bool = True, recompute: bool = False, **settings: Any
-) -> Any:
+def compiled(form: Form, data: int, tensor: int, train: bool = True, recompute: bool = False, **settings: Any) -> Any:
     ms.set_seed(1)
     layers = Layers(form, data, tensor)
     if recompute:

@@ -111,8 +111,7 @@ def test_labels_that_are_an_input_more(accumulate: int, tmp_path: Path) -> None:
     value, found = gradients(network, (x, labels))
     whole = F.cross_entropy(module(x), labels)
     assert value == pytest.approx(float(whole), rel=1e-5)
-    np.testing.assert_allclose(
-        found[0], torch.autograd.grad(whole, [module.weight])[0].numpy(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found[0], torch.autograd.grad(whole, [module.weight])[0].numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_another_ratio_is_said_at_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

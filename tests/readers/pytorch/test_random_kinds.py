@@ -18,14 +18,7 @@ import mspc
 from mspc import Tensor
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import coordinates
-from mspc.readers.pytorch.captured_kinds import (
-    RANKS,
-    differences,
-    find_kinds,
-    read_kinds,
-    with_slices,
-    write_kinds,
-)
+from mspc.readers.pytorch.captured_kinds import RANKS, differences, find_kinds, read_kinds, with_slices, write_kinds
 from mspc.readers.pytorch.kinds.creation import dropped_channels
 from mspc.readers.pytorch.kinds.linear import attention
 from mspc.readers.pytorch.kinds.reductions import median_of_all

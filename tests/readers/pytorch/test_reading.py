@@ -10,12 +10,7 @@ import pytest
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT32, INT64
 from mspc.mindspore_api.common.tensor import Tensor
-from mspc.readers.pytorch.exported_program import (
-    ExportedGraph,
-    ExportedType,
-    NodeResult,
-    TensorPlace,
-)
+from mspc.readers.pytorch.exported_program import ExportedGraph, ExportedType, NodeResult, TensorPlace
 from mspc.readers.pytorch.exported_program import SymbolicSize as Symbolic
 from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.network import ImportedNetwork
@@ -51,9 +46,7 @@ def test_signature(tmp_path: Path) -> None:
         ("parameter", "frozen", False, True), ("constant", "table", False, False),
     ]  # fmt: skip
     program = read_program(made.save(tmp_path / "two.pt2"))
-    assert [(each.kind, each.value, each.target) for each in program.outputs] == [
-        ("user", NodeResult("linear_1"), "y")
-    ]
+    assert [(each.kind, each.value, each.target) for each in program.outputs] == [("user", NodeResult("linear_1"), "y")]
 
 
 def test_tensors_are_read_where_they_lie(tmp_path: Path) -> None:
