@@ -9,7 +9,7 @@ when an iteration begins, so that `i < 256` bounds `i` there from above (Cousot 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -185,17 +185,31 @@ def index_limits(graph: Graph, computed: bool = False) -> dict[Parameter, int]:
     The integers are in [0, limit) if only operators that move elements are between. With `computed`, inputs from which
     the indices are computed are found too.
     """
-    held: dict[Value, frozenset[Parameter]] = {p: frozenset((p,)) for p in graph.parameters if p.kind == "input"}
     found: dict[Parameter, int] = {}
-    _look(graph, held, found, computed)
+    for parameter, limit, _ in _limits_of_inputs(graph, _inputs(graph), computed):
+        found[parameter] = min(limit, found.get(parameter, limit))
     return found
 
 
-def _look(
-    graph: Graph, held: dict[Value, frozenset[Parameter]], found: dict[Parameter, int], computed: bool
-) -> None:  # fmt: skip
-    """Find limits in a graph, and in the graphs that its nodes run. held: for parameters of the graph the inputs that
-    they derive from."""
+def refused_indices(graph: Graph) -> dict[Parameter, tuple[int, Node]]:
+    """Return, for inputs of indices, the number of entries and the operator for which other indices are an error, of
+    several operators that with the fewest entries."""
+    found: dict[Parameter, tuple[int, Node]] = {}
+    for parameter, limit, node in _limits_of_inputs(graph, _inputs(graph), False, refused=True):
+        if parameter not in found or limit < found[parameter][0]:
+            found[parameter] = limit, node
+    return found
+
+
+def _inputs(graph: Graph) -> dict[Value, frozenset[Parameter]]:
+    return {p: frozenset((p,)) for p in graph.parameters if p.kind == "input"}
+
+
+def _limits_of_inputs(
+    graph: Graph, held: dict[Value, frozenset[Parameter]], computed: bool, refused: bool = False
+) -> Iterator[tuple[Parameter, int, Node]]:  # fmt: skip
+    """Yield (input, limit, reader) in a graph, and in the graphs that its nodes run. held: for parameters of the graph
+    the inputs that they derive from. refused: only limits beyond which indices are an error."""
     for node in graph.nodes:
         if computed or _only_moves(node):
             held[node] = frozenset(p for value in node.inputs for p in held.get(value, ()))
@@ -204,13 +218,13 @@ def _look(
             for value, inside in zip(node.inputs, places, strict=True):
                 for place in inside if value in held else ():
                     held[region.parameters[place]] = held[value]
-            _look(region, held, found, computed)
+            yield from _limits_of_inputs(region, held, computed, refused)
         types = [value.type for value in node.inputs if isinstance(value.type, TensorType)]
         if len(types) < len(node.inputs):
             continue
-        for index, limit in node.op.index_limits(*types).items():
-            for parameter in held.get(node.inputs[index], ()):
-                found[parameter] = min(limit, found.get(parameter, limit))
+        limits = node.op.refused_indices(*types) if refused else node.op.index_limits(*types)
+        for index, limit in limits.items():
+            yield from ((parameter, limit, node) for parameter in held.get(node.inputs[index], ()))
 
 
 def distributions(graph: Graph) -> set[Parameter]:

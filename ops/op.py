@@ -41,9 +41,10 @@ class Sharding:
         result is partial over all their axes. follows_neighbours: it only moves data; without a strategy it is sharded
         like adjacent operators. exchanged: operands whose rows are exchanged on demand instead of gathered: a copy that
         the rule requires is not shared with another reader. bordered: see `Op.moved_bytes`. distributions: operands
-        whose rows sum to 1, which get no gradient. is_several: it represents several operators in every mode, which
-        `decompose` returns. is_collective: ranks run it together: a `Collective`. constrains: the result is operand 0,
-        and the strategy is its required sharding; removed once that is decided. requests: names of attached attributes
+        whose rows sum to 1, which get no gradient. refuses_indices: see `Op.refused_indices`. is_several: it represents
+        several operators in every mode, which `decompose` returns. is_collective: ranks run it together: a
+        `Collective`. constrains: the result is operand 0, and the strategy is its required sharding; removed once that
+        is decided. requests: names of attached attributes
         (`add_prim_attr`) that `decompose` implements; see `Op.asks`. joins: how the results for groups of its operands
         combine to the result for all of them, for any grouping: by "sum", "prod", "max", "min", "all", "any", or
         concatenated along `axis` ("beside"); "" if they do not. For one operand the result is that operand, unless it
@@ -60,6 +61,7 @@ class Sharding:
     exchanged: ClassVar[tuple[int, ...]] = ()
     bordered: ClassVar[int | None] = None
     distributions: ClassVar[tuple[int, ...]] = ()
+    refuses_indices: ClassVar[bool] = False
     is_several: ClassVar[bool] = False
     is_collective: ClassVar[bool] = False
     constrains: ClassVar[bool] = False
@@ -521,6 +523,12 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         """Return the exclusive upper bounds of operands with indices, by operand number."""
         return {}
+
+    def refused_indices(self, *types: TensorType) -> Mapping[int, int]:
+        """Return those of `index_limits` for which an index outside of [-limit, limit) is an error, with the limits of
+        all ranks."""
+        total = getattr(self, "total", 0)
+        return {i: total or limit for i, limit in self.index_limits(*types).items()} if self.refuses_indices else {}
 
     def operations(self, types: Sequence[TensorType]) -> float:
         """Return the floating-point operations of its matmuls for operands of these types; 0 for a memory-bound

@@ -50,6 +50,10 @@ class OrderRows(RankOp):
     def infer(self, *types: Any) -> TupleType:
         return TupleType((TensorType(UINT64, (types[0].size,)), TensorType(INT32, (self.size + 1,))))
 
+    @property
+    def refuses_indices(self) -> bool:  # type: ignore[override]  # without a total they name no row
+        return bool(self.total)
+
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {0: self.total or self.offset + self.size}
 
@@ -99,6 +103,10 @@ class EdgeSums(_OverEdges):
     def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
         rows = types[1].size * math.prod(self.shape[1:]) * types[0].dtype.itemsize
         return rows + sum(type.nbytes for type in (*types[1:], *results))
+
+    @property
+    def refuses_indices(self) -> bool:  # type: ignore[override]  # without a total they name no row
+        return bool(self.total)
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {3: self.total or self.offset + types[0].shape[0]} if self.looks_up else {}

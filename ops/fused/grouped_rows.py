@@ -107,6 +107,7 @@ class GroupedLookups(_GroupedRows):
     lookups: tuple[str, ...] = ()
     dst_type: DType | None = None
     omitted = ("dst_type",)
+    refuses_indices = True
 
     @classmethod
     def of(cls, members: Sequence[RowsByIntegers], dst_type: DType | None) -> GroupedLookups:

@@ -51,6 +51,7 @@ class Gather(RowsByIntegers):
     offset: int = 0
     total: int = 0
     linear_in = (0,)
+    refuses_indices = True
     settings = (("axis", int_of),)
     integers = (1,)
     samples = (

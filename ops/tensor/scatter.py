@@ -92,6 +92,11 @@ class _Indexed(Op, abstract=True):
     sizes: tuple[int, ...] = field(default=(), kw_only=True)
     omitted = ("begins", "sizes")
 
+    def refused_indices(self, *types: TensorType) -> Mapping[int, int]:
+        """Return the limit if the indices name one dimension."""
+        ((operand, limit),) = self.index_limits(*types).items()
+        return {operand: (*self.sizes, limit)[0]} if types[operand].shape[-1:] == (1,) else {}
+
     def located(self, xp: Any, indices: Any, shape: Sequence[int]) -> tuple[tuple[Any, ...], Any]:
         """Return (local index arrays in this rank's slice, whose leading dimensions are `shape`; which of them are
         inside, None for all). Raise IndexError, on the CPU, if an index is out of range."""
@@ -336,7 +341,7 @@ class ScatterElements(Op):
     adds: bool = False
     combine: str = ""
     omitted = ("combine",)
-    is_several = True
+    is_several = refuses_indices = True
     integers = (1,)
     one_type = True
     samples = (
@@ -470,6 +475,7 @@ class _Scatter(Op, abstract=True):
     total: int = 0
     combine: ClassVar[str] = ""
     has_side_effect = True
+    refuses_indices = True
     mutates = (0,)
     omitted = ("offset", "total")
     bprop = _UPDATE

@@ -309,7 +309,7 @@ class GatherD(Op):
     total: int = 0
     omitted = ("offset", "total")
     linear_in = (0,)
-    selects = True
+    selects = refuses_indices = True
     settings = (("dim", int_of),)
     settings_at = 1
     integers = (1,)

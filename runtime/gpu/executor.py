@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.aliasing import source, updated_parameters
+from mspc.analysis.integer_ranges import refused_indices
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
@@ -195,6 +196,8 @@ class GpuExecutor:
         except Exception as error:
             raise self._failure(error, getattr(error, "node", None), "cannot be prepared") from error
         self._by_name = {p.name: p for p in graph.parameters}
+        refused = refused_indices(graph)
+        self._refused = {i: refused[p] for i, p in enumerate(self.inputs) if p in refused}
         self._origins: list[Any] = [None] * len(self.inputs)
 
     def set_step_count(self, steps: int) -> None:
@@ -317,6 +320,11 @@ class GpuExecutor:
         slot.given = [None if changed else array for array, changed in zip(arrays, new, strict=True)]
         if not any(new):
             return
+        for i, (limit, node) in self._refused.items():
+            # Kernels take such an index for one of another rank's slice.
+            if new[i] and arrays[i].size and not -limit <= arrays[i].min() <= arrays[i].max() < limit:
+                outside = IndexError(f"an index is outside of [-{limit}, {limit})")
+                raise self._failure(outside, node, "failed")
         for i, (pinned, array, changed) in enumerate(zip(slot.inputs, arrays, new, strict=True)):
             if not changed:
                 continue

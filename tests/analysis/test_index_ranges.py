@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mspc.analysis.aliasing import results_over
-from mspc.analysis.integer_ranges import BOUNDS, IntegerRange, bounds_of, index_limits, note_bounds
+from mspc.analysis.integer_ranges import BOUNDS, IntegerRange, bounds_of, index_limits, note_bounds, refused_indices
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import BOOL, FLOAT32, INT8, INT32, INT64, TensorType, dtype_of
@@ -22,10 +22,11 @@ from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import For, Scan, While, emit_regions
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.op import REGISTRY, Op, Sample, load_operators
-from mspc.ops.tensor.embedding import Gather
+from mspc.ops.tensor.embedding import EmbeddingLookup, Gather
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.fusion.attention_masks import every_row_holds
 from mspc.runtime.backend import NumPyBackend
+from tests.ops.simulate import arrays_of, types_of
 
 MIXED = [
     (operator, sample)
@@ -48,6 +49,36 @@ def test_integers_beside_floats_have_limits(operator: type[Op], sample: Sample) 
     assert set(limits) == places
     assert all(limit > 0 for limit in limits.values())
     assert min(limits.values(), default=0) <= sample.high
+
+
+@pytest.mark.parametrize(("operator", "sample"), MIXED, ids=lambda x: getattr(x, "__name__", ""))
+def test_an_index_is_an_error_on_cpus_if_the_operator_refuses_it(operator: type[Op], sample: Sample) -> None:
+    if operator.launch is Op.launch or {"Uint8"} & {*sample.dtypes}:
+        return
+    op, types = operator(**sample.fields), types_of(sample)
+    refused = op.refused_indices(*types)
+    for place, limit in op.index_limits(*types).items():
+        for outside in (limit, -limit - 1) if types[place].dtype.kind == "i" and types[place].size else ():
+            inputs = arrays_of(operator.__name__, sample, types)
+            inputs[place].flat[0] = outside
+            if place in refused:
+                with pytest.raises(IndexError):
+                    op.kernel(NumPyBackend(OneRank()))(*inputs)
+
+
+def test_inputs_have_the_least_limit_of_the_operators_that_refuse_others() -> None:
+    ids = Parameter("ids", TensorType(dtype_of("Int32"), (4,)), "input")
+    table = Parameter("table", TensorType(dtype_of("Float32"), (9, 2)), "parameter")
+    rows = TensorType(dtype_of("Float32"), (4, 2))
+    nodes = [
+        Node(EmbeddingLookup(), [table, ids], rows), Node(Gather(), [table, ids], rows),
+        Node(Gather(offset=9, total=18), [table, ids], rows),
+    ]  # fmt: skip
+    graph = Graph("net")
+    graph.parameters, graph.nodes = [ids, table], nodes
+    assert refused_indices(graph) == {ids: (9, nodes[1])}
+    graph.nodes = [nodes[0], nodes[2]]
+    assert refused_indices(graph) == {ids: (18, nodes[2])}
 
 
 def test_the_smallest_table_counts_through_what_moves() -> None:

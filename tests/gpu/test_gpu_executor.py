@@ -125,6 +125,20 @@ def test_loss_that_is_not_finite_changes_nothing(tmp_path: Path) -> None:
     np.testing.assert_allclose(before, cpu.parameter("w1"), rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["classifier", "tables"])
+def test_an_index_out_of_range_names_the_operator(name: str, tmp_path: Path) -> None:
+    cpu, gpu, feeds = both(name, tmp_path)
+    before = gpu.run(feeds) and {p.name: gpu.parameter(p.name) for p in gpu.graph.parameters if p.kind == "parameter"}
+    for outside in (100, -100):
+        bad = [feeds[0].copy(), *feeds[1:]]
+        bad[0][2, 3] = outside
+        for executor in (cpu, gpu):
+            with pytest.raises(ExecutionError, match=r"Gather.* failed.*index (-?\d+ is out|is outside) of"):
+                executor.run(bad)
+    for key, value in before.items():
+        np.testing.assert_array_equal(gpu.parameter(key), value)
+
+
 def test_a_step_that_is_looked_into_has_its_own_inputs(tmp_path: Path) -> None:
     """Those of the step behind it are on the GPU when its loss is read, whoever says that they have not changed."""
     _, gpu, feeds = both("feed_forward", tmp_path)
