@@ -1,26 +1,48 @@
 // The rows are (LOOKUPS, batch, MIDDLE, COUNT, INNER) packs: a group is what has its own sums.
 constexpr int GROUPS = BATCH * MIDDLE;
-// Adds the packs i, i + APART and so on of a row up. The row is found in a table if LOOKS_UP, without a branch that loads
-// would wait for; every HEAD packs of it are multiplied by a weight of their own if WEIGHTED.
-template <int N> __device__ __forceinline__ void add_row(A (&total)[N][V], const T* rows, const Lookup& lookup,
-                                                         unsigned int number, Index i) {
+// Rows that a thread reads at once: each load of one that is looked up waits for those of its name and of its place.
+constexpr int AHEAD = LOOKS_UP ? 4 : 1, UNROLL = LOOKS_UP ? 1 : 4;
+// Adds the packs i, i + APART and so on up of the rows of AHEAD sorted names, every STEP-th from `at` on, below `end`. Rows
+// are found in a table if LOOKS_UP; every HEAD packs of one are multiplied by a weight of their own if WEIGHTED.
+template <int N, int STEP> __device__ __forceinline__ void add_named(
+    A (&total)[N][V], const T* rows, const Lookup& lookup, const u64* sorted, int at, int end, Index i) {
     if (LOOKS_UP && !SOURCES) return;
-    long long row = number;
-    bool there = true;
-    if (LOOKS_UP) {
-        row = (long long)((const S*)lookup.sources)[number];
-        if (SOURCES_TOTAL && row < 0) row += SOURCES_TOTAL;
-        row -= SOURCES_OFFSET;
-        there = row >= 0 && row < SOURCES;
-        row = there ? row : 0;
+    unsigned int number[AHEAD];
+    long long row[AHEAD];
+    Pack<T, V> given[AHEAD][N];
+    A weight[AHEAD][N];
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k)
+        number[k] = (unsigned int)sorted[AHEAD == 1 || at + k * STEP < end ? at + k * STEP : at];
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k) {
+        row[k] = number[k];
+        if (LOOKS_UP) {
+            row[k] = (long long)((const S*)lookup.sources)[number[k]];
+            if (SOURCES_TOTAL && row[k] < 0) row[k] += SOURCES_TOTAL;
+            row[k] -= SOURCES_OFFSET;
+            if (row[k] < 0 || row[k] >= SOURCES) row[k] = -1;
+        }
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+            weight[k][n] = WEIGHTED ? (A)wide(((const W*)lookup.weights)[
+                (Index)number[k] * (INNER / HEAD) + (i + n * APART) / HEAD]) : (A)1;
     }
 #pragma unroll
-    for (int n = 0; n < N; ++n) {
-        const Index at = i + n * APART;
-        const Pack<T, V> given = pack_at<T, V>(rows + ((Index)row * INNER + at) * V);
-        const A weight = WEIGHTED ? (A)wide(((const W*)lookup.weights)[(Index)number * (INNER / HEAD) + at / HEAD]) : 1;
-        for (int j = 0; j < V; ++j) total[n][j] = How::of(total[n][j], there ? (A)wide(given.at[j]) * weight : (A)0);
-    }
+    for (int k = 0; k < AHEAD; ++k)
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+            given[k][n] = pack_at<T, V>(
+                rows + ((Index)(LOOKS_UP && row[k] < 0 ? 0 : row[k]) * INNER + i + n * APART) * V);
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k)
+        if (AHEAD == 1 || at + k * STEP < end)
+#pragma unroll
+            for (int n = 0; n < N; ++n)
+                for (int j = 0; j < V; ++j) {
+                    const A element = (A)wide(given[k][n].at[j]) * weight[k][n];
+                    total[n][j] = How::of(total[n][j], LOOKS_UP && row[k] < 0 ? (A)0 : element);
+                }
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK) add_tiles(const Lookup* table, const u64* sorted, A* sums) {
@@ -34,8 +56,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) add_tiles(const Lookup* tabl
     const T* const rows = (const T*)lookup.rows + group % GROUPS * COUNT * INNER * V;
     A total[1][V];
     for (int j = 0; j < V; ++j) total[0][j] = NEUTRAL;
-#pragma unroll 4
-    for (int n = 0; n < TILE; ++n) add_row(total, rows, lookup, (unsigned int)mine[n], i);
+#pragma unroll UNROLL
+    for (int n = 0; n < TILE; n += AHEAD) add_named<1, 1>(total, rows, lookup, mine, n, TILE, i);
     for (int j = 0; j < V; ++j) sums[at * V + j] = total[0][j];
 }
 
@@ -45,14 +67,16 @@ __device__ __forceinline__ void add_sorted(A (&total)[EACH][V], const T* rows, c
                                            const A* sums, int begin, int end, Index i, int share) {
     int first = (begin + TILE - 1) / TILE * TILE, last = end / TILE * TILE;
     if (first >= last) first = last = end;
-#pragma unroll 4
-    for (int n = begin + share; n < first; n += SHARE) add_row(total, rows, lookup, (unsigned int)sorted[n], i);
+#pragma unroll UNROLL
+    for (int n = begin + share; n < first; n += SHARE * AHEAD)
+        add_named<EACH, SHARE>(total, rows, lookup, sorted, n, first, i);
     for (int n = first / TILE + share; n < last / TILE; n += SHARE)
         for (int e = 0; e < EACH; ++e)
             for (int j = 0; j < V; ++j)
                 total[e][j] = How::of(total[e][j], sums[((Index)n * INNER + i + e * APART) * V + j]);
-#pragma unroll 4
-    for (int n = last + share; n < end; n += SHARE) add_row(total, rows, lookup, (unsigned int)sorted[n], i);
+#pragma unroll UNROLL
+    for (int n = last + share; n < end; n += SHARE * AHEAD)
+        add_named<EACH, SHARE>(total, rows, lookup, sorted, n, end, i);
 }
 // What the lanes of one place have, put together.
 __device__ __forceinline__ void join_shares(A (&total)[EACH][V]) {

@@ -208,6 +208,8 @@ def _places(lookup: RowLookup) -> tuple[int, int, int]:
 
 _TILE = 16
 """Minimum number of sorted rows that are added up early."""
+_FULL = 4096
+"""Packs of sums per multiprocessor from which rows that are looked up keep memory busy without sharing."""
 _ABREAST = 8
 """Packs of a row that neighbouring threads should have."""
 
@@ -257,8 +259,9 @@ def tile_of(count: int) -> int:
     return tile
 
 
-def sum_source(sums: Sequence[NamedRows], lanes: int, each: int) -> str:
-    """Return row_sums.cuh and its definitions, for rows in packs of `lanes` elements, of which a thread has `each`."""
+def sum_source(sums: Sequence[NamedRows], lanes: int, each: int, share: int) -> str:
+    """Return row_sums.cuh and its definitions, for rows in packs of `lanes` elements, of which a thread has `each`.
+    share: lanes that share an index."""
     lookup, dtype = sums[0].lookup, dtype_of(sums[0].rows.dtype)
     edges = sums[0].edges or Edges(lookup)
     table, sources, weights = edges.lookup, edges.sources, edges.weights
@@ -267,7 +270,7 @@ def sum_source(sums: Sequence[NamedRows], lanes: int, each: int) -> str:
     packs, tile = lookup.inner // lanes, tile_of(lookup.count)
     return definitions(T=dtype, A=accumulating_type(dtype), Index=index_type(elements)) + head(sums) + definitions(
         MIDDLE=lookup.middle, INNER=packs, V=lanes, TILE=tile, TILES=max(1, lookup.count // tile),
-        SHARE=share_of(lookup), EACH=each, APART=packs // each, LOOKS_UP=sources is not None, SOURCES=table.size,
+        SHARE=share, EACH=each, APART=packs // each, LOOKS_UP=sources is not None, SOURCES=table.size,
         SOURCES_OFFSET=table.offset, SOURCES_TOTAL=table.total, WEIGHTED=weights is not None, HEAD=packs // edges.heads,
         S="int" if sources is None else dtype_of(sources.dtype),
         W=dtype if weights is None else dtype_of(weights.dtype),
@@ -298,8 +301,12 @@ def _launch(device: Device, name: str, sums: Sequence[NamedRows], held: int,
     arrays = [a for one in sums for a in (one.rows, one.out, *([] if one.base is None else [one.base]))]
     lanes = lanes_of(dtype.itemsize, lookup.inner // heads, *arrays)
     packs, groups, share = lookup.inner // lanes, lookup.batch * lookup.middle, share_of(lookup)
-    each = max(n for n in (1, 2, 4, 8) if n == 1 or (packs % n == 0 and packs // n >= _ABREAST and share == 1))
-    source = sum_source(sums, lanes, each) + definitions(BASED=based, O=dtype_of(sums[0].out.dtype))
+    looks_up = sums[0].edges is not None and sums[0].edges.sources is not None
+    if looks_up and lookup.size * packs >= _FULL * device.multiprocessors:
+        share = 1
+    counts = (1, 2) if looks_up else (1, 2, 4, 8)
+    each = max(n for n in counts if n == 1 or (packs % n == 0 and packs // n >= _ABREAST and share == 1))
+    source = sum_source(sums, lanes, each, share) + definitions(BASED=based, O=dtype_of(sums[0].out.dtype))
     source += source_text("ops/cuda/add_rows.cu", name=name)
     begins_of = [lookup.batch * (one.lookup.size + 1) for one in sums]
     own = 0 if order else lookup.batch * len(sums)
@@ -388,7 +395,7 @@ def _update(device: Device, op: Any, gradient: int, tables: Sequence[UpdatedRows
         lanes //= 2
     packs, share = lookup.inner // lanes, share_of(lookup)
     each = max(n for n in (1, 2, 4) if n == 1 or (packs % n == 0 and packs // n >= _ABREAST and share == 1))
-    source = source_text("ops/cuda/formulas.cuh") + sum_source(sums, lanes, each)
+    source = source_text("ops/cuda/formulas.cuh") + sum_source(sums, lanes, each, share)
     source += _source(op, dtypes, tensors, gradient, tables[0].copy)
     names = len(sums) * lookup.count
     parts = (sort_bytes(len(sums), lookup.count), 8 * names, bytes_of_tiles(sums))

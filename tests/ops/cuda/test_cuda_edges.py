@@ -65,6 +65,7 @@ EDGES = (
     (90, 700, 300, (7,), 7, FLOAT64, FLOAT64, FLOAT64),
     (90, 70, 1, (8,), 0, BFLOAT16, FLOAT32, BFLOAT16),
     (90, 70, 0, (8,), 1, FLOAT32, FLOAT32, FLOAT32),
+    (40, 600, 5000, (64,), 1, FLOAT32, FLOAT32, FLOAT32),  # enough threads without sharing
 )
 
 
