@@ -2,8 +2,8 @@
 constexpr int GROUPS = BATCH * MIDDLE;
 // Rows that a thread reads at once: each load of one that is looked up waits for those of its name and of its place.
 constexpr int AHEAD = LOOKS_UP ? 4 : 1, UNROLL = LOOKS_UP ? 1 : 4;
-// Adds the packs i, i + APART and so on up of the rows of AHEAD sorted names, every STEP-th from `at` on, below `end`. Rows
-// are found in a table if LOOKS_UP; every HEAD packs of one are multiplied by a weight of their own if WEIGHTED.
+// Adds the packs i, i + APART and so on up of the rows of AHEAD sorted names, every STEP-th from `at` on, below `end`.
+// Rows are found in a table if LOOKS_UP; every HEAD packs of one are multiplied by a weight of their own if WEIGHTED.
 template <int N, int STEP> __device__ __forceinline__ void add_named(
     A (&total)[N][V], const T* rows, const Lookup& lookup, const u64* sorted, int at, int end, Index i) {
     if (LOOKS_UP && !SOURCES) return;

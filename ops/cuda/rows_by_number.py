@@ -322,10 +322,10 @@ def _launch(device: Device, name: str, sums: Sequence[NamedRows], held: int,
 
 
 def edge_products(
-    device: Device, sides: Sequence[tuple[RowLookup, Array, Array]], heads: int, out: Array
+    device: Device, sides: Sequence[tuple[RowLookup, Array, Array]], heads: int, names: Array | None, out: Array
 ) -> Launch | None:  # fmt: skip
     """Return the launch of the products of the rows that edges name in two tables, summed over each of `heads` parts.
-    sides: lookups, tables and ids of both ends."""
+    sides: lookups, tables and ids of both ends. names: an order of the edges (`order_rows`)."""
     (lookup, rows, ids), (other, other_rows, other_ids) = sides
     if not math.prod(out.shape):
         return None
@@ -339,11 +339,11 @@ def edge_products(
     source = macros(**places) + definitions(
         T=dtypes[0], U=dtypes[1], I=dtype_of(ids.dtype), J=dtype_of(other_ids.dtype), O=dtype_of(out.dtype),
         A=accumulating_type(max(dtypes, key=lambda dtype: dtype.itemsize)), COUNT=lookup.count, HEADS=heads,
-        INNER=head // lanes, V=lanes, GROUP=group, BLOCK=BLOCK,
+        INNER=head // lanes, V=lanes, GROUP=group, BLOCK=BLOCK, ORDERED=names is not None,
     ) + source_text("ops/cuda/edge_products.cu")  # fmt: skip
     kernel = device.kernel(source, "edge_products")
     grid = grid_of(-(-lookup.count * heads * group // BLOCK))
-    return lambda: kernel(grid, BLOCK, [rows, ids, other_rows, other_ids, out])
+    return lambda: kernel(grid, BLOCK, [rows, ids, other_rows, other_ids, ids if names is None else names, out])
 
 
 # CUDA kernels that update the indexed rows of tables.

@@ -140,8 +140,8 @@ class EdgeSums(_OverEdges):
 
 class EdgeProducts(_OverEdges):
     """Products of the rows at both ends of edges, summed over equal parts of a row, as many as the result has elements
-    per edge: `EdgeProducts(table, ids, other_table, other_ids)`. ends: (offset, total) of each table, as in
-    `RowLookup`."""
+    per edge: `EdgeProducts(table, ids, other_table, other_ids, names)`. ends: (offset, total) of each table, as in
+    `RowLookup`. names: the order by one end (`OrderRows`), in which kernels take the edges; none for their own."""
 
     ends: tuple[tuple[int, int], ...] = ((0, 0), (0, 0))
 
@@ -154,7 +154,7 @@ class EdgeProducts(_OverEdges):
         return {1: limits[0], 3: limits[1]}
 
     def _sides(self, operands: Sequence[Any]) -> list[tuple[tuple[int, int], Any, Any]]:
-        return list(zip(self.ends, operands[::2], operands[1::2], strict=True))
+        return list(zip(self.ends, operands[:4:2], operands[1:4:2], strict=True))
 
     def compute(self, xp: Any, *inputs: Any) -> Any:
         first, second = (_rows(xp, table, ids, end) for end, table, ids in self._sides(inputs))
@@ -167,4 +167,5 @@ class EdgeProducts(_OverEdges):
             (RowLookup(1, 1, table.shape[0], math.prod(table.shape[1:]), count, *end), table, ids)
             for end, table, ids in self._sides(inputs)
         ]
-        return gpu.rows_by_number.edge_products(device, sides, math.prod(self.shape) // max(1, count), out)
+        names = inputs[4] if len(inputs) > 4 else None
+        return gpu.rows_by_number.edge_products(device, sides, math.prod(self.shape) // max(1, count), names, out)

@@ -107,6 +107,7 @@ class _Edges:
         wanted = Counter(summed.key for summed in self.sums)
         wanted.update(summed.key for summed, message in self.sums.items() if message is not None)
         orders: dict[Hashable, tuple[Node, Node]] = {}
+        by_ids: dict[Hashable, tuple[int, Node]] = {}
         for summed, message in self.sums.items():
             key, node = summed.key, summed.node
             updates = any(reader.phase == "update" for reader in self.emitter.readers(node))
@@ -116,10 +117,13 @@ class _Edges:
                 order = self.emitter.emit(node, OrderRows(summed.lookup.size, *summed.ends), [summed.ids], node)
                 orders[key] = element(order, 0, node), element(order, 1, node)
                 self.emitter.put_ahead(node, orders[key])
+                by_ids.setdefault(_same(summed.ids), (self.numbers[node], orders[key][0]))
             self._put(summed, message, orders[key])
         for node, *sides in self.products:
             op = EdgeProducts(node.shape, node.tensor_type.dtype, tuple(side.ends for side in sides))
             inputs = [value for side in sides for value in (self._table(side, node), side.ids)]
+            named = [by_ids[_same(side.ids)] for side in sides if _same(side.ids) in by_ids]
+            inputs += [names for number, names in named if number < self.numbers[node]][:1]
             parts = [*(side.node for side in sides), node]
             self.emitter.replace(node, self.emitter.emit(node, op, inputs, node, parts, takes=True))
         return self.emitter.apply()

@@ -93,7 +93,7 @@ def test_sums_and_products_over_edges(tmp_path: Path, monkeypatch: pytest.Monkey
         cases: list[tuple[Any, Any, tuple[Any, ...]]] = [(order, ordered, (ids,))]
         for op, inputs in (
             (edges, (table, *ordered, left, *weights)), (plain, (rows, *ordered, *weights)),
-            (products, (table, left, other, ids)),
+            (products, (table, left, other, ids)), (products, (table, left, other, ids, names)),
         ):  # fmt: skip
             type = op.infer(*[TensorType(dtype_of(x.dtype), x.shape) for x in inputs])
             cases.append((op, placed(np.full(type.shape, 7).astype(type.dtype.numpy)), inputs))
