@@ -69,25 +69,25 @@ class ProgramState:
 
     def __init__(self, tracer: Tracer, frame: Frame, foreign: Collection[int] = ()) -> None:
         self.names = dict(frame.locals)
-        self.held: dict[int, Any] = {
-            key: held
-            for key, held in tracer.owned.items()
-            if isinstance(held, list | dict | set) and key not in foreign
+        self.containers: dict[int, Any] = {
+            key: value
+            for key, value in tracer.owned.items()
+            if isinstance(value, list | dict | set) and key not in foreign
         }
-        self.contents: dict[int, Any] = {key: held.copy() for key, held in self.held.items()}
+        self.contents: dict[int, Any] = {key: value.copy() for key, value in self.containers.items()}
         self.attributes = dict(tracer.attributes)
 
     def restore(self, tracer: Tracer, frame: Frame) -> None:
         frame.locals.clear()
         frame.locals.update(self.names)
         for key, contents in self.contents.items():
-            fill(tracer.own(self.held[key]), contents)
+            fill(tracer.own(self.containers[key]), contents)
         tracer.attributes = dict(self.attributes)
 
     def foreign(self, tracer: Tracer) -> set[int]:
         """Return the identities of the objects created since the snapshot, on another path than the one that continues
         here."""
-        return tracer.owned.keys() - self.held.keys()
+        return tracer.owned.keys() - self.containers.keys()
 
 
 NOTED = (
@@ -122,13 +122,13 @@ class TraceSnapshot:
         del tracer.builder.nodes[self.nodes :]
 
 
-def fill(held: Any, contents: Any) -> None:
+def fill(container: Any, contents: Any) -> None:
     """Replace the elements of a list, dict or set of the program."""
-    if isinstance(held, list):
-        held[:] = contents
-        return
-    held.clear()
-    held.update(contents)
+    container.clear()
+    if isinstance(container, list):
+        container.extend(contents)
+    else:
+        container.update(contents)
 
 
 @contextmanager
@@ -468,7 +468,7 @@ def _joined(
         if value is not MISSING:
             frame.locals[name] = value
     for key in left.contents.keys() & right.contents.keys():
-        fill(tracer.own(left.held[key]), _joined_contents(join, left.contents[key], right.contents[key]))
+        fill(tracer.own(left.containers[key]), _joined_contents(join, left.contents[key], right.contents[key]))
     attributes: dict[Any, Any] = {}
     for key in {**left.attributes, **right.attributes}:
         before = tracer.attributes_before.get(key, MISSING)

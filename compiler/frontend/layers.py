@@ -200,20 +200,20 @@ def _indexed(tracer: Tracer, frame: Frame, body: list[ast.stmt], name: str) -> l
     assigned = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     uses = sum(isinstance(node, ast.Name) and node.id == name for node in nodes)
     read = [n for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name) and n.slice.id == name]
-    lists = [_held(tracer, frame, each.value, assigned) for each in read if isinstance(each.ctx, ast.Load)]
+    lists = [_object_before(tracer, frame, each.value, assigned) for each in read if isinstance(each.ctx, ast.Load)]
     if len(lists) != uses or not all(isinstance(each, CellList | list | tuple) for each in lists):
         return None
     return list({id(each): each for each in lists}.values())
 
 
-def _held(tracer: Tracer, frame: Frame, node: ast.expr, assigned: set[str]) -> Any:
+def _object_before(tracer: Tracer, frame: Frame, node: ast.expr, assigned: set[str]) -> Any:
     """Return the object that a name, or an attribute of a cell, refers to before the loop and in every iteration.
     Return None for any other expression."""
     if isinstance(node, ast.Name):
         return None if node.id in assigned else frame.lookup(node.id)
     if not isinstance(node, ast.Attribute):
         return None
-    base = _held(tracer, frame, node.value, assigned)
+    base = _object_before(tracer, frame, node.value, assigned)
     if not isinstance(base, Cell) or (id(base), node.attr) in tracer.attributes:
         return None
     return getattr(base, node.attr, None)
@@ -226,7 +226,7 @@ def _loop(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], cou
         return tracer.block(frame, node.body)
 
     with _names_of_all(tracer, counterparts):
-        found = run_loop(tracer, frame, LoopPlan(node, node.iter, None, body, len(items), None))
+        found = run_loop(tracer, frame, LoopPlan(node, node.iter, None, body, len(items)))
     _scan_parameters(tracer, *_last_loop(tracer), counterparts.parameters)
     for key, members in counterparts.cells.items():
         if key in tracer.cells:
@@ -278,7 +278,7 @@ def repeated(
     def run() -> tuple[Any, ...]:
         drawn = tracer.draws.copy()
         assert isinstance(LOOP, ast.For)
-        run_loop(tracer, frame, LoopPlan(LOOP, place, None, turn, count, None))
+        run_loop(tracer, frame, LoopPlan(LOOP, place, None, turn, count))
         if tracer.draws != drawn:
             raise MspcError("equal layers draw random numbers")
         _scan_parameters(tracer, *_last_loop(tracer, of_layers=True), parameters)
@@ -349,14 +349,14 @@ class MergeNode:
     """A node that combines values of all cells.
 
     node: the combining node. parts: the value that each cell contributes. others: operands that belong to no cell,
-    joined. joins: see `Op.joins`. behind: the other operands that come after the cells' in a concatenation.
+    joined. joins: see `Op.joins`. trailing: the other operands that come after the cells' in a concatenation.
     """
 
     node: Node
     parts: list[Value]
     others: list[Value]
     joins: str
-    behind: list[Value] = field(default_factory=list[Value])
+    trailing: list[Value] = field(default_factory=list[Value])
 
     def over_stack(self, b: Builder, stacked: Value) -> None:
         """Make the node join `stacked`, the parts of all cells along its first dimension, with the other operands.
@@ -364,10 +364,10 @@ class MergeNode:
         if self.joins == BESIDE:
             _, each, *rest = stacked.shape
             row = Reshape((len(self.parts) * each, *rest))
-            if not (self.others or self.behind):
+            if not (self.others or self.trailing):
                 self.node.op, self.node.inputs = row, [stacked]
                 return
-            self.node.op, self.node.inputs = Concat(0), [*self.others, b.emit(row, stacked), *self.behind]
+            self.node.op, self.node.inputs = Concat(0), [*self.others, b.emit(row, stacked), *self.trailing]
             return
         join, reduce = JOINED[self.joins]
         if not self.others:
@@ -669,12 +669,12 @@ class _Chains:
 
 def _roll(graph: Graph, members: dict[Value, tuple[Node, int]], grads: dict[Value, tuple[Node, int]]) -> None:
     """Replace the update nodes of all cells by loops over the cells: one up to each merge node, one after the last."""
-    turns = {len(stack.inputs) for stack, _ in members.values()}
-    if len(turns) > 1:
+    counts = {len(stack.inputs) for stack, _ in members.values()}
+    if len(counts) > 1:
         raise Unrolled
     known = {value: number for value, (_, number) in (members | grads).items()}
-    found = grouped(graph, max(turns), known)
-    chains = _chains(graph, found, max(turns))
+    found = grouped(graph, max(counts), known)
+    chains = _chains(graph, found, max(counts))
     first, *others = chains.nodes
     if not first and not any(others):
         if grads:
@@ -696,7 +696,7 @@ def _roll(graph: Graph, members: dict[Value, tuple[Node, int]], grads: dict[Valu
     for node in graph.nodes:
         if node in found.meetings:
             meeting = found.meetings[node]
-            meeting.over_stack(Builder(graph, nodes).like(node), stages.kept[meeting.parts[0]])
+            meeting.over_stack(Builder(graph, nodes).like(node), stages.stacked[meeting.parts[0]])
         if node not in gone:
             nodes.append(node)
         elif node in ends:
@@ -727,25 +727,25 @@ def _chains(graph: Graph, found: Grouped, cells: int) -> _Chains:
 
 
 class _Stages:
-    """Builder of the update loops. of_stage: the nodes of each cell, by stage. kept: by a result of the first cell that
-    another stage reads, the stacked results of all cells. loops: the loops made so far, by stage."""
+    """Builder of the update loops. of_stage: the nodes of each cell, by stage. stacked: by a result of the first cell
+    that another stage reads, the stacked results of all cells. loops: the loops made so far, by stage."""
 
     def __init__(
         self, graph: Graph, chains: _Chains, varying: dict[Value, list[Value]],
         stack: Callable[[Builder, list[Value]], Value],
     ) -> None:  # fmt: skip
         self.graph, self.varying, self.stack = graph, varying, stack
-        self.turns = len(chains.nodes)
+        self.cells = len(chains.nodes)
         self.stage = chains.stage
         self.of_stage: dict[int, list[list[Node]]] = {}
         for number, chain in enumerate(chains.nodes):
             for node in chain:
                 stage = chains.stage[node]
                 if stage not in self.of_stage:
-                    self.of_stage[stage] = [[] for _ in range(self.turns)]
+                    self.of_stage[stage] = [[] for _ in range(self.cells)]
                 self.of_stage[stage][number].append(node)
-        self.kept: dict[Value, Value] = {}
-        self.wanted: dict[int, list[Node]] = {}
+        self.stacked: dict[Value, Value] = {}
+        self.results: dict[int, list[Node]] = {}
         self.loops: dict[int, Node] = {}
         later = (v for node in chains.nodes[0] for v in node.inputs if self.stage.get(v, 1 << 30) < self.stage[node])
         self.keep(later)
@@ -755,7 +755,7 @@ class _Stages:
         for value in values:
             if not isinstance(value, Node) or not isinstance(value.type, TensorType) or value.op.mutates:
                 raise Unrolled
-            wanted = self.wanted.setdefault(self.stage[value], [])
+            wanted = self.results.setdefault(self.stage[value], [])
             if value not in wanted:
                 wanted.append(value)
 
@@ -776,17 +776,17 @@ class _Stages:
         for value in read:
             if self.stage.get(value, stage) < stage:
                 entries[value] = Value(value.type, value.name)
-                scanned.append(self.kept[value])
+                scanned.append(self.stacked[value])
         for node in first:
             node.inputs = [entries.get(value, value) for value in node.inputs]
-        wanted = self.wanted.get(stage, [])
+        wanted = self.results.get(stage, [])
         taken = {each.name for each in self.graph.graphs()} | {part.name for node in nodes for part in node.regions}
         name = next(name for i in itertools.count(1) if (name := f"update_{i}_body") not in taken)
         body, captured = outlined(name, first, wanted, list(entries.values()))
-        op = Scan(scanned=len(scanned), stacked=len(wanted), turns=self.turns)
+        op = Scan(scanned=len(scanned), stacked=len(wanted), turns=self.cells)
         loop = self.loops[stage] = emit_regions(b, op, [*scanned, *captured], [body])
         for index, value in enumerate(wanted):
-            self.kept[value] = b.emit(TupleGetItem(index), loop, name=value.name)
+            self.stacked[value] = b.emit(TupleGetItem(index), loop, name=value.name)
 
 
 def _refuse_crossing(graph: Graph, chains: Sequence[Sequence[Node]]) -> None:

@@ -232,8 +232,8 @@ class Carried:
                 before = state.attributes.get(key, self.tracer.attributes_before.get(key, MISSING))
                 self.tracer.attributes[key] = self._with(before, (), here)
             else:
-                held = self.tracer.owned[key]
-                fill(held, self._entries_with(state.contents[key], (), here))
+                container = self.tracer.owned[key]
+                fill(container, self._entries_with(state.contents[key], (), here))
 
     def _with(self, value: Any, path: Path, given: dict[Path, Any]) -> Any:
         if path in given:
@@ -461,7 +461,7 @@ GOES_ON = TensorType(BOOL, ())
 
 
 @dataclass
-class Kept:
+class ScanRows:
     """Rows that a `Scan` reads in each iteration, and values that it saves in each iteration.
 
     rows, entries: the stacked tensors, and the parameter for one row of each. values: saved by an iteration. stacked:
@@ -481,7 +481,7 @@ class LoopPlan:
 
     loop, place: the statement, and the location for its errors. test: evaluates the condition of a `while` before each
     iteration. body: runs an iteration, with its number as a tensor, and returns how it ends. count: the number of
-    iterations of a `for`; None for `while`. behind: runs the `else` part, if the loop is not left early. kept: for a
+    iterations of a `for`; None for `while`. orelse: runs the `else` part, if the loop is not left early. scan: for a
     `Scan`.
     """
 
@@ -490,8 +490,8 @@ class LoopPlan:
     test: Callable[[], Any] | None
     body: Callable[[Value | None], Any]
     count: Value | int | None
-    behind: Callable[[], Any] | None
-    kept: Kept | None = None
+    orelse: Callable[[], Any] | None = None
+    scan: ScanRows | None = None
 
 
 @dataclass
@@ -514,93 +514,93 @@ class TracedIteration:
     end: Exit
 
 
-def run_loop(tracer: Tracer, frame: Frame, turns: LoopPlan) -> Any:
+def run_loop(tracer: Tracer, frame: Frame, plan: LoopPlan) -> Any:
     """Compile a loop from the current program state. Return how it ends: None, or by `return`. Raise MspcError if a
     carried value changes its type, or the loop never ends."""
-    surely = turns.count is None or (isinstance(turns.count, int) and turns.count > 0)
-    if turns.test is not None:
+    surely = plan.count is None or (isinstance(plan.count, int) and plan.count > 0)
+    if plan.test is not None:
         beginning = TraceSnapshot(tracer, frame)
         with apart(tracer):
-            surely = not isinstance(_condition(tracer, frame, turns), Value)
+            surely = not isinstance(_condition(tracer, frame, plan), Value)
         beginning.restore()
-    carried = Carried(tracer, frame, turns.loop, turns.place, surely)
+    carried = Carried(tracer, frame, plan.loop, plan.place, surely)
     try:
-        traced = _settled(tracer, frame, turns, carried)
+        traced = _settled(tracer, frame, plan, carried)
     except BaseException:
         carried.beginning.state.restore(tracer, frame)
         raise
-    return _emit(tracer, frame, turns, carried, traced)
+    return _emit(tracer, frame, plan, carried, traced)
 
 
-def _settled(tracer: Tracer, frame: Frame, turns: LoopPlan, carried: Carried) -> TracedIteration:
+def _settled(tracer: Tracer, frame: Frame, plan: LoopPlan, carried: Carried) -> TracedIteration:
     for _ in range(TRIALS):
         carried.begin()
         number = Parameter("turn", COUNT, "input")
         tracer.weak.add(number)
         with apart(tracer) as condition:
-            holds = True if turns.test is None else _condition(tracer, frame, turns)
+            holds = True if plan.test is None else _condition(tracer, frame, plan)
         with apart(tracer) as body, frame.followed_by(None):
-            end = exit_of(turns.body(number))
-        tracer.at(frame, turns.place)
+            end = exit_of(plan.body(number))
+        tracer.at(frame, plan.place)
         with emitting_to(tracer, body):
             if not carried.compare([*condition, *body]):
                 return TracedIteration(number, condition, holds, body, end)
-    raise frame.error(turns.place, f"after {TRIALS} attempts a turn still changes more than the loop carries")
+    raise frame.error(plan.place, f"after {TRIALS} attempts a turn still changes more than the loop carries")
 
 
-def _condition(tracer: Tracer, frame: Frame, turns: LoopPlan) -> Any:
-    assert turns.test is not None
-    value = turns.test()
-    tracer.at(frame, turns.place)
+def _condition(tracer: Tracer, frame: Frame, plan: LoopPlan) -> Any:
+    assert plan.test is not None
+    value = plan.test()
+    tracer.at(frame, plan.place)
     holds = condition_of(tracer, value)
     return truth(tracer, value, "the condition of 'while'") if holds is None else holds
 
 
-def _emit(tracer: Tracer, frame: Frame, turns: LoopPlan, carried: Carried, traced: TracedIteration) -> Any:
+def _emit(tracer: Tracer, frame: Frame, plan: LoopPlan, carried: Carried, traced: TracedIteration) -> Any:
     """Append the loop, set the program state after it, and return how it ends."""
-    tracer.at(frame, turns.place)
-    hidden, value = _hidden(tracer, turns, traced)
+    tracer.at(frame, plan.place)
+    hidden, value = _hidden(tracer, plan, traced)
     goes_on = hidden.get("goes_on")
-    counted = traced.holds is True and not hidden and turns.count is not None
+    counted = traced.holds is True and not hidden and plan.count is not None
     with emitting_to(tracer, traced.condition):
         parts: list[Any] = [] if traced.holds is True else [traced.holds]
-        if turns.count is not None and not counted:
+        if plan.count is not None and not counted:
             with emitting_to(tracer, traced.body):
                 counted_up = tracer.builder.emit(tracer.op("Add"), traced.number, Constant(1, INT64))  # type: ignore[arg-type]  # an operator has types
             hidden["turn"] = Hidden(Constant(0, INT64), traced.number, counted_up)
-            count = tracer.value(turns.count)
+            count = tracer.value(plan.count)
             parts = [tracer.builder.emit(tracer.op("Less"), hidden["turn"].inside, count)]  # type: ignore[arg-type]  # an operator has types
         parts = [*([goes_on.inside] if goes_on is not None else []), *parts]
         holds: Any = parts[0] if parts else None
         for part in parts[1:]:
             holds = tracer.emit(tracer.op("LogicalAnd"), holds, part)
     if holds is None and not counted:
-        raise frame.error(turns.place, NEVER_ENDS, code="E0206")
+        raise frame.error(plan.place, NEVER_ENDS, code="E0206")
     slots = list(carried.slots.values())
     insides = [slot.inside or Parameter(slot.label, slot.type, "input") for slot in slots]
     afters = [inside if slot.after is None else slot.after for slot, inside in zip(slots, insides, strict=True)]
     before = [*(each.before for each in hidden.values()), *map(carried.initial, slots)]
     own = [*(each.inside for each in hidden.values()), *insides]
     after = [*(each.after for each in hidden.values()), *afters]
-    if turns.test is not None and goes_on is None:
+    if plan.test is not None and goes_on is None:
         read = {traced.holds, *(value for node in traced.condition for value in node.inputs)}
         changed = {node.inputs[index] for node in traced.body for index in node.op.mutates}
         draws = any(isinstance(node.op, Op) and node.op.seeds for node in traced.condition)
         if not draws and not read & {*own, *changed}:
             tracer.warn("the condition reads nothing that the loop changes: once it holds, the loop never ends")
-    made = _operator(tracer, turns, traced, holds, before, own, after)
+    made = _operator(tracer, plan, traced, holds, before, own, after)
     results: list[Value] = [tracer.builder.emit(TupleGetItem(index=i), made) for i in range(len(before))]
-    if turns.kept is not None:
-        places = range(len(before), len(before) + len(turns.kept.values))
-        turns.kept.stacked += [tracer.builder.emit(TupleGetItem(index=i), made) for i in places]
+    if plan.scan is not None:
+        places = range(len(before), len(before) + len(plan.scan.values))
+        plan.scan.stacked += [tracer.builder.emit(TupleGetItem(index=i), made) for i in places]
     carried.finish(results[len(hidden) :])
     for slot, result in zip(slots, results[len(hidden) :], strict=True):
         if isinstance(result, Node) and slot.label.isidentifier():
             result.name = slot.label
-    return _end(tracer, frame, turns, traced, dict(zip(hidden, results, strict=False)), value)
+    return _end(tracer, frame, plan, traced, dict(zip(hidden, results, strict=False)), value)
 
 
-def _hidden(tracer: Tracer, turns: LoopPlan, traced: TracedIteration) -> tuple[dict[str, Hidden], Any]:
+def _hidden(tracer: Tracer, plan: LoopPlan, traced: TracedIteration) -> tuple[dict[str, Hidden], Any]:
     """Return the values that the loop carries to know how it ends, by name, and the returned value with a `LoopLeaf`
     for each tensor that is carried for it."""
     found: dict[str, Hidden] = {}
@@ -642,21 +642,21 @@ def leaves_of(tracer: Tracer, value: Any, leaves: list[Value]) -> Any:
 
 
 def _operator(
-    tracer: Tracer, turns: LoopPlan, traced: TracedIteration, holds: Value | None, before: Sequence[Value],
+    tracer: Tracer, plan: LoopPlan, traced: TracedIteration, holds: Value | None, before: Sequence[Value],
     own: Sequence[Value], after: Sequence[Value],
 ) -> Node:  # fmt: skip
     """Append the operator of the loop: a `Scan`, a `For` if there is no condition, or a `While`."""
     tracer.regions += 1
-    b, count, kept, number = tracer.builder, turns.count, turns.kept, tracer.regions
-    if kept is not None:
+    b, count, scanned, number = tracer.builder, plan.count, plan.scan, tracer.regions
+    if scanned is not None:
         assert isinstance(count, int)
-        results, entries = [*after, *kept.values], (*own, *kept.entries)
+        results, entries = [*after, *scanned.values], (*own, *scanned.entries)
         body, captured = outlined(f"scan_{number}_body", traced.body, results, entries)
         scan = Scan(
-            carried=len(before), scanned=len(kept.rows), stacked=len(kept.values), turns=count,
-            micro_batches=kept.micro_batches,
+            carried=len(before), scanned=len(scanned.rows), stacked=len(scanned.values), turns=count,
+            micro_batches=scanned.micro_batches,
         )  # fmt: skip
-        return emit_regions(b, scan, [*before, *kept.rows, *captured], (body,))
+        return emit_regions(b, scan, [*before, *scanned.rows, *captured], (body,))
     if holds is None:
         body, captured = outlined(f"for_{number}_body", traced.body, after, (traced.number, *own))
         if isinstance(count, int):
@@ -671,14 +671,14 @@ def _operator(
 
 
 def _end(
-    tracer: Tracer, frame: Frame, turns: LoopPlan, traced: TracedIteration, hidden: dict[str, Value], value: Any
+    tracer: Tracer, frame: Frame, plan: LoopPlan, traced: TracedIteration, hidden: dict[str, Value], value: Any
 ) -> Any:
     """Return how the loop ends, and run the statements that follow if it was not left early."""
-    behind = turns.behind
+    orelse = plan.orelse
     if "goes_on" not in hidden:
-        return None if behind is None else behind()
+        return None if orelse is None else orelse()
     flags: dict[str, Any] = {"continued": False, LEFT: False, RETURNED: hidden.get("returned", False)}
-    if traced.end.may(LEFT) and behind is not None:
+    if traced.end.may(LEFT) and orelse is not None:
         flags[LEFT] = negation(tracer, hidden["goes_on"])
     returned: Any = MISSING
     if "returned" in hidden:
@@ -692,11 +692,11 @@ def _end(
             return found
 
         returned = mapped(tracer, value, result, LoopLeaf)
-        if not traced.end.may(LEFT) and traced.holds is True and turns.count is None:
+        if not traced.end.may(LEFT) and traced.holds is True and plan.count is None:
             flags[RETURNED] = True  # it ends in no other way
     end = Exit(flags, returned)
-    if behind is not None:
-        return finished(unless_left(tracer, frame, turns.loop, end, (LEFT, RETURNED), behind))
+    if orelse is not None:
+        return finished(unless_left(tracer, frame, plan.loop, end, (LEFT, RETURNED), orelse))
     return finished(simplest(end))
 
 
@@ -704,7 +704,7 @@ UNROLLED = object()
 """A loop must be unrolled, because its body needs numbers known at compile time."""
 
 
-def for_turns(tracer: Tracer, frame: Frame, node: ast.For, numbers: TensorRange | range) -> Any:
+def compile_for(tracer: Tracer, frame: Frame, node: ast.For, numbers: TensorRange | range) -> Any:
     """Compile a `for` over numbers. Return None, or how it ends if it is left by `return`."""
     tracer.at(frame, node.iter)
     count = count_of(tracer, numbers)
@@ -715,11 +715,11 @@ def for_turns(tracer: Tracer, frame: Frame, node: ast.For, numbers: TensorRange 
         tracer.assign(frame, node.target, number_at(tracer, numbers, turn))
         return tracer.block(frame, node.body)
 
-    behind = (lambda: tracer.block(frame, node.orelse)) if node.orelse else None
-    return run_loop(tracer, frame, LoopPlan(node, node.iter, None, body, count, behind))
+    orelse = (lambda: tracer.block(frame, node.orelse)) if node.orelse else None
+    return run_loop(tracer, frame, LoopPlan(node, node.iter, None, body, count, orelse))
 
 
-def while_turns(tracer: Tracer, frame: Frame, node: ast.While) -> Any:
+def compile_while(tracer: Tracer, frame: Frame, node: ast.While) -> Any:
     """Compile a `while`. Return None, or how it ends if it is left by `return`."""
     statements, test = node.body, node.test
     if any(isinstance(part, ast.NamedExpr) for part in ast.walk(test)):
@@ -734,15 +734,15 @@ def while_turns(tracer: Tracer, frame: Frame, node: ast.While) -> Any:
     def holds() -> Any:
         return tracer.evaluate_test(frame, test)
 
-    behind = (lambda: tracer.block(frame, node.orelse)) if node.orelse else None
-    return run_loop(tracer, frame, LoopPlan(node, node.test, holds, body, None, behind))
+    orelse = (lambda: tracer.block(frame, node.orelse)) if node.orelse else None
+    return run_loop(tracer, frame, LoopPlan(node, node.test, holds, body, None, orelse))
 
 
 def require_end(tracer: Tracer, frame: Frame, node: ast.While) -> None:
     """Raise MspcError if a `while` with a known condition never ends, because no iteration changes the condition."""
     beginning = TraceSnapshot(tracer, frame)
     try:
-        tried(tracer, beginning, lambda: while_turns(tracer, frame, node))
+        tried(tracer, beginning, lambda: compile_while(tracer, frame, node))
     finally:
         beginning.restore()
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from mspc.compiler.frontend.branches import TraceSnapshot, mapped
 from mspc.compiler.frontend.index import subscript
-from mspc.compiler.frontend.loops import Kept, LoopLeaf, LoopPlan, leaves_of, run_loop
+from mspc.compiler.frontend.loops import LoopLeaf, LoopPlan, ScanRows, leaves_of, run_loop
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors
@@ -58,7 +58,7 @@ def _scan(tracer: Tracer, caller: Frame, node: ast.expr, loop_func: Any, init: A
     `loop_func` does not return two values, or the carried value changes its type."""
     tracer.at(caller, node)
     entry = Parameter("x", rows.tensor_type.with_shape(rows.shape[1:]), "input")
-    kept = Kept([rows], [entry])
+    scanned = ScanRows([rows], [entry])
 
     def run(frame: Frame) -> Any:
         found = tracer.call(frame, node, loop_func, [frame.locals["carry"], entry], {})
@@ -68,8 +68,8 @@ def _scan(tracer: Tracer, caller: Frame, node: ast.expr, loop_func: Any, init: A
         frame.locals["carry"] = found[0]
         return found[1]
 
-    frame, structure = _looped(tracer, caller, node, init, kept, rows.shape[0], run)
-    columns = {f"result{place}": value for place, value in enumerate(kept.stacked)}
+    frame, structure = _looped(tracer, caller, node, init, scanned, rows.shape[0], run)
+    columns = {f"result{place}": value for place, value in enumerate(scanned.stacked)}
 
     def entry(turn: int, leaf: Any) -> Any:
         return subscript(tracer, columns[leaf.name], turn) if isinstance(leaf, LoopLeaf) else leaf
@@ -79,8 +79,9 @@ def _scan(tracer: Tracer, caller: Frame, node: ast.expr, loop_func: Any, init: A
 
 
 def _looped(
-    tracer: Tracer, caller: Frame, node: ast.expr, carry: Any, kept: Kept, count: int, run: Callable[[Frame], Any]
-) -> tuple[Frame, Any]:
+    tracer: Tracer, caller: Frame, node: ast.expr, carry: Any, scanned: ScanRows, count: int,
+    run: Callable[[Frame], Any],
+) -> tuple[Frame, Any]:  # fmt: skip
     """Compile a loop of `count` iterations that keeps the results of `run`. Return the frame in which it carries the
     name `carry`, and the structure of a result, with leaves for its tensors."""
     frame = Frame(caller.source, {"carry": carry}, caller.globals, caller.enclosing, caller, caller.call_frames)
@@ -89,11 +90,11 @@ def _looped(
     def body(turn: Value | None) -> Any:
         nonlocal structure
         found = run(frame)
-        kept.values.clear()
-        structure = leaves_of(tracer, found, kept.values)
+        scanned.values.clear()
+        structure = leaves_of(tracer, found, scanned.values)
 
     assert isinstance(LOOP, ast.For)
-    run_loop(tracer, frame, LoopPlan(LOOP, node, None, body, count, None, kept))
+    run_loop(tracer, frame, LoopPlan(LOOP, node, None, body, count, scan=scanned))
     tracer.at(caller, node)
     return frame, structure
 
@@ -114,7 +115,7 @@ def in_micro_batches(
         )  # fmt: skip
     rows = [_parts(tracer, place, value, index, count) for index, value in enumerate(inputs)]
     entries = [Parameter(f"part_{i}", row.tensor_type.with_shape(row.shape[1:]), "input") for i, row in enumerate(rows)]
-    kept = Kept(rows, entries, micro_batches=True)
+    scanned = ScanRows(rows, entries, micro_batches=True)
     assert isinstance(node, ast.expr)
 
     def run(frame: Frame) -> Any:
@@ -122,10 +123,10 @@ def in_micro_batches(
         tracer.at(frame, node)
         return found
 
-    _, structure = _looped(tracer, caller, node, None, kept, count, run)
+    _, structure = _looped(tracer, caller, node, None, scanned, count, run)
     _take_out_stacks(tracer)
     total = tracer.op("ReduceSum", axis=(0,), keep_dims=False)
-    sums = [tracer.emit(total, value) for value in kept.stacked]
+    sums = [tracer.emit(total, value) for value in scanned.stacked]
 
     def summed(leaf: Any) -> Any:
         return sums[int(leaf.name.removeprefix("result"))] if isinstance(leaf, LoopLeaf) else leaf
@@ -192,9 +193,9 @@ def _take_out_stacks(tracer: Tracer) -> None:
     read = {*body.results, *(value for node in body.nodes for value in node.inputs)}
     op = loop.op
     assert isinstance(op, Scan)
-    kept = [i for i, p in enumerate(body.parameters) if p in read or i < op.carried + op.scanned]
-    body.parameters = [body.parameters[i] for i in kept]
-    loop.inputs = [loop.inputs[i] for i in kept]
+    scanned = [i for i, p in enumerate(body.parameters) if p in read or i < op.carried + op.scanned]
+    body.parameters = [body.parameters[i] for i in scanned]
+    loop.inputs = [loop.inputs[i] for i in scanned]
     loop.op = with_effects(op, loop.inputs, loop.regions)  # type: ignore[assignment]  # fields, see RegionOp
     nodes[at:at] = stacks
 

@@ -167,26 +167,26 @@ def _for(tracer: Tracer, frame: Frame, node: ast.For) -> Any:
     is_counted = getattr(type(items), "counts_in_the_run", False)
     items = items.numbers if is_counted else items
     if is_counted or isinstance(items, TensorRange):
-        from mspc.compiler.frontend.loops import for_turns
+        from mspc.compiler.frontend.loops import compile_for
 
-        return for_turns(tracer, frame, node, items)
+        return compile_for(tracer, frame, node, items)
     fits = isinstance(items, range) and not items[sys.maxsize :]
-    turns = items if fits else unpacked(tracer, items, "the loop")
-    is_of_cells = 2 <= len(turns) <= MAX_CELLS and isinstance(turns[0], Cell | int | tuple) and not node.orelse
+    objects = items if fits else unpacked(tracer, items, "the loop")
+    is_of_cells = 2 <= len(objects) <= MAX_CELLS and isinstance(objects[0], Cell | int | tuple) and not node.orelse
     if tracer.folds and is_of_cells and not _may_be_left(node):
         from mspc.compiler.frontend.layers import folded
 
-        found = folded(tracer, frame, node, turns)
+        found = folded(tracer, frame, node, objects)
         if found is not None:
             return found[0]
     if isinstance(items, range) and len(items) > (SHORT if _may_be_left(node) else LONG):
         found = _unrolled_first(tracer, frame, node, items)
         if found is not None:
             return found[0]
-    return _turns(tracer, frame, node, list(turns))
+    return _iterations(tracer, frame, node, list(objects))
 
 
-def _turns(tracer: Tracer, frame: Frame, node: ast.For, items: list[Any]) -> Any:
+def _iterations(tracer: Tracer, frame: Frame, node: ast.For, items: list[Any]) -> Any:
     """Run the iterations over these items."""
     for i, item in enumerate(items):
         assign(tracer, frame, node.target, item)
@@ -197,14 +197,14 @@ def _turns(tracer: Tracer, frame: Frame, node: ast.For, items: list[Any]) -> Any
         if isinstance(signal, Returned):
             return signal
         if _may_leave(signal):
-            return _unless_left(tracer, frame, node, signal, partial(_turns, tracer, frame, node, items[i + 1 :]))
+            return _unless_left(tracer, frame, node, signal, partial(_iterations, tracer, frame, node, items[i + 1 :]))
     return block(tracer, frame, node.orelse)
 
 
 def _unrolled_first(tracer: Tracer, frame: Frame, node: ast.For, items: range) -> tuple[Any] | None:
     """Compile a long loop with iterations counted at run time if its first iteration may leave it, or all iterations
     have too many nodes. Return how it ends. Return None, with nothing traced, if the loop must be unrolled."""
-    from mspc.compiler.frontend.loops import UNROLLED, for_turns, tried
+    from mspc.compiler.frontend.loops import UNROLLED, compile_for, tried
 
     beginning = TraceSnapshot(tracer, frame)
     first = len(tracer.builder.nodes)
@@ -215,7 +215,7 @@ def _unrolled_first(tracer: Tracer, frame: Frame, node: ast.For, items: range) -
     beginning.restore()
     if not _may_leave(signal) and len(items) * made <= MAX_NODES:
         return None
-    found = tried(tracer, beginning, lambda: for_turns(tracer, frame, node, items))
+    found = tried(tracer, beginning, lambda: compile_for(tracer, frame, node, items))
     return None if found is UNROLLED else (found,)
 
 
@@ -229,11 +229,11 @@ def _may_leave(signal: Any) -> bool:
 
 
 def _unless_left(
-    tracer: Tracer, frame: Frame, node: ast.For | ast.While, signal: Exit, turns: Callable[[], Any]
+    tracer: Tracer, frame: Frame, node: ast.For | ast.While, signal: Exit, remaining: Callable[[], Any]
 ) -> Any:
     """Return how a loop ends. The remaining iterations run if the one that ended by `signal` has not left the loop."""
     end = Exit({**signal.flags, "continued": False}, signal.value)
-    return finished(unless_left(tracer, frame, node, end, (LEFT, RETURNED), turns))
+    return finished(unless_left(tracer, frame, node, end, (LEFT, RETURNED), remaining))
 
 
 def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> Any:
@@ -253,7 +253,7 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> An
         test = evaluate_test(tracer, frame, node.test)
         tracer.at(frame, node.test)
         if condition_of(tracer, test) is not None:
-            from mspc.compiler.frontend.loops import while_turns
+            from mspc.compiler.frontend.loops import compile_while
 
             del tracer.builder.nodes[first:]
             tracer.draws = draws
@@ -261,7 +261,7 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> An
                 del frame.locals[name]
             frame.locals.update(named)
             forget(tracer, first)
-            return while_turns(tracer, frame, node)
+            return compile_while(tracer, frame, node)
         if not truth(tracer, test, "the condition of 'while'"):
             return block(tracer, frame, node.orelse)
         with frame.followed_by(None):
@@ -278,10 +278,10 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> An
 def _while_left(tracer: Tracer, frame: Frame, node: ast.While, beginning: Any, nested: int) -> Any:
     """Compile the rest of a loop from the first iteration that may leave it at run time: as a loop counted at run time,
     or, if its body needs numbers known at compile time, as a few nested iterations."""
-    from mspc.compiler.frontend.loops import UNROLLED, tried, while_turns
+    from mspc.compiler.frontend.loops import UNROLLED, compile_while, tried
 
     if nested < SHORT:
-        found = tried(tracer, beginning, lambda: while_turns(tracer, frame, node))
+        found = tried(tracer, beginning, lambda: compile_while(tracer, frame, node))
         if found is not UNROLLED:
             return found
         with frame.followed_by(None):
@@ -289,7 +289,7 @@ def _while_left(tracer: Tracer, frame: Frame, node: ast.While, beginning: Any, n
         if _may_leave(signal):
             return _unless_left(tracer, frame, node, signal, lambda: _while(tracer, frame, node, nested + 1))
     beginning.restore()
-    return while_turns(tracer, frame, node)
+    return compile_while(tracer, frame, node)
 
 
 def _with(tracer: Tracer, frame: Frame, node: ast.With) -> Any:
