@@ -61,33 +61,33 @@ class EndedLoops:
         """Whether the GPU decides any loop."""
         return bool(self._loops)
 
-    def tell(self, told: Any) -> None:
-        """Copy the array to `told` on the host, on the current stream, if loops have a time limit."""
+    def tell(self, record: Any) -> None:
+        """Copy the array to `record` on the host, on the current stream, if loops have a time limit."""
         if self.are_limited:
-            self._device.receive(self.array, told)
+            self._device.receive(self.array, record)
 
-    def has_ended(self, told: Any) -> bool:
+    def has_ended(self, record: Any) -> bool:
         """Return whether a loop took too long in the step after which `tell` filled this array."""
-        return self.are_limited and bool(told[0])
+        return self.are_limited and bool(record[0])
 
-    def error(self, told: Any) -> tuple[ExecutionError, Node]:
-        """Return the error of a loop that took too long, and its node. told: contents of the array."""
-        node, has_condition = self._loops[int(told[0]) - 1]
-        return too_long(self._limit, int(told[1]), has_condition), node
+    def error(self, record: Any) -> tuple[ExecutionError, Node]:
+        """Return the error of a loop that took too long, and its node. record: contents of the array."""
+        node, has_condition = self._loops[int(record[0]) - 1]
+        return too_long(self._limit, int(record[1]), has_condition), node
 
     def cause(self, error: Exception, node: Node | None) -> tuple[Exception, Node | None]:
         """Return the error and node of a loop that the GPU ended before, which caused the host's error, or else the
         host's error and node. Later steps run normally."""
         if not self.are_limited:
             return error, node
-        told, device = np.zeros(2, np.int64), self._device
+        record, device = np.zeros(2, np.int64), self._device
         with device.stream("compute"):
-            device.receive(self.array, told)
+            device.receive(self.array, record)
         device.synchronize()
-        if told[0] <= 0:
+        if record[0] <= 0:
             return error, node
         self._forget()
-        return self.error(told)
+        return self.error(record)
 
     def fail(self, failure: Exception) -> None:
         """Wait for the steps in flight: those with an ended loop have failed, later ones run normally."""

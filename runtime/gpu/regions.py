@@ -77,47 +77,47 @@ def choice_by_gpu(
 class LoopLaunches:
     """Launches of a loop's iterations.
 
-    ahead: before the first iteration, after the count is set. each: an iteration, and the preparation of the next one.
-    behind: after all iterations. turn: Int64 array of one element: the number of the iteration. condition: a Bool on
-    the GPU set by the preparation; None for counted iterations: `known` times or, if that is -1, by `told`, an Int64 on
-    the GPU.
+    before: before the first iteration, after the count is set. each: an iteration, and the preparation of the next one.
+    after: after all iterations. number: Int64 array of one element: the number of the iteration. condition: a Bool on
+    the GPU set by the preparation; None for counted iterations: `known` times or, if that is -1, by `total`, an Int64
+    on the GPU.
     """
 
-    ahead: Sequence[Launch]
+    before: Sequence[Launch]
     each: Sequence[Launch]
-    behind: Sequence[Launch]
-    turn: Array
+    after: Sequence[Launch]
+    number: Array
     condition: Array = None
-    told: Array = None
+    total: Array = None
     known: int = -1
     reverse: bool = False
 
 
-def loop_by_gpu(around: RegionContext, node: Node, begin: Sequence[Launch], turns: LoopLaunches) -> Launch | None:
+def loop_by_gpu(around: RegionContext, node: Node, begin: Sequence[Launch], loop: LoopLaunches) -> Launch | None:
     """Return the launch of all iterations of a loop; None if the host has to decide. begin: launches before the
     loop."""
-    device, limit = around.device, around.loop_limit if turns.known < 0 else 0.0
-    if not may_decide(around, node, (*begin, *turns.ahead, *turns.each, *turns.behind)):
+    device, limit = around.device, around.loop_limit if loop.known < 0 else 0.0
+    if not may_decide(around, node, (*begin, *loop.before, *loop.each, *loop.after)):
         return None
     if limit and around.host.size > 1:
         return None  # other ranks would continue with the invalid results of a stopped loop
-    has_condition = turns.condition is not None
+    has_condition = loop.condition is not None
     begun, nothing = device.zeros((2,), "int64"), np.uint64(0)
     number = around.ended.number_of(node, has_condition, limited=limit > 0)
-    told = nothing if turns.told is None else turns.told
-    known = 0 if has_condition else turns.known
+    total = nothing if loop.total is None else loop.total
+    known = 0 if has_condition else loop.known
     start = device.kernel(source_text("runtime/gpu/decisions.cu"), "begin_turns")
-    started = partial(start, 1, 1, (told, np.int64(known), np.int32(turns.reverse), turns.turn, begun))
+    started = partial(start, 1, 1, (total, np.int64(known), np.int32(loop.reverse), loop.number, begun))
     go_on = device.kernel(source_text("runtime/gpu/decisions.cu"), "go_on_while" if has_condition else "go_on_for")
-    first = turns.condition if has_condition else np.int32(turns.reverse)
-    behind = (turns.turn, begun, np.int64(limit * 1e9), np.int64(number), around.ended.array, device.stop)
-    each = LaunchSequence(turns.each)
+    first = loop.condition if has_condition else np.int32(loop.reverse)
+    limits = (loop.number, begun, np.int64(limit * 1e9), np.int64(number), around.ended.array, device.stop)
+    each = LaunchSequence(loop.each)
 
     def run() -> None:
         started()  # before anything may overwrite the number of iterations
-        run_all([*begin, *turns.ahead])
-        device.conditional.loop(lambda handle: go_on(1, 1, (handle, first, *behind)), each)
-        run_all(turns.behind)
+        run_all([*begin, *loop.before])
+        device.conditional.loop(lambda handle: go_on(1, 1, (handle, first, *limits)), each)
+        run_all(loop.after)
 
     return run
 
@@ -173,8 +173,8 @@ class Replayed:
 
 def warn_uncaptured(device: Any, does: str, what: str, error: Exception) -> None:
     """Warn that launches are not captured, with the fallback."""
-    told = f"{what} cannot be captured ({type(error).__name__}: {error})"
-    print(f"warning: rank {device.comm.rank} {does}: {told}", file=sys.stderr, flush=True)
+    reason = f"{what} cannot be captured ({type(error).__name__}: {error})"
+    print(f"warning: rank {device.comm.rank} {does}: {reason}", file=sys.stderr, flush=True)
 
 
 def captured_parts(
@@ -253,7 +253,7 @@ class _GpuLoop:
         inside, mixes = around.in_loop(key)
         begins: list[Launch] = [partial(kernel, 1, 1, arguments), *mixes]
         self._begin = result_copies(device, operands[op.first : op.first + op.carried], out[: op.carried])
-        self._told = HostScalar(device, operands[0]) if op.first else None
+        self._total = HostScalar(device, operands[0]) if op.first else None
         self._check = path_check(node, around.host, partial(path_text, node)) if self._known < 0 else None
         body = node.regions[-1]
         entries = self._places([body.parameters[op.leading + op.carried + i].type for i in range(op.scanned)], memory)
@@ -277,7 +277,7 @@ class _GpuLoop:
             self._holds = HostScalar(device, condition.results[0])
             ask: list[Launch] = [*begins, *condition.launches]
             tell = [partial(device.copy, self._turn, out[op.carried].reshape((1,)))] if op.returns_count else []
-            turns = LoopLaunches(ask, [*turn, *ask], tell, self._turn, condition=condition.results[0])
+            loop = LoopLaunches(ask, [*turn, *ask], tell, self._turn, condition=condition.results[0])
             ask = [*ask, self._holds.fetch]
             self._ask = captured_parts(device, ask)
             self._asks_apart = any(isinstance(launch, HostQuery) for launch in ask)
@@ -285,16 +285,15 @@ class _GpuLoop:
                 turn += ask
         else:
             turn[:0] = begins
-            turns = LoopLaunches(
-                [], turn, [], self._turn, None, operands[0] if op.first else None, self._known, op.reverse
-            )
+            total = operands[0] if op.first else None
+            loop = LoopLaunches([], turn, [], self._turn, None, total, self._known, op.reverse)
         asks = any(isinstance(launch, HostQuery) for launch in (*turn, *self._begin))
         self.whole = LaunchSequence(turn, max(0, self._known), [*self._begin, partial(self._start, self._known)])
         self.is_captured = self._known >= 0 and not asks and self.whole.count <= MAX_UNROLLED
         self._parts = captured_parts(device, turn)
         # The host checks whether there is an entry for every iteration.
         looks = self._known < 0 and op.scanned and not isinstance(op, While)
-        self.by_gpu = None if self.is_captured or looks else loop_by_gpu(around, node, self._begin, turns)
+        self.by_gpu = None if self.is_captured or looks else loop_by_gpu(around, node, self._begin, loop)
 
     @property
     def _stacks(self) -> Sequence[Storage]:
@@ -374,9 +373,9 @@ class _GpuLoop:
     def run_for(self) -> None:
         """Run all iterations of a loop with a known count."""
         turns = self._known
-        if self._told is not None:
-            self._told.fetch()
-            turns = max(0, int(self._told.wait()))
+        if self._total is not None:
+            self._total.fetch()
+            turns = max(0, int(self._total.wait()))
             if self._check is not None:
                 self._check(turns)
         check_lengths(self._label, turns, self._scanned)
