@@ -152,7 +152,8 @@ def _said(each: HangCause) -> str:
 
 
 def _shown(call: RecordedCall | None, is_own: bool = True) -> str:
-    """A call in a sentence. is_own: it is one of the rank that the sentence is about, in a group of that rank."""
+    """Return a call in a sentence. is_own: it is one of the rank that the sentence is about, in a group of that
+    rank."""
     if call is None:
         return "a call that the records do not have"
     number = f"number {call.number} of group {call.group}" if call.group and is_own else ""

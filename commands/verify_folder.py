@@ -138,8 +138,8 @@ def _locate(found: Verified, programs: Callable[[], ToProve], seed: int) -> None
 
 
 def _is_later(kind: RankKind, node: Node, first: Node) -> bool:
-    """Whether a node of a kind is computed from the first operator of one device that differs, runs in a later phase,
-    or else is one that was compared before it."""
+    """Return whether a node of a kind is computed from the first operator of one device that differs, runs in a later
+    phase, or else is one that was compared before it."""
     from mspc.verify.scale.readers import Readers  # late, as above
 
     number, own = first.attrs.get(MARK), _numbers(node)

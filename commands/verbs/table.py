@@ -27,7 +27,7 @@ class Verb:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def module(self) -> ModuleType:
-        """The module that has the command."""
+        """Return the module that has the command."""
         return importlib.import_module(self.home or f"mspc.commands.verbs.{self.name.replace('-', '_')}")
 
 

@@ -77,7 +77,7 @@ def _parts(value: Any) -> tuple[Any, ...]:
 
 
 def is_half(array: Any) -> bool:
-    """Whether the elements are Float16 or BFloat16 (which NumPy does not count among its floats)."""
+    """Return whether the elements are Float16 or BFloat16 (which NumPy does not count among its floats)."""
     dtype = getattr(array, "dtype", None)
     return dtype is not None and dtype.itemsize == 2 and (dtype.kind == "f" or dtype.name == "bfloat16")
 

@@ -365,7 +365,7 @@ class _Asked:
 
 
 def shards_sequence(layout: str, given: Sequence[Any] | None) -> bool:
-    """Whether a strategy shards the sequences of query, key and value in the same way."""
+    """Return whether a strategy shards the sequences of query, key and value in the same way."""
     if given is None or len(given) < 3 or layout not in SEQUENCE:
         return False
     at = SEQUENCE[layout]
@@ -377,7 +377,8 @@ def shards_sequence(layout: str, given: Sequence[Any] | None) -> bool:
 
 
 def names_dimensions(strategy: Sequence[Any] | None, inputs: Sequence[Value]) -> bool:
-    """Whether the entries of a strategy, as far as it has any, are for as many dimensions as the operands have."""
+    """Return whether the entries of a strategy, as far as it has any, are for as many dimensions as the operands
+    have."""
     counts = [len(entry.axes if isinstance(entry, NamedLayout) else entry) for entry in strategy or ()]
     return all(count == len(x.shape) for count, x in zip(counts[:3], inputs, strict=False))
 

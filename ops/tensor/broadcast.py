@@ -201,7 +201,7 @@ def filled(b: Builder, value: float, type: TensorType) -> Value:
 
 
 def is_filled(value: Value, number: float) -> bool:
-    """Whether all elements of a value are known to be this number."""
+    """Return whether all elements of a value are known to be this number."""
     while isinstance(value, Node) and isinstance(value.op, BroadcastTo | Reshape):
         value = value.inputs[0]
     if isinstance(value, Constant):

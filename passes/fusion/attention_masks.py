@@ -222,7 +222,7 @@ def forget_rows(graph: Graph) -> bool:
 
 @iterative
 def every_row_holds(mask: Value, wanted: bool) -> Generator[Any, bool, bool]:
-    """Whether the graph shows that every row of a Bool tensor holds `wanted` at every step."""
+    """Return whether the graph shows that every row of a Bool tensor holds `wanted` at every step."""
     triangle = causal_mask_of(mask)
     if triangle is not None and triangle.diagonal is not None:
         queries, keys = mask.shape[-2:]
@@ -345,7 +345,8 @@ def with_hidden_rows(b: Builder, out: Value, mask: Value, value: Value, layout: 
 
 
 def with_infinite_rows(b: Builder, out: Value, shift: Value, layout: str) -> Node:
-    """An attention's result with NaN in the rows of which `shift` is minus infinity throughout, and their gradients."""
+    """Return an attention's result with NaN in the rows of which `shift` is minus infinity throughout, and their
+    gradients."""
     hidden = b.emit(Equal(), shift, b.constant(-math.inf, shift.tensor_type.dtype))
     rows = _in_layout(b, b.emit(ReduceAll(axis=(-1,), keep_dims=True), hidden), layout)
     return b.emit(Mul(), out, _nan_where(b, rows, out))

@@ -203,7 +203,7 @@ def _once(at: OperandSource, node: Node) -> OperandSource | None:
 
 
 def factor_of(node: Node) -> tuple[float, Value | None]:
-    """(factor, scaled value) of a multiplication by one number, (1.0, None) for anything else."""
+    """Return (factor, scaled value) of a multiplication by one number, (1.0, None) for anything else."""
     if not isinstance(node.op, Mul | Div | RealDiv):
         return 1.0, None
     left, right = node.inputs
@@ -525,7 +525,7 @@ def _note(match: AttentionMatch, node: Node, index: int, roles: Roles) -> None:
 
 
 def shards_queries(match: AttentionMatch) -> bool:
-    """Whether strategies shard the sequence of the queries."""
+    """Return whether strategies shard the sequence of the queries."""
     return _is_sharded(match, "s")
 
 

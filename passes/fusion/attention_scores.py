@@ -10,7 +10,7 @@ from mspc.ops.math.matmul import BatchMatMul
 
 
 def may_be_attention(node: Node, least: int) -> bool:
-    """Whether a node may be the last product of an attention with as many scores of a head."""
+    """Return whether a node may be the last product of an attention with as many scores of a head."""
     return isinstance(node.op, BatchMatMul) and math.prod(node.inputs[0].shape[-2:]) >= least
 
 

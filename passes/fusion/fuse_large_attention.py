@@ -32,5 +32,5 @@ class FuseLargeAttention(Pass):
 
 
 def has_many_scores(graph: Graph) -> bool:
-    """Whether a graph may have an attention that is fused."""
+    """Return whether a graph may have an attention that is fused."""
     return any(may_be_attention(node, MIN_SCORES) or may_shard_queries(node) for node in graph.nodes)

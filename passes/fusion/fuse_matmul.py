@@ -165,7 +165,7 @@ class _Products(Rewriter):
     # How
 
     def _product(self, value: Value) -> Node | None:
-        """The product that replaces a value now, if one does."""
+        """Return the product that replaces a value now, if one does."""
         now = self.now(value)
         return now if isinstance(now, Node) and now in self.products else None
 

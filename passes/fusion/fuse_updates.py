@@ -319,7 +319,7 @@ class _UpdateGroup:
     open: bool = True
 
     def takes(self, held: int, fetched: int) -> bool:
-        """Whether another update may join, for which so many bytes more wait and are fetched."""
+        """Return whether another update may join, for which so many bytes more wait and are fetched."""
         within = self.held + held <= HELD and self.fetched + fetched <= FETCHED
         return self.open and within and len(self.members) < MAX_MEMBERS
 

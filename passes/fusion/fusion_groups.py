@@ -275,7 +275,7 @@ class NodeOrder:
 
 
 def enough_rows(size: int, row: int) -> bool:
-    """Whether a kernel in which every row is a block's, or less, keeps a GPU at work."""
+    """Return whether a kernel in which every row is a block's, or less, keeps a GPU at work."""
     return size // row >= MIN_ROWS or size <= LITTLE
 
 
@@ -291,7 +291,7 @@ def _fit(slots: Sequence[GroupSlot]) -> bool:
 
 
 def needed(results: Iterable[Node], sources: Mapping[Node, Sequence[Value]]) -> list[Node]:
-    """The nodes with sources that these are computed from, themselves among them, in the order of `sources`."""
+    """Return the nodes with sources that these are computed from, themselves among them, in the order of `sources`."""
     waiting = Worklist[Any](results)
     for node in waiting:
         waiting.add(sources.get(node, ()))
@@ -418,8 +418,8 @@ class NodeLines:
 
 
 def kernel_of(node: Node) -> NodeLines | None:
-    """The lines of a node that is a fused operator, a single line, or one part of a tensor that is divided; None for
-    other nodes."""
+    """Return the lines of a node that is a fused operator, a single line, or one part of a tensor that is divided; None
+    for other nodes."""
     if isinstance(node.op, FusedElementwise):
         operands = node.inputs
         lines: list[Line] = [
@@ -447,7 +447,7 @@ def looked_at(op: Op) -> Op:
 
 
 def is_movable(kernel: NodeLines) -> bool:
-    """Whether every line can be seen from other places: none combines elements."""
+    """Return whether every line can be seen from other places: none combines elements."""
     return all(fusible(op) or moves_elements(op) or reshapes(op) for op, _ in kernel.lines)
 
 
@@ -461,5 +461,5 @@ def shown_through(value: Value) -> tuple[Value, tuple[Op, ...]]:
 
 
 def types_fit(values: Sequence[Value]) -> bool:
-    """Whether all values are tensors of real numbers."""
+    """Return whether all values are tensors of real numbers."""
     return all(isinstance(v.type, TensorType) and not v.type.dtype.is_complex for v in values)

@@ -47,7 +47,7 @@ class AlikeProducts:
     attention: bool = False
 
     def some(self, which: Sequence[int]) -> AlikeProducts:
-        """Those of some numbers."""
+        """Return the products with these indices."""
         return AlikeProducts([self.products[i] for i in which], [self.adds[i] for i in which] if self.adds else [])
 
     @property
@@ -92,7 +92,7 @@ class AlikeGradients:
     others: set[Value] = field(default_factory=set[Value])
 
     def some(self, which: Sequence[int]) -> AlikeGradients:
-        """Those of the products of some numbers."""
+        """Return the gradients of the products with these indices."""
         inputs, weights, sums = (
             [nodes[i] for i in which] if nodes else [] for nodes in (self.inputs, self.weights, self.sums)
         )
@@ -140,7 +140,7 @@ class ProductGraph:
     # Products that can be one
 
     def groups(self) -> Iterator[AlikeProducts]:
-        """Those of attentions first; of others those that lie near each other."""
+        """Yield the products of attentions first, then others that are near each other."""
         alike: dict[Hashable, list[Node]] = {}
         for node in self.graph.nodes:
             if node in self.live and isinstance(node.op, MatMul) and not node.op.transpose_a:
@@ -236,7 +236,7 @@ class ProductGraph:
         return made
 
     def is_read_alone(self, group: AlikeProducts) -> bool:
-        """Whether products for the operand stay that read the weights one by one."""
+        """Return whether products for the operand stay that read the weights one by one."""
         readers = [node for value in group.weights for node in self.multiplied.get((content(value), 1), ())]
         return any(node.op != group.op and node not in self.taken for node in readers)
 
@@ -341,7 +341,7 @@ def content(value: Value) -> Hashable:
 
 
 def adds_bias(node: Node) -> bool:
-    """Whether a vector is added along the last dimension."""
+    """Return whether a vector is added along the last dimension."""
     if not isinstance(node.op, BiasAdd | Add):
         return False
     x, bias = node.inputs

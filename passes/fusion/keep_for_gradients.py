@@ -51,8 +51,8 @@ Capacities = dict[int, dict[int, int]]
 
 
 def nearest_cut(edges: Mapping[tuple[int, int], int], source: int, sink: int) -> set[int]:
-    """The places on the sink's side of a minimum cut, of the one that leaves fewest there: from each of them more could
-    flow to the sink.
+    """Return the places on the sink's side of a minimum cut, of the one that leaves fewest there: from each of them
+    more could flow to the sink.
 
     edges: their capacities, by (start, stop). source, sink: two different places.
     """
@@ -143,7 +143,7 @@ class Alive:
         return value.type.nbytes
 
     def peak(self) -> tuple[int, int]:
-        """The first position at which most bytes are alive, and these bytes."""
+        """Return the first position at which most bytes are alive, and these bytes."""
         change = [0] * (len(self.graph.nodes) + 2)
         for value, start in self.made.items():
             if value in self.last:
@@ -159,7 +159,7 @@ class Alive:
 
 
 def is_part(node: Node) -> bool:
-    """Whether a node is one result of several of a fused kernel."""
+    """Return whether a node is one result of several of a fused kernel."""
     return isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node)
 
 
@@ -420,7 +420,7 @@ class _Choice:
         return found
 
     def cheapest(self) -> tuple[set[Value], int]:
-        """The values that are made again, and the bytes that this moves."""
+        """Return the values that are made again, and the bytes that this moves."""
         if not self.wanted:
             return set(), 0
         number: dict[Value, int] = {}
@@ -451,7 +451,7 @@ class _Choice:
         return again & waiting.seen
 
     def waits(self, value: Value) -> bool:
-        """Whether a value is alive at the peak whatever is chosen, or takes no memory of the step."""
+        """Return whether a value is alive at the peak whatever is chosen, or takes no memory of the step."""
         if not isinstance(value, Node) or value in self.alive.returned or value in self.of_parameters:
             return True
         return value not in self.wanted and self.alive.made[value] <= self.peak <= self.alive.last.get(value, -1)
@@ -468,7 +468,7 @@ class _Choice:
         return max(read + written * value.tensor_type.nbytes, round(INSTRUCTION * self.instructions(value)))
 
     def instructions(self, value: Value) -> float:
-        """About how many instructions make a value again."""
+        """Return about how many instructions make a value again."""
         maker = _maker(cast(Node, value))
         if not isinstance(maker.op, FusedElementwise):
             return instructions(cast(Op, maker.op)) * value.tensor_type.size if by_element(maker.op) else 0.0

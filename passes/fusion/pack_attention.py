@@ -63,7 +63,7 @@ class PartsGraph:
         return PartsGraph(live, users, set(graph.results))
 
     def readers(self, value: Value) -> list[tuple[Node, int]]:
-        """Return the readers of a value. Raises NoMatch for results of the graph."""
+        """Return the readers of a value. Raise NoMatch for results of the graph."""
         if value in self.results:
             raise NoMatch
         return self.users.get(value, [])
@@ -85,7 +85,7 @@ class PartsMatch:
 
 
 def parts_matched(facts: PartsGraph, operands: Sequence[Value], attentions: list[Node]) -> PartsMatch:
-    """Raises NoMatch."""
+    """Raise NoMatch."""
     if not attentions or len(set(operands)) != 3:
         raise NoMatch
     op = attention_of(attentions[0])

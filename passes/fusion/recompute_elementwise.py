@@ -86,11 +86,11 @@ class _Kernel:
         return list(dict.fromkeys(found))
 
     def goes_along_rows(self, line: int) -> bool:
-        """Whether a line needs more than one element of a row, or is a row's value."""
+        """Return whether a line needs more than one element of a row, or is a row's value."""
         return line in self.by_row or along_rows(self.lines[line][0])
 
     def compares(self, value: Value) -> bool:
-        """Whether a line that takes all bits of its operands is computed from a value."""
+        """Return whether a line that takes all bits of its operands is computed from a value."""
         found = self._needed(line for line, (op, _) in enumerate(self.lines) if op.takes_all_bits)
         return any(value in self.lines[line][1] for line in found)
 
@@ -249,7 +249,7 @@ class _Kernels:
         return views[value]
 
     def is_read(self, value: Value) -> bool:
-        """Whether anybody still reads a value."""
+        """Return whether anybody still reads a value."""
         return value in self.returned or bool(self.readers[value])
 
     def recompute(self, kernel: _Kernel, value: Value) -> bool:

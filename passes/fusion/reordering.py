@@ -47,7 +47,7 @@ class FusedValueMap:
         self._updates = Updates(graph)
 
     def order(self, value: Value) -> MemoryOrder:
-        """The order in which others go on that read a value."""
+        """Return the memory order in which readers of a value get it."""
         return self.orders.get(value) or MemoryOrder.of(value.shape)
 
     def hold(self, value: Value, order: MemoryOrder, stored: Value) -> None:
@@ -62,7 +62,7 @@ class FusedValueMap:
             self.orders[value] = order
 
     def same(self, value: Value, other: Value) -> None:
-        """A value is another one."""
+        """Note that a value equals another one: it gets the orders of that."""
         for order, stored in self.known(other):
             self.hold(value, order, stored)
         if other in self.orders:
@@ -77,13 +77,13 @@ class FusedValueMap:
                 self.orders[value] = order
 
     def known(self, value: Value) -> list[tuple[MemoryOrder, Value]]:
-        """All that holds the elements of a value."""
+        """Return all values that hold the elements of a value, each with its order."""
         if value not in self.held:
             self.hold(value, MemoryOrder.of(value.shape), value)
         return list(self.held[value].values())
 
     def plain(self, value: Value) -> Value:
-        """A value, a tensor or a tuple, as its shape says."""
+        """Return a value, a tensor or a tuple, in the order of its shape."""
         if value not in self.held:
             return value
         return self.stored(value, MemoryOrder.of(value.shape))

@@ -50,11 +50,11 @@ class Rewriter:
         return set(self.graph.results)
 
     def readers(self, value: Value) -> list[Node]:
-        """The nodes that read a value, in run order, one as often as it does."""
+        """Return the nodes that read a value, in run order, one as often as it does."""
         return [user for user, _ in self.users.get(value, ())]
 
     def only_reader(self, value: Value) -> Node | None:
-        """The one that reads a value which is read once and not returned."""
+        """Return the one that reads a value which is read once and not returned."""
         users = self.users.get(value, ())
         return users[0][0] if len(users) == 1 and value not in self.results else None
 
@@ -65,7 +65,7 @@ class Rewriter:
         return self.replaced.get(value, value)
 
     def taken(self, node: Node) -> bool:
-        """Whether something is made in the place of a node, or replaces it."""
+        """Return whether something is made in the place of a node, or replaces it."""
         return node in self._made or node in self.replaced
 
     def put(self, place: Node, nodes: Iterable[Node]) -> None:
@@ -95,7 +95,7 @@ class Rewriter:
         self._places.update(dict.fromkeys(nodes, place))
 
     def drop(self, node: Node) -> None:
-        """A node goes, be it of the graph or made."""
+        """Remove a node, of the graph or made."""
         place = self._places.pop(node, None)
         if place is None:
             self.gone.add(node)
@@ -179,11 +179,11 @@ class Emitter(Rewriter):
         return made
 
     def cast(self, place: Node, value: Node, dtype: DType, like: Node) -> Node:
-        """The value in this element type."""
+        """Return the value in this element type."""
         return value if value.tensor_type.dtype == dtype else self.emit(place, Cast(dtype), [value], like)
 
     def shaped(self, place: Node, value: Value, shape: tuple[int, ...], like: Node) -> Value:
-        """The value in this shape."""
+        """Return the value in this shape."""
         return value if value.shape == shape else self.emit(place, Reshape(shape), [value], like)
 
     def take_apart(self, joined: Node, axis: int, sizes: Sequence[int], parts: Sequence[Node], place: Node) -> None:
@@ -210,8 +210,8 @@ def node_like(like: Node, op: Op, inputs: Iterable[Value], type: Type, takes: bo
 
 
 def fused(op: Op, inputs: Iterable[Value], type: Type, first: Node, last: Node, parts: Iterable[str]) -> Node:
-    """The node of an operator to which others were joined: it has the name and the place in the network of `first`,
-    the lines of `last` and the facts of both; it lists the labels `parts`."""
+    """Return the node of an operator to which others were joined: it has the name and the place in the network of
+    `first`, the lines of `last` and the facts of both; it lists the labels `parts`."""
     made = Node(op, inputs, type, first.name, first.instance, first.scope, last.frames, last.phase)
     made.attrs = {key: value for key, value in (first.attrs | last.attrs | first.attrs).items() if key != "fused"}
     made.attrs["fused"] = tuple(dict.fromkeys(parts))
@@ -227,13 +227,13 @@ def gathered(op: Op, inputs: Iterable[Value], type: Type, members: Sequence[Node
 
 
 def element(several: Node, index: int, like: Node) -> Node:
-    """One result of several, at the lines of the node `like` that gave it before."""
+    """Return one of several results, at the lines of the node `like` that gave it before."""
     assert isinstance(several.type, TupleType)
     return node_like(like, TupleGetItem(index), [several], several.type.elements[index])
 
 
 def successor(several: Node, index: int, like: Node) -> Node:
-    """The same with the names and the facts of `like`."""
+    """Return the same as `element`, with the names and the facts of `like`."""
     made = element(several, index, like)
     made.name, made.instance = like.name, like.instance
     made.attrs = {key: value for key, value in like.attrs.items() if key != "fused"}

@@ -41,12 +41,12 @@ class ShardingChoice:
     work: float
 
     def layout(self, type: Type) -> Layout | tuple[Layout, ...]:
-        """The placement of a result of this type: one layout, or one for every element of a tuple."""
+        """Return the placement of a result of this type: one layout, or one for every element of a tuple."""
         return self.outputs if isinstance(type, TupleType) else self.outputs[0]
 
 
 def rule_of(node: Node) -> Rule | None:
-    """The node's rule, or None for structural operators and changes of layout, which have none."""
+    """Return the node's rule, or None for structural operators and changes of layout, which have none."""
     op = node.op
     if not isinstance(op, Op) or type(op).rule is Op.rule or isinstance(op, LayoutChange):
         return None
@@ -66,7 +66,7 @@ def make_choice(
     passed: Axes = (),
     reduction: str = "sum",
 ) -> ShardingChoice:
-    """The choice that shards factor f over `axes[f]`.
+    """Return the choice that shards factor f over `axes[f]`.
 
     `passed` are axes over which input `passing` (all inputs if it is -1) stays partial, and so does the result.
     """
@@ -191,7 +191,7 @@ def primes(mesh: tuple[int, ...]) -> tuple[int, ...]:
 def choices(
     op: Op, rule: Rule, operands: tuple[Layout | None, ...], hints: tuple[Source, ...], ranks: int
 ) -> tuple[ShardingChoice, ...]:
-    """The choices worth weighing for an operator, without repetition, in a fixed order.
+    """Return the choices worth weighing for an operator, without repetition, in a fixed order.
 
     Every operand's layout leads once and the others follow; every hint (a layout that the result should have, or that
     the corresponding forward operator used) leads once. Partial operands of linear operators may pass.

@@ -86,7 +86,7 @@ def _ready_place(node: Node, index: int, place: Mapping[Value, int], behind: Map
 
 
 def parameter_of(value: Value) -> Value | None:
-    """The parameter that a value is, converted or not; None of any other one."""
+    """Return the parameter that a value is, converted or not; None of any other one."""
     while isinstance(value, Node) and len(value.inputs) == 1 and not value.regions and not value.op.is_collective:
         value = value.inputs[0]
     return value if isinstance(value, Parameter) else None

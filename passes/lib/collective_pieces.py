@@ -69,7 +69,7 @@ BLOCKS = ((128, 256, 1.0), (256, 128, 1.0), (128, 192, 0.97), (192, 128, 0.97), 
 
 
 def filled(product: MatmulSizes, beside: bool = False) -> float:
-    """The part of a GPU that a product makes use of. beside: while a collective is under way."""
+    """Return the part of a GPU that a product makes use of. beside: while a collective is under way."""
     return _filled(product.batch, product.rows, product.columns, MULTIPROCESSORS - TAKEN * beside)
 
 
@@ -258,7 +258,7 @@ class RowPieces:
 
 
 def row_pieces(node: Node, pieces: int) -> RowPieces | None:
-    """How an AllGather is taken apart into so many; None if its operand cannot be."""
+    """Return how an AllGather is taken apart into so many; None if its operand cannot be."""
     assert isinstance(node.op, AllGather)
     shape, axis, made = node.inputs[0].shape, node.op.axis, node.shape
     if axis >= len(shape) - 1:
@@ -295,7 +295,8 @@ def is_candidate(node: Node) -> bool:
 
 
 def reading_products(node: Node, users: Users, results: set[Value]) -> tuple[list[Node], bool]:
-    """(the products of its phase that multiply the rows of a node by a matrix, whether anything else reads it)."""
+    """Return (the products of its phase that multiply the rows of a node by a matrix, whether anything else reads
+    it)."""
     found: dict[Node, None] = {}
     others = False
     waiting: list[Value] = [node]
@@ -313,7 +314,7 @@ def reading_products(node: Node, users: Users, results: set[Value]) -> tuple[lis
 
 
 def made_by_product(node: Node, users: Users, results: set[Value]) -> tuple[Node | None, list[Node]]:
-    """(the product that makes the operand of a node and is read by nothing else, the views between them in their
+    """Return (the product that makes the operand of a node and is read by nothing else, the views between them in their
     order), or None."""
     views: list[Node] = []
     value = node.inputs[0]
@@ -330,14 +331,14 @@ def made_by_product(node: Node, users: Users, results: set[Value]) -> tuple[Node
 
 
 def product_of_blocks(product: Node, rows: RowPieces) -> Op:
-    """The operator that multiplies blocks of rows as a product does all of them."""
+    """Return the operator that multiplies blocks of rows as a product does all of them."""
     op = product.op
     assert isinstance(op, MatMul | BatchMatMul | FusedMatMul)
     return BatchMatMul(op.transpose_a, op.transpose_b) if isinstance(op, MatMul) and rows.outer > 1 else op
 
 
 def results_of(product: Node, users: Users) -> Iterator[Value]:
-    """The tensors that a product makes, of several those that are read."""
+    """Yield the tensors that a product makes, of several those that are read."""
     if isinstance(product.type, TensorType):
         yield product
     else:

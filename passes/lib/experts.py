@@ -58,7 +58,7 @@ class ExpertMesh:
         return self.of_batch, self.of_experts, self.outer, self.parts, self.room
 
     def of_product(self, transposed: bool) -> tuple[NamedLayout, ...]:
-        """The strategy of an ExpertProduct."""
+        """Return the strategy of an ExpertProduct."""
         inner = (self.of_results, self.of_inner) if transposed else (self.of_inner, self.of_results)
         blocks = (*self.of_batch, *self.of_experts)
         return (
@@ -67,8 +67,8 @@ class ExpertMesh:
         )  # fmt: skip
 
     def of_lookup(self, type: TensorType, of_product: bool) -> tuple[NamedLayout, ...] | None:
-        """The strategy of a lookup that gives a tensor of this type with a slice of its rows on every rank, None if its
-        rows cannot be shared so. of_product: a product reads it."""
+        """Return the strategy of a lookup that gives a tensor of this type with a slice of its rows on every rank, None
+        if its rows cannot be shared so. of_product: a product reads it."""
         blocks = (*self.of_batch, *self.of_experts)
         if type.shape[0] % self._size(blocks):
             return None
@@ -88,7 +88,7 @@ class ExpertMesh:
 
 
 def mesh_of(node: Node, ranks: int) -> ExpertMesh | None:
-    """The grid of a grouped product, None if its experts are not sharded, or its strategy is a mistake.
+    """Return the grid of a grouped product, None if its experts are not sharded, or its strategy is a mistake.
 
     Ranks that a strategy of numbers leaves over share the batch, if they divide its rows. The batch is shared along
     the slowest axis, the experts along the next, so that those who exchange rows are next to each other.

@@ -136,7 +136,7 @@ def add_term(terms: Terms, value: Value, grad: Value) -> None:
 
 
 def summed(b: Builder, terms: list[Value], of: Node | None = None) -> Value:
-    """The sum of the terms of one gradient, that of the result of `of` if it is known."""
+    """Return the sum of the terms of one gradient, that of the result of `of` if it is known."""
     if len(terms) == 1:
         return terms[0]
     if any(isinstance(term.type, StackType) for term in terms):
@@ -153,8 +153,8 @@ def summed(b: Builder, terms: list[Value], of: Node | None = None) -> Value:
 
 
 def sum_of_stacks(b: Builder, terms: Sequence[Value]) -> Value:
-    """The stack of the sums of the entries, turn by turn. Some of the terms may be tensors, of loops whose turns are
-    known, with an entry a turn along the first dimension: then so is the sum."""
+    """Return the stack of the sums of the entries, turn by turn. Some of the terms may be tensors, of loops whose turns
+    are known, with an entry a turn along the first dimension: then so is the sum."""
     body = _body("sum_of_stacks", [_entry_type(term) for term in terms])
     inner = _inside(b, body)
     entries = body.parameters[1:]

@@ -39,7 +39,7 @@ def _offload_mark(node: Node) -> tuple[str, str]:
 
 
 def cell_of(node: Node) -> str:
-    """The cell that has asked; "" if none has."""
+    """Return the cell that has asked; "" if none has."""
     return _offload_mark(node)[0]
 
 
@@ -159,7 +159,7 @@ class Insertions:
         self, place: int, op: Op, inputs: Sequence[Value], type: Type, like: Node, phase: str, stream: str = "",
         order: int = LEAVE,
     ) -> Node:  # fmt: skip
-        """A node before the one at `place`, at the lines of `like`."""
+        """Add a new node before the one at `place`, at the lines of `like`."""
         made = Node(op, inputs, type, scope=like.scope, frames=like.frames, phase=phase)
         if stream:
             made.attrs["stream"] = stream
@@ -167,7 +167,7 @@ class Insertions:
         return made
 
     def add(self, place: int, node: Node, order: int = READ) -> None:
-        """The same for a node that is there already."""
+        """Add an existing node before the one at `place`."""
         self._ahead[place].append((order, node))
         self.count += 1
 

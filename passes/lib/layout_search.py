@@ -145,7 +145,7 @@ class Search:
         self.take(node, options[min(scored)[2]], source)
 
     def look_ahead(self, node: Node, option: ShardingChoice) -> float:
-        """The fewest bytes that the undecided readers would add after this choice; automatic mode only."""
+        """Return the fewest bytes that the undecided readers would add after this choice; automatic mode only."""
         if not self.automatic:
             return 0.0
         before = (node.in_layouts, node.layout)
@@ -270,7 +270,8 @@ def best_plan(found: Sequence[tuple[PlanTotal, list[State]]]) -> list[State]:
 
 
 def other_rule(node: Node, ranks: int) -> Rule | None:
-    """The rule of the other form of a node's operator, by which so many ranks may shard it, too; None without one."""
+    """Return the rule of the other form of a node's operator, by which so many ranks may shard it, too; None without
+    one."""
     types = operand_types(node)
     form = node.op.other_form(types, ranks) if isinstance(node.op, Op) else None
     return None if form is None else form.parsed_rule(*types)

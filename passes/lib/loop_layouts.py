@@ -249,11 +249,12 @@ class LoopTurns:
                 self.backs.append((node, node.inputs[0]))
 
     def runs(self, node: Node) -> int:
-        """How often a step runs a node."""
+        """Return how often a step runs a node."""
         return self._runs.get(node, 1)
 
     def made(self, value: Value) -> int:
-        """How often a step makes a value, every entry of a stack by itself, or reads another one in its place."""
+        """Return how often a step makes a value, every entry of a stack by itself, or reads another one in its
+        place."""
         found = self._made.get(value)
         if found is None:
             found = self._runs.get(value, 1) if isinstance(value, Node) else 1
@@ -294,7 +295,7 @@ def _entries(node: Node, known: Mapping[Value, int], turns: Mapping[Node, int]) 
 
 
 def turns_of(op: RegionOp) -> int:
-    """The turns of a loop, `UNKNOWN_TURNS` if nobody has counted them; 1 of any other operator."""
+    """Return the turns of a loop, `UNKNOWN_TURNS` if nobody has counted them; 1 of any other operator."""
     if not isinstance(op, Loop):
         return 1
     return max(1, op.turns) if isinstance(op, For | Scan) and op.turns >= 0 else UNKNOWN_TURNS

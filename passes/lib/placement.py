@@ -164,7 +164,8 @@ def _is_state(value: Value) -> bool:
 
 
 def stored(value: Value) -> Parameter | None:
-    """The parameter that `value` is, or is in another element type or held to a constraint; None for all else."""
+    """Return the parameter that `value` is, or is in another element type or held to a constraint; None for all
+    else."""
     while isinstance(value, Node) and (isinstance(value.op, Cast) or is_constraint(value)):
         value = value.inputs[0]
     return value if isinstance(value, Parameter) else None
@@ -176,7 +177,7 @@ def is_master(parameter: Parameter | None) -> bool:
 
 
 def result_layouts(graph: Graph) -> dict[Value, Layout]:
-    """How the caller receives the results: replicated, or, if the header says `outputs: batch`, its own rows."""
+    """Return how the caller receives the results: replicated, or, if the header says `outputs: batch`, its own rows."""
     ranks = int(graph.attrs.get("ranks", 1))
     tensors = [value for value in graph.results if element_types(value.type) == (value.type,)]
     shaped = [value for value in tensors if value.shape] if graph.attrs.get("outputs") == "batch" else []
@@ -224,7 +225,7 @@ class Traffic:
         return max(0.0, gathered - cast(Op, node.op).exchanged_bytes(held, result))
 
     def needs(self, value: Value) -> list[Layout]:
-        """The distinct layouts that decided readers need, in run order; sums take their terms as they are."""
+        """Return the distinct layouts that decided readers need, in run order; sums take their terms as they are."""
         found: list[Layout] = []
         for node, index, adds in self._readers.get(value, ()):
             in_layouts = node.in_layouts
@@ -287,7 +288,7 @@ def _bytes(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int
 
 
 def cheapest_source(value: Value, have: list[Layout], target: Layout) -> tuple[float, Layout | None]:
-    """(bytes, layout to start from) to bring `value` to `target` from its own layout or a copy in `have`."""
+    """Return (bytes, layout to start from) to bring `value` to `target` from its own layout or a copy in `have`."""
     own = value.layout
     if isinstance(value, Constant) or not isinstance(own, Layout) or own == target:
         return 0.0, own if isinstance(own, Layout) else None
@@ -303,7 +304,7 @@ def cheapest_source(value: Value, have: list[Layout], target: Layout) -> tuple[f
 
 
 def scatter_bytes(layout: Layout, shape: tuple[int, ...], itemsize: int) -> float:
-    """The least that combining a partial value costs: a reduce-scatter over its partial axes."""
+    """Return the least that combining a partial value costs: a reduce-scatter over its partial axes."""
     group = layout.size_of(layout.partial)
     return ReduceScatter.sent_bytes(math.prod(layout.local_shape(shape)) * itemsize, group)
 
@@ -351,7 +352,7 @@ def _inside(node: Node) -> float:
 
 
 def busiest(node: Node, layouts: Sequence[Layout | None]) -> float:
-    """How many times the mean over all ranks the one computes that has the most to do, for operands that lie so."""
+    """Return the work of the busiest rank as a multiple of the mean over all ranks, for operands with these layouts."""
     if not isinstance(node.op, Op) or None in layouts:
         return 1.0
     return node.op.uneven(operand_types(node), cast("Sequence[Layout]", layouts)).busiest

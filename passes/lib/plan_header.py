@@ -68,7 +68,8 @@ def note_plan(graph: Graph, plan: NotedPlan, places: Mapping[Node, str]) -> None
 
 
 def noted_plan(graph: Graph) -> NotedPlan | None:
-    """The plan that a graph carries, or None. Raise MspcError if its texts are no layouts of the graph's ranks."""
+    """Return the plan that a graph carries, or None. Raise MspcError if its texts are no layouts of the graph's
+    ranks."""
     if PLAN_FILE not in graph.attrs:
         return None
     said = {key: graph.attrs.get(key, ()) for key in KEYS}
@@ -98,13 +99,13 @@ def forget_plan(graph: Graph) -> None:
 
 
 def kinds_of(places: Iterable[str]) -> Counter[str]:
-    """How many operators of each cell and kind there are among those with these names."""
+    """Return how many operators of each cell and kind there are among those with these names."""
     return Counter(place.rpartition("-op")[0] for place in places)
 
 
 def made_places(nodes: Iterable[Node], named: Container[Node], count: Counter[str]) -> Iterator[tuple[Node, str]]:
-    """(node, name) of the forward operators among some that are not `named`, which passes have put in the place of
-    others: they go on counting, and `count` with them."""
+    """Yield (node, name) of the forward operators among some that are not `named`, which passes have put in the place
+    of others: they go on counting, and `count` with them."""
     for node in nodes:
         if node.phase == "forward" and node not in named:
             kind = kind_of(node)
@@ -113,7 +114,7 @@ def made_places(nodes: Iterable[Node], named: Container[Node], count: Counter[st
 
 
 def kind_of(node: Node) -> str:
-    """The cell and the kind of an operator, which its name in plans begins with."""
+    """Return the cell and the kind of an operator, which its name in plans begins with."""
     return f"{node.scope or 'Default'}/{node.op.name}"
 
 
@@ -174,7 +175,7 @@ class Terms:
 
     @classmethod
     def of(cls, attrs: Mapping[str, Any]) -> Terms:
-        """The terms in a graph's header."""
+        """Return the terms in a graph's header."""
         return cls(**{f.name: attrs[_KEY + f.name] for f in fields(cls) if _KEY + f.name in attrs})
 
     def attributes(self) -> dict[str, Any]:

@@ -230,7 +230,7 @@ class BackwardLayouts:
         store_operands(node)
 
     def mirrored(self, node: Node, options: tuple[ShardingChoice, ...]) -> tuple[ShardingChoice, ...]:
-        """Those that give the gradient of a forward value the value's own sharding, if there are any."""
+        """Return the choices that give the gradient of a forward value the value's own sharding, if there are any."""
         forward = node.forward
         if forward is None:
             return options
@@ -479,7 +479,7 @@ class UnsetLayouts:
         return rule
 
     def regions(self) -> list[list[Node]]:
-        """The operators that read each other, also through tuples, in run order."""
+        """Return the operators that read each other, also through tuples, in run order."""
         root: dict[Value, Value] = {}
 
         def find(value: Value) -> Value:
@@ -508,7 +508,7 @@ class UnsetLayouts:
         return False
 
     def users(self, node: Node) -> list[Node]:
-        """The forward operators that read a node or an element of it."""
+        """Return the forward operators that read a node or an element of it."""
         shown = (node, *self.search.followers.get(node, ()))
         found = [user for value in shown for user, _ in self.traffic.users.get(value, ())]
         return [user for user in dict.fromkeys(found) if user.phase == "forward"]
@@ -594,8 +594,8 @@ class UnsetLayouts:
             self.take(node, option)
 
     def options(self, node: Node) -> list[ShardingChoice]:
-        """The choices for an operator that leave undecided parameters replicated if the batch is sharded, and a product
-        no larger; those along the batch first."""
+        """Return the choices for an operator that leave undecided parameters replicated if the batch is sharded, and a
+        product no larger; those along the batch first."""
         rule, batch = self.rule(node), self.batch[node]
         hints = tuple(self.search.reader_hints(node, rule))
         others = choices(cast(Op, node.op), rule, operand_layouts(node), hints, self.search.ranks)
@@ -620,8 +620,8 @@ class UnsetLayouts:
         return layout in of_batch or node.inputs[index] in self.replicated_parameters(node)
 
     def replicated_parameters(self, node: Node) -> dict[Parameter, Layout]:
-        """The undecided parameters of an operator that are stored replicated, and how they lie then; it may read slices
-        of those that it does not change."""
+        """Return the undecided parameters of an operator that are stored replicated, and how they lie then; it may read
+        slices of those that it does not change."""
         found: dict[Parameter, Layout] = {}
         for i in self.open_parameters(node):
             value, of_batch = node.inputs[i], {option.inputs[i] for option in self.batch[node]}
@@ -640,7 +640,8 @@ class UnsetLayouts:
         return found
 
     def cheapest(self, node: Node, options: Sequence[ShardingChoice]) -> ShardingChoice:
-        """The option with the fewest bytes around the node; of equal ones that with the least work, then the first."""
+        """Return the option with the fewest bytes around the node; of equal ones that with the least work, then the
+        first."""
         if len(options) == 1:
             return options[0]
         found: list[tuple[float, float, int]] = []
@@ -715,7 +716,8 @@ def _gathered_gradients(search: Search, forward: Iterable[Node], graded: set[Val
 
 
 def update_choice(node: Node, rule: Rule, op: Op, ranks: int) -> ShardingChoice | None:
-    """An update runs on the parameter's own slices; None if no parameter that it names has slices yet."""
+    """Return the choice by which an update runs on the parameter's own slices; None if no parameter that it names has
+    slices yet."""
     sources = [
         (rule.inputs[i], layout)
         for i in (*op.mutates, *range(len(node.inputs)))
@@ -765,7 +767,7 @@ def elementwise(rule: Rule) -> bool:
 
 
 def store_parameters(search: Search, forward: list[Node]) -> None:
-    """A parameter is stored as its first configured reader needs it, or else its first reader.
+    """Store every parameter as its first configured reader needs it, or else its first reader.
 
     A configured operator that changes the parameter comes before all; one that would run on other slices than the
     stored ones loses its strategy, or its change would be lost.
@@ -857,8 +859,8 @@ def gather_again(graph: Graph, parameters: Collection[Value]) -> None:
 
 
 def sharded_further(graph: Graph, threshold: int = THRESHOLD, size: int = -1) -> Iterator[tuple[Parameter, Layout]]:
-    """The parameters that may be sharded once more, with the layouts that they have then, which may be those that they
-    have. threshold: KB below which one stays as it is. size: ranks that share one, -1 for all that would hold the
+    """Yield the parameters that may be sharded once more, with the layouts that they have then, which may be those that
+    they have. threshold: KB below which one stays as it is. size: ranks that share one, -1 for all that would hold the
     same."""
     ranks = int(graph.attrs.get("ranks", 1))
     updated = {node.inputs[i] for node in graph.nodes if node.phase == "update" for i in node.op.mutates}

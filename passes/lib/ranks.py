@@ -102,7 +102,7 @@ class RankKindParts:
 
 
 def own_op(op: OpLike, rank: int, parts: Sequence[RankElement]) -> OpLike:
-    """The operator with a rank's own values in the place of stand-ins."""
+    """Return the operator with a rank's own values in the place of stand-ins."""
     found = _stand_ins(op)
     if not found:
         return op
@@ -110,7 +110,7 @@ def own_op(op: OpLike, rank: int, parts: Sequence[RankElement]) -> OpLike:
 
 
 def own_constant(value: Value, parts: Sequence[RankElement]) -> Value:
-    """The rank's own constant for a stand-in; any other value as it is, and all if there are no parts."""
+    """Return the rank's own constant for a stand-in; any other value as it is, and all if there are no parts."""
     if not isinstance(value, VaryingConstant) or not parts:
         return value
     constant = parts[value.slot.place].constant
@@ -341,7 +341,7 @@ class GraphPositions:
         return number
 
     def differing(self) -> list[int]:
-        """The numbers of the places whose parts depend on the rank."""
+        """Return the numbers of the places whose parts depend on the rank."""
         if self._same is None:
             self._same = [None if place.depends() else place.on(0) for place in self.all]
         return [number for number, part in enumerate(self._same) if part is None]
@@ -362,7 +362,7 @@ def _place(node: Node, op: Op, ranks: int) -> OperatorPlace:
 
 
 def operand_type(node: Node, index: int) -> Type:
-    """The type of an operand on a rank."""
+    """Return the type of an operand on a rank."""
     value = node.inputs[index]
     if not isinstance(value, Constant):
         return local_type(value.type, value)
@@ -391,7 +391,7 @@ def _layouts(value: Value, ranks: int) -> tuple[Layout, ...]:
 
 
 def local_type(type: Type, value: Value) -> Type:
-    """The type of one rank's slice; a value without a layout has it already."""
+    """Return the type of one rank's slice; a value without a layout has it already."""
     if value.layout is None or is_own(value):
         return type
     if isinstance(type, TensorType) and isinstance(value.layout, Layout):

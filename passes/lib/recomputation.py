@@ -121,7 +121,7 @@ def mark_cells(graph: Graph, cells: Collection[str]) -> list[str]:
 
 
 def planned_cells(graph: Graph) -> list[str]:
-    """The cells that were marked by `mark_cells`, those of micro-batches, too."""
+    """Return the cells that were marked by `mark_cells`, those of micro-batches, too."""
     nodes = (node for each in graph.graphs() for node in each.nodes)
     return list(dict.fromkeys(cell for node in nodes if (cell := _planned(node))))
 
@@ -153,7 +153,7 @@ def mark_offloaded(graph: Graph, cells: Collection[str]) -> list[str]:
 
 
 def states_of(graph: Graph) -> list[Parameter]:
-    """The parameters that updates change beside trained ones, and which are of the shape of one: no counters."""
+    """Return the parameters that updates change beside trained ones, and which are of the shape of one: no counters."""
     trained = {p.shape for p in graph.parameters if p.trainable}
     changed = {node.inputs[i] for node in graph.nodes if node.phase == "update" for i in node.op.mutates}
     return [

@@ -70,7 +70,7 @@ class RedistributionPlan:
 
 @lru_cache(maxsize=16384)
 def plan(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> RedistributionPlan:
-    """The cheapest steps that bring a tensor of the global `shape` from `source` to `target`.
+    """Return the cheapest steps that bring a tensor of the global `shape` from `source` to `target`.
 
     Both layouts must divide the shape. The source may be partial; the target may stay partial over some of
     the same axes. Bytes count first, then messages, then collectives.

@@ -234,7 +234,7 @@ class _Border:
         return any(taken)
 
     def same_constant(self, operand: int) -> Constant | None:
-        """The constant that all nodes hand in, if they do."""
+        """Return the constant that all nodes hand in, if they do."""
         values = [node.inputs[operand] for node in self.nodes]
         first = values[0]
         if not isinstance(first, Constant) or isinstance(first, VaryingConstant):

@@ -113,7 +113,7 @@ def _share_saved(
 
 
 def gradient_of_loop(request: GradientRequest, differentiate: Differentiate) -> RegionGradient | None:
-    """How a loop is differentiated; None if nothing that is wanted has a gradient."""
+    """Return how a loop is differentiated; None if nothing that is wanted has a gradient."""
     op, regions, _, given = request
     assert isinstance(op, Loop)
     body = regions[-1]
@@ -205,7 +205,7 @@ class _Backward:
         self.captured: list[tuple[Parameter, Source]] = []
 
     def add_up(self, number: int) -> None:
-        """The gradient of a captured parameter: the sum of those of all turns, in Float32 at least."""
+        """Add up the gradients of a captured parameter over all iterations, in Float32 at least."""
         grad = self.split.grads[number]
         parameter = self.split.forward.parameters[number]
         b = self.split.builder()
@@ -416,7 +416,7 @@ class GradientRequest(NamedTuple):
 
 
 def wide_type(type: TensorType) -> TensorType:
-    """The type in which the gradients that all turns of a loop have of one value are added up."""
+    """Return the type in which the gradients that all turns of a loop have of one value are added up."""
     narrow = type.dtype.is_float and type.dtype.itemsize < FLOAT32.itemsize
     return TensorType(FLOAT32, type.shape) if narrow and not isinstance(type, StackType) else type
 
@@ -529,7 +529,7 @@ class Joint:
 
 
 def joint_of(region: Graph, wanted: Sequence[int], seeds: Sequence[int], differentiate: Differentiate) -> Joint:
-    """The region with the gradients of its parameters `wanted`, for gradients of its results `seeds`."""
+    """Return the region with the gradients of its parameters `wanted`, for gradients of its results `seeds`."""
     graph = copied_graph(region)
     parameters = [graph.parameters[number] for number in wanted]
     overwritten = frozenset(graph.parameters[number] for number in overwritten_parameters(graph))
@@ -597,7 +597,7 @@ class JointSplit:
         self.grads = {number: self._own_version(value) for number, value in joint.grads.items()}
 
     def placeholder(self, value: Value) -> Parameter:
-        """The parameter of the gradient that is for a value of the region, made if there is none yet."""
+        """Return the parameter of the gradient that is for a value of the region, made if there is none yet."""
         if value not in self.reads:
             name = value.name or f"saved_{len(self.reads)}"
             parameter = self.reads[value] = Parameter(name, value.type)
@@ -606,7 +606,7 @@ class JointSplit:
         return self.reads[value]
 
     def gradient(self, number: int) -> Value:
-        """The gradient of a parameter, zeros if nothing comes from it."""
+        """Return the gradient of a parameter, zeros if nothing comes from it."""
         if number in self.grads:
             return self.grads[number]
         parameter = self.forward.parameters[number]
@@ -650,7 +650,7 @@ class JointSplit:
         return self.builder().emit(MakeTuple(), *map(self.placeholder, elements))
 
     def backward(self, parameters: Sequence[Parameter], results: Sequence[Value]) -> Graph:
-        """The graph of the gradient, with parameters and results in the order that the node needs."""
+        """Return the graph of the gradient, with parameters and results in the order that the node needs."""
         graph = Graph(f"{self.forward.name}_gradient")
         graph.parameters = list(parameters)
         make_names_unique(graph.parameters)

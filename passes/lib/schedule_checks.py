@@ -35,7 +35,8 @@ Place = tuple[int, Location | None]
 
 
 def incompleteness(schedule: Schedule, lines: Lines | None = None) -> list[MspcError]:
-    """Actions that are missing, doubled, of no chunk or micro-batch that there is, or on another stage than the chunk.
+    """Return actions that are missing, doubled, of no chunk or micro-batch that there is, or on another stage than the
+    chunk.
 
     Every micro-batch needs on every chunk one forward, and either one backward or both gradients by themselves.
     """
@@ -53,7 +54,7 @@ def incompleteness(schedule: Schedule, lines: Lines | None = None) -> list[MspcE
 
 
 def told(action: Action) -> str:
-    """An action in words."""
+    """Return an action in words."""
     return f"the {KINDS[action.kind]} of micro-batch {action.micro_batch} on chunk {action.chunk} ({action})"
 
 

@@ -37,12 +37,12 @@ class ScheduleTable:
 
 
 def write_table(schedule: Schedule) -> str:
-    """The table of a schedule."""
+    """Return the table of a schedule."""
     return "".join(",".join(map(str, entries)) + "\n" for entries in schedule.entries)
 
 
 def text_of_table(path: Path) -> str:
-    """The text of the file of a table. Raise MspcError if it cannot be read."""
+    """Return the text of the file of a table. Raise MspcError if it cannot be read."""
     shown = shown_path(path)
     with reading(path, "schedule", "is no text in UTF-8", "E0504", ValueError):
         check_regular(path, LARGEST)

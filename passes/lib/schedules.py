@@ -66,7 +66,7 @@ class Schedule:
         return len(self.placement)
 
     def chunks_of(self, stage: int) -> list[int]:
-        """The chunks that a stage has, in order."""
+        """Return the chunks that a stage has, in order."""
         return [chunk for chunk, place in enumerate(self.placement) if place == stage]
 
 
@@ -80,7 +80,7 @@ gradients, the kinds are INPUT_GRADIENT and WEIGHT_GRADIENT."""
 
 
 def reads(action: Action, chunks: int) -> tuple[Made, ...]:
-    """The values that there must be before an action. chunks: of the whole pipeline."""
+    """Return the values that there must be before an action. chunks: of the whole pipeline."""
     kind, chunk, number = action.kind, action.chunk, action.micro_batch
     if kind == FORWARD:
         return ((FORWARD, chunk - 1, number),) if chunk else ()
@@ -91,7 +91,7 @@ def reads(action: Action, chunks: int) -> tuple[Made, ...]:
 
 
 def makes(action: Action) -> tuple[Made, ...]:
-    """The values that there are after an action."""
+    """Return the values that there are after an action."""
     if action.kind == BACKWARD:
         return tuple((kind, action.chunk, action.micro_batch) for kind in (INPUT_GRADIENT, WEIGHT_GRADIENT))
     return ((action.kind, action.chunk, action.micro_batch),)
@@ -193,7 +193,7 @@ def interleaved(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
 
 
 def groups_of(micro_batches: int, stages: int) -> list[range]:
-    """The micro-batches in m // p groups, or one, that differ by one at most; larger ones come first."""
+    """Return the micro-batches in m // p groups, or one, that differ by one at most; larger ones come first."""
     count = max(1, micro_batches // stages)
     size, larger = divmod(micro_batches, count)
     starts = [size * number + min(number, larger) for number in range(count + 1)]

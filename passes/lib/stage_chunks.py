@@ -211,7 +211,7 @@ def updated_where_read(graph: Graph, of: Mapping[Node, Stages], loop: Node | Non
 
 
 def updated_parameters(node: Node) -> list[Parameter]:
-    """The parameters that a node overwrites, those of stacks, too."""
+    """Return the parameters that a node overwrites, those of stacks, too."""
     found: list[Parameter] = []
     for index in node.op.mutates:
         value = node.inputs[index]
@@ -413,7 +413,7 @@ class Chunks:
 
 
 def chunk_graphs(body: Graph, apart: bool = False) -> Chunks:
-    """The graphs of all chunks of a body. apart: gradients of weights have graphs of their own."""
+    """Return the graphs of all chunks of a body. apart: gradients of weights have graphs of their own."""
     members = _chunk_nodes(body)
     if apart:
         members = {key: nodes for each in members.items() for key, nodes in _split_gradients(body, *each)}

@@ -45,7 +45,7 @@ class StagePlacement:
     numbered: bool = False
 
     def stage(self, chunk: int) -> int:
-        """The stage that has a chunk."""
+        """Return the stage that has a chunk."""
         if self.shape == V_SHAPED and chunk >= self.stages:
             return 2 * self.stages - 1 - chunk
         return chunk % self.stages
@@ -55,11 +55,11 @@ class StagePlacement:
         return 0 <= given < self.stages or self.numbered
 
     def stage_given(self, given: int) -> int:
-        """The stage that a cell has been given by a number."""
+        """Return the stage that a cell has been given by a number."""
         return self.stage(given) if self.numbered else given
 
     def chunk(self, stage: int, behind: int) -> int | None:
-        """The first chunk of a stage that is not before chunk `after`, or None."""
+        """Return the first chunk of a stage that is not before chunk `after`, or None."""
         if self.shape == ONCE or self.numbered:
             return stage if stage >= behind else None
         if self.shape == ROUNDS:
@@ -73,7 +73,7 @@ def is_interleaved(attrs: Mapping[str, Any]) -> bool:
 
 
 def placement_of(attrs: Mapping[str, Any]) -> StagePlacement:
-    """The placement that the header of a graph asks for."""
+    """Return the placement that the header of a graph asks for."""
     stages = int(attrs.get(STAGES, 1))
     table = table_of(attrs)
     if table is not None:
@@ -92,7 +92,7 @@ def computed_by(attrs: Mapping[str, Any], stage: int) -> Callable[[Node], bool]:
 
 
 def table_of(attrs: Mapping[str, Any], micro_batches: int | None = None) -> ScheduleTable | None:
-    """The table of a graph whose schedule is one. Raise MspcError if it cannot be read."""
+    """Return the table of a graph whose schedule is one. Raise MspcError if it cannot be read."""
     return read_table(attrs[TABLE], str(attrs[SCHEDULER]), micro_batches) if TABLE in attrs else None
 
 
@@ -119,7 +119,8 @@ def _placement_of_table(table: ScheduleTable, stages: int) -> StagePlacement:
 
 
 def kinds_of(kind: str, weights_apart: bool) -> tuple[str, ...]:
-    """The graphs of a chunk that an action of a kind runs: both gradients in one go are two if they are apart."""
+    """Return the graphs of a chunk that an action of a kind runs: both gradients in one go are two if they are
+    apart."""
     return (INPUT_GRADIENT, WEIGHT_GRADIENT) if kind == BACKWARD and weights_apart else (kind,)
 
 
@@ -132,7 +133,7 @@ def has_weights_apart(attrs: Mapping[str, Any]) -> bool:
 
 
 def chosen_schedule(attrs: Mapping[str, Any], micro_batches: int) -> Schedule:
-    """The schedule for the stages and chunks of a graph with this header; a table is proved first.
+    """Return the schedule for the stages and chunks of a graph with this header; a table is proved first.
 
     Raises:
         MspcError: there is no such schedule, it is not for these numbers, or it does not run to its end.
@@ -165,7 +166,7 @@ def check_sums(graph: Graph) -> None:
 
 
 def micro_batch_loop(graph: Graph) -> Node | None:
-    """The loop over micro-batches. Raise MspcError if there are several."""
+    """Return the loop over micro-batches. Raise MspcError if there are several."""
     found = [node for node in graph.nodes if isinstance(node.op, Scan) and node.op.micro_batches]
     if len(found) > 1:
         raise found[1].error(

@@ -166,7 +166,7 @@ class OrderedWork:
         self._following = _following(self.body, [*self._calls.values()], self._tuples, self.op)
 
     def nodes(self) -> list[Node]:
-        """All work, by the schedule that the header of the graph asks for."""
+        """Return the nodes of all work, by the schedule that the header of the graph asks for."""
         schedule = chosen_schedule(self.graph.attrs, self.op.turns)
         weights_apart = has_weights_apart(self.graph.attrs)
         for action in schedule.entries[int(self.graph.attrs[STAGE])]:
@@ -413,7 +413,7 @@ class Messages:
     _next: int = 0
 
     def tag(self, key: object, count: int = 1) -> int:
-        """The first tag of so many messages in a row; all stages ask in the same order."""
+        """Return the first tag of so many messages in a row; all stages ask in the same order."""
         if key not in self._numbers:
             self._numbers[key] = self._next
             self._next += count
@@ -453,7 +453,7 @@ class StageProgram:
         return self.messages.placement.stage(key.chunk)
 
     def operands_by_stage(self) -> dict[Value, set[int]]:
-        """The stages that read each operand of the loop."""
+        """Return the stages that read each operand of the loop."""
         assert self.loop is not None
         found: dict[Value, set[int]] = {}
         for key, chunk in self.chunks.graphs.items():
@@ -518,7 +518,7 @@ class StageProgram:
     # Micro-batches
 
     def run_micro_batches(self) -> None:
-        """The loop with the stage's work on one micro-batch, a call for each of its graphs."""
+        """Emit the loop with the stage's work on one micro-batch, a call for each of its graphs."""
         assert self.loop is not None
         loop, op = self.loop, self.op
         mine = [self.chunks.graphs[key] for key in sorted(self.chunks.graphs, key=_as_values_flow)
@@ -582,8 +582,8 @@ def _said(value: Node) -> str:
 
 
 def work_of(node: Node) -> tuple[str, int, int]:
-    """(kind, chunk, micro-batch) of a node that works on a micro-batch. Raise MspcError if it does not say so: a file
-    that was changed by hand may hold anything."""
+    """Return (kind, chunk, micro-batch) of a node that works on a micro-batch. Raise MspcError if it does not say so: a
+    file that was changed by hand may hold anything."""
     kind, chunk, number = (node.attrs.get(key) for key in (WORK, CHUNK, MICRO_BATCH))
     if kind not in KINDS or not all(isinstance(n, int) and n >= 0 for n in (chunk, number)):
         told = f"{WORK}: {kind}, {CHUNK}: {chunk}, {MICRO_BATCH}: {number}"

@@ -21,8 +21,9 @@ from mspc.sharding.rules import Dim, Rule
 
 
 def out_layout(node: Node, ranks: int) -> Layout | None:
-    """The layout that out_strategy asks for: the natural one, or a reduced scatter of the partial result. None if there
-    are several results, which can only have their natural ones, and only with MindSpore's `self_define_shard`."""
+    """Return the layout that out_strategy asks for: the natural one, or a reduced scatter of the partial result. None
+    if there are several results, which can only have their natural ones, and only with MindSpore's
+    `self_define_shard`."""
     entries = node.out_strategy or ()
     if node.attrs.get("self_define_shard") and isinstance(node.layout, tuple) and len(entries) == len(node.layout):
         _check_natural(node, node.layout, entries)
@@ -137,7 +138,7 @@ def insert_out_layouts(graph: Graph, after: dict[Node, Layout]) -> None:
 
 
 def decompose_nodes(graph: Graph, sharded: bool) -> tuple[bool, dict[Node, MspcError]]:
-    """(whether anything was changed, mistakes by operator); an operator with a mistake stays as it is.
+    """Return (whether anything was changed, mistakes by operator); an operator with a mistake stays as it is.
 
     sharded: whether operators without a strategy are asked too, which may need one.
     """
@@ -272,7 +273,7 @@ def _divisors_note(size: int, more: str = "") -> str:
 
 
 def differing_readers(graph: Graph) -> Iterator[MspcError]:
-    """A mistake for every operator whose strategy shards a parameter unlike that of an operator before it.
+    """Yield a mistake for every operator whose strategy shards a parameter unlike that of an operator before it.
 
     Operators without a strategy follow the stored layout, and a ShardingConstraint asks for a change of layout, so
     that neither counts.

@@ -79,16 +79,17 @@ class ScheduleTimeline:
         return max((self.end(stage) - spans[0].start for stage, spans in enumerate(self.spans) if spans), default=0)
 
     def busy(self, stage: int) -> float:
-        """The time in which a stage works."""
+        """Return the time in which a stage works."""
         tail = self.tails.get(stage, StepTail(0, 0))
         return sum(span.end - span.start for span in self.spans[stage]) + tail.end - tail.start
 
     def idle(self, stage: int, *, postponed: bool = False) -> float:
-        """The time of a step in which a stage does not work. postponed: a step takes its period, not its makespan."""
+        """Return the time of a step in which a stage does not work. postponed: a step takes its period, not its
+        makespan."""
         return max(0, (self.period if postponed else self.makespan) - self.busy(stage))  # sums are rounded
 
     def idle_share(self, stage: int, *, postponed: bool = False) -> float:
-        """The part of a step in which a stage does not work, 0 to 1."""
+        """Return the part of a step in which a stage does not work, 0 to 1."""
         step = self.period if postponed else self.makespan
         return self.idle(stage, postponed=postponed) / step if step else 0.0
 
@@ -111,7 +112,7 @@ class ScheduleTimeline:
 def equal_durations(
     schedule: Schedule, forward: float = 1, input_gradient: float = 1, weight_gradient: float = 1
 ) -> Durations:
-    """The same times for all chunks."""
+    """Return the same times for all chunks."""
     times = {FORWARD: forward, INPUT_GRADIENT: input_gradient, WEIGHT_GRADIENT: weight_gradient}
     return {(chunk, kind): time for chunk in range(schedule.chunks) for kind, time in times.items()}
 
@@ -223,7 +224,7 @@ class TaskCopies:
     left: list[tuple[Copied, float]] = field(default_factory=list["tuple[Copied, float]"])
 
     def like(self, chunks: Mapping[int, int]) -> TaskCopies:
-        """The same of other chunks, by those that these are of."""
+        """Return the same copies for other chunks, given by the chunks of these."""
 
         def of(copied: Copied) -> Copied:
             return (chunks[copied[0]], *copied[1:])
@@ -262,7 +263,7 @@ class HostPace:
         return ready
 
     def ran(self, stage: int, action: Action, end: float) -> None:
-        """An action has run up to `end`."""
+        """Note that an action ended at `end`."""
         self._worked[stage] = end
         for task in self._of(action):
             for each, time in task.left:

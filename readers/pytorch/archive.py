@@ -24,7 +24,8 @@ from mspc.ir.types import DType, TensorType, dtype_of
 
 MAX_DIMENSIONS = 64
 def tagged(value: Any, where: str) -> tuple[str, Any]:
-    """(tag, content) of an object that has one entry, as {"as_int": 3} has. Entries that are null do not count."""
+    """Return (tag, content) of an object that has one entry, as {"as_int": 3} has. Entries that are null do not
+    count."""
     found = [(tag, content) for tag, content in object_in(value, where).items() if content is not None]
     if len(found) != 1:
         raise ValueError(f"{where} is {value!r:.60}, not an object with one entry")
@@ -50,7 +51,7 @@ MEMORY_FORMATS: dict[int, str] = {
 
 
 def element_type(code: object, where: str) -> DType:
-    """The element type of a number. Raises ValueError: there is none, or mspc does not have it."""
+    """Return the element type of a number. Raise ValueError if there is none, or mspc does not have it."""
     found = ELEMENT_TYPES.get(code) if type(code) is int else None
     if found is None:
         name = NOT_HERE.get(code) if type(code) is int else None
@@ -61,7 +62,7 @@ def element_type(code: object, where: str) -> DType:
 
 
 def named(code: object, names: dict[int, str], where: str) -> str:
-    """The name of a number. Raises ValueError: it has none."""
+    """Return the name of a number. Raise ValueError if it has none."""
     found = names.get(code) if type(code) is int else None
     if found is None:
         raise ValueError(f"{where} is {code!r:.40}, which no version of the format knows")
@@ -112,11 +113,12 @@ class Archive:
         return name in self._members
 
     def names(self, folder: str = "", ending: str = "") -> list[str]:
-        """The members in a folder whose names end so, in order."""
+        """Return the members in a folder whose names end so, in order."""
         return sorted(name for name in self._members if name.startswith(folder) and name.endswith(ending))
 
     def text(self, name: str) -> bytes:
-        """The content of a member that is a text. Raises MspcError: there is none, or it is damaged or too large."""
+        """Return the content of a member that is a text. Raise MspcError if there is none, or it is damaged or too
+        large."""
         info = self._member(name)[0]
         if info.file_size > LARGEST_TEXT:
             raise MspcError(f"{self.shown}: {name} has {info.file_size} bytes; a text may have {LARGEST_TEXT}")
@@ -237,7 +239,7 @@ class ProgramWeights(Checkpoint):
     strided: Mapping[str, StridedWeight] = field(default_factory=dict[str, StridedWeight])
 
     def read(self, name: str, slices: Sequence[slice] | None = None) -> Any:
-        """A tensor or a part of it, as a checkpoint gives it."""
+        """Return a tensor or a part of it, as a checkpoint gives it."""
         found = self.strided.get(name)
         if found is None:
             return Checkpoint.read(self, name, slices)

@@ -134,7 +134,7 @@ class Autocast:
 
 
 def name_of(target: str) -> str:
-    """The name of a kind without its library and its overload, and without the sign that it writes."""
+    """Return the name of a kind without its library and its overload, and without the sign that it writes."""
     name = target.split(".")[1] if "." in target else target
     return name.removesuffix("_") if not name.endswith("__") else name
 
@@ -207,12 +207,12 @@ class InnerGraph(Cell):
         raise ApiRuntimeError("a graph of a program is computed by a compile")
 
     def evaluate(self, evaluator: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """The graph's results."""
+        """Return the graph's results."""
         return self.compute(evaluator, args)
 
 
 def looped(target: str, given: Sequence[Any], call: Call, turned: Turned) -> list[Any]:
-    """The results of a loop. Raise MspcError if its operands are none of it."""
+    """Return the results of a loop. Raise MspcError if its operands are none of it."""
     graphs = [each for each in given if isinstance(each, ExportedGraph)]
     operands: list[Any] = [each for each in given if not isinstance(each, ExportedGraph)]
     lists = all(isinstance(each, (tuple, list)) for each in operands)
@@ -319,8 +319,8 @@ class Evaluator(Protocol):
         ...
 
     def call(self, function: Function, operands: Sequence[Any], repeats: bool = False) -> Any:
-        """The value of a call. repeats: an earlier call with operands of the same types may be copied, as no gradient
-        is taken of it. Raises MspcError."""
+        """Return the value of a call. repeats: an earlier call with operands of the same types may be copied, as no
+        gradient is taken of it. Raises MspcError."""
         ...
 
     def held(self, tensor: Tensor, name: str) -> Any:
@@ -328,11 +328,11 @@ class Evaluator(Protocol):
         ...
 
     def planned(self, name: str, value: Any) -> Any:
-        """A value of the program as a plan has it, if there is one."""
+        """Return a value of the program as a plan has it, if there is one."""
         ...
 
     def type_of(self, value: Any) -> TensorType | None:
-        """The type of a tensor; None for all else."""
+        """Return the type of a tensor; None for all else."""
         ...
 
     def layers(
@@ -530,7 +530,7 @@ class _Walk:
         return self.evaluator.held(self._constants.setdefault(name, Tensor(known.base)), name)
 
     def argument(self, value: Argument) -> Any:
-        """An operand: the value of a name, a number, or a list of them."""
+        """Return an operand: the value of a name, a number, or a list of them."""
         if isinstance(value, NodeResult):
             return self.named(value.name).read(self.evaluator.call)
         if isinstance(value, tuple):
@@ -655,7 +655,7 @@ class _Walk:
         return value if found.dtype == type.dtype else self.evaluator.call(ops.cast, [value, type.dtype])
 
     def result(self, value: Argument) -> Any:
-        """A result of the program, in the element type that was exported."""
+        """Return a result of the program, in the element type that was exported."""
         found = self.argument(value)
         if isinstance(value, NodeResult) and value.name in self.halved:
             return self.evaluator.call(ops.cast, [found, FLOAT32])

@@ -148,7 +148,7 @@ def _of(tree: ast.expr) -> Expression:
 
 
 def symbols(expression: Expression) -> Iterator[str]:
-    """The names of symbols in it, in order."""
+    """Yield the names of symbols in it, in order."""
     if isinstance(expression, str):
         yield expression
     elif isinstance(expression, CallExpression):
@@ -174,7 +174,7 @@ def value_of(expression: Expression, sizes: Mapping[str, int]) -> Number:
 
 
 def shown(expression: Expression) -> str:
-    """The expression as people write it."""
+    """Return the expression as people write it."""
     if not isinstance(expression, CallExpression):
         return str(expression)
     sign = SIGNS.get(expression.kind)
@@ -289,7 +289,7 @@ def names_in(value: Argument) -> list[str]:
 
 
 def all_nodes(graph: ExportedGraph) -> Iterator[ExportedNode]:
-    """The nodes of a graph and of those that its nodes run."""
+    """Yield the nodes of a graph and of those that its nodes run."""
     for node in graph.nodes:
         yield node
         for _, argument in node.arguments:
@@ -427,19 +427,19 @@ LIBRARIES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
 
 def frames_of(node: ExportedNode) -> Frames:
-    """The lines of the module that lead to a node, the innermost first, without those of PyTorch."""
+    """Return the lines of the module that lead to a node, the innermost first, without those of PyTorch."""
     files = [(frame, shown_file(frame.file)) for frame in node.frames]
     return tuple([frame if file == frame.file else replace(frame, file=file) for frame, file in files if file])
 
 
 @cache
 def shown_file(file: str) -> str:
-    """A library's file by its path among the libraries, another one by its own; "" for PyTorch's."""
+    """Return a library's file by its path among the libraries, another one by its own; "" for PyTorch's."""
     return "" if OWN.search(file) else LIBRARIES.sub("", file)
 
 
 def scope_of(node: ExportedNode) -> str:
-    """The module's path with the classes on it: `model-LlamaModel/layers.0-LlamaDecoderLayer`."""
+    """Return the module's path with the classes on it: `model-LlamaModel/layers.0-LlamaDecoderLayer`."""
     if not node.scope:
         return ""
     names: list[str] = []
@@ -455,7 +455,7 @@ def scope_of(node: ExportedNode) -> str:
 
 
 def of_node(error: MspcError, node: ExportedNode) -> MspcError:
-    """A mistake with the kind and the module that it is about."""
+    """Return a mistake with the kind and the module that it is about."""
     if error.message.startswith(node.target):
         return error
     where = f" of {node.scope}" if node.scope else ""

@@ -529,7 +529,7 @@ ADVICE = (
 
 
 def read_folder(folder: Path, sizes: Mapping[str, int]) -> ExportedProgram:
-    """The model in a folder, exported in training mode, with the weights that are there.
+    """Return the model in a folder, exported in training mode, with the weights that are there.
 
     sizes: `batch` and `length` of its inputs.
 

@@ -46,7 +46,8 @@ _OLD_PATH = re.compile(r"\['?([^'\]]*)'?\]")
 
 
 def frames_in(text: str) -> Frames:
-    """The lines of a call stack as Python prints it, the innermost first. Lines that are none are passed over."""
+    """Return the lines of a call stack as Python prints it, the innermost first. Lines that are none are passed
+    over."""
     found: list[Location] = []
     file, number = "", 0
     for line in text.split("\n"):
@@ -137,7 +138,7 @@ PLAIN: Mapping[str, Callable[[Any, str], Argument]] = {
 
 
 def plain_number(tag: str, content: Any, where: str) -> int | float | bool:
-    """A number that no symbol is in. Raises ValueError: it is none."""
+    """Return a number that no symbol is in. Raise ValueError if it is none."""
     if tag not in NUMBERS:
         raise ValueError(f"{where} is of kind {tag!r:.40}, not a number")
     return NUMBERS[tag](content, where)
@@ -167,7 +168,8 @@ DEEPEST = 64
 def signature_of(
     module: dict[str, Any], graph: ExportedGraph
 ) -> tuple[tuple[ProgramInput, ...], tuple[ProgramOutput, ...]]:
-    """The inputs and outputs of a graph as its module describes them. Raises ValueError: they do not fit each other."""
+    """Return the inputs and outputs of a graph as its module describes them. Raise ValueError if they do not fit each
+    other."""
     owner = object_in(entry(module, "signature", "its module"), "its signature")
     outside, inside = _paths(module)
     specified = list_in(entry(owner, "input_specs", "its signature"), "its input_specs")
@@ -461,7 +463,7 @@ class _OneGraph:
         return text_in(entry(object_in(value, where), "name", where), f"{where}: name")
 
     def operand(self, value: Any, where: str) -> NodeResult:
-        """A value that is there already."""
+        """Return a value that is there already."""
         return self._known(self._name(value, where), where)
 
     def _known(self, name: str, where: str) -> NodeResult:
@@ -470,7 +472,7 @@ class _OneGraph:
         return NodeResult(name)
 
     def type(self, value: Any, where: str) -> ExportedType:
-        """The type of a tensor. Raises ValueError: it is none, or one of a kind that mspc does not have."""
+        """Return the type of a tensor. Raise ValueError if it is none, or one of a kind that mspc does not have."""
         owner = object_in(value, where)
         dtype = element_type(entry(owner, "dtype", where), where)
         sizes = list_in(entry(owner, "sizes", where), f"{where}: sizes")

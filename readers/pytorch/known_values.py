@@ -237,8 +237,8 @@ def allows(mask: KnownTensor) -> Any:
 
 
 def band_of(seen: Any, queries: int, keys: int) -> tuple[int, int] | None:
-    """(how many keys before its own place a query looks at, how many after it), if that is so for all queries of as
-    many keys; None if it is not."""
+    """Return (how many keys before its own place a query looks at, how many after it), if that is so for all queries of
+    as many keys; None if it is not."""
     if queries != keys or seen.size != queries * keys:
         return None
     rows = seen.reshape(queries, keys)

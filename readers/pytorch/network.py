@@ -88,7 +88,7 @@ class ImportedNetwork(Cell):
         return super().__call__(*self.in_order(args, kwargs))
 
     def in_order(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The tensors of a call in the program's order. Raises TypeError for others than it has."""
+        """Return the tensors of a call in the program's order. Raise TypeError for others than it has."""
         names = self.argument_names
         unknown = [name for name in named if name not in names[len(args) :]]
         if unknown:

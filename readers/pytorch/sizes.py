@@ -65,7 +65,7 @@ def with_sizes(program: ExportedProgram, given: Mapping[str, int]) -> ExportedPr
 
 
 def shown_range(found: Range) -> str:
-    """A range in words."""
+    """Return a range in words."""
     least, most = found
     if most is None or most >= 1 << 40:
         return f"from {least or 0} on"

@@ -477,7 +477,7 @@ def _differentiated(network: ImportedNetwork) -> set[int]:
 
 
 def half_of(name: str) -> DType | None:
-    """The element type of products. Raises MspcError: it is none that a program can be trained in."""
+    """Return the element type of products. Raise MspcError if it is none that a program can be trained in."""
     if name in FULL:
         return None
     if name in HALVES:
@@ -511,7 +511,7 @@ def _counted_networks(
 
 
 def type_of(program: ExportedProgram, output: ProgramOutput) -> ExportedType | None:
-    """The type of a result; None if it is no tensor."""
+    """Return the type of a result; None if it is no tensor."""
     if not isinstance(output.value, NodeResult):
         return None
     name = output.value.name

@@ -72,7 +72,7 @@ STOPS = frozenset({APART, STOPPED})
 
 
 def split_dimension(kind: str, operands: Sequence[Any], rank: int) -> int:
-    """The dimension of which a kind of `SPLITS` gives parts."""
+    """Return the dimension of which a kind of `SPLITS` gives parts."""
     named = _OF_DIMENSION.get(kind)
     return operands[-1] if named is None else min(named, rank - 1)
 
@@ -111,7 +111,7 @@ class NamedValue:
         self._version = storage.version
 
     def read(self, call: Call) -> Any:
-        """The value as it is now."""
+        """Return the value as it is now."""
         if self._version != self.storage.version:
             self._value = self.storage.value
             for step in self.steps:
@@ -168,14 +168,14 @@ class NamedValue:
 
 
 def written_inputs(program: ExportedProgram) -> set[str]:
-    """The inputs of a program that it may overwrite, through a view or by its outputs."""
+    """Return the inputs of a program that it may overwrite, through a view or by its outputs."""
     written = written_names(program.graph)
     targets = {output.target for output in program.outputs if output.kind.endswith("mutation")}
     return {e.name for e in program.inputs if e.name in written or e.name in targets or e.qualified in targets}
 
 
 def written_names(graph: ExportedGraph) -> set[str]:
-    """The names of values whose elements are overwritten, under that name or another one of a view."""
+    """Return the names of values whose elements are overwritten, under that name or another one of a view."""
     written, origin = _written_and_origin(graph)
     return written | {name for name, first in origin.items() if first in written}
 
@@ -196,7 +196,7 @@ def differentiated_names(graph: ExportedGraph, results: Iterable[str]) -> set[st
 
 
 def read_names(graph: ExportedGraph) -> set[str]:
-    """The names of all values that nodes or the caller are given."""
+    """Return the names of all values that nodes or the caller are given."""
     return {*(name for node in graph.nodes for name in node.operands), *names_in(graph.outputs)}
 
 
@@ -241,7 +241,7 @@ def _written_and_origin(graph: ExportedGraph, of_gradients: bool = False) -> tup
 
 
 def returned(node: ExportedNode, kind: Kind) -> NodeResult | None:
-    """The value whose elements the results of a node share, if there is one."""
+    """Return the value whose elements the results of a node share, if there is one."""
     base = node.arguments[0][1] if node.arguments else None
     if kind.writes == (GIVEN,) or kind.writes == (kind.arguments[0].name,):
         base = dict(node.arguments).get(kind.writes[0])

@@ -67,7 +67,7 @@ class Passes:
                 self.first.setdefault(name, number)
 
     def of_row(self, read: LoopInput) -> bool:
-        """Whether an operand has one element for a row."""
+        """Return whether an operand has one element for a row."""
         return bool(self._inner) and not any(read.strides[d] for d in self._inner)
 
     def totals_of(self, number: int) -> list[tuple[LoopLine, LoopReduction]]:

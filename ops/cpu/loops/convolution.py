@@ -93,7 +93,7 @@ class AxisPositions(NamedTuple):
         )
 
     def within(self, length: int) -> bool:
-        """Whether the slab has no place outside of an image of this length."""
+        """Return whether the slab has no place outside of an image of this length."""
         return self.start >= 0 and self.start + self.extent <= length
 
 
@@ -437,7 +437,7 @@ def compiled_convolution(op: Convolution, types: Sequence[TensorType], result: T
 
 
 def better_in_blas(along: Sequence[Window], result: StridedOperand) -> bool:
-    """Whether a convolution with this result, or the gradient of its image, is faster as NumPy makes it."""
+    """Return whether a convolution with this result, or the gradient of its image, is faster as NumPy makes it."""
     positions = math.prod(result.sizes) // result.sizes[1]
     return all(window.size == 1 for window in along) or positions <= PACKED_FOR
 

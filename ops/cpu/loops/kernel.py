@@ -76,7 +76,7 @@ class Settled:
         self._operands = [weakref.ref(array) for array in operands] if out is not None else []
 
     def has(self, operands: Sequence[Any], out: Any) -> bool:
-        """Whether these are the arrays of the call that was noted."""
+        """Return whether these are the arrays of the call that was noted."""
         if out is None or out is not self._out:
             return False
         return all(known() is array for known, array in zip(self._operands, operands, strict=True))

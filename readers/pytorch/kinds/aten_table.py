@@ -75,13 +75,13 @@ def _plain(library: str, operator: str, overload: str) -> Kind | None:
 
 @cache
 def kinds() -> dict[str, Kind]:
-    """The rows by the names of their kinds."""
+    """Return the rows by the names of their kinds."""
     found = with_complex_numbers(kind for theme in THEMES for rows in theme for kind in rows)
     return {kind.name: kind for kind in found}
 
 
 def kind_of(name: str) -> Kind | None:
-    """The row of a kind; that of `aten.add.Tensor` for `aten.add_.Tensor`, which writes its first argument, for
+    """Return the row of a kind; that of `aten.add.Tensor` for `aten.add_.Tensor`, which writes its first argument, for
     `aten.add.out`, which writes its last one, and for `aten.t_.default`, after which that has another shape. None if
     there is none."""
     library, _, rest = name.partition(".")

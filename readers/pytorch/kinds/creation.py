@@ -59,13 +59,13 @@ def new(self: Any, size: Any, number: Any, dtype: Any) -> Any:
 
 
 def overwritten(self: Any, src: Any) -> Any:
-    """The elements of another tensor, broadcast to this one's shape, in its element type."""
+    """Return the elements of another tensor, broadcast to this one's shape, in its element type."""
     other = ops.cast(src, self.dtype)
     return other if other.shape == self.shape else ops.BroadcastTo(self.shape)(other)
 
 
 def with_gradient_of(old: Any, new: Any) -> Any:
-    """The numbers of one tensor, through which the gradient of another one goes, if that is finite."""
+    """Return the numbers of one tensor, through which the gradient of another one goes, if that is finite."""
     apart = ops.stop_gradient(new)
     if not (old.dtype.is_float or old.dtype.is_complex):
         return apart
@@ -83,7 +83,7 @@ def filled(self: Any, value: Any) -> Any:
 
 
 def windows(name: str, *shares: float) -> Any:
-    """The rows of one kind of windows."""
+    """Return the rows of one kind of windows."""
 
     def made(length: Any, periodic: Any, dtype: Any) -> Any:
         return ops.cast(window(name, length, periodic, shares), FLOAT32 if dtype is None else dtype)

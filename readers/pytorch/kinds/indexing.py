@@ -20,7 +20,7 @@ def embedding(weight: Any, indices: Any, padding_idx: Any) -> Any:
 
 
 def places_of(name: str, indices: Any) -> Any:
-    """An index for every dimension: None in ATen's lists takes all of it."""
+    """Return an index for every dimension: None in ATen's lists takes all of it."""
     for index in indices:
         if index is not None and index.dtype == BOOL:
             raise ApiValueError(f"{name}: the number of elements that a Bool tensor selects depends "
@@ -29,7 +29,7 @@ def places_of(name: str, indices: Any) -> Any:
 
 
 def at_places(self: Any, indices: Any) -> Any:
-    """The elements at places that tensors of integers name."""
+    """Return the elements at places that tensors of integers name."""
     places = places_of("index", indices)
     if len(places) == 1:
         return ops.Gather()(self, places[0], 0)
@@ -37,7 +37,7 @@ def at_places(self: Any, indices: Any) -> Any:
 
 
 def put(self: Any, indices: Any, values: Any, accumulate: Any) -> Any:
-    """The tensor with other elements at the places that tensors of integers, or a Bool one, name."""
+    """Return the tensor with other elements at the places that tensors of integers, or a Bool one, name."""
     first = indices[0]
     if len(indices) == 1 and first is not None and first.dtype == BOOL:
         rest = len(self.shape) - len(first.shape)
@@ -137,7 +137,7 @@ def scattered_with(self: Any, dim: Any, index: Any, src: Any, reduce: Any, inclu
 
 
 def repeated(self: Any, repeats: Any, dim: Any, output_size: Any, bound: Any) -> Any:
-    """Every slice along a dimension, every element if that is None, as often as a tensor says."""
+    """Return every slice along a dimension, every element if that is None, as often as a tensor says."""
     x = ops.Reshape()(self, (-1,)) if dim is None else self
     place = 0 if dim is None else dim
     each = ops.BroadcastTo((x.shape[place],))(repeats)

@@ -73,7 +73,7 @@ def row(
     names: str, arguments: str, target: Function, put: Function | None = None, writes: str = "",
     known: Known | None = None, is_counted: bool = False,
 ) -> list[Kind]:  # fmt: skip
-    """A row of the table for one name or several, of `aten` if they begin with no other library.
+    """Return a row of the table for one name or several, of `aten` if they begin with no other library.
 
     arguments: as "self, other, alpha=1, -device=None, !sparse=False": with a "-" in front they are known, and not
     read, with a "!" they are refused if they are not their default.

@@ -45,7 +45,8 @@ def distances(x1: Any, x2: Any, p: Any) -> Any:
 
 
 def of_parts(product: Any, operands: Any) -> Any:
-    """A product of several tensors, in each of which it is linear; complex ones by their real and imaginary parts."""
+    """Return a product of several tensors, in each of which it is linear; complex ones by their real and imaginary
+    parts."""
     for place, each in enumerate(operands):
         if each.dtype.is_complex:
             first = of_parts(product, (*operands[:place], ops.Real()(each), *operands[place + 1 :]))
@@ -89,7 +90,7 @@ PRODUCTS = (
 
 
 def matrix_norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
-    """The norm of matrices."""
+    """Return the norm of matrices."""
     return ops.matrix_norm(as_dtype(self, dtype), order, dim, keepdim)
 
 
@@ -235,8 +236,8 @@ MATRICES = (
 
 
 def grouped_product(rows: Any, matrices: Any, ends: Any) -> Any:
-    """The rows [m, k] of every group, which ends at a row, times its matrix of [groups, k, n]; of rows [k, m] and
-    [m, n] the products of every group."""
+    """Return the rows [m, k] of every group, which ends at a row, times its matrix of [groups, k, n]; of rows [k, m]
+    and [m, n] the products of every group."""
     if len(rows.shape) == 2 and len(matrices.shape) == 2 and ends is not None:
         return ops.GroupedOuter()(ops.Transpose()(rows, (1, 0)), matrices, ends)
     if len(rows.shape) != 2 or len(matrices.shape) != 3 or ends is None:

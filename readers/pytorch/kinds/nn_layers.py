@@ -26,12 +26,12 @@ def safe_softmax(self: Any, dim: Any, dtype: Any) -> Any:
 
 
 def log_softmax(self: Any, dim: Any, dtype: Any = None) -> Any:
-    """The logarithm of the softmax."""
+    """Return the logarithm of the softmax."""
     return ops.LogSoftmax(dim)(as_dtype(self, dtype))
 
 
 def layer_norm_with_statistics(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any) -> Any:
-    """(the normalised tensor, mean, 1 / standard deviation)."""
+    """Return (the normalised tensor, mean, 1 / standard deviation)."""
     sizes = tuple(normalized_shape)
     axis = len(input.shape) - len(sizes)
     scale = ops.ones(sizes, input.dtype) if weight is None else weight
@@ -68,7 +68,7 @@ def rms_norm_with_statistics(input: Any, normalized_shape: Any, weight: Any, eps
 def batch_norm(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: Any, momentum: Any, eps: Any
 ) -> Any:
-    """(every channel normalised, the new running mean, the new running variance); by the batch's statistics in
+    """Return (every channel normalised, the new running mean, the new running variance); by the batch's statistics in
     training, else by the running ones, which then stay."""
     momentum = momentum if training else 0.0  # PyTorch takes any number then
     out = functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
@@ -78,8 +78,8 @@ def batch_norm(
 def batch_norm_new(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: Any, momentum: Any, eps: Any
 ) -> Any:
-    """(every channel normalised, the mean and 1 / standard deviation that were used, new running mean and variance),
-    without a change of anything."""
+    """Return (every channel normalised, the mean and 1 / standard deviation that were used, new running mean and
+    variance), without a change of anything."""
     if not training:
         found = batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
         return found[0], running_mean, ops.Rsqrt()(running_var + eps), running_mean, running_var
@@ -107,7 +107,7 @@ def batch_norm_new(
 def batch_norm_with_statistics(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: Any, momentum: Any, eps: Any
 ) -> Any:
-    """(every channel normalised, the mean and 1 / standard deviation that were used, the new running ones)."""
+    """Return (every channel normalised, the mean and 1 / standard deviation that were used, the new running ones)."""
     found = batch_norm_new(input, weight, bias, running_mean, running_var, training, momentum, eps)
     none = ops.zeros((0,), found[0].dtype)
     return found if training else (found[0], none, none, None, None)
@@ -119,7 +119,7 @@ def with_reserve(found: Any) -> Any:
 
 
 def group_norm_with_statistics(input: Any, weight: Any, bias: Any, group: Any, eps: Any) -> Any:
-    """(groups of channels normalised, their means, 1 / their standard deviations)."""
+    """Return (groups of channels normalised, their means, 1 / their standard deviations)."""
     rows = ops.Reshape()(input, (input.shape[0], group, math.prod(input.shape[1:]) // group))
     mean = ops.ReduceMean()(rows, -1)
     variance = ops.ReduceMean()(ops.Square()(rows - ops.ExpandDims()(mean, -1)), -1)
@@ -127,7 +127,7 @@ def group_norm_with_statistics(input: Any, weight: Any, bias: Any, group: Any, e
 
 
 def weight_norm(v: Any, g: Any, dim: Any) -> Any:
-    """The direction of v, slice by slice along a dimension, or of all of v for -1, with the length g."""
+    """Return the direction of v, slice by slice along a dimension, or of all of v for -1, with the length g."""
     others = tuple([d for d in range(len(v.shape)) if d != dim])
     return v * (g / ops.Sqrt()(ops.ReduceSum(True)(ops.Square()(v), others)))
 
@@ -136,8 +136,8 @@ def instance_norm(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, use_input_stats: Any, momentum: Any,
     eps: Any,
 ) -> Any:  # fmt: skip
-    """(every channel of every image normalised by itself, new running statistics, the means of those of the images); by
-    the running ones if the input's are not used."""
+    """Return (every channel of every image normalised by itself, new running statistics, the means of those of the
+    images); by the running ones if the input's are not used."""
     if not use_input_stats:
         return batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
     out = functional.group_norm(input, input.shape[1], weight, bias, eps)
@@ -208,7 +208,8 @@ def sequence(
     step: Any, kind: Any, input: Any, firsts: Any, params: Any, has_biases: Any, num_layers: Any, dropout: Any,
     train: Any, bidirectional: Any, batch_first: Any,
 ) -> Any:  # fmt: skip
-    """(outputs of all steps of the last layer, the last value of every state [layers * directions, batch, hidden]).
+    """Return (outputs of all steps of the last layer, the last value of every state [layers * directions, batch,
+    hidden]).
 
     step: one step of a layer. kind: "tanh" or "relu" of a simple one. firsts: the first value of every state.
     """
@@ -252,12 +253,12 @@ def along(step: Any, kind: Any, x: Any, states: Any, own: Any, has_biases: Any, 
 
 
 def one_step(step: Any, kind: Any, input: Any, states: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> Any:
-    """The states after one step."""
+    """Return the states after one step."""
     return step(project(input, w_ih, b_ih), states, w_hh, b_hh, kind)
 
 
 def of_states(function: Any, step: Any, kind: Any, has_several: Any) -> Any:
-    """A function of `input, hx, ...`, if hx is one state or has several, as that of an LSTM."""
+    """Return a function of `input, hx, ...`, if hx is one state or has several, as that of an LSTM."""
     return lambda input, hx, *others: function(step, kind, input, hx if has_several else (hx,), *others)
 
 

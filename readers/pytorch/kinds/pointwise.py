@@ -45,7 +45,7 @@ def raised(self: Any, exponent: Any) -> Any:
 
 
 def bits(operator: Any, logical: Any, self: Any, other: Any) -> Any:
-    """An operator of bits; of Bool that of truths."""
+    """Return an operator of bits; of Bool that of truths."""
     if self.dtype == BOOL:
         return logical(self, other)
     return operator(self, other)
@@ -152,12 +152,12 @@ def rounded(self: Any, decimals: Any) -> Any:
 
 
 def shifted(operator: Any) -> Any:
-    """A function that moves bits by as many places as a tensor or a number says."""
+    """Return a function that moves bits by as many places as a tensor or a number says."""
     return lambda self, other: operator()(self, ops.cast(other, self.dtype))
 
 
 def of_floats(operator: Any) -> Any:
-    """A function of floats, which integers and Bool are made first."""
+    """Return a function of floats, which integers and Bool are made first."""
     return lambda self: operator()(self if self.dtype.is_float or self.dtype.is_complex else ops.cast(self, FLOAT32))
 
 
@@ -198,15 +198,15 @@ def entropy(self: Any) -> Any:
 
 
 def direction_of(self: Any, other: Any) -> Any:
-    """The angle of a point; no gradient goes through that of the origin."""
+    """Return the angle of a point; no gradient goes through that of the origin."""
     origin = ops.LogicalAnd()(ops.Equal()(self, 0), ops.Equal()(other, 0))
     rest = ops.Atan2()(ops.where(origin, ops.zeros_like(self), self), ops.where(origin, ops.ones_like(other), other))
     return ops.where(origin, ops.stop_gradient(ops.Atan2()(self, other)), rest)
 
 
 def times_log(logarithm: Any, least: Any) -> Any:
-    """A function of two tensors: the first times a logarithm of the second, and 0 if the first is 0 and there is no
-    logarithm, at `least` and below; the logarithm of one more is 0."""
+    """Return a function of two tensors: the first times a logarithm of the second, and 0 if the first is 0 and there is
+    no logarithm, at `least` and below; the logarithm of one more is 0."""
 
     def times(self: Any, other: Any) -> Any:
         nothing = ops.LogicalAnd()(ops.Equal()(self, 0), ops.LessEqual()(other, least))
@@ -216,7 +216,7 @@ def times_log(logarithm: Any, least: Any) -> Any:
 
 
 def of_one(operator: Any) -> Any:
-    """A function that applies an operator to a tensor."""
+    """Return a function that applies an operator to a tensor."""
     return lambda self: operator()(self)
 
 
@@ -387,7 +387,7 @@ def of_parts(self: Any) -> Any:
 
 
 def direction(self: Any) -> Any:
-    """The angle in the plane; of a negative real number that is pi, of NaN NaN."""
+    """Return the angle in the plane; of a negative real number that is pi, of NaN NaN."""
     if self.dtype.is_complex:
         return direction_of(ops.Imag()(self), ops.Real()(self))
     self = self if self.dtype.is_float else ops.cast(self, FLOAT32)
@@ -431,7 +431,7 @@ def scaling(normalization: Any, is_forward: Any) -> Any:
 
 
 def transform_to_real(self: Any, dim: Any, normalization: Any, last_dim_size: Any) -> Any:
-    """The inverse transform of one half of the transform of real numbers."""
+    """Return the inverse transform of one half of the transform of real numbers."""
     sizes = tuple([self.shape[d] for d in dim[:-1]])
     return ops.irfftn(self, (*sizes, last_dim_size), tuple(dim), scaling(normalization, False))
 

@@ -20,14 +20,14 @@ def axes(dim: Any) -> Any:
 
 
 def total(self: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Any:
-    """The sum; integers and Bool add up to Int64."""
+    """Return the sum; integers and Bool add up to Int64."""
     counts_whole = dtype is None and not (self.dtype.is_float or self.dtype.is_complex)
     x = ops.cast(self, INT64) if counts_whole else as_dtype(self, dtype)
     return ops.ReduceSum(keepdim)(x, axes(dim))
 
 
 def mean(self: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Any:
-    """The mean."""
+    """Return the mean."""
     if self.dtype.is_complex:
         parts = [mean(each(self), dim, keepdim) for each in (ops.Real(), ops.Imag())]
         return ops.Complex()(parts[0], parts[1])
@@ -50,13 +50,13 @@ def spread(self: Any, dim: Any, correction: Any, keepdim: Any) -> Any:
 
 
 def root(self: Any) -> Any:
-    """The root of a variance; if that is 0 no gradient goes through."""
+    """Return the root of a variance; if that is 0 no gradient goes through."""
     nothing = ops.Equal()(self, 0)
     return ops.where(nothing, ops.zeros_like(self), ops.Sqrt()(ops.where(nothing, ops.ones_like(self), self)))
 
 
 def median_of_all(self: Any) -> Any:
-    """The median; all elements that are as large have an equal part of its gradient."""
+    """Return the median; all elements that are as large have an equal part of its gradient."""
     found = ops.stop_gradient(mint.median(self))
     if not self.dtype.is_float:
         return found
@@ -71,12 +71,13 @@ def vector_norm(self: Any, ord: Any, dim: Any, keepdim: Any, dtype: Any = None) 
 
 
 def in_order(self: Any, dim: Any, descending: Any, stable: Any = None) -> Any:
-    """(sorted elements, their places)."""
+    """Return (sorted elements, their places)."""
     return ops.SortExt()(self, dim, descending, True)
 
 
 def counts(self: Any, bins: Any, min: Any, max: Any) -> Any:
-    """How many elements lie in each of so many equal parts of min to max; of the last part the end belongs to it."""
+    """Return how many elements lie in each of so many equal parts of min to max; of the last part the end belongs to
+    it."""
     if not self.size:
         return ops.zeros((bins,), self.dtype)
     wide = ops.cast(self, FLOAT32) if self.dtype in HALVES else self
@@ -90,7 +91,7 @@ def counts(self: Any, bins: Any, min: Any, max: Any) -> Any:
 
 
 def ends(self: Any, dim: Any, keepdim: Any) -> Any:
-    """The least and the greatest number."""
+    """Return the least and the greatest number."""
     along = () if dim is None else (dim,)
     return ops.ReduceMin(keepdim)(self, along), ops.ReduceMax(keepdim)(self, along)
 
@@ -150,7 +151,7 @@ def differences(self: Any, n: Any, dim: Any, prepend: Any, append: Any) -> Any:
 
 
 def of_truths_along(operator: Any) -> Any:
-    """A reduction of truths along dimensions."""
+    """Return a reduction of truths along dimensions."""
     return lambda self, dim, keepdim: operator(keepdim)(ops.cast(self, BOOL), axes(dim))
 
 
@@ -236,12 +237,12 @@ REDUCTIONS = (
 
 
 def reduced(reduction: Any) -> Any:
-    """The name of a reduction."""
+    """Return the name of a reduction."""
     return ("none", "mean", "sum")[reduction]
 
 
 def of_target(loss: Any) -> Any:
-    """A loss of results and targets alone, by the number of its reduction."""
+    """Return a loss of results and targets alone, by the number of its reduction."""
     return lambda self, target, reduction: loss(self, target, reduced(reduction))
 
 
@@ -254,7 +255,7 @@ def in_rows(loss: Any, self: Any, target: Any, labels: Any, reduction: Any) -> A
 
 
 def of_each(found: Any, reduction: Any) -> Any:
-    """The losses of all elements, their mean or their sum."""
+    """Return the losses of all elements, their mean or their sum."""
     return (found, ops.ReduceMean()(found), ops.ReduceSum()(found))[reduction] if reduction else found
 
 
@@ -276,7 +277,8 @@ def divergence(self: Any, target: Any, reduction: Any, log_target: Any) -> Any:
 
 
 def of_counts(self: Any, target: Any, log_input: Any, full: Any, eps: Any, reduction: Any) -> Any:
-    """The negative logarithm of a Poisson distribution; full: with Stirling's term for the logarithm of a factorial."""
+    """Return the negative logarithm of a Poisson distribution; full: with Stirling's term for the logarithm of a
+    factorial."""
     loss = ops.Exp()(self) - target * self if log_input else self - target * ops.Log()(self + eps)
     if full:
         several = ops.maximum(target, ops.ones_like(target))

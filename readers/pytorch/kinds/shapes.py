@@ -15,7 +15,7 @@ from mspc.readers.pytorch.kinds.kind import row
 
 
 def reshaped(self: Any, shape: Any) -> Any:
-    """The same elements in another shape; one size may be -1."""
+    """Return the same elements in another shape; one size may be -1."""
     sizes = tuple(shape)
     same = len(sizes) == len(self.shape) and sizes.count(-1) < 2
     if same and all([n in (-1, own) for n, own in zip(sizes, self.shape, strict=False)]):
@@ -47,7 +47,7 @@ def expanded_back(base: Any, new: Any, size: Any) -> Any:
 
 
 def spread_out(tensors: Any) -> Any:
-    """All tensors in the one shape that they are broadcast to."""
+    """Return all tensors in the one shape that they are broadcast to."""
     full = np.broadcast_shapes(*[x.shape for x in tensors])
     return [expanded(x, full) for x in tensors]
 
@@ -65,7 +65,7 @@ def conjugate_transposed(self: Any) -> Any:
 
 
 def transposed(self: Any) -> Any:
-    """A matrix with its dimensions exchanged; a vector as it is."""
+    """Return a matrix with its dimensions exchanged; a vector as it is."""
     return exchanged(self, 0, 1) if len(self.shape) == 2 else self
 
 
@@ -116,7 +116,7 @@ def _bounds(size: int, start: Any, end: Any) -> Any:
 
 
 def part(self: Any, dim: Any, start: Any, end: Any, step: Any) -> Any:
-    """Every `step`-th element of a dimension from `start` to `end`."""
+    """Return every `step`-th element of a dimension from `start` to `end`."""
     rank = len(self.shape)
     place = dim % rank
     first, last = _bounds(self.shape[place], start, end)
@@ -129,7 +129,7 @@ def part(self: Any, dim: Any, start: Any, end: Any, step: Any) -> Any:
 
 
 def part_replaced(base: Any, new: Any, dim: Any, start: Any, end: Any, step: Any) -> Any:
-    """The tensor with a part of a dimension replaced."""
+    """Return the tensor with a part of a dimension replaced."""
     place = dim % len(base.shape)
     size = base.shape[place]
     first, last = _bounds(size, start, end)
@@ -153,7 +153,7 @@ def selected(self: Any, dim: Any, index: Any) -> Any:
 
 
 def selected_replaced(base: Any, new: Any, dim: Any, index: Any) -> Any:
-    """The tensor with one place of a dimension replaced."""
+    """Return the tensor with one place of a dimension replaced."""
     place = dim % len(base.shape)
     at = index + base.shape[place] if index < 0 else index
     return part_replaced(base, ops.ExpandDims()(new, place), place, at, at + 1, 1)
@@ -313,7 +313,7 @@ def windows(self: Any, dimension: Any, size: Any, step: Any) -> Any:
 
 
 def windows_replaced(base: Any, new: Any, dimension: Any, size: Any, step: Any) -> Any:
-    """The tensor with the elements of windows that do not overlap replaced."""
+    """Return the tensor with the elements of windows that do not overlap replaced."""
     place = dimension % len(base.shape)
     rows = ops.unstack(base, place)
     parts = [ops.unstack(window, -1) for window in ops.unstack(new, place)]
@@ -444,7 +444,7 @@ SHAPES = (
 
 
 def same(self: Any) -> Any:
-    """The tensor itself."""
+    """Return the tensor itself."""
     return self
 
 

@@ -88,7 +88,7 @@ def _triangle(distance: float) -> float:
 
 
 def of_number(value: Any) -> Any:
-    """A list of sizes, as a tuple; one alone as it is."""
+    """Return a list of sizes, as a tuple; one alone as it is."""
     return tuple(value) if isinstance(value, (tuple, list)) else value
 
 
@@ -112,7 +112,7 @@ def in_batches(dims: Any, function: Any) -> Any:
 def convolution(
     dims: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
 ) -> Any:
-    """A convolution over one, two or three dimensions, of a batch or of one image."""
+    """Return a convolution over one, two or three dimensions, of a batch or of one image."""
     function = functional.conv1d if dims == 1 else functional.conv2d if dims == 2 else functional.conv3d
     alone = len(input.shape) == dims + 1
     x = ops.ExpandDims()(input, 0) if alone else input
@@ -142,7 +142,7 @@ def _several(value: Any, dims: Any) -> Any:
 def transposed_convolution(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
 ) -> Any:
-    """The gradient of a convolution as a function."""
+    """Return the gradient of a convolution as a function."""
     return functional.conv_transpose2d(
         input, weight, bias, of_number(stride), of_number(padding), of_number(output_padding), groups,
         of_number(dilation))
@@ -151,14 +151,14 @@ def transposed_convolution(
 def spread_along(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
 ) -> Any:
-    """The gradient of a convolution of lines as a function."""
+    """Return the gradient of a convolution of lines as a function."""
     return ops.Squeeze(-2)(transposed_convolution(
         ops.ExpandDims()(input, -2), ops.ExpandDims()(weight, -2), bias, (1, _one(stride)), (0, _one(padding)),
         (0, _one(output_padding)), groups, (1, _one(dilation))))
 
 
 def put_back(self: Any, indices: Any, output_size: Any) -> Any:
-    """The elements at their places in images or volumes of a size, among zeros."""
+    """Return the elements at their places in images or volumes of a size, among zeros."""
     front = self.shape[: len(self.shape) - len(output_size)]
     zeros = ops.Fill()(self.dtype, (*front, math.prod(output_size)), 0)
     places, values = [ops.Reshape()(x, (*front, -1)) for x in (indices, self)]
@@ -170,7 +170,7 @@ def put_back(self: Any, indices: Any, output_size: Any) -> Any:
 def spread_in_space(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
 ) -> Any:
-    """The gradient of a convolution of volumes as a function."""
+    """Return the gradient of a convolution of volumes as a function."""
     steps, pads, more, apart = [_several(value, 3) for value in (stride, padding, output_padding, dilation)]
     kernel = weight.shape[2:]
     size = [
@@ -192,7 +192,7 @@ def any_convolution(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any,
     groups: Any
 ) -> Any:
-    """A convolution, or the gradient of one, as the core of ATen has it."""
+    """Return a convolution, or the gradient of one, as the core of ATen has it."""
     if transposed:
         return TRANSPOSED[len(weight.shape) - 2](input, weight, bias, stride, padding, output_padding, groups, dilation)
     return convolution(len(weight.shape) - 2, input, weight, bias, stride, padding, dilation, groups)
@@ -201,7 +201,7 @@ def any_convolution(
 def greatest_of_batch(
     input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any, with_places: Any = False
 ) -> Any:
-    """The greatest element of every window, and its place in the image if that is asked for."""
+    """Return the greatest element of every window, and its place in the image if that is asked for."""
     steps = of_number(stride) if stride else None
     return functional.max_pool2d(
         input, of_number(kernel_size), steps, of_number(padding), of_number(dilation), ceil_mode, with_places
@@ -235,7 +235,7 @@ def greatest_in_space(
 def averaged(
     input: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: Any, count_include_pad: Any, divisor: Any
 ) -> Any:
-    """The mean of every window."""
+    """Return the mean of every window."""
     return functional.avg_pool2d(
         input, _several(kernel_size, 2), _several(stride, 2) if stride else None, _several(padding, 2), ceil_mode,
         count_include_pad, divisor)
@@ -265,7 +265,7 @@ def averaged_along(self: Any, output_size: Any) -> Any:
 
 
 def sizes_of(input: Any, size: Any, factors: Any) -> Any:
-    """The sizes of images that are resized, and a factor for each, None if it says no more than the size."""
+    """Return the sizes of images that are resized, and a factor for each, None if it says no more than the size."""
     old = input.shape[2:]
     by = (None,) * len(old) if factors is None else tuple(factors)
     new = tuple(size) if size is not None else tuple([int(n * f) for n, f in zip(old, by, strict=True)])
@@ -273,7 +273,7 @@ def sizes_of(input: Any, size: Any, factors: Any) -> Any:
 
 
 def along_lines(input: Any, matrices: Any) -> Any:
-    """Every line of each dimension after the second as a product with a matrix of weights."""
+    """Return every line of each dimension after the second as a product with a matrix of weights."""
     for dim, weights in enumerate(matrices, start=2):
         turned = ops.matmul(ops.swapaxes(input, dim, -1), ops.Transpose()(Tensor(weights), (1, 0)))
         input = ops.swapaxes(turned, dim, -1)

@@ -26,7 +26,7 @@ from mspc.readers.pytorch.plans.written_plan import CUT, IN, NOTHING, OPEN, OUT,
 
 
 def merged(shape: Sequence[int], result: Sequence[int], dim: int) -> int | None:
-    """The dimension of a view in which the slices of dimension `dim` are slices, or None.
+    """Return the dimension of a view in which the slices of dimension `dim` are slices, or None.
 
     If a dimension is taken apart it is the outermost one; one that is merged has to be the outermost of those that
     become one.

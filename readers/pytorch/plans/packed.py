@@ -43,7 +43,7 @@ class PartsOfWeights(Checkpoint):
     parts: Any = None
 
     def read(self, name: str, slices: Sequence[slice] | None = None) -> Any:
-        """A tensor or a part of it, as a checkpoint gives it."""
+        """Return a tensor or a part of it, as a checkpoint gives it."""
         part = self.parts.get(name)
         if part is None:
             return self.whole.read(name, slices)

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def modules_of(program: ExportedProgram) -> dict[str, list[str]]:
-    """The parameters by the modules that have them, by their qualified names; tied ones under all of theirs."""
+    """Return the parameters by the modules that have them, by their qualified names; tied ones under all of theirs."""
     found: dict[str, list[str]] = {}
     for each in program.inputs:
         if each.kind == "parameter":
@@ -217,7 +217,7 @@ class LayerPlan:
     pads: bool = False
 
     def inputs(self, types: Sequence[TensorType]) -> str | tuple[NamedLayout, ...]:
-        """How the program's inputs are sharded, as `dataset_strategy` says it."""
+        """Return how the program's inputs are sharded, as `dataset_strategy` says it."""
         if not self.plan.batch_axes:
             return "full_batch"
         found: list[NamedLayout] = []
@@ -374,7 +374,7 @@ class LayerPlan:
 
 
 def parameter_of(value: Value) -> str:
-    """The name of the parameter that a value is, perhaps in another type; "" if it is none."""
+    """Return the name of the parameter that a value is, perhaps in another type; "" if it is none."""
     while isinstance(value, Node) and value.op.name in PASSING and value.inputs:
         value = value.inputs[0]
     return value.name if isinstance(value, Parameter) and value.kind == "parameter" else ""

@@ -32,7 +32,7 @@ class Axis:
 
 
 def axes_of(layout: Layout, axes: Sequence[int]) -> list[Axis]:
-    """The axes of a layout as ranks, those that lie beside each other as one."""
+    """Return the axes of a layout as ranks, those that lie beside each other as one."""
     found: list[Axis] = []
     for axis in axes:
         each = Axis(math.prod(layout.mesh[axis + 1 :]), layout.mesh[axis])
@@ -59,7 +59,7 @@ def tensor_axis(own: Sequence[Parameter], data: Axis | None) -> Axis | None:
 
 
 def states(trained: Sequence[Parameter]) -> Iterator[str]:
-    """The names of parameters that belong to others, as `exp_avg.layers.0.weight` does."""
+    """Yield the names of parameters that belong to others, as `exp_avg.layers.0.weight` does."""
     names = {p.name for p in trained}
     for parameter in trained:
         rest = parameter.name.partition(".")[2]
@@ -328,7 +328,7 @@ class _Search:
         return dims[0] if dims else WHOLE
 
     def cut(self, layout: object) -> list[int]:
-        """The dimensions that the tensor axis cuts."""
+        """Return the dimensions that the tensor axis cuts."""
         if not isinstance(layout, Layout) or self.tensor is None:
             return []
         return [dim for dim, axes in enumerate(layout.dims) if self.tensor in axes_of(layout, axes)]
@@ -381,7 +381,8 @@ class _Search:
 
 
 def module_at(scope: str) -> str:
-    """The module's path of a scope, `Default/network-ImportedNetwork/words-Embedding`; "" for the network itself."""
+    """Return the module's path of a scope, `Default/network-ImportedNetwork/words-Embedding`; "" for the network
+    itself."""
     inside = scope_inside(scope)
     return ".".join(part.rpartition("-")[0] or part for part in inside.split("/")) if inside else ""
 
@@ -598,7 +599,7 @@ def _reader_notes(plan: PlanBack) -> list[str]:
 
 
 def styles(plan: PlanBack) -> dict[str, str]:
-    """The styles of modules, or of patterns of them if all that a pattern names have one."""
+    """Return the styles of modules, or of patterns of them if all that a pattern names have one."""
     own = {layer.module: _style(layer) for layer in plan.layers}
     found: dict[str, str] = {}
     for name, style in own.items():

@@ -75,7 +75,7 @@ _ARGUMENTS = ("desired_input_layouts", "input_layouts", "output_layouts", "use_l
 
 
 def style_of(text: str) -> Style:
-    """The style that a text names: `colwise`, or `ColwiseParallel(output_layouts=Replicate())`.
+    """Return the style that a text names: `colwise`, or `ColwiseParallel(output_layouts=Replicate())`.
 
     Raises:
         MspcError: there is no such style.
@@ -216,7 +216,7 @@ class WrittenPlan:
 
 
 def plan_in(path: Path, ranks: int) -> WrittenPlan:
-    """The plan in a file, for so many ranks. Raise MspcError if it is none, or for others."""
+    """Return the plan in a file, for so many ranks. Raise MspcError if it is none, or for others."""
     shown = shown_path(path)
     if path.suffix == ".json":
         found = read_toml(path, "plan", LARGEST, as_json=True)
@@ -234,7 +234,7 @@ def plan_in(path: Path, ranks: int) -> WrittenPlan:
 
 
 def plan_of(shown: str, found: Mapping[str, Any], ranks: int) -> WrittenPlan:
-    """The plan that a dictionary has. Raises MspcError, as above."""
+    """Return the plan that a dictionary has. Raise MspcError as above."""
     mesh, stages = _mesh(shown, found.get("mesh", {TENSOR: ranks}), ranks)
     layers: dict[str, Any] = {}
     for key in ("base_model_tp_plan", "base_model_ep_plan", "layers"):
