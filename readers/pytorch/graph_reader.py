@@ -366,15 +366,10 @@ class _OneGraph:
         self.types: dict[str, ExportedType] = {}
 
     def read(self) -> ExportedGraph:
-        inputs: list[tuple[str, ExportedType | None]] = []
-        for at, value in enumerate(list_in(entry(self.owner, "inputs", self.where), f"{self.where}: inputs")):
-            inputs.append(self._input(value, f"{self.where}: input {at}"))
-        nodes: list[ExportedNode] = []
-        for at, value in enumerate(list_in(entry(self.owner, "nodes", self.where), f"{self.where}: nodes")):
-            nodes.append(self._node(value, f"{self.where}: node {at}"))
-        outputs = list_in(entry(self.owner, "outputs", self.where), f"{self.where}: outputs")
-        given = [self.argument(value, f"{self.where}: output {at}") for at, value in enumerate(outputs)]
-        return ExportedGraph(tuple(nodes), tuple(inputs), tuple(given))
+        inputs = tuple(self._input(value, place) for value, place in _entries(self.owner, "input", self.where))
+        nodes = tuple(self._node(value, place) for value, place in _entries(self.owner, "node", self.where))
+        outputs = tuple(self.argument(value, place) for value, place in _entries(self.owner, "output", self.where))
+        return ExportedGraph(nodes, inputs, outputs)
 
     def _input(self, value: Any, where: str) -> tuple[str, ExportedType | None]:
         """Return its name, "" for a value that is a constant of the call, and its type."""
@@ -395,16 +390,15 @@ class _OneGraph:
         where = f"{where} ({target:.80})"
         arguments: list[tuple[str, Argument]] = []
         by_name = 0
-        for at, given in enumerate(list_in(entry(owner, "inputs", where), f"{where}: inputs")):
-            place = f"{where}: argument {at}"
+        for given, place in _entries(owner, "input", where, "argument"):
             one = object_in(given, place)
             name = text_in(entry(one, "name", place), f"{place}: name")
             by_name += one.get("kind") == BY_NAME
             arguments.append((name, self.argument(entry(one, "arg", place), place)))
         results: list[str] = []
         types: list[ExportedType | None] = []
-        for at, given in enumerate(list_in(entry(owner, "outputs", where), f"{where}: outputs")):
-            for name, type in self._results(given, f"{where}: result {at}"):
+        for given, place in _entries(owner, "output", where, "result"):
+            for name, type in self._results(given, place):
                 results.append(name)
                 types.append(type)
         if target == EFFECTS:
@@ -524,9 +518,6 @@ class _OneGraph:
         name = text_in(value, where)
         return self.numbers[name] if name in self.numbers else self._known(name, where)
 
-    def several(self, content: Any, where: str, one: Callable[[_OneGraph, Any, str], Argument]) -> Argument:
-        return tuple(one(self, value, where) for value in list_in(content, where))
-
     def pairs(self, content: Any, where: str) -> Argument:
         """Return the entries of a dictionary as pairs."""
         return tuple((name, self.argument(value, where)) for name, value in object_in(content, where).items())
@@ -537,25 +528,33 @@ class _OneGraph:
         return self.reader.graph(entry(owner, "graph", where), f"{where}: graph {name!r:.60}", self.depth + 1)
 
 
+def _entries(owner: dict[str, Any], kind: str, where: str, name: str = "") -> Iterator[tuple[Any, str]]:
+    """Yield the entries of the list of `kind`s, each with its place for messages: its number after `name` or `kind`."""
+    for at, value in enumerate(list_in(entry(owner, f"{kind}s", where), f"{where}: {kind}s")):
+        yield value, f"{where}: {name or kind} {at}"
+
+
 def _optional(graph: _OneGraph, content: Any, where: str) -> Argument:
     tag, value = tagged(content, where)
     return None if tag == "as_none" else graph.operand(value, where)
 
 
+def _several(one: Callable[[_OneGraph, Any, str], Argument]) -> Callable[[_OneGraph, Any, str], Argument]:
+    return lambda graph, content, where: tuple(one(graph, value, where) for value in list_in(content, where))
+
+
 _SPECIAL: Mapping[str, Callable[[_OneGraph, Any, str], Argument]] = {
     "as_tensor": _OneGraph.operand,
-    "as_tensors": lambda graph, content, where: graph.several(content, where, _OneGraph.operand),
-    "as_nested_tensors": lambda graph, content, where: graph.several(
-        content, where, lambda _, inner, place: graph.several(inner, place, _OneGraph.operand)
-    ),
+    "as_tensors": _several(_OneGraph.operand),
+    "as_nested_tensors": _several(_several(_OneGraph.operand)),
     "as_optional_tensor": _optional,
-    "as_optional_tensors": lambda graph, content, where: graph.several(content, where, _optional),
+    "as_optional_tensors": _several(_optional),
     "as_sym_int": _OneGraph.symbolic,
     "as_sym_float": _OneGraph.symbolic,
     "as_sym_bool": _OneGraph.symbolic,
-    "as_sym_ints": lambda graph, content, where: graph.several(content, where, _OneGraph.symbolic),
-    "as_sym_floats": lambda graph, content, where: graph.several(content, where, _OneGraph.symbolic),
-    "as_sym_bools": lambda graph, content, where: graph.several(content, where, _OneGraph.symbolic),
+    "as_sym_ints": _several(_OneGraph.symbolic),
+    "as_sym_floats": _several(_OneGraph.symbolic),
+    "as_sym_bools": _several(_OneGraph.symbolic),
     "as_graph": _OneGraph.inner_graph,
     "as_string_to_argument": _OneGraph.pairs,
 }
