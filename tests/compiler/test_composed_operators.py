@@ -10,56 +10,14 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, nn, ops
-from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
-from tests.compiler.test_operator_strategies import HEAD
+from tests.compiler.sharded_networks import check_equals_one_device, networks
 
-NETWORKS = {
-    "Index of a sharded table": """
-from mindspore.ops.auto_generate.gen_ops_prim import Index
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(tensor(8, 16), "w")
-        self.index = Index().shard(((2, 4), ((1,), (1,))))
-    def construct(self, i, j):
-        return self.index(self.w, (i, j - 16))
-ids = Tensor(random.integers(0, 8, (12,)), ms.int32)
-net = Net()
-ms.value_and_grad(net, None, net.trainable_params())(ids, ids)
-""",
-    "GroupNorm": """
-from mindspore.ops.auto_generate.gen_ops_def import GroupNorm
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.w, self.b = Parameter(tensor(6), "w"), Parameter(tensor(6), "b")
-        self.norm = GroupNorm().shard(((4, 1, 1), (1,), (1,)))
-    def construct(self, x):
-        out, mean, scale = self.norm(x, 3, self.w, self.b, 1e-5)
-        return out, mean * scale
-net = Net()
-ms.value_and_grad(net, 0, net.trainable_params())(tensor(8, 6, 4))
-""",
-    "dropout_ext_op": """
-from mindspore.ops.auto_generate import dropout_ext_op
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.drop = dropout_ext_op.shard(((4, 2), (), ()))
-        self.seed = Parameter(Tensor(3), "seed", requires_grad=False)
-    def construct(self, x):
-        return self.drop(x, 0.5, 3, 1)[0] + self.drop(x, 0.5, self.seed, self.seed)[0]
-Net()(tensor(16, 8))
-""",
-}
+NETWORKS = networks("composed_operators")
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_equals_one_device(tmp_path: Path, name: str) -> None:
-    script = tmp_path / "net.py"
-    script.write_text(HEAD + NETWORKS[name])
-    verify_target(str(script), CompileOptions(), seed=1)
+    check_equals_one_device(tmp_path, NETWORKS[name])
 
 
 def test_values_of_one_device() -> None:

@@ -10,7 +10,7 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
-from tests.compiler.test_operator_strategies import HEAD, compiled
+from tests.compiler.sharded_networks import HEAD, compiled
 
 NETWORK = """
 class Net(nn.Cell):

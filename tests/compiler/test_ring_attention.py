@@ -9,7 +9,7 @@ import pytest
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import MspcError
-from tests.compiler.test_operator_strategies import HEAD, compiled
+from tests.compiler.sharded_networks import HEAD, check_equals_one_device, compiled
 
 NETWORK = """
 class Net(nn.Cell):
@@ -59,9 +59,7 @@ def test_grouped_heads_that_stand_on_other_ranks_equal_one_device(
     width: int, queries: str, keys: str, tmp_path: Path
 ) -> None:
     """8 heads of queries look at 2 or 4 of keys: the first axes of the queries' heads say which."""
-    script = tmp_path / "net.py"
-    script.write_text(HEAD + GROUPED.format(width=width, queries=queries, keys=keys))
-    verify_target(str(script), CompileOptions(), seed=1)
+    check_equals_one_device(tmp_path, GROUPED.format(width=width, queries=queries, keys=keys))
 
 
 def test_grouped_heads_in_another_number_of_shards_are_refused(tmp_path: Path) -> None:
@@ -80,9 +78,7 @@ def test_an_axis_that_cuts_across_groups_of_heads_is_refused(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_sequences_in_parts_equal_one_device(name: str, tmp_path: Path) -> None:
-    script = tmp_path / "net.py"
-    script.write_text(HEAD + text_of(name))
-    verify_target(str(script), CompileOptions(), seed=1)
+    check_equals_one_device(tmp_path, text_of(name))
 
 
 def test_an_addend_gathers_what_is_stored_in_slices(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.ir.graph import operand_types
 from mspc.ops.collective.base import Collective
-from tests.compiler.test_operator_strategies import HEAD, compiled
+from tests.compiler.sharded_networks import HEAD, check_equals_one_device, compiled
 
 ROWS, CLASSES = 64, 512
 NETWORK = f"""
@@ -41,9 +41,7 @@ RESULTS = {
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_steps_equal_one_device(name: str, tmp_path: Path) -> None:
-    script = tmp_path / "net.py"
-    script.write_text(HEAD + NETWORK.format(result=RESULTS[name]))
-    verify_target(str(script), CompileOptions(), seed=1)
+    check_equals_one_device(tmp_path, NETWORK.format(result=RESULTS[name]))
 
 
 @pytest.mark.parametrize("name", [name for name in RESULTS if name != "softmax"])

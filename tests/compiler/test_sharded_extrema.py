@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ops.collective.base import Collective
 from tests.compiled_scripts import compiled_script
-from tests.compiler.test_operator_strategies import HEAD, compiled
+from tests.compiler.sharded_networks import check_equals_one_device, compiled
 
 NETWORK = """
 class Net(nn.Cell):
@@ -75,9 +73,7 @@ def text_of(made: str, result: str, call: str) -> str:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_equals_one_device(tmp_path: Path, name: str) -> None:
-    script = tmp_path / "net.py"
-    script.write_text(HEAD + text_of(*NETWORKS[name]))
-    verify_target(str(script), CompileOptions(), seed=1)
+    check_equals_one_device(tmp_path, text_of(*NETWORKS[name]))
 
 
 @pytest.mark.parametrize("written", REFUSED)

@@ -7,109 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Compiled, DumpPoint
 from mspc.ir.diagnostics import ErrorGroup, MspcError
 from mspc.ir.graph import Graph
 from tests.compiled_scripts import compiled_script
-from tests.compiler.test_operator_strategies import HEAD
+from tests.compiler.sharded_networks import HEAD, check_equals_one_device, networks
 
 AUTOMATIC = HEAD.replace('"semi_auto_parallel"', '"auto_parallel"')
 ALONE = HEAD.replace('"semi_auto_parallel"', '"stand_alone"')
-CELL = """
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(tensor(16, 16), "w")
-        self.one, self.two = layout("dp", ("sp", "mp")), layout("mp", "None")
-    def construct(self, x):
-        {body}
-"""
-NETWORKS = {
-    "in the middle": CELL.format(
-        body="return ops.sin(ms.reshard(ops.exp(ms.reshard(ops.matmul(x, self.w), self.one) * 2), self.two))"
-    )
-    + "net = Net()\nms.value_and_grad(net, 0, net.trainable_params())(tensor(8, 16))\n",
-    "of a parameter that changes": CELL.format(
-        body="y = ms.reshard(self.w, self.two) * 2; ops.assign_add(self.w, x); return y, ms.reshard(self.w, self.one)"
-    )
-    + "Net()(tensor(16, 16))\n",
-    "of a parameter that is read before its change and used behind": CELL.format(
-        body="y = ms.reshard(self.w, self.two); ops.assign_add(self.w, x); return y * 2, ms.reshard(self.w, self.one)"
-    )
-    + "Net()(tensor(16, 16))\n",
-    "of integers and truths": CELL.format(
-        body="ids = ms.reshard(ids, self.one)\n"
-        "        few = ops.logical_not(ms.reshard(ids > 3, self.two))\n"
-        "        return ops.gather(self.w, ids, 0), ms.reshard(few, self.one)"
-    ).replace("construct(self, x)", "construct(self, ids)")
-    + "Net()(Tensor(random.integers(0, 16, (8, 4)), ms.int32))\n",
-    "in a cell that is computed again": CELL.format(
-        body="return ops.sin(ms.reshard(ops.exp(ms.reshard(ops.matmul(x, self.w), self.one)), self.two))"
-    )
-    + "net = Net()\nnet.recompute()\nloss = lambda x: ops.reduce_sum(net(x))\n"
-    + "ms.value_and_grad(loss, 0, net.trainable_params())(tensor(8, 16))\n",
-    "a virtual data set that trains": """
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.data = P._VirtualDataset().shard(((8, 1), (1, 4)))
-        self.w = Parameter(tensor(4, 8), "w")
-        self.matmul = P.MatMul().shard(((2, 1), (1, 4)))
-    def construct(self, x, y):
-        x, y = self.data(x, y)
-        return self.matmul(x, self.w) * y
-net = Net()
-ms.value_and_grad(net, (0, 1), net.trainable_params())(tensor(8, 4), tensor(8, 8))
-""",
-    "cells in half precision with plans, replicas share updates": """
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Dense(128, 64), nn.Dense(64, 128)
-    def construct(self, x):
-        return self.b(ops.relu(self.a(x)))
-class Outer(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.net = Net().shard(((2, 1),), ((1, 2),), parameter_plan={"a.weight": (4, 1), "b.weight": (1, 4)})
-        self.net.to_float(ms.float16)
-    def construct(self, x):
-        return self.net(x) + x
-ms.set_auto_parallel_context(enable_parallel_optimizer=True,
-                             parallel_optimizer_config={"parallel_optimizer_threshold": 0})
-net = Outer()
-nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Momentum(net.trainable_params(), 0.1, 0.9))(
-    tensor(8, 128), tensor(8, 128))
-""",
-    "norms of sharded rows, in half precision, recomputed": """
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.g = Parameter(Tensor(random.uniform(0.5, 1.5, (4, 16)), ms.float16), "g")
-        self.norm = P.RmsNorm(1e-5).shard((layout("dp", "None", ("mp", "sp")), layout("None", ("mp", "sp"))))
-        self.recompute()
-    def construct(self, x):
-        y, root = self.norm(ops.cast(x, ms.float16), self.g)
-        return ops.cast(y, ms.float32) * ops.cast(root, ms.float32)
-net = Net()
-ms.value_and_grad(lambda x: ops.reduce_sum(net(x)), None, net.trainable_params())(tensor(2, 4, 16))
-""",
-    "products of batches on a mesh of three axes": """
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.u = Parameter(tensor(4, 16, 32), "u")
-        self.first = P.BatchMatMul(transpose_a=True).add_prim_attr("enable_nd_tp", True)
-        self.first.shard((layout("None", "mp", ("dp", "sp")), layout("None", ("mp", "dp"), "sp")))
-    def construct(self, x):
-        return ops.relu(self.first(x, self.u))
-net = Net()
-nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Momentum(net.trainable_params(), 0.1, 0.9))(
-    tensor(4, 16, 16), tensor(4, 16, 32))
-""",
-}
+NETWORKS = networks("sharding_constraints")
 MODES = {"semi": HEAD, "auto": AUTOMATIC}
 
 
@@ -130,9 +36,7 @@ def names(graph: Graph) -> list[str]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_equals_one_device(tmp_path: Path, name: str, mode: str) -> None:
-    script = tmp_path / "net.py"
-    script.write_text(MODES[mode] + NETWORKS[name])
-    verify_target(str(script), CompileOptions(), seed=1)
+    check_equals_one_device(tmp_path, NETWORKS[name], MODES[mode])
 
 
 @pytest.mark.parametrize("head", [HEAD, AUTOMATIC, ALONE])

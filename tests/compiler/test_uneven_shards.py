@@ -11,7 +11,7 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.options import ImportOptions
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import MspcError
-from tests.compiler.test_operator_strategies import HEAD
+from tests.compiler.sharded_networks import HEAD
 from tests.shares import share_of
 
 PADS = HEAD.replace("device_num=8, full_batch=True", "device_num={ranks}, full_batch=True, pad_uneven=True")

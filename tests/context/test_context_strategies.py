@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Compiled
 from mspc.ir.compare import difference
 from mspc.ir.diagnostics import MspcError
@@ -17,7 +15,7 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.ops.op import REGISTRY
-from tests.compiler.test_operator_strategies import HEAD, compiled
+from tests.compiler.sharded_networks import check_equals_one_device, compiled
 
 ONE = """
 class Net(nn.Cell):
@@ -128,9 +126,7 @@ NETWORKS = {
 @pytest.mark.share(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_numbers_are_those_of_one_device(name: str, tmp_path: Path) -> None:
-    script = tmp_path / "net.py"
-    script.write_text(HEAD + NETWORKS[name])
-    verify_target(str(script), CompileOptions(), seed=1)
+    check_equals_one_device(tmp_path, NETWORKS[name])
 
 
 def test_with_an_addend_slices_go_for_heads_or_keys_are_gathered(tmp_path: Path) -> None:
