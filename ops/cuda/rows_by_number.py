@@ -487,6 +487,8 @@ def _look_up(device: Device, tables: Sequence[NamedRows]) -> Launch:
 _BLOCK = 256
 _MAX_FEW = 64
 """Updates up to which every one looks whether a later one is for its place."""
+_FEW_LINES, _MIN_SORTED = 1024, 4096
+"""Lines up to which, and updates of each from which, updates are sorted instead of added line by line."""
 _MAX_POSITIONS = 1 << 31
 """Places that 32 bits count."""
 
@@ -563,6 +565,14 @@ def scatter_along(device: Device, sizes: tuple[int, int, int, int], x: Array, id
     outer, size, count, inner = sizes
     if not math.prod(out.shape) or not math.prod(updates.shape) or max(outer * size * inner, count) >= _MAX_POSITIONS:
         return None
+    given = outer * count * inner
+    if how and outer * inner <= _FEW_LINES and count >= _MIN_SORTED and given < _MAX_POSITIONS:
+        line = (f"long long id = (long long)ids[at]; if (id < 0) id += {size}ll; inside = id >= 0 && id < {size}ll; "
+                f"place = (at / {count * inner} * {size}ll + id) * {inner} + at % {inner};")  # fmt: skip
+        places = device.scratch(4 * given).view(np.int32)
+        lookup = RowLookup(1, 1, outer * size * inner, 1, given)
+        added = add_rows(device, "scatter_along", lookup, updates, places, out, x, 4 * given, how)
+        return in_order(_named_places(device, ids, given, line, places), added)
     if how:
         return add_along(device, "scatter_along", outer, size, count, inner, ids, updates, out, x, how)
     marks = device.scratch(4 * outer * size * inner).view(np.int32)
@@ -586,8 +596,12 @@ def _scatter_places(device: Device, shape: Sequence[int], begins: Sequence[int],
             f"{{ long long id = (long long)ids[at * {named} + {d}]; if (id < 0) id += {size}ll; id -= {begin}ll; "
             f"inside = inside && id >= 0 && id < {shape[d]}ll; place = place * {shape[d]}ll + id; }}"
         )
+    return _named_places(device, indices, count, "\n    ".join(lines), places)
+
+
+def _named_places(device: Device, indices: Array, count: int, named: str, places: Array) -> Launch:
     source = definitions(I=dtype_of(indices.dtype), COUNT=count)
-    source += source_text("ops/cuda/places_of_rows.cu", named="\n    ".join(lines))
+    source += source_text("ops/cuda/places_of_rows.cu", named=named)
     kernel = device.kernel(source, "places_of_rows")
     grid = grid_of(-(-count // _BLOCK))
     return lambda: kernel(grid, _BLOCK, [indices, places])

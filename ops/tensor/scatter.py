@@ -443,7 +443,10 @@ def _first(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _places_of_rows(b: Builder, index: Value) -> Value | None:
-    """Return [n, 1], the index shared by all elements of a row, if the index was broadcast along rows; else None."""
+    """Return [n, 1], the index shared by all elements of a row, if the index was broadcast along rows or rows have one
+    element; else None."""
+    if len(index.shape) == 1:
+        return b.emit(Reshape((*index.shape, 1)), index)
     while isinstance(index, Node) and isinstance(index.op, Cast) and index.op.dst_type.is_integer:
         if index.inputs[0].tensor_type.dtype.itemsize > index.op.dst_type.itemsize:
             return None

@@ -233,6 +233,9 @@ def odd_cases() -> Iterator[Case]:
         for adds in (False, True):
             given = ((3, 20, 7), (3, 50, 7), (3, 50, 7))
             yield _case("ScatterElements", wide, *given, low=-20, high=20, axis=1, adds=adds)
+        long = ((2, 9, 3), (2, 4100, 3), (2, 4100, 3))
+        yield _case("ScatterElements", wide, *long, low=-9, high=9, axis=1, combine="maximum")
+        yield _case("ScatterElements", wide, *long, low=-9, high=9, axis=1, adds=True)
         for shape, axis in (((3, 700), 1), ((2100, 8), 0), ((1, 20000), 1), ((5000, 5), 1), ((3, 33, 40), 1)):
             where = {"axis": axis, "low": 0, "high": 1}
             yield _case("CumSum", dtype, shape, **where)
