@@ -215,6 +215,8 @@ def odd_cases() -> Iterator[Case]:
         yield _case("GroupedRowSums", ids * 2, *((2300, 12), (2300,)) * 2, low=0, high=40, sums=tuple(sums))
         yield _case("GroupedRowSums", ids * 4, *((70, 12), (70,)) * 4, low=0, high=3, sums=(sums[0], sums[0], *many))
         yield _case("GroupedRowSums", ids * 3, *((2500, 4), (2500,)) * 3, low=0, high=9, sums=(sums[0],) * 3)
+        ends = (dtype, "Int32", dtype, "Int64"), (40, 24), (300,), (30, 24), (300,)
+        yield _case("EdgeProducts", *ends, low=0, high=30, shape=(300, 3), dst_type=dtype_of(f32))
         gathers = tuple(f"Gather(batch_dims=0, axis=0, offset={m}, total={all})" for m, all in ((0, 0), (5, 40)))
         look = ("GroupedLookups", ids * 2, (40, 24), (7, 30), (9, 24), (7, 30))
         yield _case(*look, low=-9, high=9, lookups=gathers)
@@ -256,6 +258,7 @@ def odd_cases() -> Iterator[Case]:
         yield _case("TopK", dtype, (70, 8), k=2, low=-3, high=3)
         yield _case("TopK", dtype, (3, 900), k=5)
         yield _case("RepeatInterleaveInt", dtype, (4, 6, 24), repeats=3, dim=1)
+    yield _case("OrderRows", "Int64", (33000,), low=-50, high=800, size=700)
     for dtype in (f32, b16, f64, "Int8", "Int32", "Int64", "UInt64", "Bool"):
         descends, low = dtype in (f64, "Int64"), 0 if dtype == "UInt64" else -3
         yield _case("Sort", dtype, (700, 2), axis=0, descending=descends, low=low, high=3)
