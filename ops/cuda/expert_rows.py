@@ -295,20 +295,12 @@ class Grouping:
         ) + source_text("ops/cuda/rows_of_groups.cu")  # fmt: skip
 
 
-def rows_of_groups(device: Device, grouping: Grouping, rows: Array, ends: Array, out: Array) -> Launch | None:
-    """Return the launch that writes the row of every row's group, zeros if it has none."""
+def over_groups(device: Device, name: str, grouping: Grouping, rows: Array, ends: Array, out: Array) -> Launch | None:
+    """Return the launch of "rows_of_groups", which writes the row of every row's group, zeros if it has none, or of
+    "sums_of_groups", the sums of the rows of every group."""
     if not math.prod(out.shape) or not rows.size or not grouping.each:
         return None
     lanes = lanes_of(rows.dtype.itemsize, rows.shape[-1], rows, out)
-    kernel = device.kernel(grouping.source(rows, ends, lanes), "rows_of_groups")
-    return lambda: kernel(out.shape[0], _ROW_THREADS, [rows, ends, out])
-
-
-def sums_of_groups(device: Device, grouping: Grouping, x: Array, ends: Array, out: Array) -> Launch | None:
-    """Return the launch of the sums of the rows of every group."""
-    if not math.prod(out.shape) or not x.size or not grouping.each:
-        return None
-    lanes = lanes_of(x.dtype.itemsize, x.shape[-1], x, out)
-    kernel = device.kernel(grouping.source(x, ends, lanes), "sums_of_groups")
-    tiles = -(-(x.shape[-1] // lanes) // 32)
-    return lambda: kernel(out.shape[0] * tiles, _ROW_THREADS, [x, ends, out])
+    kernel = device.kernel(grouping.source(rows, ends, lanes), name)
+    blocks = out.shape[0] * (-(-rows.shape[-1] // (32 * lanes)) if name == "sums_of_groups" else 1)
+    return lambda: kernel(blocks, _ROW_THREADS, [rows, ends, out])

@@ -484,7 +484,6 @@ def _look_up(device: Device, tables: Sequence[NamedRows]) -> Launch:
 # These CUDA kernels put rows and elements at places that integers name; of several for one place the last stays.
 
 
-_BLOCK = 256
 _MAX_FEW = 64
 """Updates up to which every one looks whether a later one is for its place."""
 _FEW_LINES, _MIN_SORTED = 1024, 4096
@@ -518,12 +517,12 @@ def scatter_few(device: Device, dims: Sequence[int], begins: Sequence[int], size
     places = {"named": "\n    ".join(named), "target": "\n    ".join(target)}
     source += source_text("ops/cuda/write_few.cu", **places)
     kernel = device.kernel(source, "write_few")
-    grid = grid_of(-(-(count * row // lanes) // _BLOCK))
+    grid = grid_of(-(-(count * row // lanes) // BLOCK))
 
     def launch() -> None:
         if not device.same(x, out):
             device.copy(x, out)
-        kernel(grid, _BLOCK, [indices, updates, out])
+        kernel(grid, BLOCK, [indices, updates, out])
 
     return launch
 
@@ -603,8 +602,8 @@ def _named_places(device: Device, indices: Array, count: int, named: str, places
     source = definitions(I=dtype_of(indices.dtype), COUNT=count)
     source += source_text("ops/cuda/places_of_rows.cu", named=named)
     kernel = device.kernel(source, "places_of_rows")
-    grid = grid_of(-(-count // _BLOCK))
-    return lambda: kernel(grid, _BLOCK, [indices, places])
+    grid = grid_of(-(-count // BLOCK))
+    return lambda: kernel(grid, BLOCK, [indices, places])
 
 
 def _marked(device: Device, sizes: tuple[int, int, int, int], row: int, x: Array, ids: Array, wraps: bool,
@@ -623,8 +622,8 @@ def _marked(device: Device, sizes: tuple[int, int, int, int], row: int, x: Array
     clear, mark, write = (device.kernel(source, name) for name in ("clear_marks", "mark_places", "write_marked"))
 
     def launch() -> None:
-        clear(grid_of(-(-places // _BLOCK)), _BLOCK, [marks])
-        mark(grid_of(-(-given // _BLOCK)), _BLOCK, [ids, marks])
-        write(grid_of(-(-packs // _BLOCK)), _BLOCK, [x, updates, marks, out])
+        clear(grid_of(-(-places // BLOCK)), BLOCK, [marks])
+        mark(grid_of(-(-given // BLOCK)), BLOCK, [ids, marks])
+        write(grid_of(-(-packs // BLOCK)), BLOCK, [x, updates, marks, out])
 
     return launch

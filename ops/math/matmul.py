@@ -444,7 +444,7 @@ class EntryByGroup(RowsByGroup, abstract=True):
         return None, b.emit(self.relative("Sums"), dout, ends), None
 
     def launch(self, device: Device, out: Any, like: Array, b: Array, ends: Array) -> Launch | None:
-        return gpu.expert_rows.rows_of_groups(device, self.grouping(like.shape[0], ends), b, ends, out)
+        return gpu.expert_rows.over_groups(device, "rows_of_groups", self.grouping(like.shape[0], ends), b, ends, out)
 
     def compute(self, xp: Any, like: Any, b: Any, ends: Any) -> Any:
         made = xp.zeros((like.shape[0], b.shape[1]), b.dtype)
@@ -466,7 +466,7 @@ class SumsByGroup(RowsByGroup, abstract=True):
         return f"{rows} n, {all_ends} -> {groups} n"
 
     def launch(self, device: Device, out: Any, x: Array, ends: Array) -> Launch | None:
-        return gpu.expert_rows.sums_of_groups(device, self.grouping(x.shape[0], ends), x, ends, out)
+        return gpu.expert_rows.over_groups(device, "sums_of_groups", self.grouping(x.shape[0], ends), x, ends, out)
 
     def compute(self, xp: Any, x: Any, ends: Any) -> Any:
         made = xp.zeros((self.local_groups(ends), x.shape[1]), x.dtype)
