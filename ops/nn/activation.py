@@ -18,7 +18,7 @@ from mspc.ops.math.arithmetic import Add, Greater, LogicalAnd, Mul, Select, Sub
 from mspc.ops.math.elementwise import UNARY_SAMPLES, Abs, Square, Term, constant, scaled, select, unary
 from mspc.ops.op import ArrayBackend, Gradients, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Reshape, as_shape
 from mspc.sharding.rules import factor_names, same_rule
 
 _PAIR = (sample((8, 16), (8, 16)), sample((), ()))
@@ -91,7 +91,7 @@ class PReLU(Elementwise):
         dx = b.emit(Select(), positive, dout, b.emit(Mul(), dout, slope))
         product = b.emit(Select(), positive, constant(b, 0, x), b.emit(Mul(), dout, x))
         total = sum_to_shape(b, product, slope.shape)
-        return dx, total if total.shape == weight.shape else b.emit(Reshape(weight.shape), total)
+        return dx, as_shape(b, total, weight.shape)
 
     def as_reductions(self, b: Builder, x: Value, weight: Value) -> Sequence[Value]:
         scaled = b.emit(Mul(), x, channel_shaped(b, weight, len(x.shape)))

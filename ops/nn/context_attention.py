@@ -25,7 +25,7 @@ from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, Requ
 from mspc.ops.tensor.creation import Fill
 from mspc.ops.tensor.moving import Pad
 from mspc.ops.tensor.reshape import Reshape, as_dtype
-from mspc.ops.tensor.slicing import StridedSlice
+from mspc.ops.tensor.slicing import take_part
 from mspc.sharding.groups import group_name
 
 
@@ -187,13 +187,13 @@ class Ring:
         masks: list[Value] = []
         for name, mask in zip(op.optional, self.masks, strict=True):
             every = name in ENDS or mask.shape[-1] == 1
-            masks.append(mask if every else self._sliced(mask, len(mask.shape) - 1, key, size))
+            masks.append(mask if every else take_part(self.b, mask, len(mask.shape) - 1, key, key + size))
         return self.b.emit(op, *ahead, *masks, *behind)
 
     def keys(self, x: Value, part: Part) -> Value:
         """Return a part of a slice of keys or values."""
         size = self.lengths[1] // part[1]
-        return self._sliced(x, SEQUENCE[self.op.input_layout], part[0] * size, size)
+        return take_part(self.b, x, SEQUENCE[self.op.input_layout], part[0] * size, (part[0] + 1) * size)
 
     def type_of(self, x: Value, part: Part) -> TensorType:
         """Return the type of such a part."""
@@ -236,13 +236,6 @@ class Ring:
             received.attrs["reason"] = reason
             found |= {i: self.b.emit(TupleGetItem(n), received) for n, i in enumerate(comes)}
         return [found[i] for i in range(len(come))]
-
-    def _sliced(self, x: Value, axis: int, begin: int, size: int) -> Value:
-        if size == x.shape[axis]:
-            return x
-        begins, ends = [0] * len(x.shape), list(x.shape)
-        begins[axis], ends[axis] = begin, begin + size
-        return self.b.emit(StridedSlice(begin=tuple(begins), end=tuple(ends), strides=(1,) * len(begins)), x)
 
 _RESULTS = "what queries find in other ranks' keys comes back"
 _GRADIENTS = "gradients of slices of the sequence come back from where pairs were worked on"

@@ -16,7 +16,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axes_in, ints_of, split_call
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Reshape, as_shape
 from mspc.sharding.rules import factor_names, sized
 
 Axis = int | tuple[int, ...]
@@ -71,7 +71,7 @@ class ReductionOp(Op, abstract=True):
         """Return `value`, a result of this operator or its gradient, with the reduced dimensions of x as size 1."""
         axes = self.axes(len(x.shape))
         shape = tuple(1 if d in axes else n for d, n in enumerate(x.shape))
-        return value if value.shape == shape else b.emit(Reshape(shape), value)
+        return as_shape(b, value, shape)
 
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
         how, axes = gpu.reductions.how_of(self.reduction, x.dtype == bool), self.axes(x.ndim)
@@ -216,7 +216,7 @@ def sum_to_shape(b: Builder, gradient: Value, shape: tuple[int, ...]) -> Value:
     lead = len(gradient.shape) - len(shape)
     axes = tuple(d for d, n in enumerate(gradient.shape) if d < lead or (shape[d - lead] == 1 and n != 1))
     total: Value = b.emit(ReduceSum(axis=axes), gradient) if axes else gradient
-    return total if total.shape == shape else b.emit(Reshape(shape), total)
+    return as_shape(b, total, shape)
 
 
 def zeros(b: Builder, type: TensorType) -> Value:

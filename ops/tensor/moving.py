@@ -17,7 +17,7 @@ from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axis_in, ints_of, require_elements, sequence_of
 from mspc.ops.tensor.broadcast import ReduceSum, zeros
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Reshape, as_shape
 from mspc.ops.tensor.slicing import StridedSlice, part_of, take_part
 from mspc.sharding.rules import Rule, factor_names
 
@@ -434,7 +434,7 @@ class Tile(Op):
         grad: Value = dout
         if axes:
             grad = b.emit(ReduceSum(axis=axes), b.emit(Reshape(pairs), dout))
-        return (grad if grad.shape == x.shape else b.emit(Reshape(x.shape), grad),)
+        return (as_shape(b, grad, x.shape),)
 
     def compute(self, xp: Any, *inputs: Any) -> Any:
         return xp.tile(inputs[0], self.multiples)

@@ -218,6 +218,11 @@ class Cast(Unary):
     )
 
 
+def as_shape(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
+    """Return `value` in a shape; itself if it has it."""
+    return value if value.shape == shape else b.emit(Reshape(shape), value)
+
+
 def as_dtype(b: Builder, value: Value, dtype: DType) -> Value:
     """Return `value` in an element type; itself if it has it."""
     return value if value.tensor_type.dtype == dtype else b.emit(Cast(dst_type=dtype), value)

@@ -21,7 +21,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Split
 from mspc.ops.tensor.reshape import Cast, Reshape
-from mspc.ops.tensor.slicing import StridedSlice
+from mspc.ops.tensor.slicing import part_of
 from mspc.passes.base import rewrite_nodes
 from mspc.passes.cleanup.simplify import remove_dead
 
@@ -192,11 +192,8 @@ class Emitter(Rewriter):
         last = 0
         for index, (part, size) in enumerate(zip(parts, sizes, strict=True)):
             first, last = last, last + size
-            begin = tuple(first if d == axis else 0 for d in range(len(joined.shape)))
-            end = tuple(last if d == axis else n for d, n in enumerate(joined.shape))
-            shaped = tuple(b - a for a, b in zip(begin, end, strict=True)) != part.shape
-            own = StridedSlice(begin=begin, end=end, strides=(1,) * len(begin))
-            op = own if split is None else TupleGetItem(index)
+            shaped = (*joined.shape[:axis], size, *joined.shape[axis + 1 :]) != part.shape
+            op = part_of(joined.shape, axis, first, last) if split is None else TupleGetItem(index)
             made = self.emit(place, op, [split or joined], part, takes=not shaped)
             self.replace(part, self.emit(place, Reshape(part.shape), [made], part, takes=True) if shaped else made)
 

@@ -27,7 +27,7 @@ from mspc.ops.fused.body import by_element, reshapes
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import as_shape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 
@@ -227,7 +227,7 @@ def _read(product: _Product) -> Iterable[Value]:
 
 
 def _total(b: Builder, shape: tuple[int, ...], roots: Sequence[Value], places: Places) -> Node:
-    first, *others = (_seen(b, root, shape) for root in roots)
+    first, *others = (as_shape(b, root, shape) for root in roots)
     for other in others:
         first = b.emit(Mul(), first, other)
     cut = places.cut(shape)
@@ -242,16 +242,12 @@ def _scaled(b: Builder, total: Value, node: Node, places: Places, product: _Prod
         assert cut is not None
         aligned = _aligned(scale.shape, shape)
         left = (*shape[: cut[0]], *shape[cut[1] :])
-        total = b.emit(Mul(), _seen(b, total, left), _seen(b, scale, (*aligned[: cut[0]], *aligned[cut[1] :])))
+        total = b.emit(Mul(), as_shape(b, total, left), as_shape(b, scale, (*aligned[: cut[0]], *aligned[cut[1] :])))
     own = _places(node)
     assert own is not None
     if own.before != places.before:
         apart = (own.before, places.before // own.before, places.behind)
-        total = b.emit(ReduceSum(axis=(1,)), _seen(b, total, apart))
+        total = b.emit(ReduceSum(axis=(1,)), as_shape(b, total, apart))
     if isinstance(node.op, ReduceMean):
         total = b.emit(Mul(), total, b.constant(1 / own.along, node.tensor_type.dtype))
-    return _seen(b, total, node.shape)
-
-
-def _seen(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
-    return value if value.shape == shape else b.emit(Reshape(shape), value)
+    return as_shape(b, total, node.shape)

@@ -31,7 +31,7 @@ from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.control.regions import Call, Scan, body_of, emit_regions
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems
 from mspc.ops.tensor.moving import Stack
-from mspc.ops.tensor.slicing import StridedSlice
+from mspc.ops.tensor.slicing import part_of
 from mspc.passes.lib.schedules import FORWARD, KINDS
 from mspc.passes.lib.stage_chunks import ChunkGraph, Key, chunk_graphs
 from mspc.passes.lib.stage_placement import StagePlacement, chosen_schedule, has_weights_apart, kinds_of
@@ -265,11 +265,7 @@ class OrderedWork:
     def _part(self, parameter: Parameter, number: int) -> Node:
         """Return the part of a scanned operand for a micro-batch."""
         operand = self.loop.inputs[self._places[parameter]]
-        rank = len(operand.shape)
-        part = StridedSlice(
-            shrink_axis_mask=1, begin=(number, *[0] * (rank - 1)), end=(number + 1, *operand.shape[1:]),
-            strides=(1,) * rank,
-        )  # fmt: skip
+        part = replace(part_of(operand.shape, 0, number, number + 1), shrink_axis_mask=1)
         first = self._first.get(parameter)
         if first is not None:
             return self._copied(first, [operand], part)
