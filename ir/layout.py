@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -362,3 +362,20 @@ def spread(strategy: Sequence[Any]) -> list[Any]:
         else:
             found.append(entry)
     return found
+
+
+def slice_counts(entry: Any) -> tuple[int, ...]:
+    """Return the number of slices per dimension of a strategy's entry."""
+    return entry.strategy if isinstance(entry, NamedLayout) else entry
+
+
+def with_axes(entry: Any, dimension: int, axes: Axes = ()) -> Any:
+    """Return an entry with one dimension along these axes, counted from the left, by default not sharded; numbers of
+    slices only without axes."""
+    if not isinstance(entry, NamedLayout):
+        return tuple(1 if i == dimension else count for i, count in enumerate(entry))
+    if dimension >= len(entry.axes):
+        return entry
+    last, tensor_map = len(entry.device_matrix) - 1, list(entry.tensor_map)
+    tensor_map[dimension] = -1 if not axes else last - axes[0] if len(axes) == 1 else tuple(last - a for a in axes)
+    return replace(entry, tensor_map=tuple(tensor_map))

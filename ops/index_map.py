@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from mspc.ir.late_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from mspc.ops.cuda.moves import Move
 
 Shape = tuple[int, ...]
 
@@ -126,4 +130,24 @@ def reshaped(places: Sequence[Coordinate], shape: Shape, target: Shape, dims: Sh
             taken.append((n, place))
         steps = [math.prod(n for n, _ in taken[i + 1 :]) for i in range(len(taken))]
         found.append(Coordinate(0, tuple(enumerate(steps))).of([place for _, place in taken]))
+    return found
+
+
+def copies_of(map: IndexMap, inputs: Sequence[Any], out: Any) -> list[Move]:
+    """Return the copies between GPU arrays that fill `out` by a map whose pieces cover it."""
+    from mspc.ops.cuda.moves import Move, strides_of  # late: only a GPU needs it
+
+    found: list[Move] = []
+    target = strides_of(map.dims)
+    for piece in map.pieces:
+        begins, sizes = [0] * len(map.dims), list(map.dims)
+        for d, begin, end in piece.where:
+            begins[d], sizes[d] = begin, end - begin
+        x = inputs[piece.operand]
+        place = flattened(piece.source, x.shape)
+        steps = dict(place.terms)
+        strides = tuple(steps.get(d, 0) for d in range(len(sizes)))
+        first = place.offset + sum(n * step for n, step in zip(begins, strides, strict=True))
+        start = sum(n * step for n, step in zip(begins, target, strict=True))
+        found.append(Move(x, out, tuple(sizes), strides, target, first, start))
     return found

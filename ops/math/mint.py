@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,25 +11,18 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import Binary, Unary, operator
 from mspc.ops.cuda.text import number
-from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexBlock, IndexMap, along
 from mspc.ops.math.arithmetic import IsFinite, Mul
 from mspc.ops.math.elementwise import UNARY_SAMPLES, scaled
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.op import Gradients, Op, sample
-from mspc.ops.operator_arguments import (
-    axis_in,
-    int_of,
-    ints_of,
-    number_of,
-    sequence_of,
-    split_call,
-)
+from mspc.ops.operator_arguments import axis_in, int_of, ints_of, number_of, sequence_of, split_call
 from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum, sum_to_shape
 from mspc.ops.tensor.embedding import Gather
 from mspc.ops.tensor.moving import Stack
 from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.slicing import MovingOp
 from mspc.sharding.rules import factor_names
 
 
@@ -174,7 +166,7 @@ class StackExt(Stack):
         return replace(self, axis=axis), sequence_of(self.name, args[:1])
 
 
-class RepeatInterleaveInt(Op):
+class RepeatInterleaveInt(MovingOp):
     """Every slice along `dim` `repeats` times in a row; without dim every element of x, in one dimension.
 
     Called as `RepeatInterleaveInt()(input, repeats, dim)`.
@@ -183,7 +175,7 @@ class RepeatInterleaveInt(Op):
     repeats: int = 1
     dim: int | None = None
     linear_in = (0,)
-    moves = True
+    kernel_name = "repeat_interleave"
     samples = (
         sample((8, 4), repeats=2, dim=0),
         sample((4, 8, 2), repeats=3, dim=-2),
@@ -216,14 +208,6 @@ class RepeatInterleaveInt(Op):
         axis = len(shape) - 1 if self.dim is None else axis_in(self.name, self.dim, len(shape))
         source = tuple(along(d + (d > axis)) for d in range(len(shape)))
         return IndexMap((*shape[: axis + 1], self.repeats, *shape[axis + 1 :]), (IndexBlock(0, source),))
-
-    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
-        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
-
-        axis = x.ndim - 1 if self.dim is None else axis_in(self.name, self.dim, x.ndim)
-        count, inner = math.prod(x.shape[: axis + 1]), math.prod(x.shape[axis + 1 :])
-        sizes = (count, self.repeats, inner)
-        return move(device, "repeat_interleave", [Move(x, out, sizes, (inner, 0, 1), strides_of(sizes))])
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         axis = len(x.shape) - 1 if self.dim is None else axis_in(self.name, self.dim, len(x.shape))

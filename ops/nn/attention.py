@@ -12,7 +12,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.layout import Layout, NamedLayout, spread
+from mspc.ir.layout import Layout, NamedLayout, slice_counts, spread
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
@@ -201,8 +201,7 @@ class _Packed(Op, abstract=True):
         if len(entries) < 3 or not isinstance(self, FlashAttentionVarlen):
             return None
         named = any(isinstance(entry, NamedLayout) for entry in entries)
-        slice_counts = [entry.strategy if isinstance(entry, NamedLayout) else entry for entry in entries]
-        query, key, value, *rest = slice_counts
+        query, key, value, *rest = [slice_counts(entry) for entry in entries]
         if (self.parts,) == key[:1] and rest == [key[:1], key[:1]] and not named:
             return None
         if query[0] % key[0]:

@@ -13,7 +13,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value, element_types
-from mspc.ir.layout import Layout, NamedLayout
+from mspc.ir.layout import Layout, slice_counts
 from mspc.ir.types import FLOAT32, TensorType, TupleType, dtype_of
 from mspc.ops import gpu
 from mspc.ops.collective.base import Collective
@@ -94,31 +94,6 @@ def _over(xp: Any, total: Any, count: int) -> Any:
 
 def _inverse(xp: Any, variance: Any, epsilon: float) -> Any:
     return 1 / xp.sqrt(variance + xp.asarray(epsilon, variance.dtype))
-
-
-def channel_mean(xp: Any, x: Any, count: int) -> Any:
-    """Return the sum of every channel over `count`."""
-    images = by_channel(x)
-    out = xp.empty(x.shape[1:2], x.dtype)
-
-    def work(chosen: slice) -> None:
-        out[chosen] = _over(xp, _sum(images[:, chosen]), count)
-
-    in_channels(xp, images, work)
-    return out
-
-
-def channel_variance(xp: Any, x: Any, mean: Any, count: int) -> Any:
-    """Return the sum of the squared distances from the mean over `count`."""
-    images = by_channel(x)
-    out = xp.empty(x.shape[1:2], x.dtype)
-
-    def work(chosen: slice, scratch: Any) -> None:
-        xp.subtract(images[:, chosen], _along(xp, mean[chosen].astype(x.dtype, copy=False), images), out=scratch)
-        out[chosen] = _over(xp, _product_sum(xp, scratch, scratch), count)
-
-    in_channels(xp, images, work, scratch=1)
-    return out
 
 
 def channel_statistics(xp: Any, x: Any) -> Any:
@@ -258,13 +233,11 @@ def own_gradients(
     in_channels(xp, images, work, scratch=1)
     return out, dgamma, dbeta
 
-_PART = NotDifferentiable("it is a part of BatchNorm on one rank")
-
 
 class _Part(Op, abstract=True):
     """A step of BatchNorm on one rank."""
 
-    bprop = _PART
+    bprop = NotDifferentiable("it is a part of BatchNorm on one rank")
 
     def rule(self, *types: TensorType) -> str:
         raise MspcError(f"{self.name} works on the slices of one rank and cannot be sharded")
@@ -320,8 +293,15 @@ class ChannelMean(BatchNormStep):
         (x,) = types
         return TensorType(statistics_dtype(x.dtype), x.shape[1:2])
 
-    def compute(self, xp: Any, *inputs: Any) -> Any:
-        return channel_mean(xp, inputs[0], self.count)
+    def compute(self, xp: Any, x: Any) -> Any:
+        images = by_channel(x)
+        out = xp.empty(x.shape[1:2], x.dtype)
+
+        def work(chosen: slice) -> None:
+            out[chosen] = _over(xp, _sum(images[:, chosen]), self.count)
+
+        in_channels(xp, images, work)
+        return out
 
 
 class ChannelVariance(BatchNormStep):
@@ -331,7 +311,15 @@ class ChannelVariance(BatchNormStep):
         return types[1]
 
     def compute(self, xp: Any, x: Any, mean: Any) -> Any:
-        return channel_variance(xp, x, mean, self.count)
+        images = by_channel(x)
+        out = xp.empty(x.shape[1:2], x.dtype)
+
+        def work(chosen: slice, scratch: Any) -> None:
+            xp.subtract(images[:, chosen], _along(xp, mean[chosen].astype(x.dtype, copy=False), images), out=scratch)
+            out[chosen] = _over(xp, _product_sum(xp, scratch, scratch), self.count)
+
+        in_channels(xp, images, work, scratch=1)
+        return out
 
 
 class BatchNormApply(BatchNormStep):
@@ -520,10 +508,9 @@ class BatchNorm(_Shared):
             return ""
         if isinstance(size, bool) or not isinstance(size, int) or size < 1 or size & (size - 1):
             return f"group_size is {size!r}, not a power of two"
-        entry: Any = (asked.in_strategy or ((),))[0]
-        slice_counts: tuple[int, ...] = entry.strategy if isinstance(entry, NamedLayout) else entry
-        if any(shards != 1 for shards in slice_counts[1:]):
-            return f"with a group_size the strategy may shard the batch alone, and is {slice_counts} for input 0"
+        counts = slice_counts((asked.in_strategy or ((),))[0])
+        if any(shards != 1 for shards in counts[1:]):
+            return f"with a group_size the strategy may shard the batch alone, and is {counts} for input 0"
         return ""
 
     def rule(self, x: TensorType, gamma: TensorType, beta: TensorType, mean: TensorType, variance: TensorType) -> str:

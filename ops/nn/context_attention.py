@@ -11,7 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.layout import Layout, NamedLayout
+from mspc.ir.layout import Layout, NamedLayout, slice_counts, with_axes
 from mspc.ir.types import FLOAT64, TensorType, TupleType, Type
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, constrained
@@ -363,7 +363,7 @@ def shards_sequence(layout: str, given: Sequence[Any] | None) -> bool:
         return False
     at = SEQUENCE[layout]
     entries = [entry.axes if isinstance(entry, NamedLayout) else entry for entry in given[:3]]
-    counts = [entry.strategy if isinstance(entry, NamedLayout) else entry for entry in given[:3]]
+    counts = [slice_counts(entry) for entry in given[:3]]
     if any(not isinstance(entry, tuple) or len(entry) <= at for entry in entries):
         return False
     return len({entry[at] for entry in entries}) == 1 and counts[0][at] != 1
@@ -584,7 +584,7 @@ def keys_gathered(
     if key_heads:
         read = tuple(_matching_query_heads(given[0], entry, HEADS[layout], key_heads) for entry in read)
     if sequence:
-        read = tuple(_with_axes(entry, SEQUENCE[layout], ()) for entry in read)
+        read = tuple(with_axes(entry, SEQUENCE[layout]) for entry in read)
     if read == given[1:3]:
         return None
     stored = [constrained(b, value, entry) for value, entry in zip(inputs[1:3], given[1:3], strict=True)]
@@ -605,16 +605,4 @@ def _matching_query_heads(query: Any, entry: Any, heads: int, key_heads: int) ->
     while math.prod(query.device_matrix[axis] for axis in axes) > key_heads:
         axes = axes[:-1]
     slice_count = math.prod(query.device_matrix[axis] for axis in axes)
-    return _with_axes(entry, heads, axes) if entry.strategy[heads] == slice_count else entry
-
-
-def _with_axes(entry: Any, dimension: int, axes: tuple[int, ...]) -> Any:
-    """Return a strategy with one dimension along these axes, counted from the left; a tuple of numbers only with
-    none."""
-    if not isinstance(entry, NamedLayout):
-        return tuple(1 if i == dimension else count for i, count in enumerate(entry))
-    if dimension >= len(entry.axes):
-        return entry
-    last, tensor_map = len(entry.device_matrix) - 1, list(entry.tensor_map)
-    tensor_map[dimension] = -1 if not axes else last - axes[0] if len(axes) == 1 else tuple(last - a for a in axes)
-    return replace(entry, tensor_map=tuple(tensor_map))
+    return with_axes(entry, heads, axes) if entry.strategy[heads] == slice_count else entry

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value, element_types
-from mspc.ir.layout import NamedLayout
+from mspc.ir.layout import NamedLayout, slice_counts, with_axes
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, dtype_of
 from mspc.ops import gpu
 from mspc.ops.control.structural import constrained, items
@@ -277,8 +277,6 @@ class LayerNormGammaGrad(Norm):
         return xp.sum(product, axis=axes)
 
     def launch(self, device: Device, out: Any, dout: Array, x: Array, mean: Array, variance: Array) -> Launch | None:
-        from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
-
         rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
         parameters = axis_in(self.name, self.begin_params_axis, x.ndim)
         # Without a reduction every element is a row.
@@ -292,7 +290,8 @@ class LayerNormGammaGrad(Norm):
             "layer_norm_gamma_gradient", "Sum", "g * (x - mean) * inverse",
             before_row=statistics if by_row else "", before_each="" if by_row else statistics,
         )  # fmt: skip
-        full, others = (Operand("g", dout), Operand("x", x)), (Operand("mean", mean), Operand("variance", variance))
+        full = (gpu.text.Operand("g", dout), gpu.text.Operand("x", x))
+        others = (gpu.text.Operand("mean", mean), gpu.text.Operand("variance", variance))
         return gpu.reductions.reduce(device, reduction, x.shape, range(parameters), full, out, others)
 
 
@@ -367,8 +366,6 @@ class LayerNormGrad(Norm):
         return layer_norm_gradient(b, inputs, self.axes(inputs[1].tensor_type.rank), self.epsilon)[:1]
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
-
         dout, x, mean, variance, gamma = inputs
         rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
         totals = (("mean_g", "Sum", "g"), ("mean_gx", "Sum", "g * x"))
@@ -376,8 +373,9 @@ class LayerNormGrad(Norm):
         return gpu.reductions.Rows(
             "layer_norm_gradient", rows, columns, dtype_of(x.dtype),
             (gpu.reductions.RowPass(totals, change, "mean_g /= COLUMNS; mean_gx /= COLUMNS;"),),
-            [Operand("g", dout), Operand("x", x)], [Operand("mean", mean), Operand("variance", variance)],
-            [Operand("gamma", gamma)], [(out, "(g - mean_g - x * mean_gx) * inverse")],
+            [gpu.text.Operand("g", dout), gpu.text.Operand("x", x)],
+            [gpu.text.Operand("mean", mean), gpu.text.Operand("variance", variance)],
+            [gpu.text.Operand("gamma", gamma)], [(out, "(g - mean_g - x * mean_gx) * inverse")],
             before=f"const A inverse = 1 / sqrt_of((A)variance + (A){self.epsilon});",
         ).launch(device)  # fmt: skip
 
@@ -429,14 +427,15 @@ class RmsNorm(Norm):
         entries = asked.in_strategy or ()
         if len(entries) != 2 or asked.out_strategy is not None:
             return None
-        if any(len(_slice_counts(entry)) != len(value.shape) for entry, value in zip(entries, inputs, strict=True)):
+        if any(len(slice_counts(entry)) != len(value.shape) for entry, value in zip(entries, inputs, strict=True)):
             return None  # the pass that checks strategies reports it
-        last = _slice_counts(entries[0])[len(x.shape) - dims :]
+        last = slice_counts(entries[0])[len(x.shape) - dims :]
         if all(shards == 1 for shards in last):
             return None
         _check_same(self.name, entries[0], entries[1], last)
         _check_divides(self.name, entries[0], x.shape)
-        row = _replicated_behind(entries[0], len(x.shape) - dims)
+        axes = tuple(range(len(x.shape) - dims, len(x.shape)))
+        row = functools.reduce(with_axes, axes, entries[0])
 
         def emit(op: Op, *operands: Value, entry: Any = entries[0], second: tuple[Any, ...] = ()) -> Node:
             node = b.emit(op, *operands)
@@ -447,7 +446,6 @@ class RmsNorm(Norm):
         wide = statistics_dtype(dtype)
         x = as_dtype(b, constrained(b, x, entries[0]), wide)
         gamma = as_dtype(b, constrained(b, gamma, entries[1]), wide)
-        axes = tuple(range(len(x.shape) - dims, len(x.shape)))
         mean = emit(ReduceMean(axis=axes, keep_dims=True), emit(Square(), x))
         root = emit(Rsqrt(), emit(Add(), mean, b.constant(self.epsilon, wide), entry=row, second=((),)), entry=row)
         scaled = emit(Mul(), emit(Mul(), x, root, second=(row,)), gamma, second=(entries[1],))
@@ -471,29 +469,16 @@ class RmsNorm(Norm):
         return x * rstd * gamma, rstd
 
     def launch(self, device: Device, out: Any, x: Array, gamma: Array) -> Launch | None:
-        from mspc.ops.cuda.text import Operand
-
         rows, columns = matrix(x.shape, x.ndim - gamma.ndim)
         stage = gpu.reductions.RowPass(
             (("squares", "Sum", "x * x"),),
             then=f"const A inverse = 1 / sqrt_of(squares / COLUMNS + (A){self.epsilon});",
         )
         return gpu.reductions.Rows(
-            "rms_norm", rows, columns, dtype_of(x.dtype), (stage,), [Operand("x", x)],
-            by_column=[Operand("gamma", gamma)], results=[(out[0], "x * inverse * gamma")],
+            "rms_norm", rows, columns, dtype_of(x.dtype), (stage,), [gpu.text.Operand("x", x)],
+            by_column=[gpu.text.Operand("gamma", gamma)], results=[(out[0], "x * inverse * gamma")],
             row_results=[(out[1], "inverse")],
         ).launch(device)  # fmt: skip
-
-
-def _slice_counts(entry: Any) -> tuple[int, ...]:
-    return entry.strategy if isinstance(entry, NamedLayout) else entry
-
-
-def _replicated_behind(entry: Any, leading: int) -> Any:
-    """Return a strategy that shards only its first `leading` dimensions."""
-    if isinstance(entry, NamedLayout):
-        return replace(entry, tensor_map=(*entry.tensor_map[:leading], *[-1] * (len(entry.tensor_map) - leading)))
-    return (*entry[:leading], *[1] * (len(entry) - leading))
 
 
 def _check_same(name: str, first: Any, second: Any, last: tuple[int, ...]) -> None:
@@ -501,17 +486,17 @@ def _check_same(name: str, first: Any, second: Any, last: tuple[int, ...]) -> No
     if isinstance(first, NamedLayout) and isinstance(second, NamedLayout):
         same = first.axes[len(first.axes) - len(last) :] == second.axes
     else:
-        same = last == _slice_counts(second)
+        same = last == slice_counts(second)
     if not same:
         raise MspcError(
-            f"{name}: the last dimensions of input 0 are sharded {last}, but input 1 {_slice_counts(second)}",
+            f"{name}: the last dimensions of input 0 are sharded {last}, but input 1 {slice_counts(second)}",
             notes=["shard both alike"],
         )
 
 
 def _check_divides(name: str, entry: Any, shape: Sequence[int]) -> None:
     """Raise MspcError if a strategy does not divide a dimension, once for all operators that would say so."""
-    for d, (shards, size) in enumerate(zip(_slice_counts(entry), shape, strict=True)):
+    for d, (shards, size) in enumerate(zip(slice_counts(entry), shape, strict=True)):
         if shards < 1 or size % shards:
             raise MspcError(
                 f"{name}: dimension {d} of input 0 is {size}, which {shards} does not divide",
@@ -545,13 +530,12 @@ class RmsNormGrad(Norm):
         return g
 
     def launch(self, device: Device, out: Any, dout: Array, x: Array, rstd: Array, gamma: Array) -> Launch | None:
-        from mspc.ops.cuda.text import Operand
-
         rows, columns = matrix(x.shape, x.ndim - gamma.ndim)
         stage = gpu.reductions.RowPass((("mean_gx", "Sum", "g * x"),), "g *= gamma; x *= rstd;", "mean_gx /= COLUMNS;")
         return gpu.reductions.Rows(
-            "rms_norm_gradient", rows, columns, dtype_of(x.dtype), (stage,), [Operand("g", dout), Operand("x", x)],
-            [Operand("rstd", rstd)], [Operand("gamma", gamma)], [(out, "(g - x * mean_gx) * rstd")],
+            "rms_norm_gradient", rows, columns, dtype_of(x.dtype), (stage,),
+            [gpu.text.Operand("g", dout), gpu.text.Operand("x", x)],
+            [gpu.text.Operand("rstd", rstd)], [gpu.text.Operand("gamma", gamma)], [(out, "(g - x * mean_gx) * rstd")],
         ).launch(device)  # fmt: skip
 
 
@@ -612,11 +596,9 @@ class L2NormalizeGrad(Norm):
         return (dout - out * along) / xp.sqrt(xp.maximum(total, self.epsilon))
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        from mspc.ops.cuda.text import Operand
-
         least = f"(A){self.epsilon}"
         then = f"along = total > {least} ? along : 0; total = 1 / sqrt_of(total < {least} ? {least} : total);"
         stages = (gpu.reductions.RowPass((("total", "Sum", "x * x"), ("along", "Sum", "y * g")), then=then),)
-        operands = [Operand(name, array) for name, array in zip("xyg", inputs, strict=True)]
+        operands = [gpu.text.Operand(name, array) for name, array in zip("xyg", inputs, strict=True)]
         result = "(g - y * along) * total"
         return gpu.reductions.normalise(device, "l2_normalize_gradient", self.axis, operands, out, stages, result)

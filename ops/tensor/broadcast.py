@@ -221,5 +221,4 @@ def sum_to_shape(b: Builder, gradient: Value, shape: tuple[int, ...]) -> Value:
 
 def zeros(b: Builder, type: TensorType) -> Value:
     """Return a tensor of zeros."""
-    scalar = b.constant(0, type.dtype)
-    return scalar if type.shape == () else b.emit(BroadcastTo(type.shape), scalar)
+    return filled(b, 0, type)

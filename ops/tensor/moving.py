@@ -4,28 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import TensorType, TupleType
+from mspc.ir.types import TensorType, TupleType, dtype_of
 from mspc.ops import gpu
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.index_map import IndexBlock, IndexMap, along, padded
+from mspc.ops.index_map import IndexBlock, IndexMap, along, copies_of, padded
 from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axis_in, ints_of, require_elements, sequence_of
 from mspc.ops.tensor.broadcast import ReduceSum, zeros
 from mspc.ops.tensor.reshape import Reshape, as_shape
-from mspc.ops.tensor.slicing import StridedSlice, part_of, take_part
+from mspc.ops.tensor.slicing import MovingOp, StridedSlice, part_of, take_part
 from mspc.sharding.rules import Rule, factor_names
 
-if TYPE_CHECKING:
-    from mspc.ops.cuda.moves import Move
 
-
-class Transpose(Op):
+class Transpose(MovingOp):
     """x with its dimensions in the order `perm`: dimension d of the result is dimension perm[d] of x.
 
     Called as `Transpose()(x, perm)`.
@@ -34,7 +31,7 @@ class Transpose(Op):
     takes_complex = True
     perm: tuple[int, ...] = ()
     may_alias = True
-    moves = True
+    kernel_name = "transpose"
     linear_in = (0,)
     settings = (("perm", ints_of),)
 
@@ -64,13 +61,6 @@ class Transpose(Op):
         perm = self.perm
         return lambda x: x.transpose(perm)
 
-    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
-        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
-
-        order, strides = self.order(x.ndim), strides_of(x.shape)
-        source = tuple(strides[p] for p in order)
-        return move(device, "transpose", [Move(x, out, out.shape, source, strides_of(out.shape))])
-
     samples = (
         sample((8, 16), perm=(1, 0)),
         sample((2, 8, 4, 8), perm=(0, 2, 1, 3)),
@@ -85,14 +75,13 @@ def _leading(types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Memo
     return None if any(order.is_plain for order in largest) else largest[0]
 
 
-class _Joined(Op, abstract=True):
+class _Joined(MovingOp, abstract=True):
     """Tensors of one element type put together along `axis`; they may come as one tuple."""
 
     takes_complex = True
     axis: int = 0
     joins = "beside"
     additive = True
-    moves = True
     promotes: ClassVar[str] = "common"
     one_type = True
 
@@ -102,6 +91,8 @@ class _Joined(Op, abstract=True):
 
 class Concat(_Joined):
     """The tensors concatenated along `axis`, which must not be sharded. Called as `Concat(axis)((a, b))`."""
+
+    kernel_name = "concat"
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         axis, order = axis_in(self.name, self.axis, types[0].rank), _leading(types, orders)
@@ -152,18 +143,6 @@ class Concat(_Joined):
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         concatenate, axis = be.xp.concatenate, self.axis
         return lambda *inputs: concatenate(inputs, axis)
-
-    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
-
-        axis = axis_in(self.name, self.axis, out.ndim)
-        target = strides_of(out.shape)
-        moves: list[Move] = []
-        begin = 0
-        for x in inputs:
-            moves.append(Move(x, out, x.shape, strides_of(x.shape), target, 0, begin * target[axis]))
-            begin += x.shape[axis]
-        return move(device, "concat", moves)
 
     samples = (
         sample((4, 8), (8, 8)),
@@ -240,12 +219,7 @@ class Split(TensorParts):
         return f"{' '.join(operand)} -> {', '.join([' '.join(piece)] * self.output_num)}"
 
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
-        axis, source = axis_in(self.name, self.axis, x.ndim), gpu.moves.strides_of(x.shape)
-        size = x.shape[axis] // self.output_num
-        return gpu.moves.move(device, "split", [
-            gpu.moves.Move(x, part, part.shape, source, gpu.moves.strides_of(part.shape), i * size * source[axis])
-            for i, part in enumerate(out)
-        ])  # fmt: skip
+        return _launch_parts(device, self, x, out, "split")
 
     samples = (
         sample((8, 16), axis=1, output_num=2),
@@ -257,6 +231,8 @@ class Split(TensorParts):
 
 class Stack(_Joined):
     """The tensors stacked along a new dimension `axis`. Called as `Stack(axis)((a, b))`."""
+
+    kernel_name = "stack"
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         axis, order = axis_in(self.name, self.axis, types[0].rank + 1), _leading(types, orders)
@@ -288,15 +264,6 @@ class Stack(_Joined):
 
     def compute(self, xp: Any, *inputs: Any) -> Any:
         return xp.stack(inputs, axis=self.axis)
-
-    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
-
-        axis, target = axis_in(self.name, self.axis, out.ndim), strides_of(out.shape)
-        strides = (*target[:axis], *target[axis + 1 :])
-        return move(device, "stack", [
-            Move(x, out, x.shape, strides_of(x.shape), strides, 0, i * target[axis]) for i, x in enumerate(inputs)
-        ])  # fmt: skip
 
     samples = (
         sample((8, 16), (8, 16)),
@@ -350,15 +317,17 @@ class Unstack(Op):
         return tuple(xp.moveaxis(inputs[0], self.axis, 0))
 
     def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
-        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
-
-        axis, source = axis_in(self.name, self.axis, x.ndim), strides_of(x.shape)
-        strides = (*source[:axis], *source[axis + 1 :])
-        return move(device, "unstack", [
-            Move(x, part, part.shape, strides, strides_of(part.shape), i * source[axis]) for i, part in enumerate(out)
-        ])  # fmt: skip
+        return _launch_parts(device, self, x, out, "unstack")
 
     samples = (sample((2, 8)), sample((8, 3, 4), axis=1, num=3), sample((1, 8)))
+
+
+def _launch_parts(device: Device, op: Split | Unstack, x: Array, out: Sequence[Array], name: str) -> Launch | None:
+    """Return the launch that fills all results of an operator, each of which is a slice of x."""
+    type = TensorType(dtype_of(x.dtype), x.shape)
+    slices = [op.single_result(i, type).index_map(type) for i in range(len(out))]
+    copies = [copy for each, part in zip(slices, out, strict=True) for copy in copies_of(each, [x], part)]
+    return gpu.moves.move(device, name, copies)
 
 
 def as_tuple(inferred: Any) -> Any:
@@ -366,7 +335,7 @@ def as_tuple(inferred: Any) -> Any:
     return TupleType((inferred,)) if isinstance(inferred, TensorType) else inferred
 
 
-class Tile(Op):
+class Tile(MovingOp):
     """x repeated `multiples[d]` times along every dimension d, aligned at the right. Called as `Tile()(x,
     multiples)`.
 
@@ -376,7 +345,7 @@ class Tile(Op):
     takes_complex = True
     multiples: tuple[int, ...] = ()
     linear_in = (0,)
-    moves = True
+    kernel_name = "tile"
     entries_from_right: ClassVar[bool] = True
     """Whether a strategy with one entry per input dimension, fewer than there are multiples, applies to the last
     dimensions."""
@@ -438,12 +407,6 @@ class Tile(Op):
 
     def compute(self, xp: Any, *inputs: Any) -> Any:
         return xp.tile(inputs[0], self.multiples)
-
-    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
-        multiples, shape = self.aligned(x.shape)
-        sizes = tuple(n for pair in zip(multiples, shape, strict=True) for n in pair)
-        source = tuple(n for stride in gpu.moves.strides_of(shape) for n in (0, stride))
-        return gpu.moves.move(device, "tile", [gpu.moves.Move(x, out, sizes, source, gpu.moves.strides_of(sizes))])
 
     def localize(self, placement: RankPlacement) -> Op:
         local = placement.out_layouts[0].local_shape(placement.out_types[0].shape)

@@ -19,16 +19,24 @@ from mspc.ops.operator_arguments import axes_in, dtype_arg, int_of, ints_of, spl
 from mspc.sharding.rules import reshape_rule
 
 
-class Reshape(Op):
-    """x in another shape; one -1 is replaced by the remaining size. Called as `Reshape()(x, shape)`."""
+class _View(Op, abstract=True):
+    """The elements of x in their order, in another shape."""
 
     takes_complex = True
-    shape: tuple[int, ...] = ()
     linear_in = (0,)
     moves = True
-    follows_neighbours = True
     is_view = True
     reshapes = True
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Reshape(x.shape), dout),)
+
+
+class Reshape(_View):
+    """x in another shape; one -1 is replaced by the remaining size. Called as `Reshape()(x, shape)`."""
+
+    shape: tuple[int, ...] = ()
+    follows_neighbours = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("shape",))
@@ -62,9 +70,6 @@ class Reshape(Op):
         scalar = not x.shape and entry == (1,)
         return (b.emit(self, constrained(b, x, () if scalar else entry)),)
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Reshape(x.shape), dout),)
-
     def compute(self, xp: Any, *inputs: Any) -> Any:
         return inputs[0].reshape(self.shape)
 
@@ -81,22 +86,13 @@ class Reshape(Op):
     )
 
 
-class Flatten(Op):
+class Flatten(_View):
     """x with all dimensions but the first merged: (n, c, h, w) -> (n, c * h * w)."""
-
-    takes_complex = True
-    linear_in = (0,)
-    moves = True
-    is_view = True
-    reshapes = True
 
     def rule(self, x: TensorType) -> str:
         if not x.shape:
             raise MspcError("Flatten: input 0 is a scalar, which has no dimension to keep")
         return reshape_rule(x.shape, (x.shape[0], math.prod(x.shape[1:])))
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Reshape(x.shape), dout),)
 
     def compute(self, xp: Any, *inputs: Any) -> Any:
         x = inputs[0]
@@ -105,23 +101,15 @@ class Flatten(Op):
     samples = (sample((8, 16)), sample((8, 4, 2, 8)), sample((16,)))
 
 
-class ExpandDims(Op):
+class ExpandDims(_View):
     """x with a dimension of size 1 inserted at `axis`. Called as `ExpandDims()(x, axis)`."""
 
-    takes_complex = True
     axis: int = 0
-    linear_in = (0,)
-    moves = True
-    is_view = True
-    reshapes = True
     settings = (("axis", int_of),)
 
     def rule(self, x: TensorType) -> str:
         (axis,) = axes_in(self.name, (self.axis,), len(x.shape) + 1)
         return reshape_rule(x.shape, (*x.shape[:axis], 1, *x.shape[axis:]))
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Reshape(x.shape), dout),)
 
     def compute(self, xp: Any, *inputs: Any) -> Any:
         return xp.expand_dims(inputs[0], self.axis)
@@ -129,29 +117,22 @@ class ExpandDims(Op):
     samples = (sample((8, 16), axis=0), sample((8, 16), axis=1), sample((8, 16), axis=-1))
 
 
-class Squeeze(Op):
+class Squeeze(_View):
     """x without the dimensions `axis`, all of size 1; without all dimensions of size 1 when `axis` is ()."""
 
-    takes_complex = True
     axis: int | tuple[int, ...] = ()
-    linear_in = (0,)
-    moves = True
-    is_view = True
-    reshapes = True
 
-    def target(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def axes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the dimensions that are removed, counted from 0."""
         given = ints_of(self.name, "axis", self.axis)
-        axes = axes_in(self.name, given, len(shape)) if given else [d for d, n in enumerate(shape) if n == 1]
-        for d in axes:
-            if shape[d] != 1:
-                raise MspcError(f"Squeeze: dimension {d} of input 0 is {shape[d]}, not 1")
-        return tuple(n for d, n in enumerate(shape) if d not in axes)
+        return axes_in(self.name, given, len(shape)) if given else tuple(d for d, n in enumerate(shape) if n == 1)
 
     def rule(self, x: TensorType) -> str:
-        return reshape_rule(x.shape, self.target(x.shape))
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Reshape(x.shape), dout),)
+        axes = self.axes(x.shape)
+        for d in axes:
+            if x.shape[d] != 1:
+                raise MspcError(f"Squeeze: dimension {d} of input 0 is {x.shape[d]}, not 1")
+        return reshape_rule(x.shape, tuple(n for d, n in enumerate(x.shape) if d not in axes))
 
     def compute(self, xp: Any, *inputs: Any) -> Any:
         return xp.squeeze(inputs[0], self.axis if self.axis != () else None)
@@ -159,9 +140,8 @@ class Squeeze(Op):
     def localize(self, placement: RankPlacement) -> Op:
         # A slice may have size 1 while the global tensor has not: name the dimensions.
         shape = placement.in_types[0].shape
-        given = ints_of(self.name, "axis", self.axis)
-        axes = axes_in(self.name, given, len(shape)) if given else [d for d, n in enumerate(shape) if n == 1]
-        return replace(self, axis=tuple(axes)) if axes else Reshape(placement.out_layouts[0].local_shape(shape))
+        axes = self.axes(shape)
+        return replace(self, axis=axes) if axes else Reshape(placement.out_layouts[0].local_shape(shape))
 
     samples = (
         sample((8, 1, 16)),

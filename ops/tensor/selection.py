@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value, element_types
-from mspc.ir.layout import NamedLayout
+from mspc.ir.layout import NamedLayout, slice_counts, with_axes
 from mspc.ir.types import INT32, INT64, DType, TensorType
 from mspc.ops import gpu
 from mspc.ops.bases import operator
@@ -23,6 +23,7 @@ from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement, Request
 from mspc.ops.operator_arguments import axes_in, axis_in, int_of, ints_of, require_elements, split_call
 from mspc.ops.tensor.embedding import GatherGrad, local_places, only_inside, shard_begin
 from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.slicing import MovingOp
 from mspc.sharding.rules import Rule, factor_names, sized
 
 
@@ -48,16 +49,16 @@ def parts_of(name: str, axis: int, asked: RequestedSharding, x: Value) -> int:
     entries = asked.in_strategy or ()
     if len(entries) != 1 or asked.out_strategy is not None:
         return 1
-    slice_counts = entries[0].strategy if isinstance(entries[0], NamedLayout) else entries[0]
-    if len(slice_counts) != len(x.shape) or not all(isinstance(shards, int) for shards in slice_counts):
+    counts = slice_counts(entries[0])
+    if len(counts) != len(x.shape) or not all(isinstance(shards, int) for shards in counts):
         return 1  # the pass that checks strategies reports it
     place = axis_in(name, axis, len(x.shape))
-    if x.shape[place] % slice_counts[place]:
+    if x.shape[place] % counts[place]:
         size = x.shape[place]
         raise MspcError(
-            f"{name}: dimension {place} of input 0 is {size}, which {slice_counts[place]} does not divide", code="E0401"
+            f"{name}: dimension {place} of input 0 is {size}, which {counts[place]} does not divide", code="E0401"
         )
-    return slice_counts[place]
+    return counts[place]
 
 
 def best_of_parts(
@@ -74,7 +75,7 @@ def best_of_parts(
     split = b.emit(Reshape((*x.shape[:axis], parts, size, *x.shape[axis + 1 :])), constrained(b, x, entry))
     own = _with_strategy(b, extremum(axis + 1, False), _with_replicated(entry, axis + 1), split)
     places, values = b.emit(TupleGetItem(0), own), b.emit(TupleGetItem(1), own)
-    row = _replicated_at(entry, axis)
+    row = with_axes(entry, axis)
     best = _with_strategy(b, extremum(axis, True), row, values)
     part, value = b.emit(TupleGetItem(0), best), b.emit(TupleGetItem(1), best)
     inside = b.emit(gather, places, part)
@@ -101,13 +102,6 @@ def _with_replicated(entry: Any, place: int) -> Any:
     if isinstance(entry, NamedLayout):
         return replace(entry, tensor_map=(*entry.tensor_map[:place], -1, *entry.tensor_map[place:]))
     return (*entry[:place], 1, *entry[place:])
-
-
-def _replicated_at(entry: Any, place: int) -> Any:
-    """Return the strategy with dimension `place` not sharded."""
-    if isinstance(entry, NamedLayout):
-        return replace(entry, tensor_map=(*entry.tensor_map[:place], -1, *entry.tensor_map[place + 1 :]))
-    return (*entry[:place], 1, *entry[place + 1 :])
 
 
 def extreme_places(xp: Any, x: Any, axis: int, largest: bool) -> Any:
@@ -412,12 +406,12 @@ class GatherDGrad(Op):
         return replace(self, size=here.stop - here.start, offset=here.start, total=self.size)
 
 
-class ReverseV2(Op):
+class ReverseV2(MovingOp):
     """x with the order of its elements reversed along `axis`."""
 
     axis: int | tuple[int, ...] = ()
     may_alias = True
-    moves = True
+    kernel_name = "reverse"
     linear_in = (0,)
     samples = (sample((8, 16), axis=(1,)), sample((2, 8, 4), axis=(0, -1)))
 
@@ -444,12 +438,6 @@ class ReverseV2(Op):
     def compute(self, xp: Any, *inputs: Any) -> Any:
         axes = self.axes(inputs[0].ndim)
         return xp.flip(inputs[0], axes) if axes else inputs[0]
-
-    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
-        axes, strides = self.axes(x.ndim), gpu.moves.strides_of(x.shape)
-        source = tuple(-s if d in axes else s for d, s in enumerate(strides))
-        offset = sum((x.shape[d] - 1) * strides[d] for d in axes)
-        return gpu.moves.move(device, "reverse", [gpu.moves.Move(x, out, x.shape, source, strides, offset)])
 
 
 class _Sorted(_Ordered, abstract=True):

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ir.types import TensorType
+from mspc.ir.types import TensorType, dtype_of
 from mspc.ops import gpu
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.index_map import Coordinate, IndexBlock, IndexMap, along
+from mspc.ops.index_map import Coordinate, IndexBlock, IndexMap, along, copies_of
 from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import ints_of, split_call
 from mspc.sharding.rules import factor_names
+
+
+class MovingOp(Op, abstract=True):
+    """An operator that moves elements as `index_map` says. Class attribute: kernel_name: of the GPU kernel."""
+
+    kernel_name: ClassVar[str]
+    moves = True
+
+    def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
+        map = self.index_map(*(TensorType(dtype_of(x.dtype), x.shape) for x in inputs))
+        return None if map is None else gpu.moves.move(device, self.kernel_name, copies_of(map, inputs, out))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +201,11 @@ class _Strided(Op, abstract=True):
         return " ".join(source), " ".join(part)
 
 
-class StridedSlice(_Strided):
+class StridedSlice(_Strided, MovingOp):
     """A slice of x with MindSpore's masks. Called as `StridedSlice()(x, begin, end, strides)`."""
 
     may_alias = True
-    moves = True
+    kernel_name = "slice"
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("begin", "end", "strides"), optional=1)
@@ -237,14 +248,6 @@ class StridedSlice(_Strided):
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         index = self.index()
         return lambda x: x[index]
-
-    def launch(self, device: Device, out: Any, x: Array) -> Launch | None:
-        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
-
-        cuts, strides = self.cuts(x.shape), strides_of(x.shape)
-        offset = sum(entry.start * strides[entry.dim] for entry in cuts if entry.dim >= 0)
-        source = tuple(0 if entry.dim < 0 else entry.step * strides[entry.dim] for entry in cuts if entry.size >= 0)
-        return move(device, "slice", [Move(x, out, out.shape, source, strides_of(out.shape), offset)])
 
     def localize(self, placement: RankPlacement) -> Op:
         return replace(self, **self.localized(placement.in_types[0].shape, placement.in_layouts[0]))

@@ -19,7 +19,7 @@ from typing import cast
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.layout import NamedLayout, spread
+from mspc.ir.layout import NamedLayout, slice_counts, spread
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
 from mspc.passes.lib.choices import rule_of
@@ -65,7 +65,7 @@ def _requests(graph: Graph) -> Iterator[_Request]:
         if not dims and len(strategy) == 1 and len(rule.outputs) == 1:
             dims = (rule.outputs[0],)
         for i, (tensor, entry) in enumerate(zip(dims, strategy, strict=False)):
-            counts = entry.strategy if isinstance(entry, NamedLayout) else entry
+            counts = slice_counts(entry)
             if len(counts) != len(tensor):
                 continue  # check_strategies reports it
             for d, (factors, shards) in enumerate(zip(tensor, counts, strict=True)):
