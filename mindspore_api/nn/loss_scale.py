@@ -14,6 +14,7 @@ from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_arguments import number, positive
 from mspc.mindspore_api.nn.wrap import TrainOneStepCell
+from mspc.mindspore_api.ops.function.array_func import as_dtype
 
 __all__ = ["DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell", "TrainOneStepWithLossScaleCell"]
 
@@ -31,11 +32,6 @@ def _scaled(scale: Any, grad: Any) -> Any:
 @grad_overflow.register("Tensor")
 def _overflown(grad: Any) -> Any:
     return ops.FloatStatus()(grad)
-
-
-def as_dtype(value: Any, dtype: Any) -> Any:
-    """Return `value` in an element type; unchanged if it has it."""
-    return value if value.dtype == dtype else ops.cast(value, dtype)
 
 
 class FixedLossScaleUpdateCell(Cell):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from mspc.mindspore_api.errors import ApiTypeError
-from mspc.mindspore_api.ops.primitive import check_strategy
+from mspc.mindspore_api.ops.primitive import OperatorMarks, check_strategy
 from mspc.mindspore_api.placement import note_place
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 from mspc.ops.operator_arguments import describe
@@ -17,7 +17,7 @@ from mspc.ops.operator_arguments import describe
 PARTS = "it is several operators here, each sharded as its operands are"
 
 
-class CompositeMarks:
+class CompositeMarks(OperatorMarks):
     """Base of classes that scripts instantiate and call as an operator. Their marks are checked, and change nothing; a
     warning says so if they would."""
 
@@ -40,20 +40,6 @@ class CompositeMarks:
         shown = f"{own}.add_prim_attr({name!r})"
         say_once(shown, f"{place_of_caller()}{shown} changes nothing here: {PARTS}")
         return self
-
-    def set_stage(self, stage: int) -> Self:
-        """Call `add_prim_attr` with the attribute `stage`."""
-        return self.add_prim_attr("stage", stage)
-
-    add_pipeline_stage = set_stage
-
-    def set_device(self, device_target: str) -> Self:
-        """Call `add_prim_attr` with the attribute `primitive_target`."""
-        return self.add_prim_attr("primitive_target", device_target)
-
-    def recompute(self, mode: bool = True) -> Self:
-        """Call `add_prim_attr` with the attribute `recompute`."""
-        return self.add_prim_attr("recompute", mode)
 
     def place(self, role: str, rank_id: int) -> None:
         """Check a process for the operator; a warning says that it changes nothing. Raise TypeError or ValueError for

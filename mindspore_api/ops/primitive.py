@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -40,7 +40,31 @@ _WITHOUT_EFFECT = {
 """Attributes that mean something to MindSpore, and why nothing here."""
 
 
-class Primitive:
+class OperatorMarks:
+    """Marks of scripts on operators, as attributes."""
+
+    def add_prim_attr(self, name: str, value: Any) -> Self:
+        """Add an attribute, and return the operator."""
+        raise NotImplementedError
+
+    def set_stage(self, stage: int) -> Self:
+        """Set the pipeline stage of the operator, independent of its cell's."""
+        return self.add_prim_attr("stage", stage)
+
+    def add_pipeline_stage(self, stage: int) -> Self:
+        """Call `set_stage`."""
+        return self.set_stage(stage)
+
+    def set_device(self, device_target: str) -> Self:
+        """Call `add_prim_attr` with the attribute `primitive_target`."""
+        return self.add_prim_attr("primitive_target", device_target)
+
+    def recompute(self, mode: bool = True) -> Self:
+        """Request that the result is recomputed in the backward part instead of being saved."""
+        return self.add_prim_attr("recompute", mode)
+
+
+class Primitive(OperatorMarks):
     """Operator of a network.
 
     op: the operator with its attributes.
@@ -99,7 +123,7 @@ class Primitive:
         self.out_strategy = check_strategy(out_strategy, f"{label}: out_strategy")
         return self
 
-    def add_prim_attr(self, name: str, value: Any) -> Primitive:
+    def add_prim_attr(self, name: str, value: Any) -> Self:
         """Attach a fact that the dumps show, and return the primitive. Raise TypeError if the name is no string, or
         dumps cannot show the value."""
         if not isinstance(name, str):
@@ -121,17 +145,9 @@ class Primitive:
             say_once(f"attribute {name}", f"{place_of_caller()}{name}={value!r} changes nothing here: {why}")
         return self
 
-    def add_pipeline_stage(self, stage: int) -> Primitive:
-        """Call `set_stage`."""
-        return self.set_stage(stage)
-
     def del_prim_attr(self, name: str) -> Primitive:
         self.attrs.pop(name, None)
         return self
-
-    def recompute(self, mode: bool = True) -> Primitive:
-        """Request that the result is recomputed in the backward part instead of being saved."""
-        return self.add_prim_attr("recompute", mode)
 
     def _offload(self, backward_prefetch: Any = "Auto") -> Primitive:
         """Offload the operator's result as `Cell.offload` does."""
@@ -143,17 +159,10 @@ class Primitive:
         self.instance_name = name
         return self
 
-    def set_device(self, device_target: str) -> Primitive:
-        return self.add_prim_attr("primitive_target", device_target)
-
     def place(self, role: str, rank_id: int) -> None:
         """Check a process for the operator; a warning says that it changes nothing. Raise TypeError or ValueError for
         invalid arguments."""
         note_place(f"{self.name}.place", role, rank_id)
-
-    def set_stage(self, stage: int) -> Primitive:
-        """Set the pipeline stage of the operator, independent of its cell's."""
-        return self.add_prim_attr("stage", stage)
 
     def __getattr__(self, name: str) -> Any:
         # Attributes of the operator (`matmul.transpose_b`); reached only when the primitive has

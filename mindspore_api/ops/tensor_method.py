@@ -11,6 +11,7 @@ from mspc.mindspore_api import ops
 from mspc.mindspore_api.errors import ApiTypeError
 from mspc.mindspore_api.ops import index_arguments
 from mspc.mindspore_api.ops.checked import TensorLike
+from mspc.mindspore_api.ops.function.array_func import as_dtype, in_shape
 from mspc.mindspore_api.ops.function_arguments import (
     axis_of,
     extremum,
@@ -41,11 +42,7 @@ def flatten(self: Any, order: Any = "C", *dims: int, start_dim: int = 0, end_dim
     shape = flattened("flatten", self.shape, start_dim, end_dim, order)
     if order == "F":
         return transpose(ops.Reshape()(transpose(self), tuple(reversed(shape))))
-    return _in_shape(self, shape)
-
-
-def _in_shape(self: Any, shape: Any) -> Any:
-    return self if self.shape == shape else ops.Reshape()(self, shape)
+    return in_shape(self, shape)
 
 
 def transpose(self: Any, *axes: Any, dim0: Any = None, dim1: Any = None) -> Any:
@@ -71,10 +68,6 @@ def repeat(self: Any, *repeats: Any, axis: Any = None) -> Any:
 
 
 # Element type -------------------------------------------------------------------------------------
-
-
-def as_dtype(self: Any, dtype: Any) -> Any:
-    return self if self.dtype == dtype else ops.Cast()(self, dtype)
 
 
 def as_it_is(self: Any) -> Any:

@@ -169,6 +169,14 @@ def require_tensors(name: str, operands: Sequence[Any]) -> None:
             no_tensor(name, x)
 
 
+def as_dtype(x: Any, dtype: Any) -> Any:
+    return x if x.dtype == dtype else ops.Cast()(x, dtype)
+
+
+def in_shape(x: Any, shape: Any) -> Any:
+    return x if x.shape == shape else ops.Reshape()(x, shape)
+
+
 # Minimum number of dimensions -----------------------------------------------------------------------------
 
 

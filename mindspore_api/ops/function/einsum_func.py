@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.ops.einsum_plan import einsum_equation, einsum_plan
-from mspc.mindspore_api.ops.function.array_func import require_tensors
+from mspc.mindspore_api.ops.function.array_func import in_shape, require_tensors
 
 
 def einsum(equation: Any, *operands: Any) -> Any:
@@ -23,7 +23,7 @@ def einsum(equation: Any, *operands: Any) -> Any:
         step = plan.products[i]
         left = _arranged(total, step.left_order, step.left_shape)
         right = _arranged(_prepared(operands[i + 1], plan.operands[i + 1]), step.right_order, step.right_shape)
-        total = _in_shape(_multiplied(left, right, step.is_matrix), step.shape)
+        total = in_shape(_multiplied(left, right, step.is_matrix), step.shape)
     return _arranged(total, plan.order, plan.shape)
 
 
@@ -41,8 +41,4 @@ def _multiplied(left: Any, right: Any, is_matrix: bool) -> Any:
 
 
 def _arranged(x: Any, order: Any, shape: Any) -> Any:
-    return _in_shape(x if order == tuple(range(len(order))) else ops.Transpose()(x, order), shape)
-
-
-def _in_shape(x: Any, shape: Any) -> Any:
-    return x if x.shape == shape else ops.Reshape()(x, shape)
+    return in_shape(x if order == tuple(range(len(order))) else ops.Transpose()(x, order), shape)

@@ -12,7 +12,7 @@ from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.errors import ApiTypeError
 from mspc.mindspore_api.ops.checked import TensorLike
-from mspc.mindspore_api.ops.function.array_func import require_tensors
+from mspc.mindspore_api.ops.function.array_func import as_dtype, require_tensors
 from mspc.mindspore_api.ops.function_arguments import (
     axis_of,
     contracted,
@@ -96,11 +96,7 @@ def cumprod(input: Any, dim: int, dtype: Any = None) -> Any:
 def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """Sum along `dim`, None for all, of the elements as `dtype`; integers and Bool add up to Int64."""
     kind = summed_type(input.dtype, dtype)
-    return ops.ReduceSum(keepdim)(_as(input, kind), () if dim is None else dim)
-
-
-def _as(input: Any, dtype: Any) -> Any:
-    return input if input.dtype == dtype else ops.Cast()(input, dtype)
+    return ops.ReduceSum(keepdim)(as_dtype(input, kind), () if dim is None else dim)
 
 
 def mean(x: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
@@ -113,7 +109,7 @@ def mean(x: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> A
 def prod(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None, **spelled: Any) -> Any:
     """Return the product along `axis`, None for all, of the elements as `dtype`; for integers and Bool it is Int64."""
     axes = reduced_axes("ReduceProd", axis, len(input.shape))
-    return ops.ReduceProd(keeps("prod", keep_dims, spelled))(_as(input, summed_type(input.dtype, dtype)), axes)
+    return ops.ReduceProd(keeps("prod", keep_dims, spelled))(as_dtype(input, summed_type(input.dtype, dtype)), axes)
 
 
 def all(input: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
