@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -17,20 +17,14 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
 from mspc.ops.control.structural import items
-from mspc.ops.convolution.image_operators import Shape
-from mspc.ops.convolution.pooling import MaxPool, MaxPool3D, Pooling, max_positions
+from mspc.ops.convolution.image_operators import Shape, replicated_sides
+from mspc.ops.convolution.pooling import MaxPool, MaxPool3D, Pooling
 from mspc.ops.convolution.resizing import adaptive_lengths
-from mspc.ops.convolution.window import numbers, paddings
+from mspc.ops.convolution.window import met, numbers, paddings, taps
 from mspc.ops.op import Gradients, Op, require_float, sample
 from mspc.ops.operator_arguments import constant_of
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
-
-
-def replicated_sides(image: Sequence[int], counts: Sequence[int], channels: str = "c") -> tuple[str, str]:
-    """Return the rule's sides of an image and a result whose dimensions are not sharded."""
-    places = " ".join(f"p{d}={n}!" for d, n in enumerate(image))
-    return f"n {channels} {places}", f"n {channels} " + " ".join(f"q{d}={n}!" for d, n in enumerate(counts))
 
 
 class _WithPlaces(Op, abstract=True):
@@ -60,7 +54,7 @@ class _WithPlaces(Op, abstract=True):
             )
         if 0 in x.shape[2:]:
             raise MspcError(f"{self.name}: the image of shape {x.shape} is empty along height or width")
-        image, result = replicated_sides(x.shape[2:], self.counts(x.shape[2:]), "c")
+        image, result = replicated_sides(x.shape[2:], self.counts(x.shape[2:]))
         return f"{image} -> {result}, {result}"
 
     def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
@@ -89,6 +83,9 @@ class _Pooled(_WithPlaces, abstract=True):
         """Return the pooling that computes only the values."""
         raise NotImplementedError
 
+    def places_type(self) -> DType:
+        return cast(Any, self).argmax_type
+
     def counts(self, image: Shape) -> Shape:
         pool = self.pool()
         try:
@@ -98,8 +95,17 @@ class _Pooled(_WithPlaces, abstract=True):
         return pool.counts(image)
 
     def values_and_places(self, xp: Any, x: Any) -> tuple[Any, Any]:
-        pool = self.pool()
-        return max_positions(xp, x, pool.exact(x.shape[2:]), pool.counts(x.shape[2:]))
+        pool, lengths = self.pool(), x.shape[2:]
+        along, counts = pool.exact(lengths), pool.counts(lengths)
+        numbers = xp.arange(math.prod(lengths)).reshape(lengths)
+        found, at = xp.full((*x.shape[:2], *counts), -math.inf, x.dtype), xp.full((*x.shape[:2], *counts), -1)
+        for place in taps(along):
+            inside, looked = met(along, place, lengths, counts)
+            target, view = (slice(None), slice(None), *inside), x[(slice(None), slice(None), *looked)]
+            better = (view > found[target]) | xp.isnan(view) | (at[target] < 0)
+            found[target] = xp.where(better, view, found[target])
+            at[target] = xp.where(better, numbers[looked], at[target])
+        return found, at
 
 
 class MaxPoolWithArgmaxV2(_Pooled):
@@ -122,9 +128,6 @@ class MaxPoolWithArgmaxV2(_Pooled):
         strides = self.kernel_size if self.strides is None else self.strides
         return MaxPool(self.kernel_size, strides, "pad", "NCHW", self.pads, self.dilation, self.ceil_mode)
 
-    def places_type(self) -> DType:
-        return self.argmax_type
-
 
 class MaxPool3DWithArgmax(_Pooled):
     """MaxPool3D with `pads` and the places that its values come from, counted over depth, height and width."""
@@ -146,9 +149,6 @@ class MaxPool3DWithArgmax(_Pooled):
         strides = self.ksize if self.strides is None else self.strides
         given = self.data_format, self.pads, self.dilation, self.ceil_mode
         return MaxPool3D(self.ksize, strides, "pad", *given)
-
-    def places_type(self) -> DType:
-        return self.argmax_type
 
 
 class _AdaptiveMax(_WithPlaces, abstract=True):

@@ -15,6 +15,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
+from mspc.ops.bases import operator
 from mspc.ops.collective.exchange import exchanged
 from mspc.ops.convolution.image_operators import HALOS, Convolution, Shape, like, local_groups
 from mspc.ops.convolution.window import (
@@ -479,69 +480,42 @@ _THREE: tuple[tuple[Shape, Shape, dict[str, Any]], ...] = (
 )
 
 
-def _attributes(weight: Shape, given: dict[str, Any]) -> dict[str, Any]:
-    return {"out_channel": weight[0], "kernel_size": weight[2:], **given}
+def convolutions(
+    name: str, cases: Sequence[tuple[Shape, Shape, dict[str, Any]]], texts: Sequence[str], dims: int, **of_inputs: Any
+) -> tuple[type[_ConvolutionForward], type[InputGradient], type[WeightGradient]]:
+    """Make a convolution and its gradients in images and in weights. cases: images, weights and other attributes of
+    samples. of_inputs: declarations of the gradient in images."""
+    given: list[tuple[Shape, Shape, dict[str, Any]]] = [
+        (x, w, {"out_channel": w[0], "kernel_size": w[2:], **fields}) for x, w, fields in cases
+    ]
+    samples = tuple(sample(x, w, **fields) for x, w, fields in given)
+    made = operator(name, texts[0], _ConvolutionForward, dims=dims, samples=samples)
+    results = [(x[0], w[0], *made(**fields).counts(x[2:])) for x, w, fields in given]
+    pairs = list(zip(given, results, strict=True))
+    samples = tuple(sample(y, w, input_size=x, **fields) for (x, w, fields), y in pairs)
+    inputs = operator(f"{name}BackpropInput", texts[1], InputGradient, dims=dims, samples=samples, **of_inputs)
+    samples = tuple(sample(y, x, filter_size=w, **fields) for (x, w, fields), y in pairs)
+    return made, inputs, operator(f"{name}BackpropFilter", texts[2], WeightGradient, dims=dims, samples=samples)
 
 
-def _result(op: type[Convolution], image: Shape, weight: Shape, given: dict[str, Any]) -> Shape:
-    return (image[0], weight[0], *op(**_attributes(weight, given)).counts(image[2:]))
-
-
-class Conv2D(_ConvolutionForward):
-    """A convolution over height and width: images [n, c, h, w], weights [out channels, c / group, *kernel_size]."""
-
-    samples = tuple(sample(x, w, **_attributes(w, given)) for x, w, given in _TWO)
-
-
-class Conv3D(_ConvolutionForward):
-    """A convolution over depth, height and width."""
-
-    dims = 3
-    samples = tuple(sample(x, w, **_attributes(w, given)) for x, w, given in _THREE)
-
-
-class Conv2DBackpropInput(InputGradient):
-    """The gradient of Conv2D's images; also a transposed convolution of images [n, out channels, h, w]."""
-
-    arguments = ("out_channel", "kernel_size", "pad_mode", "pad")
-    samples = tuple(
-        sample(_result(Conv2D, x, w, given), w, input_size=x, **_attributes(w, given)) for x, w, given in _TWO
-    )
-
-
-class Conv3DBackpropInput(InputGradient):
-    """The gradient of Conv3D's images."""
-
-    dims = 3
-    samples = tuple(
-        sample(_result(Conv3D, x, w, given), w, input_size=x, **_attributes(w, given)) for x, w, given in _THREE
-    )
-
-
-class Conv2DTranspose(Conv2DBackpropInput):
-    """A transposed convolution of images: Conv2DBackpropInput as scripts call it."""
-
-    samples = Conv2DBackpropInput.samples[:2]
-
-
-class Conv3DTranspose(Conv3DBackpropInput):
-    """A transposed convolution of images of three dimensions."""
-
-    samples = Conv3DBackpropInput.samples[:1]
-
-
-class Conv2DBackpropFilter(WeightGradient):
-    """The gradient of Conv2D's weights."""
-
-    samples = tuple(
-        sample(_result(Conv2D, x, w, given), x, filter_size=w, **_attributes(w, given)) for x, w, given in _TWO
-    )
-
-
-class Conv3DBackpropFilter(WeightGradient):
-    """The gradient of Conv3D's weights."""
-
-    dims = 3
-    samples = tuple(
-        sample(_result(Conv3D, x, w, given), x, filter_size=w, **_attributes(w, given)) for x, w, given in _THREE
-    )
+Conv2D, Conv2DBackpropInput, Conv2DBackpropFilter = convolutions(
+    "Conv2D", _TWO, (
+        "A convolution over height and width: images [n, c, h, w], weights [out channels, c / group, *kernel_size].",
+        "The gradient of Conv2D's images; also a transposed convolution of images [n, out channels, h, w].",
+        "The gradient of Conv2D's weights.",
+    ), dims=2, arguments=("out_channel", "kernel_size", "pad_mode", "pad"),
+)  # fmt: skip
+Conv3D, Conv3DBackpropInput, Conv3DBackpropFilter = convolutions(
+    "Conv3D", _THREE, (
+        "A convolution over depth, height and width.", "The gradient of Conv3D's images.",
+        "The gradient of Conv3D's weights.",
+    ), dims=3,
+)  # fmt: skip
+Conv2DTranspose = operator(
+    "Conv2DTranspose", "A transposed convolution of images: Conv2DBackpropInput as scripts call it.",
+    Conv2DBackpropInput, samples=Conv2DBackpropInput.samples[:2],
+)  # fmt: skip
+Conv3DTranspose = operator(
+    "Conv3DTranspose", "A transposed convolution of images of three dimensions.", Conv3DBackpropInput,
+    samples=Conv3DBackpropInput.samples[:1],
+)  # fmt: skip

@@ -296,6 +296,12 @@ def image_tokens(lengths: Sequence[int], counts: Sequence[int], along: Sequence[
     return " ".join(image), " ".join(result)
 
 
+def replicated_sides(image: Sequence[int], counts: Sequence[int]) -> tuple[str, str]:
+    """Return the rule's sides of an image and a result whose dimensions are not sharded."""
+    places = " ".join(f"p{d}={n}!" for d, n in enumerate(image))
+    return f"n c {places}", "n c " + " ".join(f"q{d}={n}!" for d, n in enumerate(counts))
+
+
 def local_groups(group: int, image: Layout, weight: Layout) -> int:
     """Return the number of groups on a rank, from the layouts of image (or result) and weights."""
     if group == 1:

@@ -16,7 +16,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.bases import operator
 from mspc.ops.collective.exchange import exchanged
-from mspc.ops.convolution.image_operators import HALOS, Shape, Windowed, image_tokens, like
+from mspc.ops.convolution.image_operators import HALOS, Shape, Windowed, image_tokens, like, replicated_sides
 from mspc.ops.convolution.window import (
     Window,
     clipped,
@@ -57,32 +57,6 @@ def combined(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int], ne
     return out
 
 
-def max_gradient(xp: Any, x: Any, out: Any, dout: Any, along: Sequence[Window]) -> Any:
-    """Return the gradient of window maxima: that of an output goes to the first input position with its value."""
-    found = xp.empty(x.shape, dout.dtype)
-    counts = out.shape[2:]
-
-    def work(total: Any, _: Any, image: Any, best: Any, gradient: Any) -> None:
-        total[...] = 0
-        free = xp.ones(best.shape, bool)
-        missing = xp.isnan(best)
-        search = xp is not np or missing.any()  # asking an array of a GPU would make the CPU wait
-        for place in taps(along):
-            inside, looked = met(along, place, x.shape[2:], counts)
-            chosen = (slice(None), *inside)
-            view = image[(slice(None), *looked)]
-            here = view == best[chosen]
-            if search:
-                here |= xp.isnan(view) & missing[chosen]
-            here &= free[chosen]
-            free[chosen] ^= here
-            target = total[(slice(None), *looked)]
-            xp.add(target, gradient[chosen] * here, out=target)
-
-    in_rows(xp, work, (_rows(found),), [_rows(x), _rows(out), _rows(dout)])
-    return found
-
-
 def spread(xp: Any, dout: Any, lengths: Sequence[int], along: Sequence[Window]) -> Any:
     """Return the gradient of window sums: every position of an image of these lengths gets the sum over all windows
     containing it."""
@@ -98,20 +72,6 @@ def spread(xp: Any, dout: Any, lengths: Sequence[int], along: Sequence[Window]) 
 
     in_rows(xp, work, (_rows(out),), [_rows(dout)])
     return out
-
-
-def max_positions(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> tuple[Any, Any]:
-    """Return (window maxima, image positions of the first maximum or of the last NaN, Int64)."""
-    lengths = x.shape[2:]
-    numbers = xp.arange(math.prod(lengths)).reshape(lengths)
-    found, at = xp.full((*x.shape[:2], *counts), -math.inf, x.dtype), xp.full((*x.shape[:2], *counts), -1)
-    for place in taps(along):
-        inside, looked = met(along, place, lengths, counts)
-        target, view = (slice(None), slice(None), *inside), x[(slice(None), slice(None), *looked)]
-        better = (view > found[target]) | xp.isnan(view) | (at[target] < 0)
-        found[target] = xp.where(better, view, found[target])
-        at[target] = xp.where(better, numbers[looked], at[target])
-    return found, at
 
 
 TWO: tuple[tuple[Shape, dict[str, Any]], ...] = (
@@ -218,16 +178,10 @@ class PoolingBackward(Pooling, abstract=True):
             return min(first, own[0]), max(end, own[1])
 
         here = place_of(layout, placement.rank)
-        operands = [
-            exchanged(
-                b,
-                x,
-                halo_exchange(layout, type.shape, placement.rank, seen if i < images else touching),
-                layout.ranks,
-                HALOS,
-            )
-            for i, (x, type) in enumerate(zip(inputs, placement.in_types, strict=True))
-        ]
+        operands: list[Value] = []
+        for i, (x, type) in enumerate(zip(inputs, placement.in_types, strict=True)):
+            part = halo_exchange(layout, type.shape, placement.rank, seen if i < images else touching)
+            operands.append(exchanged(b, x, part, layout.ranks, HALOS))
         spans = [(seen(d, i), slice_span(lengths[d], slice_counts[d], i)) for d, i in enumerate(here)]
         local = [w.on_places(seen(d, i), touching(d, i)) for d, (w, i) in enumerate(zip(along, here, strict=True))]
         size = (*placement.out_layouts[0].local_shape(shape)[:2], *(wide[1] - wide[0] for wide, _ in spans))
@@ -269,7 +223,28 @@ class _MaxPoolGrad(PoolingBackward, abstract=True):
         return launch_max_gradient(device, x, found, dout, out, self.exact(x.shape[2:]))
 
     def compute(self, xp: Any, x: Any, out: Any, dout: Any) -> Any:
-        return max_gradient(xp, x, out, dout, self.exact(x.shape[2:]))
+        along, counts = self.exact(x.shape[2:]), out.shape[2:]
+        found = xp.empty(x.shape, dout.dtype)
+
+        def work(total: Any, _: Any, image: Any, best: Any, gradient: Any) -> None:
+            total[...] = 0
+            free = xp.ones(best.shape, bool)
+            missing = xp.isnan(best)
+            search = xp is not np or missing.any()  # asking an array of a GPU would make the CPU wait
+            for place in taps(along):
+                inside, looked = met(along, place, x.shape[2:], counts)
+                chosen = (slice(None), *inside)
+                view = image[(slice(None), *looked)]
+                here = view == best[chosen]
+                if search:
+                    here |= xp.isnan(view) & missing[chosen]
+                here &= free[chosen]
+                free[chosen] ^= here
+                target = total[(slice(None), *looked)]
+                xp.add(target, gradient[chosen] * here, out=target)
+
+        in_rows(xp, work, (_rows(found),), [_rows(x), _rows(out), _rows(dout)])
+        return found
 
 
 class _AvgPool(PoolingForward, abstract=True):
@@ -352,9 +327,7 @@ def mean_sides(op: Mean, image: Shape) -> tuple[str, str]:
     found = Pooling.sides(op, image)
     if not (op.ceil_mode and op.count_include_pad):
         return found
-    counts = op.counts(image[2:])
-    places = " ".join(f"p{d}={n}!" for d, n in enumerate(image[2:]))
-    return f"n c {places}", "n c " + " ".join(f"q{d}={n}!" for d, n in enumerate(counts))
+    return replicated_sides(image[2:], op.counts(image[2:]))
 
 
 def divisors(xp: Any, op: Mean, lengths: Sequence[int], dtype: Any) -> Any:

@@ -20,7 +20,7 @@ from mspc.ir.types import TensorType
 from mspc.ops import gpu
 from mspc.ops.bases import operator
 from mspc.ops.control.structural import constrained, items
-from mspc.ops.convolution.image_operators import ImageOperator, Shape, last_order
+from mspc.ops.convolution.image_operators import ImageOperator, Shape, last_order, replicated_sides
 from mspc.ops.convolution.window import listed
 from mspc.ops.cpu.products import multiplied
 from mspc.ops.device import Array, Device, Launch
@@ -56,9 +56,7 @@ class Resampling(ImageOperator, abstract=True):
         self.check_image("the image", image)
         if 0 in image[2:]:
             raise MspcError(f"{self.name}: the image of shape {image} is empty along height or width")
-        counts = self.lengths(image[2:])
-        places = " ".join(f"p{d}={n}!" for d, n in enumerate(image[2:]))
-        return f"n c {places}", "n c " + " ".join(f"q{d}={n}!" for d, n in enumerate(counts))
+        return replicated_sides(image[2:], self.lengths(image[2:]))
 
     def apply(self, xp: Any, x: Any, image: Shape, back: bool) -> Any:
         """Return the matrices along all dimensions of an image of these sizes, or their transposes."""
