@@ -119,36 +119,28 @@ class Device(Protocol):
     def kernel(self, source: str, name: str) -> Kernel:
         """Return the `extern "C" __global__` function `name` of `source`, compiled by NVRTC behind ops/cuda/prelude.cuh
         and cached on disk."""
-        ...
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array, contents undefined."""
-        ...
 
     def send(self, host: Any, array: Array) -> None:
         """Copy an array of the host to one of the GPU, on the current stream; at once only from pinned memory."""
-        ...
 
     def receive(self, array: Array, host: Any) -> None:
         """Copy an array to one of the host, on the current stream."""
-        ...
 
     def copy(self, source: Array, target: Array) -> None:
         """Copy the bytes of an array to one of the same size, on the current stream."""
-        ...
 
     def same(self, first: Array, second: Array) -> bool:
         """Whether two arrays begin at one address."""
-        ...
 
     def on_side_stream(self, name: str, launch: Launch) -> None:
         """Begin a launch once the current stream has come here, on a stream of this name; the step ends after it."""
-        ...
 
     def scratch(self, nbytes: int) -> Array:
         """Return bytes for the running launch alone, aligned to 256: the next launch of any operator may overwrite
         them."""
-        ...
 
     def matmul(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, *,
                addend: Array | None = None, bias: Array | None = None, activation: str = "",
@@ -160,7 +152,6 @@ class Device(Protocol):
         formula; `before` then takes the value before it) or "gelu_gradient" (out = (x @ y) * gelu'(before)). None if
         the libraries do not support the element type or the operations after the matmul.
         """
-        ...
 
     def products_of_rows(self, x: Array, y: Array, out: Array, *, transpose_b: bool = False,
                          outer: bool = False) -> RowProducts | None:  # fmt: skip
@@ -168,12 +159,10 @@ class Device(Protocol):
         y[i], with y [matrices, k, n] or [matrices, n, k] transposed; rows in no run become zeros. With `outer`: out[i]
         = x[run]^T @ y[run], y [rows, n], summed over the runs of i, zeros if there is none. None if the libraries do
         not support the element type or these sizes."""
-        ...
 
     def host_query(self, arrays: Sequence[Array], run: Callable[..., None], ahead: Launch | None = None) -> Launch:
         """Return a launch that waits for arrays and calls `run` with their elements as NumPy arrays, so that the host
         decides the work. ahead: a launch that makes some of the arrays."""
-        ...
 
     def convolution(self, kind: str, image: Array, weight: Array, result: Array,
                     windows: Sequence[Sliding]) -> Launch | None:  # fmt: skip
@@ -184,12 +173,10 @@ class Device(Protocol):
         of any strides. kind names the array that is computed from the other two: "forward" the result, "image" and
         "weight" their gradients from the result's gradient.
         """
-        ...
 
     def fastest(self, kind: tuple[Any, ...], launches: Sequence[Launch]) -> Launch:
         """Return the fastest of several launches of the same work, measured once for every `kind`; the first one if the
         device is deterministic."""
-        ...
 
     def attention(self, query: Array, key: Array, value: Array, out: Array, statistics: Array, *, scale: float,
                   causal: str = "", addend: Array | None = None,
@@ -204,7 +191,6 @@ class Device(Protocol):
         batch 1 and heads 1, and may be in scratch memory. With gradients = (dout, dquery, dkey, dvalue), `out` and
         `statistics` are read and the last three are filled.
         """
-        ...
 
 
 C_TYPES = {

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mspc.ops.collective import gpu_launch
-    from mspc.ops.cuda import (
-        elementwise,
-        expert_rows,
-        moves,
-        norms,
-        reductions,
-        rows_by_number,
-        scans,
-        text,
-        update,
-    )
+    from mspc.ops.cuda import elementwise, expert_rows, moves, norms, reductions, rows_by_number, scans, text, update
 
 __all__ = [
     "elementwise", "expert_rows", "gpu_launch", "moves", "norms", "reductions", "rows_by_number",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeGuard, cast
 
 from mspc.ir.diagnostics import MspcError, ranks_listed
@@ -32,13 +32,20 @@ class Rendezvous(NamedTuple):
     said: str
 
 
-def check_fields(op: Op, wanted: Mapping[str, str]) -> None:
-    """Raise MspcError if a field of an operator that `checks_where_called` is not of its type. wanted: descriptions of
-    the valid values by the field's name, for the message."""
+_FIELDS = {
+    "send_rank_ids": "a list of ranks", "recv_rank_ids": "a list of ranks", "recv_shapes": "a tuple of shapes",
+    "send_shapes": "a tuple of shapes", "recv_type": "an element type", "send_lens": "a list of integers",
+    "recv_lens": "a list of integers", "data_format": "a string", "group": "the name of a group",
+}  # fmt: skip
+"""Descriptions of the valid values of fields, for messages."""
+
+
+def check_fields(op: Op) -> None:
+    """Raise MspcError if a field of an operator that `checks_where_called` is not of its type."""
     for name, field in fields_of(type(op)).items():
         value = getattr(op, name)
         if not field.fits(value):
-            message = f"{op.name}: {name} must be {wanted.get(name, field.annotation)}, not {describe(value)}"
+            message = f"{op.name}: {name} must be {_FIELDS.get(name, field.annotation)}, not {describe(value)}"
             raise MspcError(message, kind=TypeError)
 
 

@@ -240,17 +240,6 @@ class Broadcast(Collective):
         return gpu.gpu_launch.launch_broadcast(device, inputs, out, self.root_rank, self.ranks)
 
 
-_FIELDS = {
-    "send_rank_ids": "a list of ranks",
-    "recv_rank_ids": "a list of ranks",
-    "recv_shapes": "a tuple of shapes",
-    "send_shapes": "a tuple of shapes",
-    "recv_type": "an element type",
-    "group": "the name of a group",
-}
-"""The valid values of NeighborExchange's fields, in words."""
-
-
 class NeighborExchange(Collective):
     """An exchange: operand i goes to rank `send_rank_ids[i]`; the result is the tuple of tensors received from
     `recv_rank_ids`, of `recv_shapes` and `recv_type`. A rank may only send, or only receive."""
@@ -274,7 +263,7 @@ class NeighborExchange(Collective):
         return self, sequence_of(self.name, args)
 
     def infer(self, *types: Type) -> Type:
-        check_fields(self, _FIELDS)
+        check_fields(self)
         to, of, shapes = len(self.send_rank_ids), len(self.recv_rank_ids), self.recv_shapes
         if len(types) != to:
             raise MspcError(f"NeighborExchange: {len(types)} tensors for {to} ranks to send to")
@@ -310,13 +299,10 @@ class NeighborExchange(Collective):
         for grad, type in zip(dout, element_types(out.type), strict=True):
             sent.append(Constant(np.zeros(type.shape), type.dtype) if grad is None else grad)
         back = replace(
-            self,
-            send_rank_ids=self.recv_rank_ids,
-            recv_rank_ids=self.send_rank_ids,
+            self, send_rank_ids=self.recv_rank_ids, recv_rank_ids=self.send_rank_ids, send_shapes=(),
             recv_shapes=tuple(value.shape for value in operands),
-            send_shapes=(),
             recv_type=operands[0].tensor_type.dtype if operands else self.recv_type,
-        )
+        )  # fmt: skip
         arrived = b.emit(back, *sent)
         return tuple(b.emit(TupleGetItem(i), arrived) for i in range(len(operands)))
 
@@ -440,6 +426,15 @@ class Rooted(Collective, abstract=True):
     def on_rank(self, rank: int) -> Self:
         return replace(self, rank_id=self.members.index(rank)) if rank in self.members else self
 
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        run, keeps, xp = self.bind(be.comm), self.at_root, be.xp
+
+        def kernel(x: Any) -> Any:
+            found = run(x)
+            return found if keeps else xp.zeros(NOTHING, x.dtype)
+
+        return kernel
+
 
 class Reduce(Rooted):
     """The group's tensors combined by `op` ("sum", "max", "min" or "prod") on the rank with number `dest_rank` in the
@@ -468,10 +463,7 @@ class Reduce(Rooted):
         check_reduction(self, self.op)
         return x if self.at_root else x.with_shape(NOTHING)
 
-    @classmethod
-    def sent_bytes(cls, operand: float, group: float) -> float:
-        """Return the bytes of an AllReduce, of which only one rank stores the result."""
-        return 2 * operand * (group - 1) / group
+    sent_bytes = AllReduce.sent_bytes  # of which only one rank stores the result
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         """Return, on every rank, the gradient of the one result."""
@@ -479,14 +471,8 @@ class Reduce(Rooted):
         back = b.emit(Broadcast(self.root, self.group, rank_list=self.rank_list), given)
         return (b.emit(TupleGetItem(0), back),)
 
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        comm, op, ranks, xp, keeps = be.comm, self.op, self.ranks, be.xp, self.at_root
-
-        def kernel(x: Any) -> Any:
-            found = comm.all_reduce(x, op, ranks)
-            return found if keeps else xp.zeros(NOTHING, x.dtype)
-
-        return kernel
+    def bind(self, comm: Any) -> Callable[..., Any]:
+        return partial(comm.all_reduce, op=self.op, ranks=self.ranks)
 
 
 class CollectiveGather(Rooted):
@@ -508,10 +494,7 @@ class CollectiveGather(Rooted):
         gathered_shape = resized(self, x.shape, 0, self.group_size, 1)
         return x.with_shape(gathered_shape if self.at_root else NOTHING)
 
-    @classmethod
-    def sent_bytes(cls, operand: float, group: float) -> float:
-        """Return the bytes of an AllGather, of which only one rank stores the result."""
-        return operand * (group - 1)
+    sent_bytes = AllGather.sent_bytes  # of which only one rank stores the result
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         """Return, on every rank, its slice of the gradient."""
@@ -519,14 +502,8 @@ class CollectiveGather(Rooted):
         given = dout if self.at_root else Constant(np.zeros(gathered_shape), x.tensor_type.dtype)
         return (b.emit(CollectiveScatter(self.dest_rank, self.group, self.rank_list, self.rank_id), given),)
 
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        comm, ranks, keeps, xp = be.comm, self.ranks, self.at_root, be.xp
-
-        def kernel(x: Any) -> Any:
-            gathered = comm.all_gather(x, ranks, 0)
-            return gathered if keeps else xp.zeros(NOTHING, x.dtype)
-
-        return kernel
+    def bind(self, comm: Any) -> Callable[..., Any]:
+        return partial(comm.all_gather, ranks=self.ranks, axis=0)
 
 
 class CollectiveScatter(Rooted):

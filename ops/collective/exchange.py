@@ -219,9 +219,7 @@ class NeighborExchangeV2(Collective):
     ordered = False
     checks_where_called = True
     named = ("send_rank_ids", "recv_rank_ids")
-    sequences = dict.fromkeys(
-        ("send_rank_ids", "send_lens", "recv_rank_ids", "recv_lens"), list
-    )
+    sequences = dict.fromkeys(("send_rank_ids", "send_lens", "recv_rank_ids", "recv_lens"), list)
     is_several = True
     omitted = ("group", "rank_list")
 
@@ -263,7 +261,7 @@ class NeighborExchangeV2(Collective):
         return (_joined(b, 2, rows),)
 
     def _check_fields(self) -> None:
-        check_fields(self, _WANTED)
+        check_fields(self)
         if self.data_format != "NCHW":
             raise MspcError(f"{self.name}: data_format is {self.data_format!r}; it must be 'NCHW'", kind=ValueError)
         for name, count in (("send_rank_ids", 8), ("send_lens", 4), ("recv_rank_ids", 8), ("recv_lens", 4)):
@@ -305,12 +303,6 @@ class NeighborExchangeV2(Collective):
 
     def _nothing(self, b: Builder, x: Value, place: tuple[int, int]) -> Value:
         return b.emit(Fill(x.tensor_type.dtype, self._shape(x, place), 0.0))
-
-
-_WANTED = {
-    "send_rank_ids": "a list of ranks", "recv_rank_ids": "a list of ranks", "send_lens": "a list of integers",
-    "recv_lens": "a list of integers", "data_format": "a string", "group": "the name of a group",
-}  # fmt: skip
 
 
 def _sides(place: tuple[int, int]) -> tuple[int, int]:

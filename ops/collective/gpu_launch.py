@@ -25,50 +25,40 @@ class DeviceCommunicator(Protocol):
 
     def combines(self, dtype: Any, op: str) -> bool:
         """Whether elements of this type can be combined by `op`."""
-        ...
 
     def direct(self, name: str, array: Array, out: Array, op: str, ranks: Ranks) -> Launch | None:
         """Return the launch of the collective `name` ("AllReduce", "AllGather" or "ReduceScatter" of contiguous parts)
         over mapped memory of the ranks, which call this together when the launch is made. None if the work is small or
         this is not possible; then the methods below are used."""
-        ...
 
     def partial_sums(self, array: Array, ranks: Ranks) -> RankSum | None:
         """Return the addresses of the summands of a sum, of which `array` is this rank's, for a kernel that adds them
         up while it reads; the ranks call this together when it is made. None if this is not possible."""
-        ...
 
     def all_agree(self, able: bool, ranks: Ranks) -> bool:
         """Return whether `able` is true on every member; their hosts communicate."""
-        ...
 
     def all_reduce_into(self, arrays: Sequence[Array], outs: Sequence[Array], op: str, ranks: Ranks) -> None:
         """Combine every array into the one at its place in `outs`, which may be the array itself."""
-        ...
 
     def all_gather_into(self, array: Array, out: Array, ranks: Ranks) -> None:
         """Write the members' arrays to `out`, one after the other."""
-        ...
 
     def reduce_scatter_into(self, array: Array, out: Array, op: str, ranks: Ranks) -> None:
         """Combine the parts for this rank into `out`; `array` has one part for every member, one after the other."""
-        ...
 
     def all_to_all_into(self, array: Array, out: Array, ranks: Ranks) -> None:
         """Exchange parts: `array` has one part for every member, one after the other; `out` gets the parts from every
         member."""
-        ...
 
     def exchange_into(
         self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]], ranks: Ranks | None = None
     ) -> None:
         """Send and receive arrays, all at once; arrays between two ranks stay in their order."""
-        ...
 
     def exchange_counts(self, numbers: Any, ranks: Ranks) -> Any:
         """Return the numbers that every member sends this rank, as a NumPy array; `numbers[i]` is sent to member i.
         Their hosts communicate; nothing is enqueued."""
-        ...
 
     def broadcast_into(self, arrays: Sequence[Array], outs: Sequence[Array], root: int, ranks: Ranks) -> None: ...
 

@@ -143,13 +143,8 @@ class Receive(Collective):
         return 0.0
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        comm, rank, tag, shape, dtype = (
-            be.comm,
-            self.src_rank,
-            self.sr_tag,
-            tuple(self.shape),
-            self.dtype.numpy,
-        )
+        comm, rank, tag = be.comm, self.src_rank, self.sr_tag
+        shape, dtype = tuple(self.shape), self.dtype.numpy
         return lambda *_: comm.receive(rank, tag, shape, dtype)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:

@@ -141,10 +141,7 @@ class Gradient(Op):
 
 def items(b: Builder, value: Node, count: int) -> list[Value]:
     """Return the elements of a tuple."""
-    found: list[Value] = []
-    for index in range(count):
-        found.append(b.emit(TupleGetItem(index), value))
-    return found
+    return [b.emit(TupleGetItem(index), value) for index in range(count)]
 
 
 def label_of_result(node: Node) -> str:
@@ -200,7 +197,6 @@ class ShardingConstraint(Unary):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         return _first
-
 
 
 def constrained(b: Builder, value: Value, entry: Any, instance: str = "") -> Node:
