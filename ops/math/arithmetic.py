@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -63,24 +63,15 @@ class _Logical(Predicate, abstract=True):
         _require_bool(self.name, *types)
 
 
-LogicalAnd = operator(
-    "LogicalAnd", "x and y.", _Logical, array_function="logical_and", joins="all", cuda="{0} && {1}"
-)
+LogicalAnd = operator("LogicalAnd", "x and y.", _Logical, array_function="logical_and", joins="all", cuda="{0} && {1}")
 LogicalOr = operator("LogicalOr", "x or y.", _Logical, array_function="logical_or", joins="any", cuda="{0} || {1}")
 LogicalXor = operator("LogicalXor", "x or y, not both.", _Logical, array_function="logical_xor", cuda="{0} != {1}")
 
 
-class LogicalNot(Unary):
-    """not x."""
-
-    array_function = "logical_not"
-    cuda = "!{0}"
-    promotes = "bool"
-    bprop = _BOOLEAN
-    samples = (sample((8, 16), dtypes=("Bool",), gradient=False),)
-
-    def check(self, *types: TensorType) -> None:
-        _require_bool(self.name, *types)
+LogicalNot = operator(
+    "LogicalNot", "not x.", Unary, array_function="logical_not", cuda="!{0}", promotes="bool", bprop=_BOOLEAN,
+    check=_Logical.check, samples=(sample((8, 16), dtypes=("Bool",), gradient=False),), __module__=__name__,
+)  # fmt: skip
 
 
 class _FloatPredicate(Unary, abstract=True):
@@ -121,9 +112,7 @@ class Select(Elementwise):
         _require_bool(self.name, types[0])
         require_same(self.name, *types[1:])
 
-    def bprop(
-        self, b: Builder, condition: Value, x: Value, y: Value, out: Value, dout: Value
-    ) -> Gradients:
+    def bprop(self, b: Builder, condition: Value, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         zero = b.constant(0, dout.tensor_type.dtype)
         dx = b.emit(Select(), condition, dout, zero)
         dy = b.emit(Select(), condition, zero, dout)
@@ -445,9 +434,7 @@ class Lerp(Elementwise):
     def rule(self, start: TensorType, end: TensorType, weight: TensorType) -> str:
         return broadcast_rule((start.shape, end.shape, weight.shape))
 
-    def bprop(
-        self, b: Builder, start: Value, end: Value, weight: Value, out: Value, dout: Value
-    ) -> Gradients:
+    def bprop(self, b: Builder, start: Value, end: Value, weight: Value, out: Value, dout: Value) -> Gradients:
         dend = b.emit(Mul(), dout, weight)
         dstart = b.emit(Sub(), dout, dend)
         dweight = b.emit(Mul(), dout, b.emit(Sub(), end, start))
@@ -503,30 +490,21 @@ BitwiseXor = operator(
 class _Shift(_Bitwise, abstract=True):
     """Shifts by the number of bits or more leave no digit."""
 
-    left: ClassVar[bool] = False
-
     def check(self, *types: TensorType) -> None:
         super().check(*types)
         if types[0].dtype == BOOL:
             raise MspcError(f"{self.name}: input 0 is Bool, not an integer tensor", kind=TypeError)
 
-    def compute(self, xp: Any, x: Any, count: Any) -> Any:
-        return (xp.left_shift if self.left else xp.right_shift)(x, count)
 
-
-class LeftShift(_Shift):
-    """x with its bits shifted left by `other`."""
-
-    left = True
-    cuda = "(unsigned long long){1} < 8 * sizeof(T) ? {0} << {1} : T(0)"
-    samples = _SHIFTS
-
-
-class RightShift(_Shift):
-    """x with its bits shifted right by `other`; arithmetic for negative numbers."""
-
-    cuda = "(unsigned long long){1} < 8 * sizeof(T) ? {0} >> {1} : T({0} < T(0) ? -1 : 0)"
-    samples = _SHIFTS
+LeftShift = operator(
+    "LeftShift", "x with its bits shifted left by `other`.", _Shift, array_function="left_shift",
+    cuda="(unsigned long long){1} < 8 * sizeof(T) ? {0} << {1} : T(0)", samples=_SHIFTS,
+)  # fmt: skip
+RightShift = operator(
+    "RightShift", "x with its bits shifted right by `other`; arithmetic for negative numbers.", _Shift,
+    array_function="right_shift", cuda="(unsigned long long){1} < 8 * sizeof(T) ? {0} >> {1} : T({0} < T(0) ? -1 : 0)",
+    samples=_SHIFTS,
+)  # fmt: skip
 
 
 class TruncateDiv(Binary):

@@ -13,7 +13,7 @@ from mspc.ir.graph import Constant, Value
 from mspc.ir.types import DType, TensorType, complex_of, real_of
 from mspc.ops.bases import Binary, Family, Unary, operator
 from mspc.ops.math.arithmetic import Add, Div, DivNoNan, Equal, Greater, Mul, Neg, Select, Sub, gradients
-from mspc.ops.op import ArrayBackend, Gradients, Op, require_float, sample
+from mspc.ops.op import Gradients, Op, require_float, sample
 from mspc.ops.tensor.creation import ZerosLike
 from mspc.sharding.rules import broadcast_rule
 
@@ -108,30 +108,17 @@ def smooth(
     return unary(name, text, Smooth, gradient, array_function=function, cuda=cuda, samples=samples)
 
 
-class _Plain(Unary, abstract=True):
-    """A function of numbers of any type."""
-
-    takes_bool = False
-    samples = _INTEGERS
-
-
-Square = unary("Square", "x * x.", _Plain, lambda x, y, d: x * 2 * d, array_function="square", cuda="{0} * {0}")
+Square = unary(
+    "Square", "x * x.", Unary, lambda x, y, d: x * 2 * d, array_function="square", cuda="{0} * {0}", takes_bool=False,
+    samples=_INTEGERS, __module__=__name__,
+)  # fmt: skip
 Sqrt = smooth("Sqrt", "The square root of x.", lambda x, y, d: d * 0.5 / y, "sqrt", samples=POSITIVE_INPUT)
 
 
-class Rsqrt(Smooth):
-    """1 over the square root of x."""
-
-    cuda = "rsqrt({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Mul(), scaled(b, -0.5, dout), b.emit(Div(), out, x)),)
-
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        sqrt, reciprocal = be.xp.sqrt, be.xp.reciprocal
-        return lambda x: reciprocal(sqrt(x))
-
-    samples = POSITIVE_INPUT
+Rsqrt = unary(
+    "Rsqrt", "1 over the square root of x.", Smooth, lambda x, y, d: d * -0.5 * (y / x),
+    lambda xp, x: xp.reciprocal(xp.sqrt(x)), cuda="rsqrt({0})", samples=POSITIVE_INPUT,
+)  # fmt: skip
 
 
 def _slope_of_reciprocal(x: Term, y: Term, d: Term) -> Term:
@@ -157,9 +144,7 @@ class Pow(Binary):
         lower = b.emit(Pow(), x, b.emit(Sub(), _or_one(b, y), constant(b, 1, y)))
         dx = b.emit(Mul(), b.emit(Mul(), dout, y), lower)
         one = constant(b, 1, x)
-        base = b.emit(
-            Select(), b.emit(Greater(), x, constant(b, 0, x)), x, one
-        )  # 0 ** y has derivative 0 in y
+        base = b.emit(Select(), b.emit(Greater(), x, constant(b, 0, x)), x, one)  # 0 ** y has derivative 0 in y
         dy = b.emit(Mul(), b.emit(Mul(), dout, out), b.emit(Log(), base))
         return gradients(b, x, y, dx, dy)
 
@@ -236,21 +221,10 @@ Rint = operator("Rint", _NEAREST, _Rounding, array_function="rint", cuda="rint({
 Trunc = operator("Trunc", "x without its fraction.", _Rounding, array_function="trunc", cuda="trunc({0})")
 
 
-class Identity(Unary):
-    """x itself."""
-
-    linear_in = (0,)
-    cuda = "{0}"
-    is_view = True
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (dout,)
-
-    def compute(self, xp: Any, *inputs: Any) -> Any:
-        return inputs[0]
-
-    samples = UNARY_SAMPLES
-
+Identity = unary(
+    "Identity", "x itself.", Unary, lambda x, y, d: d, lambda xp, x: x, cuda="{0}", linear_in=(0,), is_view=True,
+    samples=UNARY_SAMPLES, __module__=__name__,
+)  # fmt: skip
 _INSIDE = (sample((8, 16), low=-0.9, high=0.9),)
 _ABOVE_1 = (sample((8, 16), low=1.5, high=4.0),)
 
@@ -315,7 +289,6 @@ def _as_operand(b: Builder, x: Value, real: Value, imag: Value) -> Value:
 class Real(_ComplexPart):
     """The real part."""
 
-
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (_as_operand(b, x, dout, b.emit(ZerosLike(), dout)),)
 
@@ -327,7 +300,6 @@ class Real(_ComplexPart):
 
 class Imag(_ComplexPart):
     """The imaginary part; 0 of a real number."""
-
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         none = b.emit(ZerosLike(), dout)
@@ -359,6 +331,7 @@ class _Pair(Op, abstract=True):
     """A complex number from two real tensors of one element type, broadcast against each other."""
 
     promotes: ClassVar[str] = "common"
+    samples = (sample((8, 16), (8, 16), gradient=False), sample((8, 1), (16,), gradient=False))
 
     def rule(self, x: TensorType, y: TensorType) -> str:
         return broadcast_rule((x.shape, y.shape))
@@ -384,11 +357,10 @@ class Complex(_Pair):
         return gradients(b, real, imag, b.emit(Real(), dout), b.emit(Imag(), dout))
 
     def compute(self, xp: Any, real: Any, imag: Any) -> Any:
-        out = xp.empty(xp.broadcast_shapes(real.shape, imag.shape), complex_dtype(xp, real))
+        dtype = xp.complex128 if real.dtype == xp.float64 else xp.complex64
+        out = xp.empty(xp.broadcast_shapes(real.shape, imag.shape), dtype)
         out.real, out.imag = real, imag
         return out
-
-    samples = (sample((8, 16), (8, 16), gradient=False), sample((8, 1), (16,), gradient=False))
 
 
 class Polar(_Pair):
@@ -405,10 +377,3 @@ class Polar(_Pair):
 
     def compute(self, xp: Any, size: Any, angle: Any) -> Any:
         return Complex().compute(xp, size * xp.cos(angle), size * xp.sin(angle))
-
-    samples = (sample((8, 16), (8, 16), gradient=False), sample((8, 1), (16,), gradient=False))
-
-
-def complex_dtype(xp: Any, array: Any) -> Any:
-    """Return the complex type of an array's numbers in an array module."""
-    return xp.complex128 if array.dtype.itemsize >= 8 and array.dtype.kind == "f" else xp.complex64

@@ -265,9 +265,7 @@ FFTN = operator("FFTN", "The discrete Fourier transform.", Transform, samples=_O
 IFFTN = operator(
     "IFFTN", "The inverse of the discrete Fourier transform.", Transform, samples=_OF_COMPLEX, inverse=True
 )
-RFFTN = operator(
-    "RFFTN", "The frequencies from 0 on of real numbers.", Transform, samples=_OF_REAL, takes_real=True
-)
+RFFTN = operator("RFFTN", "The frequencies from 0 on of real numbers.", Transform, samples=_OF_REAL, takes_real=True)
 IRFFTN = operator(
     "IRFFTN", "The real numbers that have these frequencies from 0 on.", Transform,
     samples=_OF_COMPLEX, gives_real=True, inverse=True,

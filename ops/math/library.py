@@ -7,8 +7,8 @@ gradients. Elementwise rows are sharded like any elementwise operator; the other
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -63,13 +63,14 @@ class LibraryFunction(Op):
     options: tuple[Any, ...] = ()
     runs_on_host = True
     takes_complex = True
+    table: ClassVar[Mapping[str, LibraryRow]]
 
     @property
     def row(self) -> LibraryRow:
         """Return the row. Raise MspcError if there is none."""
-        if self.function not in FUNCTIONS:
+        if self.function not in self.table:
             raise MspcError(f"{self.name}: there is no function {self.function!r:.60}")
-        return FUNCTIONS[self.function]
+        return self.table[self.function]
 
     def rule(self, *types: TensorType) -> str:
         if self.row.rule is not None:
@@ -188,12 +189,23 @@ def _exact(value: Array, type: TensorType) -> Array:
 
 def whole_rule(types: Sequence[TensorType], shapes: Sequence[Sequence[int]]) -> str:
     """Return the rule of an operator that shards no dimension."""
-    def side(letter: str, number: int, shape: Sequence[int]) -> str:
-        names = [sized(f"{letter}{number}x{d}", n) for d, n in enumerate(shape)]
-        return " ".join(name if name == "1" else f"{name}!" for name in names)
+    return shared_rule(types, shapes, [[-1] * type.rank for type in types], [[-1] * len(shape) for shape in shapes])
 
-    left = ", ".join(side("a", i, type.shape) for i, type in enumerate(types))
-    return f"{left} -> {', '.join(side('y', i, shape) for i, shape in enumerate(shapes))}"
+
+def shared_rule(types: Sequence[TensorType], outs: Sequence[Sequence[int]], axes: Sequence[Sequence[int]],
+                out_axes: Sequence[Sequence[int]]) -> str:  # fmt: skip
+    """Return the rule of a function that is independent along some dimensions. axes: for each operand, the number of
+    each dimension among the independent ones, -1 for others. out_axes: the same for each result."""
+
+    def side(letter: str, number: int, shape: Sequence[int], own: Sequence[int]) -> str:
+        names = [f"s{axis}" if axis >= 0 else sized(f"{letter}{number}x{d}", n)
+                 for d, (n, axis) in enumerate(zip(shape, own, strict=True))]  # fmt: skip
+        return " ".join(name if axis >= 0 or name == "1" else f"{name}!"
+                        for name, axis in zip(names, own, strict=True))  # fmt: skip
+
+    left = ", ".join(side("a", i, type.shape, own) for i, (type, own) in enumerate(zip(types, axes, strict=True)))
+    right = (side("y", i, shape, own) for i, (shape, own) in enumerate(zip(outs, out_axes, strict=True)))
+    return f"{left} -> {', '.join(right)}"
 
 
 # Types of results.
@@ -496,8 +508,8 @@ def reflected_gradients(own: Any, outs: Any, douts: Any, forward: bool, adjoint:
     order, states = each if forward else each[::-1], [c]
     for _, (v, t) in order:
         states.append(states[-1] - t * v @ (turned(v) @ states[-1]))
-    dx, dtau = np.zeros(np.broadcast_shapes(x.shape, (*c.shape[:-2], 1, 1)), x.dtype), np.zeros(
-        np.broadcast_shapes(tau.shape, (*c.shape[:-2], 1)), tau.dtype)  # fmt: skip
+    dx = np.zeros(np.broadcast_shapes(x.shape, (*c.shape[:-2], 1, 1)), x.dtype)
+    dtau = np.zeros(np.broadcast_shapes(tau.shape, (*c.shape[:-2], 1)), tau.dtype)
     rows = np.arange(x.shape[-2])
     for (k, (v, t)), state in zip(order[::-1], states[-2::-1], strict=True):
         across, along = turned(v) @ state, turned(v) @ d
@@ -506,16 +518,6 @@ def reflected_gradients(own: Any, outs: Any, douts: Any, forward: bool, adjoint:
         dx[..., :, k] = np.where(rows > k, dv[..., 0], 0)
         d = d - t * v @ along
     return [dx, dtau, d]
-
-
-def _square(x: TensorType, name: str) -> int:
-    if len(x.shape) < 2 or x.shape[-1] != x.shape[-2]:
-        raise MspcError(f"{name}: the matrices of shape {x.shape} are not square")
-    return x.shape[-1]
-
-
-def _geqrf(x: Array) -> tuple[Array, ...]:
-    return map_matrices(lambda m: scipy_module("linalg").qr(m, mode="raw")[0], 2, x)
 
 
 def _ldl(x: Array, hermitian: bool) -> tuple[Array, ...]:
@@ -583,7 +585,8 @@ LINEAR = {
     "reflected": LibraryRow(reflected, lambda x, tau, c, *_: ((c.dtype, (
         *np.broadcast_shapes(x.shape[:-2], c.shape[:-2]), *c.shape[-2:])),), reflected_gradients,
         (sample((4, 2), (2,), (4, 3), function="reflected", options=(True, False)),)),
-    "geqrf": LibraryRow(_geqrf, lambda x: ((x.dtype, x.shape), (x.dtype, _few(x)))),
+    "geqrf": LibraryRow(lambda x: map_matrices(lambda m: scipy_module("linalg").qr(m, mode="raw")[0], 2, x),
+                        lambda x: ((x.dtype, x.shape), (x.dtype, _few(x)))),
     "ldl_solve": LibraryRow(_ldl_solve, lambda packed, pivots, right, hermitian: ((right.dtype, (
         *np.broadcast_shapes(packed.shape[:-2], right.shape[:-2]), *right.shape[-2:])),)),
     "ldl": LibraryRow(_ldl, lambda x, hermitian: ((x.dtype, x.shape), (INT32, x.shape[:-1]))),
@@ -666,13 +669,18 @@ def fractional_gradients(own: Any, outs: Any, douts: Any, kernel: Sequence[int],
 
 def segment_reduce(x: Array, lengths: Array, reduce: str, axis: int, initial: Any, are_offsets: bool) -> Array:
     """Return the sum, mean, product, maximum or minimum of successive parts of a dimension."""
-    ends = lengths if are_offsets else np.concatenate([np.zeros((*lengths.shape[:-1], 1), np.int64),
-                                                       lengths.cumsum(-1)], -1)  # fmt: skip
+    ends = _ends_of_segments(lengths, are_offsets)
     found = np.zeros((*x.shape[:axis], ends.shape[-1] - 1, *x.shape[axis + 1 :]), x.dtype)
     for at in np.ndindex(*x.shape[:axis]):
         for k in range(ends.shape[-1] - 1):
             found[(*at, k)] = _segment(x[at][ends[(*at, k)] : ends[(*at, k + 1)]], reduce, initial)
     return found
+
+
+def _ends_of_segments(lengths: Array, are_offsets: bool) -> Array:
+    if are_offsets:
+        return lengths
+    return np.concatenate([np.zeros((*lengths.shape[:-1], 1), np.int64), lengths.cumsum(-1)], -1)
 
 
 _EMPTY = {"sum": 0.0, "mean": math.nan, "prod": 1.0, "max": -math.inf, "min": math.inf}
@@ -688,12 +696,9 @@ def _segment(part: Array, reduce: str, initial: Any) -> Array:
     return getattr(np, name)(part, 0)
 
 
-def segment_gradients(
-    own: Any, outs: Any, douts: Any, reduce: str, axis: int, initial: Any, are_offsets: bool
-) -> Any:  # fmt: skip
+def segment_gradients(own: Any, outs: Any, douts: Any, reduce: str, axis: int, initial: Any, are_offsets: bool) -> Any:
     x, lengths = own
-    ends = lengths if are_offsets else np.concatenate([np.zeros((*lengths.shape[:-1], 1), np.int64),
-                                                       lengths.cumsum(-1)], -1)  # fmt: skip
+    ends = _ends_of_segments(lengths, are_offsets)
     made = np.zeros_like(x)
     for at in np.ndindex(*x.shape[:axis]):
         for k in range(ends.shape[-1] - 1):
@@ -831,4 +836,5 @@ CHOICES = {
 FUNCTIONS: dict[str, LibraryRow] = {**SPECIAL, **COMPLEX, **LINEAR, **CHOICES}
 """All functions by their names."""
 
+LibraryFunction.table = FUNCTIONS
 LibraryFunction.samples = tuple(each for row in FUNCTIONS.values() for each in row.samples)

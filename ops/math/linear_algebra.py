@@ -343,9 +343,7 @@ class SvdGrad(Op):
         sample((4, 2), (4, 3, 2), (4, 2, 2), (4, 2), (4, 3, 2), (4, 2, 2), gradient=False),
     )
 
-    def rule(
-        self, s: TensorType, u: TensorType, v: TensorType, ds: TensorType, du: TensorType, dv: TensorType
-    ) -> str:
+    def rule(self, s: TensorType, u: TensorType, v: TensorType, ds: TensorType, du: TensorType, dv: TensorType) -> str:
         *batch, rows, few = _matrices(self.name, u)
         lead = " ".join(batch)
         values, left = f"{lead} {few}!", f"{lead} {rows}! {few}!"

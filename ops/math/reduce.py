@@ -14,14 +14,7 @@ from mspc.ops.bases import operator
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Div, Equal, Mul, TruncateDiv
 from mspc.ops.math.scans import CumProd
-from mspc.ops.op import (
-    ArrayBackend,
-    Gradients,
-    NotDifferentiable,
-    RequestedSharding,
-    require_float,
-    sample,
-)
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, RequestedSharding, require_float, sample
 from mspc.ops.operator_arguments import require_elements
 from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum, ReductionOp, broadcast_to
 from mspc.ops.tensor.reshape import Cast

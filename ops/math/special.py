@@ -12,24 +12,9 @@ from mspc.ir.types import TensorType
 from mspc.ops.bases import ArrayFunction, Binary
 from mspc.ops.cpu.special_functions import erf, scipy_module
 from mspc.ops.math.arithmetic import Add, Div, Equal, Mul, Neg, NotEqual, Select, gradients
-from mspc.ops.math.elementwise import (
-    UNARY_SAMPLES,
-    Exp,
-    Log,
-    Sign,
-    Smooth,
-    Square,
-    Term,
-    constant,
-    select,
-    unary,
-)
+from mspc.ops.math.elementwise import UNARY_SAMPLES, Exp, Log, Sign, Smooth, Square, Term, constant, select, unary
 from mspc.ops.op import Gradients, Op, sample
 from mspc.sharding.rules import broadcast_rule
-
-
-class _ErrorFunction(Smooth, abstract=True):
-    """Smooth, but named in this module."""
 
 
 def _bell(x: Term) -> Term:
@@ -38,41 +23,32 @@ def _bell(x: Term) -> Term:
 
 
 Erf = unary(
-    "Erf", "The error function.", _ErrorFunction, lambda x, y, d: d * (_bell(x) * (2 / math.sqrt(math.pi))), erf,
-    cuda="erf({0})", samples=(*UNARY_SAMPLES, sample((8, 16), low=-7, high=7)),
+    "Erf", "The error function.", Smooth, lambda x, y, d: d * (_bell(x) * (2 / math.sqrt(math.pi))), erf,
+    cuda="erf({0})", samples=(*UNARY_SAMPLES, sample((8, 16), low=-7, high=7)), __module__=__name__,
 )  # fmt: skip
 Erfc = unary(
-    "Erfc", "1 minus the error function; for large x relative accuracy is lost.", _ErrorFunction,
+    "Erfc", "1 minus the error function; for large x relative accuracy is lost.", Smooth,
     lambda x, y, d: d * (_bell(x) * (-2 / math.sqrt(math.pi))),
-    lambda xp, x: (1 - erf(xp, x.astype(xp.float64))).astype(x.dtype), cuda="erfc({0})",
+    lambda xp, x: (1 - erf(xp, x.astype(xp.float64))).astype(x.dtype), cuda="erfc({0})", __module__=__name__,
 )  # fmt: skip
 
 
-class _WithZero(Binary, abstract=True):
-    """0 if x is 0, whatever y is."""
+class Xlogy(Binary):
+    """x * log(y), and 0 if x is 0."""
 
     float_only = True
     promotes = "float"
     linear_in = (0,)
+    cuda = "{0} * log({0} == T(0) ? T(1) : {1})"
     samples = (
         sample((8, 16), (8, 16), low=0.5),
         sample((8, 16), (16,), low=0.5),
         sample((), (8, 16), low=0.5),
     )
 
-    def safe(self, b: Builder, x: Value, y: Value) -> tuple[Value, Value]:
-        """Return (whether x is not 0, y with 1 if x is 0)."""
-        some = b.emit(NotEqual(), x, constant(b, 0, x))
-        return some, b.emit(Select(), some, y, constant(b, 1, y))
-
-
-class Xlogy(_WithZero):
-    """x * log(y), and 0 if x is 0."""
-
-    cuda = "{0} * log({0} == T(0) ? T(1) : {1})"
-
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
-        some, safe = self.safe(b, x, y)
+        some = b.emit(NotEqual(), x, constant(b, 0, x))
+        safe = b.emit(Select(), some, y, constant(b, 1, y))
         dx = b.emit(Select(), some, b.emit(Mul(), dout, b.emit(Log(), safe)), constant(b, 0, x))
         return gradients(b, x, y, dx, b.emit(Div(), b.emit(Mul(), dout, x), safe))
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, DType, TensorType, dtype_of
-from mspc.ops.math.library import LibraryFunction, LibraryRow, ResultTypes
+from mspc.ops.math.library import LibraryFunction, LibraryRow, ResultTypes, same_type, shared_rule
 from mspc.ops.math.xla_elementwise import ELEMENTWISE, Program, run_program, total_order
 from mspc.ops.op import NotDifferentiable, sample
-from mspc.sharding.rules import broadcast_rule, sized
+from mspc.sharding.rules import broadcast_rule
 
 Array = Any
 Sizes = Sequence[int]
@@ -37,21 +36,6 @@ def _elementwise(name: str) -> LibraryRow:
         return _common(operands, operands[-1].dtype)
 
     return LibraryRow(function, types, rule=_elementwise_rule)
-
-
-def shared_rule(types: Sequence[TensorType], outs: Sequence[Sizes], axes: Sequence[Sequence[int]],
-                out_axes: Sequence[int]) -> str:  # fmt: skip
-    """Return the rule of a function that is independent along some dimensions. axes: for each operand, the number of
-    each dimension among the independent ones, -1 for others. out_axes: the same for each result."""
-
-    def side(letter: str, number: int, shape: Sizes, own: Sequence[int]) -> str:
-        names = [f"s{axis}" if axis >= 0 else sized(f"{letter}{number}x{d}", n)
-                 for d, (n, axis) in enumerate(zip(shape, own, strict=True))]  # fmt: skip
-        return " ".join(name if axis >= 0 or name == "1" else f"{name}!"
-                        for name, axis in zip(names, own, strict=True))  # fmt: skip
-
-    left = ", ".join(side("a", i, type.shape, own) for i, (type, own) in enumerate(zip(types, axes, strict=True)))
-    return f"{left} -> {', '.join(side('y', i, shape, out_axes) for i, shape in enumerate(outs))}"
 
 
 # Gathers and scatters. `where` is (dimensions of windows, collapsed dimensions, batching dimensions of the operand and
@@ -181,7 +165,8 @@ def _reduced_rule(*given: Any) -> str:
     own = [-1 if d in dims else d for d in range(types[0].rank)]
     outs = [shape for _, shape in reduced_types(*given)]
     half = len(types) // 2
-    return shared_rule(types, outs, [own] * half + [[]] * half, [axis for axis in own if axis >= 0])
+    left = [axis for axis in own if axis >= 0]
+    return shared_rule(types, outs, [own] * half + [[]] * half, [left] * half)
 
 
 def reduce(*given: Any) -> Any:
@@ -214,7 +199,7 @@ def _padded_types(x: TensorType, value: TensorType, low: Sizes, high: Sizes, ins
 
 def _padded_rule(x: TensorType, value: TensorType, *around: Sizes) -> str:
     own = [-1 if any(each[d] for each in around) else d for d in range(x.rank)]
-    return shared_rule((x, value), [_padded_types(x, value, *around)[0][1]], [own, []], own)
+    return shared_rule((x, value), [_padded_types(x, value, *around)[0][1]], [own, []], [own])
 
 
 def window_sizes(shape: Sizes, window: Any) -> tuple[int, ...]:
@@ -238,7 +223,7 @@ def _windows_rule(*given: Any) -> str:
     own = [d if is_untouched(window, d) else -1 for d in range(types[0].rank)]
     half = len(types) // 2
     out = window_sizes(types[0].shape, window)
-    return shared_rule(types, [out] * half, [own] * half + [[]] * half, own)
+    return shared_rule(types, [out] * half, [own] * half + [[]] * half, [own] * half)
 
 
 def reduce_window(*given: Any) -> Any:
@@ -280,7 +265,7 @@ def select_and_scatter(x: Array, source: Array, init: Array, window: Any, select
 
 def _selected_rule(x: TensorType, source: TensorType, init: TensorType, window: Any, *_: Any) -> str:
     own = [d if is_untouched(window, d) else -1 for d in range(x.rank)]
-    return shared_rule((x, source, init), [x.shape], [own, own, []], own)
+    return shared_rule((x, source, init), [x.shape], [own, own, []], [own])
 
 
 # Sorts.
@@ -327,7 +312,7 @@ def _simple_key(program: Program, rows: Sequence[Array]) -> Array | None:
 def _sorted_rule(*given: Any) -> str:
     *types, dim, _ = given
     own = [-1 if d == dim else d for d in range(types[0].rank)]
-    return shared_rule(types, [type.shape for type in types], [own] * len(types), own)
+    return shared_rule(types, [type.shape for type in types], [own] * len(types), [own] * len(types))
 
 
 # Others.
@@ -378,12 +363,8 @@ def _bitcast_types(x: TensorType, dtype: str) -> ResultTypes:
 def _bitcast_rule(x: TensorType, dtype: str) -> str:
     out = _bitcast_types(x, dtype)[0][1]
     common = min(x.rank, len(out))
-    return shared_rule((x,), [out], [[d if d < common else -1 for d in range(x.rank)]],
-                       [d if d < common else -1 for d in range(len(out))])  # fmt: skip
-
-
-def _as_first(x: TensorType, *_: Any) -> ResultTypes:
-    return ((x.dtype, x.shape),)
+    own, new = ([d if d < common else -1 for d in range(rank)] for rank in (x.rank, len(out)))
+    return shared_rule((x,), [out], [own], [new])
 
 
 STRUCTURAL: Mapping[str, LibraryRow] = {
@@ -393,7 +374,7 @@ STRUCTURAL: Mapping[str, LibraryRow] = {
     "reduce": LibraryRow(reduce, reduced_types, rule=_reduced_rule),
     "reduce_window": LibraryRow(reduce_window, lambda *given: tuple(
         (x.dtype, window_sizes(x.shape, given[-2])) for x in given[: (len(given) - 2) // 2]), rule=_windows_rule),
-    "select_and_scatter": LibraryRow(select_and_scatter, _as_first, rule=_selected_rule),
+    "select_and_scatter": LibraryRow(select_and_scatter, same_type, rule=_selected_rule),
     "sort": LibraryRow(sort_by_comparator, lambda *given: tuple((x.dtype, x.shape) for x in given[:-2]),
                        rule=_sorted_rule),
     "fft": LibraryRow(fft, fft_types),
@@ -407,7 +388,7 @@ STRUCTURAL: Mapping[str, LibraryRow] = {
     "map": LibraryRow(lambda *given: run_program(given[-1], given[:-1])[0],
                       lambda *given: _common(given[:-2], dtype_of(given[-2])), rule=_elementwise_rule),
     "pad": LibraryRow(padded, _padded_types, rule=_padded_rule),
-    "reverse": LibraryRow(np.flip, _as_first),
+    "reverse": LibraryRow(np.flip, same_type),
 }  # fmt: skip
 """Operations that are not elementwise, or whose results have other element types."""
 
@@ -422,7 +403,7 @@ class XlaFunction(LibraryFunction):
     `XlaFunction(name, settings)(x)`."""
 
     function: str = "popcnt"
-    options: tuple[Any, ...] = ()
+    table = FUNCTIONS
     widens = False
     bprop = NotDifferentiable("StableHLO programs bring their gradients")
     samples = (
@@ -433,10 +414,3 @@ class XlaFunction(LibraryFunction):
         sample((4, 6), function="sort", options=(1, ((("compare", (0, 1), ("LT", "TOTALORDER")),), (2,))),
                gradient=False),
     )  # fmt: skip
-
-    @property
-    def row(self) -> LibraryRow:
-        """Return the row. Raise MspcError if there is none."""
-        if self.function not in FUNCTIONS:
-            raise MspcError(f"{self.name}: there is no function {self.function!r:.60}")
-        return FUNCTIONS[self.function]

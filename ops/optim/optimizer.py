@@ -140,21 +140,22 @@ class Update(Op, abstract=True):
 def _samples(*roles: str, **attributes: Any) -> tuple[Any, ...]:
     """Return samples of two shapes; role "x" is a tensor of the parameter's shape, "s" a scalar."""
     return tuple(
-        sample(
-            *[shape if role == "x" else () for role in roles], low=0.1, high=0.9, gradient=False, **attributes
-        )
+        sample(*[shape if role == "x" else () for role in roles], low=0.1, high=0.9, gradient=False, **attributes)
         for shape in ((8, 16), (16,))
     )
 
 
-class Assign(Update):
-    """variable = value."""
-
+class _Assignment(Update, abstract=True):
     operands = ("variable", "value")
     mutates = (0,)
+    samples = _samples("x", "x")
+
+
+class Assign(_Assignment):
+    """variable = value."""
+
     cuda_update = "variable = value;"
     neutral: ClassVar[Mapping[int, float | None]] = {1: None}
-    samples = _samples("x", "x")
 
     def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Gradients:
         return None, dout
@@ -164,14 +165,11 @@ class Assign(Update):
         return variable
 
 
-class AssignAdd(Update):
+class AssignAdd(_Assignment):
     """variable += value."""
 
-    operands = ("variable", "value")
-    mutates = (0,)
     cuda_update = "variable += value;"
     neutral: ClassVar[Mapping[int, float | None]] = {1: -0.0}
-    samples = _samples("x", "x")
 
     def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Gradients:
         return dout, dout
@@ -180,15 +178,12 @@ class AssignAdd(Update):
         return xp.add(variable, value, out=variable)
 
 
-class AssignSub(Update):
+class AssignSub(_Assignment):
     """variable -= value."""
 
     takes_bool = False
-    operands = ("variable", "value")
-    mutates = (0,)
     cuda_update = "variable -= value;"
     neutral: ClassVar[Mapping[int, float | None]] = {1: 0.0}
-    samples = _samples("x", "x")
 
     def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Gradients:
         return dout, b.emit(Neg(), dout)
@@ -224,13 +219,7 @@ class ApplyMomentum(Update):
     use_nesterov: bool = False
     use_locking: bool = False
     gradient_scale: float = 1.0
-    operands = (
-        "variable",
-        "accumulation",
-        "learning_rate",
-        "gradient",
-        "momentum",
-    )
+    operands = ("variable", "accumulation", "learning_rate", "gradient", "momentum")
     scalars = (2, 4)
     mutates = (0, 1)
     cuda_update = """
@@ -265,14 +254,7 @@ class SGD(Update):
     dampening: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
-    operands = (
-        "parameters",
-        "gradient",
-        "learning_rate",
-        "accum",
-        "momentum",
-        "stat",
-    )
+    operands = ("parameters", "gradient", "learning_rate", "accum", "momentum", "stat")
     scalars = (2, 4)
     mutates = (0, 3, 5)
     cuda_update = """
@@ -321,9 +303,7 @@ class Adam(Update):
 
     use_locking: bool = False
     use_nesterov: bool = False
-    operands = (
-        "var", "m", "v", "beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon", "gradient",
-    )  # fmt: skip
+    operands = ("var", "m", "v", "beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon", "gradient")
     scalars = (3, 4, 5, 6, 7, 8)
     outputs = 3
     mutates = (0, 1, 2)
@@ -356,9 +336,7 @@ class AdamWeightDecay(Update):
     """
 
     use_locking: bool = False
-    operands = (
-        "var", "m", "v", "lr", "beta1", "beta2", "epsilon", "decay", "gradient",
-    )  # fmt: skip
+    operands = ("var", "m", "v", "lr", "beta1", "beta2", "epsilon", "decay", "gradient")
     scalars = (3, 4, 5, 6, 7)
     states = (1, 2)
     outputs = 3

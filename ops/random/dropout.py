@@ -13,7 +13,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import BOOL, FLOAT32, TensorType, dtype_of
-from mspc.ops.bases import Elementwise
+from mspc.ops.bases import Elementwise, operator
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.blocks import elementwise
 from mspc.ops.cuda.moves import put_values
@@ -38,19 +38,25 @@ from mspc.ops.source_files import source_text
 from mspc.ops.tensor.creation import shape_rule
 from mspc.sharding.rules import same_rule
 
-_RANDOM = NotDifferentiable("its result is drawn, not computed")
 
-
-class Drawn(DrawnByPlace, abstract=True):
-    """Operator that draws random numbers. shape: of the global result. begin, local: start of this rank's slice and its
-    sizes, () for all; if every rank has rows of its own, shape is a rank's until the layout is known. Positional
-    arguments of a user are the seeds."""
+class UniformReal(DrawnByPlace):
+    """Float32 numbers drawn evenly from [0, 1). Called as `UniformReal(seed, seed2)(shape)`. shape: of the global
+    result. begin, local: start of this rank's slice and its sizes, () for all; if every rank has rows of its own, shape
+    is a rank's until the layout is known."""
 
     shape: tuple[int, ...] = field(default=(), kw_only=True)
     begin: tuple[int, ...] = field(default=(), kw_only=True)
     local: tuple[int, ...] = field(default=(), kw_only=True)
+    seed: int = 0
+    seed2: int = 0
     follows_neighbours = True
     omitted = ("begin", "local", "rows")
+    seeds = ("seed", "seed2")
+    bprop = NotDifferentiable("its result is drawn, not computed")
+    settings = (("shape", shape_of),)
+    result_dtypes = (FLOAT32,)
+    strategy_of = (-1,)  # as in MindSpore
+    samples = (sample(shape=(8, 16), seed=1, gradient=False), sample(shape=(16,), gradient=False))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -61,11 +67,10 @@ class Drawn(DrawnByPlace, abstract=True):
         dimension = self.rows[0]  # two dimensions of the draws are one of the result
         return (*local[:dimension], local[dimension] * local[dimension + 1], *local[dimension + 2 :])
 
-    def words(self, be: ArrayBackend, *keys: int) -> Any:
-        """Return 64 random bits per element of this rank's slice. keys: seeds, and numbers that distinguish draws of
-        one step."""
-        begin = self.begin or (0,) * len(self.shape)
-        return random_words(be.xp, key_of(*keys), self.shape, begin, self.local or self.shape).reshape(self.sizes)
+    @property
+    def part(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """(global shape, start of this rank's slice, its sizes) of the draws."""
+        return self.shape, self.begin or (0,) * len(self.shape), self.local or self.shape
 
     def localize(self, placement: RankPlacement) -> Op:
         if self.rows and not self.local:
@@ -77,39 +82,18 @@ class Drawn(DrawnByPlace, abstract=True):
         begin, local = tuple(s.start for s in here), tuple(s.stop - s.start for s in here)
         return replace(self, begin=begin, local=local)
 
-    def filling(self, device: Device, text: str, seeds: Sequence[int], out: Array, *operands: tuple[str, Array]) -> (
-        Launch | None
-    ):  # fmt: skip
-        """Return the launch that fills `out`; `text` is the C++ of an element from `word`, its random bits."""
-        word = device_word(self.shape, self.begin or (0,) * len(self.shape), self.local or self.shape)
-        each = f"[&] {{ const u64 word = {word}; return {text}; }}()"
-        arrays = [("step", device.step), *operands]
-        return put_values(device, "random", out, each, arrays, device_key(*seeds))
-
-
-class UniformReal(Drawn):
-    """Float32 numbers drawn evenly from [0, 1). Called as `UniformReal(seed, seed2)(shape)`."""
-
-    seed: int = 0
-    seed2: int = 0
-    seeds = ("seed", "seed2")
-    bprop = _RANDOM
-    settings = (("shape", shape_of),)
-    result_dtypes = (FLOAT32,)
-    strategy_of = (-1,)  # as in MindSpore
-    samples = (sample(shape=(8, 16), seed=1, gradient=False), sample(shape=(16,), gradient=False))
-
     def rule(self) -> str:
         return shape_rule(self.sizes)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
-        words = self.words(be, self.seed, self.seed2, number_of_run(be))
+        words = random_words(xp, key_of(self.seed, self.seed2, number_of_run(be)), *self.part).reshape(self.sizes)
         return (words >> xp.uint64(40)).astype(xp.float32) * xp.float32(2.0**-24)
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        text = "(float)(word >> 40) * 5.9604644775390625e-08f"
-        return self.filling(device, text, (self.seed, self.seed2), out)
+        word, number = device_word(*self.part), "(float)(word >> 40) * 5.9604644775390625e-08f"
+        each = f"[&] {{ const u64 word = {word}; return {number}; }}()"
+        return put_values(device, "random", out, each, [("step", device.step)], device_key(self.seed, self.seed2))
 
 
 class Dropout(DrawnByPlace):
@@ -227,17 +211,14 @@ class _ChannelDropout(Dropout, abstract=True):
         return super().rule(x)
 
 
-class Dropout2D(_ChannelDropout):
-    """x / keep_prob with entire channels of [n, c, h, w] set to 0 at random, and its mask: a tuple of 2."""
-
-    samples = (sample((4, 8, 2, 2), keep_prob=0.7, Seed0=1), sample((2, 4, 3, 1), Seed1=2))
-
-
-class Dropout3D(_ChannelDropout):
-    """Dropout2D of [n, c, d, h, w]."""
-
-    rank = 5
-    samples = (sample((4, 2, 2, 2, 3), keep_prob=0.25, Seed0=1),)
+Dropout2D = operator(
+    "Dropout2D", "x / keep_prob with entire channels of [n, c, h, w] set to 0 at random, and its mask: a tuple of 2.",
+    _ChannelDropout, samples=(sample((4, 8, 2, 2), keep_prob=0.7, Seed0=1), sample((2, 4, 3, 1), Seed1=2)),
+)  # fmt: skip
+Dropout3D = operator(
+    "Dropout3D", "Dropout2D of [n, c, d, h, w].", _ChannelDropout, rank=5,
+    samples=(sample((4, 2, 2, 2, 3), keep_prob=0.25, Seed0=1),),
+)  # fmt: skip
 
 
 class DropoutGrad(Elementwise):

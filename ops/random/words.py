@@ -123,9 +123,7 @@ def device_word(shape: Sequence[int], begin: Sequence[int], local: Sequence[int]
 Shape = tuple[int, ...]
 
 
-def place_of_rows(
-    shape: Sequence[int], rows: Sequence[int], rank: int, ranks: int
-) -> tuple[Shape, Shape, Shape]:
+def place_of_rows(shape: Sequence[int], rows: Sequence[int], rank: int, ranks: int) -> tuple[Shape, Shape, Shape]:
     """Return (global shape, start of the rank's slice, the slice's shape) of a tensor of which every rank has its own
     rows.
 
