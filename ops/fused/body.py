@@ -405,9 +405,7 @@ def _read_in_place(steps: Sequence[BodyLine], returns: Sequence[int]) -> list[in
 class _Resolver:
     """The new lines, and their reads after the operands."""
 
-    def __init__(
-        self, steps: Sequence[BodyLine], given: Sequence[TensorType], found: Sequence[TensorType]
-    ) -> None:
+    def __init__(self, steps: Sequence[BodyLine], given: Sequence[TensorType], found: Sequence[TensorType]) -> None:
         self.steps, self.given, self.found = steps, given, found
         self.lines: list[BodyLine] = []
         self.reads: dict[Moved, Source] = {}

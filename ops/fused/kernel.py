@@ -168,9 +168,7 @@ def space_of(
         columns = next(n for n in range(1, len(dims) + 1) if math.prod(dims[len(dims) - n :]) == row)
     if columns == len(dims):
         dims = (1, *dims)  # of a single row, too, the last dimensions are its own
-    shapes = tuple(
-        tuple(_seen(works[i], shape, size, dims) for shape in shapes) for i, shapes in enumerate(given)
-    )
+    shapes = tuple(tuple(_seen(works[i], shape, size, dims) for shape in shapes) for i, shapes in enumerate(given))
     return Space(dims, columns, shapes, frozenset(by_row))
 
 

@@ -89,9 +89,7 @@ class _ElementLoss(Op, abstract=True):
         """Return the gradient of the loss of one element."""
         return scaled(b, 1 / (math.prod(x.shape) or 1), dout) if self.reduction == "mean" else dout
 
-    def losses(
-        self, device: Device, text: str, inputs: Sequence[Array], out: Array, after: str = ""
-    ) -> Launch | None:
+    def losses(self, device: Device, text: str, inputs: Sequence[Array], out: Array, after: str = "") -> Launch | None:
         """Return the launch of a loss with the C++ `text`, of the operands x, y and w; after: the expression of their
         total."""
         operands = [Operand(name, array) for name, array in zip("xyw", inputs, strict=False)]

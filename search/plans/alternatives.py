@@ -252,9 +252,7 @@ class PlannedNetwork:
     free: bool = False
 
     @classmethod
-    def read(
-        cls, captured: CapturedCall, config: Config, free: bool = False, limited: bool = False
-    ) -> PlannedNetwork:
+    def read(cls, captured: CapturedCall, config: Config, free: bool = False, limited: bool = False) -> PlannedNetwork:
         """Trace a launch. config: shared by all ways. limited: memory is limited, so that layers are decided
         separately. Raise MspcError if it cannot be traced."""
         settings, arguments = replace(config, **WAYS[0].settings), describe_call(captured.args, [])

@@ -238,9 +238,7 @@ def degrees_of(compiled: Compiled) -> Degrees:
     products, dtypes = work_by[_MatmulSharding], work_by[str]
     rows, tensor, ranks = _heaviest((each[:3], work) for each, work in products.items()) or _of_results(graph)
     expert = _heaviest((each.expert, work) for each, work in products.items() if each.expert) or 1
-    fitting = [
-        (each, work) for each, work in work_by[_Attention].items() if rows % (each.data * each.context) == 0
-    ]
+    fitting = [(each, work) for each, work in work_by[_Attention].items() if rows % (each.data * each.context) == 0]
     text = _heaviest(fitting) or _Attention(rows, 1)
     heads = rows // (text.data * text.context)
     samples, unit = _samples(graph)

@@ -130,9 +130,7 @@ def adopt_faster(plans: list[PlanResult], files: dict[str, PlanFile], usual: Usu
     fastest = min(usual.on(mesh), key=lambda plan: plan.step, default=None)
     if fastest is None or (own is not None and fastest.step >= plans[own].step):
         return
-    taken = replace(
-        fastest, name=SEARCH, mesh=mesh, search_gap=None, taken_from=fastest.name, same_as="", reason=""
-    )
+    taken = replace(fastest, name=SEARCH, mesh=mesh, search_gap=None, taken_from=fastest.name, same_as="", reason="")
     plans[slice(0, 0) if own is None else slice(own, own + 1)] = [taken]
     files[SEARCH] = usual.files[fastest.name]
 

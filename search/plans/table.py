@@ -329,9 +329,7 @@ class FittedWay:
         return _Program(way, words, compiled, loads, graph, memory)
 
     def _figures(self, program: _Program) -> PlanResult:
-        return figures_of(
-            self.way.name, program.compiled, program.loads, program.graph, program.memory, self.asked
-        )
+        return figures_of(self.way.name, program.compiled, program.loads, program.graph, program.memory, self.asked)
 
     def _fitted_figures(self, own: _Program, program: _Program, words: str) -> PlanResult:
         return replace(self._figures(program), made_to_fit=words, otherwise=own.memory)
@@ -436,9 +434,7 @@ class _Task:
     folded: PlannedNetwork | None = None
 
 
-def _tasks(
-    network: PlannedNetwork, asked: PlanRequest, ways: Sequence[Alternative], is_large: bool
-) -> list[_Task]:
+def _tasks(network: PlannedNetwork, asked: PlanRequest, ways: Sequence[Alternative], is_large: bool) -> list[_Task]:
     folded = folded_network(network.captured, asked, ways) if is_large else None
     if folded is None:
         return [_Task((way,)) for way in ways]
