@@ -21,7 +21,6 @@ class CallHandler(Protocol):
     def call(self, target: Any, args: tuple[Any, ...]) -> Any:
         """Run `target(*args)` as a compiled graph, and return its result: a Tensor, or tuples, lists and dicts of
         Tensors."""
-        ...
 
     def call_on_all_ranks(self, target: Any, args: tuple[Any, ...] | None) -> Any:
         """Run `target(*args)` on all ranks that share a run, and return the results of all on each of them.
@@ -29,38 +28,30 @@ class CallHandler(Protocol):
         A rank without further data passes None for its arguments, and gets the results of the others; None if no rank
         had data.
         """
-        ...
 
     def gather_numbers(self, number: float, what: str = "", note: str = "") -> list[float]:
         """Return the numbers that the ranks pass, by rank. what, note: the activity of a rank in messages, if the
         others do not make the call."""
-        ...
 
     def steps(self) -> dict[str, int]:
         """Return the number of steps that each graph has run, including earlier runs."""
-        ...
 
     def resume_steps(self, steps: dict[str, int]) -> None:
         """Count the steps of graphs on from those of an earlier run; their random numbers continue, too."""
-        ...
 
     def collective(self, op: Any, types: Any, arrays: Any) -> Any:
         """Return the result of a collective's kernel on this rank's arrays of these types; the ranks of its group make
         this call together."""
-        ...
 
     def synchronize(self) -> None:
         """Wait for all steps under way; raises their errors."""
-        ...
 
     def operations(self) -> tuple[float, float, float, float]:
         """Return the floating-point operations of the matmuls of the last step: for all ranks, without and with
         recomputation, then for this rank, without and with recomputation."""
-        ...
 
     def peak_memory(self) -> int:
         """Return the peak bytes of GPU memory of this rank's graphs; 0 on the CPU."""
-        ...
 
 
 class Backend(Protocol):
@@ -68,19 +59,15 @@ class Backend(Protocol):
 
     def default_handler(self) -> CallHandler:
         """Return the handler for the calls of a script that plain Python or mpirun started."""
-        ...
 
     def launched_rank(self) -> dict[str, Any]:
         """Return rank, size, local rank and local size as the launcher of this process set them."""
-        ...
 
     def compile_in_memory(self, network: Any, args: tuple[Any, ...]) -> Any:
         """Compile a call without running it: strategies, layouts, operators and `compile_id`."""
-        ...
 
     def exported_network(self, path: Path, returns: str | None, sizes: Mapping[str, int], precision: str) -> Any:
         """Read a program of `torch.export.save` as a cell."""
-        ...
 
 
 _loaders: list[Callable[[], Backend]] = []

@@ -126,19 +126,15 @@ class Store(Protocol):
 
     def read(self, parameter: Parameter) -> np.ndarray:
         """Return the full tensor. A sharded one is gathered, so every rank must read it."""
-        ...
 
     def write(self, parameter: Parameter, array: np.ndarray) -> None:
         """Replace the full tensor."""
-        ...
 
     def draw(self, parameter: Parameter, initial: InitialValue) -> None:
         """Replace it by the values of an initializer."""
-        ...
 
     def part(self, parameter: Parameter) -> tuple[Layout | None, np.ndarray]:
         """Return the layout of the tensor (None if it is not sharded) and this rank's slice."""
-        ...
 
 
 def _attribute(name: str, kind: type, wanted: str) -> Any:

@@ -71,11 +71,9 @@ class MarkedByPlan(Protocol):
 
     def node_marks(self, node: ExportedNode) -> Any:
         """Return everything by which the plan distinguishes nodes."""
-        ...
 
     def parameter_marks(self, name: str) -> Any:
         """Return everything by which the plan distinguishes parameters."""
-        ...
 
 
 def equal_layers(

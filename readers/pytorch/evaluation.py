@@ -316,31 +316,25 @@ class Evaluator(Protocol):
     def at(self, frames: Frames, scope: str, precision: Precision | None, reason: str = "") -> None:
         """Set the lines, the module, the precision (None: the cell's) and the reason of collectives of the next
         calls."""
-        ...
 
     def call(self, function: Function, operands: Sequence[Any], repeats: bool = False) -> Any:
         """Return the value of a call. repeats: an earlier call with operands of the same types may be copied, as no
         gradient is taken of it. Raises MspcError."""
-        ...
 
     def held(self, tensor: Tensor, name: str) -> Any:
         """Return a tensor of the program as a value; `name` is that of a constant."""
-        ...
 
     def planned(self, name: str, value: Any) -> Any:
         """Return a value of the program as a plan has it, if there is one."""
-        ...
 
     def type_of(self, value: Any) -> TensorType | None:
         """Return the type of a tensor; None for all else."""
-        ...
 
     def layers(
         self, carried: tuple[Any, ...], layer: Callable[[Sequence[Any]], tuple[Any, ...]],
         members: Sequence[Sequence[Parameter]], count: int,
     ) -> tuple[Any, ...] | None:  # fmt: skip
         """Return the values after `count` equal layers as a loop; None, with nothing made, if they must be inlined."""
-        ...
 
 
 def evaluated(

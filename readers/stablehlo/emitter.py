@@ -67,15 +67,12 @@ class ProgramScope(Protocol):
 
     def lookup(self, name: str) -> Any:
         """Return a value by its name."""
-        ...
 
     def constant_of(self, operation: HloOperation) -> Array:
         """Return the elements of a constant."""
-        ...
 
     def function(self, name: str) -> HloFunction:
         """Return a function of the module."""
-        ...
 
 
 class HloEmitter:

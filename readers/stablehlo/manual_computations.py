@@ -84,15 +84,12 @@ class ManualScope(Protocol):
 
     def inner(self) -> ManualScope:
         """Return the walk of a region in this one."""
-        ...
 
     def in_layout(self, value: Any, sharding: Any) -> Any:
         """Return a value constrained to a sharding."""
-        ...
 
     def run(self, region: HloRegion, given: Sequence[Any]) -> list[Any]:
         """Return the results of a region."""
-        ...
 
 
 # Leading dimensions of values.

@@ -44,20 +44,16 @@ class Communicator(Protocol):
 
     def all_reduce(self, array: Array, op: str, ranks: Ranks) -> Array:
         """Return the members' arrays combined, in the array's own shape."""
-        ...
 
     def all_gather(self, array: Array, ranks: Ranks, axis: int = 0) -> Array:
         """Return the members' arrays joined along `axis`."""
-        ...
 
     def reduce_scatter(self, array: Array, op: str, ranks: Ranks, axis: int = 0) -> Array:
         """Return this rank's slice along `axis` of the members' arrays combined."""
-        ...
 
     def all_to_all(self, array: Array, ranks: Ranks, split_dim: int, concat_dim: int) -> Array:
         """Send slice i of `array` along `split_dim` to member i; return the received slices joined along
         `concat_dim`."""
-        ...
 
     def exchange(
         self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, tuple[int, ...], Any]]
@@ -66,16 +62,13 @@ class Communicator(Protocol):
 
         An array to the calling rank itself is allowed.
         """
-        ...
 
     def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
         """Exchange arrays like `exchange`, but receive into existing arrays (rank, array), which share no memory with
         the sent ones. Arrays need not be contiguous; no memory of their size is allocated."""
-        ...
 
     def broadcast(self, array: Array, root: int, ranks: Ranks) -> Array:
         """Return the array of `root` (a member's rank); on the others `array` gives shape and dtype."""
-        ...
 
     def send(self, array: Array, rank: int, tag: int = 0) -> None: ...
 
@@ -83,20 +76,16 @@ class Communicator(Protocol):
 
     def barrier(self, ranks: Ranks) -> None:
         """Return once every member has called it."""
-        ...
 
     def for_graph(self, number: int) -> Communicator:
         """Return the communicator of a graph, by its number in the job: messages of different graphs never mix."""
-        ...
 
     def beside(self) -> Communicator:
         """Return another communicator of the same graph, for agreements of ranks besides the graph's collectives."""
-        ...
 
     def say(self, text: str) -> None:
         """Announce this rank's last action, followed by one note per line, for error messages of ranks that wait for
         it; "" clears."""
-        ...
 
 
 class Exchanging:

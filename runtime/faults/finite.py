@@ -52,12 +52,10 @@ class NonFiniteSearch(Protocol):
     @property
     def boundary(self) -> int:
         """Index of the first node that updates a parameter."""
-        ...
 
     @property
     def comm(self) -> Any:
         """Communicator of arrays on the host."""
-        ...
 
     def search(self) -> Origin: ...
 
