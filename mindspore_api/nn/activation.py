@@ -16,13 +16,9 @@ from mspc.mindspore_api.nn.function_cells import FunctionCell, OperatorCell
 class ReLU(OperatorCell):
     """max(0, x)."""
 
-    attribute, operator = "relu", "ReLU"
-
 
 class ReLU6(OperatorCell):
     """min(max(0, x), 6)."""
-
-    attribute, operator = "relu6", "ReLU6"
 
 
 class GELU(Cell):
@@ -49,19 +45,13 @@ class FastGelu(Cell):
 class Sigmoid(OperatorCell):
     """1 / (1 + exp(-x))."""
 
-    attribute, operator = "sigmoid", "Sigmoid"
-
 
 class Tanh(OperatorCell):
     """Hyperbolic tangent."""
 
-    attribute, operator = "tanh", "Tanh"
-
 
 class SiLU(OperatorCell):
     """x * sigmoid(x)."""
-
-    attribute, operator = "silu", "SiLU"
 
 
 class LeakyReLU(FunctionCell):
@@ -88,13 +78,9 @@ class SeLU(Cell):
 class HSigmoid(OperatorCell):
     """min(max(x + 3, 0), 6) / 6."""
 
-    attribute, operator = "hsigmoid", "HSigmoid"
-
 
 class HSwish(OperatorCell):
     """x * min(max(x + 3, 0), 6) / 6."""
-
-    attribute, operator = "hswish", "HSwish"
 
 
 class Hardtanh(FunctionCell):
@@ -120,8 +106,6 @@ class LogSigmoid(Cell):
 
 class Mish(OperatorCell):
     """x * tanh(log(1 + exp(x)))."""
-
-    attribute, operator = "mish", "Mish"
 
 
 class GLU(FunctionCell):

@@ -12,21 +12,22 @@ __all__: tuple[str, ...] = ()
 
 
 class OperatorCell(Cell):
-    """Applies an operator, which scripts shard or replace as an attribute of the cell.
+    """Applies the operator with the name of the class, which scripts shard or replace as an attribute of the cell: its
+    name in small letters."""
 
-    Class attributes:
-        attribute: its name. operator: the class of the operator in `ops`.
-    """
-
-    attribute: ClassVar[str]
     operator: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if OperatorCell in cls.__bases__:
+            cls.operator = cls.__name__
 
     def __init__(self) -> None:
         super().__init__()
-        setattr(self, self.attribute, getattr(ops, self.operator)())
+        setattr(self, self.operator.lower(), getattr(ops, self.operator)())
 
     def construct(self, x: Any) -> Tensor:
-        return getattr(self, self.attribute)(x)
+        return getattr(self, self.operator.lower())(x)
 
 
 class FunctionCell(Cell):
