@@ -19,7 +19,7 @@ KERNELS = ("cpu", "cuda")
 
 _DECLARATION = "\nclass "
 """The text before the name of an operator's class."""
-_ROWS = (" = operator(", " = unary(", " = smooth(", " = resampling(", " = convolutions(")
+_ROWS = (" = operator(", " = unary(", " = binary(", " = smooth(", " = resampling(", " = convolutions(")
 """The text after the name of an operator, or names with commas between, in the table of a family."""
 
 

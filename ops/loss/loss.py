@@ -18,8 +18,8 @@ from mspc.ops.cuda.moves import put_values
 from mspc.ops.cuda.reductions import Reduction, RowPass, Rows, reduce
 from mspc.ops.cuda.text import Operand, accumulating_type
 from mspc.ops.device import Array, Device, Launch, in_order
-from mspc.ops.math.arithmetic import Div, Greater, Maximum, Mul, Neg, Select, Sub
-from mspc.ops.math.elementwise import Abs, Exp, Sign, constant, scaled
+from mspc.ops.math.arithmetic import Div, Greater, Maximum, Mul, Neg, Select, Sub, constant, scaled
+from mspc.ops.math.elementwise import Abs, Exp, Sign
 from mspc.ops.nn.activation import Sigmoid
 from mspc.ops.nn.softmax import log_softmax_of_rows, ranks_of_rows, sent_bytes
 from mspc.ops.op import Gradients, Op, RankPlacement, RequestedSharding, sample

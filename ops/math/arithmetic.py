@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -10,12 +11,109 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, DType, TensorType
-from mspc.ops.bases import Binary, Elementwise, Predicate, Unary, operator
+from mspc.ops.bases import Binary, Elementwise, Family, Predicate, Unary, operator
 from mspc.ops.cpu.blocks import elementwise
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, require_same, sample
 from mspc.ops.operator_arguments import sequence_of
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule, same_rule
+
+
+def constant(b: Builder, number: float, like: Value) -> Value:
+    """Return a scalar of the element type of `like`."""
+    return b.constant(number, like.tensor_type.dtype)
+
+
+def scaled(b: Builder, number: float, value: Value) -> Value:
+    return b.emit(Mul(), value, constant(b, number, value))
+
+
+class Term:
+    """A value in the formula of a gradient: arithmetic on it emits operators, and numbers are of its element type."""
+
+    def __init__(self, b: Builder, value: Value) -> None:
+        self.b, self.value = b, value
+
+    def into(self, op: Op, *others: Term | float) -> Term:
+        """Return the result of an operator on this value and others."""
+        return Term(self.b, self.b.emit(op, self.value, *map(self._operand, others)))
+
+    def _operand(self, other: Term | float) -> Value:
+        return other.value if isinstance(other, Term) else constant(self.b, other, self.value)
+
+    def __add__(self, other: Term | float) -> Term:
+        return self.into(Add(), other)
+
+    def __sub__(self, other: Term | float) -> Term:
+        return self.into(Sub(), other)
+
+    def __rsub__(self, other: float) -> Term:
+        return Term(self.b, self.b.emit(Sub(), self._operand(other), self.value))
+
+    def __mul__(self, other: Term | float) -> Term:
+        return self.into(Mul(), other)
+
+    def __truediv__(self, other: Term | float) -> Term:
+        return self.into(Div(), other)
+
+    def __neg__(self) -> Term:
+        return self.into(Neg())
+
+    def conjugate(self) -> Term:
+        """Return the conjugate of a complex tensor, and a real one itself: gradients are those of the real and of the
+        imaginary part as one complex number, so that that of x * y in x is dout * conj(y)."""
+        return self.into(Conj()) if self.value.tensor_type.dtype.is_complex else self
+
+
+def select(condition: Term, x: Term, other: Term | float) -> Term:
+    """Return x if the condition is true, else the other."""
+    return condition.into(Select(), x, other if isinstance(other, Term) else Term(x.b, constant(x.b, other, x.value)))
+
+
+Formula = Callable[[Term, Term, Term], Term]
+"""The gradient of an operand from the operand, the result and the gradient of the result."""
+
+
+def unary(
+    name: str, text: str, base: type[Family], gradient: Formula, run: Callable[[Any, Any], Any] | None = None,
+    **declared: Any,
+) -> type[Family]:  # fmt: skip
+    """Make an operator of one tensor from a row of its family's table.
+
+    Args:
+        gradient: see `Formula`. run: the kernel, of the array module and the operand; None: `array_function` names it.
+    """
+
+    def bprop(self: Op, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (gradient(Term(b, x), Term(b, out), Term(b, dout)).value,)
+
+    return operator(name, text, base, bprop=bprop, **_kernel(run), **declared)
+
+
+def binary(
+    name: str, text: str, base: type[Family], gradient: Callable[..., tuple[Term | None, Term | None]],
+    run: Callable[[Any, Any, Any], Any] | None = None, **declared: Any,
+) -> type[Family]:  # fmt: skip
+    """Make an operator of two tensors, as `unary` does. gradient: of both operands, from these, the result and its
+    gradient; the terms are then summed to the operands' shapes."""
+
+    def bprop(self: Op, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
+        found = gradient(*(Term(b, value) for value in (x, y, out, dout)))
+        pairs = zip(found, (x, y), strict=True)
+        return tuple(None if term is None else sum_to_shape(b, term.value, value.shape) for term, value in pairs)
+
+    return operator(name, text, base, bprop=bprop, **_kernel(run), **declared)
+
+
+def _kernel(run: Callable[..., Any] | None) -> dict[str, Any]:
+    """Return the declaration of a kernel that is a function of the array module and the operands."""
+
+    def compute(self: Op, xp: Any, *inputs: Any) -> Any:
+        assert run is not None
+        return run(xp, *inputs)
+
+    return {} if run is None else {"compute": compute}
+
 
 _BOOLEAN = NotDifferentiable("its result is Bool")
 _COMPARED = (
@@ -144,43 +242,18 @@ def gradients(b: Builder, x: Value, y: Value, dx: Value, dy: Value) -> Gradients
     return sum_to_shape(b, dx, x.shape), sum_to_shape(b, dy, y.shape)
 
 
-class Conj(Unary):
-    """The complex conjugate; a real number is its own."""
-
-    takes_bool = False
-    takes_complex = True
-    array_function = "conjugate"
-    linear_in = (0,)
-    cuda = "{0}"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Conj(), dout),)
-
-    samples = (sample((8, 16)),)
+Conj = unary(
+    "Conj", "The complex conjugate; a real number is its own.", Unary, lambda x, y, d: d.into(Conj()), takes_bool=False,
+    takes_complex=True, array_function="conjugate", linear_in=(0,), cuda="{0}", samples=(sample((8, 16)),),
+    __module__=__name__,
+)  # fmt: skip
 
 
-def conjugate(b: Builder, x: Value) -> Value:
-    """Return the conjugate of a complex tensor, and a real one itself: gradients are those of the real and of the
-    imaginary part as one complex number, so that that of x * y in x is dout * conj(y)."""
-    return b.emit(Conj(), x) if x.tensor_type.dtype.is_complex else x
-
-
-class Add(Binary):
-    """x + y."""
-
-    takes_complex = True
-    array_function = "add"
-    additive = True
-    joins = "sum"
-    cuda = "{0} + {1}"
-
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
-        return gradients(b, x, y, dout, dout)
-
-    samples = (
-        *BINARY_SAMPLES,
-        sample((8, 16), (16,), dtypes=("Int32", "Int32"), gradient=False),
-    )
+Add = binary(
+    "Add", "x + y.", Binary, lambda x, y, out, d: (d, d), takes_complex=True, array_function="add", additive=True,
+    joins="sum", cuda="{0} + {1}", __module__=__name__,
+    samples=(*BINARY_SAMPLES, sample((8, 16), (16,), dtypes=("Int32", "Int32"), gradient=False)),
+)  # fmt: skip
 
 
 class Sub(Binary):
@@ -198,20 +271,11 @@ class Sub(Binary):
     samples = BINARY_SAMPLES
 
 
-class Mul(Binary):
-    """x * y."""
-
-    takes_complex = True
-    array_function = "multiply"
-    linear_in = (0, 1)
-    joins = "prod"
-    cuda = "{0} * {1}"
-
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
-        dx, dy = b.emit(Mul(), dout, conjugate(b, y)), b.emit(Mul(), dout, conjugate(b, x))
-        return gradients(b, x, y, dx, dy)
-
-    samples = BINARY_SAMPLES
+Mul = binary(
+    "Mul", "x * y.", Binary, lambda x, y, out, d: (d * y.conjugate(), d * x.conjugate()), takes_complex=True,
+    array_function="multiply", linear_in=(0, 1), joins="prod", cuda="{0} * {1}", samples=BINARY_SAMPLES,
+    __module__=__name__,
+)  # fmt: skip
 
 
 class _Quotient(Binary, abstract=True):
@@ -225,9 +289,9 @@ class _Quotient(Binary, abstract=True):
     cuda = "{0} / {1}"
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
-        dx = b.emit(type(self)(), dout, conjugate(b, y))
-        dy = sum_to_shape(b, b.emit(Mul(), dx, conjugate(b, out)), y.shape)
-        return sum_to_shape(b, dx, x.shape), b.emit(Neg(), dy)
+        dx = Term(b, dout).into(type(self)(), Term(b, y).conjugate())
+        dy = sum_to_shape(b, (dx * Term(b, out).conjugate()).value, y.shape)
+        return sum_to_shape(b, dx.value, x.shape), b.emit(Neg(), dy)
 
     samples = POSITIVE_SAMPLES
 
@@ -256,51 +320,31 @@ class Neg(Unary):
     samples = (sample((8, 16)), sample((8,), dtypes=("Int32",), gradient=False), sample(()))
 
 
-class FloorDiv(Binary):
-    """The quotient rounded down; its derivative is 0."""
+class _Division(Binary, abstract=True):
+    """Division with a quotient without fraction, whose derivative is 0, or with a remainder."""
 
     takes_bool = False
-    array_function = "floor_divide"
-    cuda = "floor_over({0}, {1})"
-
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
-        return None, None
-
-    samples = (
-        sample((8, 16), (16,), low=0.5, gradient=False),
-        sample((8, 16), (8, 1), dtypes=("Int32", "Int32"), low=1, high=9, gradient=False),
-    )
-
-
-class _Remainder(Binary, abstract=True):
-    takes_bool = False
-
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
-        quotient = b.emit(FloorDiv(), x, y)
-        dy = b.emit(Neg(), b.emit(Mul(), dout, quotient))
-        return gradients(b, x, y, dout, dy)
-
     samples = (
         sample((8, 16), (16,), low=0.5),
         sample((8, 16), (8, 1), dtypes=("Int32", "Int32"), low=1, high=9, gradient=False),
     )
 
 
-FloorMod = operator(
-    "FloorMod", "x - floor(x / y) * y; the sign is that of y.", _Remainder,
-    array_function="remainder", cuda="floor_rest({0}, {1})",
+FloorDiv = binary(
+    "FloorDiv", "The quotient rounded down; its derivative is 0.", _Division, lambda x, y, out, d: (None, None),
+    array_function="floor_divide", cuda="floor_over({0}, {1})",
+    samples=tuple(replace(each, gradient=False) for each in _Division.samples),
 )  # fmt: skip
-
-
-class Mod(_Remainder):
-    """The remainder of the division truncated towards 0; the sign is that of x."""
-
-    array_function = "fmod"
-    cuda = "rest({0}, {1})"
-
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
-        quotient = b.emit(Div(), b.emit(Sub(), x, out), y)  # exact up to rounding: x - out is a multiple of y
-        return gradients(b, x, y, dout, b.emit(Neg(), b.emit(Mul(), dout, quotient)))
+FloorMod = binary(
+    "FloorMod", "x - floor(x / y) * y; the sign is that of y.", _Division,
+    lambda x, y, out, d: (d, -(d * x.into(FloorDiv(), y))), array_function="remainder", cuda="floor_rest({0}, {1})",
+)  # fmt: skip
+_TRUNCATED = "The remainder of the division truncated towards 0; the sign is that of x."
+Mod = binary(
+    "Mod", _TRUNCATED, _Division,
+    lambda x, y, out, d: (d, -(d * ((x - out) / y))),  # exact up to rounding: x - out is a multiple of y
+    array_function="fmod", cuda="rest({0}, {1})",
+)  # fmt: skip
 
 
 class _Extremum(Binary, abstract=True):
@@ -447,10 +491,9 @@ class Lerp(Elementwise):
     def compute(self, xp: Any, start: Any, end: Any, weight: Any) -> Any:
         return start + weight * (end - start)
 
-    samples = (
-        sample((8, 16), (8, 16), (8, 16)),
-        sample((8, 16), (16,), ()),
-    )
+    samples = (sample((8, 16), (8, 16), (8, 16)), sample((8, 16), (16,), ()))
+
+
 _SHIFTS = (
     sample((8, 16), (8, 16), dtypes=("Int32", "Int32"), low=0, high=9, gradient=False),
     sample((8, 16), (16,), dtypes=("UInt8", "UInt8"), low=0, high=7, gradient=False),
@@ -507,24 +550,10 @@ RightShift = operator(
 )  # fmt: skip
 
 
-class TruncateDiv(Binary):
-    """The quotient truncated towards 0; its derivative is 0."""
-
-    takes_bool = False
-    cuda = "over({0}, {1})"
-
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
-        return None, None
-
-    def compute(self, xp: Any, x: Any, y: Any) -> Any:
-        if x.dtype.kind == "f":
-            return xp.trunc(xp.divide(x, y))
-        return (x - xp.fmod(x, y)) // y
-
-    samples = (
-        sample((8, 16), (16,), low=0.5),
-        sample((8, 16), (8, 1), dtypes=("Int32", "Int32"), low=1, high=9),
-    )
-
-
-TruncateMod = operator("TruncateMod", "The remainder of the division truncated towards 0; the sign is that of x.", Mod)
+TruncateDiv = binary(
+    "TruncateDiv", "The quotient truncated towards 0; its derivative is 0.", _Division,
+    lambda x, y, out, d: (None, None),
+    lambda xp, x, y: xp.trunc(xp.divide(x, y)) if x.dtype.kind == "f" else (x - xp.fmod(x, y)) // y,
+    cuda="over({0}, {1})", samples=tuple(replace(each, gradient=True) for each in _Division.samples),
+)  # fmt: skip
+TruncateMod = operator("TruncateMod", _TRUNCATED, Mod)

@@ -10,8 +10,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import Binary, Unary
-from mspc.ops.math.arithmetic import Div, Equal, Mul, Select, Sub, gradients
-from mspc.ops.math.elementwise import Abs, Pow, Sign, constant, scaled
+from mspc.ops.math.arithmetic import Div, Equal, Mul, Select, Sub, constant, gradients, scaled
+from mspc.ops.math.elementwise import Abs, Pow, Sign
 from mspc.ops.op import Gradients, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import ExpandDims

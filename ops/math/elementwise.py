@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,8 +10,22 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
 from mspc.ir.types import DType, TensorType, complex_of, real_of
-from mspc.ops.bases import Binary, Family, Unary, operator
-from mspc.ops.math.arithmetic import Add, Div, DivNoNan, Equal, Greater, Mul, Neg, Select, Sub, gradients
+from mspc.ops.bases import Binary, Unary, operator
+from mspc.ops.math.arithmetic import (
+    Add,
+    DivNoNan,
+    Equal,
+    Formula,
+    Greater,
+    Mul,
+    Select,
+    Sub,
+    Term,
+    binary,
+    constant,
+    gradients,
+    unary,
+)
 from mspc.ops.op import Gradients, Op, require_float, sample
 from mspc.ops.tensor.creation import ZerosLike
 from mspc.sharding.rules import broadcast_rule
@@ -20,76 +33,6 @@ from mspc.sharding.rules import broadcast_rule
 UNARY_SAMPLES = (sample((8, 16)), sample((2, 4, 8)), sample(()))
 POSITIVE_INPUT = (sample((8, 16), low=0.25), sample((), low=0.25))
 _INTEGERS = (*UNARY_SAMPLES, sample((8,), dtypes=("Int32",), gradient=False))
-
-
-def constant(b: Builder, number: float, like: Value) -> Value:
-    """Return a scalar of the element type of `like`."""
-    return b.constant(number, like.tensor_type.dtype)
-
-
-def scaled(b: Builder, number: float, value: Value) -> Value:
-    return b.emit(Mul(), value, constant(b, number, value))
-
-
-class Term:
-    """A value in the formula of a gradient: arithmetic on it emits operators, and numbers are of its element type."""
-
-    def __init__(self, b: Builder, value: Value) -> None:
-        self.b, self.value = b, value
-
-    def into(self, op: Op, *others: Term | float) -> Term:
-        """Return the result of an operator on this value and others."""
-        return Term(self.b, self.b.emit(op, self.value, *map(self._operand, others)))
-
-    def _operand(self, other: Term | float) -> Value:
-        return other.value if isinstance(other, Term) else constant(self.b, other, self.value)
-
-    def __add__(self, other: Term | float) -> Term:
-        return self.into(Add(), other)
-
-    def __sub__(self, other: Term | float) -> Term:
-        return self.into(Sub(), other)
-
-    def __rsub__(self, other: float) -> Term:
-        return Term(self.b, self.b.emit(Sub(), self._operand(other), self.value))
-
-    def __mul__(self, other: Term | float) -> Term:
-        return self.into(Mul(), other)
-
-    def __truediv__(self, other: Term | float) -> Term:
-        return self.into(Div(), other)
-
-    def __neg__(self) -> Term:
-        return self.into(Neg())
-
-
-def select(condition: Term, x: Term, other: Term | float) -> Term:
-    """Return x if the condition is true, else the other."""
-    return condition.into(Select(), x, other if isinstance(other, Term) else Term(x.b, constant(x.b, other, x.value)))
-
-
-Formula = Callable[[Term, Term, Term], Term]
-"""The gradient of an operand from the operand, the result and the gradient of the result."""
-
-
-def unary(
-    name: str, text: str, base: type[Family], gradient: Formula, run: Callable[[Any, Any], Any] | None = None,
-    **declared: Any,
-) -> type[Family]:  # fmt: skip
-    """Make an operator of one tensor from a row of its family's table.
-
-    Args:
-        gradient: see `Formula`. run: the kernel, of the array module and the operand; None: `array_function` names it.
-    """
-
-    def bprop(self: Op, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (gradient(Term(b, x), Term(b, out), Term(b, dout)).value,)
-
-    def kernel(self: Op, xp: Any, *inputs: Any) -> Any:
-        assert run is not None
-        return run(xp, *inputs)
-
-    return operator(name, text, base, bprop=bprop, **({} if run is None else {"compute": kernel}), **declared)
 
 
 class Smooth(Unary, abstract=True):
@@ -253,19 +196,16 @@ Atanh = smooth(
 )  # fmt: skip
 
 
-class Atan2(Binary):
-    """The angle of the point (y, x), of the first operand over the second."""
+def _slopes_of_angle(x: Term, y: Term, out: Term, d: Term) -> tuple[Term, Term]:
+    share = d / (x.into(Square()) + y.into(Square()))
+    return share * y, -(share * x)
 
-    array_function = "arctan2"
-    float_only = True
-    promotes = "float"
-    cuda = "atan2({0}, {1})"
 
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
-        share = b.emit(Div(), dout, b.emit(Add(), b.emit(Square(), x), b.emit(Square(), y)))
-        return gradients(b, x, y, b.emit(Mul(), share, y), b.emit(Neg(), b.emit(Mul(), share, x)))
-
-    samples = (sample((8, 16), (8, 16), low=0.3), sample((8, 16), (16,), low=0.3))
+Atan2 = binary(
+    "Atan2", "The angle of the point (y, x), of the first operand over the second.", Binary, _slopes_of_angle,
+    array_function="arctan2", float_only=True, promotes="float", cuda="atan2({0}, {1})", __module__=__name__,
+    samples=(sample((8, 16), (8, 16), low=0.3), sample((8, 16), (16,), low=0.3)),
+)  # fmt: skip
 
 
 class _ComplexPart(Op, abstract=True):

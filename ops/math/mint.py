@@ -12,8 +12,8 @@ from mspc.ir.types import TensorType
 from mspc.ops.bases import Binary, Unary, operator
 from mspc.ops.cuda.text import number
 from mspc.ops.index_map import IndexBlock, IndexMap, along
-from mspc.ops.math.arithmetic import IsFinite, Mul
-from mspc.ops.math.elementwise import UNARY_SAMPLES, scaled
+from mspc.ops.math.arithmetic import IsFinite, Mul, scaled
+from mspc.ops.math.elementwise import UNARY_SAMPLES
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.op import Gradients, Op, sample

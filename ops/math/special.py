@@ -11,8 +11,21 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import ArrayFunction, Binary
 from mspc.ops.cpu.special_functions import erf, scipy_module
-from mspc.ops.math.arithmetic import Add, Div, Equal, Mul, Neg, NotEqual, Select, gradients
-from mspc.ops.math.elementwise import UNARY_SAMPLES, Exp, Log, Sign, Smooth, Square, Term, constant, select, unary
+from mspc.ops.math.arithmetic import (
+    Add,
+    Div,
+    Equal,
+    Mul,
+    Neg,
+    NotEqual,
+    Select,
+    Term,
+    constant,
+    gradients,
+    select,
+    unary,
+)
+from mspc.ops.math.elementwise import UNARY_SAMPLES, Exp, Log, Sign, Smooth, Square
 from mspc.ops.op import Gradients, Op, sample
 from mspc.sharding.rules import broadcast_rule
 

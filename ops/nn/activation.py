@@ -14,8 +14,19 @@ from mspc.ops import gpu
 from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.cpu.blocks import blockwise
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.math.arithmetic import Add, Greater, LogicalAnd, Mul, Select, Sub
-from mspc.ops.math.elementwise import UNARY_SAMPLES, Abs, Square, Term, constant, scaled, select, unary
+from mspc.ops.math.arithmetic import (
+    Add,
+    Greater,
+    LogicalAnd,
+    Mul,
+    Select,
+    Term,
+    binary,
+    constant,
+    select,
+    unary,
+)
+from mspc.ops.math.elementwise import UNARY_SAMPLES, Abs, Square
 from mspc.ops.op import ArrayBackend, Gradients, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.ops.tensor.reshape import Reshape, as_shape
@@ -122,19 +133,15 @@ def sigmoid(xp: Any, x: Any) -> Any:
     return xp.where(x >= 0, 1, small) / (1 + small)
 
 
-class SigmoidGrad(_Gradient):
-    """dout * y * (1 - y) for y, the result of Sigmoid."""
+def _slopes_of_sigmoid(y: Term, dy: Term, out: Term, d: Term) -> tuple[Term, Term]:
+    slope = 1 - y * 2
+    return d * dy * slope, y.into(SigmoidGrad(), d)
 
-    linear_in = (1,)
-    cuda = "{1} * {0} * (T(1) - {0})"
-    samples = _PAIR
 
-    def bprop(self, b: Builder, y: Value, dy: Value, out: Value, dout: Value) -> Gradients:
-        slope = b.emit(Sub(), constant(b, 1, y), scaled(b, 2, y))
-        return b.emit(Mul(), b.emit(Mul(), dout, dy), slope), b.emit(SigmoidGrad(), y, dout)
-
-    def compute(self, xp: Any, y: Any, dy: Any) -> Any:
-        return dy * y * (1 - y)
+SigmoidGrad = binary(
+    "SigmoidGrad", "dout * y * (1 - y) for y, the result of Sigmoid.", _Gradient, _slopes_of_sigmoid,
+    lambda xp, y, dy: dy * y * (1 - y), linear_in=(1,), cuda="{1} * {0} * (T(1) - {0})", samples=_PAIR,
+)  # fmt: skip
 
 
 Tanh = unary(
@@ -143,19 +150,15 @@ Tanh = unary(
 )  # fmt: skip
 
 
-class TanhGrad(_Gradient):
-    """dout * (1 - y * y) for y, the result of Tanh."""
+def _slopes_of_tanh(y: Term, dy: Term, out: Term, d: Term) -> tuple[Term, Term]:
+    slope = y * -2
+    return d * dy * slope, y.into(TanhGrad(), d)
 
-    linear_in = (1,)
-    cuda = "{1} * (T(1) - {0} * {0})"
-    samples = _PAIR
 
-    def bprop(self, b: Builder, y: Value, dy: Value, out: Value, dout: Value) -> Gradients:
-        slope = scaled(b, -2, y)
-        return b.emit(Mul(), b.emit(Mul(), dout, dy), slope), b.emit(TanhGrad(), y, dout)
-
-    def compute(self, xp: Any, y: Any, dy: Any) -> Any:
-        return dy * (1 - y * y)
+TanhGrad = binary(
+    "TanhGrad", "dout * (1 - y * y) for y, the result of Tanh.", _Gradient, _slopes_of_tanh,
+    lambda xp, y, dy: dy * (1 - y * y), linear_in=(1,), cuda="{1} * (T(1) - {0} * {0})", samples=_PAIR,
+)  # fmt: skip
 
 
 _GELU_SCALE = math.sqrt(2 / math.pi)
@@ -244,22 +247,21 @@ SiLU = unary(
 )  # fmt: skip
 
 
-class SiLUGrad(_Gradient):
-    """dout times the derivative of SiLU at x."""
+def _slopes_of_silu(dy: Term, x: Term, out: Term, d: Term) -> tuple[Term, Term]:
+    s = x.into(Sigmoid())
+    second = s * (1 - s) * (x * (1 - s * 2) + 2)
+    return d.into(SiLUGrad(), x), d * dy * second
 
-    linear_in = (0,)
-    cuda = "{0} * sigmoid({1}) * (T(1) + {1} * (T(1) - sigmoid({1})))"
-    samples = (sample((8, 16), (8, 16)),)
 
-    def bprop(self, b: Builder, dy: Value, x: Value, out: Value, dout: Value) -> Gradients:
-        z = Term(b, x)
-        s = z.into(Sigmoid())
-        second = s * (1 - s) * (z * (1 - s * 2) + 2)
-        return b.emit(SiLUGrad(), dout, x), (Term(b, dout) * Term(b, dy) * second).value
+def _silu_gradient(xp: Any, dy: Any, x: Any) -> Any:
+    s = sigmoid(xp, x)
+    return dy * (s * (1 + x * (1 - s)))
 
-    def compute(self, xp: Any, dy: Any, x: Any) -> Any:
-        s = sigmoid(xp, x)
-        return dy * (s * (1 + x * (1 - s)))
+
+SiLUGrad = binary(
+    "SiLUGrad", "dout times the derivative of SiLU at x.", _Gradient, _slopes_of_silu, _silu_gradient, linear_in=(0,),
+    cuda="{0} * sigmoid({1}) * (T(1) + {1} * (T(1) - sigmoid({1})))", samples=(sample((8, 16), (8, 16)),),
+)  # fmt: skip
 
 
 FastGeLU = unary(
