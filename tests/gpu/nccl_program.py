@@ -1,15 +1,14 @@
 """Collectives on real GPUs, one process each: `mpirun -n 4 python tests/gpu/nccl_program.py check`, or
-`every`, `bandwidth`, `hang 4`, `kill 4`, `stop 4`, `pause 4`.
+`every`, `hang 4`, `kill 4`, `stop 4`, `pause 4`.
 
 check compares every collective with NumPy, as a method, as a launch, and as a launch in a CUDA graph that is replayed
-with other values. every runs the cases of tests/ops/collective, gradients too, as steps of a graph. bandwidth times
-AllReduce, replayed. hang, kill and stop lose rank 1 in a replayed step, at an AllReduce of so many elements: the others
-must say so and end. pause lets it go on after a while, and nothing ends.
+with other values. every runs the cases of tests/ops/collective, gradients too, as steps of a graph. hang, kill
+and stop lose rank 1 in a replayed step, at an AllReduce of so many elements: the others must say so and end. pause lets
+it go on after a while, and nothing ends.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import subprocess
@@ -290,37 +289,6 @@ def every(bench: Bench) -> None:
     print(f"rank {bench.job.rank} checked {compared} results of steps", flush=True)
 
 
-def bandwidth(bench: Bench) -> None:
-    """AllReduce through the peers' memory beside NCCL's, replayed."""
-    device, job = bench.device, bench.job
-    everyone = tuple(range(job.size))
-    bench.comm.prepare([(everyone, -1)], together=True)
-    for size in (1 << 18, 1 << 20, 8 << 20, 16 << 20, 64 << 20, 256 << 20):
-        x = device.zeros((size // 4,), "float32")
-        with device.stream("communication"):
-            direct: Any = AllReduce(rank_list=everyone).launch(device, x, x)
-            plain = functools.partial(bench.comm.all_reduce_into, (x,), (x,), "sum", everyone)
-            found: list[str] = []
-            for name, launch in (
-                ("direct" if isinstance(direct, PeerLaunch) else "as NCCL", direct),
-                ("NCCL", plain),
-            ):
-                launch()
-                replay = device.capture(lambda launch=launch: [launch() for _ in range(10)])
-                milliseconds: list[float] = []
-                for _ in range(10):
-                    first = device.signal(timed=True)
-                    replay()
-                    last = device.signal(timed=True)
-                    device.progress.wait(last)
-                    milliseconds.append(device.milliseconds(first, last))
-                seconds = float(np.median(milliseconds)) / 10000
-                bus = x.nbytes / seconds * 2 * (job.size - 1) / job.size / 1e9
-                found.append(f"{name} {seconds * 1e6:.1f} us, bus {bus:.0f} GB/s")
-        if job.rank == 0:
-            print(f"AllReduce of {size / (1 << 20):g} MiB: {'; '.join(found)}", flush=True)
-
-
 def lose(bench: Bench, how: str, size: int) -> None:
     """Rank 1 does not come to the AllReduce of step 3, of so many elements."""
     device, job = bench.device, bench.job
@@ -365,8 +333,6 @@ def body() -> None:
         check(bench)
     elif how == "every":
         every(bench)
-    elif how == "bandwidth":
-        bandwidth(bench)
     else:
         lose(bench, how, int(sys.argv[2]))
 

@@ -1,8 +1,7 @@
-"""Rows that real GPUs exchange by their places, a process each: `mpirun -n 2 python tests/gpu/rows_program.py check`,
-or `times`.
+"""Rows that real GPUs exchange by their places, a process each: `mpirun -n 2 python tests/gpu/rows_program.py`.
 
-check compares FetchRows and SendRows with NumPy's, on two streams, in one round and in several, and as steps of a graph
-of which parts are captured. times prints how long they take beside gathering the table.
+FetchRows and SendRows are compared with NumPy's, on two streams, in one round and in several, and as steps of a graph
+of which parts are captured.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import ml_dtypes
 import numpy as np
 
 from mspc.engine.job import join_job
-from mspc.ops.collective.collectives import AllGather
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.cuda import expert_rows
 from mspc.runtime.backend import NumPyBackend
@@ -83,46 +81,10 @@ def steps(bench: Bench) -> None:
     print(f"rank {job.rank} made equal steps", flush=True)
 
 
-def times(bench: Bench) -> None:
-    """Rows of tokens [4,096, 4,096] of each rank in bfloat16: one row of all for each place, and 8 of a rank's own."""
-    job, device = bench.job, bench.device
-    everyone, rng = tuple(range(job.size)), np.random.default_rng(job.rank)
-    count, width = 4096, 4096
-    table = bench.put(rng.normal(size=(count, width)).astype(ml_dtypes.bfloat16))
-    whole = bench.put(np.zeros((count * job.size, width), ml_dtypes.bfloat16))
-    for named in (count, 4 * count):
-        places = bench.put(rng.integers(0, count * job.size, named).astype(np.int32))
-        rows = bench.put(rng.normal(size=(named, width)).astype(ml_dtypes.bfloat16))
-        total = count * job.size
-        ops = {
-            "fetch": (FetchRows(total=total, rank_list=everyone), [table, places], rows),
-            "send": (SendRows(size=count, total=total, rank_list=everyone), [rows, places], table),
-            "gather the table": (AllGather(rank_list=everyone), [table], whole),
-        }
-        for name, (op, inputs, out) in ops.items():
-            with device.stream("compute"):
-                bench.comm.prepare([op.channel(job.rank)], together=True)
-                launch = op.launch(device, out, *inputs)
-                seconds = [_timed(device, launch) for _ in range(12)][4:]
-            if job.rank == 0:
-                print(f"{named} rows of {2 * width} bytes: {name} {1e6 * float(np.median(seconds)):.0f} us", flush=True)
-
-
-def _timed(device: Any, launch: Any) -> float:
-    first = device.signal(timed=True)
-    launch()
-    last = device.signal(timed=True)
-    device.progress.wait(last)
-    return device.milliseconds(first, last) / 1000
-
-
 def body() -> None:
     bench = Bench(job)
-    if sys.argv[1] == "times":
-        times(bench)
-    else:
-        steps(bench)
-        check(bench)
+    steps(bench)
+    check(bench)
 
 
 if __name__ == "__main__":
