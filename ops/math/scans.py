@@ -23,8 +23,8 @@ from mspc.ops.bases import operator
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, items
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.math.arithmetic import GreaterEqual, LessEqual, LogicalOr, Maximum, NotEqual
-from mspc.ops.math.elementwise import Abs, Exp, Log1p, Term, select
+from mspc.ops.math.arithmetic import GreaterEqual, LessEqual, LogicalOr, Maximum, NotEqual, Term, select
+from mspc.ops.math.elementwise import Abs, Exp, Log1p
 from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement, Sample, sample
 from mspc.ops.operator_arguments import axis_in, int_of
 from mspc.ops.tensor.broadcast import ReduceSum
