@@ -27,15 +27,10 @@ MANY = 1024
 
 
 def run_script(
-    path: Path,
-    ranks: int | None = None,
-    simulate: bool = False,
-    only_rank: int | None = None,
-    script_arguments: Sequence[str] = (),
-    wishes: DeviceOptions = AS_FOUND,
-    profile: ProfileOptions | None = None,
+    path: Path, ranks: int | None = None, simulate: bool = False, only_rank: int | None = None,
+    script_arguments: Sequence[str] = (), wishes: DeviceOptions = AS_FOUND, profile: ProfileOptions | None = None,
     strategies: Path | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Run a training script as `python SCRIPT` would, on all ranks.
 
     Args:
@@ -92,17 +87,10 @@ def run_script(
 
 
 def run_directory(
-    folder: Path,
-    data: Path | None = None,
-    synthetic: bool = False,
-    steps: int | None = None,
-    save: Path | None = None,
-    save_outputs: Path | None = None,
-    simulate: bool = False,
-    ranks: int | None = None,
-    wishes: DeviceOptions = AS_FOUND,
-    profile: ProfileOptions | None = None,
-) -> None:
+    folder: Path, data: Path | None = None, synthetic: bool = False, steps: int | None = None,
+    save: Path | None = None, save_outputs: Path | None = None, simulate: bool = False, ranks: int | None = None,
+    wishes: DeviceOptions = AS_FOUND, profile: ProfileOptions | None = None,
+) -> None:  # fmt: skip
     """Execute a compiled program from its files alone.
 
     Args:

@@ -105,13 +105,9 @@ class GradOperation:
 
 
 def value_and_grad(
-    fn: Any,
-    grad_position: int | tuple[int, ...] | None = 0,
-    weights: Any = None,
-    has_aux: bool = False,
-    return_ids: bool = False,
-    sens_param: bool = False,
-) -> GradientFunction:
+    fn: Any, grad_position: int | tuple[int, ...] | None = 0, weights: Any = None, has_aux: bool = False,
+    return_ids: bool = False, sens_param: bool = False,
+) -> GradientFunction:  # fmt: skip
     """Return a function that returns (value of fn, gradients).
 
     Args:
@@ -127,26 +123,16 @@ def value_and_grad(
 
 
 def grad(
-    fn: Any,
-    grad_position: int | tuple[int, ...] | None = 0,
-    weights: Any = None,
-    has_aux: bool = False,
+    fn: Any, grad_position: int | tuple[int, ...] | None = 0, weights: Any = None, has_aux: bool = False,
     return_ids: bool = False,
-) -> GradientFunction:
+) -> GradientFunction:  # fmt: skip
     """Return a function that returns the gradients of fn; with `has_aux` also its further results. Raise ValueError if
     neither positions nor weights are given; TypeError if an argument has the wrong type."""
     return _request("grad", fn, grad_position, weights, has_aux, return_ids, False, False)
 
 
 def _request(
-    name: str,
-    fn: Any,
-    position: Any,
-    weights: Any,
-    has_aux: bool,
-    return_ids: bool,
-    sens_param: bool,
-    value: bool,
+    name: str, fn: Any, position: Any, weights: Any, has_aux: bool, return_ids: bool, sens_param: bool, value: bool
 ) -> GradientFunction:
     if not callable(fn):
         raise ApiTypeError(f"{name} takes a Cell or a function, not {type(fn).__name__}")

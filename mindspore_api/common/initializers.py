@@ -180,11 +180,7 @@ class TruncatedNormal(Initializer):
         return TruncatedNormalDistribution(*map(plain, (self.sigma, self.mean, self.a, self.b)))
 
 
-class _ScaledInitializer(Initializer):
-    """Initializer with a scale that depends on the shape of the tensor; subclasses override `of_shape`."""
-
-
-class XavierUniform(_ScaledInitializer):
+class XavierUniform(Initializer):
     """Uniform in gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
 
     def __init__(self, gain: float = 1.0) -> None:
@@ -195,7 +191,7 @@ class XavierUniform(_ScaledInitializer):
         return Uniform(self.gain * math.sqrt(6.0 / (fan_in + fan_out)))
 
 
-class XavierNormal(_ScaledInitializer):
+class XavierNormal(Initializer):
     """Normal with deviation gain * sqrt(2 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
 
     def __init__(self, gain: float = 1.0) -> None:
@@ -206,7 +202,7 @@ class XavierNormal(_ScaledInitializer):
         return Normal(self.gain * math.sqrt(2.0 / (fan_in + fan_out)))
 
 
-class HeUniform(_ScaledInitializer):
+class HeUniform(Initializer):
     """Uniform in sqrt(3) * gain / sqrt(fan) (He et al. 2015)."""
 
     def __init__(self, negative_slope: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:

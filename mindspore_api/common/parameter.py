@@ -174,15 +174,10 @@ class Parameter(Tensor):
     parallel_optimizer = _attribute("parallel_optimizer", bool, "True or False")
 
     def __init__(
-        self,
-        default_input: Any,
-        name: str | None = None,
-        requires_grad: bool = True,
-        layerwise_parallel: bool = False,
-        parallel_optimizer: bool = True,
-        storage_format: str = "",
+        self, default_input: Any, name: str | None = None, requires_grad: bool = True,
+        layerwise_parallel: bool = False, parallel_optimizer: bool = True, storage_format: str = "",
         device: Any = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if name is not None and not isinstance(name, str):
             raise ApiTypeError(f"Parameter.name must be a string, not {describe(name)}")
         if name is not None and not name.strip():

@@ -14,18 +14,8 @@ from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiKeyError, ApiRuntimeError, ApiTypeError, ApiValueError
 
 __all__ = [
-    "MAE",
-    "MSE",
-    "Accuracy",
-    "Loss",
-    "Metric",
-    "Top1CategoricalAccuracy",
-    "Top5CategoricalAccuracy",
-    "TopKCategoricalAccuracy",
-    "get_metric_fn",
-    "get_metrics",
-    "names",
-    "rearrange_inputs",
+    "MAE", "MSE", "Accuracy", "Loss", "Metric", "Top1CategoricalAccuracy", "Top5CategoricalAccuracy",
+    "TopKCategoricalAccuracy", "get_metric_fn", "get_metrics", "names", "rearrange_inputs",
 ]  # fmt: skip
 
 EVAL_TYPES = ("classification", "multilabel")

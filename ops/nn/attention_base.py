@@ -232,12 +232,9 @@ def launch_shift_gradient(device: Device, attention: Attention, result: Array, o
 
 
 def _plain_backward(
-    device: Device,
-    attention: Attention,
-    kernels: AttentionKernels,
-    grads: Sequence[Array],
+    device: Device, attention: Attention, kernels: AttentionKernels, grads: Sequence[Array],
     shift_gradient: Array | None,
-) -> Launch | None:
+) -> Launch | None:  # fmt: skip
     shape = attention.shape
     room = ScratchLayout(device)
     order = [room.by_head(x) for x in attention.operands]

@@ -59,13 +59,9 @@ def rule_of(node: Node) -> Rule | None:
 
 
 def make_choice(
-    rule: Rule,
-    mesh: tuple[int, ...],
-    axes: Sequence[Axes],
-    passing: int = -1,
-    passed: Axes = (),
+    rule: Rule, mesh: tuple[int, ...], axes: Sequence[Axes], passing: int = -1, passed: Axes = (),
     reduction: str = "sum",
-) -> ShardingChoice:
+) -> ShardingChoice:  # fmt: skip
     """Return the choice that shards factor f over `axes[f]`.
 
     `passed` are axes over which input `passing` (all inputs if it is -1) stays partial, and so does the result.

@@ -22,21 +22,10 @@ from mspc.mindspore_api.dataset.vision import (
 from mspc.mindspore_api.errors import ApiValueError
 
 __all__ = [
-    "HWC2CHW",
-    "Border",
-    "CenterCrop",
-    "Decode",
-    "Inter",
-    "Normalize",
-    "Pad",
-    "RandomCrop",
-    "RandomCropDecodeResize",
-    "RandomHorizontalFlip",
-    "RandomResizedCrop",
-    "RandomVerticalFlip",
-    "Rescale",
+    "HWC2CHW", "Border", "CenterCrop", "Decode", "Inter", "Normalize", "Pad", "RandomCrop",
+    "RandomCropDecodeResize", "RandomHorizontalFlip", "RandomResizedCrop", "RandomVerticalFlip", "Rescale",
     "Resize",
-]
+]  # fmt: skip
 
 
 class Decode(operations.Decode):

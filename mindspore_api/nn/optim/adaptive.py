@@ -265,17 +265,9 @@ class Lamb(Optimizer):
         ])  # fmt: skip
 
     def update(
-        self,
-        parameter: Any,
-        m: Any,
-        v: Any,
-        power1: Any,
-        power2: Any,
-        rate: Any,
-        is_free: bool,
-        decay: Any,
+        self, parameter: Any, m: Any, v: Any, power1: Any, power2: Any, rate: Any, is_free: bool, decay: Any,
         gradient: Any,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         mean = self.assign(m, m * self.beta1 + gradient * (1 - self.beta1))
         square = self.assign(v, v * self.beta2 + ops.square(gradient) * (1 - self.beta2))
         step = mean / (1.0 - power1) / (ops.sqrt(square / (1.0 - power2)) + self.eps)
