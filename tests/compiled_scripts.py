@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from mspc.commands.compile import CompileOptions
+from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Compiled, DumpPoint, compile_call
 from mspc.engine.capture import capture
 from mspc.mindspore_api.state import Session
@@ -26,3 +28,10 @@ def compiled_text(folder: Path, text: str, ranks: int, *arguments: str) -> Compi
     script = folder / "net.py"
     script.write_text(text, encoding="utf-8")
     return compiled_script(script, ranks, *arguments)
+
+
+def verify_text(folder: Path, text: str, options: CompileOptions | None = None, seed: int = 1) -> None:
+    """Compare such a script's ranks with one device, as `mspc verify` does."""
+    script = folder / "net.py"
+    script.write_text(text, encoding="utf-8")
+    verify_target(str(script), options or CompileOptions(), seed)

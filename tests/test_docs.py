@@ -59,13 +59,11 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.thorough] * (name in LONG)) for name in WITH_EXAMPLES]
 )
-def test_examples_print_what_they_say(
-    name: str, root: Path, tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("own_folder")
+def test_examples_print_what_they_say(name: str, root: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file of a page is written and every command run, in one folder, in the order of the page."""
     if "import mspc.capture" in (root / name).read_text(encoding="utf-8"):
         pytest.importorskip("torch")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(VERIFY, raising=False)
     monkeypatch.setenv("PATH", os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]))
     for folder in ("samples", "benchmarks"):

@@ -10,6 +10,5 @@ from tests.checkpoint.trained import Trained
 
 
 @pytest.fixture
-def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Trained:
-    monkeypatch.chdir(tmp_path)
-    return Trained(tmp_path, capsys)
+def trained(own_folder: Path, capsys: pytest.CaptureFixture[str]) -> Trained:
+    return Trained(own_folder, capsys)

@@ -158,9 +158,8 @@ def test_groups_of_ranks_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("suffix", ["ckpt", "json"])
 @pytest.mark.parametrize("format", ["ckpt", "safetensors"])
-def test_transforming(format: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    sliced(tmp_path, format)
+def test_transforming(format: str, suffix: str, own_folder: Path) -> None:
+    sliced(own_folder, format)
     one, two = f"one.{suffix}", f"two.{suffix}"
     transform_checkpoints("src", "two", "t", one, two, process_num=2, output_format=format)
     transform_checkpoints("src", "whole", "t", one)
@@ -190,9 +189,8 @@ class Net(nn.Cell):
         self.v = Parameter(Tensor(np.zeros(12, np.float32)), "v")
 
 
-def test_loading_slices_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    sliced(tmp_path, "ckpt")
+def test_loading_slices_of_all_ranks(own_folder: Path) -> None:
+    sliced(own_folder, "ckpt")
     files = [f"src/rank_{rank}/a.ckpt" for rank in range(RANKS)]
     net = Net()
     assert load_distributed_checkpoint(net, files, None, "one.ckpt") is True
@@ -249,9 +247,8 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
         mindspore_file.write_file(file, [Entry("\ud800", type, lambda: np.zeros((), np.float32))])
 
 
-def test_files_of_all_ranks_get_their_names_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    sliced(tmp_path, "ckpt")
+def test_files_of_all_ranks_get_their_names_together(own_folder: Path) -> None:
+    sliced(own_folder, "ckpt")
     transform_checkpoints("src", "out", "t", "one.ckpt", "two.ckpt")
     before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
 

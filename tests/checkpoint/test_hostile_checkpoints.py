@@ -30,9 +30,8 @@ class Evil:
 
 
 @pytest.mark.parametrize("name", ["x.ckpt", "x.safetensors", "x.json", "set"])
-def test_pickles_are_never_executed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / name
+def test_pickles_are_never_executed(name: str, own_folder: Path) -> None:
+    path = own_folder / name
     if name == "set":
         path.mkdir()
         path /= INDEX

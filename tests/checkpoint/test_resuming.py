@@ -138,10 +138,8 @@ saver.end(run)
 """
 
 
-def test_a_loop_of_the_scripts_own_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_a_loop_of_the_scripts_own_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     Path("train.py").write_text(LOOP)
     losses: list[list[str]] = []
     for arguments in (("0", "one"), ("2", "sets"), ("0", "sets")):
@@ -259,8 +257,8 @@ def test_steps_are_counted_on(sink: int, capsys: pytest.CaptureFixture[str]) -> 
     assert found == [whole, whole, whole[length + 1 :], whole[length:]]
 
 
-def test_a_damaged_state_of_a_run_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_a_damaged_state_of_a_run_is_explained() -> None:
     call_handler.install(Losses())
     net, trained_model = model()
     trained_model.train(1, batches(3), [ModelCheckpoint("CKP", "sets", CheckpointConfig(keep_checkpoint_max=2))])
@@ -295,9 +293,9 @@ def test_a_damaged_state_of_a_run_is_explained(tmp_path: Path, monkeypatch: pyte
         resume_training(net, checkpoint="x.safetensors")
 
 
-def test_the_prefix_is_that_of_the_checkpoints_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("own_folder")
+def test_the_prefix_is_that_of_the_checkpoints_that_are_there() -> None:
     """One is taken, of several none, and a run never begins in silence beside what it could go on from."""
-    monkeypatch.chdir(tmp_path)
     call_handler.install(Losses())
     _, trained_model = model()
 

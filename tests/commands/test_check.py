@@ -198,10 +198,8 @@ def test_the_fixture_fails_with_the_tables(quickstart: Path, mspc_budget: Callab
         (("--budget", "none.toml"), "none.toml: there is no table [mspc.budget]"),
     ],
 )
-def test_bad_input(
-    arguments: tuple[str, ...], said: str, quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_bad_input(arguments: tuple[str, ...], said: str, quickstart: Path) -> None:
     files = {
         "several": "budgets.small]\nmax-bytes = 1\n[mspc.budgets.large]\nmax-bytes = 2",
         "key": "budget]\nmax_bytes = 1", "other": "budgte]\nmax-bytes = 1", "value": "budget]\nmax-memory = true",

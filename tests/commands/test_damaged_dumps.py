@@ -47,10 +47,8 @@ def check(target: str) -> None:
 
 
 @pytest.mark.parametrize("command", [view, diff, check])
-def test_damaged_folders(
-    command: Callable[[str], None], complete: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_damaged_folders(command: Callable[[str], None], complete: Path) -> None:
     shutil.copytree(complete, "whole")
     refused = 0
     for seed in range(TRIES):

@@ -23,6 +23,8 @@ from tests.conftest import HANG
 from tests.explained import message_of
 from tests.serving import SERVED
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 NETWORK = """
 import numpy as np
 import mindspore as ms
@@ -56,12 +58,6 @@ def compiled(folder: Path, type: str) -> Path:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("program"), "float32")
-
-
-@pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.mark.parametrize("type", ["BFloat16", "Float16", "Float32", "Float64"])
@@ -145,9 +141,9 @@ PLACES = {
 
 
 @pytest.fixture
-def in_the_way() -> None:
-    Path("text").write_text("")
-    Path("folder").mkdir()
+def in_the_way(own_folder: Path) -> None:
+    (own_folder / "text").write_text("")
+    (own_folder / "folder").mkdir()
 
 
 @pytest.mark.usefixtures("in_the_way")
@@ -222,10 +218,8 @@ def test_a_name_that_is_too_long(command: str) -> None:
         ("ckpt", "show", "net.py", "--json", "net.py"),
     ],
 )
-def test_what_is_read_is_not_written_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_what_is_read_is_not_written_over(arguments: tuple[str, ...]) -> None:
     Path("out").mkdir()
     kept = [Path("net.py"), Path("out/program.json")]
     for path in kept:

@@ -27,10 +27,9 @@ if sys.argv[1] == "fail" and get_rank() == 1 and os.environ["MSPC_RESTARTS"] == 
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(own_folder: Path) -> Path:
     Path("train.py").write_text(SCRIPT)
-    return tmp_path
+    return own_folder
 
 
 def launched(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -49,9 +49,8 @@ def run(*arguments: str | Path) -> Any:
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "net.py"
+def script(own_folder: Path) -> Path:
+    path = own_folder / "net.py"
     path.write_text(LAYERS)
     return path
 

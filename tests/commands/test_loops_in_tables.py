@@ -54,11 +54,10 @@ def looped(turns: int) -> str:
 
 
 @pytest.fixture
-def dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def dumps(own_folder: Path) -> Path:
     for turns in (3, 4, -1):
-        (tmp_path / f"turns{turns}.ir").write_text(looped(turns))
-    return tmp_path
+        (own_folder / f"turns{turns}.ir").write_text(looped(turns))
+    return own_folder
 
 
 def run(*arguments: str) -> tuple[int, str]:

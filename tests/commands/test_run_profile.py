@@ -51,9 +51,8 @@ for _ in range(3 + get_rank()):
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "train.py"
+def script(own_folder: Path) -> Path:
+    return own_folder / "train.py"
 
 
 def mspc(*arguments: str) -> subprocess.CompletedProcess[str]:

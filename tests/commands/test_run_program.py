@@ -36,11 +36,10 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def program(compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def program(compiled: Path, own_folder: Path) -> Path:
     """A copy that a test may damage; the script is not beside it."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(compiled, tmp_path / "out")
-    np.savez(tmp_path / "data.npz", inputs0=X, inputs1=Y)
+    shutil.copytree(compiled, own_folder / "out")
+    np.savez(own_folder / "data.npz", inputs0=X, inputs1=Y)
     return Path("out")
 
 
@@ -98,10 +97,8 @@ def test_synthetic_data_and_mpirun_give_the_same(program: Path, capsys: pytest.C
     assert (done.returncode, done.stdout) == (0, wanted), done.stderr
 
 
-def test_a_forward_graph_prints_its_outputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_a_forward_graph_prints_its_outputs(capsys: pytest.CaptureFixture[str]) -> None:
     Path("net.py").write_text(NETWORK + "print(net(Tensor(np.ones((4, 8), np.float32))))\n")
     compile_target("net.py", CompileOptions(ranks=2, out=Path("out"), json=Path("table.json")))
     np.savez("rows.npz", x=np.ones((8, 8)) * np.arange(8)[:, None])

@@ -74,9 +74,8 @@ for i in range(3):
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "train.py"
+def script(own_folder: Path) -> Path:
+    return own_folder / "train.py"
 
 
 def simulated(script: Path, text: str, ranks: int | None = 2, arguments: Sequence[str] = (), **options: int) -> None:

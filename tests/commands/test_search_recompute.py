@@ -46,11 +46,10 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv(VERIFY, raising=False)
     Path("net.py").write_text(SCRIPT)
-    return tmp_path
+    return own_folder
 
 
 def searched(limited: Path) -> dict[str, Any]:

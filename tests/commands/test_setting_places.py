@@ -64,11 +64,10 @@ WRONG_HERE = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(own_folder: Path) -> Path:
     Path("broken.ckpt").write_bytes(b"\xff\xff\xff")
     Path("file").write_text("")
-    return tmp_path
+    return own_folder
 
 
 def refusal(before: str = "", after: str = "", runs: bool = False) -> MspcError | None:

@@ -19,6 +19,7 @@ from mspc.commands.verify_scale import verify_scale
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.tensor.moving import Tile
+from tests.compiled_scripts import verify_text
 
 SCRIPT = """
 import mindspore as ms, numpy as np
@@ -196,8 +197,7 @@ Net()(Tensor(np.ones((8, 4)), ms.float32))
     "view", ["self.w.reshape((4, 8))", "ops.transpose(self.w, (1, 0))", "self.w[2:6]", "ops.expand_dims(self.w, 0)"]
 )
 def test_a_view_is_read_before_the_parameter_is_updated(tmp_path: Path, view: str) -> None:
-    (tmp_path / "net.py").write_text(VIEWS.format(view=view))
-    verify_target(str(tmp_path / "net.py"), CompileOptions(ranks=4), seed=0)
+    verify_text(tmp_path, VIEWS.format(view=view), CompileOptions(ranks=4), seed=0)
 
 
 def test_ranks_with_graphs_of_their_own_are_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from mspc.ops.random import words as random_rows
 from mspc.passes.communication import reduce_gradients
 from mspc.passes.communication.share_statistics import ShareStatistics
 from mspc.passes.sharding.draw_rows import DrawRows
+from tests.compiled_scripts import verify_text
 
 SCRIPT = '''
 import mindspore as ms
@@ -214,9 +215,7 @@ def test_attention_that_a_pass_has_joined(
     form: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One operator drops the elements that the ranks' operators drop of the global batch."""
-    script = tmp_path / "net.py"
-    script.write_text(ATTENTION.format(**form))
-    verify_target(str(script), CompileOptions(ranks=2, all_rows=True), seed=0)
+    verify_text(tmp_path, ATTENTION.format(**form), CompileOptions(ranks=2, all_rows=True), seed=0)
     said = capsys.readouterr().out
     assert "differs" not in said
     assert said.splitlines()[-1].startswith("equal: ")

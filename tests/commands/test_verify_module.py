@@ -49,10 +49,9 @@ def changing():
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(own_folder: Path) -> Path:
     Path("model.py").write_text(MODEL)
-    return tmp_path
+    return own_folder
 
 
 def verify(target: str, *flags: str) -> Any:

@@ -12,6 +12,7 @@ from mspc.commands.verify import verify_target
 from mspc.commands.verify_folder import verify_folder
 from mspc.commands.verify_scale import verify_scale
 from mspc.ir.diagnostics import MspcError
+from tests.compiled_scripts import verify_text
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 NETWORK = """
@@ -230,8 +231,7 @@ def test_there_is_nothing_to_verify(mode: str, tmp_path: Path) -> None:
 
 
 def test_ranks_that_do_not_meet_are_verified(tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text(NETWORK.format(mode="stand_alone", flag="") + MODEL)
-    verify_target(str(tmp_path / "net.py"), CompileOptions(ranks=2), 0)
+    verify_text(tmp_path, NETWORK.format(mode="stand_alone", flag="") + MODEL, CompileOptions(ranks=2), seed=0)
 
 
 SCALED = """

@@ -69,11 +69,10 @@ def searched(rows: int, limit: str, *options: str, device: str = "GPU") -> dict[
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv(VERIFY, raising=False)
     Path("net.py").write_text(SCRIPT)
-    return tmp_path
+    return own_folder
 
 
 def compiled_memory(*arguments: str, ranks: int = 1) -> dict[str, int]:

@@ -31,10 +31,10 @@ nn.TrainOneStepCell(net, optimizer)(Tensor(shape=(1024, 1024), dtype=ms.float32)
 """
 
 
+@pytest.mark.usefixtures("own_folder")
 def test_a_plan_that_is_taken_from_another_search_has_its_own_bytes_on_the_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(VERIFY, raising=False)
     Path("net.py").write_text(SCRIPT)
     common = ["net.py", "--ranks", "4", "--quiet", "--json"]
@@ -66,8 +66,8 @@ nn.TrainOneStepCell(net, optimizer)(Tensor(shape=(64, 64), dtype=ms.float32))
 """
 
 
-def test_rows_of_stages_have_their_bytes_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_rows_of_stages_have_their_bytes_on_the_host() -> None:
     Path("net.py").write_text(STAGED)
     common = ["search", "net.py", "--ranks", "2", "--stages", "1,2"]
     rows = json.loads(CliRunner().invoke(app, [*common, "--json", "-"]).stdout)["plans"]

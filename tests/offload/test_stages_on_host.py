@@ -63,11 +63,10 @@ WORKSPACES = 32 << 20
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv(VERIFY, raising=False)
     Path("net.py").write_text(SCRIPT)
-    return tmp_path
+    return own_folder
 
 
 def searched(stages: int, limit: str, *network: str) -> tuple[list[dict[str, Any]], str]:

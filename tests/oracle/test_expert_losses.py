@@ -29,16 +29,13 @@ def sizes_of(text: str, name: str) -> dict[str, Any]:
 @pytest.mark.share(2)
 @pytest.mark.parametrize("form", ["sorted"])
 @pytest.mark.parametrize("name", ["small-mixtral", "small-deepseek"])
-def test_losses_are_those_of_pytorch(
-    name: str, form: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_are_those_of_pytorch(name: str, form: str, root: Path, own_folder: Path) -> None:
     text = (root / "benchmarks/networks/experts.py").read_text()
-    (tmp_path / "net.py").write_text(text.replace("for _ in range(STEPS):\n", f"{SAVED}for _ in range(STEPS):\n"))
-    monkeypatch.chdir(tmp_path)
+    (own_folder / "net.py").write_text(text.replace("for _ in range(STEPS):\n", f"{SAVED}for _ in range(STEPS):\n"))
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
-        run_script(tmp_path / "net.py", 8, simulate=True, script_arguments=[name, form, "4", str(STEPS)])
+        run_script(own_folder / "net.py", 8, simulate=True, script_arguments=[name, form, "4", str(STEPS)])
     found = [float(loss) for loss in re.findall(r"loss ([0-9.e+-]+)", printed.getvalue())][::8]
-    begin = dict(np.load(tmp_path / "begin.npz"))
+    begin = dict(np.load(own_folder / "begin.npz"))
     words = begin.pop("text")
     assert found == pytest.approx(Network(sizes_of(text, name), begin).train(words, STEPS), rel=2e-6)

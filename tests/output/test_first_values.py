@@ -79,10 +79,9 @@ BROUGHT = {"orthogonal", "given", "changed", "beta1_power", "beta2_power", "lear
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def script(own_folder: Path) -> Path:
     np.savez("data.npz", inputs0=np.random.default_rng(1).random((8, 16)).astype(np.float32))
-    path = tmp_path / "train.py"
+    path = own_folder / "train.py"
     path.write_text(TRAIN)
     return path
 

@@ -72,29 +72,27 @@ def test_a_compile_draws_the_schedule(tmp_path: Path) -> None:
         compile_target(script, CompileOptions(2, out=out, schedule=tmp_path / "times.png", loudness=QUIET))
 
 
-def test_a_compile_writes_its_schedule_as_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compile_writes_its_schedule_as_a_table(own_folder: Path) -> None:
     """A compile takes it as a table of the user's own."""
-    monkeypatch.chdir(tmp_path)
-    first = written(tmp_path, ", pipeline_config={'pipeline_scheduler': 'zero_bubble_h1'}")
-    compile_target(first, CompileOptions(2, schedule=tmp_path / "order.csv", loudness=QUIET))
-    order = (tmp_path / "order.csv").read_text()
+    first = written(own_folder, ", pipeline_config={'pipeline_scheduler': 'zero_bubble_h1'}")
+    compile_target(first, CompileOptions(2, schedule=own_folder / "order.csv", loudness=QUIET))
+    order = (own_folder / "order.csv").read_text()
     assert sorted(order.splitlines()[1].split(",")) == sorted(f"1{kind}{n}" for kind in "FIW" for n in range(4))
-    second, out = written(tmp_path, ", pipeline_config={'pipeline_scheduler': 'order.csv'}"), tmp_path / "out"
+    second, out = written(own_folder, ", pipeline_config={'pipeline_scheduler': 'order.csv'}"), own_folder / "out"
     compile_target(second, CompileOptions(2, out=out, loudness=QUIET))
     (program,) = (out / "rank_1").glob("*.ir")
     found = re.findall(r'work: "(\w)", chunk: (\d), micro_batch: (\d)', program.read_text())
     assert ",".join(chunk + kind + number for kind, chunk, number in found) == order.splitlines()[1]
 
 
-def test_a_table_orders_the_stages_and_is_proved_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    script = written(tmp_path, ", pipeline_config={'pipeline_scheduler': 'order.csv'}")
-    first, out = "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n", tmp_path / "out"
-    (tmp_path / "order.csv").write_text(first + "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n")
+def test_a_table_orders_the_stages_and_is_proved_first(own_folder: Path) -> None:
+    script = written(own_folder, ", pipeline_config={'pipeline_scheduler': 'order.csv'}")
+    first, out = "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n", own_folder / "out"
+    (own_folder / "order.csv").write_text(first + "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n")
     compile_target(script, CompileOptions(2, out=out, loudness=QUIET))
     (program,) = (out / "rank_1").glob("*.ir")
     assert re.findall(r'work: "(\w)"', program.read_text()) == ["F", "B"] * 4
-    (tmp_path / "order.csv").write_text(first + "1F0,1B0,1B1,1F1,1F2,1B2,1F3,1B3\n")
+    (own_folder / "order.csv").write_text(first + "1F0,1B0,1B1,1F1,1F2,1B2,1F3,1B3\n")
     with pytest.raises(MspcError) as caught:
         compile_target(script, CompileOptions(2, out=out, loudness=QUIET))
     assert caught.value.message == "stage 1 runs 1B1 before 'activation of chunk 1' of micro-batch 1 is there"
@@ -132,17 +130,16 @@ print(net.norm.moving_mean.asnumpy().tolist())
 
 
 def test_a_moving_average_takes_micro_batches_in_their_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Half of the mean that was, and half of a micro-batch's: [2, 3], then [20, 30]."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.py").write_text(AVERAGED)
-    (tmp_path / "order.csv").write_text("0F0,0F1,0B1,0B0\n1F1,1B1,1F0,1B0\n")  # stage 1 changes no parameter
-    run_script(tmp_path / "net.py", 2, simulate=True)
+    (own_folder / "net.py").write_text(AVERAGED)
+    (own_folder / "order.csv").write_text("0F0,0F1,0B1,0B0\n1F1,1B1,1F0,1B0\n")  # stage 1 changes no parameter
+    run_script(own_folder / "net.py", 2, simulate=True)
     assert capsys.readouterr().out.splitlines() == ["[10.5, 15.75]"] * 2
-    (tmp_path / "order.csv").write_text("0F1,0F0,0B1,0B0\n1F1,1B1,1F0,1B0\n")
+    (own_folder / "order.csv").write_text("0F1,0F0,0B1,0B0\n1F1,1B1,1F0,1B0\n")
     with pytest.raises(MspcError) as caught:
-        run_script(tmp_path / "net.py", 2, simulate=True)
+        run_script(own_folder / "net.py", 2, simulate=True)
     assert caught.value.message == (
         "0F0 comes after 0F1, and BatchNorm 'bn_train' changes norm.moving_mean in every micro-batch, so that their "
         "order decides its value"

@@ -122,10 +122,8 @@ def test_going_on_with_other_ranks(root: Path, tmp_path: Path, commands: dict[st
 MSPC = [sys.executable, "-m", "mspc"]
 
 
-def test_a_run_whose_rank_is_killed_ends_as_an_undisturbed_one(
-    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_a_run_whose_rank_is_killed_ends_as_an_undisturbed_one(samples: Path) -> None:
     text = (samples / "checkpoints/train.py").read_text()
     behind = "        if run_context.original_args().cur_step_num >= asked.steps:\n"
     assert behind in text

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, copied_region
 from mspc.ir.text.parser import parse
@@ -31,6 +30,7 @@ from mspc.verify.judged_collectives import collectives
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.one_device import Movement, OneDevice, added_up, is_exact
 from mspc.verify.random_numbers import wrong_random_numbers
+from tests.compiled_scripts import verify_text
 
 load_operators()
 LOOP = """
@@ -300,8 +300,7 @@ nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))(Tensor(np.ones((8,
 
 def test_a_corner_has_no_slope(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The second ReLU is given zeros by the first one, and b moves them to either side."""
-    (tmp_path / "net.py").write_text(SCRIPT)
-    verify_target(str(tmp_path / "net.py"), CompileOptions(1), 0)
+    verify_text(tmp_path, SCRIPT, CompileOptions(1), seed=0)
     said = capsys.readouterr().out
     assert "finite differences along 1 random direction\n" in said
     assert "not compared with finite differences: the gradient of b: values have a corner here\n" in said
@@ -325,8 +324,7 @@ step(Tensor(np.random.RandomState(0).randn(48, 8), ms.bfloat16))
 
 def test_a_mean_s_share_is_no_rounded_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In Float64, in which gradients are judged, 1 / 384 is not what BFloat16 holds of it."""
-    (tmp_path / "net.py").write_text(MEAN)
-    verify_target(str(tmp_path / "net.py"), CompileOptions(1), 0)
+    verify_text(tmp_path, MEAN, CompileOptions(1), seed=0)
     assert "finite differences along 1 random direction" in capsys.readouterr().out
 
 

@@ -21,6 +21,7 @@ from mspc.ops.math.arithmetic import AddN
 from mspc.passes.lib import stage_chunks
 from mspc.passes.lib.stage_chunks import ChunkGraph
 from mspc.passes.lib.stage_programs import OrderedWork
+from tests.compiled_scripts import verify_text
 
 SCRIPT = """\
 import numpy as np
@@ -256,6 +257,4 @@ step(Tensor(drawn.randint(0, 16, 8), ms.int32), Tensor(np.ones((8, 16), np.float
 
 
 def test_ranks_that_only_send_a_tied_table_do_it_on_the_stage_that_reads_it(tmp_path: Path) -> None:
-    path = tmp_path / "table.py"
-    path.write_text(TABLE, encoding="utf-8")
-    verify_target(str(path), CompileOptions(8, loudness=QUIET), 1)
+    verify_text(tmp_path, TABLE, CompileOptions(8, loudness=QUIET))

@@ -68,10 +68,9 @@ def facts(dump: Dump) -> dict[str, Any]:
     return read_back(page_facts(dump, H200))
 
 
-def test_sources_below_the_current_folder_have_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_sources_below_the_current_folder_have_relative_paths(own_folder: Path) -> None:
     tables = NodeTables()
-    for file in (str(tmp_path / "model.py"), "/else/model.py", "net.py"):
+    for file in (str(own_folder / "model.py"), "/else/model.py", "net.py"):
         tables.stack((Location(file, 1, 1, 2, "x"),))
     assert tables.as_dict()["strings"] == ["model.py", "x", "/else/model.py", "net.py"]
 

@@ -14,8 +14,7 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, mint, nn, ops
-from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
+from tests.compiled_scripts import verify_text
 
 
 def test_names_that_are_not_there() -> None:
@@ -63,9 +62,7 @@ train(Tensor(random.integers(0, 32, (8, 4)), ms.int32), Tensor(random.integers(0
 
 
 def test_a_network_of_its_cells(tmp_path: Path) -> None:
-    script = tmp_path / "net.py"
-    script.write_text(NETWORK)
-    verify_target(str(script), CompileOptions(), seed=1)
+    verify_text(tmp_path, NETWORK)
 
 
 X = Tensor(np.array([[1.5, -2.0], [3.0, 7.25]], np.float32))

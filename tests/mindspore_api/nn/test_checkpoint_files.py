@@ -81,8 +81,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_checkpoint_that_cannot_be_written(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_checkpoint_that_cannot_be_written(name: str, own_folder: Path) -> None:
     Path("file").write_text("")
     Path("folder.ckpt").mkdir()
     with pytest.raises(MspcError) as raised:
@@ -91,7 +90,7 @@ def test_a_checkpoint_that_cannot_be_written(name: str, tmp_path: Path, monkeypa
     assert raised.value.message.endswith(f": {NAMES[name]}")
     with pytest.raises(MspcError):
         ms.load_checkpoint(name)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.ckpt"]
+    assert sorted(p.name for p in own_folder.iterdir()) == ["file", "folder.ckpt"]
 
 
 @pytest.mark.parametrize(
@@ -139,10 +138,10 @@ class Steps(Callback):
         ("x" * 300, "new", f"cannot write new/{'x' * 300}-1_3.safetensors: File name too long"),
     ],
 )
+@pytest.mark.usefixtures("own_folder")
 def test_a_checkpoint_that_cannot_be_is_refused_before_the_first_step(
-    prefix: str, directory: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prefix: str, directory: str, message: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
     call_handler.install(Losses())
     steps = Steps()

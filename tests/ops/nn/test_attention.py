@@ -21,6 +21,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import KEY_SHIFT
 from mspc.ops.op import RankPlacement
+from tests.compiled_scripts import verify_text
 from tests.ops.simulate import BACKEND, arrays_of, check_gradient, operator_of, results_of, types_of
 
 B, N, S, T, D = 2, 4, 5, 7, 3
@@ -136,8 +137,7 @@ ms.value_and_grad(lambda q, k, v: ops.sin(Net()(q, k, v)).sum(), (0, 1, 2))(x, y
 
 @pytest.mark.parametrize("mode", [2, 4])
 def test_queries_that_are_cut_look_at_what_they_would_look_at_whole(tmp_path: Path, mode: int) -> None:
-    (tmp_path / "net.py").write_text(CAUSAL.replace("MODE", str(mode)).replace("ENTRY", "(1, 1)"))
-    verify_target(str(tmp_path / "net.py"), CompileOptions(), seed=1)
+    verify_text(tmp_path, CAUSAL.replace("MODE", str(mode)).replace("ENTRY", "(1, 1)"))
 
 
 def test_a_triangle_that_is_not_read_has_an_entry_in_the_strategy_and_no_cuts(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import pytest
 
 from mspc.analysis.integer_ranges import BOUNDS
 from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import DumpPoint, compile_traced, trace_call
 from mspc.engine.capture import capture
@@ -32,6 +31,7 @@ from mspc.ops.op import REGISTRY, load_operators
 from mspc.output.programs import config_of
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from mspc.passes.fusion.fuse_large_attention import FuseLargeAttention
+from tests.compiled_scripts import verify_text
 from tests.interpret import random_feeds, run_global, same
 from tests.passes.fusion.written_attention import HEADS, Written, fused
 
@@ -473,9 +473,7 @@ def test_a_gpu_has_the_operator_whatever_the_size(tmp_path: Path, length: int) -
 @pytest.mark.parametrize("kind", ["plain", "dropped"])
 def test_operators_of_one_device_are_those_of_ranks(tmp_path: Path, kind: str) -> None:
     """They are compared one by one, so that all have to be fused or none."""
-    script = tmp_path / "network.py"
-    script.write_text(SHARDED, encoding="utf-8")
-    verify_target(str(script), CompileOptions(ranks=4, script_arguments=(kind,)), seed=1)
+    verify_text(tmp_path, SHARDED, CompileOptions(ranks=4, script_arguments=(kind,)))
 
 
 def test_bounds_of_what_a_loop_carries_end_here() -> None:

@@ -63,10 +63,9 @@ def test_open_dimensions_and_wrong_shardings() -> None:
 
 
 @pytest.fixture
-def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "step.mlir").write_text(STEP)
-    return tmp_path
+def step(own_folder: Path) -> Path:
+    (own_folder / "step.mlir").write_text(STEP)
+    return own_folder
 
 
 def test_ranks_compute_as_one_device(step: Path, capsys: pytest.CaptureFixture[str]) -> None:

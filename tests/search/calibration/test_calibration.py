@@ -120,8 +120,8 @@ def test_a_machine_that_is_written_is_read_as_it_was(name: str, tmp_path: Path) 
     assert read_machine(tmp_path / "m.toml") == machine
 
 
-def test_the_command_writes_a_file_that_the_search_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_the_command_writes_a_file_that_the_search_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "ON_CPU", SMALL)
     words = ["calibrate", "--out", "here.toml", "--device", "cpu", "--name", "this one", "-q"]
     done = CliRunner().invoke(app, [*words, "--tf32"])  # as earlier versions took it

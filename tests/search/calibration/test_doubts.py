@@ -64,8 +64,8 @@ def test_a_calm_machine_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.work["products"]["Float32"].at(2 * 32**3) == pytest.approx(1e9, rel=0.1)
 
 
-def test_a_busy_machine_is_not_believed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_a_busy_machine_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "ON_CPU", SMALL)
     put_in(monkeypatch, KNOWN, busy())
     done = CliRunner().invoke(app, ["calibrate", "--out", "here.toml", "--device", "cpu", "-q"])
@@ -102,8 +102,8 @@ nn.Dense(16, 16)(Tensor(np.ones((16, 16)), ms.float32))
 """
 
 
-def test_the_search_passes_doubts_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_the_search_passes_doubts_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VERIFY, raising=False)
     Path("net.py").write_text(SCRIPT)
     write_machine(Path("busy.toml"), replace(KNOWN, name="busy", doubts=("links: 11 ms for a small AllReduce",)))

@@ -158,12 +158,9 @@ def test_layers_are_looked_at_one_by_one_for_memory_and_where_turns_have_operato
 
 
 @pytest.mark.thorough
-def test_the_table_says_that_layers_choose_alike(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_table_says_that_layers_choose_alike(own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for mark, count in (("@ms.lazy_inline", 1), ("", 0)):
-        search_target(str(script(tmp_path, mark=mark)), SearchOptions(CompileOptions(), (4,)))
+        search_target(str(script(own_folder, mark=mark)), SearchOptions(CompileOptions(), (4,)))
         assert capsys.readouterr().out.count("note: 3 equal layers are one graph: they have equal layouts") == count
 
 
