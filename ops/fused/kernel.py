@@ -184,19 +184,14 @@ def _row(
         if not length:
             raise MspcError(f"the line {body[i]!r} does not go along the last dimensions of several rows of {works[i]}")
     if len(set(lengths.values())) > 1:
-        (one, first), (other, second) = _first_two(lengths)
+        one, first = next(iter(lengths.items()))
+        other, second = next(item for item in lengths.items() if item[1] != first)
         raise MspcError(f"the line {body[other]!r} has rows of {second} elements, the line {body[one]!r} of {first}")
     if lengths:
         return next(iter(lengths.values()))
     sizes = {math.prod(works[i]) for i in read if not steps[i].reduces}
     size, small = max(map(math.prod, works)), min(sizes, default=0)
     return size // small if small and small < size else 0
-
-
-def _first_two(lengths: dict[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the first row's line and length, and those of the first one that differs."""
-    items = list(lengths.items())
-    return items[0], next(item for item in items if item[1] != items[0][1])
 
 
 def _seen(work: Shape, operand: Shape, size: int, dims: Shape) -> Shape:

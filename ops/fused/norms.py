@@ -232,7 +232,7 @@ class BatchStatistics(_Moving):
 
     def compute(self, xp: Any, x: Any, *moving: Any) -> Any:
         axes = tuple(d for d in range(x.ndim) if d != self.axis)
-        kind = statistics_dtype_of(x)
+        kind = statistics_dtype(dtype_of(x.dtype)).numpy
         count = math.prod(x.shape[d] for d in axes)
         wide = x.astype(kind, copy=False)
         divisor = xp.asarray(max(count, 1), kind)
@@ -291,8 +291,3 @@ class JoinMovingStatistics(_Moving):
         mean, variance = out
         moving = moving_mean, moving_variance
         return gpu.norms.launch_joined(device, gathered, moving, mean, variance, self.count, self.momentum)
-
-
-def statistics_dtype_of(x: Any) -> Any:
-    """Return the NumPy element type in which statistics of x are computed."""
-    return statistics_dtype(dtype_of(x.dtype)).numpy

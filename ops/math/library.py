@@ -264,10 +264,6 @@ def polynomial(first: Callable[[Array], Array], following: Callable[..., Array],
     return LibraryRow(run)
 
 
-def _chebyshev(k: int, x: Array, p: Array, q: Array) -> Array:
-    return 2 * x * q - p
-
-
 CHEBYSHEV: dict[str, Callable[[Array], Array]] = {
     "t": lambda x: x, "u": lambda x: 2 * x, "v": lambda x: 2 * x - 1, "w": lambda x: 2 * x + 1,
 }  # fmt: skip
@@ -288,7 +284,7 @@ SPECIAL = {
     "igammac": special("gammaincc", _incomplete(-1)),
     "gcd": of_numpy(np.gcd), "lcm": of_numpy(np.lcm),
     "nextafter": of_numpy(np.nextafter, lambda d, x, y: (d, None)),
-    **{f"{shift}chebyshev_polynomial_{kind}": polynomial(first, _chebyshev, bool(shift))
+    **{f"{shift}chebyshev_polynomial_{kind}": polynomial(first, lambda k, x, p, q: 2 * x * q - p, bool(shift))
        for shift in ("", "shifted_") for kind, first in CHEBYSHEV.items()},
     "hermite_polynomial_h": polynomial(lambda x: 2 * x, lambda k, x, p, q: 2 * x * q - 2 * k * p),
     "hermite_polynomial_he": polynomial(lambda x: x, lambda k, x, p, q: x * q - k * p),

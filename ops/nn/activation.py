@@ -359,14 +359,10 @@ HSigmoid = unary(
 )  # fmt: skip
 HSwish = unary(
     "HSwish", "x * HSigmoid(x).", Activation,
-    lambda x, y, d: d * (x.into(HSigmoid()) + _slope_of_gate(x)), lambda xp, x: x * xp.clip(x * (1 / 6) + 0.5, 0, 1),
+    lambda x, y, d: d * (x.into(HSigmoid()) + select(_between(-3, x, 3), x * (1 / 6), 0)),
+    lambda xp, x: x * xp.clip(x * (1 / 6) + 0.5, 0, 1),
     cuda="{0} * clip({0} * T(1.0 / 6.0) + T(0.5), T(0), T(1))", samples=_WIDE,
 )  # fmt: skip
-
-
-def _slope_of_gate(x: Term) -> Term:
-    """Return x / 6 between the ends of the gate of HSwish, else 0."""
-    return select(_between(-3, x, 3), x * (1 / 6), 0)
 
 
 class _Shrink(Activation, abstract=True):

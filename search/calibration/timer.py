@@ -356,7 +356,8 @@ def host_rates(timer: Timer, kernel: float, tell: Callable[[str], None]) -> Host
         tell(what)
 
         def times() -> list[tuple[Sequence[Node], float]]:
-            fills = {n: partial(copies, n, timer.sizes.rotated, leaves, comes) for n in copy_sizes(timer.sizes)}
+            copied = [n for n in timer.sizes.touched if n >= MIN_COPIED]
+            fills = {n: partial(copies, n, timer.sizes.rotated, leaves, comes) for n in copied}
             return [([_copy(n)], timer.seconds_per_copy(fill)) for n, fill in fills.items()]
 
         return without_drops(rates_of(timer.measured(what, times), kernel, _nbytes))
@@ -365,11 +366,6 @@ def host_rates(timer: Timer, kernel: float, tell: Callable[[str], None]) -> Host
         rate("copies to the host", True, False), rate("copies from the host", False, True),
         rate("copies both ways", True, True),
     )  # fmt: skip
-
-
-def copy_sizes(sizes: TimingSizes) -> list[int]:
-    """Return the bytes of the timed copies."""
-    return [n for n in sizes.touched if n >= MIN_COPIED]
 
 
 def copies(nbytes: int, rotated: int, leaves: bool, comes: bool, graph: Graph, count: int) -> None:

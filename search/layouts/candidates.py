@@ -44,7 +44,8 @@ class PlanCandidates:
         self.sizes = [variable.size for variable in model.variables]
         self.costs = Sums(model.factors)
         self.order: list[int] = []
-        self.decisions = self._decisions()
+        decided = dict.fromkeys([*model.of.values(), *memory.switches.values()])
+        self.decisions = [variable for variable in decided if self.sizes[variable] > 1]
         choices = sum(self.sizes[variable] for variable in self.decisions)
         self.is_small = choices * len(model.search.graph.nodes) <= WORK
         """Whether plans are few and quickly compared."""
@@ -114,11 +115,6 @@ class PlanCandidates:
         for parameter in self._parameters:
             found[parameter.variable] = parameter.best(found)
         return self.with_best_copies(found)
-
-    def _decisions(self) -> list[int]:
-        """Return the variables of operators, of parameters and of cells that may be recomputed."""
-        own = dict.fromkeys([*self.model.of.values(), *self.memory.switches.values()])
-        return [variable for variable in own if self.sizes[variable] > 1]
 
     def _buckets(self, variables: Collection[int]) -> list[Bucket]:
         """Return the cost factors of each of some variables."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from functools import cache
 from itertools import accumulate
 
 from mspc.ir.graph import OFFLOAD, Constant, Node, Parameter, Value, element_types
@@ -59,93 +60,76 @@ class StepLayouts:
 
     def __init__(self, model: CostModel) -> None:
         self.model = model
-        self._made: dict[tuple[Node, int], float] = {}
-        self._stored: dict[tuple[Parameter, int], float] = {}
-        self._gradients: dict[tuple[Node, int], float] = {}
-        self._elementwise: dict[Node, bool] = {}
-        self._reads: dict[Node, tuple[TensorRead, ...]] = {}
-        self._backward: dict[Node, BackwardOperator] = {}
-        self._distances: dict[tuple[Value, int, int], float] = {}
-        self._steps: dict[tuple[Value, int, int], list[tuple[float, bool]]] = {}
+        self.result_bytes = cache(self._result_bytes)
+        self.stored_bytes = cache(self._stored_bytes)
+        self.gradient = cache(self._gradient)
+        self.is_elementwise = cache(self._is_elementwise)
+        self.reads = cache(self._reads)
+        self.backward = cache(self._backward)
+        self.distance = cache(self._distance)
+        self.steps = cache(self._steps)
         self._parameters = {p.name: p for p in model.search.graph.parameters}
 
-    def result_bytes(self, node: Node, choice: int) -> float:
+    def _result_bytes(self, node: Node, choice: int) -> float:
         """Return the bytes of a rank's slices of a forward operator's results."""
-        if (node, choice) not in self._made:
-            outputs = self.model.variables[self.model.of[node]].outputs
-            self._made[node, choice] = sum(
-                float(self.model.slice_bytes(numbers[choice][None], type)[0])
-                for numbers, type in zip(outputs, element_types(node.type), strict=True)
-            )
-        return self._made[node, choice]
+        outputs = self.model.variables[self.model.of[node]].outputs
+        return sum(
+            float(self.model.slice_bytes(numbers[choice][None], type)[0])
+            for numbers, type in zip(outputs, element_types(node.type), strict=True)
+        )
 
-    def stored_bytes(self, parameter: Parameter, choice: int) -> float:
+    def _stored_bytes(self, parameter: Parameter, choice: int) -> float:
         """Return the bytes of a rank's slice of a parameter."""
-        if (parameter, choice) not in self._stored:
-            numbers = self.model.variables[self.model.of[parameter]].outputs[0][choice]
-            self._stored[parameter, choice] = float(self.model.slice_bytes(numbers[None], parameter.tensor_type)[0])
-        return self._stored[parameter, choice]
+        numbers = self.model.variables[self.model.of[parameter]].outputs[0][choice]
+        return float(self.model.slice_bytes(numbers[None], parameter.tensor_type)[0])
 
-    def gradient(self, node: Node, forward: Node | None, choice: int) -> float:
+    def _gradient(self, node: Node, forward: Node | None, choice: int) -> float:
         """Return the bytes of a gradient, given the choice of the forward operator that it belongs to."""
-        if (node, choice) not in self._gradients:
-            choices = () if forward is None else self.model.variables[self.model.of[forward]].choices
-            self._gradients[node, choice] = gradient_bytes(node, forward, choices[choice] if choices else None)
-        return self._gradients[node, choice]
+        choices = () if forward is None else self.model.variables[self.model.of[forward]].choices
+        return gradient_bytes(node, forward, choices[choice] if choices else None)
 
-    def is_elementwise(self, node: Node) -> bool:
+    def _is_elementwise(self, node: Node) -> bool:
         """Return whether an operator may work in place."""
-        if node not in self._elementwise:
-            rule = self.model.search.rules.get(node)
-            self._elementwise[node] = rule is not None and elementwise(rule)
-        return self._elementwise[node]
+        rule = self.model.search.rules.get(node)
+        return rule is not None and elementwise(rule)
 
-    def reads(self, node: Node) -> tuple[TensorRead, ...]:
+    def _reads(self, node: Node) -> tuple[TensorRead, ...]:
         """Return the reads of a forward operator's operands, except for constants."""
-        if node not in self._reads:
-            reader = node if node in self.model.of else None
-            self._reads[node] = tuple(
-                self._read(value, reader, place)
-                for place, value in enumerate(node.inputs)
-                if not isinstance(value, Constant)
-            )
-        return self._reads[node]
+        reader = node if node in self.model.of else None
+        return tuple(
+            self._read(value, reader, place)
+            for place, value in enumerate(node.inputs)
+            if not isinstance(value, Constant)
+        )
 
-    def backward(self, node: Node) -> BackwardOperator:
+    def _backward(self, node: Node) -> BackwardOperator:
         """Return the facts of a backward operator, or of an operator of an update."""
-        if node not in self._backward:
-            forward = node.forward if node.forward in self.model.of else None
-            pairs = zip(node.inputs, self._places(node, forward), strict=True)
-            trained = [self._parameters[name] for name in gradient_names(node) if name in self._parameters]
-            self._backward[node] = BackwardOperator(
-                forward,
-                tuple(self._read(value, forward, at) for value, at in pairs if not isinstance(value, Constant)),
-                summand(node) or node,
-                node.op.is_view or bool(node.op.mutates) or node.phase == "update",
-                self.is_elementwise(node),
-                tuple(parameter for parameter in trained if parameter in self.model.of),
-            )
-        return self._backward[node]
+        forward = node.forward if node.forward in self.model.of else None
+        pairs = zip(node.inputs, self._places(node, forward), strict=True)
+        trained = [self._parameters[name] for name in gradient_names(node) if name in self._parameters]
+        return BackwardOperator(
+            forward,
+            tuple(self._read(value, forward, at) for value, at in pairs if not isinstance(value, Constant)),
+            summand(node) or node,
+            node.op.is_view or bool(node.op.mutates) or node.phase == "update",
+            self.is_elementwise(node),
+            tuple(parameter for parameter in trained if parameter in self.model.of),
+        )
 
-    def distance(self, value: Value, begin: int, end: int) -> float:
+    def _distance(self, value: Value, begin: int, end: int) -> float:
         """Return the bytes sent to redistribute a value from one layout to another."""
-        key = (value, begin, end)
-        if key not in self._distances:
-            layouts = self.model.layout(value, begin), self.model.layout(value, end)
-            self._distances[key] = bytes_between(*layouts, value.tensor_type)
-        return self._distances[key]
+        layouts = self.model.layout(value, begin), self.model.layout(value, end)
+        return bytes_between(*layouts, value.tensor_type)
 
-    def steps(self, value: Value, begin: int, end: int) -> list[tuple[float, bool]]:
+    def _steps(self, value: Value, begin: int, end: int) -> list[tuple[float, bool]]:
         """Return (bytes of a rank's slice after the step, whether it works in place) for every step between two
         layouts."""
-        key, type = (value, begin, end), value.tensor_type
-        if key not in self._steps:
-            layouts = self.model.layout(value, begin), self.model.layout(value, end)
-            self._steps[key] = [
-                (type.nbytes / math.prod(step.layout.strategy), isinstance(step.op, AllReduce))
-                for step in plan(*layouts, type.shape, type.dtype.itemsize).steps
-            ]
-        return self._steps[key]
+        type = value.tensor_type
+        layouts = self.model.layout(value, begin), self.model.layout(value, end)
+        return [
+            (type.nbytes / math.prod(step.layout.strategy), isinstance(step.op, AllReduce))
+            for step in plan(*layouts, type.shape, type.dtype.itemsize).steps
+        ]
 
     def _read(self, value: Value, reader: Node | None, place: int) -> TensorRead:
         source, of = self.model.source(value), self.model.of

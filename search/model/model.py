@@ -203,34 +203,6 @@ def are_partial_sums_available(choice: ShardingChoice, partial: Mapping[int, fro
     )
 
 
-class FactorTables:
-    """Cost tables of one problem by key."""
-
-    def __init__(self) -> None:
-        self._tables: dict[Any, Table] = {}
-
-    def shared_factor(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table]) -> Factor:
-        """Return a factor; factors of equal keys share one table. If a variable occurs twice, the diagonal of the table
-        is used."""
-        order = sorted(range(len(variables)), key=lambda i: (variables[i], i))
-        key = (key, tuple(order), tuple(variables.index(v) for v in variables))
-
-        def ordered() -> Table:
-            table = np.transpose(made(), order)
-            for i in range(len(order) - 1, 0, -1):
-                if variables[order[i]] == variables[order[i - 1]]:
-                    table = np.moveaxis(np.diagonal(table, axis1=i - 1, axis2=i), -1, i - 1)
-            return np.ascontiguousarray(table)
-
-        return Factor(tuple(dict.fromkeys(variables[i] for i in order)), self.table(key, ordered))
-
-    def table(self, key: Any, made: Callable[[], Table]) -> Table:
-        """Return the table of a key, which all factors with that key share."""
-        if key not in self._tables:
-            self._tables[key] = made()
-        return self._tables[key]
-
-
 HALF = 2
 """Bytes of an element for which matmuls have a separate rate."""
 
@@ -434,7 +406,7 @@ BOTH_WAYS = 3
 NEVER = 1e18
 """Cost in bytes of forbidden choices."""
 
-class CostModel(FactorTables):
+class CostModel:
     """Cost problem of one graph on one mesh. variables, factors: the input of `Elimination`. of: the variable of an
     operator or a parameter. about: for every factor its kind ("alone", "there", "back", ...) and its value. subject:
     the value of the next factor. counts_twice: costs that two readers share count for each, so that plans may cost less
@@ -442,8 +414,8 @@ class CostModel(FactorTables):
     need. turns: of the loops with open regions."""
 
     def __init__(self, search: Search, mesh: tuple[int, ...]) -> None:
-        super().__init__()
         self.search, self.mesh = search, mesh
+        self._tables: dict[Any, Table] = {}
         terms = Terms.of(search.graph.attrs)
         self.hosts = Hosts(terms.hosts, terms.network / 1000) if terms.network and search.ranks > terms.hosts else None
         self.latency = max(COLLECTIVE, float(terms.latency))
@@ -493,6 +465,19 @@ class CostModel(FactorTables):
     def _decides(self, node: Node) -> bool:
         decided = self.search.rules[node] is not None and not cast(Op, node.op).operandwise
         return decided and node not in self.turns.kept
+
+    def shared_factor(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table]) -> Factor:
+        """Return a factor; factors of equal keys share one table. If a variable occurs twice, the diagonal of the table
+        is used."""
+        order = sorted(range(len(variables)), key=lambda i: (variables[i], i))
+        key = (key, tuple(order), tuple(variables.index(v) for v in variables))
+        if key not in self._tables:
+            table = np.transpose(made(), order)
+            for i in range(len(order) - 1, 0, -1):
+                if variables[order[i]] == variables[order[i - 1]]:
+                    table = np.moveaxis(np.diagonal(table, axis1=i - 1, axis2=i), -1, i - 1)
+            self._tables[key] = np.ascontiguousarray(table)
+        return Factor(tuple(dict.fromkeys(variables[i] for i in order)), self._tables[key])
 
     def add(self, variable: Variable) -> int:
         """Add a variable and return its number."""

@@ -24,7 +24,7 @@ from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide
 from mspc.ir.diagnostics import MspcError, shown_bytes
-from mspc.ir.graph import OFFLOAD, Graph, Node
+from mspc.ir.graph import OFFLOAD, Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.lib.host_memory import HostStores
 from mspc.passes.lib.opened_graphs import open_regions, opened
@@ -313,7 +313,7 @@ def _cells(graph: Graph) -> tuple[tuple[str, float], ...]:
     kept: dict[str, float] = {}
     within: dict[str, float] = {}
     for value in HostStores(graph):
-        if not _is_set_by_script(value.maker):
+        if OFFLOAD not in value.maker.attrs and not value.maker.attrs.get("recompute"):  # the script does not set it
             kept[value.maker.scope] = kept.get(value.maker.scope, 0.0) + value.value.type.nbytes
     for scope, nbytes in kept.items():
         for cell in _cells_around(scope):
@@ -333,11 +333,6 @@ def _cells_around(scope: str) -> list[str]:
     """Return the cells that contain a scope, outermost first, and the scope itself."""
     parts = scope.split("/")
     return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
-
-
-def _is_set_by_script(node: Node) -> bool:
-    """Return whether the script sets the offload of a node."""
-    return OFFLOAD in node.attrs or bool(node.attrs.get("recompute"))
 
 
 class _ProblemRead(Exception):  # ends a compile once the problem is known
@@ -571,7 +566,7 @@ def quickest_on_host(plans: LimitedPlans, machine: Machine) -> Offloaded | None:
         if values is None or values in tried:
             continue
         tried.add(values)
-        offloading = Offloading(partial(_program_of, plans, values), plans.taken, plans.memory, machine)
+        offloading = Offloading(partial(plans.problem.compiled, values, 0.0), plans.taken, plans.memory, machine)
         try:
             over = plans.taken(plans.problem.compiled(values))
         except MspcError:
@@ -595,10 +590,6 @@ def _within(plans: LimitedPlans, limit: float) -> Values | None:
         return solver.solve(math.floor(limit)).values
     except MspcError:
         return None if plans.smallest is None else plans.smallest.values
-
-
-def _program_of(plans: LimitedPlans, values: Values, on_host: HostMemoryUse) -> Compiled:
-    return plans.problem.compiled(values, on_host=on_host)
 
 
 @dataclass(frozen=True)

@@ -257,88 +257,81 @@ OF_UNITS = ("forward", "inputs", "weights", "saved", "resident", "work", "sent")
 """Costs that differ if equal units are folded."""
 
 
-def parts_of_units(units: Sequence[Unit]) -> list[int]:
-    """Return the number of every unit's kind: equal for equal units with neighbours of equal kinds."""
-    return [group.part_of(unit) for group in _groups(units) for unit in _units_in(group)]
+@dataclass(frozen=True)
+class UnitMeasurement:
+    """Measurement of the costs of a network's units on the ranks of one of `stages` stages. memory: buffers
+    count. Every method raises MspcError if the network does not compile."""
 
+    network: StagedNetwork
+    stages: int
+    micro_batches: int
+    machine: Machine
+    memory: bool = False
 
-def unit_costs(
-    network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, memory: bool = False, tensor: int = 0
-) -> CostedUnits:
-    """Return the costs of a network's units on the ranks of one of `stages` stages. memory: buffers count. tensor: as
-    in `Way`. Raise MspcError if it does not compile."""
-    units = network.units
-    groups = _groups(units, network.is_folded)
-    plan = _plan_of_parts(groups, units, micro_batches)
-    compiled = network.compiled(stages, plan, ZERO_BUBBLE_H1, tensor=tensor)
-    found = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory), machine)
-    like = [group.model for group in groups for _ in _units_in(group)]
-    layouts = common_plan(compiled.strategies.plan(compiled.config.ranks), units, like)
-    slices = {p.name: layout for p, layout in sharded_further(compiled.graph) if layout != p.layout}
-    return CostedUnits(found, layouts, slices, degrees=_shared_by(compiled))
+    def costs(self, tensor: int = 0) -> CostedUnits:
+        """Return the costs. tensor: as in `Way`."""
+        compiled, found, _ = self._compiled(tensor=tensor)
+        layouts = self._common(compiled.strategies.plan(compiled.config.ranks))
+        slices = {p.name: layout for p, layout in sharded_further(compiled.graph) if layout != p.layout}
+        return CostedUnits(found, layouts, slices, degrees=_shared_by(compiled))
 
+    def with_slices(self, known: CostedUnits) -> CostedUnits:
+        """Return the costs with replicated parameters stored in slices."""
+        stored = {**known.layouts.parameters, **known.slices}
+        layouts = self._common(replace(known.layouts, parameters=stored))
+        compiled, found, _ = self._compiled(layouts)
+        return CostedUnits(found, layouts, cut_further=tuple(known.slices), degrees=_shared_by(compiled))
 
-def costs_with_slices(
-    network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, known: CostedUnits, memory: bool = False
-) -> CostedUnits:  # fmt: skip
-    """Return the same costs with replicated parameters stored in slices. Raise MspcError if it does not compile."""
-    units = network.units
-    groups = _groups(units, network.is_folded)
-    like = [group.model for group in groups for _ in _units_in(group)]
-    stored = replace(known.layouts, parameters={**known.layouts.parameters, **known.slices})
-    layouts = common_plan(stored, units, like)
-    plan = _plan_of_parts(groups, units, micro_batches)
-    compiled = network.compiled(stages, plan, ZERO_BUBBLE_H1, layouts)
-    found = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory), machine)
-    return CostedUnits(found, layouts, cut_further=tuple(known.slices), degrees=_shared_by(compiled))
+    def with_host_states(self, known: CostedUnits) -> CostedUnits:
+        """Return the costs with optimizer states in host memory. Raise MspcError if there are no states."""
+        layouts = replace(known.layouts, offload_states=True)
+        _, found, parts = self._compiled(layouts)
+        for group in self._groups:  # copies of different units to and from the host overlap
+            pair = group.parts[2][0] if len(group.parts) > 2 and group.parts[2][1] > 1 else -1
+            if pair in parts:
+                alone = parts[group.parts[1][0]].rest
+                each = [*_units_in(group)][1:]
+                found.rest[each] = np.minimum(found.rest[each], max(0.0, parts[pair].rest - alone))
+        return CostedUnits(found, layouts, cut_further=known.cut_further, degrees=known.degrees)
 
+    def with_recomputation(self, known: CostedUnits) -> CostedUnits:
+        """Return the costs with recomputed cells in the units that then save less. Raise MspcError if no unit does."""
+        if self.network.is_folded:
+            raise MspcError("layers that are one graph choose their recomputation themselves")
+        units, costs = self.network.units, known.costs
+        every = tuple(name for unit in units for name in unit.cells)
+        _, again, _ = self._compiled(replace(known.layouts, recompute=every), schedule="")
+        less = again.saved <= LESS * costs.saved
+        if not less.any():
+            raise MspcError("no unit saves less with recomputed cells")
+        changed = ("forward", "backward", "saved", "resident", "work", "sent")
+        mixed = {name: np.where(less, getattr(again, name), getattr(costs, name)) for name in changed}
+        cells = tuple(name for unit, is_less in zip(units, less, strict=True) if is_less for name in unit.cells)
+        layouts = replace(known.layouts, recompute=tuple(together(dict.fromkeys(cells, 0))))
+        return CostedUnits(replace(costs, **mixed), layouts, cut_further=known.cut_further, degrees=known.degrees)
 
-def costs_with_host_states(
-    network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, known: CostedUnits, memory: bool = False
-) -> CostedUnits:  # fmt: skip
-    """Return the same costs with optimizer states in host memory. Raise MspcError if there are no states."""
-    units = network.units
-    groups = _groups(units, network.is_folded)
-    layouts = replace(known.layouts, offload_states=True)
-    plan = _plan_of_parts(groups, units, micro_batches)
-    compiled = network.compiled(stages, plan, ZERO_BUBBLE_H1, layouts)
-    parts = _of_parts(compiled, groups, machine, network, memory)
-    found = _of_units(network, groups, parts, machine)
-    for group in groups:  # copies of different units to and from the host overlap
-        pair = group.parts[2][0] if len(group.parts) > 2 and group.parts[2][1] > 1 else -1
-        if pair in parts:
-            alone = parts[group.parts[1][0]].rest
-            each = [*_units_in(group)][1:]
-            found.rest[each] = np.minimum(found.rest[each], max(0.0, parts[pair].rest - alone))
-    return CostedUnits(found, layouts, cut_further=known.cut_further, degrees=known.degrees)
+    @property
+    def _groups(self) -> list[_Group]:
+        return _groups(self.network.units, self.network.is_folded)
 
+    def _common(self, plan: PlanFile) -> PlanFile:
+        """Return the plan with equal layouts of equal units."""
+        like = [group.model for group in self._groups for _ in _units_in(group)]
+        return common_plan(plan, self.network.units, like)
 
-def costs_with_recomputation(
-    network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, known: CostedUnits, memory: bool = False
-) -> CostedUnits:  # fmt: skip
-    """Return the same costs with recomputed cells in the units that then save less. Raise MspcError if no unit does."""
-    units = network.units
-    groups = _groups(units, network.is_folded)
-    if network.is_folded:
-        raise MspcError("layers that are one graph choose their recomputation themselves")
-    plan = _plan_of_parts(groups, units, micro_batches)
-    every = tuple(name for unit in units for name in unit.cells)
-    compiled = network.compiled(stages, plan, layouts=replace(known.layouts, recompute=every))
-    again = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory), machine)
-    costs = known.costs
-    less = again.saved <= LESS * costs.saved
-    if not less.any():
-        raise MspcError("no unit saves less with recomputed cells")
-    mixed = replace(
-        costs,
-        **{
-            name: np.where(less, getattr(again, name), getattr(costs, name))
-            for name in ("forward", "backward", "saved", "resident", "work", "sent")
-        },
-    )
-    cells = tuple(name for unit, is_less in zip(units, less, strict=True) if is_less for name in unit.cells)
-    layouts = replace(known.layouts, recompute=tuple(together(dict.fromkeys(cells, 0))))
-    return CostedUnits(mixed, layouts, cut_further=known.cut_further, degrees=known.degrees)
+    def _compiled(
+        self, layouts: PlanFile | None = None, schedule: str = ZERO_BUBBLE_H1, tensor: int = 0
+    ) -> tuple[Compiled, UnitCosts, dict[int, _Costs]]:
+        """Return the program of all kinds of units, the costs of the units, and those of the compiled stages."""
+        groups, network = self._groups, self.network
+        plan = _plan_of_parts(groups, network.units, self.micro_batches)
+        compiled = network.compiled(self.stages, plan, schedule, layouts, tensor)
+        parts = {
+            part: _costs(compiled, part, self.machine, network, self.memory)
+            for group in groups for part, own in group.parts
+            if own == 1 or network.is_folded or (self.memory and (part, own) == group.parts[2])
+        }  # fmt: skip
+        return compiled, _of_units(network, groups, parts, self.machine), parts
 
 
 def _shared_by(compiled: Compiled) -> Degrees:
@@ -356,17 +349,6 @@ def _plan_of_parts(groups: Sequence[_Group], units: Sequence[Unit], micro_batche
             cells |= {name: part for unit in units[at : at + own] for name in unit.cells}
             at += own
     return StagePlan(max(2, count), ONE_FORWARD_ONE_BACKWARD, micro_batches, 1, together(cells), tries=True)
-
-
-def _of_parts(
-    compiled: Compiled, groups: Sequence[_Group], machine: Machine, network: StagedNetwork, memory: bool
-) -> dict[int, _Costs]:
-    """Return the costs of the stages of `_plan_of_parts`."""
-    return {
-        part: _costs(compiled, part, machine, network, memory)
-        for group in groups for part, own in group.parts
-        if own == 1 or network.is_folded or (memory and (part, own) == group.parts[2])
-    }  # fmt: skip
 
 
 def _groups(units: Sequence[Unit], folded: bool = False) -> list[_Group]:
@@ -539,7 +521,7 @@ def compiled_row(
     plan = plan_of(network.units, way, boundaries)
     compiled = network.compiled(way.stages, plan, layouts=layouts)
     walk = walk_of(way.order)
-    parts = parts_of_units(network.units)
+    parts = [group.part_of(unit) for group in _groups(network.units) for unit in _units_in(group)]
     edges = (0, *boundaries, len(network.units))
     chunks = [tuple(parts[first:end]) for first, end in pairwise(edges)]
     stages = [tuple(chunks[chunk] for chunk in walk.schedule.chunks_of(stage)) for stage in range(way.stages)]

@@ -25,13 +25,10 @@ from mspc.search.stages.boundaries import BoundaryResult, BoundarySearch, StageC
 from mspc.search.stages.costing import (  # fmt: skip
     CostedUnits,
     StageRow,
+    UnitMeasurement,
     compiled_plan_file,
     compiled_row,
-    costs_with_host_states,
-    costs_with_recomputation,
-    costs_with_slices,
     predicted_row,
-    unit_costs,
 )
 from mspc.search.stages.network import (
     AskedStages,
@@ -294,15 +291,17 @@ class StageSearch:
         return self._costs[_Numbers.of(way)].of(way)
 
     def _costs_of(self, numbers: _Numbers) -> CostedUnits | MspcError:
-        own = (self.network, numbers.stages, numbers.micro_batches, self.machine)
+        measured = UnitMeasurement(
+            self.network, numbers.stages, numbers.micro_batches, self.machine, bool(self.memory)
+        )
         try:
             if numbers.recompute:
-                return costs_with_recomputation(*own, self._costs[numbers._replace(recompute=False)], bool(self.memory))
+                return measured.with_recomputation(self._costs[numbers._replace(recompute=False)])
             if numbers.states:
-                return costs_with_host_states(*own, self._costs[numbers._replace(states=False)], bool(self.memory))
+                return measured.with_host_states(self._costs[numbers._replace(states=False)])
             if numbers.slices:
-                return costs_with_slices(*own, self._costs[numbers._replace(slices=False)], bool(self.memory))
-            return unit_costs(*own, bool(self.memory), numbers.tensor)
+                return measured.with_slices(self._costs[numbers._replace(slices=False)])
+            return measured.costs(numbers.tensor)
         except MspcError as error:
             return error
 
@@ -374,7 +373,10 @@ class StageSearch:
             made, file = compiled_row(row.name, self.network, way, boundaries, self.machine, layouts)
         except MspcError as error:
             return error
-        return replace(made, foreseen=row.found.seconds, note=_layouts_note(row)), file
+        note = ""
+        if way.tensor and not row.name.startswith(MEGATRON):
+            note = f"has pairs of products over {way.tensor} ranks"
+        return replace(made, foreseen=row.found.seconds, note=note), file
 
     def _take(self, row: _Row, made: tuple[StageRow, PlanFile] | MspcError) -> None:
         """Add a row, or record why it does not compile or fit."""
@@ -418,12 +420,6 @@ class StageSearch:
             f"no plan fits {shown_bytes(self.memory)}: the smallest predicted one takes {shown_bytes(round(nbytes))}, "
             f"{way.name} in {way.stages} stages with {way.micro_batches} micro-batches{way.memory_measures}"
         )
-
-
-def _layouts_note(row: _Row) -> str:
-    """Return a note on layouts other than the search's; "" if the name of the row implies them."""
-    size = row.found.way.tensor
-    return f"has pairs of products over {size} ranks" if size and not row.name.startswith(MEGATRON) else ""
 
 
 def _usual_ways(best: Way, units: int) -> Iterator[tuple[str, Way]]:

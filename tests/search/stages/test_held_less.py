@@ -19,11 +19,9 @@ from mspc.plans.files.plan_file import read_plan
 from mspc.search.plans.alternatives import PlanRequest
 from mspc.search.stages.costing import (
     CostedUnits,
+    UnitMeasurement,
     compiled_row,
-    costs_with_recomputation,
-    costs_with_slices,
     predicted_row,
-    unit_costs,
 )
 from mspc.search.stages.network import StagedNetwork
 from mspc.search.stages.problem import Way, equal_parts
@@ -40,11 +38,11 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[StagedNetwork, dict
     file.write_text(script(), encoding="utf-8")
     captured = find_call(str(file), CompileOptions(RANKS)).captured
     network = StagedNetwork(captured, PlanRequest(RANKS, H200).config(captured))
-    own = (network, 2, PARTS, H200)
-    costs = {"all": unit_costs(*own, memory=True)}
-    costs["slices"] = costs_with_slices(*own, costs["all"], memory=True)
-    costs["again"] = costs_with_recomputation(*own, costs["all"], memory=True)
-    costs["both"] = costs_with_recomputation(*own, costs["slices"], memory=True)
+    measured = UnitMeasurement(network, 2, PARTS, H200, memory=True)
+    costs = {"all": measured.costs()}
+    costs["slices"] = measured.with_slices(costs["all"])
+    costs["again"] = measured.with_recomputation(costs["all"])
+    costs["both"] = measured.with_recomputation(costs["slices"])
     return network, costs
 
 

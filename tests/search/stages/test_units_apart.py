@@ -10,7 +10,7 @@ from mspc.analysis.cost.machine import H200
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.ir.diagnostics import MspcError
 from mspc.search.plans.alternatives import PlanRequest
-from mspc.search.stages.costing import unit_costs
+from mspc.search.stages.costing import UnitMeasurement
 from mspc.search.stages.network import StagedNetwork
 from tests.search.stages.held_less_network import script
 
@@ -35,7 +35,7 @@ def test_frozen_layers_have_costs_of_their_own(tmp_path: Path) -> None:
     freeze = "for p in net.layers[1].get_parameters():\n    p.requires_grad = False\n"
     network = searched(tmp_path, freeze)
     assert kinds_of(network) == [0, 1, 0, 0, 0]
-    costs = unit_costs(network, 2, 4, H200, memory=True).costs
+    costs = UnitMeasurement(network, 2, 4, H200, memory=True).costs().costs
     assert costs.totals[1] == 0
     assert all(costs.totals[[0, 2, 3, 4, 5]] > 0)
     assert costs.backward[1] < costs.backward[2]
@@ -50,7 +50,7 @@ def test_marked_layers_have_costs_of_their_own(asked: str, tmp_path: Path) -> No
 def test_layers_keep_the_strategies_that_the_script_gives_each(tmp_path: Path) -> None:
     network = searched(tmp_path, "net.layers[1].first.shard(((1, 2), (2, 1)))\n")
     assert kinds_of(network) == [0, 1, 0, 0, 0]
-    given = unit_costs(network, 2, 4, H200).layouts.strategies or {}
+    given = UnitMeasurement(network, 2, 4, H200).costs().layouts.strategies or {}
     of_first = [entry.operands for name, entry in given.items() if name.endswith("-Layer/MatMul-op0")]
     assert of_first == [((2, 1), (1, 1)), ((1, 2), (2, 1)), *[((2, 1), (1, 1))] * 4]
     free = searched(tmp_path, "net.layers[1].first.shard(((1, 2), (2, 1)))\n", free=True)
