@@ -14,8 +14,8 @@ from mspc.ir.types import BFLOAT16, FLOAT32, INT32, TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate
-from mspc.ops.math.arithmetic import Add, Mul, Sub
-from mspc.ops.math.elementwise import Neg, Square
+from mspc.ops.math.arithmetic import Add, Mul, Neg, Sub
+from mspc.ops.math.elementwise import Square
 from mspc.ops.op import load_operators
 from mspc.ops.optim.optimizer import ApplyMomentum, Assign, AssignAdd, AssignSub
 from mspc.ops.tensor.broadcast import ReduceSum
