@@ -39,10 +39,6 @@ def _set(name: str, value: Any) -> None:
     state.current().general.setdefault(_KEY, {}).update(found)
 
 
-def _get(name: str) -> Any:
-    return state.current().general.get(_KEY, {}).get(name, DATASET[name].default)
-
-
 def _pair(name: str, argument: str, what: str, default: Any = inspect.Parameter.empty) -> Any:
     """Return the functions that set and return a setting. argument: the name of the value."""
     kind = type(DATASET[name].default).__name__
@@ -55,7 +51,7 @@ def _pair(name: str, argument: str, what: str, default: Any = inspect.Parameter.
         _set(name, bound.arguments[argument])
 
     def get() -> Any:
-        return _get(name)
+        return state.current().general.get(_KEY, {}).get(name, DATASET[name].default)
 
     ignored = "; a warning says that it changes nothing" if DATASET[name].ignored else ""
     put.__doc__ = f"Set {what}{ignored}. Raise TypeError or ValueError for another value."

@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.types import FLOAT32
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.ops.checked import TensorLike
 from mspc.mindspore_api.ops.function_arguments import (
     Shape,
     axis_of,
-    element_type,
     ints,
     least,
     require_float,
@@ -95,38 +93,12 @@ def implicit_dim(rank: int) -> int:
     return 0 if rank in (0, 1, 3) else 1
 
 
-def rand(*size: Any, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Return numbers sampled uniformly from [0, 1), Float32 unless `dtype` is given."""
-    on_device("rand", device)
-    return ops.rand(*size, dtype=dtype, seed=generator)
-
-
-def randn(*size: Any, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Return numbers of the normal distribution with mean 0 and deviation 1, Float32 unless `dtype` is given."""
-    on_device("randn", device)
-    return ops.randn(*size, dtype=dtype, seed=generator)
-
-
 def randint(*limits_and_size: Any, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
     """Return integers sampled uniformly: `randint(high, size)` from 0, `randint(low, high, size)` from low to high,
     excluding high; Int64 unless `dtype` is given."""
     on_device("randint", device)
     low, high, size = limits("randint", limits_and_size)
     return ops.randint(low, high, size, generator, dtype=dtype)
-
-
-def rand_like(input: TensorLike, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return numbers sampled uniformly from [0, 1), of the shape of the input, and of its type unless `dtype` is
-    given."""
-    on_device("rand_like", device)
-    return ops.rand_like(input, dtype=dtype)
-
-
-def randn_like(input: TensorLike, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return numbers of the normal distribution with mean 0 and deviation 1, of the shape of the input, and of its type
-    unless `dtype` is given."""
-    on_device("randn_like", device)
-    return ops.randn_like(input, dtype=dtype)
 
 
 def randint_like(input: TensorLike, *between: int, dtype: Any = None, device: Any = None) -> Any:
@@ -145,18 +117,6 @@ def normal(
     or of the tensors' shape by default."""
     shape = sample_shape("normal", mean, std, size)
     return ops.normal(shape, mean, std, generator)
-
-
-def empty(*size: Any, dtype: Any = None, device: Any = None, pin_memory: bool = False) -> Any:
-    """Return zeros to be filled later, Float32 unless `dtype` is given. pin_memory changes nothing."""
-    on_device("empty", device)
-    return ops.zeros(sample_shape("empty", 0.0, 0.0, size), FLOAT32 if dtype is None else element_type(dtype))
-
-
-def empty_like(input: TensorLike, *, dtype: Any = None, device: Any = None, pin_memory: bool = False) -> Any:
-    """Return zeros of the shape of the input, and of its type unless `dtype` is given. pin_memory changes nothing."""
-    on_device("empty_like", device)
-    return ops.zeros(input.shape, input.dtype if dtype is None else element_type(dtype))
 
 
 def narrow(input: Any, dim: int, start: int, length: int) -> Any:

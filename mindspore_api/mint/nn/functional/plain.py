@@ -7,38 +7,7 @@ from typing import Any
 
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
-from mspc.mindspore_api.mint.functions import not_in_place
 from mspc.mindspore_api.ops.function_arguments import ints
-
-
-def relu(input: Any, inplace: bool = False) -> Any:
-    """max(0, input)."""
-    not_in_place("relu", inplace)
-    return ops.ReLU()(input)
-
-
-def relu6(input: Any, inplace: bool = False) -> Any:
-    """min(max(0, input), 6)."""
-    not_in_place("relu6", inplace)
-    return ops.ReLU6()(input)
-
-
-def silu(input: Any, inplace: bool = False) -> Any:
-    """input * sigmoid(input)."""
-    not_in_place("silu", inplace)
-    return ops.SiLU()(input)
-
-
-def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
-    """x if it is positive, alpha (exp(x) - 1) elsewhere."""
-    not_in_place("elu", inplace)
-    return ops.elu(input, alpha)
-
-
-def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Any:
-    """x if it is above the threshold, else value."""
-    not_in_place("threshold", inplace)
-    return ops.threshold(input, threshold, value)
 
 
 def one_hot(tensor: Any, num_classes: int = -1) -> Any:
@@ -77,12 +46,6 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any 
     weight = ops.ones(sizes, input.dtype) if weight is None else weight
     bias = ops.zeros(sizes, input.dtype) if bias is None else bias
     return ops.layer_norm(input, sizes, weight, bias, eps)
-
-
-def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Return the input with elements set to 0 with probability p, and the others divided by 1 - p."""
-    not_in_place("dropout", inplace)
-    return ops.dropout(input, p, training)
 
 
 def sides(padding: Any, dims: int, stride: Any) -> Any:
@@ -134,15 +97,3 @@ def batch_norm(
     mean = ops.zeros(channels, input.dtype) if running_mean is None else running_mean
     variance = ops.ones(channels, input.dtype) if running_var is None else running_var
     return ops.batch_norm(input, mean, variance, scale, shift, training, momentum, eps)
-
-
-def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Return the input with whole channels set to 0 with probability p, and the others divided by 1 - p."""
-    not_in_place("dropout2d", inplace)
-    return ops.dropout2d(input, p, training)
-
-
-def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
-    """x within [min_val, max_val]."""
-    not_in_place("hardtanh", inplace)
-    return ops.hardtanh(input, min_val, max_val)
