@@ -268,6 +268,12 @@ class Graph:
         self._end_after_its_regions(ended)
         return list(reversed(ended))
 
+    def clear_strategies(self) -> None:
+        """Remove the strategies of all operators of the graph and of its regions."""
+        for each in self.graphs():
+            for node in each.nodes:
+                node.in_strategy = node.out_strategy = None
+
     def _end_after_its_regions(self, ended: dict[Graph, None]) -> None:
         for node in reversed(self.nodes):
             for region in reversed(node.regions) if node.regions else ():

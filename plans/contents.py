@@ -56,8 +56,6 @@ def give_strategies(names: StrategyNames, graph: Graph, plan: PlanFile, file: st
         return
     nodes = {place: node for node, place in names.places.items()}
     check_known(list(plan.strategies), list(nodes), file)
-    for each in graph.graphs():
-        for node in each.nodes:
-            node.in_strategy = node.out_strategy = None
+    graph.clear_strategies()
     for name, given in plan.strategies.items():
         nodes[name].in_strategy, nodes[name].out_strategy = given.operands, given.results

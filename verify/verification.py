@@ -70,9 +70,7 @@ def _differentiated(graph: Graph) -> tuple[Graph, list[GradientQuery]]:
     graph.attrs = {"mode": "stand_alone", "ranks": 1}
     for parameter in graph.parameters:
         parameter.layout = parameter.global_type = None
-    for each in graph.graphs():
-        for node in each.nodes:
-            node.in_strategy = node.out_strategy = None
+    graph.clear_strategies()
     manager = PassManager()
     mask_bounds, decompose, grad = map(find_pass, PASSES)
     graph, _ = manager.apply(mask_bounds, graph)

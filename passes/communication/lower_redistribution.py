@@ -56,7 +56,8 @@ def _say_sent(graph: Graph, nodes: Mapping[Graph, Sequence[Node]]) -> None:
     """Write into the header the bytes that the program sends, loops times their iterations: exact bytes, whereas the
     search adds small terms for messages. nodes: of every graph those that run."""
     times = times_of(graph)
-    reckoned, nbytes = graph.attrs["search_cost"], round(sum(times[g].count * mean_bytes(n) for g, n in nodes.items()))
+    means = [(times[g].count, sum(map(_of_collective, own)) + sent_inside(own)) for g, own in nodes.items()]
+    reckoned, nbytes = graph.attrs["search_cost"], round(sum(count * mean for count, mean in means))
     graph.attrs["search_cost"] = nbytes
     if "search_bound" in graph.attrs:
         graph.attrs["search_bound"] = round(nbytes * graph.attrs["search_bound"] / max(1, reckoned))
@@ -105,12 +106,6 @@ def _lower_tensor(b: Builder, node: Node, op: Redistribute) -> Value:
             value.layout = step.layout
             value.attrs["reason"] = "a mean is the sum of the partial values divided by their number"
     return value
-
-
-def mean_bytes(nodes: Sequence[Node]) -> float:
-    """Return the bytes that a rank sends for nodes in the mean over all ranks, inside of operators too; redistributions
-    are lowered already."""
-    return sum(map(_of_collective, nodes)) + sent_inside(nodes)
 
 
 def _of_collective(node: Node) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
@@ -169,23 +169,25 @@ def place_forward(search: Search) -> FoundPlan:
         search.graph.attrs["search_held"] = round(memory.peak(assignment.values))
     apply_assignment(search, model, assignment.values, SOURCE)
     if memory is not None:
-        _save_memory(search, memory, assignment)
+        known = set(search.graph.nodes)
+        gathered = set(memory.regathered_parameters(assignment.values))
+        _save_memory(search.graph, memory, assignment.values, gathered)
+        added = [node for node in search.graph.nodes if node not in known]
+        if added:
+            search.include(added)
     return FoundPlan(mesh, assignment, model)
 
 
-def _save_memory(search: Search, memory: MemoryModel, assignment: Assignment) -> None:
-    """Mark the operators whose parameters are gathered again, and recompute the chosen cells in the backward graph."""
-    graph = search.graph
-    gathered = set(memory.regathered_parameters(assignment.values))
+def _save_memory(graph: Graph, memory: MemoryModel, values: Sequence[int], gathered: Collection[Value]) -> None:
+    """Mark the operators that read parameters that are gathered again, and recompute the chosen cells in the backward
+    graph."""
     for node in graph.nodes:
         if node.phase == "forward" and any(value in gathered for value in node.inputs):
             node.attrs["gathers_again"] = True
-    cells = memory.recomputed(assignment.values)
+    cells = memory.recomputed(values)
     if cells:
-        known = set(graph.nodes)
         mark_cells(graph, cells)
         Recompute().run(graph)
-        search.include(node for node in graph.nodes if node not in known)
 
 
 def place(memory: MemoryModel, graph: Graph, values: Sequence[int]) -> None:
@@ -204,13 +206,7 @@ def place(memory: MemoryModel, graph: Graph, values: Sequence[int]) -> None:
             node.in_layouts, node.layout = choice.inputs, choice.layout(node.type)
             node.attrs["strategy_from"] = SOURCE
     gathered = {stored[parameter] for parameter in memory.regathered_parameters(values)}
-    for node in graph.nodes:
-        if node.phase == "forward" and any(value in gathered for value in node.inputs):
-            node.attrs["gathers_again"] = True
-    cells = memory.recomputed(values)
-    if cells:
-        mark_cells(graph, cells)
-        Recompute().run(graph)
+    _save_memory(graph, memory, values, gathered)
     graph.attrs.pop("search_mode", None)
     graph.attrs["search_held"] = round(memory.peak(values))
 

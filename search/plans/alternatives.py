@@ -288,9 +288,7 @@ class PlannedNetwork:
         if way.recompute:
             graph.attrs[RECOMPUTE_CELLS] = True
         if is_free:
-            for each in graph.graphs():
-                for node in each.nodes:
-                    node.in_strategy = node.out_strategy = None
+            graph.clear_strategies()
         if way.replicated:
             _replicate(graph)
         if way.tensor:

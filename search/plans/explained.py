@@ -23,7 +23,7 @@ from mspc.search.layouts.cheapest import mesh_of
 from mspc.search.model.memory import MemoryModel
 from mspc.search.model.model import NEVER, CostModel
 from mspc.search.plans.alternatives import LARGE, PlannedNetwork, PlanRequest
-from mspc.search.solver.elimination import LARGEST, Assignment, Elimination, Factor
+from mspc.search.solver.elimination import LARGEST, Assignment, Elimination, cost_of
 from mspc.sharding.rules import Rule
 
 NAMED = 8
@@ -80,10 +80,6 @@ class Explanation:
     missing_rates: tuple[MissingRate, ...] = ()
 
 
-def _cost_of(factors: Sequence[Factor], values: Sequence[int]) -> float:
-    return sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in factors)
-
-
 class _ExplanationFound(Exception):  # ends a compile once the explanation is known
     def __init__(self, explanation: Explanation) -> None:
         super().__init__()
@@ -105,9 +101,8 @@ def explain(captured: CapturedCall, asked: PlanRequest, name: str) -> Explanatio
     names = StrategyNames()
     names.name(call.traced.graph, with_layers=True)
     place, *others = (names.places[node] for node in _named(names.places, name))
-    for each in call.traced.graph.graphs() if asked.free else ():
-        for node in each.nodes:
-            node.in_strategy = node.out_strategy = None
+    if asked.free:
+        call.traced.graph.clear_strategies()
 
     def look(stage: DumpPoint) -> None:
         if stage.name == CONFIGURED:
@@ -211,7 +206,7 @@ class _NodeSearch:
                 continue
             values = [*best.values[:variable], choice, *best.values[variable + 1 :]]
             touched = [f for f in model.factors if variable in f.variables]
-            now, then = (_cost_of(touched, plan) for plan in (best.values, values))
+            now, then = (cost_of(touched, plan) for plan in (best.values, values))
             more = then - now
             saved = max(memory.live_bytes(best.values)) - max(memory.live_bytes(values))
             if saved > 0 and more < NEVER / 2:

@@ -38,6 +38,11 @@ class Factor:
     table: Table
 
 
+def cost_of(factors: Sequence[Factor], values: Sequence[int]) -> float:
+    """Return the sum of the costs of an assignment."""
+    return sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in factors)
+
+
 @dataclass(frozen=True)
 class Assignment:
     """Choices with their cost. values: one choice per variable. cost: total. bound: lower bound of all assignments."""
@@ -204,7 +209,7 @@ class Elimination:
 
     def cost(self, values: Sequence[int]) -> float:
         """Return the cost of an assignment by the given factors."""
-        return sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in self.given)
+        return cost_of(self.given, values)
 
     def _costs(self, values: Table) -> Table:
         """Return the costs of several assignments, the columns of `values`."""
@@ -295,18 +300,14 @@ class Elimination:
                     continue
                 best = Bucket(v, factors).best(values) if factors else values[v]
                 if best != values[v]:
-                    before = self._around(factors, values)
+                    before = cost_of(factors, values)
                     old, values[v] = values[v], best
-                    if self._around(factors, values) < before - 1e-9:
+                    if cost_of(factors, values) < before - 1e-9:
                         changed = True
                     else:
                         values[v] = old
             if not changed:
                 return
-
-    @staticmethod
-    def _around(factors: Sequence[Factor], values: Sequence[int]) -> float:
-        return sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in factors)
 
 
 class Sums:

@@ -269,9 +269,7 @@ class StagedNetwork:
         call = self.traced(plan, stages)
         graph = call.traced.graph
         if self.free or tensor:
-            for each in graph.graphs():
-                for node in each.nodes:
-                    node.in_strategy = node.out_strategy = None
+            graph.clear_strategies()
         settings = {**SEARCHED, "search_mode": ""} if tensor else SEARCHED
         config = replace(call.config, **settings, pipeline_scheduler=schedule or call.config.pipeline_scheduler)
         if tensor:
