@@ -11,11 +11,8 @@ from mspc.ops.op import Op
 
 def check_graph(graph: Graph) -> None:
     """Compare the type of every node of a known operator with the one that follows from its operands, and every layout
-    with the number of ranks in the header and with the shape that it shards.
-
-    Raises:
-        MspcError: they differ, or the operands do not fit the operator.
-    """
+    with the number of ranks in the header and with the shape that it shards. Raise MspcError if they differ, or the
+    operands do not fit the operator."""
     ranks = graph.attrs.get("ranks", 1)
     sliced = "rank" in graph.attrs
     # Before stages are cut the header has the ranks of one stage, and a rank among those of all. A file may hold

@@ -339,11 +339,8 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return types[0].dtype
 
     def infer(self, *types: TensorType) -> Type:
-        """Return the type of the result, from the rule unless overridden.
-
-        Raises:
-            MspcError: the types do not fit; the caller adds the user's line.
-        """
+        """Return the type of the result, from the rule unless overridden. Raise MspcError if the types do not fit; the
+        caller adds the user's line."""
         shapes = self.parsed_rule(*types).output_shapes()
         self.check(*types)
         dtypes = self.result_dtypes or (None,) * len(shapes)
@@ -472,11 +469,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         Called for all ranks at once, before gradients are taken: the backward operators are then those of the parts,
         each sharded by its own rule, while the gradient of this operator would need dimensions that the strategy shards
         to be gathered. Emitted nodes may get strategies of their own (`Node.in_strategy`); the results keep types and
-        order.
-
-        Raises:
-            MspcError: the strategy does not fit the operator; the caller adds the user's line.
-        """
+        order. Raise MspcError if the strategy does not fit the operator; the caller adds the user's line."""
         return None
 
     def exchanged_bytes(self, held: float, made: float) -> float:

@@ -24,13 +24,9 @@ PLAIN = (str, bool, int, float, tuple, list, type(None))
 def split_call(
     name: str, args: Sequence[Any], tensors: int, attributes: Sequence[str], optional: int = 0
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return (tensor operands, attributes by name) of a call `name(*tensors, *attributes)`.
-
-    optional: how many of the last attributes may be left out; they are then missing in the result.
-
-    Raises:
-        MspcError: too few or too many arguments.
-    """
+    """Return (tensor operands, attributes by name) of a call `name(*tensors, *attributes)`. Raise MspcError for too few
+    or too many arguments. optional: how many of the last attributes may be left out; they are then missing in the
+    result."""
     most = tensors + len(attributes)
     least = most - optional
     if not least <= len(args) <= most:

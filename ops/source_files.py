@@ -14,13 +14,8 @@ _PLACEHOLDER = re.compile(r"@(\w+)@")
 
 def source_text(path: str, **values: object) -> str:
     """Return the text of a file, with the files that it includes by `#include "..."` and a value in place of each
-    `@name@`.
-
-    path: from the package's folder, as "ops/cuda/transpose.cu".
-
-    Raises:
-        ValueError: a placeholder has no value, or a value no placeholder.
-    """
+    `@name@`. Raise ValueError if a placeholder has no value, or a value no placeholder. path: from the package's
+    folder, as "ops/cuda/transpose.cu"."""
     parts = _parts(path)
     if values.keys() != set(parts[1::2]):
         raise ValueError(f"{path} has the placeholders {sorted(set(parts[1::2]))}, the values are {sorted(values)}")

@@ -106,11 +106,7 @@ class Collective(Op, abstract=True):
 
     @property
     def ranks(self) -> Ranks:
-        """Ranks of the group, in the order of their slices.
-
-        Raises:
-            MspcError: the group is known by name only.
-        """
+        """Ranks of the group, in the order of their slices. Raise MspcError if the group is known by name only."""
         found = self.members
         if not found:
             raise MspcError(
@@ -200,11 +196,8 @@ class Collective(Op, abstract=True):
         return (self.members if self.ordered else tuple(sorted(self.members))), -1
 
     def rendezvous(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
-        """Return this rank's participations: for each set of ranks, the text on which all of them must agree.
-
-        Args:
-            rank: this rank. types: of the operands.
-        """
+        """Return this rank's participations: for each set of ranks, the text on which all of them must agree. rank:
+        this rank. types: of the operands."""
         own = {name: value for name, value in self.attributes().items() if name not in self.omitted}
         settings = ", ".join(f"{name}: {value}" for name, value in own.items())
         operands = ", ".join(map(str, types))
@@ -222,11 +215,8 @@ class Collective(Op, abstract=True):
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:
-        """Return the bytes that a rank sends, in the mean of the group and by ring algorithms.
-
-        Args:
-            operand: bytes of a rank's operands. group: number of ranks.
-        """
+        """Return the bytes that a rank sends, in the mean of the group and by ring algorithms. operand: bytes of a
+        rank's operands. group: number of ranks."""
         return operand * (group - 1) / group
 
     @property

@@ -38,11 +38,8 @@ class RegionOp(Op, abstract=True):
         raise MspcError(f"{self.name}: its type follows from its regions")
 
     def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
-        """Return the type of the node, from its regions and the types of its operands.
-
-        Raises:
-            MspcError: operands and parameters do not fit, or results that must be equal are not.
-        """
+        """Return the type of the node, from its regions and the types of its operands. Raise MspcError if operands and
+        parameters do not fit, or results that must be equal are not."""
         raise NotImplementedError(self.name)
 
     def inside(self, number: int, operand: int) -> int | None:
@@ -128,11 +125,8 @@ def spread(node: Node, operands: Sequence[Any]) -> list[Any]:
 
 
 def emit_regions(b: Builder, op: RegionOp, inputs: Sequence[Value], regions: Sequence[Graph], name: str = "") -> Node:
-    """Append a node that runs regions; its operator gets their overwritten operands and whether they must run.
-
-    Raises:
-        MspcError: the regions do not fit the operands, at the builder's source line.
-    """
+    """Append a node that runs regions; its operator gets their overwritten operands and whether they must run. Raise
+    MspcError if the regions do not fit the operands, at the builder's source line."""
     op = with_effects(op, inputs, regions)
     try:
         type = op.results_of(regions, [value.type for value in inputs])
@@ -189,12 +183,8 @@ def with_effects(
 
 
 def type_by_regions(node: Node) -> TupleType:
-    """Return the type of a node that runs graphs, computed from its operands and graphs.
-
-    Raises:
-        MspcError: they do not fit, or the node declares fewer effects than its graphs have: it would be left out, or
-            run in another order.
-    """
+    """Return the type of a node that runs graphs, computed from its operands and graphs. Raise MspcError if they do not
+    fit, or the node declares fewer effects than its graphs have: it would be left out, or run in another order."""
     if not isinstance(node.op, RegionOp):
         names = ", ".join(f"@{region.name}" for region in node.regions)
         raise MspcError(f"{node.op.name}: it runs no graphs, and is given {names}")

@@ -154,11 +154,8 @@ def listed(value: Any, dims: int) -> tuple[Any, ...]:
 
 def numbers(operator: str, name: str, value: Any, dims: int) -> tuple[int, ...]:
     """Return one positive integer per dimension, from one for all, one each, or one each after two 1 for batch and
-    channels.
-
-    Raises:
-        MspcError: it is none of these. RuntimeError: its numbers for batch and channels are not 1.
-    """
+    channels. Raise MspcError if it is none of these, and RuntimeError if its numbers for batch and channels are not
+    1."""
     found = listed(value, dims)
     if len(found) == dims + 2:
         if found[:2] != (1, 1):
@@ -172,10 +169,7 @@ def numbers(operator: str, name: str, value: Any, dims: int) -> tuple[int, ...]:
 
 def paddings(operator: str, value: Any, dims: int) -> tuple[Span, ...]:
     """Return (before, after) per dimension, from one integer for all, one per dimension, or two per dimension in order.
-
-    Raises:
-        MspcError: it is none of these.
-    """
+    Raise MspcError if it is none of these."""
     given = listed(value, 2 * dims)
     if len(given) not in (dims, 2 * dims) or not all(map(_is_integer, given)):
         raise MspcError(f"{operator}: pad must be an integer or a tuple of {2 * dims} of them, not {value!r}")
@@ -193,11 +187,8 @@ def windows(
     mode: Any,
     pad: Any,
 ) -> tuple[Window, ...]:
-    """Return the window along every dimension of an image of these lengths.
-
-    Raises:
-        MspcError: the padding mode is unknown, or gets a padding that it does not take.
-    """
+    """Return the window along every dimension of an image of these lengths. Raise MspcError if the padding mode is
+    unknown, or gets a padding that it does not take."""
     dims = len(lengths)
     known = str(mode).lower()
     if known not in MODES:
@@ -220,11 +211,8 @@ def windows(
 def result_lengths(
     operator: str, lengths: Sequence[int], along: Sequence[Window], ceil: bool | None = False
 ) -> tuple[int, ...]:
-    """Return the number of positions per dimension.
-
-    Raises:
-        MspcError: a window is larger than the padded image; the message names the dimension.
-    """
+    """Return the number of positions per dimension. Raise MspcError if a window is larger than the padded image; the
+    message names the dimension."""
     found: list[int] = []
     for d, (length, window) in enumerate(zip(lengths, along, strict=True)):
         count = window.count(length, ceil)

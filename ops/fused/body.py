@@ -110,11 +110,7 @@ def row_axes(op: Op, types: Sequence[TensorType]) -> tuple[int, ...] | None:
 
 
 def line_of(op: Op, operands: Sequence[tuple[str, int]]) -> str:
-    """Return the text of a line.
-
-    Raises:
-        TypeError: an attribute has a value that has no text.
-    """
+    """Return the text of a line. Raise TypeError if an attribute has a value that has no text."""
     parts = [f"{kind}{index}" for kind, index in operands]
     parts += [f"{key_text(key)}={value_text(value)}" for key, value in op.attributes().items()]
     return f"{op.name}({', '.join(parts)})"
@@ -122,11 +118,8 @@ def line_of(op: Op, operands: Sequence[tuple[str, int]]) -> str:
 
 @functools.lru_cache(maxsize=65536)
 def read_line(line: str) -> BodyLine:
-    """Return the operator and the operands of a line.
-
-    Raises:
-        MspcError: the line is malformed, or its operator is unknown or cannot have these attributes.
-    """
+    """Return the operator and the operands of a line. Raise MspcError if the line is malformed, or its operator is
+    unknown or cannot have these attributes."""
     match = _LINE.match(line)
     if match is None:
         _fail(line, "it is not of the form Name(x0, t0, key=value)")
@@ -144,11 +137,8 @@ def read_line(line: str) -> BodyLine:
 
 @functools.lru_cache(maxsize=4096)
 def member_of_line(line: str, kind: type[Op], lacks: str, group: str = "") -> Any:
-    """Return the operator of a line without operands, a member of a group.
-
-    Raises:
-        MspcError: it names operands, or is not of this kind: then it `lacks` something. group: begins the message.
-    """
+    """Return the operator of a line without operands, a member of a group. Raise MspcError if it names operands, or is
+    not of this kind: then it `lacks` something. group: begins the message."""
     step = read_line(line)
     if step.operands:
         raise MspcError(f"{group}{line!r} names operands; write {step.op.name}(key=value) alone")
@@ -200,11 +190,8 @@ def _fail(line: str, message: str, notes: Sequence[str] = ()) -> NoReturn:
 @functools.lru_cache(maxsize=65536)
 def read_body(body: tuple[str, ...], returns: tuple[int, ...], unread: int = 0) -> tuple[BodyLine, ...]:
     """Return the lines of a fused operator, checked against each other. unread: number of first operands that need no
-    reader.
-
-    Raises:
-        MspcError: a line is malformed, reads a missing operand or is not needed, or `returns` names no lines.
-    """
+    reader. Raise MspcError if a line is malformed, reads a missing operand or is not needed, or `returns` names no
+    lines."""
     if not body:
         raise MspcError("a fused operator has no lines")
     steps = tuple(map(read_line, body))
@@ -237,11 +224,7 @@ def operand_count(steps: Sequence[BodyLine]) -> int:
 
 
 def types_of_lines(steps: Sequence[BodyLine], operand_types: Sequence[TensorType]) -> list[TensorType]:
-    """Return the type of every line's result.
-
-    Raises:
-        MspcError: the operands do not fit.
-    """
+    """Return the type of every line's result. Raise MspcError if the operands do not fit."""
     found: list[TensorType] = []
     for step in steps:
         types = tuple((operand_types if kind == "x" else found)[index] for kind, index in step.operands)
@@ -371,12 +354,8 @@ class Moved:
 def resolved(
     steps: Sequence[BodyLine], returns: Sequence[int], given: Sequence[TensorType], found: Sequence[TensorType]
 ) -> tuple[list[BodyLine], list[int], list[Moved]]:
-    """Return (lines, returns, reads after the operands) without lines that move elements.
-
-    Raises:
-        MspcError: a line before one that moves elements is no computation of single elements, or its places are no sums
-            of steps.
-    """
+    """Return (lines, returns, reads after the operands) without lines that move elements. Raise MspcError if a line
+    before one that moves elements is no computation of single elements, or its places are no sums of steps."""
     resolver = _Resolver(steps, given, found)
     place: dict[int, Source] = {}
     for number in _read_in_place(steps, returns):

@@ -78,11 +78,8 @@ def unary(
     name: str, text: str, base: type[Family], gradient: Formula, run: Callable[[Any, Any], Any] | None = None,
     **declared: Any,
 ) -> type[Family]:  # fmt: skip
-    """Make an operator of one tensor from a row of its family's table.
-
-    Args:
-        gradient: see `Formula`. run: the kernel, of the array module and the operand; None: `array_function` names it.
-    """
+    """Make an operator of one tensor from a row of its family's table. gradient: see `Formula`. run: the kernel, of the
+    array module and the operand; None: `array_function` names it."""
 
     def bprop(self: Op, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (gradient(Term(b, x), Term(b, out), Term(b, dout)).value,)

@@ -171,11 +171,8 @@ class Transform(Op, abstract=True):
         return op, tensors
 
     def axes(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the non-negative dimensions of the transform, in order.
-
-        Raises:
-            MspcError: one is repeated or out of range, or `s` has another number of sizes.
-        """
+        """Return the non-negative dimensions of the transform, in order. Raise MspcError if one is repeated or out of
+        range, or `s` has another number of sizes."""
         rank = len(shape)
         dims = self.dim or (range(rank - len(self.s), rank) if self.s else range(rank))
         found = tuple(axis_in(self.name, d, rank) for d in dims)

@@ -42,11 +42,8 @@ def decomposed(xp: Any, compute: Callable[[Any], Any], x: Any) -> Any:
 
 
 def _batched(name: str, a: TensorType, b: TensorType) -> str:
-    """Return the batch dimensions' factors of a system of matrices `a` and of vectors or matrices `b`.
-
-    Raises:
-        MspcError: they are not of one batch, or not of as many rows.
-    """
+    """Return the batch dimensions' factors of a system of matrices `a` and of vectors or matrices `b`. Raise MspcError
+    if they are not of one batch, or not of as many rows."""
     if len(a.shape) < 2 or len(b.shape) not in (len(a.shape) - 1, len(a.shape)) or (
         b.shape[: len(a.shape) - 1] != a.shape[:-1]
     ):

@@ -349,11 +349,8 @@ def _of(shape: Shape, queries: slice, keys: slice) -> Shape:
 
 
 def packed(op: Any, operands: Sequence[Any], lists: Sequence[Any], attn_mask: Any, compressed: Any) -> Any:
-    """Return (operator, operands) of a call of FlashAttentionScore in the layout "TND".
-
-    Raises:
-        MspcError: a list is missing, or there is a mask, which sparse_mode 2, 3 and 4 make themselves.
-    """
+    """Return (operator, operands) of a call of FlashAttentionScore in the layout "TND". Raise MspcError if a list is
+    missing, or there is a mask, which sparse_mode 2, 3 and 4 make themselves."""
     for name, given in zip(NAMES[3:], lists, strict=True):
         if given is None:
             raise MspcError(f"{op.name}: input_layout 'TND' needs {name}")

@@ -163,11 +163,7 @@ def pairs_of(ranks: int, lengths: tuple[int, int], window: Window, ratio: float,
 @lru_cache(maxsize=256)
 def busiest_slice(slices: int, lengths: tuple[int, int], window: Window) -> tuple[float, float]:
     """Return, for this number of slices of the queries that look at all keys, (the share of all pairs of a query and a
-    key that are seen, the ratio of the slice with the most of them to the mean).
-
-    Args:
-        lengths: of whole sequences.
-    """
+    key that are seen, the ratio of the slice with the most of them to the mean). lengths: of whole sequences."""
     (queries, keys), (low, high) = lengths, window
     places = np.arange(queries)
     first = np.zeros(queries) if low is None else np.clip(places + low, 0, keys)

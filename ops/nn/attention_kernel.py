@@ -52,11 +52,8 @@ def place_of_weights(
     placement: RankPlacement, rows: tuple[int, ...], weights: tuple[int, ...], dims: tuple[int, int, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Return (shape of all weights, start of a rank's slice in it, its sizes or () if they are those of its operands).
-
-    Args:
-        rows: if every rank has rows of its own, see `place_of_rows`. weights: shape of the weights. dims: dimensions of
-            the first operand for batch, heads (possibly with their depth) and queries.
-    """
+    rows: if every rank has rows of its own, see `place_of_rows`. weights: shape of the weights. dims: dimensions of the
+    first operand for batch, heads (possibly with their depth) and queries."""
     if rows:
         all_sizes, begin, local = place_of_rows(weights, rows, placement.rank, placement.in_layouts[0].ranks)
         return all_sizes, begin, local if len(local) > len(weights) else ()
@@ -165,10 +162,7 @@ def by_head(x: Any, layout: str, heads: int) -> Any:
 
 def split_heads(name: str, packed: Any, layout: str, heads: int, key_heads: int) -> list[Any]:
     """Return query, key and value that follow one another in the dimension of the heads: types or views of an array.
-
-    Raises:
-        MspcError: the dimension does not hold this number of heads of equal depth.
-    """
+    Raise MspcError if the dimension does not hold this number of heads of equal depth."""
     axis = {"BNSD": 1, "BSND": 2}.get(layout, 2)
     shape = tuple(packed.shape)
     parts = heads + 2 * key_heads

@@ -379,11 +379,8 @@ def names_dimensions(strategy: Sequence[Any] | None, inputs: Sequence[Value]) ->
 def in_context(b: Builder, op: AttentionOp, asked: RequestedSharding, inputs: Sequence[Value]) -> list[Value] | None:
     """Return the results of `op` over sequences that are sharded over ranks. None if the strategy does not shard them,
     has another mistake that is reported elsewhere, or for an addend that sharded keys do not support: next to values
-    such as -1e9 the logarithms of sums are too inaccurate for gradients.
-
-    Raises:
-        MspcError: the attributes are impossible.
-    """
+    such as -1e9 the logarithms of sums are too inaccurate for gradients. Raise MspcError if the attributes are
+    impossible."""
     if not shards_sequence(op.input_layout, asked.in_strategy):
         return None
     read = _read(op, asked)

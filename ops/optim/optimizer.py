@@ -97,11 +97,8 @@ class Update(Op, abstract=True):
         return self.cuda_update
 
     def without_states(self, number: Callable[[int], float | None]) -> StatelessBody | None:
-        """Return the same update without states, if scalar operands make states unnecessary; else None.
-
-        Args:
-            number: returns the value of a scalar operand; None if it may change at the next step.
-        """
+        """Return the same update without states, if scalar operands make states unnecessary; else None. number: returns
+        the value of a scalar operand; None if it may change at the next step."""
         return None
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:

@@ -41,11 +41,7 @@ def descending(xp: Any, x: Any, axis: int) -> Any:
 
 def parts_of(name: str, axis: int, asked: RequestedSharding, x: Value) -> int:
     """Return the number of slices into which the strategy shards dimension `axis` of x; 1 if the operator supports the
-    strategy directly.
-
-    Raises:
-        MspcError: the number of slices does not divide the dimension.
-    """
+    strategy directly. Raise MspcError if the number of slices does not divide the dimension."""
     entries = asked.in_strategy or ()
     if len(entries) != 1 or asked.out_strategy is not None:
         return 1

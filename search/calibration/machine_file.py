@@ -57,11 +57,8 @@ def machine_of(text: str) -> Machine:
 
 
 def read_machine(path: Path) -> Machine:
-    """Return the machine that a file describes.
-
-    Raises:
-        MspcError: if there is no such file, it is no TOML, or a rate is missing or impossible.
-    """
+    """Return the machine that a file describes. Raise MspcError if there is no such file, it is no TOML, or a rate is
+    missing or impossible."""
     return MachineReader(shown_path(path)).machine(read_toml(path, "machine file", LARGEST), path.stem)
 
 

@@ -180,11 +180,8 @@ class Timer:
         return max(0.0, between - kernel - self.seconds(alone))
 
     def link(self, ranks: Sequence[int], handing: float = 0.0) -> Link:
-        """Return the link between some ranks, measured with collectives of two ranks and of all of them.
-
-        Args:
-            handing: additional seconds of every collective that runs between kernels.
-        """
+        """Return the link between some ranks, measured with collectives of two ranks and of all of them. handing:
+        additional seconds of every collective that runs between kernels."""
         pair, group = tuple(ranks[:2]), tuple(ranks)
         of_group = [(nodes[0], t) for nodes, t in self.times(collectives(self.sizes, group, self.job.rank))]
         of_pair = of_group
@@ -312,12 +309,9 @@ def rates_of(
     times: Sequence[tuple[Sequence[Node], float]], kernel: float, amount_of: Callable[[Node], float],
     beside: Callable[[Node], float] = lambda _: 0.0,
 ) -> Rate:  # fmt: skip
-    """Return the rate at every size, excluding the time without work.
-
-    Args:
-        kernel: seconds to start an operator. beside: seconds of an operator's memory traffic besides its work, which
-        combine with it like the legs of a right triangle (`analysis.cost.nodes`).
-    """
+    """Return the rate at every size, excluding the time without work. kernel: seconds to start an operator. beside:
+    seconds of an operator's memory traffic besides its work, which combine with it like the legs of a right triangle
+    (`analysis.cost.nodes`)."""
     points: dict[float, float] = {}
     for group, seconds in times:
         amounts, begins = [amount_of(node) for node in group], len(group) * kernel

@@ -223,10 +223,7 @@ Usual = Callable[[Search, list[Node]], None]
 
 def assign_cheapest_layouts(graph: Graph) -> None:
     """Assign layouts to all nodes and parameters of a graph, and record their cost and its proven bound in the header.
-
-    Raises:
-        MspcError: if no plan is within the memory limit, or an operator cannot be sharded as requested.
-    """
+    Raise MspcError if no plan is within the memory limit, or an operator cannot be sharded as requested."""
     search, forward = begun(graph)
     terms = Terms.of(graph.attrs)
     timed = bool(terms.latency or terms.touch)  # `mspc search` compares times of complete programs

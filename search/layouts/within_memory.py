@@ -209,11 +209,8 @@ class Limited:
 
     def solve(self, limit: int) -> Assignment:
         """Return the cheapest assignment within a limit of bytes. For `MINIMAL_MEMORY`, or if no plan seems to be
-        within the limit, return the assignment with the least memory.
-
-        Raises:
-            MspcError: if no assignment can be within the limit.
-        """
+        within the limit, return the assignment with the least memory. Raise MspcError if no assignment can be within
+        the limit."""
         if limit == MINIMAL_MEMORY:
             return self._smallest()
         least = math.ceil(max(row.constant for row in self.least))

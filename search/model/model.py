@@ -104,11 +104,8 @@ ALL_OPERANDS = -1
 @lru_cache(maxsize=4096)
 def domain_of(rule: Rule, mesh: tuple[int, ...], product: bool, passing: tuple[int, ...] = ()) -> Domain:
     """Return the choices of an operator. A matmul uses as many ranks as its best choice; other operators may be
-    computed redundantly. Axes of one dimension are in ascending order.
-
-    Args:
-        passing: operands in which the operator is linear, so that their partial sums may pass through it.
-    """
+    computed redundantly. Axes of one dimension are in ascending order. passing: operands in which the operator is
+    linear, so that their partial sums may pass through it."""
     factors = [f for f in range(len(rule.names)) if f not in rule.frozen and rule.sizes[f] > 1]
     found: dict[ShardingChoice, tuple[Layout, ...]] = {}
     assignments = _assignments(rule, mesh, factors)

@@ -93,12 +93,9 @@ def tensor_sizes(ranks: int, per_host: int) -> list[int]:
 
 
 def shard_in_pairs(graph: Graph, ranks: int, tensor: int) -> None:
-    """Shard the matmuls of a traced graph in pairs, by columns and then by rows, each over `tensor` ranks.
-
-    Raises:
-        MspcError: if no matmul follows another, a dimension is not divisible, or a weight would be sharded both by rows
-        and by columns.
-    """
+    """Shard the matmuls of a traced graph in pairs, by columns and then by rows, each over `tensor` ranks. Raise
+    MspcError if no matmul follows another, a dimension is not divisible, or a weight would be sharded both by rows and
+    by columns."""
     pairs = _Pairs(ranks // tensor, tensor)
     pairs.shard(graph, {})
     if not pairs.count:

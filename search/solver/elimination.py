@@ -373,11 +373,8 @@ class Labels:
 
     def search(self, best: float, enough: float, width: int) -> tuple[tuple[int, ...] | None, float, float]:
         """Return (values, cost, bound): the cheapest assignment found below `best`, or None, and a lower bound, at most
-        `best`, of all assignments within the limits.
-
-        Args:
-            enough: share of `best` that an assignment must save. width: beam width.
-        """
+        `best`, of all assignments within the limits. enough: share of `best` that an assignment must save. width: beam
+        width."""
         count, owed = len(self.problems), float(self.prices @ self.limits)
         values: dict[int, Any] = {}
         sums: Any = np.array([[problem.constant] for problem in self.problems])

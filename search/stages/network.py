@@ -393,11 +393,8 @@ def _check_rows(network: StagedNetwork, counts: Sequence[int], are_given: bool) 
 
 
 def script_boundaries(network: StagedNetwork, stages: int) -> Boundaries | None:
-    """Return the boundaries between chunks from the stages that the script sets for cells; None if it sets none.
-
-    Raises:
-        MspcError: if a unit has cells of several stages, or a stage has none.
-    """
+    """Return the boundaries between chunks from the stages that the script sets for cells; None if it sets none. Raise
+    MspcError if a unit has cells of several stages, or a stage has none."""
     loop = micro_batch_loop(network.traced(None, stages).traced.graph)
     assert loop is not None
     given: dict[str, int] = {}

@@ -79,12 +79,8 @@ def _function(op: GroupedRowUpdate, kind: Kind, dtypes: Sequence[DType]) -> str:
 def row_update_kernel(
     op: GroupedRowUpdate, types: Sequence[TensorType], functions: Sequence[Function], plain: Kernel
 ) -> Kernel:
-    """Return the kernel of an operator.
-
-    Args:
-        functions: of the members, in the order in which their element types come first. plain: NumPy's kernel, for
-        parameters that are not contiguous and integers that name no row at all.
-    """
+    """Return the kernel of an operator. functions: of the members, in the order in which their element types come
+    first. plain: NumPy's kernel, for parameters that are not contiguous and integers that name no row at all."""
     kinds, lookups = _kinds(op, types), [sum_.lookup(*[t.shape for t in own]) for sum_, _, own in op.members(types)]
     sizes = np.array([(one.size, one.inner, one.count, one.offset, one.total) for one in lookups], np.int64)
     addresses = Addresses(len(types))
@@ -222,12 +218,8 @@ def _update_function(op: Update, dtypes: Sequence[DType]) -> str:
 
 
 def update_kernel(op: Op, update: Update, members: Members, functions: Sequence[Function], plain: Kernel) -> Kernel:
-    """Return the kernel of an update's operator.
-
-    Args:
-        functions: of the members, in the order in which their element types come first. plain: NumPy's kernel, for
-        parameters that are not contiguous.
-    """
+    """Return the kernel of an update's operator. functions: of the members, in the order in which their element types
+    come first. plain: NumPy's kernel, for parameters that are not contiguous."""
     width = len(update.operands)
     kinds = list(dict.fromkeys(tuple(type.dtype for type in types) for types in members))
     addresses = Addresses(width * len(members))
