@@ -103,6 +103,7 @@ STEPS = (
     Step("recompute_elementwise", device="GPU"),
     Step("keep_for_gradients", device="GPU"),
     Step("fuse_moves", device="GPU"),
+    Step("fuse_scans", device="GPU"),
     Step("row_pitch", device="GPU"),
     Step("group_lookups", device="GPU"),
     Step("fuse_updates"),

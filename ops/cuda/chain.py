@@ -15,14 +15,17 @@ from mspc.ops.cuda.elementwise import (
     LoopReduction,
     MovedRead,
     Offset,
+    coordinate,
     defined,
     expression,
     launch_loop,
     type_of,
+    vectors_of,
 )
 from mspc.ops.cuda.reductions import how_of
 from mspc.ops.cuda.row_chains import RowChain, launch_rows, takes_totals
-from mspc.ops.device import Array, Device, Launch, RankSum, all_of, in_order
+from mspc.ops.cuda.scans import ScanOperands
+from mspc.ops.device import Array, Device, Launch, RankSum, all_of, computing_type, in_order
 from mspc.ops.fused.body import BodyLine, Moved
 from mspc.ops.fused.kernel import Space
 
@@ -86,6 +89,34 @@ def launch_chain(device: Device, lines: Sequence[BodyLine], types: Sequence[Tens
             return None
         launches.append(made)
     return all_of(launches)
+
+
+def computed_operands(operands: Sequence[tuple[str, int]], lines: Sequence[BodyLine], types: Sequence[TensorType],
+                      space: Space, inputs: Sequence[Array], moved: Sequence[Moved],
+                      first: TensorType) -> ScanOperands | None:  # fmt: skip
+    """Return operands of a scan: ("x", array) or ("t", line), computed element by element; None if a line has no `cuda`
+    expression. first: the type of the first one."""
+    chain = ChainOperands(inputs, moved, space)
+    given = Operands(lines, types, space, chain.types)
+    lowered = loop_lines(lines, types, given, frozenset())
+    if lowered is None:
+        return None
+    statements: list[str] = []
+    coordinates = [coordinate("at", space.dims, d) for d in range(len(space.dims))]
+    for name, index, shape in given.reads:
+        each = chain.read(name, index, shape)
+        source = f"p{index if index < len(inputs) else moved[index - len(inputs)].operand}"
+        strides = Offset(0, vectors_of(each, space.dims)[0])
+        read = each.moved or MovedRead(each.dtype, each.array, strides, (), "long long")
+        plain = shape == space.dims and each.moved is None
+        value = f"{source}[at]" if plain else read.element(source, coordinates)
+        statements.append(f"const {computing_type(each.dtype)} {name} = wide({value});")
+    statements += [defined(line.name, line.dtype, line.text) for line in lowered.made]
+    elements = [
+        f"return wide(p{i}[at]);" if kind == "x" else " ".join([*statements, f"return wide({lowered.names[i]});"])
+        for kind, i in operands
+    ]
+    return ScanOperands(first.shape, first.dtype, {f"p{i}": array for i, array in enumerate(inputs)}, elements)
 
 
 class Operands:

@@ -750,7 +750,7 @@ def launch_loop(
     stored = [name for name, _ in writes]
     words = set(_NAME.findall(" ".join([*text, *stored, *(total.value for total in totals)])))
     used = [read for read in reads if read.name in words]
-    vectors = [_vectors_of(read, shape) for read in used]
+    vectors = [vectors_of(read, shape) for read in used]
     sizes, labels, merged = _merged(shape, axes, [each for own in vectors for each in own], bool(totals))
     operands = tuple(
         _operand(read, [next(steps) for _ in own])
@@ -783,7 +783,8 @@ def _chain(reads: Sequence[LoopOperand], writes: Sequence[Any], totals: Sequence
     return f"__device__ __forceinline__ void chain({', '.join(given)}) {{\n{body}\n}}"
 
 
-def _vectors_of(read: KernelOperand, shape: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
+def vectors_of(read: KernelOperand, shape: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
+    """Return the strides of an operand along a loop's dimensions, and those of the conditions of its reads."""
     if read.moved is not None:
         return read.moved.vectors
     lead = (1,) * (len(shape) - len(read.shape)) + read.shape

@@ -68,8 +68,12 @@ __device__ __forceinline__ void take(const T* from, Index line, Index first, Ind
         for (int j = 0; j < LANES; ++j) found[i + j] = there ? (A)wide(pack.at[REVERSE ? LANES - 1 - j : j]) : other;
     }
 }
-__device__ __forceinline__ A one(const T* from, Index line, Index p, Index end, A other) {
-    return p < end ? (A)wide(from[place_of(line, p, 1)]) : other;
+template <class F> __device__ __forceinline__ A one(F value, Index line, Index p, Index end, A other) {
+    return p < end ? (A)value(place_of(line, p, 1)) : other;
+}
+template <class F> __device__ __forceinline__ void each(F value, Index line, Index first, Index end, A other, A* found) {
+    #pragma unroll
+    for (int i = 0; i < EACH; ++i) found[i] = one(value, line, first + i, end, other);
 }
 template <class V, class F> __device__ __forceinline__ void put(V* to, Index line, Index first, Index end, F made) {
     #pragma unroll
@@ -111,9 +115,10 @@ __device__ __forceinline__ State before_chunk(State own, int chunk, int column, 
     return ahead;
 }
 
-// x, y, z are the operands; `also` takes places, or the second gradient; `carries` the States of parts of lines.
+// `also` takes places, or the second gradient; `carries` the States of parts of lines.
 template <bool ONLY_TOTALS>
-__device__ __forceinline__ void scan_lines(const T* x, const T* y, const T* z, T* out, Also* also, State* carries) {
+__device__ __forceinline__ void scan_lines(@parameters@, T* out, Also* also, State* carries) {
+    @values@
     const int column = ADJACENT ? threadIdx.x / CHUNKS : threadIdx.x % COLUMNS;
     const int chunk = ADJACENT ? threadIdx.x % CHUNKS : threadIdx.x / COLUMNS;
     const Index part = blockIdx.x % PARTS, line = (Index)(blockIdx.x / PARTS) * COLUMNS + column;
@@ -130,9 +135,6 @@ __device__ __forceinline__ void scan_lines(const T* x, const T* y, const T* z, T
         const Index first = begin + chunk * EACH;
         A u[EACH], v[EACH], w[EACH];
         State run[EACH], total = State::none(), all;
-        take(x, line, first, end, 0, u);
-        if (OPERANDS > 1) take(y, line, first, end, BEYOND, v);
-        if (OPERANDS > 2) take(z, line, first, end, 0, w);
         @begin@
         #pragma unroll
         for (int i = 0; i < EACH; ++i) {
@@ -151,11 +153,9 @@ __device__ __forceinline__ void scan_lines(const T* x, const T* y, const T* z, T
     if (ONLY_TOTALS && end && !chunk) carries[part * LINES + line] = before;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-scan(const T* x, const T* y, const T* z, T* out, Also* also, State* carries) {
-    scan_lines<false>(x, y, z, out, also, carries);
+extern "C" __global__ void __launch_bounds__(THREADS) scan(@parameters@, T* out, Also* also, State* carries) {
+    scan_lines<false>(@names@, out, also, carries);
 }
-extern "C" __global__ void __launch_bounds__(THREADS)
-scan_totals(const T* x, const T* y, const T* z, T* out, Also* also, State* carries) {
-    scan_lines<true>(x, y, z, out, also, carries);
+extern "C" __global__ void __launch_bounds__(THREADS) scan_totals(@parameters@, T* out, Also* also, State* carries) {
+    scan_lines<true>(@names@, out, also, carries);
 }

@@ -18,7 +18,7 @@ from mspc.ops.cuda.text import (
     macros,
     neutral,
 )  # fmt: skip
-from mspc.ops.device import C_TYPES, Array, Device, Launch, nothing
+from mspc.ops.device import C_TYPES, Array, Device, Launch, c_type, nothing
 from mspc.ops.source_files import source_text
 
 _BLOCK = 256
@@ -56,65 +56,102 @@ SCANS = {
     "linear": Scan("Linear", "State{p ? u[i] : (A)0, v[i]}", words=2),
     "logarithms' gradient": Scan(
         "Linear", "State{p ? share(v[i], i ? v[i - 1] : last) : (A)0, w[i]}", ("exp_of(u[i] - v[i]) * run[i].b",),
-        "const A last = one(y, line, first - 1, end, 0);", words=2,
+        "const A last = one(y_of, line, first - 1, end, 0);", words=2,
     ),
     "linear gradient": Scan(
         "Linear", "State{i ? u[i - 1] : last, w[i]}", ("run[i].b * (i + 1 < EACH ? v[i + 1] : next)", "run[i].b"),
-        "const A last = one(x, line, first - 1, end, 0), next = one(y, line, first + EACH, end, BEYOND);", words=2,
+        "const A last = one(x_of, line, first - 1, end, 0), next = one(y_of, line, first + EACH, end, BEYOND);",
+        words=2,
     ),
 }  # fmt: skip
 
 
+class ScanOperands(NamedTuple):
+    """The operands of a scan: their shape and element type, the arrays that a kernel reads with their C++ names, and
+    C++ functions of the place `at` that return an element of each operand. plain: every operand is an array."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    arrays: dict[str, Array]
+    elements: list[str]
+    plain: bool = False
+
+
+def plain_operands(arrays: Sequence[Array]) -> ScanOperands:
+    """Return operands that are arrays."""
+    names: dict[str, Array] = dict(zip("xyz", arrays, strict=False))
+    elements = [f"return wide({name}[at]);" for name in names]
+    return ScanOperands(arrays[0].shape, dtype_of(arrays[0].dtype), names, elements, True)
+
+
+def _division(lines: int, chunks: int, least: int, multiprocessors: int) -> tuple[int, int, int, int]:
+    """Return (lines of a block, number of such blocks, blocks that share their lines, tiles of each of these).
+
+    chunks: of a line, one for each thread. least: neighbouring lines that a block reads, 1 if there are no such."""
+    own = _BLOCK // min(_BLOCK, _power(chunks))
+    columns = own if least == 1 else max(own, 32)
+    while columns > max(own, least) and -(-lines // columns) * _BLOCK < multiprocessors * 1024:
+        columns //= 2
+    blocks, tiles = -(-lines // columns), -(-chunks * columns // _BLOCK)
+    few = blocks < multiprocessors
+    parts = max(1, min(tiles // 2, 4 * multiprocessors // blocks)) if few else 1
+    share = -(-tiles // parts)
+    return columns, blocks, -(-tiles // share), share
+
+
 def scan(
-    device: Device, kind: str, axis: int, inputs: Sequence[Array], outs: Sequence[Array], *, exclusive: bool = False,
+    device: Device, kind: str, axis: int, operands: ScanOperands, outs: Sequence[Array], *, exclusive: bool = False,
     reverse: bool = False, beyond: int = 0,
 ) -> Launch | None:  # fmt: skip
     """Return the launch of a scan of SCANS along an axis. A block scans several lines, or several blocks share one."""
-    shape, dtype, row = inputs[0].shape, dtype_of(inputs[0].dtype), SCANS[kind]
+    shape, dtype, row, inputs = operands.shape, operands.dtype, SCANS[kind], [*operands.arrays.values()]
     if not math.prod(shape):
         return nothing
     if not all(is_contiguous(x, tuple(C_TYPES)) for x in inputs):
         return None
     inner, count = math.prod(shape[axis + 1 :]), shape[axis]
     lines = math.prod(shape) // count
-    size = max(array.dtype.itemsize for array in (*inputs, *outs))
-    lanes = lanes_of(size, count if inner == 1 else 1, *inputs, *outs)
+    sizes = [array.dtype.itemsize for array in (*inputs, *outs)]
+    lanes = lanes_of(max(sizes), count if inner == 1 and operands.plain else 1, *inputs, *outs)
     each = max(lanes, min(16 // row.words, _power(count)))
-    chunks = min(_BLOCK, _power(-(-count // each)))
-    columns = _BLOCK // chunks
-    if inner > 1:
-        columns = max(columns, 32)
-        least = max(1, _LINE_BYTES // dtype.itemsize)
-        while columns > max(least, _BLOCK // chunks) and -(-lines // columns) * _BLOCK < device.multiprocessors * 1024:
-            columns //= 2
+    least = 1 if inner == 1 else max(1, _LINE_BYTES // min(sizes))
+    columns, blocks, parts, share = _division(lines, -(-count // each), least, device.multiprocessors)
     tile = _BLOCK // columns * each
-    blocks, tiles = -(-lines // columns), -(-count // tile)
-    few = blocks < device.multiprocessors
-    parts = max(1, min(tiles // 2, 4 * device.multiprocessors // blocks)) if few else 1
-    share = -(-tiles // parts)
-    parts = -(-tiles // share)
-    wide = accumulating_type(dtype)
     source = definitions(
-        T=dtype, A=wide, Also=dtype_of(outs[-1].dtype), Index=index_type(lines * count + 2 * tile * inner),
-        LINES=lines, COUNT=count, INNER=inner, EXCLUSIVE=exclusive, REVERSE=reverse, THREADS=_BLOCK, COLUMNS=columns,
-        CHUNKS=_BLOCK // columns, ADJACENT=inner == 1, EACH=each, LANES=lanes, PARTS=parts, PART=share * tile,
-        OPERANDS=len(inputs), BEYOND=beyond,
+        T=dtype_of(outs[0].dtype), A=accumulating_type(dtype), Also=dtype_of(outs[-1].dtype),
+        Index=index_type(lines * count + 2 * tile * inner), LINES=lines, COUNT=count, INNER=inner, EXCLUSIVE=exclusive,
+        REVERSE=reverse, THREADS=_BLOCK, COLUMNS=columns, CHUNKS=_BLOCK // columns, ADJACENT=inner == 1, EACH=each,
+        LANES=lanes, PARTS=parts, PART=share * tile, BEYOND=beyond,
     ) + macros(NEUTRAL=neutral(row.how, dtype), State=row.state)  # fmt: skip
+    begin = [
+        f"take({name}, line, first, end, {other}, {target});" if lanes > 1 else
+        f"each({name}_of, line, first, end, {other}, {target});"
+        for name, other, target, _ in zip("xyz", ("0", "BEYOND", "0"), "uvw", operands.elements, strict=False)
+    ]  # fmt: skip
     puts = [
         f"put({to}, line, first, end, [&](int i) {{ return {change}({value}); }});"
         for to, change, value in zip(("out", "also"), ("narrow<T>", "narrow<Also>"), row.results, strict=False)
     ]
-    source += source_text("ops/cuda/scan.cu", begin=row.begin, element=row.element, end="\n        ".join(puts))
-    operands = [*inputs, *[inputs[0]] * (3 - len(inputs)), outs[0], outs[-1]]
+    functions = [
+        f"auto {name}_of = [&](Index at) -> A {{ {text} }};"
+        for name, text in zip("xyz", operands.elements, strict=False)
+    ]
+    source += "" if operands.plain else source_text("ops/cuda/formulas.cuh")
+    source += source_text(
+        "ops/cuda/scan.cu", begin="\n        ".join([*begin, row.begin]), element=row.element,
+        end="\n        ".join(puts), values="\n    ".join(functions), names=", ".join(operands.arrays),
+        parameters=", ".join(f"const {c_type(dtype_of(a.dtype))}* {name}" for name, a in operands.arrays.items()),
+    )  # fmt: skip
     words = row.words * max(dtype.itemsize, 8)
     carries = device.scratch(words * parts * lines if parts > 1 else 1)
     kernel = device.kernel(source, "scan")
     totals = device.kernel(source, "scan_totals") if parts > 1 else None
+    arguments = [*inputs, outs[0], outs[-1], carries]
 
     def launch() -> None:
         if totals is not None:
-            totals(grid_of(blocks * parts), _BLOCK, [*operands, carries])
-        kernel(grid_of(blocks * parts), _BLOCK, [*operands, carries])
+            totals(grid_of(blocks * parts), _BLOCK, arguments)
+        kernel(grid_of(blocks * parts), _BLOCK, arguments)
 
     return launch
 

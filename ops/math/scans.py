@@ -156,10 +156,14 @@ class ScanOp(Op, abstract=True):
         return found if len(found) > 1 else found[0]
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        slices, fields = self.slices(inputs[0].shape), self.attributes()
+        return self.launched(device, out, gpu.scans.plain_operands(inputs))
+
+    def launched(self, device: Device, out: Any, operands: Any) -> Launch | None:
+        """Return the launch for arrays or computed operands."""
+        slices, fields = self.slices(operands.shape), self.attributes()
         return gpu.scans.scan(
-            device, self.kind, slices.axis, inputs, out if isinstance(out, tuple) else (out,), reverse=slices.reverse,
-            exclusive=fields.get("exclusive", False), beyond=fields.get("initial", 0),
+            device, self.kind, slices.axis, operands, out if isinstance(out, tuple) else (out,),
+            exclusive=fields.get("exclusive", False), reverse=slices.reverse, beyond=fields.get("initial", 0),
         )  # fmt: skip
 
 
@@ -273,6 +277,7 @@ class LinearRecurrenceGrad(ScanOp):
     carries = 3
     turns = True
     float_only = True
+    one_type = True
     reverse: bool = False
     axis: int = 0
     initial: int = 0
@@ -308,6 +313,7 @@ class CumulativeLogsumexpGrad(ScanOp):
     carries = 2
     turns = True
     float_only = True
+    one_type = True
     reverse: bool = False
     axis: int = 0
     linear_in = (2,)

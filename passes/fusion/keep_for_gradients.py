@@ -472,7 +472,7 @@ class _Choice:
         maker = _maker(cast(Node, value))
         if not isinstance(maker.op, FusedElementwise):
             return instructions(cast(Op, maker.op)) * value.tensor_type.size if by_element(maker.op) else 0.0
-        lines = _lines_for(maker, [cast(Node, value)])
+        lines = lines_for(maker, [cast(Node, value)])
         cost = cost_of_fused(lines.fused(), tuple(each.tensor_type for each in lines.operands))
         return cost.operations + DRAW * cost.draws
 
@@ -489,7 +489,7 @@ class _Choice:
         if not _repeats(maker, value) or not all(isinstance(v.type, TensorType) for v in maker.inputs):
             return None
         fused = isinstance(maker.op, FusedElementwise)
-        inputs = list(_lines_for(maker, [value]).operands if fused else maker.inputs)
+        inputs = list(lines_for(maker, [value]).operands if fused else maker.inputs)
         if self.updates.between(inputs, self.alive.made[value], self.last_gradient):
             return None
         return tuple(dict.fromkeys(map(self.alive.of, inputs)))
@@ -509,10 +509,10 @@ def _repeats(maker: Node, value: Node) -> bool:
     op = maker.op
     if not isinstance(op, FusedElementwise):
         return maker is value and not op.mutates and (by_element(op) or along_rows(op) or isinstance(op, Concat))
-    return not any(closes(op) for op, _ in _lines_for(maker, [value]).lines)
+    return not any(closes(op) for op, _ in lines_for(maker, [value]).lines)
 
 
-def _lines_for(maker: Node, values: Sequence[Node]) -> NodeLines:
+def lines_for(maker: Node, values: Sequence[Node]) -> NodeLines:
     """Return the lines of a fused kernel that these results need."""
     kernel = kernel_of(maker)
     assert kernel is not None
@@ -533,7 +533,7 @@ def _make_again(graph: Graph, alive: Alive, again: set[Value], peak: int) -> Non
             maker = _maker(node)
             op, inputs = maker.op, tuple(maker.inputs)
             if isinstance(op, FusedElementwise):
-                lines = _lines_for(maker, [node])
+                lines = lines_for(maker, [node])
                 op, inputs = lines.fused(), lines.operands
             operands: list[Value] = []
             for source in inputs:
@@ -569,7 +569,7 @@ def drop_unread_results(graph: Graph) -> None:
         chosen = {cast(TupleGetItem, part.op).index: part for part in live}
         values = list(chosen.values())
         place = {index: i for i, index in enumerate(chosen)}
-        lines = _lines_for(node, values)
+        lines = lines_for(node, values)
         node.op, node.inputs = lines.fused(), list(lines.operands)
         node.type = values[0].type if len(values) == 1 else TupleType(tuple(v.tensor_type for v in values))
         for part in live:
