@@ -93,15 +93,16 @@ def launch_chain(device: Device, lines: Sequence[BodyLine], types: Sequence[Tens
 
 def computed_operands(operands: Sequence[tuple[str, int]], lines: Sequence[BodyLine], types: Sequence[TensorType],
                       space: Space, inputs: Sequence[Array], moved: Sequence[Moved],
-                      first: TensorType) -> ScanOperands | None:  # fmt: skip
-    """Return operands of a scan: ("x", array) or ("t", line), computed element by element; None if a line has no `cuda`
-    expression. first: the type of the first one."""
+                      first: TensorType, axis: int) -> ScanOperands | None:  # fmt: skip
+    """Return operands of a scan along `axis`: ("x", array) or ("t", line), computed element by element; None if a line
+    has no `cuda` expression. first: the type of the first one."""
     chain = ChainOperands(inputs, moved, space)
     given = Operands(lines, types, space, chain.types)
     lowered = loop_lines(lines, types, given, frozenset())
     if lowered is None:
         return None
-    statements: list[str] = []
+    loads: dict[str, tuple[str, str, bool]] = {}
+    inner, whole = math.prod(first.shape[axis + 1 :]), math.prod(first.shape[axis:])
     coordinates = [coordinate("at", space.dims, d) for d in range(len(space.dims))]
     for name, index, shape in given.reads:
         each = chain.read(name, index, shape)
@@ -110,13 +111,18 @@ def computed_operands(operands: Sequence[tuple[str, int]], lines: Sequence[BodyL
         read = each.moved or MovedRead(each.dtype, each.array, strides, (), "long long")
         plain = shape == space.dims and each.moved is None
         value = f"{source}[at]" if plain else read.element(source, coordinates)
-        statements.append(f"const {computing_type(each.dtype)} {name} = wide({value});")
-    statements += [defined(line.name, line.dtype, line.text) for line in lowered.made]
-    elements = [
-        f"return wide(p{i}[at]);" if kind == "x" else " ".join([*statements, f"return wide({lowered.names[i]});"])
-        for kind, i in operands
-    ]
-    return ScanOperands(first.shape, first.dtype, {f"p{i}": array for i, array in enumerate(inputs)}, elements)
+        behind = [math.prod(space.dims[d:]) for d in range(len(space.dims) + 1)]
+        changes = any(
+            n and behind[d] > inner and behind[d + 1] < whole for steps in read.vectors for d, n in enumerate(steps)
+        )
+        loads[name] = computing_type(each.dtype), value, not changes
+    for i in {i for kind, i in operands if kind == "x"}:
+        loads[f"own{i}"] = computing_type(type_of(inputs[i]).dtype), f"p{i}[at]", False
+    text = " ".join(defined(line.name, line.dtype, line.text) for line in lowered.made)
+    elements = [f"return wide(own{i});" if kind == "x" else f"{text} return wide({lowered.names[i]});"
+                for kind, i in operands]  # fmt: skip
+    arrays = {f"p{i}": array for i, array in enumerate(inputs)}
+    return ScanOperands(first.shape, first.dtype, arrays, elements, loads)
 
 
 class Operands:

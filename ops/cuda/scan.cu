@@ -71,10 +71,6 @@ __device__ __forceinline__ void take(const T* from, Index line, Index first, Ind
 template <class F> __device__ __forceinline__ A one(F value, Index line, Index p, Index end, A other) {
     return p < end ? (A)value(place_of(line, p, 1)) : other;
 }
-template <class F> __device__ __forceinline__ void each(F value, Index line, Index first, Index end, A other, A* found) {
-    #pragma unroll
-    for (int i = 0; i < EACH; ++i) found[i] = one(value, line, first + i, end, other);
-}
 template <class V, class F> __device__ __forceinline__ void put(V* to, Index line, Index first, Index end, F made) {
     #pragma unroll
     for (int i = 0; i < EACH; i += LANES) {
@@ -118,11 +114,11 @@ __device__ __forceinline__ State before_chunk(State own, int chunk, int column, 
 // `also` takes places, or the second gradient; `carries` the States of parts of lines.
 template <bool ONLY_TOTALS>
 __device__ __forceinline__ void scan_lines(@parameters@, T* out, Also* also, State* carries) {
-    @values@
     const int column = ADJACENT ? threadIdx.x / CHUNKS : threadIdx.x % COLUMNS;
     const int chunk = ADJACENT ? threadIdx.x % CHUNKS : threadIdx.x / COLUMNS;
     const Index part = blockIdx.x % PARTS, line = (Index)(blockIdx.x / PARTS) * COLUMNS + column;
     const Index end = line < LINES ? COUNT : 0, stop = PARTS == 1 || (part + 1) * PART > COUNT ? COUNT : (part + 1) * PART;
+    @values@
     State before = State::none();
     if (PARTS > 1 && !ONLY_TOTALS) {
         State own = State::none();

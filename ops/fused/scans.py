@@ -63,5 +63,7 @@ class FusedScan(RankOp):
         given = tuple(TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs)
         steps, places, types, space, moved = expanded_lines(lines, read, given)
         own = [(kind, places[read.index(i)] if kind == "t" else i) for kind, i in last.operands]
-        operands = computed_operands(own, steps, types, space, inputs, moved, self.operand_types(*given)[0])
+        first = self.operand_types(*given)[0]
+        axis = scan.slices(first.shape).axis
+        operands = computed_operands(own, steps, types, space, inputs, moved, first, axis)
         return None if operands is None else scan.launched(device, out, operands)
