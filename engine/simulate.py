@@ -152,30 +152,30 @@ class BufferedOutput(TextIOBase):
 
     def __init__(self, target: Any) -> None:
         self._target = target
-        self._held: list[str] | None = []
+        self._buffer: list[str] | None = []
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        if self._held is None:
+        if self._buffer is None:
             self._target.write(text)
         else:
-            self._held.append(text)
+            self._buffer.append(text)
         return len(text)
 
     def flush(self) -> None:
-        if self._held is None:
+        if self._buffer is None:
             self._target.flush()
 
     def drop(self) -> None:
         """Drop the buffered output."""
-        self._held = []
+        self._buffer = []
 
     def release(self) -> None:
         """Pass on the buffered output and everything after it."""
-        held, self._held = self._held, None
-        for text in held or ():
+        buffer, self._buffer = self._buffer, None
+        for text in buffer or ():
             self._target.write(text)
 
 

@@ -33,11 +33,11 @@ class Inside(NamedTuple):
 class Origin(NamedTuple):
     """Origin of values that are not finite.
 
-    held: text about a parameter that contained one before the step, or "". index: of the first node that makes one, or
-    `NOWHERE`. inside: the node in its graphs, if that node runs graphs.
+    parameter: text about a parameter that contained one before the step, or "". index: of the first node that makes
+    one, or `NOWHERE`. inside: the node in its graphs, if that node runs graphs.
     """
 
-    held: str
+    parameter: str
     index: int
     inside: Inside | None = None
 
@@ -94,7 +94,7 @@ def explained(executor: NonFiniteSearch, loss: Value, value: float, updated: boo
     origin = executor.search()
     if together and comm.size > 1:
         ranks = tuple(range(comm.size))
-        found = comm.all_gather(np.array([-1 if origin.held else origin.index], dtype=np.int64), ranks, 0)
+        found = comm.all_gather(np.array([-1 if origin.parameter else origin.index], dtype=np.int64), ranks, 0)
         owner = int(np.argmin(found))
         if owner != comm.rank:
             return StoppedByOther(f"step {executor.step}: the loss is {value}; rank {owner} reports it")
@@ -103,14 +103,14 @@ def explained(executor: NonFiniteSearch, loss: Value, value: float, updated: boo
 
 def _error(executor: NonFiniteSearch, value: float, origin: Origin) -> ExecutionError:
     message = f"the loss of step {executor.step} is {_text(value)} on rank {executor.rank}"
-    message = f"{message}; {origin.held}" if origin.held else message
+    message = f"{message}; {origin.parameter}" if origin.parameter else message
     inside = origin.inside
     nodes, index = (inside.graph.nodes, inside.index) if inside else (executor.graph.nodes, origin.index)
     if not 0 <= index < len(nodes):
         return ExecutionError(message)
     node = nodes[index]
     operands = ", ".join(str(operand.type) for operand in node.inputs)
-    first = "to read it is" if origin.held else "such value comes from"
+    first = "to read it is" if origin.parameter else "such value comes from"
     return NodeFailure(
         f"{message}; the first {first} {node.label}{shown_turns(inside.turns) if inside else ''}",
         [f"its operands are ({operands}), its result {node.type}"],

@@ -120,13 +120,13 @@ _HOLDING = 1024
 
 
 class Choices:
-    """Choices of one device by kind of work. kept: choices stored by earlier runs."""
+    """Choices of one device by kind of work. stored: choices kept by earlier runs."""
 
-    def __init__(self, device: Any, kept: StoredChoices) -> None:
+    def __init__(self, device: Any, stored: StoredChoices) -> None:
         self._device = device
-        self.kept = kept
+        self.stored = stored
         self._taken = 0
-        self._held: Array = None
+        self._gate: Array = None
         self._unset: Array = None
         self._found: dict[Key, int] = {}
         self._counts: dict[Key, int] = {}
@@ -142,12 +142,12 @@ class Choices:
         """Choose one of `count` implementations. seconds: returns the time of one, infinite if it is impossible; not
         called for a stored choice or a single implementation."""
         self._counts[key] = count
-        known = 0 if count == 1 else self.kept.get(key, count)
+        known = 0 if count == 1 else self.stored.get(key, count)
         if known is None:
             self._set()
             times = [seconds(i) for i in range(count)]
             known = next(i for i, time in enumerate(times) if time <= (1 + EQUAL_SHARE) * min(times))
-            self.kept.put(key, known)
+            self.stored.put(key, known)
         self._found[key] = known
 
     def fastest(self, key: Key, launches: Sequence[Launch]) -> Launch:
@@ -162,7 +162,7 @@ class Choices:
         """Take the choices of the lowest rank that has one for a key: ranks with the same computation must get the same
         bits. `comm` works on host arrays; every rank calls this."""
         if comm.rank == 0:
-            self.kept.save()
+            self.stored.save()
         if comm.size == 1:
             return
         ranks = tuple(range(comm.size))
@@ -238,8 +238,8 @@ class Choices:
     def _seconds_with_reserved(self, launch: Launch) -> float:
         """Return the same while an idle kernel occupies as many multiprocessors as a collective."""
         device = self._device
-        if self._held is None:
-            self._held = device.zeros((2,), "uint32")
+        if self._gate is None:
+            self._gate = device.zeros((2,), "uint32")
         hold, wait, free = (
             device.kernel(source_text("runtime/gpu/holding.cu"), name)
             for name in ("hold", "await_holders", "free_holders")
@@ -250,12 +250,12 @@ class Choices:
         for _ in range(_TIMED):
             with device.stream("communication"):
                 device.wait(before)
-                hold(self._taken, _HOLDING, (self._held,))
-            wait(1, 1, (self._held, np.uint32(self._taken)))
+                hold(self._taken, _HOLDING, (self._gate,))
+            wait(1, 1, (self._gate, np.uint32(self._taken)))
             begun = device.signal(timed=True)
             launch()
             ended = device.signal(timed=True)
-            free(1, 1, (self._held,))
+            free(1, 1, (self._gate,))
             before = device.signal()
             before.synchronize()
             device.synchronize()

@@ -201,7 +201,7 @@ class Convolutions(CudnnGraphs):
     ) -> _Plans:  # fmt: skip
         """Return the plans with their kernels, all built unless an earlier run has chosen them."""
         plans = _build(cudnn, handle, kind, operands, windows, self._device)
-        kept = self._device.choices.kept
+        kept = self._device.choices.stored
         known = kept.pairs(("kernels", *key))
         if known and all(index < plans.graph.get_execution_plan_count() for index, _ in known):
             return replace(plans, kernels=known)

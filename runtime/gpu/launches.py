@@ -31,17 +31,17 @@ class HostRead:
 
     def __init__(self, device: Any, array: Array) -> None:
         self._device, self._array = device, array
-        self._held = device.pinned(array.shape, array.dtype)
+        self._on_host = device.pinned(array.shape, array.dtype)
         self._copied: Any = None
 
     def begin(self) -> None:
-        self._device.receive(self._array, self._held)
+        self._device.receive(self._array, self._on_host)
         self._copied = self._device.signal()
 
     def values(self) -> Any:
         """Return the elements; the next copy overwrites them."""
         wait_for(self._device, self._copied)
-        return self._held
+        return self._on_host
 
 
 class Asking(HostQuery):
@@ -213,7 +213,7 @@ class Launches:
         self._host_arena = device.pinned((plan.host_arena,), np.uint8) if plan.host_arena else None
         self._stored, self._regions = stored, regions
         self._views: dict[Any, Array] = {}
-        self._held: dict[Value, tuple[Storage, ...]] = {}
+        self._storage: dict[Value, tuple[Storage, ...]] = {}
         self._makers = makers(graph, plan)
         self._reads: dict[Value, HostRead] = {}
         self.leaves = False
@@ -223,9 +223,9 @@ class Launches:
 
     def arrays(self, value: Value) -> tuple[Storage, ...]:
         """Return the storage of a value, one entry per tensor."""
-        found = self._held.get(value)
+        found = self._storage.get(value)
         if found is None:
-            found = self._held[value] = self._found(value)
+            found = self._storage[value] = self._found(value)
         return found
 
     def _found(self, value: Value) -> tuple[Storage, ...]:

@@ -53,7 +53,7 @@ class Mappings:
 
     def __init__(self, unmap: Callable[[int], None]) -> None:
         self._unmap = unmap
-        self._held: weakref.WeakValueDictionary[bytes, Mapping] = weakref.WeakValueDictionary()
+        self._mappings: weakref.WeakValueDictionary[bytes, Mapping] = weakref.WeakValueDictionary()
         self._addresses: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -62,20 +62,20 @@ class Mappings:
     @property
     def has_unreferenced(self) -> bool:
         """Whether there is an unreferenced mapping."""
-        return len(self._held) < len(self._addresses)
+        return len(self._mappings) < len(self._addresses)
 
     def mapping(self, handle: bytes, map: Callable[[bytes], int]) -> Mapping:
         """Return the mapping of an allocation, possibly an unreferenced one, or a new one made by `map`."""
-        found = self._held.get(handle)
+        found = self._mappings.get(handle)
         if found is None:
             if handle not in self._addresses:
                 self._addresses[handle] = map(handle)
-            found = self._held[handle] = Mapping(self._addresses[handle])
+            found = self._mappings[handle] = Mapping(self._addresses[handle])
         return found
 
     def unmap_unreferenced(self) -> None:
         """Unmap unreferenced mappings; nothing on the GPU may use them."""
-        self._end([handle for handle in self._addresses if handle not in self._held])
+        self._end([handle for handle in self._addresses if handle not in self._mappings])
 
     def end_all(self) -> None:
         """Unmap everything, because the device is destroyed."""
@@ -238,12 +238,12 @@ class PeerCollectives:
 
 @dataclass(frozen=True)
 class PeerEndpoints:
-    """Addresses that a collective reads, writes, and signals. held: references that keep the memory alive."""
+    """Addresses that a collective reads, writes, and signals. references: keep the memory alive."""
 
     sources: list[int]
     targets: list[int]
     signs: list[int]
-    held: tuple[Any, ...]
+    references: tuple[Any, ...]
 
 
 class PeerLaunch:
@@ -255,7 +255,7 @@ class PeerLaunch:
         sizes: tuple[int, int, int],
     ) -> None:  # fmt: skip
         sources, targets, signs = ends.sources, ends.targets, ends.signs
-        self._held = ends.held
+        self._references = ends.references
         packs, share, tail = sizes
         self._device, self._owner, self._step = device, owner, device.step
         flight = max(1, 8 // max(2, len(sources)))
