@@ -140,38 +140,23 @@ def call_gradient(
         count = len(given) - len(names)
         return given[:count], dict(zip(names, given[count:], strict=True))
 
-    def run(given: list[Any]) -> tuple[Any, int, int]:
+    def run(given: list[Any]) -> Body:
         first = len(tracer.builder.nodes)
         result = tracer.call(frame, node, fn, *split(given))
         if any(map(updated_operands, tracer.builder.nodes[first:])):
             forget(tracer, first)
         return result, first, len(tracer.builder.nodes)
 
-    def earlier(given: list[Any]) -> tuple[Any, int, int] | None:
+    def earlier(given: list[Any]) -> Body | None:
         found = recalled(tracer, call_key(fn, *split(given)))
         return None if found is None else (found.result, found.first, found.last)
 
-    return _requested(tracer, frame, node, request, args, run, earlier)
-
-
-def _requested(
-    tracer: Tracer, frame: Frame, node: ast.AST, request: GradientFunction, args: Sequence[Any],
-    run: Callable[[list[Any]], Body], earlier: Callable[[list[Any]], Body | None],
-) -> Any:  # fmt: skip
-    """Call the gradient function `request` with `args`.
-
-    run: calls the function with arguments. earlier: returns an equal call that is in the graph already, or None.
-
-    Raises:
-        MspcError: an argument or a result cannot be differentiated.
-    """
-    tracer.at(frame, node)
     given = [tracer.value(arg) if tracer.is_tensor(arg) else arg for arg in args]
     sens: Any = None
     if request.sens_param:
-        if len(given) <= len(request.names):
+        if len(given) <= len(names):
             raise tracer.error("the last argument must be the gradient of the result (sens_param=True)", kind=TypeError)
-        sens = given.pop(-1 - len(request.names))
+        sens = given.pop(-1 - len(names))
     places = _places(tracer, request, given)
     weights = [_weight(tracer, weight) for weight in request.weights or ()]
     for weight in weights:
@@ -195,20 +180,21 @@ def _requested(
             leaf_gradient(tracer, value, source, grad, lambda hook, args: tracer.call(frame, node, hook, args, {}))
             for value, source, grad in zip(values, sources, grads, strict=True)
         ]
-    of_inputs: Any = tuple(grads[: len(inputs)])
-    of_weights: Any = tuple(grads[len(inputs) :])
-    if len(inputs) == 1 and not (request.positions_tuple or request.get_all):
-        of_inputs = of_inputs[0]
-    if not request.weights_tuple:
-        of_weights = of_weights[0]
-    has_inputs = bool(request.positions) or request.all_positions
-    if request.weights is None:
-        found = of_inputs
-    else:
-        found = (of_inputs, of_weights) if has_inputs else of_weights
+    found = _arranged(request, tuple(grads[: len(inputs)]), tuple(grads[len(inputs) :]))
     if request.value:
         return result, found
     return (found, aux) if request.has_aux else found
+
+
+def _arranged(request: GradientFunction, of_inputs: Any, of_weights: Any) -> Any:
+    """Return the gradients as the gradient function does: of inputs, of weights, or of both."""
+    if len(of_inputs) == 1 and not (request.positions_tuple or request.get_all):
+        of_inputs = of_inputs[0]
+    if not request.weights_tuple:
+        of_weights = of_weights[0]
+    if request.weights is None:
+        return of_inputs
+    return (of_inputs, of_weights) if request.positions or request.all_positions else of_weights
 
 
 def _weight(tracer: Tracer, weight: Any) -> Value:
@@ -239,7 +225,8 @@ def _differentiated(
     tracer: Tracer, fn: Any, given: list[Any], places: list[int], weights: list[Value],
     run: Callable[[list[Any]], Body], earlier: Callable[[list[Any]], Body | None],
 ) -> tuple[Any, list[Value], list[Value]]:  # fmt: skip
-    """Return the result of the function, and the arguments and weights to differentiate by.
+    """Return the result of the function, and the arguments and weights to differentiate by. run: calls the function.
+    earlier: returns an equal call that is in the graph already, or None.
 
     The graph is flat. An argument or weight gets a value of its own, which only the function reads, if the graph has a
     path from it to the result that does not belong to the function.
