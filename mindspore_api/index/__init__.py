@@ -19,5 +19,5 @@ A table has the name of its public module, optionally followed by a dash and a f
 
 A name with a leading dot is a method of tensors. Parameters without an annotation are `Any`. An expression consists of
 arguments, operators (capitalised), functions of the module itself, of `ops`, `mint` and `numpy` (`ops.chunk`), and
-constants.
+constants. `check(...) or value` is the value after a check, which raises an error or returns None.
 """

@@ -15,24 +15,10 @@ from mspc.mindspore_api.ops.function_arguments import (
     axis_of,
     ints,
     least,
-    require_float,
     shape_of_sizes,
 )
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 from mspc.ops.operator_arguments import describe
-
-
-def var(input: Any, dim: Any = None, *, correction: int = 1, keepdim: bool = False) -> Any:
-    """Return the variance along `dim`, None for all: squared distances from the mean, summed and divided by their
-    number less `correction`."""
-    require_float("var", input.dtype)
-    return ops.var(input, dim, correction, keepdim)
-
-
-def std(input: Any, dim: Any = None, *, correction: int = 1, keepdim: bool = False) -> Any:
-    """Return the standard deviation along `dim`, None for all; see `var`."""
-    require_float("std", input.dtype)
-    return ops.std(input, dim, correction, keepdim)
 
 
 def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:

@@ -12,22 +12,26 @@ __all__: tuple[str, ...] = ()
 
 
 class OperatorCell(Cell):
-    """Applies the operator with the name of the class, which scripts shard or replace as an attribute of the cell: its
-    name in small letters."""
+    """Applies the operator with the name of the class.
 
+    Class attributes:
+        attribute: the attribute with the operator, which scripts shard or replace. operator: its class in `ops`.
+    """
+
+    attribute: ClassVar[str]
     operator: ClassVar[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        setattr(self, self.attribute, getattr(ops, self.operator)())
+
+    def construct(self, x: Any) -> Tensor:
+        return getattr(self, self.attribute)(x)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if OperatorCell in cls.__bases__:
-            cls.operator = cls.__name__
-
-    def __init__(self) -> None:
-        super().__init__()
-        setattr(self, self.operator.lower(), getattr(ops, self.operator)())
-
-    def construct(self, x: Any) -> Tensor:
-        return getattr(self, self.operator.lower())(x)
+            cls.attribute, cls.operator = cls.__name__.lower(), cls.__name__
 
 
 class FunctionCell(Cell):

@@ -106,7 +106,11 @@ class CrossEntropyLoss(LossBase):
     """
 
     def __init__(
-        self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0
+        self,
+        weight: Any = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(reduction)
         self.weight = class_weight("CrossEntropyLoss", weight)

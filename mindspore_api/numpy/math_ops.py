@@ -89,24 +89,12 @@ def mean(a: Any, axis: Any = None, keepdims: bool = False, dtype: Any = None) ->
     return as_type(found, a.dtype if dtype is None else dtype)
 
 
-def _extreme(name: str, operator: Any, combine: Any, a: Any, axis: Any, initial: Any, where: Any) -> Any:
+def extreme(name: str, operator: Any, combine: Any, a: Any, axis: Any, initial: Any, where: Any) -> Any:
     x = a
     if where is not True:
         x = ops.where(where, x, ops.full_like(x, initial))
     found = operator(x, _axes(name, x, axis))
     return found if initial is None else combine(found, ops.full_like(found, initial))
-
-
-def max(a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True) -> Any:
-    """Return the maximum along `axis`, None for all; at least `initial`, and only of elements for which `where` is
-    true."""
-    return _extreme("max", ops.ReduceMax(keepdims), ops.maximum, a, axis, initial, where)
-
-
-def min(a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True) -> Any:
-    """Return the minimum along `axis`, None for all; at most `initial`, and only of elements for which `where` is
-    true."""
-    return _extreme("min", ops.ReduceMin(keepdims), ops.minimum, a, axis, initial, where)
 
 
 def running_along(operator: Any, a: Any, axis: Any, dtype: Any, narrow: Any) -> Any:

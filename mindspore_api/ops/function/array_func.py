@@ -44,11 +44,6 @@ ANY_LENGTH = 1 << 62
 """Limit of a range without a maximum length."""
 
 
-def size(input_x: Any) -> Any:
-    """Return the number of elements, an int."""
-    return input_x.size
-
-
 def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
     """Return a tensor of one value, by default in the element type of a tensor of that value.
 
@@ -57,11 +52,6 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
     if isinstance(fill_value, Tensor):
         return ops.broadcast_to(fill_value if dtype is None else ops.cast(fill_value, dtype), size)
     return ops.Fill()(number_type(fill_value) if dtype is None else dtype, size, fill_value)
-
-
-def dtype(input_x: Any) -> Any:
-    """Return the element type."""
-    return input_x.dtype
 
 
 def flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) -> Any:

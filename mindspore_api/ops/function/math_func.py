@@ -202,20 +202,6 @@ def tensor_dot(x1: Any, x2: Any, axes: Any) -> Any:
 # Products -------------------------------------------------------------------------------------------------
 
 
-def mv(mat: TensorLike, vec: TensorLike) -> Any:
-    """Return the product of a matrix and a vector."""
-    of_rank("mv", "mat", mat.shape, 2)
-    of_rank("mv", "vec", vec.shape, 1)
-    return ops.matmul(mat, vec)
-
-
-def outer(input: TensorLike, vec2: TensorLike) -> Any:
-    """Return the products of every element of a vector (rows) with every one of another (columns)."""
-    of_rank("outer", "input", input.shape, 1)
-    of_rank("outer", "vec2", vec2.shape, 1)
-    return ops.Mul()(ops.ExpandDims()(input, 1), vec2)
-
-
 def isclose(
     input: TensorLike, other: TensorLike, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Any:
@@ -580,12 +566,6 @@ def diff(x: TensorLike, n: int = 1, axis: int = -1, prepend: Any = None, append:
         first, second, size = neighbours(x.shape, axis)
         x = ops.Slice()(x, second, size) - ops.Slice()(x, first, size)
     return x
-
-
-def hstack(tensors: Sequence[Any]) -> Any:
-    """Concatenate tensors along dimension 1, vectors along their only one."""
-    require_tensors("ops.hstack", tensors)
-    return ops.concat(tensors, 1 if tensors and len(tensors[0].shape) > 1 else 0)
 
 
 def vstack(inputs: Sequence[Any]) -> Any:

@@ -38,35 +38,11 @@ def gelu(input: Any, approximate: str = "none") -> Any:
     return ops.cast(_ * (ops.Erf()(_ * 0.7071067811865476) + 1.0) * 0.5, input.dtype)
 
 
-def elu(input_x: Any, alpha: float = 1.0) -> Any:
-    """x if it is positive, alpha (exp(x) - 1) elsewhere."""
-    check_number("elu", "alpha", alpha)
-    return ops.Elu(float(alpha))(input_x)
-
-
 def celu(x: Any, alpha: float = 1.0) -> Any:
     """x if it is positive, alpha (exp(x / alpha) - 1) elsewhere."""
     check_number("celu", "alpha", alpha)
     low = ops.Select()(x > 0, ops.zeros_like(x), x)
     return ops.Select()(x > 0, x, ops.Expm1()(low * (1.0 / alpha)) * alpha)
-
-
-def leaky_relu(input: Any, alpha: float = 0.2) -> Any:
-    """x if it is positive, alpha * x elsewhere."""
-    check_number("leaky_relu", "alpha", alpha)
-    return ops.Select()(input > 0, input, input * alpha)
-
-
-def hardshrink(input: Any, lambd: float = 0.5) -> Any:
-    """x if its absolute value is above lambd, else 0."""
-    check_number("hardshrink", "lambd", lambd)
-    return ops.HShrink(float(lambd))(input)
-
-
-def softshrink(input: Any, lambd: float = 0.5) -> Any:
-    """x moved towards 0 by lambd, and 0 if it would pass it."""
-    check_number("softshrink", "lambd", lambd, 0.0)
-    return ops.SoftShrink(float(lambd))(input)
 
 
 def tanhshrink(input: Any) -> Any:
@@ -81,13 +57,6 @@ def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
     check_number("hardtanh", "max_val", max_val, min_val)
     _ = ops.Select()(input <= min_val, ops.full_like(input, min_val), input)
     return ops.Select()(input >= max_val, ops.full_like(input, max_val), _)
-
-
-def threshold(input: Any, thr: float, value: float) -> Any:
-    """x if it is above thr, else value."""
-    check_number("threshold", "thr", thr)
-    check_number("threshold", "value", value)
-    return ops.Select()(input <= thr, ops.full_like(input, value), input)
 
 
 def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Any:
