@@ -57,8 +57,8 @@ def widening_into(bind: Binder) -> Binder:
         plain = self.kernel(be)
 
         def kernel(*inputs: Any, out: Any) -> Any:
-            if any(map(is_half, (*inputs, *_parts(out)))):
-                return _written(plain(*inputs), out)
+            if any(map(is_half, (*inputs, *parts_of(out)))):
+                return written(plain(*inputs), out)
             return inner(*inputs, out=out)
 
         return kernel
@@ -66,13 +66,15 @@ def widening_into(bind: Binder) -> Binder:
     return kernel_into
 
 
-def _written(made: Any, out: Any) -> Any:
-    for target, array in zip(_parts(out), _parts(made), strict=True):
+def written(made: Any, out: Any) -> Any:
+    """Copy a kernel's result, an array or a tuple, to `out`, and return that."""
+    for target, array in zip(parts_of(out), parts_of(made), strict=True):
         target[...] = array
     return out
 
 
-def _parts(value: Any) -> tuple[Any, ...]:
+def parts_of(value: Any) -> tuple[Any, ...]:
+    """Return the arrays of a kernel's result."""
     return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
 
 
@@ -91,7 +93,7 @@ def _widened(op: Computing, kernel: Kernel, *inputs: Any, **options: Any) -> Any
     if not narrow:
         return kernel(*inputs, **options)
     if options.get("out") is not None:
-        return _written(_widened(op, kernel, *inputs), options["out"])
+        return written(_widened(op, kernel, *inputs), options["out"])
     wide = list(inputs)
     for i in narrow:
         wide[i] = inputs[i].astype(np.float32)
@@ -102,7 +104,7 @@ def _widened(op: Computing, kernel: Kernel, *inputs: Any, **options: Any) -> Any
     types = tuple(TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs)
     found = tuple(
         _narrowed(array, dtype, inputs, wide)
-        for array, dtype in zip(_parts(made), _result_dtypes(op, types), strict=True)
+        for array, dtype in zip(parts_of(made), _result_dtypes(op, types), strict=True)
     )
     return found if isinstance(made, tuple) else found[0]
 

@@ -42,14 +42,6 @@ class DropoutMask(RankOp):
         key = f"mixed({seed_name(before_step(self.Seed0, self.Seed1))} + {{s}})"
         return self._device_keeps("{i}", key)
 
-    def _draw(self, at: str) -> str:
-        terms = [
-            f"{at} / {math.prod(self.sizes[d + 1 :])} % {n} * {step}"
-            for d, (n, step) in enumerate(zip(self.sizes, self.steps, strict=False))
-            if n != 1
-        ]
-        return f"({' + '.join(terms)})" if terms else at
-
     def made_in(self, order: MemoryOrder, types: Sequence[TensorType]) -> Reordered | None:
         made = replace(self, sizes=order.stored, steps=order.steps)
         return None if self.steps else Reordered(made, (), (order,))
@@ -85,4 +77,10 @@ class DropoutMask(RankOp):
         return put_values(device, "dropout_mask", out, text, operands, device_key(self.Seed0, self.Seed1))
 
     def _device_keeps(self, at: str, key: str) -> str:
-        return device_keeps(self.shape, self.begin, self.local, self.keep_prob, self._draw(at), key)
+        terms = [
+            f"{at} / {math.prod(self.sizes[d + 1 :])} % {n} * {step}"
+            for d, (n, step) in enumerate(zip(self.sizes, self.steps, strict=False))
+            if n != 1
+        ]
+        draw = f"({' + '.join(terms)})" if terms else at
+        return device_keeps(self.shape, self.begin, self.local, self.keep_prob, draw, key)

@@ -19,6 +19,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.bases import Elementwise
 from mspc.ops.cpu.blocks import SHARED, in_parallel, thread_count
+from mspc.ops.cpu.widening import parts_of, written
 from mspc.ops.fused.body import (
     BodyLine,
     by_element,
@@ -276,7 +277,7 @@ def blocked_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequenc
         if schedule is not None:
             return schedule.run(operands, out)
         result = plain(*operands)
-        return result if out is None else _copied(result, out)
+        return result if out is None else written(result, out)
 
     return kernel
 
@@ -301,13 +302,6 @@ def _root(steps: Sequence[BodyLine], operand: tuple[str, int]) -> tuple[str, int
     while operand[0] == "t" and steps[operand[1]].reshapes:
         operand = steps[operand[1]].operands[0]
     return operand
-
-
-def _copied(result: Any, out: Any) -> Any:
-    if isinstance(out, tuple):
-        return tuple(map(_copied, result, cast("tuple[Any, ...]", out)))
-    np.copyto(out, result)
-    return out
 
 
 def _places(step: BodyLine, count: int) -> tuple[int, ...]:
@@ -432,8 +426,7 @@ class _BlockSchedule:
 
     def run(self, operands: Sequence[Any], out: Any = None) -> Any:
         """Return the results, written to `out` if it is given."""
-        outs = cast("tuple[Any, ...]", out if isinstance(out, tuple) else (out,))
-        given = dict(zip(self.returns, outs, strict=True)) if out is not None else {}
+        given = dict(zip(self.returns, parts_of(out), strict=True)) if out is not None else {}
         arrays: dict[int, Any] = {
             i: given[i] if i in given else np.empty(self.types[i].shape, self.types[i].dtype.numpy)
             for i in (*self.unreduced, *(i for i, *_ in self.folded))
@@ -455,7 +448,7 @@ class _BlockSchedule:
         for i, function in self.later:
             shape = self.types[self.steps[i].operands[0][1]].shape
             result = function(arrays[self.operand_of[i]].reshape(shape))
-            arrays[i] = _copied(result, given[i]) if i in given else result
+            arrays[i] = written(result, given[i]) if i in given else result
         results = tuple(arrays[i] for i in self.returns)
         return results[0] if len(results) == 1 else results
 

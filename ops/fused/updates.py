@@ -9,6 +9,7 @@ from typing import Any, cast
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, FLOAT32, HALVES, DType, TensorType, TupleType, Type
 from mspc.ops import gpu
+from mspc.ops.cpu.widening import parts_of, written
 from mspc.ops.device import Array, Copy, Device, Launch, computing_type
 from mspc.ops.fused.body import BodyLine, RankOp, line_of, member_of_line, operand_count, read_body, types_of_lines
 from mspc.ops.fused.kernel import blocked_kernel, plain_kernel
@@ -91,10 +92,7 @@ class FusedUpdate(Update):
             changed, operands = inputs[:count], [inputs[index] for index in read]
             if blocked is not None:
                 return blocked(*operands, out=changed if count > 1 else changed[0])
-            made = plain(*operands)
-            for target, value in zip(changed, made if count > 1 else (made,), strict=True):
-                target[...] = value
-            return changed if count > 1 else changed[0]
+            return written(plain(*operands), changed if count > 1 else changed[0])
 
         return kernel
 
@@ -239,8 +237,7 @@ class GroupedUpdate(RankOp):
                 if place is not None and operands[place].dtype != operands[0].dtype:
                     operands = list(operands)
                     operands[place] = operands[place].astype(operands[0].dtype)
-                result = run(*operands)
-                results += result if isinstance(result, tuple) else (result,)
+                results += parts_of(run(*operands))
             return tuple(results)
 
         return kernel

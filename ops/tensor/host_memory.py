@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mspc.ir.types import TensorType
-from mspc.ops.device import Array, Copy, Device, Launch
+from mspc.ops.device import Array, Copy, Device, Launch, nothing
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.optim.optimizer import Assign
 from mspc.sharding.rules import broadcast_rule
@@ -71,7 +71,7 @@ class AwaitHost(HostCopy):
         return None
 
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
-        return _nothing
+        return nothing  # streams wait
 
 
 class AssignOnHost(Assign):
@@ -91,7 +91,3 @@ class AssignOnHost(Assign):
     ) -> Launch | None:
         target, source = inputs
         return lambda: device.receive(source, target)
-
-
-def _nothing() -> None:
-    """Launch nothing: streams wait."""

@@ -12,6 +12,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.cpu.blocks import scratch
 from mspc.ops.cpu.loops.kernel import Function, Kernel, address, shared
+from mspc.ops.cpu.widening import written
 from mspc.ops.device import c_type
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp
@@ -202,23 +203,20 @@ def attention_kernel(be: Any, made: AttentionSource, function: Function, plain: 
         given = made.packed.separated(operands) if made.packed else list(operands)
         results = made.packed.parts(found) if made.packed and isinstance(call, _OfGradients) else found
         if not call(given, results):
-            for target, array in zip(_parts(found), _parts(plain(*operands)), strict=True):
-                target[...] = array
+            written(plain(*operands), found)
         return found
 
     return kernel
 
 
-def _parts(found: Any) -> Sequence[Any]:
-    return found if isinstance(found, (tuple, list)) else (found,)
-
-
 class _Call:
     """Calls of a function: numbers and addresses are written to the arrays it reads."""
 
-    def __init__(self, be: Any, made: AttentionSource, shared_out: Sharing) -> None:
+    def __init__(self, be: Any, made: AttentionSource, function: Function) -> None:
         self.be, self.op, self.shape = be, made.op, made.shape
-        self.numbers = Numbers(made.shape, shared_out)
+        self.function, self.operations = function, made.operations // _FASTER
+        self.sharing = sharing(made.shape)
+        self.numbers = Numbers(made.shape, self.sharing)
         self.table = (ctypes.c_void_p * len(POINTERS))()
         self.odd = np.zeros(1, np.int64)
         self.held: list[Any] = [self.numbers.memory, self.odd]
@@ -248,6 +246,14 @@ class _Call:
             self.numbers.put_added(name, there)
             self.put(**{name: there})
 
+    def put_gradient_operands(self, operands: Sequence[Any]) -> None:
+        n, m = self.shape.heads, self.shape.key_heads
+        q, k, v, g = self.by_head(operands[:4], n, m, m, n)
+        (o,) = self.by_head(operands[-1:], n)
+        self.put_heads(q=q, k=k, v=v, g=g, o=o)
+        self.put_scores(operands)
+        self.put(statistics=np.ascontiguousarray(operands[-2]))
+
     def by_head(self, arrays: Sequence[Any], *heads: int) -> list[Any]:
         return self.op.views(self.shape, arrays, heads)
 
@@ -262,9 +268,8 @@ class _Call:
 
 class _OfResult(_Call):
     def __init__(self, be: Any, made: AttentionSource, function: Function) -> None:
-        found = sharing(made.shape)
-        super().__init__(be, made, found)
-        self.run = shared(function, found.parts, made.operations // _FASTER)
+        super().__init__(be, made, function)
+        self.run = shared(function, self.sharing.parts, self.operations)
 
     def __call__(self, operands: Sequence[Any], out: Any) -> bool:
         top, total, none, result = out
@@ -285,22 +290,19 @@ class _OfResult(_Call):
 
 class _OfGradients(_Call):
     def __init__(self, be: Any, made: AttentionSource, function: Function) -> None:
-        found = sharing(made.shape)
-        super().__init__(be, made, found)
-        self.sums = elements_of_sums(made.shape, found)
-        self.runs = [shared(function, found.parts, made.operations // _FASTER)]
+        super().__init__(be, made, function)
+        own = self.sharing
+        self.sums = elements_of_sums(made.shape, own)
+        self.runs = [shared(function, own.parts, self.operations)]
         if self.sums:
-            self.runs.append(shared(function, found.pairs, self.sums, found.parts))
+            self.runs.append(shared(function, own.pairs, self.sums, own.parts))
 
     def __call__(self, operands: Sequence[Any], out: Any) -> bool:
         n, m = self.shape.heads, self.shape.key_heads
-        q, k, v, g = self.by_head(operands[:4], n, m, m, n)
-        (o,) = self.by_head(operands[-1:], n)
         grads = self.by_head(out, n, m, m)
         targets = [x if _in_rows(x) else np.empty(x.shape, x.dtype) for x in grads]
-        self.put_heads(q=q, k=k, v=v, g=g, o=o, **dict(zip(("dq", "dk", "dv"), targets, strict=True)))
-        self.put_scores(operands)
-        self.put(statistics=np.ascontiguousarray(operands[-2]))
+        self.put_gradient_operands(operands)
+        self.put_heads(**dict(zip(("dq", "dk", "dv"), targets, strict=True)))
         if self.sums:
             self.put(shares=scratch("attention", (self.sums,), np.float32))
         fine = self.ended(*self.runs)
@@ -310,14 +312,10 @@ class _OfGradients(_Call):
 
 class _OfShift(_Call):
     def __init__(self, be: Any, made: AttentionSource, function: Function) -> None:
-        self.function, self.operations = function, made.operations // _FASTER
-        super().__init__(be, made, sharing(made.shape))
+        super().__init__(be, made, function)
         self.numbers.put(of_shift=1)
 
     def __call__(self, operands: Sequence[Any], out: Any) -> bool:
-        n, m = self.shape.heads, self.shape.key_heads
-        q, k, v, g = self.by_head(operands[:4], n, m, m, n)
-        (o,) = self.by_head(operands[-1:], n)
         sizes = four_dimensions(out).shape
         found = sharing_of_shift(self.shape, sizes)
         direct = out.dtype == np.float32 and out.flags.c_contiguous
@@ -325,9 +323,8 @@ class _OfShift(_Call):
         total[...] = 0
         self.numbers.put(pieces=found.pieces, own_batch=sizes[0], own_heads=sizes[1], own_queries=sizes[2])
         self.numbers.put_added("total", total)
-        self.put_heads(q=q, k=k, v=v, g=g, o=o)
-        self.put_scores(operands)
-        self.put(statistics=np.ascontiguousarray(operands[-2]), total=total)
+        self.put_gradient_operands(operands)
+        self.put(total=total)
         fine = self.ended(shared(self.function, found.parts, self.operations))
         if not direct:
             out[...] = total.reshape(out.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.cpu.blocks import scratch
 from mspc.ops.cpu.loops.chain import Chain
 from mspc.ops.cpu.thread_pool import on_all_threads
+from mspc.ops.cpu.widening import parts_of
 from mspc.ops.fused.body import BodyLine
 from mspc.ops.random.words import number_of_run
 
@@ -197,4 +198,4 @@ def shared(function: Function, parts: int, operations: int, first: int = 0) -> C
 def _results(types: Sequence[TensorType], out: Any) -> Sequence[Any]:
     if out is None:
         return [np.empty(type.shape, type.dtype.numpy) for type in types]
-    return cast("tuple[Any, ...]", out) if isinstance(out, tuple) else (out,)
+    return parts_of(out)
