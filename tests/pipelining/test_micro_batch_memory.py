@@ -114,6 +114,7 @@ def test_a_stage_has_one_graph_of_each_kind() -> None:
             assert len({region for node in calls for region in node.regions}) == 2
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble_h1"])
 def test_a_micro_batch_adds_as_many_nodes_whatever_is_kept_of_it(schedule: str) -> None:
     """Calls hand tuples to each other, each of them one operand."""

@@ -78,6 +78,7 @@ step(Tensor(draw.randn(4, 8, WIDTH), ms.float32))
 """
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("schedule", "stages"),
     [("zero_bubble_2p", (0, 0, 1, 1)), ("zero_bubble_v", (0, 1, 1, 0))],
@@ -212,6 +213,7 @@ def counts(graph: Graph, name: str) -> int:
     return sum(node.op.name == name for node in graph.nodes)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("scheduler", ["interleaved", "zero_bubble_v"])
 def test_each_stage_joins_its_own_products(scheduler: str, tmp_path: Path) -> None:
     _, alone = trained(tmp_path, scheduler, 1)
