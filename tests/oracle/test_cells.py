@@ -1,5 +1,5 @@
-"""Cells against PyTorch's, values and gradients; every public cell has a judge, here or in a file that is named, or a
-reason why it has none."""
+"""Cells against PyTorch's, values and gradients; every public cell has a judge, here or in a file that
+tests/omissions.toml names, or a reason there why it has none."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[or
 
 from tests.oracle.against import floats, same  # noqa: E402  # it imports PyTorch
 from tests.oracle.step_cases import cases  # noqa: E402
+from tests.test_omissions import excepted  # noqa: E402
 
 F = torch.nn.functional
 SMALL = floats(3, 4, 5, dtype=np.float32)
@@ -73,44 +74,6 @@ JUDGED: dict[str, tuple[tuple[Any, ...], Any, list[np.ndarray]]] = {
     "mint.nn.NLLLoss": ((), F.nll_loss, CLASSES),
 }
 """Arguments of the cell, what PyTorch computes, and inputs, by the cells' names."""
-ELSEWHERE = {
-    "test_convolutions.py": """nn.AdaptiveAvgPool1d nn.AdaptiveAvgPool2d nn.AdaptiveAvgPool3d nn.AvgPool1d nn.AvgPool2d
-        nn.AvgPool3d nn.BatchNorm1d nn.BatchNorm2d nn.BatchNorm3d nn.Conv1d nn.Conv1dTranspose nn.Conv2d
-        nn.Conv2dTranspose nn.Conv3d nn.Conv3dTranspose nn.GroupNorm nn.InstanceNorm1d nn.InstanceNorm2d
-        nn.InstanceNorm3d nn.MaxPool1d nn.MaxPool2d nn.MaxPool3d nn.SyncBatchNorm nn.Upsample""",
-    "test_image_functions.py": """nn.AdaptiveMaxPool2d nn.ConstantPad2d nn.Pad nn.ReflectionPad2d nn.ZeroPad2d
-        mint.nn.ConstantPad2d mint.nn.ReflectionPad2d mint.nn.ZeroPad2d mint.nn.MaxPool2d nn.PixelShuffle
-        nn.PixelUnshuffle nn.ResizeBilinear mint.nn.PixelShuffle
-        mint.nn.Upsample""",
-    "test_rare_losses.py": "nn.DiceLoss",
-    "test_mint_images.py": """mint.nn.AdaptiveAvgPool1d mint.nn.AdaptiveAvgPool2d mint.nn.AdaptiveAvgPool3d
-        mint.nn.AvgPool2d mint.nn.BatchNorm1d mint.nn.BatchNorm2d mint.nn.BatchNorm3d mint.nn.Conv1d
-        mint.nn.Conv2d mint.nn.Conv3d mint.nn.Flatten mint.nn.GroupNorm
-        mint.nn.SyncBatchNorm""",
-    "test_losses.py": """nn.BCELoss nn.BCEWithLogitsLoss nn.CrossEntropyLoss nn.KLDivLoss nn.MarginRankingLoss
-        nn.NLLLoss nn.SmoothL1Loss nn.SoftmaxCrossEntropyWithLogits""",
-    "test_norms.py": "nn.LayerNorm mint.nn.LayerNorm nn.RMSNorm",
-    "test_recurrent.py": "nn.RNN nn.LSTM nn.GRU nn.RNNCell nn.LSTMCell nn.GRUCell",
-    "test_transformer_cells.py": "nn.MultiheadAttention",
-    "optimizer_cases.py": """nn.LARS nn.CosineDecayLR nn.ExponentialDecayLR nn.PolynomialDecayLR nn.WarmUpLR""",
-    "test_cells.py": "nn.Dense nn.Embedding mint.nn.Linear mint.nn.Embedding",
-}
-"""Cells that other tests hold against PyTorch, by the file that does."""
-REASONS = {
-    "a base, a container or what holds a network": """nn.Cell nn.CellDict nn.CellList nn.SequentialCell nn.LossBase
-        nn.Optimizer nn.LearningRateSchedule nn.WithEvalCell nn.WithLossCell nn.WithWideLossCell
-        nn.MicroBatchInterleaved nn.ForwardValueAndGrad nn.TrainOneStepCell nn.TrainOneStepWithLossScaleCell
-        nn.GradAccumulationCell nn.PipelineCell nn.DynamicLossScaleUpdateCell nn.FixedLossScaleUpdateCell
-        mint.nn.functional""",
-    "random numbers, which no two libraries share: tests of sampling hold their distribution":
-        "nn.Dropout nn.Dropout1d nn.Dropout2d nn.Dropout3d mint.nn.Dropout",
-    "PyTorch has none; tests/mindspore_api/nn hold it against NumPy": "nn.EmbeddingLookup",
-    "tests/mindspore_api/common/test_public_code_names.py": "nn.RNNCellBase",
-    "it adds up gradients of ranks: tests/compiler/test_own_gradients.py holds it": "nn.DistributedGradReducer",
-    "it hands gradients on: tests/pipelining holds it": "nn.PipelineGradReducer",
-    "tests/mindspore_api/common/test_small_names.py": "nn.ClipByNorm nn.OneHot",
-}  # fmt: skip
-"""Cells without a judge, by the reason."""
 
 
 @pytest.mark.parametrize("name", [name for names in JUDGED for name in names.split()])
@@ -167,11 +130,12 @@ def test_every_cell_has_a_judge_or_a_reason() -> None:
     optimizers = {f"nn.{name}" for name in dir(nn) if name[0].isupper() and issubclass(getattr(nn, name), nn.Optimizer)}
     steps = {case.name.split()[0].rstrip(",") for case in cases()} & optimizers
     judged = {name for names in JUDGED for name in names.split()} | steps
-    elsewhere = {name for names in ELSEWHERE.values() for name in names.split()}
-    excused = {name for names in REASONS.values() for name in names.split()}
+    by_file = excepted()["cells_judged_elsewhere"]
+    elsewhere, excused = ({name for names in each.values() for name in names}
+                          for each in (by_file, excepted()["cells_without_judge"]))  # fmt: skip
     assert sorted(found - judged - elsewhere - excused) == []
     assert sorted(judged & excused | elsewhere & excused) == [], "they have a judge and a reason to have none"
     assert sorted((judged | elsewhere | excused) - found) == [], "there is no such cell"
-    for file, names in ELSEWHERE.items():
+    for file, names in by_file.items():
         text = Path(__file__).with_name(file).read_text(encoding="utf-8")
-        assert [name for name in names.split() if name not in text] == [], f"not in {file}"
+        assert [name for name in names if name not in text] == [], f"not in {file}"

@@ -13,7 +13,7 @@ JUDGES: list[Judge] = [judge for table in TABLES for judge in import_module(f"te
 CASES = [pytest.param(judge, id=f"{index} {' '.join(judge.names)}") for index, judge in enumerate(JUDGES)]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize("judge", CASES)
 def test_equal_to_the_judge(judge: Judge) -> None:
     assert differences(judge) == []
