@@ -21,6 +21,7 @@ from mspc.runtime.faults.record import WORDS
 from mspc.runtime.faults.recorded_calls import Record
 from tests.runtime.planted_hangs import FAULTS, as_pytorch_writes, outcome
 from tests.serving import SERVED
+from tests.shares import share_of
 
 
 def content(number: int = 0, version: str = "2.10") -> dict[str, Any]:
@@ -141,12 +142,13 @@ def test_the_last_calls_of_a_large_record_are_read_alone(tmp_path: Path) -> None
 def test_culprits_of_random_jobs_are_found(with_program: bool) -> None:
     found = Counter[bool]()
     lines = Counter[bool]()
-    for seed in range(24):
+    count = share_of(24, 2)
+    for seed in range(count):
         answer = outcome(seed, FAULTS[seed % len(FAULTS)], with_program)
         found[answer.is_culprit] += 1
         lines[answer.is_line] += 1
-    assert found[True] >= 23
-    assert lines[True] >= 21
+    assert found[True] >= count - 1
+    assert lines[True] >= count - 3
 
 
 @pytest.mark.parametrize(
