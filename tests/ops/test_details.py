@@ -19,7 +19,6 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, TensorType
 from mspc.ops.bases import operand_dtypes, promoted
 from mspc.ops.collective.base import Collective
-from mspc.ops.loss.loss import BinaryCrossEntropy, KLDivLoss, SoftmaxCrossEntropyWithLogits
 from mspc.ops.math.arithmetic import Add, Div, LogicalAnd, Maximum, Mul, Select
 from mspc.ops.math.elementwise import Sqrt
 from mspc.ops.math.matmul import MatMul
@@ -254,34 +253,6 @@ def test_scalars_keep_their_element_type() -> None:
         assert out.dtype == np.float32
     for unary in (Sigmoid(), GeLU(), Sqrt(), Erf()):
         assert results_of(unary, [one])[0].dtype == np.float32
-
-
-# Losses whose labels get no gradient --------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "op",
-    [
-        BinaryCrossEntropy(),
-        BinaryCrossEntropy("sum"),
-        BinaryCrossEntropy("none"),
-        KLDivLoss("mean"),
-        KLDivLoss("sum"),
-        SoftmaxCrossEntropyWithLogits(),
-    ],
-)
-def test_loss_gradient_in_the_first_operand(op: Op) -> None:
-    random = np.random.default_rng(2)
-    x, y = random.uniform(0.1, 0.9, (2, 4, 5))
-    y /= y.sum(axis=1, keepdims=True)
-    outs = results_of(op, [x, y])[:1]
-    sens = [random.uniform(0.5, 1.5, np.shape(out)) for out in outs]
-    dx, dy = gradients_of(op, [x, y], sens)
-    assert dy is None
-    direction = random.standard_normal(x.shape)
-    ends = [results_of(op, [x + s * 1e-6 * direction, y])[0] for s in (1, -1)]
-    numeric = float(np.sum((ends[0] - ends[1]) * sens[0])) / 2e-6
-    assert float(np.sum(dx * direction)) == pytest.approx(numeric, rel=1e-6)
 
 
 def test_the_mean_of_integers_is_cut_off_to_one() -> None:
