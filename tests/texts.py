@@ -1,10 +1,12 @@
-"""Texts in other languages than Python, in files beside the tests that read them."""
+"""Texts in other languages than Python, and tables, in files beside the tests that read them."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 
 @cache
@@ -22,3 +24,13 @@ def text_of(file: Path, name: str, **values: object) -> str:
     for key, value in values.items():
         text = text.replace(f"@{key}@", str(value))
     return text
+
+
+@cache
+def _tables(file: Path) -> dict[str, Any]:
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def table_of(file: Path, name: str) -> Any:
+    """Return a table, or a list, of a TOML file."""
+    return _tables(file)[name]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
-from functools import cache
 from pathlib import Path
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Compiled
 from tests.compiled_scripts import compiled_text
+from tests.texts import table_of
 
 HEAD = """
 import mindspore as ms, numpy as np
@@ -23,10 +22,9 @@ layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
 """
 
 
-@cache
 def networks(table: str) -> dict[str, str]:
     """Return the scripts of a table in `sharded_networks.toml`, without HEAD."""
-    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[table]
+    return table_of(Path(__file__).with_suffix(".toml"), table)
 
 
 def compiled(folder: Path, text: str) -> Compiled:
