@@ -112,6 +112,7 @@ def test_the_images_are_a_small_mnist(folder: Path) -> None:
     assert sum(path.stat().st_size for path in (folder / "data").iterdir()) < 300_000
 
 
+@pytest.mark.thorough
 def test_make_data_writes_the_files(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="needs scikit-learn")
     shutil.copy(folder / "make_data.py", tmp_path)
