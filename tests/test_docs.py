@@ -25,12 +25,15 @@ WITH_EXAMPLES = [name for name in DOCUMENTS if "\n<!-- run -->\n" in (ROOT / nam
 LONG = {
     "docs/guides/check-pytorch-step.md": "tests/readers/pytorch/test_captures.py",
     "docs/guides/choose-a-plan.md": "tests/commands/test_search.py",
+    "docs/guides/debug-a-hang.md": "tests/runtime/faults/test_hangs.py",
     "docs/guides/fit-memory.md": "tests/search/plans/test_limited_plans.py",
     "docs/guides/from-pytorch.md": "tests/commands/test_compile_pytorch.py",
     "docs/guides/gpus.md": "tests/commands/test_compile_for_gpu.py",
     "docs/guides/offload.md": "tests/offload/test_chosen.py",
+    "docs/guides/pytorch-plans.md": "tests/readers/pytorch/test_layer_plans.py",
 }
-"""Pages with captures and searches, which only `--thorough` runs, and the tests that run such commands every day."""
+"""Pages with captures, searches and jobs that hang, which only `--thorough` runs, and the tests that run such commands
+every day."""
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
