@@ -19,7 +19,7 @@ import mspc.capture
 STAGES, SHARDS = map(int, sys.argv[1:3])
 SIZE, FAULT = (*sys.argv[3:], "")[:2]
 LARGE = (64, 3, 256, 8, 4096, 8, 129280, 7168, 18432, 2048, 128, 1536, 512, 128, 64)
-SMALL = (4, 1, 8, 2, 16, 4, 64, 32, 48, 24, 4, 12, 8, 8, 4)
+SMALL = (2, 1, 4, 2, 8, 2, 32, 16, 24, 12, 2, 12, 8, 8, 4)
 (LAYERS, DENSE, EXPERTS, CHOSEN, LENGTH, PARTS, WORDS, WIDTH, INNER, OF_EXPERTS, HEADS, QUERY, KEYS, PLAIN, TURNED) = (
     LARGE if SIZE == "large" else SMALL
 )
