@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mspc.analysis.cost.machine import H200
@@ -10,42 +12,19 @@ from mspc.ir.graph import Graph
 from mspc.ir.text.parser import parse
 from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.communication.sum_in_readers import SumInReaders
+from tests.texts import text_of
 
 load_operators()
+PROGRAMS = Path(__file__).with_name("sums.ir")
 GROUP = 'group: "2-5004544844489628105", rank_list: (0, 1)'
 ROWS = (
     'FusedElementwise(%1, %para2_y) primitive_attrs: {body: ("Add(x0, x1)", '
     '"ReduceMean(t0, keep_dims=true, axis=(1))", "Sub(t0, t1)"), returns: (2)}'
 )
-PROGRAM = """\
-#IR entry      : @sums
-#Total subgraph: 1
-
-#attrs         :
-mode : "auto_parallel"
-ranks : 2
-rank : 0
-#Total params  : 3
-
-%para1_x: <Tensor[Float32], (64, 128)>
-%para2_y: <Tensor[Float32], (64, 128)>
-%para3_w: <Ref[Tensor[Float32]], (128, 128), ref_key=w>  :  has_default {trainable: true}
-
-subgraph @sums() {
-  %0 = MatMul(%para1_x, %para3_w) primitive_attrs: {transpose_a: false, transpose_b: false}
-      : (<Tensor[Float32], (64, 128)>, <Tensor[Float32], (128, 128)>) -> (<Tensor[Float32], (64, 128)>)
-  %1 = AllReduce(%0) primitive_attrs: {op: "sum", GROUP} cnode_attrs: {stream: "communication"}
-      : (<Tensor[Float32], (64, 128)>) -> (<Tensor[Float32], (64, 128)>)
-  %2 = READER
-      : (<Tensor[Float32], (64, 128)>, <Tensor[Float32], (64, 128)>) -> (<Tensor[Float32], (64, 128)>)
-  Return(RESULTS)
-      : (<Tensor[Float32], (64, 128)>)
-}
-"""
 
 
 def graph_of(reader: str = ROWS, group: str = GROUP, results: str = "%2") -> Graph:
-    text = PROGRAM.replace("READER", reader).replace("GROUP", group).replace("RESULTS", results)
+    text = text_of(PROGRAMS, "reader", reader=reader, group=group, results=results)
     return parse(text, REGISTRY, file="sums.ir", frames=True).main
 
 
