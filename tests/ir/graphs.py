@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.opaque import OpaqueOp, Symbol
 from mspc.ir.text.facts import HEADER, NODE
 from mspc.ir.types import BOOL, DTYPES, FLOAT32, INT32, DType, TensorType, TupleType
+from tests.texts import text_of
 
 
 class Operator:
@@ -88,43 +90,7 @@ def small_graph() -> Graph:
     return graph
 
 
-SMALL_TEXT = """\
-#IR entry      : @net
-#Total subgraph: 1
-
-#attrs         :
-mode : "semi_auto_parallel"
-ranks : 8
-#Total params  : 3
-
-%para1_x: <Tensor[Float32], (8, 32)> {layout: (2, 4) [0, -]} {global: <Tensor[Float32], (16, 32)>}
-%para2_net.w: <Ref[Tensor[Float32]], (32, 16), ref_key=net.w>  :  has_default {trainable: true}
-%para3_table: <Ref[Tensor[Int32]], (), ref_key=table>  :  has_default {kind: constant} \
-cnode_attrs: {note: "quotes \\" and\\nlines"}
-
-subgraph @net() {
-  %0(out) = Product(%para1_x, %para2_net.w) {instance name: matmul} \
-primitive_attrs: {transpose_a: false, transpose_b: false, in_strategy: ((2, 4), (4, 1))} \
-{in_strategy: ((2, 4), (4, 1))} {in_layouts: (2, 4) [0, 1]; (2, 4) [1, -]} {layout: (2, 4) [0, -] sum[1]}
-      : (<Tensor[Float32], (8, 32)>, <Tensor[Float32], (32, 16)>) -> (<Tensor[Float32], (8, 16)>)
-      # scope: (Default/network-Net)
-      # In file net.py(45)/        out = self.matmul(x, self.w)/ 15~41
-      # In file net.py(60)/    return self.loss(self.net(x), y)/
-  %1 = Pair(%0, Tensor(shape=[], dtype=Float32, value=0.5)) \
-{layout: (2, 4) [0, -] sum[1]; (8) []}
-      : (<Tensor[Float32], (8, 16)>, <Tensor[Float32], ()>) -> \
-(<Tuple[Tensor[Float32]*2], TupleShape((8, 16), ())>)
-      # scope: (Default)
-      # In file net.py(45)/        out = self.matmul(x, self.w)/ 15~41
-      # In file net.py(60)/    return self.loss(self.net(x), y)/
-  %2 = Total(%0) primitive_attrs: {axis: (0, 1), epsilon: 1e-05, dtype: Float32, mode: "sum", \
-in_strategy: ((8, 1))} cnode_attrs: {phase: backward, reason: "x needs (8) [-]", ranks: 0:4096:4} \
-{gradient_of: %0.0}
-      : (<Tensor[Float32], (8, 16)>) -> (<Tensor[Float32], ()>)
-  Return((%1, %2))
-      : (<Tuple[Tensor[Float32]*2], TupleShape((8, 16), ())>, <Tensor[Float32], ()>)
-}
-"""
+SMALL_TEXT = text_of(Path(__file__).with_name("small.ir"), "small")
 
 # Random graphs ------------------------------------------------------------------------------------------
 
