@@ -132,6 +132,7 @@ def test_a_full_disk_leaves_the_old_folder(disk: Path, tmp_path: Path, where: st
     assert set(files(place) or ()) == {*NEW, "rank_0/"}
 
 
+@pytest.mark.thorough
 def test_a_killed_compile_into_a_mount_point(disk: Path) -> None:
     found = killed_everywhere(
         lambda: compiled(disk, OLD), lambda: compiled(disk, NEW), lambda: program_files(disk), disk
