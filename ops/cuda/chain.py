@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -101,8 +102,11 @@ def computed_operands(operands: Sequence[tuple[str, int]], lines: Sequence[BodyL
     lowered = loop_lines(lines, types, given, frozenset())
     if lowered is None:
         return None
-    loads: dict[str, tuple[str, str, bool]] = {}
+    loads: dict[str, tuple[str, str]] = {}
+    held: list[str] = []
     inner, whole = math.prod(first.shape[axis + 1 :]), math.prod(first.shape[axis:])
+    behind = [math.prod(space.dims[d:]) for d in range(len(space.dims) + 1)]
+    along = [d for d in range(len(space.dims)) if behind[d] > inner and behind[d + 1] < whole]
     coordinates = [coordinate("at", space.dims, d) for d in range(len(space.dims))]
     for name, index, shape in given.reads:
         each = chain.read(name, index, shape)
@@ -110,19 +114,24 @@ def computed_operands(operands: Sequence[tuple[str, int]], lines: Sequence[BodyL
         strides = Offset(0, vectors_of(each, space.dims)[0])
         read = each.moved or MovedRead(each.dtype, each.array, strides, (), "long long")
         plain = shape == space.dims and each.moved is None
-        value = f"{source}[at]" if plain else read.element(source, coordinates)
-        behind = [math.prod(space.dims[d:]) for d in range(len(space.dims) + 1)]
-        changes = any(
-            n and behind[d] > inner and behind[d + 1] < whole for steps in read.vectors for d, n in enumerate(steps)
-        )
-        loads[name] = computing_type(each.dtype), value, not changes
+        value, type = f"{source}[at]" if plain else read.element(source, coordinates), computing_type(each.dtype)
+        if any(steps[d] for steps in read.vectors for d in along):
+            loads[name] = type, value
+        else:
+            held.append(f"const {type} {name} = [&](Index at) {{ return wide({value}); }}(place_of(known, 0, 1));")
     for i in {i for kind, i in operands if kind == "x"}:
-        loads[f"own{i}"] = computing_type(type_of(inputs[i]).dtype), f"p{i}[at]", False
+        loads[f"own{i}"] = computing_type(type_of(inputs[i]).dtype), f"p{i}[at]"
     text = " ".join(defined(line.name, line.dtype, line.text) for line in lowered.made)
-    elements = [f"return wide(own{i});" if kind == "x" else f"{text} return wide({lowered.names[i]});"
-                for kind, i in operands]  # fmt: skip
+    texts = {
+        "fields": "".join(f"{type} {name}; " for name, (type, _) in loads.items()), "held": " ".join(held),
+        "loads": ", ".join(f"wide({value})" for _, value in loads.values()),
+        "names_of_raw": "".join(f"const {type} {name} = raw.{name}; " for name, (type, _) in loads.items()),
+    }  # fmt: skip
+    for operand, (kind, i) in itertools.zip_longest("xyz", operands, fillvalue=("", 0)):
+        value = f"(A)wide(own{i})" if kind == "x" else f"(A)wide({lowered.names[i]})" if kind else "(A)0"
+        texts[str(operand)] = f"{text if kind == 't' else ''} return {value};"
     arrays = {f"p{i}": array for i, array in enumerate(inputs)}
-    return ScanOperands(first.shape, first.dtype, arrays, elements, loads)
+    return ScanOperands(len(operands), first.shape, first.dtype, arrays, texts)
 
 
 class Operands:

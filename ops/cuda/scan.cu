@@ -118,7 +118,21 @@ __device__ __forceinline__ void scan_lines(@parameters@, T* out, Also* also, Sta
     const int chunk = ADJACENT ? threadIdx.x % CHUNKS : threadIdx.x / COLUMNS;
     const Index part = blockIdx.x % PARTS, line = (Index)(blockIdx.x / PARTS) * COLUMNS + column;
     const Index end = line < LINES ? COUNT : 0, stop = PARTS == 1 || (part + 1) * PART > COUNT ? COUNT : (part + 1) * PART;
-    @values@
+#if COMPUTED
+    // The elements of arrays are all loaded before anything is computed; `held` are those that a line has once.
+    const Index known = line < LINES ? line : LINES - 1;
+    @held@
+    struct Raw { @fields@ };
+    auto load = [&](Index at) -> Raw { return {@loads@}; };
+    auto x_from = [&](const Raw& raw, Index at) -> A { @names_of_raw@ @x@ };
+    auto y_from = [&](const Raw& raw, Index at) -> A { @names_of_raw@ @y@ };
+    auto z_from = [&](const Raw& raw, Index at) -> A { @names_of_raw@ @z@ };
+    auto x_of = [&](Index at) -> A { return x_from(load(at), at); };
+    auto y_of = [&](Index at) -> A { return y_from(load(at), at); };
+#else
+    auto x_of = [&](Index at) -> A { return (A)wide(x[at]); };
+    auto y_of = [&](Index at) -> A { return (A)wide(y[at]); };
+#endif
     State before = State::none();
     if (PARTS > 1 && !ONLY_TOTALS) {
         State own = State::none();
@@ -131,7 +145,24 @@ __device__ __forceinline__ void scan_lines(@parameters@, T* out, Also* also, Sta
         const Index first = begin + chunk * EACH;
         A u[EACH], v[EACH], w[EACH];
         State run[EACH], total = State::none(), all;
+#if COMPUTED
+        Raw raw[EACH];
+        auto near = [&](int i) { return place_of(known, first + i < COUNT ? first + i : COUNT - 1, 1); };
+        #pragma unroll
+        for (int i = 0; i < EACH; ++i) raw[i] = load(near(i));
         @begin@
+        #pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            u[i] = first + i < end ? x_from(raw[i], near(i)) : (A)0;
+            if (OPERANDS > 1) v[i] = first + i < end ? y_from(raw[i], near(i)) : (A)BEYOND;
+            if (OPERANDS > 2) w[i] = first + i < end ? z_from(raw[i], near(i)) : (A)0;
+        }
+#else
+        take(x, line, first, end, 0, u);
+        if (OPERANDS > 1) take(y, line, first, end, BEYOND, v);
+        if (OPERANDS > 2) take(z, line, first, end, 0, w);
+        @begin@
+#endif
         #pragma unroll
         for (int i = 0; i < EACH; ++i) {
             const Index p = first + i;
@@ -150,8 +181,8 @@ __device__ __forceinline__ void scan_lines(@parameters@, T* out, Also* also, Sta
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) scan(@parameters@, T* out, Also* also, State* carries) {
-    scan_lines<false>(@names@, out, also, carries);
+    scan_lines<false>(@arguments@, out, also, carries);
 }
 extern "C" __global__ void __launch_bounds__(THREADS) scan_totals(@parameters@, T* out, Also* also, State* carries) {
-    scan_lines<true>(@names@, out, also, carries);
+    scan_lines<true>(@arguments@, out, also, carries);
 }

@@ -66,53 +66,24 @@ SCANS = {
 }  # fmt: skip
 
 
-class ScanOperands(NamedTuple):
-    """The operands of a scan: their shape and element type, the arrays that a kernel reads with their C++ names, and
-    for each operand C++ that returns its element at place `at`. loads: type and C++ of the elements of arrays that this
-    computes with, and whether a line has one for all its places, by name; none if every operand is an array."""
+_TEXTS = ("fields", "held", "loads", "names_of_raw", "x", "y", "z")
 
+
+class ScanOperands(NamedTuple):
+    """The operands of a scan: their number, shape and element type, the arrays that a kernel reads with their C++
+    names. texts: C++ that computes operands `x`, `y`, `z` (see ops/cuda/scan.cu); none if each is an array."""
+
+    count: int
     shape: tuple[int, ...]
     dtype: DType
     arrays: dict[str, Array]
-    elements: list[str]
-    loads: dict[str, tuple[str, str, bool]]
-
-    def text(self, begin: str) -> tuple[str, str]:
-        """Return C++ functions `x_of`, `y_of`, `z_of` of a place, and statements that set the elements of a thread.
-        Elements of arrays are all loaded before anything is computed."""
-        names = [*zip("xyz", "uvw", ("(A)0", "(A)BEYOND", "(A)0"), self.elements, strict=False)]
-        if not self.loads:
-            functions = [f"auto {name}_of = [&](Index at) -> A {{ {text} }};" for name, _, _, text in names]
-            takes = [f"take({name}, line, first, end, {other}, {target});" for name, target, other, _ in names]
-            return "\n    ".join(functions), "\n        ".join([*takes, begin])
-        each = {name: (type, load) for name, (type, load, held) in self.loads.items() if not held}
-        fields = "".join(f"{type} {name}; " for name, (type, _) in each.items())
-        values = ", ".join(f"wide({load})" for _, load in each.values())
-        known = "".join(f"const {type} {name} = raw.{name}; " for name, (type, _) in each.items())
-        functions = ["const Index known = line < LINES ? line : LINES - 1;", f"struct Raw {{ {fields}}};"]
-        functions += [
-            f"const {type} {name} = [&](Index at) {{ return wide({load}); }}(place_of(known, 0, 1));"
-            for name, (type, load, held) in self.loads.items() if held
-        ]  # fmt: skip
-        functions.append(f"auto load = [&](Index at) -> Raw {{ return {{{values}}}; }};")
-        sets: list[str] = []
-        for name, target, other, text in names:
-            functions += [
-                f"auto {name}_from = [&](const Raw& raw, Index at) -> A {{ {known}{text} }};",
-                f"auto {name}_of = [&](Index at) -> A {{ return {name}_from(load(at), at); }};",
-            ]
-            sets.append(f"{target}[i] = first + i < end ? {name}_from(raw[i], near(i)) : {other};")
-        near = "auto near = [&](int i) { return place_of(known, first + i < COUNT ? first + i : COUNT - 1, 1); };"
-        loop = "#pragma unroll\n        for (int i = 0; i < EACH; ++i)"
-        body = ["Raw raw[EACH];", near, f"{loop} raw[i] = load(near(i));", begin, f"{loop} {{ {' '.join(sets)} }}"]
-        return "\n    ".join(functions), "\n        ".join(body)
+    texts: dict[str, str]
 
 
 def plain_operands(arrays: Sequence[Array]) -> ScanOperands:
     """Return operands that are arrays."""
-    names: dict[str, Array] = dict(zip("xyz", arrays, strict=False))
-    elements = [f"return wide({name}[at]);" for name in names]
-    return ScanOperands(arrays[0].shape, dtype_of(arrays[0].dtype), names, elements, {})
+    names: dict[str, Array] = dict(zip("xyz", [*arrays, arrays[0], arrays[0]], strict=False))
+    return ScanOperands(len(arrays), arrays[0].shape, dtype_of(arrays[0].dtype), names, {})
 
 
 def _division(lines: int, chunks: int, least: int, multiprocessors: int) -> tuple[int, int, int, int]:
@@ -143,7 +114,7 @@ def scan(
     inner, count = math.prod(shape[axis + 1 :]), shape[axis]
     lines = math.prod(shape) // count
     sizes = [array.dtype.itemsize for array in (*inputs, *outs)]
-    lanes = lanes_of(max(sizes), count if inner == 1 and not operands.loads else 1, *inputs, *outs)
+    lanes = lanes_of(max(sizes), count if inner == 1 and not operands.texts else 1, *inputs, *outs)
     each = max(lanes, min(16 // row.words, _power(count)))
     least = 1 if inner == 1 else max(1, _LINE_BYTES // min(sizes))
     columns, blocks, parts, share = _division(lines, -(-count // each), least, device.multiprocessors)
@@ -153,17 +124,17 @@ def scan(
         Index=index_type(lines * count + 2 * tile * inner), LINES=lines, COUNT=count, INNER=inner, EXCLUSIVE=exclusive,
         REVERSE=reverse, THREADS=_BLOCK, COLUMNS=columns, CHUNKS=_BLOCK // columns, ADJACENT=inner == 1, EACH=each,
         LANES=lanes, PARTS=parts, PART=share * tile, BEYOND=beyond,
-    ) + macros(NEUTRAL=neutral(row.how, dtype), State=row.state)  # fmt: skip
+        OPERANDS=operands.count,
+    ) + macros(NEUTRAL=neutral(row.how, dtype), State=row.state, COMPUTED=len(operands.texts))  # fmt: skip
     puts = [
         f"put({to}, line, first, end, [&](int i) {{ return {change}({value}); }});"
         for to, change, value in zip(("out", "also"), ("narrow<T>", "narrow<Also>"), row.results, strict=False)
     ]
-    functions, begin = operands.text(row.begin)
-    source += source_text("ops/cuda/formulas.cuh") if operands.loads else ""
+    source += source_text("ops/cuda/formulas.cuh") if operands.texts else ""
     source += source_text(
-        "ops/cuda/scan.cu", begin=begin, element=row.element, end="\n        ".join(puts), values=functions,
-        names=", ".join(operands.arrays),
+        "ops/cuda/scan.cu", begin=row.begin, element=row.element, end="\n        ".join(puts),
         parameters=", ".join(f"const {c_type(dtype_of(a.dtype))}* {name}" for name, a in operands.arrays.items()),
+        arguments=", ".join(operands.arrays), **dict.fromkeys(_TEXTS, "") | operands.texts,
     )  # fmt: skip
     words = row.words * max(dtype.itemsize, 8)
     carries = device.scratch(words * parts * lines if parts > 1 else 1)
