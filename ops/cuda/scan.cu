@@ -183,6 +183,8 @@ __device__ __forceinline__ void scan_lines(@parameters@, T* out, Also* also, Sta
 extern "C" __global__ void __launch_bounds__(THREADS) scan(@parameters@, T* out, Also* also, State* carries) {
     scan_lines<false>(@arguments@, out, also, carries);
 }
+#if SEVERAL_PARTS
 extern "C" __global__ void __launch_bounds__(THREADS) scan_totals(@parameters@, T* out, Also* also, State* carries) {
     scan_lines<true>(@arguments@, out, also, carries);
 }
+#endif

@@ -125,7 +125,8 @@ def scan(
         REVERSE=reverse, THREADS=_BLOCK, COLUMNS=columns, CHUNKS=_BLOCK // columns, ADJACENT=inner == 1, EACH=each,
         LANES=lanes, PARTS=parts, PART=share * tile, BEYOND=beyond,
         OPERANDS=operands.count,
-    ) + macros(NEUTRAL=neutral(row.how, dtype), State=row.state, COMPUTED=len(operands.texts))  # fmt: skip
+    ) + macros(NEUTRAL=neutral(row.how, dtype), State=row.state, COMPUTED=len(operands.texts),
+             SEVERAL_PARTS=int(parts > 1))  # fmt: skip
     puts = [
         f"put({to}, line, first, end, [&](int i) {{ return {change}({value}); }});"
         for to, change, value in zip(("out", "also"), ("narrow<T>", "narrow<Also>"), row.results, strict=False)

@@ -53,10 +53,9 @@ class FuseScans(Pass):
                     continue
                 made = {scan: scans[scan].with_lines_for({node: ()}, lines) for scan in readers[node]}
                 if not _saves(node, lines, scans, made) or any(
-                    len(kernel.lines) > MAX_LINES or len(kernel.operands) > MAX_OPERANDS
-                    or updates.between(list(lines.operands), position[node], position[scan])
+                    not _is_kernel(kernel) or updates.between(list(lines.operands), position[node], position[scan])
                     for scan, kernel in made.items()
-                ):  # fmt: skip
+                ):
                     continue
                 waiting, maker = True, node.inputs[0]
                 gone.add(node)
@@ -95,8 +94,16 @@ def _lines_of(node: Node) -> NodeLines | None:
         return None
     lines = lines_for(maker, [node])
     single = all((by_element(op) or reshapes(op) or moves_elements(op)) and not op.draws for op, _ in lines.lines)
-    expanded = lines.expanded if single else None
-    return None if expanded is None or expanded.space.columns else lines
+    return lines if single else None
+
+
+def _is_kernel(kernel: NodeLines) -> bool:
+    """Whether there is room for the lines of a scan, and a kernel can compute them element by element."""
+    *lines, (_, sources) = kernel.lines
+    ends = dict.fromkeys(source[1] for source in sources if not isinstance(source, Value))
+    expanded = NodeLines(lines, tuple(ends)).expanded
+    few = len(lines) < MAX_LINES and len(kernel.operands) <= MAX_OPERANDS
+    return few and expanded is not None and not expanded.space.columns
 
 
 def _saves(node: Node, lines: NodeLines, scans: dict[Node, NodeLines], made: dict[Node, NodeLines]) -> bool:
