@@ -481,7 +481,8 @@ def polygamma(n: int, input: TensorLike) -> Any:
 
 def logcumsumexp(input: TensorLike, axis: int) -> Any:
     """Return the logarithm of running sums of exponentials along `axis`, without overflow."""
-    return ops.CumulativeLogsumexp()(input, axis)
+    axis = axis_of("logcumsumexp", axis, len(input.shape))
+    return input if input.shape[axis] < 2 else ops.CumulativeLogsumexp()(input, axis)
 
 
 def as_floating(x: Any) -> Any:
