@@ -176,10 +176,12 @@ def find_kinds(trace: Callable[[Sequence[int]], Sequence[Any]], mesh: tuple[int,
     """Return the kinds of all ranks of a mesh.
 
     The first and the last rank of each axis give the slopes, and the ranks in the middle and at the end of all axes
-    must be as they predict. An axis where this does not hold is divided: each of its coordinates gets kinds of its own.
+    must be as they predict; of several kinds whose numbers change alike, as those of the stages of a pipeline, this is
+    checked for the first. An axis where it does not hold is divided: each of its coordinates gets kinds of its own.
 
     trace: returns the contents of the files of some ranks, which it records if it has not done so.
     """
+    seen = set[Any]()
 
     def of(fixed: dict[int, int], free: list[int]) -> Iterator[CapturedKind]:
         def at(place: Mapping[int, int]) -> int:
@@ -188,22 +190,37 @@ def find_kinds(trace: Callable[[Sequence[int]], Sequence[Any]], mesh: tuple[int,
 
         ends = [at({axis: mesh[axis] - 1}) for axis in free]
         checked = [at({axis: mesh[axis] // 2 for axis in free}), at({axis: mesh[axis] - 1 for axis in free})]
-        content, *others, middle, last = trace([at({}), *ends, *checked])
+        content, *others = trace([at({}), *ends])
         found = [_slopes(content, other, mesh[axis] - 1) for axis, other in zip(free, others, strict=True)]
-        slopes = [dict[Place, int]() for _ in mesh]
-        for axis, known in zip(free, found, strict=True):
-            slopes[axis] |= known or {}
-        ranks = [r for r in range(math.prod(mesh)) if fixed.items() <= dict(enumerate(coordinates(mesh, r))).items()]
-        kind = CapturedKind(at({}), tuple(ranks), mesh, tuple(slopes))
         divided = [axis for axis, known in zip(free, found, strict=True) if known is None]
-        if not divided and [kind.program_of(rank, content) for rank in checked] == [middle, last]:
-            yield kind
-            return
+        if not divided:
+            slopes = [dict[Place, int]() for _ in mesh]
+            for axis, known in zip(free, found, strict=True):
+                slopes[axis] |= known or {}
+            ranks = [
+                rank for rank in range(math.prod(mesh))
+                if fixed.items() <= dict(enumerate(coordinates(mesh, rank))).items()
+            ]  # fmt: skip
+            kind = CapturedKind(at({}), tuple(ranks), mesh, tuple(slopes))
+            changes = tuple((axis, _changes(content, slopes[axis])) for axis in free)
+            if changes in seen or [kind.program_of(rank, content) for rank in checked] == trace(checked):
+                seen.add(changes)
+                yield kind
+                return
         axis = (divided or free)[0]
         for place in range(mesh[axis]):
             yield from of({**fixed, axis: place}, [each for each in free if each != axis])
 
     return list(of({}, [axis for axis, size in enumerate(mesh) if size > 1]))
+
+
+def _changes(content: Any, slopes: Slopes) -> frozenset[Any]:
+    """Return by how much the arguments of operators, the groups and the rank change, whatever their places are."""
+    found = set[Any]()
+    for place, slope in slopes.items():
+        node = content["nodes"][place[1]][0] if place[0] == "nodes" else None
+        found.add((place[0], node, place[3:4] if node else (), slope))
+    return frozenset(found)
 
 
 def content_of(path: Path) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def test_groups_and_offsets_are_derived() -> None:
 
 def test_an_axis_with_other_programs_is_divided() -> None:
     stages = ("first", "inner", "inner", "last")
-    assert same(lambda rank: program(rank, stage=stages[rank // 6])) == (4, 20)
+    assert same(lambda rank: program(rank, stage=stages[rank // 6])) == (4, 14)
     uneven = (2, 2, 1, 0)
     assert same(lambda rank: program(rank, sizes=uneven[rank // 6]))[0] == 4  # ranks of a kind have equal sizes
 
