@@ -131,17 +131,18 @@ def _locate(found: Verified, programs: Callable[[], ToProve], seed: int) -> None
     except (MspcError, NodeFailure, Unfit):  # the difference is reported without its place
         return
     nodes = told_nodes(proof)
-    if proof.same or not nodes or (found.first is not None and _is_later(*nodes[0][1:], found.first.node)):
+    if proof.same or not nodes or (found.first is not None and _is_later(*nodes[0][1:], found.first)):
         return
     found.first = FirstOperator(nodes[0][2])
     found.located = (*first_wrong(proof), *given.places(proof))
 
 
-def _is_later(kind: RankKind, node: Node, first: Node) -> bool:
+def _is_later(kind: RankKind, node: Node, wrong: FirstOperator) -> bool:
     """Return whether a node of a kind is computed from the first operator of one device that differs, runs in a later
     phase, or else is one that was compared before it."""
     from mspc.verify.scale.readers import Readers  # late, as above
 
+    first = wrong.node
     number, own = first.attrs.get(MARK), _numbers(node)
     if first is node or number is None:
         return False
@@ -149,6 +150,8 @@ def _is_later(kind: RankKind, node: Node, first: Node) -> bool:
         return True
     if own and all(isinstance(each, int) and each < number for each in own):
         return True
+    if wrong.is_sum:  # its terms are right, so that the sum, which is computed from them, is not later
+        return False
     readers = Readers(kind.graph)
     nodes = (each for graph in kind.graph.graphs() for each in graph.nodes if number in _numbers(each))
     return any(node in readers.behind(each) for each in nodes if each is not node)

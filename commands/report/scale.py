@@ -103,7 +103,19 @@ def first_wrong(found: ScaleProof) -> list[str]:
     cell = first.node.scope.removeprefix("Default").lstrip("/")
     label = label_of_result(first.node) + f" in {cell}" * bool(cell)
     said.append(f"the first wrong value is that of {label} on {ranks_in_words(first.ranks)}")
-    return [*said, *[first.equals] * bool(first.equals), *first.reads]
+    said += [first.equals] * bool(first.equals)
+    if name := _only_wrong(found):
+        said.append(f"of all parameters it makes {name} wrong first")
+    return [*said, *first.reads]
+
+
+def _only_wrong(found: ScaleProof) -> str:
+    """Return the parameter if all wrong values of the first wrong step are its own: it, its gradient and its states."""
+    wrong = [row for row in found.rows if not row.same]
+    names = {row.name for row in wrong if row.step == wrong[0].step and row.what in ("gradient", "parameter")}
+    last = min(names, key=len, default="")
+    others = {row.name for row in found.rows if row.what in ("gradient", "parameter")} - names
+    return last if others and all(name == last or name.endswith(f".{last}") for name in names) else ""
 
 
 def told_nodes(found: ScaleProof) -> list[tuple[int, RankKind, Node]]:

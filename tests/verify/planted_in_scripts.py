@@ -29,11 +29,13 @@ from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph, Node
 from mspc.ops.check_graph import check_graph
 from mspc.verify.same_values import MARK
+from mspc.verify.scale.blame import odd_one
 from mspc.verify.scale.rank_kinds import RankKind, merged
+from mspc.verify.scale.readers import Readers
 from mspc.verify.verification import Verified, verified
 from tests.planted_errors import NETWORK
 from tests.planted_networks import FOLDED, LOOPS, RECOMPUTED
-from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable
+from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable, meets
 from tests.verify.scale.changes_of_programs import draw, made, numbered, rank_of
 from tests.verify.scale.planted_changes import NETWORKS, PLANS, _limited, _near
 
@@ -156,6 +158,7 @@ def judged(
     if "left out" in change.what and nodes[0].attrs.get(PLACE) in places:
         near |= _near(before, ranks[0], [places[nodes[0].attrs[PLACE]]], compared)
     marks = {_mark(places[place]) for place in near if place in places} - {None}
+    near |= _met(script, graphs, ranks[0], near)
     start = time.perf_counter()
     try:
         with _limited():
@@ -163,6 +166,8 @@ def judged(
     except (MspcError, ExecutionError) as error:
         own = [n for g in graphs for each in g.graphs() for n in each.nodes if n.attrs.get(PLACE) in near]
         named = any(n.label in error.message or (n.frames and n.frames == error.frames) for n in own)
+        odd = odd_one(script.kinds(graphs))
+        named |= odd is not None and error.notes[:1] == (odd.words,) and odd.node in own
         verdict = "refused there" if named else "refused ELSEWHERE"
         return Outcome(verdict, change, ranks, is_plain, error.message, time.perf_counter() - start)
     except TimeoutError:
@@ -173,7 +178,7 @@ def judged(
     if found.first is None:
         return Outcome("NOWHERE", change, ranks, is_plain, found.note, seconds)
     node = found.first.node
-    at = node.attrs.get(PLACE) in near if PLACE in node.attrs else not marks.isdisjoint(_marks(node))
+    at = node.attrs.get(PLACE) in near or _mark(node) in marks  # the numbers of other kinds of ranks are others
     was = places.get(nodes[0].attrs.get(PLACE, -1))
     at = at or (was is not None and bool(was.op.mutates) and PLACE not in node.attrs and node.op.name == was.op.name)
     said = f"{node.label} ({node.attrs.get(PLACE)}, {node.attrs.get(MARK)}), not {sorted(near)}; {found.located}"
@@ -185,8 +190,21 @@ def _mark(node: Node) -> Any:
     return tuple(mark) if isinstance(mark, list) else mark
 
 
-def _marks(node: Node) -> set[Any]:
-    return {_mark(node)}
+def _met(script: Script, graphs: Sequence[Graph], rank: int, near: set[int]) -> set[int]:
+    """Return the numbers, in programs of other kinds, of the readers of collectives that a near one meets."""
+    nodes = [n for each in graphs[rank].graphs() for n in each.nodes if n.attrs.get(PLACE) in near and meets(n)]
+    found: set[int] = set()
+    for kind in (each for each in script.kinds(list(graphs)) if each.ranks[0] != rank):
+        own = [n for each in kind.graph.graphs() for n in each.nodes]
+        readers, known = Readers(kind.graph), {n for n in own if _mark(n) is not None}
+        for node in (n for n in own if any(_is_met(n, other) for other in nodes)):
+            found |= {each.attrs[PLACE] for each in (node, *readers.next(node, known))}
+    return found
+
+
+def _is_met(node: Node, other: Node) -> bool:
+    key = other.op.name, other.scope, other.frames, other.phase
+    return meets(node) and (node.op.name, node.scope, node.frames, node.phase) == key
 
 
 def main(seed: int, count: int, names: Sequence[str]) -> int:

@@ -288,6 +288,59 @@ def one_forgotten(parameters: list[nn.Parameter]) -> None:
             parameter.grad = summed(parameter.grad) / size()
 
 
+def flat(parameters: list[nn.Parameter], fault: str = "") -> Tensor:
+    """One buffer for all gradients."""
+    buffer, begin = torch.zeros(sum(parameter.numel() for parameter in parameters)), 0
+    for number, parameter in enumerate(parameters):
+        gradient = parameter.grad / (1 if fault == "scale" and number == 1 else size())  # here
+        begin -= 4 * (fault == "place" and number == 1)
+        buffer[begin : begin + gradient.numel()].view_as(gradient).copy_(gradient)  # here
+        begin += gradient.numel()
+    return buffer
+
+
+def views(buffer: Tensor, parameters: list[nn.Parameter], fault: str = "") -> list[Tensor]:
+    """The tensors of the parameters in a buffer."""
+    found, begin = [], 0
+    for number, parameter in enumerate(parameters):
+        begin -= 4 * (fault == "offset" and number == 1)
+        found.append(buffer[begin : begin + parameter.numel()].view_as(parameter))  # here
+        begin += parameter.numel()
+    return found
+
+
+def flat_gradients(fault: str) -> Callable[[list[nn.Parameter]], None]:
+    def change(parameters: list[nn.Parameter]) -> None:
+        own = fault if IS_WRONG else ""
+        buffer = flat(parameters, own)
+        whole = summed(buffer) if fault == "offset" else gathered(scattered(buffer))
+        for parameter, view in zip(parameters, views(whole, parameters, own), strict=True):
+            parameter.grad = view
+
+    return change
+
+
+def flat_parameter(self: Network, x: Tensor, y: Tensor) -> Tensor:
+    """Weights are views of one parameter, of which each rank has a part."""
+    whole = flat_weights(self.flat)
+    first, second = views(whole, [up, down], "offset" if IS_WRONG else "")
+    return ((torch.tanh(x @ first) @ second - y) ** 2).mean()  # here
+
+
+flat_weights = differentiated(gathered, lambda gradient: scattered(gradient) / size())
+
+
+def flat_update(parameters: list[nn.Parameter]) -> None:
+    """Each rank updates its part of all parameters, of which one is taken at the place of another rank."""
+    mine = scattered(flat(parameters))
+    old = torch.cat([parameter.flatten() for parameter in parameters])
+    begin = (0 if IS_WRONG else place()) * len(mine)
+    whole = gathered(old[begin : begin + len(mine)] - 0.1 * mine)  # here
+    for parameter, view in zip(parameters, views(whole, parameters), strict=True):
+        parameter.copy_(view)
+        parameter.grad = torch.zeros_like(parameter)
+
+
 def row_parallel_right(self: Network, x: Tensor, y: Tensor) -> Tensor:
     out = reduced(torch.relu(copied(x, "both") @ self.up) @ self.down, "both")
     return ((out - y) ** 2).mean()
@@ -346,6 +399,13 @@ STEPS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "old slices": lambda: (Network(data_parallel, **OF_DATA), HALVES, old_shards),
     "wrong group": lambda: (Network(data_parallel, **OF_DATA), HALVES, over_tensor),
     "one forgotten": lambda: (Network(data_parallel, **OF_DATA), HALVES, one_forgotten),
+    "flat offset": lambda: (Network(data_parallel, **OF_DATA), HALVES, flat_gradients("offset")),
+    "flat scale": lambda: (Network(data_parallel, **OF_DATA), HALVES, flat_gradients("scale")),
+    "flat place": lambda: (Network(data_parallel, **OF_DATA), HALVES, flat_gradients("place")),
+    "flat parameter": lambda: (
+        Network(flat_parameter, flat=piece(torch.cat([up.flatten(), down.flatten()]))), HALVES
+    ),
+    "flat slice": lambda: (Network(data_parallel, **OF_DATA), HALVES, flat_update),
 }
 
 if __name__ == "__main__":

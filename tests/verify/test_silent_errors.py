@@ -43,6 +43,10 @@ SAID = {
     "norm of slices": "all_reduce of the sum over ranks 0, 1",
     "wrong group": "is over ranks 0, 1, and should be over ranks 0, 2",
     "masks": "random numbers differ on ranks 0 and 1, which have the same values there",
+    "flat offset": "does not begin where the slice before it ends in AllReduce",
+    "flat scale": "Reshape is 2 times too large",
+    "flat place": "it is the value that StridedSlice has at the same place of the script",
+    "flat slice": "StridedSlice is not the slice of the rank's place over ranks 0, 1",
     "one forgotten": "all_reduce of the mean over ranks 0, 1, and groups alike, is missing after MatMul",
 }
 """The change that the message names. Errors of two places have none."""

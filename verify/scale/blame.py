@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +16,12 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.bases import Elementwise
 from mspc.ops.collective.base import Collective
-from mspc.ops.collective.collectives import AllGather, AllReduce
+from mspc.ops.collective.collectives import AllGather
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.tensor.broadcast import ReductionOp
+from mspc.ops.tensor.reshape import Cast
 from mspc.verify.scale.compared import written
 from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, alike
 from mspc.verify.scale.readers import Readers, adds_up, moves_or_adds
@@ -39,17 +40,20 @@ class ReadOnOne:
     def another(self, name: str, value: Value, readers: Readers, relations: Relations) -> str:
         """Say that an operand of an update of the ranks comes from other values than that of one device, or "" if it
         does not or is unknown."""
-        expected = {
-            source
-            for update, names in self._updates.items()
-            if name in names
-            for source in self._readers.sources(update, self._known, moved=True)
-        }
+        updates = (update for update, names in self._updates.items() if name in names)
+        expected = {source for update in updates for source in self._sources(update)}
         for node in _nearest(value, readers, relations):
             found = {maker for maker, _ in self._identities.of(node)} if node in relations else set()
             if found and expected and found.isdisjoint(expected):
                 return f"it reads a value that {node.label} gives for {name}, and one device reads another value"
         return ""
+
+    def _sources(self, node: Node) -> Iterator[Node]:
+        """Return the known values that a node reads, and those that they are moved or converted from."""
+        for source in self._readers.sources(node, self._known, moved=True):
+            yield source
+            if source in self._known and (isinstance(source.op, Cast) or moves_or_adds(source.op)):
+                yield from self._sources(source)
 
 
 # Ranks that store the same tensors should run the same program; a single change in the program of a few is found.
@@ -587,9 +591,7 @@ class SumsTaken:
                 self._tensors[node, number] = Relation(left, known.how, ranks)
 
     def _of(self, value: Value) -> Relation | None:
-        if isinstance(value, Node) and isinstance(value.op, TupleGetItem):
-            return self._tensors.get((value.inputs[0], value.op.index))
-        return self._tensors.get((value, 0))
+        return self._tensors.get(tensor_of(value))
 
     def repeated(self, node: Node, factor: float, readers: Readers, relations: Relations) -> Repeated | None:
         """Return the first sum that makes a value, or its divisor, too large by this factor; sums before whole values
@@ -637,8 +639,8 @@ class OtherRanks:
         """Say which sum should be taken over which ranks, or "". operands: of a wrong node. is_right: whether its value
         is right with other operands."""
         for place, value in enumerate(node.inputs):
-            source, number = _sum_of(value)
-            if source is None or source not in self._sums:
+            source, number = tensor_of(value)
+            if not isinstance(source, Node) or source not in self._sums:
                 continue
             read = self._sums[source][number]
             for axes in axes_along(kind, 1):
@@ -650,9 +652,8 @@ class OtherRanks:
         return ""
 
 
-def _sum_of(value: Value) -> tuple[Node | None, int]:
-    """Return the sum that a value is a result of, and which."""
-    number = 0
+def tensor_of(value: Value) -> tuple[Value, int]:
+    """Return the value whose result a value is a tensor of, and the number of the tensor."""
     if isinstance(value, Node) and isinstance(value.op, TupleGetItem):
-        value, number = value.inputs[0], value.op.index
-    return (value, number) if isinstance(value, Node) and isinstance(value.op, AllReduce) else (None, 0)
+        return value.inputs[0], value.op.index
+    return value, 0

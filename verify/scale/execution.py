@@ -226,7 +226,9 @@ class KindRun:
         turns: Iterator[int] = iter(range(limit)) if limit >= 0 else itertools.count()
         if op.reverse and limit >= 0:
             turns = iter(range(limit)[::-1])
+        around, turns_around = self._around, self._backend.turns
         for turn in turns:
+            self._around = (*around, turn + 1)
             if isinstance(op, While):
                 condition = node.regions[0]
                 asked = dict[Value, Any](zip(condition.parameters, (*carried, *rest), strict=True))
@@ -240,10 +242,9 @@ class KindRun:
             entries = [part[turn] if isinstance(part, list | tuple) else part[place] for part in scanned]
             leading = [np.full((1,) * depth, turn, np.int64)] * op.leading
             values = dict[Value, Any](zip(body.parameters, (*leading, *carried, *entries, *rest), strict=True))
-            around, turns_around = self._around, self._backend.turns
-            self._around, self._backend.turns = (*around, turn + 1), (*turns_around, turn)
+            self._backend.turns = (*turns_around, turn)
             found = yield from self._graph(body, values)
-            self._around, self._backend.turns = around, turns_around
+            self._backend.turns = turns_around
             for index in op.mutates:
                 place = op.inside(len(node.regions) - 1, index)
                 assert place is not None
@@ -256,6 +257,7 @@ class KindRun:
             kept.append(list(found[op.carried :]))
             count += 1
             self.state.taken.add(body)
+        self._around = around
         if op.reverse:
             kept.reverse()
         results: list[Any] = list(carried)

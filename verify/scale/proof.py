@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -41,7 +42,9 @@ from mspc.verify.scale.repairs import (
     Useless,
     doubled_sums,
     edits_before,
+    nodes_before,
     ratio_of,
+    scaled_before,
 )
 from mspc.verify.scale.room import check_fits, values_nbytes
 from mspc.verify.scale.small_programs import Unfit, first_weights, small_programs
@@ -356,6 +359,7 @@ class SmallProgram:
             return self.watched(step)
         except (Deadlock, NodeError):
             watch.whole = False
+        watch.settle()
         return watch
 
     def repaired(self, watch: ValueWatch, first: FirstWrong | None) -> FirstWrong | None:
@@ -366,7 +370,7 @@ class SmallProgram:
         may_be_right = self._quick_check(watch, first)
         runs = 0
         for edit in islice(self._edits(watch, first, wrong), MAX_TRIED):
-            for each in filter(may_be_right, (edit, *edit.wider())):
+            for each in filter(may_be_right, (edit, *edit.wider(self.kinds))):
                 runs += 1
                 if runs > MAX_RUN:
                     return first
@@ -381,7 +385,7 @@ class SmallProgram:
 
     def _quick_check(self, watch: ValueWatch, first: FirstWrong | None) -> Callable[[Edit], bool]:
         """Return a function that tells changes after which the first wrong value is still wrong."""
-        if first is None or len(self.kinds) > 1:
+        if first is None or not watch.is_alone(first.kind):
             return lambda edit: True
         near = Neighbourhood(first.kind, first.node, watch.is_settled)
         step = min(row.step for row in self.rows if not row.same)
@@ -390,6 +394,8 @@ class SmallProgram:
             run_step(states, self.feeds(number), number + 1, near.note if number == step else None)
 
         def may_be_right(edit: Edit) -> bool:
+            if edit.kind is not first.kind:
+                return True
             try:
                 value = near.value_with(edit)
             except Unknown:
@@ -402,19 +408,23 @@ class SmallProgram:
 
     def _edits(self, watch: ValueWatch, first: FirstWrong | None, wrong: Sequence[Compared]) -> Iterator[Edit]:
         """Yield changes of values before the first wrong value, and before those that are handed out or stored."""
-        ratios = (ratio_of(row.found, row.expected) for row in wrong)
-        ratio = next((each for each in ratios if each), 0.0)
+        first_rows = [row for row in wrong if row.step == wrong[0].step]
+        ratio = next(filter(None, (ratio_of(row.found, row.expected) for row in wrong)), 0.0)
+        results = [row for row in first_rows if row.what == "result"]
+        if {ratio_of(row.found, row.expected) for row in results} == {ratio}:  # all of them by one factor
+            for kind in self.kinds:
+                made = list(makers(kind.graph, [row for row in results if row.kind is kind]))
+                yield from scaled_before(kind, nodes_before(kind, made, watch.is_settled), ratio)
+        before = partial(edits_before, settled=watch.is_settled, divided=watch.is_divided, ratio=ratio)
         if first is not None:
             is_at_fault = watch.is_at_fault(first.node)
             if not is_at_fault:
                 yield from doubled_sums(first.kind, first.node)
-            yield from edits_before(first.kind, [first.node], watch.is_settled, watch.is_divided, ratio)
+            yield from before(first.kind, [first.node])
             if is_at_fault:
                 return
         for kind in self.kinds:
-            rows = [row for row in wrong if row.kind is kind and row.step == wrong[0].step]
-            seeds = list(makers(kind.graph, rows))
-            yield from edits_before(kind, seeds, watch.is_settled, watch.is_divided, ratio)
+            yield from before(kind, list(makers(kind.graph, [row for row in first_rows if row.kind is kind])))
 
     def _is_right_with(self, edit: Edit) -> bool:
         """Return whether all steps are right with a change."""
@@ -671,13 +681,24 @@ def first_difference(
 ) -> ScaleProof:
     """Return the proof that describes the first wrong value of programs that are known to differ.
 
-    The proof is at small sizes if they differ there, else at the programs' own sizes if there is memory for these.
-    Arguments and errors are those of `prove`.
+    The proof is at the programs' own sizes if these are small, as a number of a script may depend on them; else at
+    small sizes if they differ there, and at last at own ones if there is memory. Arguments and errors are those of
+    `prove`.
     """
-    found = _found(one, kinds, values, seed, own, None)
-    if found.same:
-        found = _found(one, kinds, values, seed, own, None, begin=1)
-    return (_found_whole(one, kinds, values, seed, own, None, describe=True) or found) if found.same else found
+    ways: list[Callable[[], ScaleProof | None]] = [
+        partial(_found_whole, one, kinds, values, seed, own, None, describe=True),
+        partial(_found, one, kinds, values, seed, own, None),
+        partial(_found, one, kinds, values, seed, own, None, begin=1),
+    ]
+    if values_nbytes(one, kinds) > MAX_WHOLE // 16:
+        ways.append(ways.pop(0))
+    found: ScaleProof | None = None
+    for way in ways:
+        found = way() or found
+        if found is not None and not found.same:
+            break
+    assert found is not None  # two of the ways return a proof
+    return found
 
 
 def _found(

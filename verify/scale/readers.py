@@ -13,7 +13,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.bases import Elementwise
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
-from mspc.ops.control.regions import Loop, MakeStack
+from mspc.ops.control.regions import Loop, MakeStack, While
 from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.matmul import FusedMatMul
@@ -64,12 +64,20 @@ class Readers:
     def _regions(self, node: Node) -> None:
         op: Any = node.op
         types = [value.type for value in node.inputs]
+        decides = dict.fromkeys(node.inputs)
         for number, region in enumerate(node.regions):
             for value, places in zip(node.inputs, op.places(number, types), strict=True):
                 inside = [region.parameters[place] for place in places if place < len(region.parameters)]
                 self._of.setdefault(value, []).extend(inside)
+                if inside:
+                    decides.pop(value, None)
+        for value in decides:  # no region reads it: it says which one runs, or how often
+            self._of.setdefault(value, []).append(node)
 
     def _results(self, node: Node, region: Graph) -> None:
+        if isinstance(node.op, While) and region is node.regions[0]:
+            self._of.setdefault(region.results[0], []).append(node)
+            return
         readers = self._of.get(node, [])
         items = [n for n in readers if isinstance(n, Node) and isinstance(n.op, TupleGetItem)]
         for place, value in enumerate(region.results):
@@ -77,12 +85,13 @@ class Readers:
             self._of.setdefault(value, []).extend(found)
 
     def _carried(self, node: Node, op: Loop) -> None:
-        """Connect the values that one iteration hands to the next."""
-        body = node.regions[-1]
+        """Connect the values that one iteration hands to the next, and to the condition before it."""
+        results = node.regions[-1].results
         for place, index in enumerate(op.carried_operands):
-            inside = op.inside(len(node.regions) - 1, index)
-            if inside is not None:
-                self._of.setdefault(body.results[place], []).append(body.parameters[inside])
+            for number, region in enumerate(node.regions):
+                inside = op.inside(number, index)
+                if inside is not None:
+                    self._of.setdefault(results[place], []).append(region.parameters[inside])
 
     def of(self, value: Value) -> list[Value]:
         """Return the nodes that read a value, and the parameters of graphs that are bound to it."""

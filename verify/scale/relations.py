@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mspc.ir.graph import Graph, Node, element_types
+from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
@@ -264,12 +264,14 @@ class OfName(NamedTuple):
 class ReferenceCandidates:
     """Values of one device that a tensor of ranks may be. number: of the tensor in its node's result. own: the expected
     one, if ranks and one device run the operators of a place in one order; None if they have more or fewer of them.
-    micro_batches: how many micro-batches run the place one after the other."""
+    micro_batches: how many micro-batches run the place one after the other. more: whether ranks run more operators
+    there than one device, so that passes have put some of them in."""
 
     number: int
     wholes: Sequence[Whole] = field(default_factory=list[Whole])
     own: Whole | None = None
     micro_batches: int = 1
+    more: bool = False
 
 
 def _divides(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
@@ -336,7 +338,8 @@ class PlacesOfScript:
         for key, node, number in tensors:
             known = self._known[key]
             is_run_again = micro_batches > 1 and counts[key] == micro_batches * len(known)
-            yield node, ReferenceCandidates(number, known, next(owns[key]), micro_batches if is_run_again else 1)
+            times, more = micro_batches if is_run_again else 1, counts[key] > micro_batches * len(known)
+            yield node, ReferenceCandidates(number, known, next(owns[key]), times, more)
 
     def _paired(self, key: Hashable, tensors: Sequence[Whole], micro_batches: int) -> Sequence[Whole | None]:
         """Return the tensor of one device that each of the ranks' at a place should be, in their order."""
@@ -445,6 +448,10 @@ class Identities:
             self._own.setdefault(node, {})[candidates.number] = candidates.own
             self._makers.setdefault(candidates.own, []).append((node, candidates.number))
         found.add(whole)
+
+    def of_tensor(self, value: Value, number: int) -> set[Whole]:
+        """Return the values of one device that a tensor of a node is; none of any other value."""
+        return self._found.get(value, {}).get(number, set())  # type: ignore[call-overload]  # a node, or not found
 
     def of(self, node: Node) -> set[Whole]:
         """Return the values of one device that those of a node are."""

@@ -64,19 +64,27 @@ class Edit:
         """Return whether it changes the value of a node."""
         return node is self.node or node in self.nodes
 
-    def wider(self) -> Iterator[Edit]:
-        """Yield the same change of all nodes like it in layers of other numbers, and of all nodes of its line."""
+    def wider(self, kinds: Sequence[RankKind]) -> Iterator[Edit]:
+        """Yield the same change of all nodes like it in layers of other numbers, of all nodes of its line, and of those
+        in other kinds, as stages are, whose ranks lie in the same dimensions."""
         layers, line = [self.node], [self.node]
         places: Counter[Hashable] = Counter()
         keys: dict[Node, Hashable] = {}
-        for node in self.kind.graph.nodes:
-            if node.op.name == self.node.op.name and node.frames[:1] == self.node.frames[:1]:
-                keys[node] = _NUMBERS.sub("", node.scope), places[node.scope]
-                places[node.scope] += 1
-                line.append(node)
+        for node in self._of_line(self.kind):
+            keys[node] = _NUMBERS.sub("", node.scope), places[node.scope]
+            places[node.scope] += 1
+            line.append(node)
         layers += [node for node, key in keys.items() if key == keys[self.node]]
-        sets = dict.fromkeys((frozenset(layers), frozenset(line)))
+        others = (kind for kind in kinds if kind is not self.kind and kind.mesh == self.kind.mesh)
+        everywhere = [*line, *(node for kind in others for node in self._of_line(kind))]
+        sets = dict.fromkeys((frozenset(layers), frozenset(line), frozenset(everywhere)))
         yield from (replace(self, nodes=nodes) for nodes in sets if len(nodes) > 1)
+
+    def _of_line(self, kind: RankKind) -> list[Node]:
+        return [
+            node for node in kind.graph.nodes
+            if node.op.name == self.node.op.name and node.frames[:1] == self.node.frames[:1]
+        ]  # fmt: skip
 
 
 class Useless(Exception):
@@ -108,21 +116,25 @@ def edits_before(
     """Return the changes of values that some nodes are computed from, those of collectives first. settled: whether a
     value is right, so that nothing before it is wrong. divided: whether it is no part of a sum, so that no sum is
     missing after it. ratio: a factor by which a value is too small, 0 if unknown."""
-    near = _near(kind, seeds, settled)
+    near, readers = nodes_before(kind, seeds, settled), Readers(kind.graph)
     for node in near:
         if isinstance(node.op, GROUPED):
             yield from _of_collective(kind, node)
     for node in near:
-        yield from _of_slice(kind, node)
+        yield from _of_slice(kind, node, readers)
         yield from _terms(kind, node)
-    scaling = sorted(near, key=lambda node: not isinstance(node.op, Mul | Div))
-    if ratio:
-        yield from (_scaled(kind, node, ratio) for node in scaling)
+    yield from scaled_before(kind, near, ratio)
     for node in _likely_parts(kind, [node for node in reversed(near) if not divided(node)]):
         yield from _missing_sums(kind, node)
     sizes = {math.prod(kind.mesh[axis] for axis in axes) for axes in axes_along(kind, 1)}
     for factor in (factor for size in sorted(sizes | {2}) for factor in (size, 1 / size)):
-        yield from (_scaled(kind, node, factor) for node in scaling if factor != ratio)
+        yield from scaled_before(kind, near, factor if factor != ratio else 0.0)
+
+
+def scaled_before(kind: RankKind, nodes: Sequence[Node], factor: float) -> Iterator[Edit]:
+    """Return the changes that multiply values by a factor, those of products first; none if it is 0."""
+    for node in sorted(nodes, key=lambda node: not isinstance(node.op, Mul | Div)) if factor else ():
+        yield _scaled(kind, node, factor)
 
 
 def doubled_sums(kind: RankKind, seed: Node) -> Iterator[Edit]:
@@ -170,7 +182,9 @@ def _moves(node: Node) -> bool:
     return isinstance(node.op, Transpose) or (isinstance(node.op, Op) and node.op.reshapes)
 
 
-def _near(kind: RankKind, seeds: Sequence[Node], settled: Callable[[Node], bool], any_type: bool = False) -> list[Node]:
+def nodes_before(
+    kind: RankKind, seeds: Sequence[Node], settled: Callable[[Node], bool], any_type: bool = False
+) -> list[Node]:
     """Return the nodes that seeds are computed from, the nearest first; all of them, or those of floating-point
     tensors."""
     readers = Readers(kind.graph)
@@ -227,19 +241,29 @@ def _along(op: Any, kind: RankKind, axes: Sequence[int], value: Array, operands:
         return None
 
 
-def _of_slice(kind: RankKind, node: Node) -> Iterator[Edit]:
-    """Let each rank take the slice of its place along some dimensions of the mesh."""
+def _of_slice(kind: RankKind, node: Node, readers: Readers) -> Iterator[Edit]:
+    """Let each rank take the slice of its place along some dimensions of the mesh, or all the slice behind another one
+    of the same buffer, as that of each parameter is behind the one before."""
     if not isinstance(node.op, StridedSlice):
         return
     (read,) = node.inputs
     dims = [d for d, (n, m) in enumerate(zip(read.shape, node.shape, strict=False)) if n != m]
-    if len(read.shape) != len(node.shape) or len(dims) != 1 or read.shape[dims[0]] % node.shape[dims[0]]:
+    if len(read.shape) != len(node.shape) or len(dims) != 1:
         return
-    count = read.shape[dims[0]] // node.shape[dims[0]]
-    for axes in axes_along(kind, 1):
-        if math.prod(kind.mesh[axis] for axis in axes) == count:
+    (dim,), (whole, own) = dims, (read.shape[dims[0]], node.shape[dims[0]])
+    for axes in axes_along(kind, 1) if whole % own == 0 else ():
+        if math.prod(kind.mesh[axis] for axis in axes) == whole // own:
             words = f"{node.label} is not the slice of the rank's place {_over(kind, axes)}, and groups alike"
-            yield Edit(kind, node, words, partial(_own_slice, kind, axes, count, dims[0]))
+            yield Edit(kind, node, words, partial(_own_slice, kind, axes, whole // own, dim))
+    others = [each.op for each in readers.of(read) if isinstance(each, Node) and isinstance(each.op, StridedSlice)]
+    for begin in sorted({op.end[dim] for op in others if op.end[dim] + own <= whole} - {node.op.begin[dim]}):
+        words = f"{node.label} does not begin where the slice before it ends in {_name(read)}"
+        place = (*(slice(None),) * (kind.depth + dim), slice(begin, begin + own))
+        yield Edit(kind, node, words, partial(lambda place, value, operands: operands[0][place], place))
+
+
+def _name(value: Value) -> str:
+    return value.label if isinstance(value, Node) else value.name
 
 
 def _own_slice(
@@ -257,7 +281,7 @@ def _terms(kind: RankKind, node: Node) -> Iterator[Edit]:
     """Let a term that all ranks add before a sum be added once."""
     for place, value in enumerate(node.inputs if isinstance(node.op, Add) else ()):
         for axes in axes_along(kind, 1):
-            label = value.label if isinstance(value, Node) else value.name
+            label = _name(value)
             count = math.prod(kind.mesh[axis] for axis in axes)
             words = f"{node.label} adds {label} on each of {count} ranks, whose results are added up"
             yield Edit(kind, node, words, partial(_term_once, kind, place, axes, count))
@@ -319,7 +343,7 @@ class Neighbourhood:
 
     def __init__(self, kind: RankKind, target: Node, settled: Callable[[Node], bool]) -> None:
         self.kind, self.target = kind, target
-        near = {target, *_near(kind, [target], settled, any_type=True)}
+        near = {target, *nodes_before(kind, [target], settled, any_type=True)}
         self._nodes = [node for node in kind.graph.nodes if node in near]
         self._near = near
         self._operands: dict[Node, list[Any]] = {}

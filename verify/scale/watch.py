@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.iterative import reached
-from mspc.ops.collective.collectives import AllReduce, ReduceScatter
+from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.reduce import ReduceMean
@@ -30,6 +31,7 @@ from mspc.verify.scale.blame import (
     misplaced,
     parts_read,
     sum_over_others,
+    tensor_of,
 )
 from mspc.verify.scale.rank_kernels import run_on_all
 from mspc.verify.scale.rank_kinds import Families, RankKind, Together, mapped, parts_of
@@ -55,6 +57,7 @@ MAX_PARTS = 3
 """Most operands for which combinations to add up are tried."""
 ROUNDING = 1e-13
 """Values that are no larger on ranks and on one device are the rounding of 0 and are not compared."""
+MOVES_PIECES = (AllGather, AllReduce, AlltoAll, ReduceScatter)
 MAX_WRONG = 64
 MAX_WRONG_PAIRED = 512
 """Nodes with wrong values after which no more are looked for; more in captures, whose ranks may reshape what they have
@@ -64,6 +67,13 @@ divided, so that it is no piece of one device's value."""
 def _hands_on(node: Node) -> bool:
     """Return whether a node hands on a tensor of another node, which was checked."""
     return isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node) and not node.inputs[0].regions
+
+
+def _is_compared(array: Array, kind: RankKind, candidates: ReferenceCandidates) -> bool:
+    """Whether a value is a tensor of floating-point numbers, or one condition or counter, by which branches are taken
+    and iterations counted. Other whole numbers may be places in slices, which are those of ranks."""
+    is_one = array.dtype.kind in "bi" and math.prod(array.shape[kind.depth :]) == 1
+    return array.dtype.kind == "f" or (is_one and candidates.own is not None)
 
 
 def _are_masked(value: Together, wholes: Sequence[Array]) -> bool:
@@ -98,6 +108,8 @@ class ValueWatch:
         self._other: dict[Node, FirstWrong] = {}
         """For nodes that have the value of another at their place of the script: the error, unless one device has it
         so, too."""
+        self._unsure: dict[Node, FirstWrong] = {}
+        """Values that are none of one device's at a place where ranks run more operators than it."""
         self._order: dict[Node, int] = {}
         """In which order nodes have such values first."""
         self._identities = Identities()
@@ -122,9 +134,8 @@ class ValueWatch:
         """Errors of sums, as sums over other ranks than have parts of them; "" if right."""
         self._taken = SumsTaken()
         self._readers: dict[int, Readers] = {}
-        self._partial_sums: dict[Hashable, list[tuple[Together, Array]]] = {}
-        """Values of micro-batches that may be parts of sums, with a value of one device."""
-        self._wrong_sums: list[tuple[Together, Array]] = []
+        self._partial_sums: dict[Hashable, list[tuple[Together, Sequence[Fitting], ReferenceCandidates]]] = {}
+        """Values of micro-batches that may be parts of sums, with values of one device."""
 
     def is_settled(self, node: Node) -> bool:
         """Return whether all that a node gives is a slice or a copy of a value of one device."""
@@ -134,6 +145,10 @@ class ValueWatch:
     def is_own(self, value: Value) -> bool:
         """Return whether a right value is not that of another operator at its place of the script."""
         return not isinstance(value, Node) or value not in self._other or not self._identities.taken_from(value)
+
+    def is_alone(self, kind: RankKind) -> bool:
+        """Whether no other kind stores the same tensors as one."""
+        return self._families.joint(kind) is kind
 
     def is_divided(self, node: Node) -> bool:
         """Return whether a value is a slice or a copy of a value of one device, perhaps times a number of ranks."""
@@ -154,7 +169,6 @@ class ValueWatch:
         """Return the first value that differs from all of one device's, and has a reader that differs, too: a rank may
         reach right values in another way than one device. If an operand is a part of a sum still, or in another order,
         return the beginning of that. among: the values that may be wrong; None for all."""
-        self._settle()
         looked = {node for node in self.right | self._wrong.keys() if not _hands_on(node)}
         others = ((node, self._identities.taken_from(node)) for node in self._other)
         bad = self._wrong | {node: replace(self._other[node], equals=said) for node, said in others if said}
@@ -174,8 +188,17 @@ class ValueWatch:
             if node in self._aside and not any(self._is_of(n, node, readers) for n in found):
                 continue
             if not found or any(n in bad for n in found):
-                return self._blamed(wrong)
+                return self._explained(wrong) or self._blamed(wrong)
         return next(map(self._blamed, norms.values()), None)
+
+    def _explained(self, wrong: FirstWrong) -> FirstWrong | None:
+        """Return what makes an unsure value wrong from which a wrong one is computed, if that is known, or None."""
+        before = self._readers_of(wrong.kind).before(wrong.node, self.right - self._unsure.keys())
+        for node in sorted(self._unsure.keys() & before, key=lambda each: self._order[each]):
+            found = self._blamed(self._unsure[node])
+            if found.node is not node:
+                return found
+        return None
 
     def _is_norm_of_parts(self, wrong: FirstWrong, readers: Readers, norms: Collection[Node]) -> bool:
         """Return whether a value is computed from parts of a sum, as norms of slices, and added up at the same place
@@ -294,9 +317,9 @@ class ValueWatch:
         if isinstance(node.op, AllReduce | ReduceScatter) and node.op.op == "sum":
             self._note_sum(kind, node, operands, parts)
         right: list[bool] = []
-        for candidates in self._candidates.get((id(kind), node), ()):
+        for candidates in self._candidates.get((id(kind), node)) or self._inherited(kind, node):
             number = candidates.number
-            if isinstance(parts[number], list) or parts[number].dtype.kind != "f":
+            if isinstance(parts[number], list) or not _is_compared(parts[number], kind, candidates):
                 continue
             for value in self._families.together(kind, node, number, parts[number], around):
                 fitting = list(self._fitting(value.value.shape[value.kind.depth :], candidates, around))
@@ -305,8 +328,24 @@ class ValueWatch:
         if any(right) and not all(right):
             self._aside.add(node)
 
+    def _inherited(self, kind: RankKind, node: Node) -> list[ReferenceCandidates]:
+        """Return candidates of the tensors that a collective, of which one device has none, hands on: the values of one
+        device of which its operands are slices or parts of sums. None if these are not known of all."""
+        if not isinstance(node.op, MOVES_PIECES) or not self.is_alone(kind) or self._are_paired:
+            return []
+        made: list[ReferenceCandidates] = []
+        for number, value in enumerate(node.inputs):
+            source, place = tensor_of(value)
+            found = self._relations.get(source) if isinstance(source, Node) else None
+            wholes = () if found is None or found.how == "mean" else self._identities.of_tensor(source, place)
+            known = [turn for whole, _ in wholes for turn in self._values[whole].values()]
+            if len(wholes) != 1 or any(len(parts_of(turn)[0]) > 1 for turn in known):  # or ranks have their own rows
+                return []
+            made.append(ReferenceCandidates(number, [*wholes]))
+        return made
+
     def _note_sum(self, kind: RankKind, node: Node, operands: Sequence[Any], results: Sequence[Any]) -> None:
-        is_alone = self._families.joint(kind) is kind
+        is_alone = self.is_alone(kind)
         if is_alone:
             self._taken.note(node, kind)
         if isinstance(node.op, AllReduce):
@@ -324,7 +363,10 @@ class ValueWatch:
         relations = ((of, relation(value.value, whole, value.kind, mean, means)) for of, whole in fitting)
         of, found = next(((of, each) for of, each in relations if each is not None), (None, None))
         if candidates.micro_batches > 1 and found is None:
-            self._hold(value, fitting, candidates)
+            key = id(value.kind), id(candidates.wholes), value.value.shape
+            self._partial_sums.setdefault(key, []).append((value, fitting, candidates))
+            for _, node in value.nodes:
+                self._order.setdefault(node, len(self._order))
             return True
         wholes = [whole for _, whole in fitting]
         for kind, node in value.nodes:
@@ -341,9 +383,11 @@ class ValueWatch:
                 self._aside.add(node)
             elif node not in self._wrong and (candidates.own is not None or not self._are_paired):
                 described = self._described(kind, node, value, wholes[0])
-                if len(value.nodes) == 1 and self._can_be_tried(node, value.kind, operands):
+                if said := self._over_others.get(node, ""):
+                    described = replace(described, equals=said)
+                elif len(value.nodes) == 1 and self._can_be_tried(node, value.kind, operands):
                     described = self._tried(described, value.kind, wholes, candidates, operands)
-                self._wrong[node] = described
+                (self._unsure if candidates.more else self._wrong).setdefault(node, described)
                 self._order.setdefault(node, len(self._order))
         return found is not None
 
@@ -351,30 +395,29 @@ class ValueWatch:
         """Return the numbers of ranks and micro-batches over which the loss of one device may be a mean."""
         return {self._batches, candidates.micro_batches, self._batches * candidates.micro_batches} - {1}
 
-    def _hold(self, value: Together, fitting: Sequence[Fitting], candidates: ReferenceCandidates) -> None:
-        """Hold a value of one micro-batch that is none of one device's until it is known whether it is a part of a sum
-        over all micro-batches."""
-        held = self._partial_sums.setdefault((id(value.kind), id(candidates.wholes), value.value.shape), [])
-        held.append((value, fitting[0][1]))
-        for _, node in value.nodes:
-            self._order.setdefault(node, len(self._order))
-        if len(held) == candidates.micro_batches:
-            total = sum(part.value for part, _ in held)
-            means = self._means(candidates)
-            if any(relation(total, whole, value.kind, False, means) is not None for _, whole in fitting):
-                self.right.update(node for part, _ in held for _, node in part.nodes)
-            else:
-                self._wrong_sums.append(held[-1])
-            held.clear()
-
-    def _settle(self) -> None:
-        """Tell the held values that are wrong: those of some micro-batches alone, else the last parts of sums."""
-        alone = [each for held in self._partial_sums.values() for each in held]
-        for value, whole in alone or self._wrong_sums:
+    def settle(self) -> None:
+        """Decide at the end of a step which values are wrong: of those held, these of some micro-batches alone, else
+        the last parts of sums. A value that is wrong in one turn of a loop is not right."""
+        wrong: list[tuple[Together, Array]] = []
+        alone: list[tuple[Together, Array]] = []
+        for held in self._partial_sums.values():
+            micro_batches = held[0][2].micro_batches
+            if len(held) % micro_batches:
+                alone += [(value, fitting[0][1]) for value, fitting, _ in held]
+                continue
+            own = len(held) // micro_batches  # operators of each micro-batch, which run in one order
+            for parts in (held[number::own] for number in range(own)):
+                value, fitting, candidates = parts[-1]
+                total, means = sum(each.value for each, *_ in parts), self._means(candidates)
+                if any(relation(total, whole, value.kind, False, means) is not None for _, whole in fitting):
+                    self.right.update(node for each, *_ in parts for _, node in each.nodes)
+                else:
+                    wrong.append((value, fitting[0][1]))
+        for value, whole in alone or wrong:
             for kind, node in value.nodes:
                 self._wrong.setdefault(node, self._described(kind, node, value, whole))
         self._partial_sums.clear()
-        self._wrong_sums.clear()
+        self.right -= self._wrong.keys() - self._aside
 
     def _can_be_tried(self, node: Node, kind: RankKind, operands: Sequence[Any]) -> bool:
         """Return whether a node can be computed again with other operands."""
