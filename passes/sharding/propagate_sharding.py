@@ -26,6 +26,7 @@ from mspc.passes.lib.propagation import (
     BackwardLayouts,
     shard_asked,
     shard_batch,
+    shard_before_constraints,
     spread,
     store_parameters,
     wanted_by_updates,
@@ -67,6 +68,7 @@ def begun(graph: Graph) -> tuple[Search, list[Node]]:
     search.structure(forward)
     if search.automatic:
         shard_asked(search, forward)
+        shard_before_constraints(search, forward)
     return search, forward
 
 
