@@ -253,8 +253,8 @@ def _set(*places: tuple[str, tuple[str, ...], bool]) -> Lift:
         for name, others, has_all in places:
             dims = integers(made, name, *others)
             made.attributes[name] = [*(range(n) if has_all else ()), *(d + n for d in dims)]
-        scalars = range(len(given) // 2, len(given)) if name_of(made) == "reduce" else ()
-        return _with_numbers(e, given, scalars, n)
+        inits = [each for each in made.entries if isinstance(each, int)] or range(len(given) // 2, len(given))
+        return _with_numbers(e, given, inits if name_of(made) == "reduce" else (), n)
 
     return lift
 
@@ -283,12 +283,9 @@ def _sliced(e: HloEmitter, made: HloOperation, given: Sequence[Any], own: Sizes)
 
 
 def _padded(e: HloEmitter, made: HloOperation, given: Sequence[Any], own: Sizes) -> Sequence[Any] | None:
-    zeros = [0] * len(own)
+    none = [0] * (len(e.shape_of(given[0])) - len(own))
     for name, other in (("low", "edge_padding_low"), ("high", "edge_padding_high"), ("interior", "interior_padding")):
-        if name in made.attributes or other in made.attributes:
-            made.attributes[name] = [*zeros, *integers(made, name, other)]
-    if "interior" not in made.attributes:
-        return None
+        made.attributes[name] = [0] * len(own) + list(integers(made, name, other, default=none))
     return _with_numbers(e, given, (1,), len(own))
 
 
@@ -387,10 +384,11 @@ SAME = frozenset((*ELEMENTWISE_KINDS, "reshape", "cholesky", "triangular_solve",
 
 class _Groups:
     """Groups of devices by leading dimensions. order: the dimensions along which devices of a group lie, in the order
-    of the devices; None if they lie otherwise."""
+    of the devices. If they lie along none, leading dimensions are the groups and the devices in them meanwhile."""
 
     def __init__(self, e: HloEmitter, operation: HloOperation, manual: ManualAxes) -> None:
         self.e, self.sizes = e, manual.sizes
+        self.device_sizes = manual.sizes
         given = rows_in(attribute(operation, "replica_groups", default=[]))
         every = math.prod(n for _, n in manual.mesh)
         if not any(given) or max(n for row in given for n in row) >= every:
@@ -402,7 +400,11 @@ class _Groups:
         self.count = self.members.shape[1]
         if sorted(self.members.reshape(-1)) != list(range(math.prod(self.sizes))):
             raise MspcError(f"{operation.name} has groups that are not along the manual axes {', '.join(manual.names)}")
-        self.order = self._order()
+        order = self._order()
+        self.is_aligned = order is not None
+        self.sizes = self.sizes if self.is_aligned else self.members.shape
+        self.order: Sizes = (1,) if order is None else order
+        self.n = len(self.sizes)
 
     def _order(self) -> Sizes | None:
         at = np.stack(np.unravel_index(self.members, self.sizes), -1)
@@ -416,16 +418,10 @@ class _Groups:
 
     def collect(self, x: Any) -> Any:
         """Return the values of each group's devices along a dimension after the leading ones."""
-        e, n = self.e, len(self.sizes)
-        local = e.shape_of(x)[n:]
-        if self.order is None:
-            table = np.empty((math.prod(self.sizes), self.count), np.int64)
-            for row in self.members:
-                table[row] = row
-            flat = e.reshaped(e.whole(with_leading(e, x, self.sizes)), (len(table), *local))
-            found = e.call(ops.Gather(), e.whole(flat), e.constant(table), 0)
-            return e.reshaped(found, (*self.sizes, self.count, *local))
-        own = own_leading(e, x, n)
+        e, n = self.e, self.n
+        if not self.is_aligned:
+            x = self._moved(x, self.members.reshape(-1), self.sizes)
+        own, local = own_leading(e, x, n), e.shape_of(x)[n:]
         sizes = [self.sizes[d] if d in self.order else m for d, m in enumerate(own)]
         x = e.whole(with_leading(e, x, tuple(sizes)))
         rest = [d for d in range(n) if d not in self.order]
@@ -434,17 +430,8 @@ class _Groups:
 
     def spread(self, y: Any, at: int) -> Any:
         """Return for each device the value with its number in the group along a dimension."""
-        e, n = self.e, len(self.sizes)
-        shape = e.shape_of(y)
+        e, n, shape = self.e, self.n, self.e.shape_of(y)
         others = [d for d in range(n, len(shape)) if d != at]
-        if self.order is None:
-            place = np.empty(math.prod(self.sizes), np.int64)
-            for row in self.members:
-                place[row] = np.arange(self.count)
-            y = e.transposed(e.whole(with_leading(e, y, self.sizes)), (*range(n), at, *others))
-            y = e.reshaped(y, (len(place) * self.count, *(shape[d] for d in others)))
-            found = e.call(ops.Gather(), y, e.constant(np.arange(len(place)) * self.count + place), 0)
-            return e.reshaped(found, (*self.sizes, *(shape[d] for d in others)))
         own = own_leading(e, y, n)
         y = e.whole(with_leading(e, y, own))
         rest = [d for d in range(n) if d not in self.order]
@@ -452,11 +439,23 @@ class _Groups:
         y = e.reshaped(e.transposed(y, (*rest, *self.order, at, *others)), parts)
         axes = [*rest, *self.order]
         y = e.transposed(y, (*(axes.index(d) for d in range(n)), *range(n, n + len(others))))
-        return with_leading(e, BroadcastView(y, (*self.sizes, *e.shape_of(y)[n:])), self.sizes)
+        return self.back(BroadcastView(y, (*self.sizes, *e.shape_of(y)[n:])))
+
+    def back(self, y: Any) -> Any:
+        """Return the result of a collective by the leading dimensions of devices."""
+        y = with_leading(self.e, y, self.sizes)
+        return y if self.is_aligned else self._moved(y, np.argsort(self.members.reshape(-1)), self.device_sizes)
+
+    def _moved(self, x: Any, places: Any, sizes: Sizes) -> Any:
+        """Return the values of devices in another order, by other leading dimensions."""
+        e, count = self.e, len(self.device_sizes if sizes is self.sizes else self.sizes)
+        shape = e.shape_of(x)
+        flat = e.reshaped(e.whole(with_leading(e, x, shape[:count])), (len(places), *shape[count:]))
+        return e.reshaped(e.call(ops.Gather(), flat, e.constant(places), 0), (*sizes, *shape[count:]))
 
     def combined(self, operation: HloOperation, y: Any) -> Any:
         """Return what `collect` gave, reduced by the region of an operation."""
-        n, type = len(self.sizes), self.e.type_of(y)
+        n, type = self.n, self.e.type_of(y)
         name, dtype = reduction_of(self.e, operation), type.dtype
         lowest, highest = (-np.inf, np.inf) if dtype.is_float else (0, 1)
         if dtype.is_integer:
@@ -471,13 +470,13 @@ class _Groups:
 
 def _all_reduced(e: HloEmitter, operation: HloOperation, x: Any, manual: ManualAxes) -> Any:
     groups = _Groups(e, operation, manual)
-    return with_leading(e, groups.combined(operation, groups.collect(x)), manual.sizes)
+    return groups.back(groups.combined(operation, groups.collect(x)))
 
 
 def _all_gathered(e: HloEmitter, operation: HloOperation, x: Any, manual: ManualAxes) -> Any:
-    y = _Groups(e, operation, manual).collect(x)
-    at = len(manual.sizes)
-    return with_leading(e, _joined(e, y, at, at + attribute(operation, "all_gather_dim", default=0)), manual.sizes)
+    groups = _Groups(e, operation, manual)
+    to = groups.n + attribute(operation, "all_gather_dim", default=0)
+    return groups.back(_joined(e, groups.collect(x), groups.n, to))
 
 
 def _joined(e: HloEmitter, y: Any, at: int, to: int) -> Any:
@@ -494,13 +493,14 @@ def _divided(e: HloEmitter, y: Any, at: int, count: int) -> Any:
 
 
 def _reduce_scattered(e: HloEmitter, operation: HloOperation, x: Any, manual: ManualAxes) -> Any:
-    groups, n = _Groups(e, operation, manual), len(manual.sizes)
-    at = n + attribute(operation, "scatter_dimension", default=0)
+    groups = _Groups(e, operation, manual)
+    at = groups.n + attribute(operation, "scatter_dimension", default=0)
     return groups.spread(_divided(e, groups.combined(operation, groups.collect(x)), at, groups.count), at)
 
 
 def _exchanged(e: HloEmitter, operation: HloOperation, x: Any, manual: ManualAxes) -> Any:
-    groups, n = _Groups(e, operation, manual), len(manual.sizes)
+    groups = _Groups(e, operation, manual)
+    n = groups.n
     to, source = (attribute(operation, name, default=0) for name in ("concat_dimension", "split_dimension"))
     y = _divided(e, groups.collect(x), n + 1 + source, groups.count)
     rest = [d for d in range(n, len(e.shape_of(y))) if d != n + 1 + source]
