@@ -231,11 +231,8 @@ class Files:
 
 
 def read_header(path: Path) -> tuple[TensorFile, bool]:
-    """Return the header of a safetensors file, and whether its checksum was verified.
-
-    Raises:
-        MspcError: the file is missing, not a safetensors file, or its header is damaged.
-    """
+    """Return the header of a safetensors file, and whether its checksum was verified. Raise MspcError if the file is
+    missing, not a safetensors file, or its header is damaged."""
     with reading(path, "file of a checkpoint"):
         file = TensorFile(path)
     with reading(path, "file of a checkpoint", "is damaged", damaged="E0116"):

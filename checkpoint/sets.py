@@ -95,11 +95,8 @@ def index_text(sequence: int, ranks: int, state: dict[str, Any], files: Sequence
 
 
 def read_rank_file(path: Path, number: int = 0) -> RankFile:
-    """Read the header of a rank's file; its slices get this file number.
-
-    Raises:
-        MspcError: the file is missing, not a safetensors file, or its header is damaged.
-    """
+    """Read the header of a rank's file; its slices get this file number. Raise MspcError if the file is missing, not a
+    safetensors file, or its header is damaged."""
     file, compared = read_header(path)
     with reading(path, "file of a checkpoint"):
         about = object_in(parsed_json(file.about.get(PLACES, "{}")), "its metadata")
@@ -124,11 +121,8 @@ def _placed(file: TensorFile, name: str, places: dict[str, Any], number: int) ->
 
 
 def read_index(path: Path) -> Checkpoint:
-    """Open the set with the index at `path`.
-
-    Raises:
-        MspcError: the index is missing or damaged, or one of its files is missing or has another size.
-    """
+    """Open the set with the index at `path`. Raise MspcError if the index is missing or damaged, or one of its files is
+    missing or has another size."""
     with reading(path, "checkpoint", "is damaged", code="E0601", damaged="E0116"):
         text = read_bytes(path)
         content = object_in(parsed_json(text), "its index")
@@ -274,11 +268,8 @@ def mindspore_files(folder: Path, prefix: str) -> list[str]:
 
 
 def newest_of(folder: Path) -> Path | None:
-    """Return the newest checkpoint of a folder, or None.
-
-    Raises:
-        MspcError: the folder has checkpoints of several prefixes, or a later one that is damaged.
-    """
+    """Return the newest checkpoint of a folder, or None. Raise MspcError if the folder has checkpoints of several
+    prefixes, or a later one that is damaged."""
     prefixes = prefixes_in(folder)
     if not prefixes:
         return None
@@ -315,11 +306,8 @@ def next_sequence(folder: Path, prefix: str) -> int:
 
 def publish(place: Path, sequence: int, ranks: int, state: dict[str, Any]) -> None:
     """Make a set of the ranks' files in the folder `place` by renaming its index into place. Then remove files of an
-    older set with this name and of unfinished ones.
-
-    Raises:
-        MspcError: a file is missing or damaged, or the index cannot be written; an older set is unchanged.
-    """
+    older set with this name and of unfinished ones. Raise MspcError if a file is missing or damaged, or the index
+    cannot be written; an older set is unchanged."""
     files = [read_rank_file(place / rank_file(rank, sequence), rank) for rank in range(ranks)]
     text = index_text(sequence, ranks, state, files)
     write_synced(place / INDEX, lambda file: file.write(text))
@@ -414,11 +402,8 @@ HUGGING_FACE_INDEX = "model.safetensors.index.json"
 
 
 def open_sharded(path: Path) -> Checkpoint:
-    """Open the files named by an index.
-
-    Raises:
-        MspcError: the index is damaged, or a file is missing or lacks a tensor.
-    """
+    """Open the files named by an index. Raise MspcError if the index is damaged, or a file is missing or lacks a
+    tensor."""
     shown = shown_path(path)
     with reading(path, "index", "is damaged", damaged="E0116"):
         content = parsed_json(read_bytes(path))
@@ -440,11 +425,8 @@ def open_sharded(path: Path) -> Checkpoint:
 
 
 def open_tensors(path: Path) -> Checkpoint:
-    """Open a safetensors file; slices of a set have their positions.
-
-    Raises:
-        MspcError: the file is missing or not a safetensors file.
-    """
+    """Open a safetensors file; slices of a set have their positions. Raise MspcError if the file is missing or not a
+    safetensors file."""
     with reading(path, "checkpoint", "is no safetensors file", code="E0601"):
         TensorFile(path)
     file = read_rank_file(path)
@@ -541,11 +523,7 @@ def _is_tensors(path: Path) -> bool:
 
 def rank_state(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
     """Return the state stored for one rank only, in its file or else in the first rank's; {} for merged files without
-    such state.
-
-    Raises:
-        MspcError: the file is damaged.
-    """
+    such state. Raise MspcError if the file is damaged."""
     paths = checkpoint.files.paths
     number = rank if rank < len(paths) else 0
     try:

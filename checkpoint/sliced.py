@@ -176,11 +176,8 @@ def check_divides(checkpoint: Checkpoint, layouts: Layouts) -> None:
 
 
 def write_part(source: Checkpoint, layouts: Layouts, rank: int, path: Path, format: str) -> None:
-    """Write a rank's slices of a checkpoint under other layouts, with one slice in memory at a time.
-
-    Raises:
-        MspcError: the source is damaged, or the file cannot be written.
-    """
+    """Write a rank's slices of a checkpoint under other layouts, with one slice in memory at a time. Raise MspcError if
+    the source is damaged, or the file cannot be written."""
     make_synced_folder(path.parent)
     boxes = {n: box_at(layouts.get(n), rank, s.type.shape) for n, s in source.tensors.items()}
     if format == "ckpt":

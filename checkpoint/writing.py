@@ -34,11 +34,7 @@ from mspc.ir.types import TensorType
 
 def write_synced(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file atomically and durably: its bytes are on disk before it is renamed, and the rename is when this
-    returns.
-
-    Raises:
-        MspcError: it cannot be written; the earlier file stays.
-    """
+    returns. Raise MspcError if it cannot be written; the earlier file stays."""
     try:
         remove_left_over(path.parent)
         with unfinished_file(path.parent, path.name) as beside, open(beside.descriptor, "wb") as file:
@@ -83,11 +79,8 @@ def make_synced_folder(folder: Path) -> None:
 @contextmanager
 def atomic_publication(place: Path) -> Generator[Path]:
     """Return a context with a new folder for folders of files. At its end all files are moved to folders of the same
-    names in `place`, replacing existing ones; if the block raises or is killed, `place` is unchanged.
-
-    Raises:
-        MspcError: something cannot be written.
-    """
+    names in `place`, replacing existing ones; if the block raises or is killed, `place` is unchanged. Raise MspcError
+    if something cannot be written."""
     is_new = not place.exists()
     make_synced_folder(place)
     try:
@@ -142,11 +135,8 @@ class _ChecksumWriter:
 
 
 def write_slices(path: Path, slices: Sequence[TensorSlice], about: dict[str, Any] | None = None) -> None:
-    """Write a file of slices, generating one at a time. about: further entries of the header.
-
-    Raises:
-        MspcError: it cannot be written.
-    """
+    """Write a file of slices, generating one at a time. about: further entries of the header. Raise MspcError if it
+    cannot be written."""
     write_synced(path, lambda file: write_slices_to(file, slices, about))
 
 

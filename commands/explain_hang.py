@@ -47,10 +47,7 @@ def explain_records(
     paths: Sequence[Path], ranks: int, program: Path | None, json: Path | None, page: Path | None = None
 ) -> int:
     """Print the culprit and who waits for whom; return the exit status: 1 if there is one. page: also written, as HTML.
-
-    Raises:
-        MspcError: a file is no record, records are of different jobs, or the program cannot be read.
-    """
+    Raise MspcError if a file is no record, records are of different jobs, or the program cannot be read."""
     if page is not None:
         check_writable(page, "--page")
     records, unread = read_records(paths)

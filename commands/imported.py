@@ -29,11 +29,8 @@ def capture_imported(
     target: NamedTarget | Path, options: ImportOptions, inputs: Sequence[str], session: Session
 ) -> CapturedCall:
     """Return the call of a PyTorch network with global inputs of the exported types. The batch is sharded over all
-    ranks if their number divides it.
-
-    Raises:
-        MspcError: the program cannot be read, or not be compiled with these options.
-    """
+    ranks if their number divides it. Raise MspcError if the program cannot be read, or not be compiled with these
+    options."""
     if inputs:
         raise MspcError(
             f"--input is for a network in a script; {target_name(target)} knows its inputs",

@@ -20,10 +20,7 @@ from mspc.passes.base import Pass, PassManager, parse_passes
 
 def optimize(file: Path, passes: str, loudness: Loudness = NORMAL) -> str:
     """Return the text of the graph in `file` (`-`: stdin) after `passes`. On a terminal, stderr shows the current pass.
-
-    Raises:
-        MspcError: the file is missing or damaged, a pass is unknown, or a pass refuses the graph.
-    """
+    Raise MspcError if the file is missing or damaged, a pass is unknown, or a pass refuses the graph."""
     steps = parse_passes(passes)
     module = parse(_read(file), REGISTRY, str(file))
     if not steps:

@@ -309,11 +309,7 @@ def seconds_of(text: str, name: str) -> float:
 
 
 def share_of(text: str, name: str) -> float:
-    """Return the number in `5%` or `0.05`.
-
-    Raises:
-        MspcError: it is no share, or out of bounds.
-    """
+    """Return the number in `5%` or `0.05`. Raise MspcError if it is no share, or out of bounds."""
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,12})?)\s*(%?)", text.strip(), re.ASCII)
     share = float(found[1]) / (100 if found[2] else 1) if found else -1.0
     if not 0 <= share <= LARGEST_SHARE:

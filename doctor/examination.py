@@ -45,11 +45,8 @@ _ASKS = re.compile(r"version|^hasattr$|TYPE_CHECKING|find_spec", re.IGNORECASE)
 
 
 def examine(script: Path) -> list[Finding]:
-    """List the uses, in a script and its own modules, of names that mspc lacks or ignores, by file and line.
-
-    Raises:
-        MspcError: a file is missing, cannot be read, or is not Python.
-    """
+    """List the uses, in a script and its own modules, of names that mspc lacks or ignores, by file and line. Raise
+    MspcError if a file is missing, cannot be read, or is not Python."""
     with _deep_calls(script):
         program = ScriptFiles(script)
         names = Names(program)

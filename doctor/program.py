@@ -32,11 +32,8 @@ class ScriptFile:
 
 
 def read_source(path: Path, shown: str | None = None) -> ScriptFile:
-    """Read and parse a file. shown: its name in messages, None for its path.
-
-    Raises:
-        MspcError: it is missing, cannot be read, or is not Python.
-    """
+    """Read and parse a file. shown: its name in messages, None for its path. Raise MspcError if it is missing, cannot
+    be read, or is not Python."""
     name = str(path) if shown is None else shown
     with reading(Path(name), "script"):
         check_regular(path)

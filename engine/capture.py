@@ -111,11 +111,8 @@ class _Recorder:
 
 
 def capture(path: Path, arguments: Sequence[str], session: state.Session) -> CapturedCall:
-    """Run the script in `session` up to its first launch.
-
-    Raises:
-        MspcError: the script is missing, fails, or ends without calling a network.
-    """
+    """Run the script in `session` up to its first launch. Raise MspcError if the script is missing, fails, or ends
+    without calling a network."""
     recorder = _Recorder()
     _prepare(session, recorder)
     source = source_of(path)
@@ -174,11 +171,8 @@ class NamedTarget:
 
 
 def parse_target(text: str) -> NamedTarget | Path:
-    """Return the network that `text` names, or the path of a script.
-
-    Raises:
-        MspcError: the text after `.py:` is not a call with literal arguments.
-    """
+    """Return the network that `text` names, or the path of a script. Raise MspcError if the text after `.py:` is not a
+    call with literal arguments."""
     match = re.fullmatch(r"(.*\.py):(.+)", text, re.DOTALL)
     if match is None:
         return Path(text)
@@ -202,11 +196,8 @@ def parse_target(text: str) -> NamedTarget | Path:
 
 
 def parse_input(text: str) -> TensorType:
-    """Return the type that a text such as `float32[16,32]` names; `int64[]` is a scalar.
-
-    Raises:
-        MspcError: `text` is not a type.
-    """
+    """Return the type that a text such as `float32[16,32]` names; `int64[]` is a scalar. Raise MspcError if `text` is
+    not a type."""
     match = re.fullmatch(r"\s*(\w+)\s*\[\s*((?:\d+\s*(?:,\s*\d+\s*)*,?)?)\s*\]\s*", text)
     if match is None:
         raise MspcError(
@@ -225,11 +216,8 @@ def parse_input(text: str) -> TensorType:
 
 def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) -> CapturedCall:
     """Build the named network and capture its call with global inputs of the given types, with the settings of its
-    file; in semi-automatic mode unless that sets a parallel mode.
-
-    Raises:
-        MspcError: the file, the name or the arguments are wrong.
-    """
+    file; in semi-automatic mode unless that sets a parallel mode. Raise MspcError if the file, the name or the
+    arguments are wrong."""
     types = tuple(parse_input(text) for text in inputs)
     _prepare(session, _Recorder())
     network = build_target(target)
@@ -237,11 +225,8 @@ def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) ->
 
 
 def build_target(target: NamedTarget) -> Any:
-    """Call the class or function that `target` names, in the current session.
-
-    Raises:
-        MspcError: the file, the name or the arguments are wrong.
-    """
+    """Call the class or function that `target` names, in the current session. Raise MspcError if the file, the name or
+    the arguments are wrong."""
     name, namespace = name_of(target.path), dict[str, Any]()
     try:
         with _restoring_process_state():

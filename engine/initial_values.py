@@ -230,11 +230,7 @@ def _different(
 
 def different_programs(comm: Communicator, settings: Mapping[str, str], graph: Graph, error: MspcError) -> MspcError:
     """Return the `error` of ranks with different programs, extended by the first line that differs; all ranks call this
-    together.
-
-    Raises:
-        MspcError: optimizers have different settings.
-    """
+    together. Raise MspcError if optimizers have different settings."""
     compare_settings(comm, settings)
     found = _first_difference(comm, print_graph(graph))
     return MspcError(error.message, notes=[*([found] if found else []), *error.notes])

@@ -90,11 +90,8 @@ SAME_COLLECTIVES = "the ranks of a group must call the same collectives, with te
 
 
 def run_collective(job: Job, op: Collective, types: Sequence[Type], arrays: Sequence[Array]) -> Any:
-    """Return the result of a collective on this rank's arrays; the participating ranks call this together.
-
-    Raises:
-        MspcError: they call different collectives, or with other types.
-    """
+    """Return the result of a collective on this rank's arrays; the participating ranks call this together. Raise
+    MspcError if they call different collectives, or with other types."""
     members = sorted({*op.partners(job.rank), job.rank})
     how = f" with {shown_ranks(members)}"
     note = MESSAGES if isinstance(op, Send | Receive) else SAME_COLLECTIVES

@@ -99,11 +99,8 @@ class StepProfiler:
         return self._noted.executor is executor and len(self._noted.steps) < self.options.steps
 
     def step_done(self, job: Any) -> None:
-        """Record that a step has ended. Once enough steps are timed on all ranks, the times are gathered here.
-
-        Raises:
-            MspcError: the file cannot be written.
-        """
+        """Record that a step has ended. Once enough steps are timed on all ranks, the times are gathered here. Raise
+        MspcError if the file cannot be written."""
         noted = self._noted
         if self._over or noted is None or not noted.executor.trains or len(noted.steps) < self.options.steps:
             return
@@ -112,11 +109,8 @@ class StepProfiler:
         self.end(job)
 
     def end(self, job: Any) -> None:
-        """Write the times at the end of a run, on all ranks, unless already written.
-
-        Raises:
-            MspcError: the file cannot be written.
-        """
+        """Write the times at the end of a run, on all ranks, unless already written. Raise MspcError if the file cannot
+        be written."""
         if self._over:
             return
         self._over = True

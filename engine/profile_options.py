@@ -32,11 +32,8 @@ class ProfileOptions:
 
 
 def profile_options(file: Path | None, steps: int | None) -> ProfileOptions | None:
-    """Return the options `--profile` and `--profile-steps`, or None if neither is given.
-
-    Raises:
-        MspcError: the number of steps is given without the file.
-    """
+    """Return the options `--profile` and `--profile-steps`, or None if neither is given. Raise MspcError if the number
+    of steps is given without the file."""
     if file is not None:
         return ProfileOptions(file, steps or STEPS)
     if steps is not None:

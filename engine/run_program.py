@@ -46,11 +46,8 @@ class Options:
 
 
 def check_program(options: Options, ranks: int | None) -> Program:
-    """Return the program, checked to run on `ranks` ranks; None for the number that it was compiled for.
-
-    Raises:
-        MspcError: it cannot run.
-    """
+    """Return the program, checked to run on `ranks` ranks; None for the number that it was compiled for. Raise
+    MspcError if it cannot run."""
     program = load_program(options.folder)
     if ranks is not None and ranks != program.ranks:
         several = "s" * (program.ranks > 1)

@@ -41,11 +41,8 @@ class ScriptError(MspcError):
 
 
 def source_of(path: Path) -> bytes:
-    """Return the text of a script; its lines are cached for messages, even if the script changes its file.
-
-    Raises:
-        MspcError: the file is missing or cannot be read.
-    """
+    """Return the text of a script; its lines are cached for messages, even if the script changes its file. Raise
+    MspcError if the file is missing or cannot be read."""
     with reading(path, "script"):
         check_regular(path)
         found = path.read_bytes()
@@ -60,11 +57,7 @@ def _compiled(source: bytes, path: str) -> CodeType:
 
 
 def read_script(path: Path) -> CodeType:
-    """Return the compiled code of a script.
-
-    Raises:
-        MspcError: the file is missing, not text, or not Python.
-    """
+    """Return the compiled code of a script. Raise MspcError if the file is missing, not text, or not Python."""
     source = source_of(path)
     with parsing_python(str(path)):
         return _compiled(source, str(path))

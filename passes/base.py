@@ -201,11 +201,7 @@ def _pass_class(name: str) -> type[Pass] | None:
 
 
 def find_pass(name: str, options: dict[str, Any] | None = None) -> Pass:
-    """The pass called `name` with options.
-
-    Raises:
-        MspcError: there is no such pass or option.
-    """
+    """The pass called `name` with options. Raise MspcError if there is no such pass or option."""
     found = _pass_class(name)
     if found is None:
         names = pass_names()

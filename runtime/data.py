@@ -32,11 +32,8 @@ def _part(array: Array, layout: Layouts, rank: int) -> Array:
 
 
 def full_type(parameter: Parameter) -> TensorType:
-    """Return the type of a parameter before slicing.
-
-    Raises:
-        MspcError: it is not a tensor, or the parameter is not a slice of it, as in a modified file.
-    """
+    """Return the type of a parameter before slicing. Raise MspcError if it is not a tensor, or the parameter is not a
+    slice of it, as in a modified file."""
     own, layout = parameter.type, parameter.layout
     type = parameter.global_type if parameter.global_type is not None else own
     if not isinstance(type, TensorType) or not isinstance(own, TensorType):
@@ -66,10 +63,7 @@ def padded_slice(parameter: Parameter, array: Array) -> Array:
 
 def slice_parameter(parameter: Parameter, array: Array, rank: int, what: str, copied: bool = True) -> Array:
     """Return `rank`'s slice of the full `array` of `parameter`. copied: as a new contiguous array, not possibly a view.
-
-    Raises:
-        MspcError: the array's shape or kind of number differs from the parameter's.
-    """
+    Raise MspcError if the array's shape or kind of number differs from the parameter's."""
     type = full_type(parameter)
     if tuple(array.shape) != type.shape:
         raise MspcError(
@@ -165,20 +159,12 @@ class Batches:
 
 
 def load_batches(path: Path, inputs: Sequence[Parameter], rank: int) -> Batches:
-    """Return the batches of an npz file.
-
-    Raises:
-        MspcError: the file is missing, damaged, or does not fit.
-    """
+    """Return the batches of an npz file. Raise MspcError if the file is missing, damaged, or does not fit."""
     return Batches(inputs, read_arrays(path), rank, str(path))
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """Return the arrays of an npz file by name.
-
-    Raises:
-        MspcError: the file is missing, damaged, or not an npz file.
-    """
+    """Return the arrays of an npz file by name. Raise MspcError if the file is missing, damaged, or not an npz file."""
     try:
         check_regular(path)
         with open(path, "rb") as stream:

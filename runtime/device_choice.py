@@ -213,11 +213,8 @@ class Hardware:
         self._cuda = cuda or Cuda()
 
     def choose(self, asked: DeviceRequest, size: int) -> None:
-        """Choose a device, once; `agree` must follow on all ranks.
-
-        Raises:
-            MspcError: it is not available, or a script requests a different one later.
-        """
+        """Choose a device, once; `agree` must follow on all ranks. Raise MspcError if it is not available, or a script
+        requests a different one later."""
         wanted = self.wishes.device
         if self._simulated:
             if self.choice is None and (wanted == GPU or (wanted == AUTO and asked.device == GPU)):

@@ -87,11 +87,8 @@ def hooked(instructions: Instructions, call: Callable[..., Any]) -> Instructions
 
 
 def prepare(graph: Graph, backend: NumPyBackend) -> None:
-    """Prepare a program with all its regions, before a plan is made.
-
-    Raises:
-        MspcError: operators have no kernel; one error for all of them.
-    """
+    """Prepare a program with all its regions, before a plan is made. Raise MspcError if operators have no kernel; one
+    error for all of them."""
     graphs = graph.graphs()
     lacking = [node for each in graphs for node in each.nodes if not _has_kernel(node.op)]
     notes = ["`mspc ops` lists the operators; CHANGELOG.md names the replacement of each that was removed"]

@@ -125,11 +125,8 @@ class Program:
     plan: PlanEntries | None = None
 
     def text(self, rank: int) -> str:
-        """Return the text of a rank's graph.
-
-        Raises:
-            MspcError: the rank was not compiled, or its file is missing or not text.
-        """
+        """Return the text of a rank's graph. Raise MspcError if the rank was not compiled, or its file is missing or
+        not text."""
         return self._read(rank, read_text)
 
     def header(self, rank: int) -> str:
@@ -153,11 +150,8 @@ class Program:
         return wanted is not None and hashlib.sha256(text.encode()).hexdigest() != wanted
 
     def graph(self, rank: int, text: str, frames: bool = False) -> Graph:
-        """Return the graph in `text`, checked against this program.
-
-        Raises:
-            MspcError: the text is not a graph of this rank of this program.
-        """
+        """Return the graph in `text`, checked against this program. Raise MspcError if the text is not a graph of this
+        rank of this program."""
         from mspc.ir.text.parser import parse  # only a rank that runs needs this and the operators
         from mspc.ops.op import REGISTRY
 
@@ -188,10 +182,7 @@ class Program:
 
     def layout(self, entry: Mapping[str, Any], what: str, shape: tuple[int, ...], stages: int) -> Layout | None:
         """Return the layout of an input, output or parameter over the ranks of a stage, None if its entry has none.
-
-        Raises:
-            MspcError: the layout cannot be read, or a value of this shape cannot have it.
-        """
+        Raise MspcError if the layout cannot be read, or a value of this shape cannot have it."""
         text, ranks = str(entry.get("layout", "")), self.ranks // stages
         try:
             found = read_layouts(text)[0] if text else None
@@ -207,11 +198,8 @@ class Program:
 
 
 def load_program(folder: Path) -> Program:
-    """Read `program.json`.
-
-    Raises:
-        MspcError: there is no program, it is damaged, or another version of mspc wrote it.
-    """
+    """Read `program.json`. Raise MspcError if there is no program, it is damaged, or another version of mspc wrote
+    it."""
     path = folder / PROGRAM
     if not os.path.exists(path):
         with contextlib.suppress(OSError):  # the folder may be read-only
@@ -260,11 +248,8 @@ def _execute(path: Path, files: dict[str, Any]) -> dict[int, str]:
 
 def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
     """Return this rank's slices of the parameters and constants, by the layouts in its file. A slice is read if the
-    weights contain it, else generated from its description in the program.
-
-    Raises:
-        MspcError: the weights or the descriptions are missing or damaged, or do not fit the graph.
-    """
+    weights contain it, else generated from its description in the program. Raise MspcError if the weights or the
+    descriptions are missing or damaged, or do not fit the graph."""
     return {name: load() for name, load in slices_to_load(program, graph, rank).items()}
 
 

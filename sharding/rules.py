@@ -130,11 +130,8 @@ def parse_rule(
     reduction: str = "sum",
     sizes: Mapping[str, int] | None = None,
 ) -> Rule:
-    """Return the rule of `text` for inputs of these shapes; cached, because networks repeat operators.
-
-    Raises:
-        MspcError: the shapes do not fit the rule; the message names operator, input, dimension and value.
-    """
+    """Return the rule of `text` for inputs of these shapes; cached, because networks repeat operators. Raise MspcError
+    if the shapes do not fit the rule; the message names operator, input, dimension and value."""
     return _parse_rule(
         text, tuple(map(tuple, input_shapes)), operator, reduction, tuple(sorted(sizes.items())) if sizes else ()
     )

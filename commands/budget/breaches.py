@@ -37,10 +37,7 @@ class Breach:
 
 def breaches(facts: CompileFacts, budget: Budget) -> list[Breach]:
     """Return the limits that a compile exceeds, each on the ranks that exceed it most; the largest ratio comes first.
-
-    Raises:
-        MspcError: a fact for a limit is unknown, or there is no cell in which a collective is forbidden.
-    """
+    Raise MspcError if a fact for a limit is unknown, or there is no cell in which a collective is forbidden."""
     if not facts.kinds:
         raise MspcError(f"{facts.name} is a plan, which sends nothing", notes=["check the folder of its compile"])
     found: list[Breach] = []
@@ -216,11 +213,8 @@ def write_baseline(path: Path, facts: CompileFacts) -> None:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Return the figures in a file.
-
-    Raises:
-        MspcError: there is no such file, or it does not have the format of `write_baseline`.
-    """
+    """Return the figures in a file. Raise MspcError if there is no such file, or it does not have the format of
+    `write_baseline`."""
     notes = ["mspc check TARGET --write-baseline FILE writes one"]
     table = read_toml(path, "baseline", LARGEST, as_json=True, notes=notes)
     if wrong := _wrong(table):

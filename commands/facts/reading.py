@@ -58,11 +58,7 @@ def read_facts(path: Path, machine: Machine = H200) -> CompileFacts:
 
 def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
     """Return the facts of a compile's folder. Programs of ranks of one kind are equal except for ranks, groups and
-    offsets, so that one of them is read for all.
-
-    Raises:
-        MspcError: it is no such folder, or damaged.
-    """
+    offsets, so that one of them is read for all. Raise MspcError if it is no such folder, or damaged."""
     program = load_program(folder)
     if not program.execute:
         raise MspcError(f"{folder / PROGRAM} is damaged: it names no rank's graph", code="E0116")
@@ -211,10 +207,7 @@ def compiled_folder(target: str, options: CompileOptions) -> Generator[Path]:
 
 def target_facts(target: str, options: CompileOptions = SCRIPTS_OWN, machine: Machine = H200) -> CompileFacts:
     """Return the facts of a file or folder as `read_facts` does, or of a script or a network, compiled temporarily.
-
-    Raises:
-        MspcError: it cannot be read or compiled.
-    """
+    Raise MspcError if it cannot be read or compiled."""
     if not is_script(target):
         return read_facts(Path(target), machine)
     with compiled_folder(target, replace(options, kinds_only=True)) as folder:

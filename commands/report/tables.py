@@ -48,20 +48,13 @@ def line_width() -> int:
 
 def write_report(path: Path, command: str, content: Mapping[str, Any], status: int = 0) -> None:
     """Write the report of a command as JSON: an object with the version of the format, the command, its exit status,
-    and the command's own fields.
-
-    Raises:
-        MspcError: the file cannot be written.
-    """
+    and the command's own fields. Raise MspcError if the file cannot be written."""
     write_json({"version": REPORT_VERSION, "command": command, "status": status, **content}, path)
 
 
 def write_json(content: Any, path: Path) -> None:
-    """Write `content` as JSON; `-` is stdout. `write_report` writes the reports of commands.
-
-    Raises:
-        MspcError: the file cannot be written.
-    """
+    """Write `content` as JSON; `-` is stdout. `write_report` writes the reports of commands. Raise MspcError if the
+    file cannot be written."""
     text = json.dumps(content, indent=1) + "\n"
     if path == Path("-"):
         sys.stdout.write(text)

@@ -35,11 +35,8 @@ def report(
     found: Verified, config: Config, json: Path | None, loudness: Loudness, seed: int, notes: Sequence[str] = (),
     all_rows: bool = False,
 ) -> None:  # fmt: skip
-    """Print the table and the verdict. notes: hints for the error if values differ. all_rows: print every value.
-
-    Raises:
-        ExecutionError: a value differs.
-    """
+    """Print the table and the verdict. notes: hints for the error if values differ. all_rows: print every value. Raise
+    ExecutionError if a value differs."""
     rows, first = found.rows, found.first
     node, place = (first.node, first.place) if first is not None else (None, "")
     if json is not None:
@@ -87,11 +84,8 @@ def report_against(
     found: Against, json: Path | None, loudness: Loudness, seed: int, notes: Sequence[str] = (),
     all_rows: bool = False,
 ) -> None:  # fmt: skip
-    """Print the table and the verdict of a comparison of one device with PyTorch.
-
-    Raises:
-        ExecutionError: a value differs.
-    """
+    """Print the table and the verdict of a comparison of one device with PyTorch. Raise ExecutionError if a value
+    differs."""
     rows, first = found.rows, found.first
     library = f"PyTorch {found.version}"
     if json is not None:

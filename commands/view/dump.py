@@ -65,11 +65,8 @@ class Dump:
 
 
 def read_dump(path: Path) -> Dump:
-    """Read the folder of a compile, or one .ir file, MindSpore's too.
-
-    Raises:
-        MspcError: there is no such path, it is no dump, it is truncated, or its files are of several compiles.
-    """
+    """Read the folder of a compile, or one .ir file, MindSpore's too. Raise MspcError if there is no such path, it is
+    no dump, it is truncated, or its files are of several compiles."""
     if path.is_dir():
         return _CompileFolder(path).dump()
     module = parse(dump_text(path), REGISTRY, str(path))

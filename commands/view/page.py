@@ -90,12 +90,8 @@ class ViewOptions:
 
 
 def view_target(target: str, options: ViewOptions) -> None:
-    """Write the page of a folder, a file or a script, and print its path.
-
-    Raises:
-        MspcError: the target is no dump and no script that compiles, the profile is of another compile, or the page
-            cannot be written.
-    """
+    """Write the page of a folder, a file or a script, and print its path. Raise MspcError if the target is no dump and
+    no script that compiles, the profile is of another compile, or the page cannot be written."""
     shown_as = Path(os.path.realpath(file_of(target)))
     out = options.out or Path((shown_as.name if shown_as.is_dir() else shown_as.stem) + ENDING)
     check_writable(out, "--out")

@@ -137,11 +137,8 @@ MEASURED = 16
 
 
 def read_profile(path: Path, dump: Dump) -> dict[int, dict[str, Any]]:
-    """Return, by rank, the number of timed `steps` and `nodes`: by node [begin, seconds], means over the steps.
-
-    Raises:
-        MspcError: the file cannot be read or is no profile, or it is of another compile.
-    """
+    """Return, by rank, the number of timed `steps` and `nodes`: by node [begin, seconds], means over the steps. Raise
+    MspcError if the file cannot be read or is no profile, or it is of another compile."""
     with reading(path, "profile", notes=[HOW_TO_PROFILE]):
         content = parsed_json(read_bytes(path))
     events = content.get("traceEvents") if isinstance(content, dict) else None

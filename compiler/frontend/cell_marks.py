@@ -157,11 +157,8 @@ def planned(tracer: Tracer, plan: Sequence[tuple[Any, Any]]) -> Generator[None]:
 
 @contextlib.contextmanager
 def within(tracer: Tracer, fn: Any) -> Generator[None]:
-    """Inside the context, read the parameters of a function made by `shard()` by its plan.
-
-    Raises:
-        MspcError: another such function calls it, in PyNative mode. The rule is MindSpore's.
-    """
+    """Inside the context, read the parameters of a function made by `shard()` by its plan. Raise MspcError if another
+    such function calls it, in PyNative mode. The rule is MindSpore's."""
     if tracer.in_shard and fn.in_pynative:
         raise tracer.error(
             "a function that shard() gave calls another one, which PyNative mode does not take",

@@ -33,11 +33,8 @@ class Host:
 
 
 def read_host_file(path: Path) -> list[Host]:
-    """Return the hosts of a file in order.
-
-    Raises:
-        MspcError: the file cannot be read, or a line is not valid; the message names the line.
-    """
+    """Return the hosts of a file in order. Raise MspcError if the file cannot be read, or a line is not valid; the
+    message names the line."""
     with reading(path, "host file", "is no text"):
         lines = read_text(path).splitlines()
     found: dict[str, Host] = {}
@@ -102,11 +99,8 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def read_rank_table(path: Path) -> list[Host]:
-    """Return the hosts of consecutive ranks with their devices, in rank order.
-
-    Raises:
-        MspcError: the file cannot be read or is not a rank table; ranks are duplicated or missing.
-    """
+    """Return the hosts of consecutive ranks with their devices, in rank order. Raise MspcError if the file cannot be
+    read or is not a rank table; ranks are duplicated or missing."""
     name = str(path)
     with reading(path, "rank table", "is no JSON"):
         table = parsed_json(read_bytes(path))

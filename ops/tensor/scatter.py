@@ -41,11 +41,8 @@ def indexed_sides(
     name: str, shape: Sequence[int], indices: TensorType, operand: int, dims: Sequence[int] = ()
 ) -> tuple[str, str, str]:  # fmt: skip
     """Return (tensor, indices, slices) for indices[..., k] that name the dimensions `dims` of a tensor of `shape`,
-    without these the first k.
-
-    Raises:
-        MspcError: the last dimension of the indices names more dimensions than there are.
-    """
+    without these the first k. Raise MspcError if the last dimension of the indices names more dimensions than there
+    are."""
     count = indices.shape[-1] if indices.shape else 0
     if not 1 <= count <= len(shape):
         raise MspcError(

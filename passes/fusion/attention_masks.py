@@ -75,11 +75,7 @@ def forget_causal_masks(graph: Graph) -> bool:
 
 def causal_mask_of(value: Value) -> CausalMask | None:
     """Return the triangle that `value` is at every step, or None. It is made of constants by operators that preserve
-    one.
-
-    Raises:
-        MspcError: an attribute `triangle` is malformed.
-    """
+    one. Raise MspcError if an attribute `triangle` is malformed."""
     found = _pattern(value, DEPTH)
     return found if found is not None and found.diagonal is not None else None
 

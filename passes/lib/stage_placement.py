@@ -133,11 +133,8 @@ def has_weights_apart(attrs: Mapping[str, Any]) -> bool:
 
 
 def chosen_schedule(attrs: Mapping[str, Any], micro_batches: int) -> Schedule:
-    """Return the schedule for the stages and chunks of a graph with this header; a table is proved first.
-
-    Raises:
-        MspcError: there is no such schedule, it is not for these numbers, or it does not run to its end.
-    """
+    """Return the schedule for the stages and chunks of a graph with this header; a table is proved first. Raise
+    MspcError if there is no such schedule, it is not for these numbers, or it does not run to its end."""
     table = table_of(attrs, micro_batches)
     if table is not None:
         require_schedule(table.schedule, table.lines)

@@ -90,12 +90,9 @@ def layout(
     step: CapturedStep, mesh: tuple[int, ...], name: str, own: Sequence[int], whole: Sequence[int],
     stages: Collection[int] = (),
 ) -> Layout:  # fmt: skip
-    """Return the layout of a tensor of a step. own: the shape of a rank's slice; whole: that on one device. stages: the
-    axes of the mesh over which plain tensors are not divided.
-
-    Raises:
-        MspcError: the placement contradicts the shapes.
-    """
+    """Return the layout of a tensor of a step. own: the shape of a rank's slice; whole: that on one device. stages:
+    the axes of the mesh over which plain tensors are not divided. Raise MspcError if the placement contradicts the
+    shapes."""
     place = step.placements.get(name)
     if place is None or place.mesh is None:
         return _by_sizes(step, mesh, name, own, whole, stages)

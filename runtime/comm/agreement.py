@@ -24,11 +24,8 @@ from mspc.runtime.faults.stopped import shown_ranks
 
 
 def agree(comm: Communicator, compile_id: str, folder: str = "") -> None:
-    """Check that all ranks have graphs of one compile; all ranks call this before their first step.
-
-    Raises:
-        MspcError: some have graphs of another; status 2.
-    """
+    """Check that all ranks have graphs of one compile; all ranks call this before their first step. Raise MspcError if
+    some have graphs of another; status 2."""
     if comm.size == 1:
         return
     everyone = tuple(range(comm.size))

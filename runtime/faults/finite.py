@@ -72,11 +72,8 @@ class Stepping(NonFiniteSearch, Protocol):
 
 
 def check_finite(executor: Stepping, losses: Sequence[Value], updated: bool = False) -> None:
-    """Check the losses of the running step. updated: parameters have changed since they were computed.
-
-    Raises:
-        ExecutionError: one is a NaN or an infinity; the message names step, rank and the first node that made one.
-    """
+    """Check the losses of the running step. updated: parameters have changed since they were computed. Raise
+    ExecutionError if one is a NaN or an infinity; the message names step, rank and the first node that made one."""
     for loss in losses:
         value = executor.slot_value(loss)
         if not math.isfinite(value if np.ndim(value) == 0 else np.asarray(value).flat[0]):

@@ -380,11 +380,8 @@ class GpuExecutor:
         slot.done = None
 
     def wait(self, slot: _Slot) -> None:
-        """Wait for a slot's step.
-
-        Raises:
-            ExecutionError: its loss is not finite, or a loop took too long; parameters are as they were before it.
-        """
+        """Wait for a slot's step. Raise ExecutionError if its loss is not finite, or a loop took too long; parameters
+        are as they were before it."""
         try:
             wait_for(self.device, slot.done, interruptible=self._step.ended.has_loops)
         except BaseException:

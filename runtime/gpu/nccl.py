@@ -60,11 +60,7 @@ class Calls:
 
 
 def load_nccl(xp: Any) -> Any:
-    """Return CuPy's module for NCCL.
-
-    Raises:
-        ExecutionError: this CuPy has none, or finds no library.
-    """
+    """Return CuPy's module for NCCL. Raise ExecutionError if this CuPy has none, or finds no library."""
     try:
         found = importlib.import_module(f"{xp.__name__}.cuda.nccl")
     except ImportError as error:

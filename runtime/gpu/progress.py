@@ -100,11 +100,7 @@ class GpuProgress:
         return with_host_query(launch, marked)
 
     def wait(self, event: Any) -> None:
-        """Return once the event has occurred.
-
-        Raises:
-            ExecutionError: NCCL has failed.
-        """
+        """Return once the event has occurred. Raise ExecutionError if NCCL has failed."""
         _poll(event, self.check)
 
     def check(self) -> None:

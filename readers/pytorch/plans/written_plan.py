@@ -75,11 +75,8 @@ _ARGUMENTS = ("desired_input_layouts", "input_layouts", "output_layouts", "use_l
 
 
 def style_of(text: str) -> Style:
-    """Return the style that a text names: `colwise`, or `ColwiseParallel(output_layouts=Replicate())`.
-
-    Raises:
-        MspcError: there is no such style.
-    """
+    """Return the style that a text names: `colwise`, or `ColwiseParallel(output_layouts=Replicate())`. Raise MspcError
+    if there is no such style."""
     name, mark, _ = text.partition("(")
     style = STYLES.get(name.strip())
     if style is None:

@@ -43,11 +43,8 @@ def content_of(data: bytes, last: int = 0) -> Any:
 
 
 def record_of(rank: int, path: Path, content: Mapping[str, Any], last: int = 0) -> Record:
-    """Return the record with a content as PyTorch writes it.
-
-    Raises:
-        MspcError: it is no flight record, is damaged, or is of another version.
-    """
+    """Return the record with a content as PyTorch writes it. Raise MspcError if it is no flight record, is damaged, or
+    is of another version."""
     if not isinstance(content.get("entries"), list):
         raise MspcError(f"{path} is no flight record: it has no list `entries`")
     version = str(content.get("version", ""))[:20]

@@ -20,11 +20,7 @@ KNOWN = "flight records of PyTorch or mspc, traces of PyTorch's profiler, report
 
 def read_records(paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
     """Return the records in files and folders, by rank, and why others cannot be read. Only the last calls of large
-    records are read.
-
-    Raises:
-        MspcError: no file can be read, two are of one rank, or they are of different jobs.
-    """
+    records are read. Raise MspcError if no file can be read, two are of one rank, or they are of different jobs."""
     files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else (path,))]
     files = [file for file in files if not file.name.startswith(".") and not file.is_dir()]
     if not files:
