@@ -31,7 +31,7 @@ def _power(least: int) -> int:
     return 1 << (least - 1).bit_length()
 
 
-class Scan(NamedTuple):
+class ScanKernel(NamedTuple):
     """The parts of ops/cuda/scan.cu for one scan. state: C++ type of successive elements. element: that of element i,
     p in the order of the scan. begin: statements before the elements. results: element i of each result. how: what has
     a neutral element. words: numbers of a state. beyond: what stands behind the end of operand y."""
@@ -48,17 +48,17 @@ class Scan(NamedTuple):
 _EXTREME = ("State::element(u[i], REVERSE ? COUNT - 1 - p : p)", ("run[i].result()", "run[i].place"))
 _OWN = "State::element(u[i], p)"
 SCANS = {
-    "sum": Scan("Total<Sum>", _OWN),
-    "product": Scan("Total<Product>", _OWN, how="Product"),
-    "logarithms": Scan("LogTotal<A>", _OWN, how="Largest", words=2),
-    "maximum": Scan("Extremum<Largest>", *_EXTREME, how="Largest", words=2),
-    "minimum": Scan("Extremum<Smallest>", *_EXTREME, how="Smallest", words=2),
-    "linear": Scan("Linear", "State{p ? u[i] : (A)0, v[i]}", words=2),
-    "logarithms' gradient": Scan(
+    "sum": ScanKernel("Total<Sum>", _OWN),
+    "product": ScanKernel("Total<Product>", _OWN, how="Product"),
+    "logarithms": ScanKernel("LogTotal<A>", _OWN, how="Largest", words=2),
+    "maximum": ScanKernel("Extremum<Largest>", *_EXTREME, how="Largest", words=2),
+    "minimum": ScanKernel("Extremum<Smallest>", *_EXTREME, how="Smallest", words=2),
+    "linear": ScanKernel("Linear", "State{p ? u[i] : (A)0, v[i]}", words=2),
+    "logarithms' gradient": ScanKernel(
         "Linear", "State{p ? share(v[i], i ? v[i - 1] : last) : (A)0, w[i]}", ("exp_of(u[i] - v[i]) * run[i].b",),
         "const A last = one(y_of, line, first - 1, end, 0);", words=2,
     ),
-    "linear gradient": Scan(
+    "linear gradient": ScanKernel(
         "Linear", "State{i ? u[i - 1] : last, w[i]}", ("run[i].b * (i + 1 < EACH ? v[i + 1] : next)", "run[i].b"),
         "const A last = one(x_of, line, first - 1, end, 0), next = one(y_of, line, first + EACH, end, BEYOND);",
         words=2,

@@ -34,7 +34,7 @@ from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.rules import factor_names
 
 
-class Slices(NamedTuple):
+class ScannedSlices(NamedTuple):
     """The slices of a scanned dimension, for the operators of one rank; `last` and `before` are in the order of the
     scan."""
 
@@ -43,7 +43,7 @@ class Slices(NamedTuple):
     ranks: tuple[int, ...] = ()
     place: int = 0
 
-    def turned(self) -> Slices:
+    def turned(self) -> ScannedSlices:
         """Return the slices for a scan in the other direction."""
         return self._replace(reverse=not self.reverse)
 
@@ -117,15 +117,15 @@ class ScanOp(Op, abstract=True):
         names = " ".join(factor_names(len(types[0].shape)))
         return f"{', '.join([names] * len(types))} -> {', '.join([names] * results)}"
 
-    def slices(self, shape: Sequence[int], placement: RankPlacement | None = None) -> Slices:
+    def slices(self, shape: Sequence[int], placement: RankPlacement | None = None) -> ScannedSlices:
         """Return the slices of the axis; without ranks if it is not sharded."""
         fields = self.attributes()
         axis, reverse = axis_in(self.name, fields["axis"], len(shape)), fields.get("reverse", False) != self.turns
         layout = None if placement is None or 0 in shape else placement.in_layouts[0]
         if placement is None or layout is None or not layout.dims[axis]:
-            return Slices(axis, reverse)
+            return ScannedSlices(axis, reverse)
         ranks, place = layout.group(layout.dims[axis], placement.rank), layout.slice_index(placement.rank)[axis]
-        return Slices(axis, reverse, ranks, place)
+        return ScannedSlices(axis, reverse, ranks, place)
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         layout, local = layouts[0], layouts[0].local_shape(types[0].shape)
@@ -142,7 +142,7 @@ class ScanOp(Op, abstract=True):
         found = self.joined(slices, [Term(b, x) for x in inputs], [Term(b, x) for x in own])
         return found[0].value if len(found) == 1 else b.emit(MakeTuple(), *(term.value for term in found))
 
-    def joined(self, slices: Slices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
+    def joined(self, slices: ScannedSlices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
         """Emit the results of a slice from the carries of the slices before it and its own results."""
         raise NotImplementedError(f"{self.name} is not sharded along its axis")
 
@@ -190,7 +190,7 @@ class _Running(ScanOp, abstract=True):
     def rule(self, x: TensorType) -> str:
         return self.along(x)
 
-    def joined(self, slices: Slices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
+    def joined(self, slices: ScannedSlices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
         join, total = type(self).join, slices.last(own[0])
         total = join(total, slices.last(inputs[0])) if self.exclusive else total
         totals = slices.gathered(total).into(replace(self, exclusive=False))
@@ -255,7 +255,7 @@ class LinearRecurrence(ScanOp):
     def rule(self, a: TensorType, b: TensorType) -> str:
         return self.along(a, b)
 
-    def joined(self, slices: Slices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
+    def joined(self, slices: ScannedSlices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
         product = inputs[0].into(CumProd(False, self.reverse, self.axis))
         shares, totals = (slices.gathered(slices.last(term)) for term in (product, own[0]))
         carry = slices.before(shares.into(self, totals), 0)
@@ -291,7 +291,7 @@ class LinearRecurrenceGrad(ScanOp):
     def rule(self, a: TensorType, h: TensorType, dh: TensorType) -> str:
         return self.along(a, h, dh, results=2)
 
-    def joined(self, slices: Slices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
+    def joined(self, slices: ScannedSlices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
         (a, h, _), forward = inputs, slices.turned()
         product = a.into(CumProd(True, slices.reverse, slices.axis))
         shares, totals = (slices.gathered(slices.last(a) * slices.last(term)) for term in (product, own[1]))
@@ -322,7 +322,7 @@ class CumulativeLogsumexpGrad(ScanOp):
     def rule(self, x: TensorType, y: TensorType, dy: TensorType) -> str:
         return self.along(x, y, dy)
 
-    def joined(self, slices: Slices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
+    def joined(self, slices: ScannedSlices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
         (x, y, dy), edge = inputs, slices.last(inputs[1])
         total = (dy * exponential(edge, y)).into(ReduceSum(True, (slices.axis,)))
         edges, totals = slices.gathered(edge), slices.gathered(total)
@@ -356,7 +356,7 @@ class _Extreme(ScanOp, abstract=True):
     def rule(self, x: TensorType) -> str:
         return self.along(x, results=2)
 
-    def joined(self, slices: Slices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
+    def joined(self, slices: ScannedSlices, inputs: Sequence[Term], own: Sequence[Term]) -> Sequence[Term]:
         (x,), value = inputs, own[0]
         places = own[1] + slices.place * x.value.shape[slices.axis]
         carries, found = items(x.b, x.b.emit(self, slices.gathered(slices.last(value)).value), 2)
