@@ -266,7 +266,10 @@ def _run_all(ranks: Sequence[int], run: Callable[[int], None], folder: Path) -> 
                 os._exit(_status(rank, run))
             running[child] = rank
         child, status = os.waitpid(-1, os.WUNTRACED)
-        rank = running.pop(child)
+        rank = running.pop(child, -1)
+        if rank < 0:  # a stopped process that the system let go on, as it does once the terminal is gone
+            rank = next(each for each, (process, _) in stopped.items() if process == child)
+            del stopped[rank]
         if os.WIFSTOPPED(status):
             name = (folder / f"object-needed-{rank}").read_text()
             stopped[rank] = child, name

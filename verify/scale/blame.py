@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +24,7 @@ from mspc.ops.tensor.reshape import Cast
 from mspc.verify.scale.compared import written
 from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, alike
 from mspc.verify.scale.readers import Readers, adds_up, moves_or_adds
-from mspc.verify.scale.relations import CLOSE, Identities, Relation, added, axes_along, keyed, ranks_along, times
+from mspc.verify.scale.relations import CLOSE, Identities, Relation, added, keyed, ranks_along, times
 
 
 class ReadOnOne:
@@ -358,9 +357,7 @@ def misplaced(wrong: FirstWrong, readers: Readers, relations: Relations, one: Re
             if another := one.another(held.name, value, readers, relations):
                 return replace(wrong, reads=(), equals=another)
             gathered = _gathered(value, readers, relations)
-            ops: Sequence[Any] = [] if gathered is None else wrong.kind.ops_of(gathered.op)
-            if gathered is not None and any([*op.members] != sorted(op.members) for op in ops):
-                said = "it puts slices together in another order than that of its ranks"
+            if gathered is not None and (said := gathered_otherwise(gathered, wrong.kind)):
                 return replace(wrong, node=gathered, reads=(), equals=said)
             if gathered is None:
                 expected, read = _held_order(held, wrong.kind), value
@@ -387,6 +384,13 @@ def _gathered(value: Value, readers: Readers, relations: Relations) -> Node | No
         return None
     near = (value, *readers.sources(value, relations, True))
     return next((node for node in near if isinstance(node.op, AllGather) and node not in relations), None)
+
+
+def gathered_otherwise(node: Node, kind: RankKind) -> str:
+    """Say that a node gathers slices in another order than that of its ranks, or ""."""
+    ops: Sequence[Any] = kind.ops_of(node.op) if isinstance(node.op, AllGather) else ()
+    is_right = all([*op.members] == sorted(op.members) for op in ops)
+    return "" if is_right else "it puts slices together in another order than that of its ranks"
 
 
 def _gathered_order(node: Node, kind: RankKind, readers: Readers, relations: Relations) -> dict[int, int]:
@@ -613,43 +617,6 @@ def _words(node: Node, value: Value, known: Relation, kind: RankKind) -> str:
         return f"it adds up over {members}, and {label} is no part of a sum"
     theirs = ranks_in_words(ranks_along(kind, known.summed))
     return f"it adds up over {members}, and {label} is a part of a sum over {theirs}"
-
-
-# Tries whether a wrong value would be right had a sum that it reads been taken over other ranks.
-
-
-LAST = 8
-"""Number of sums that are remembered."""
-
-
-class OtherRanks:
-    """The last sums that were taken, with their terms."""
-
-    def __init__(self) -> None:
-        self._sums: OrderedDict[Node, Sequence[Array]] = OrderedDict()
-
-    def note(self, node: Node, operands: Sequence[Array]) -> None:
-        self._sums[node] = operands
-        while len(self._sums) > LAST:
-            self._sums.popitem(last=False)
-
-    def hint(
-        self, node: Node, kind: RankKind, operands: Sequence[Array], is_right: Callable[[list[Array]], bool]
-    ) -> str:
-        """Say which sum should be taken over which ranks, or "". operands: of a wrong node. is_right: whether its value
-        is right with other operands."""
-        for place, value in enumerate(node.inputs):
-            source, number = tensor_of(value)
-            if not isinstance(source, Node) or source not in self._sums:
-                continue
-            read = self._sums[source][number]
-            for axes in axes_along(kind, 1):
-                given = [*operands]
-                given[place] = added(read, kind, axes)
-                if is_right(given):
-                    over = ranks_in_words(ranks_along(kind, axes))
-                    return f"it would be right were {source.label} over {over}, and groups alike"
-        return ""
 
 
 def tensor_of(value: Value) -> tuple[Value, int]:

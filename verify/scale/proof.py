@@ -256,7 +256,7 @@ class SmallProgram:
     """A program of small sizes. reference: the judge of the ranks. kinds: of all ranks. weights: first stored values,
     global and small. inputs: of every step the global inputs, by name. num_full_size: how many dimensions keep their
     sizes. batch: of a capture, for each rank those that share its batch; () if all have the whole batch. loss: see
-    `ScaleProof`."""
+    `ScaleProof`. stops: at the first wrong step."""
 
     reference: OneDeviceReference | OwnRowsReference
     kinds: list[RankKind]
@@ -266,6 +266,7 @@ class SmallProgram:
     rows: list[Compared] = field(default_factory=list[Compared])
     batch: Groups | None = None
     loss: str = ""
+    stops: bool = False
 
     @contextmanager
     def beside(self) -> Generator[None]:
@@ -531,7 +532,7 @@ class SmallProgram:
             for state, found in zip(states, results, strict=True):
                 self._results(state.kind, found, step)
                 self._parameters(state, step)
-            if edit is not None and not all(row.same for row in self.rows):
+            if (self.stops or edit is not None) and not all(row.same for row in self.rows):
                 return
 
     def _results(self, kind: RankKind, found: Sequence[Array], step: int) -> None:
@@ -738,7 +739,9 @@ def _found_whole(
     full_size = [value for graph in graphs for each in graph.graphs() for value in each.parameters]
     full_size += [value for node in nodes for value in (*node.inputs, node)]
     try:
-        found = _proved(small_program(one, kinds, values, seed, own, full_size, batch=batch), one, None, True, describe)
+        program = small_program(one, kinds, values, seed, own, full_size, batch=batch)
+        program.stops = describe
+        found = _proved(program, one, None, True, describe)
     except (MspcError, NodeFailure, Unfit):
         return None
     found.whole = True

@@ -23,11 +23,11 @@ from mspc.ops.tensor.moving import Transpose
 from mspc.runtime.backend import NumPyBackend
 from mspc.verify.scale.blame import (
     FirstWrong,
-    OtherRanks,
     ReadOnOne,
     SumsTaken,
     added_along,
     blamed,
+    gathered_otherwise,
     misplaced,
     parts_read,
     sum_over_others,
@@ -129,7 +129,6 @@ class ValueWatch:
                 self._candidates.setdefault((id(kind), node), []).append(candidates)
         self._one, self._values = one, values
         self._relations: dict[Node, Relation] = {}
-        self._sums = OtherRanks()
         self._over_others: dict[Node, str] = {}
         """Errors of sums, as sums over other ranks than have parts of them; "" if right."""
         self._taken = SumsTaken()
@@ -345,13 +344,11 @@ class ValueWatch:
         return made
 
     def _note_sum(self, kind: RankKind, node: Node, operands: Sequence[Any], results: Sequence[Any]) -> None:
-        is_alone = self.is_alone(kind)
-        if is_alone:
-            self._taken.note(node, kind)
+        if not self.is_alone(kind):
+            return
+        self._taken.note(node, kind)
         if isinstance(node.op, AllReduce):
-            self._sums.note(node, operands)
-            if is_alone:
-                self._over_others[node] = sum_over_others(node, kind, operands, results, self._relations)
+            self._over_others[node] = sum_over_others(node, kind, operands, results, self._relations)
 
     def _look(
         self, value: Together, fitting: Sequence[Fitting], candidates: ReferenceCandidates, operands: Sequence[Any]
@@ -383,7 +380,7 @@ class ValueWatch:
                 self._aside.add(node)
             elif node not in self._wrong and (candidates.own is not None or not self._are_paired):
                 described = self._described(kind, node, value, wholes[0])
-                if said := self._over_others.get(node, ""):
+                if said := self._over_others.get(node) or gathered_otherwise(node, kind):
                     described = replace(described, equals=said)
                 elif len(value.nodes) == 1 and self._can_be_tried(node, value.kind, operands):
                     described = self._tried(described, value.kind, wholes, candidates, operands)
@@ -429,26 +426,24 @@ class ValueWatch:
         self, wrong: FirstWrong, kind: RankKind, fitting: Sequence[Array], candidates: ReferenceCandidates,
         operands: Sequence[Any],
     ) -> FirstWrong:  # fmt: skip
-        """Describe the change that makes a wrong value right: operands that are parts of sums added up before, or a sum
-        among other ranks."""
+        """Say whether a wrong value would be right were operands that are parts of sums added up before."""
 
-        def is_right(given: list[Array], in_parts: bool = False) -> bool:
+        def is_right(given: list[Array]) -> bool:
             try:
                 found = run_on_all(wrong.node.op, NumPyBackend(OneRank()), kind.depth, given)
             except (MspcError, ValueError, TypeError):
                 return False
             value, means = parts_of(found)[candidates.number], self._means(candidates)
             relations = (relation(value, whole, kind, False, means) for whole in fitting)
-            return any(each is not None and (in_parts or not each.summed) for each in relations)
+            return any(each is not None for each in relations)
 
         summed = parts_read(wrong.node, self._readers_of(kind), self._relations)
         for count in range(1, min(len(summed), MAX_PARTS) + 1):
             for chosen in itertools.combinations(summed, count):
                 given = [added(array, kind, summed[i]) if i in chosen else array for i, array in enumerate(operands)]
-                if is_right(given, in_parts=True):
+                if is_right(given):
                     return replace(wrong, is_of_parts=True)
-        hint = self._sums.hint(wrong.node, kind, operands, is_right)
-        return replace(wrong, equals=wrong.equals or hint)
+        return wrong
 
     def _fitting(
         self, local: tuple[int, ...], candidates: ReferenceCandidates, around: tuple[int, ...]
