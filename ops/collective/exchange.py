@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,13 @@ def exchanged(
     return found
 
 
+@cache
+def _world(ranks: int) -> tuple[tuple[int, ...], str]:
+    """Return all ranks, and the name of their group: of thousands of ranks each has an exchange among all."""
+    everyone = tuple(range(ranks))
+    return everyone, group_name(everyone)
+
+
 def _exchanged(b: Builder, x: Value, part: RankExchange, ranks: int, reason: str) -> Value:
     cuts: dict[Box, Value] = {part.old: x}
 
@@ -74,13 +82,13 @@ def _exchanged(b: Builder, x: Value, part: RankExchange, ranks: int, reason: str
 
     pieces = [(part.stays, sliced(part.stays))] if part.stays is not None else []
     if part.sends or part.receives:
-        everyone = tuple(range(ranks))
+        everyone, group = _world(ranks)
         exchange = NeighborExchange(
             send_rank_ids=tuple(rank for rank, _ in part.sends),
             recv_rank_ids=tuple(rank for rank, _ in part.receives),
             recv_shapes=tuple(box.within(box).end for _, box in part.receives),
             recv_type=x.tensor_type.dtype,
-            group=group_name(everyone),
+            group=group,
             rank_list=everyone,
         )
         received = b.emit(exchange, *(sliced(box) for _, box in part.sends))
