@@ -197,13 +197,9 @@ def most_alive(
     order: Sequence[int], operands: Sequence[Sequence[int]], views: Sequence[bool], sizes: Sequence[int],
     results: Iterable[int],
 ) -> int:  # fmt: skip
-    """Return the most bytes of nodes' results alive at once.
-
-    Args:
-        order: the nodes by number, as they run. operands: for every node the nodes whose results it reads. views:
-        whether a node's result is memory of its operands. sizes: bytes of its result. results: nodes whose results are
-        needed after all nodes.
-    """
+    """Return the most bytes of nodes' results alive at once. order: the nodes by number, as they run. operands: for
+    every node the nodes whose results it reads. views: whether a node's result is memory of its operands. sizes: bytes
+    of its result. results: nodes whose results are needed after all nodes."""
     last = [-1] * len(order)
     for position in range(len(order) - 1, -1, -1):
         i = order[position]

@@ -146,12 +146,8 @@ def compared_program(captured: CapturedCall, many: Compiled, seed: int, inlines:
 def reference_of(
     captured: CapturedCall, call: TracedCall, own_weights: bool = True, inlines: bool = False
 ) -> PlainNetwork:
-    """Return the reference for a launch.
-
-    Args:
-        call: the launch as it is compiled for one device; it is not changed. own_weights: whether to include first
-        values. inlines: equal layers do not become one graph.
-    """
+    """Return the reference for a launch. call: the launch as it is compiled for one device; it is not changed.
+    own_weights: whether to include first values. inlines: equal layers do not become one graph."""
     config, stages, again = call.config, call.config.pipeline_stages > 1, _may_reuse_wrongly(call.traced)
     if stages:  # the parts of a batch run one after the other
         config = replace(config, pipeline_stages=1, pipeline_table="")

@@ -405,12 +405,8 @@ def find_waits(
     nodes: Sequence[Node], runs: Callable[[Node], bool], parts: Parts, copy_of: Mapping[Value, Node], early: bool
 ) -> tuple[dict[Node, tuple[Node, ...]], dict[int, int]]:  # fmt: skip
     """Return (for a node, the nodes of other streams that must be complete before it starts; for the index of a node of
-    a side stream, the index from which the main stream has waited for it).
-
-    Args:
-        runs: whether a node is launched. parts: memory of every value. copy_of: the node that stores a copy of a
-        parameter. early: see `plan_memory`.
-    """
+    a side stream, the index from which the main stream has waited for it). runs: whether a node is launched. parts:
+    memory of every value. copy_of: the node that stores a copy of a parameter. early: see `plan_memory`."""
     found: dict[Node, tuple[Node, ...]] = {}
     over: dict[int, int] = {}
     made: dict[Part, int] = {}

@@ -79,11 +79,8 @@ def trace(
     first: Mapping[int, int] | None = None,
 ) -> dict[str, Any]:
     """Return Chrome's trace of several steps of every rank. Clocks of ranks are not synchronised: a step starts at the
-    same time on all ranks, after the longest previous step.
-
-    Args:
-        graphs: of every rank. first: number of every rank's first step; 0 by default.
-    """
+    same time on all ranks, after the longest previous step. graphs: of every rank. first: number of every rank's first
+    step; 0 by default."""
     first = first or {}
     events: list[dict[str, Any]] = []
     lengths = [

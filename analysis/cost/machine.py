@@ -128,11 +128,8 @@ class Link:
     own: Mapping[str, Link] = field(default_factory=dict[str, "Link"])
 
     def seconds(self, operator: str, nbytes: float, ranks: int, cards: int = 1) -> float:
-        """Return the time of a collective of `ranks` ranks in which each sends `nbytes` bytes.
-
-        Args:
-            cards: factor of `bandwidth` for a rank, as several rings run at once.
-        """
+        """Return the time of a collective of `ranks` ranks in which each sends `nbytes` bytes. cards: factor of
+        `bandwidth` for a rank, as several rings run at once."""
         link = self.own.get(operator, self)
         return link.latency + link.hop * max(0, ranks - 2) + nbytes / (link.bandwidth.at(nbytes) * cards)
 

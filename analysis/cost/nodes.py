@@ -148,10 +148,7 @@ def kinds_of_slices(node: Node) -> tuple[str, ...]:
 
 def share_of_scores(node: Node, block: int = 1) -> float:
     """Return the share of all pairs of a query and a key for which scores are computed; 1 if the node is no attention.
-
-    Args:
-        block: queries and keys that kernels take together. A block is computed if one of its pairs is seen.
-    """
+    block: queries and keys that kernels take together. A block is computed if one of its pairs is seen."""
     from mspc.ops.nn.attention_base import AttentionOp  # late: few networks have any
 
     return _seen(node.op, operand_types(node), block) if isinstance(node.op, AttentionOp) else 1.0
@@ -531,11 +528,8 @@ TOGETHER = 3
 
 
 def least_seconds(nodes: Iterable[Node], ranks: int, machine: Machine) -> float:
-    """Return a lower bound, in seconds, of the step time by `StreamTimeline`, whatever the plan.
-
-    Args:
-        nodes: those of the graph that all ranks share, with the types of global tensors. Recomputed nodes do not count.
-    """
+    """Return a lower bound, in seconds, of the step time by `StreamTimeline`, whatever the plan. nodes: those of the
+    graph that all ranks share, with the types of global tensors. Recomputed nodes do not count."""
     updated = 0
     products: dict[tuple[tuple[str, ...], DType], list[float]] = {}
     for node in nodes:

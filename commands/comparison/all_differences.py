@@ -368,12 +368,9 @@ MatchingRound = tuple[Callable[[Any], Hashable], bool]
 def paired(
     first: Iterable[Any], second: Iterable[Any], stages: Sequence[MatchingRound], said: Callable[[Any], Hashable]
 ) -> list[Pair]:
-    """Return every entry of both lists once, in the order of the first and then of the second.
-
-    Args:
-        first, second: the entries. stages: tried in order on the entries that remain; those with equal keys are matched
-        in list order. said: returns the content of an entry that may differ between the two.
-    """
+    """Return every entry of both lists once, in the order of the first and then of the second. first, second: the
+    entries. stages: tried in order on the entries that remain; those with equal keys are matched in list order. said:
+    returns the content of an entry that may differ between the two."""
     left, right = list(first), list(second)
     of_left: dict[int, int] = {}
     of_right: dict[int, int] = {}

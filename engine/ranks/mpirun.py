@@ -52,12 +52,8 @@ def find_mpirun() -> str:
 def mpirun_command(
     ranks: int, command: Sequence[str], hosts: Sequence[Host] = (), variables: Sequence[str] = ()
 ) -> list[str]:
-    """Return the command line that runs a command on `ranks` ranks.
-
-    Args:
-        hosts: take the ranks in order, up to their slots; () for this machine. variables: names of environment
-            variables that other hosts also get.
-    """
+    """Return the command line that runs a command on `ranks` ranks. hosts: take the ranks in order, up to their slots;
+    () for this machine. variables: names of environment variables that other hosts also get."""
     if not hosts:
         return [find_mpirun(), "-n", str(ranks), "--oversubscribe", "--bind-to", "none", *command]
     found = [find_mpirun(), "--bind-to", "none"]

@@ -162,13 +162,9 @@ def reading(
     path: Path, what: str, wrong: str = "", code: str = "E0101", kind: type[Exception] | None = None,
     notes: Sequence[str] = (), damaged: str = "",
 ) -> Generator[None]:  # fmt: skip
-    """Raise the errors of a block that reads a file as MspcError.
-
-    Args:
-        what: the kind of file, for messages. wrong: text for a ValueError of the block, after the path; "is no `what`"
-        without it. code, kind: of the error if there is no such file. notes, damaged: notes and the code of the error
-        if the content is wrong.
-    """
+    """Raise the errors of a block that reads a file as MspcError. what: the kind of file, for messages. wrong: text for
+    a ValueError of the block, after the path; "is no `what`" without it. code, kind: of the error if there is no such
+    file. notes, damaged: notes and the code of the error if the content is wrong."""
     shown = shown_path(path)
     try:
         yield

@@ -92,13 +92,9 @@ only after writing it, and must read every operand before its first write to `ou
 
 
 def in_rows(xp: Any, work: Work, out: Sequence[Any], operands: Sequence[Any], scratch: int = 0) -> None:
-    """Fill the arrays `out` block by block.
-
-    Args:
-        xp: NumPy, or another array module, for which all rows are one block. out: contiguous arrays with equally many
-            rows (their first dimension); the first one determines the block size. operands: arrays with as many rows.
-            scratch: number of arrays shaped like a block of `out[0]` that `work` needs.
-    """
+    """Fill the arrays `out` block by block. xp: NumPy, or another array module, for which all rows are one block. out:
+    contiguous arrays with equally many rows (their first dimension); the first one determines the block size. operands:
+    arrays with as many rows. scratch: number of arrays shaped like a block of `out[0]` that `work` needs."""
     first = out[0]
     rows = first.shape[0]
     if not rows or not first.size:

@@ -56,13 +56,9 @@ class ChainOperands:
 def launch_chain(device: Device, lines: Sequence[BodyLine], types: Sequence[TensorType], space: Space,
                  returns: Sequence[int], inputs: Sequence[Array], out: Any, moved: Sequence[Moved] = (),
                  summed: tuple[int, RankSum] | None = None) -> Launch | None:  # fmt: skip
-    """Return the launch of a chain; None if a line has no `cuda` expression or the loop cannot be generated.
-
-    Args:
-        types: of the lines' results. returns: lines that are stored, in the order of `out`. moved: operands after
-            the others.
-        summed: the operand that is a sum over ranks.
-    """
+    """Return the launch of a chain; None if a line has no `cuda` expression or the loop cannot be generated. types: of
+    the lines' results. returns: lines that are stored, in the order of `out`. moved: operands after the others. summed:
+    the operand that is a sum over ranks."""
     operands = ChainOperands(inputs, moved, space)
     if space.columns:
         return _launch_rows(device, lines, types, space, returns, operands, out, summed)

@@ -738,12 +738,8 @@ def launch_loop(
     device: Device, reads: Sequence[KernelOperand], text: Sequence[str], writes: Sequence[tuple[str, Array]],
     totals: Sequence[LoopReduction], shape: tuple[int, ...], axes: tuple[int, ...],
 ) -> Launch | None:  # fmt: skip
-    """Return the launch of a loop over `shape`, or None if it cannot be generated.
-
-    Args:
-        text: definitions of values from the operands' elements. writes: (value, array that receives it).
-        totals: reductions along `axes`, of values.
-    """
+    """Return the launch of a loop over `shape`, or None if it cannot be generated. text: definitions of values from the
+    operands' elements. writes: (value, array that receives it). totals: reductions along `axes`, of values."""
     if math.prod(shape) == 0:
         return None if totals else nothing
     text, seeds = with_arguments(text)

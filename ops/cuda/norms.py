@@ -48,11 +48,8 @@ def fits(columns: int) -> bool:
 def layer_norm_gradients(device: Device, terms: tuple[Array, Array | None], x: Array, mean: Array, variance: Array,
                          gamma: Array, addend: Array | None, out: tuple[Array, Array, Array],
                          epsilon: float) -> Launch:  # fmt: skip
-    """Write (dx + addend, dgamma, dbeta) to `out`; rows are gamma's length, for which `fits` holds.
-
-    Args:
-        terms: the gradient of LayerNorm's result is their sum.
-    """
+    """Write (dx + addend, dgamma, dbeta) to `out`; rows are gamma's length, for which `fits` holds. terms: the gradient
+    of LayerNorm's result is their sum."""
     dout, other = terms
     dx, dgamma, dbeta = out
     columns, rows = gamma.size, math.prod(x.shape) // gamma.size
@@ -131,11 +128,8 @@ _ACROSS, _DEEP = 8, 128
 def launch_statistics(device: Device, x: Array, mean: Array, variance: Array, channel: int,
                       moving: tuple[Array, Array] | None = None, momentum: float = 0.0) -> Launch | None:  # fmt: skip
     """Return the launch of mean and variance of every channel; the moving ones, if any, become (1 - momentum) * moving
-    + momentum * own, of the variance with the unbiased estimate, unless the step was stopped.
-
-    Args:
-        channel: the dimension of x that counts the channels, its last or its second.
-    """
+    + momentum * own, of the variance with the unbiased estimate, unless the step was stopped. channel: the dimension of
+    x that counts the channels, its last or its second."""
     shape = tuple(x.shape)
     if not x.size:
         return None

@@ -365,11 +365,7 @@ class UpdatedRows:
 
 def update_rows(device: Device, op: Any, gradient: int, several: Sequence[UpdatedRows]) -> Launch | None:
     """Return the launch of the update `op` of every table, with the sums of rows as operand `gradient`, in one set for
-    equal ones.
-
-    Args:
-        op: an `Update` that changes nothing for a gradient of 0; None is returned if it has no `statements`.
-    """
+    equal ones. op: an `Update` that changes nothing for a gradient of 0; None is returned if it has no `statements`."""
     kinds: dict[Hashable, list[UpdatedRows]] = {}
     for one in several:
         if math.prod(one.sums.out.shape) and math.prod(one.sums.rows.shape):

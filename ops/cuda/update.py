@@ -33,12 +33,8 @@ def launch_updates(
     device: Device, op: Any, members: Sequence[Sequence[Array]], copies: Sequence[Copy | None] = ()
 ) -> Launch | None:
     """Return the launch of the update `op` of every member, its operands in the operator's order. Members with the same
-    element types share a kernel.
-
-    Args:
-        op: an `Update`; None is returned if it has no `statements` for the element types.
-        copies: for every member another array for the new value of its operand 0.
-    """
+    element types share a kernel. op: an `Update`; None is returned if it has no `statements` for the element types.
+    copies: for every member another array for the new value of its operand 0."""
     groups: dict[tuple[DType, ...], list[_Member]] = {}
     for operands, copy in zip(members, copies or [None] * len(members), strict=True):
         if operands[0].size:

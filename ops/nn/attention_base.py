@@ -133,13 +133,10 @@ def _sent(pairs: Pairs, pair: Pair, keys: float, queries: float) -> float:
 
 @lru_cache(maxsize=4096)
 def pairs_of(ranks: int, lengths: tuple[int, int], window: Window, ratio: float, movable: bool) -> Pairs:
-    """Assign every pair to the queries' rank, the keys' rank or both.
-
-    Args:
-        lengths: of a slice of the queries and of the keys. window: of whole sequences. ratio: bytes of a slice of the
-            queries and its result over those of keys and values. movable: queries may be sent to the keys' rank. In
-            total at most as many bytes are sent as in a ring, in which every slice of the keys goes to all ranks.
-    """
+    """Assign every pair to the queries' rank, the keys' rank or both. lengths: of a slice of the queries and of the
+    keys. window: of whole sequences. ratio: bytes of a slice of the queries and its result over those of keys and
+    values. movable: queries may be sent to the keys' rank. In total at most as many bytes are sent as in a ring, in
+    which every slice of the keys goes to all ranks."""
     shares = {(i, j): _seen(i, j, lengths, window) for i in range(ranks) for j in range(ranks)}
     apart = [pair for pair, share in shares.items() if share and pair[0] != pair[1]]
     load = [sum(share for (i, _), share in shares.items() if i == rank) for rank in range(ranks)]

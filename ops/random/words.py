@@ -125,13 +125,9 @@ Shape = tuple[int, ...]
 
 def place_of_rows(shape: Sequence[int], rows: Sequence[int], rank: int, ranks: int) -> tuple[Shape, Shape, Shape]:
     """Return (global shape, start of the rank's slice, the slice's shape) of a tensor of which every rank has its own
-    rows.
-
-    Args:
-        shape: of a rank's tensor. rows: (dimension, outer): the dimension has `outer` equal parts, each of which starts
-            with rows of the batch, so that one device has those of all ranks there. With several parts the dimension is
-            split into (outer, rest) in the results.
-    """
+    rows. shape: of a rank's tensor. rows: (dimension, outer): the dimension has `outer` equal parts, each of which
+    starts with rows of the batch, so that one device has those of all ranks there. With several parts the dimension is
+    split into (outer, rest) in the results."""
     dimension, outer = rows
     size = shape[dimension]
     parts = (outer,) if outer > 1 else ()

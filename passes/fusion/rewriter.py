@@ -277,12 +277,8 @@ class _Group:
 def groups_of_alike(
     graph: Graph, key_of: Callable[[Node], Hashable], followers: Mapping[Node, Node]
 ) -> list[list[Node]]:  # fmt: skip
-    """Return groups of several nodes. Readers of a member and changes of its operands close a group.
-
-    Args:
-        key_of: equal for nodes that can be one; None for those that stay.
-        followers: a member's only reader that becomes a part of it.
-    """
+    """Return groups of several nodes. Readers of a member and changes of its operands close a group. key_of: equal for
+    nodes that can be one; None for those that stay. followers: a member's only reader that becomes a part of it."""
     updates = Updates(graph)
     numbers: dict[Value, int] = {node: number for number, node in enumerate(graph.nodes)}
     current: dict[Hashable, _Group] = {}

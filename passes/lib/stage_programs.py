@@ -65,12 +65,9 @@ class CallTuples:
 
 
 def call_tuples(calls: Sequence[Node], op: Scan, body: Graph, operands: Sequence[Value]) -> dict[Node, CallTuples]:
-    """For every call, whose graph's parameters are put into the order of its operands.
-
-    Args:
-        calls: in the loop `op`, of which `body` is the graph. operands: of its node. If several of them run one
-        graph its parameters stay as they are.
-    """
+    """For every call, whose graph's parameters are put into the order of its operands. calls: in the loop `op`, of
+    which `body` is the graph. operands: of its node. If several of them run one graph its parameters stay as they
+    are."""
     places = {parameter: i for i, parameter in enumerate(body.parameters)}
     times = Counter(call.regions for call in calls)
     readers = _readers([call for call in calls if times[call.regions] == 1])

@@ -63,12 +63,8 @@ class Hang(NamedTuple):
 def explain(
     records: Sequence[Record], world: int = 0, steps: Mapping[int, Sequence[RecordedCall]] | None = None
 ) -> Hang:
-    """Return the explanation of a hang.
-
-    Args:
-        world: number of ranks, if it is known. steps: the calls of a step of each rank, as its program has them; of
-        these the kind and the line count.
-    """
+    """Return the explanation of a hang. world: number of ranks, if it is known. steps: the calls of a step of each
+    rank, as its program has them; of these the kind and the line count."""
     programs = {record.rank: beside_program(record, (steps or {}).get(record.rank, ())) for record in records}
     is_in_step = bool(programs) and all(each.is_in_step for each in programs.values())
     state, alignment = _State(records, world, is_in_step), Alignment(records)

@@ -398,11 +398,8 @@ class DeadlockDetector:
         self._last = 0.0
 
     def look(self, now: float, stopped: Collection[int] = ()) -> tuple[int, int] | None:
-        """Return (rank, the rank it waits for in vain) once it is certain, else None.
-
-        Args:
-            now: in seconds. stopped: ranks whose processes do not run, of which nothing is known.
-        """
+        """Return (rank, the rank it waits for in vain) once it is certain, else None. now: in seconds. stopped: ranks
+        whose processes do not run, of which nothing is known."""
         if now - self._last > OWN_PAUSE:
             self._since.clear()
         self._last = now

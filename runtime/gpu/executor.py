@@ -41,12 +41,8 @@ def failure_of(
     error: Exception, node: Node | None, what: str, graph: Graph, place: tuple[int, int], peak: int,
     memory: Mapping[str, int],
 ) -> NodeFailure:  # fmt: skip
-    """Return the error of a rank.
-
-    Args:
-        node: the node that raised `error`; None for the whole graph. what: the verb, such as "failed". place: (rank,
-            index of its GPU). peak, memory: see `out_of_memory`.
-    """
+    """Return the error of a rank. node: the node that raised `error`; None for the whole graph. what: the verb, such as
+    "failed". place: (rank, index of its GPU). peak, memory: see `out_of_memory`."""
     rank, gpu = place
     message = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
     notes = list(error.notes) if isinstance(error, MspcError) else []
@@ -76,12 +72,8 @@ def _place_of(node: Node | None, graph: Graph) -> tuple[int, str]:
 
 
 def search(step: GpuStep, fed: Sequence[tuple[Parameter, Any, Any]], stored: Mapping[Value, Array]) -> Origin:
-    """Return the operator that first made a non-finite value, see `finite.NonFiniteSearch`.
-
-    Args:
-        fed: the step's inputs as (parameter, pinned memory, values if that memory does not have them). stored: arrays
-            of parameters.
-    """
+    """Return the operator that first made a non-finite value, see `finite.NonFiniteSearch`. fed: the step's inputs as
+    (parameter, pinned memory, values if that memory does not have them). stored: arrays of parameters."""
     device, graph, held, first = step.device, step.graph, "", NOWHERE
     # A later step in flight may have other inputs.
     for parameter, pinned, array in fed:

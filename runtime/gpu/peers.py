@@ -331,13 +331,9 @@ class Mailbox:
 
     def exchange(self, given: Sequence[Array], out: Sequence[Array], words: Sequence[int], apart: bool, op: str,
                  mark: tuple[int, int]) -> None:  # fmt: skip
-        """Enqueue one collective of several arrays on the current stream.
-
-        Args:
-            words: of each array for each peer, together at most `WORDS`. apart: every peer gets its own part of the
-                only array, else all get the same. op: reduction; "" concatenates the parts of the only array. mark:
-                host address and the value to write there, or zeros.
-        """
+        """Enqueue one collective of several arrays on the current stream. words: of each array for each peer, together
+        at most `WORDS`. apart: every peer gets its own part of the only array, else all get the same. op: reduction; ""
+        concatenates the parts of the only array. mark: host address and the value to write there, or zeros."""
         pieces = range(len(given))
         source = (
             f"typedef {COMBINED.get(given[0].dtype.name, 'int')} T;\n#define HOW {_MAIL_HOW.get(op, 'x')}\n"
@@ -389,11 +385,8 @@ class Mailboxes:
 
 
 def open_mailbox(device: Any, memory: PeerMemory, ranks: tuple[int, ...], own: int) -> Mailbox | None:
-    """Return the mailbox of a group; its members call this together. None if a rank cannot map another's memory.
-
-    Args:
-        ranks: in the order of slices. own: this rank's index among them.
-    """
+    """Return the mailbox of a group; its members call this together. None if a rank cannot map another's memory. ranks:
+    in the order of slices. own: this rank's index among them."""
     box = device.zeros((2 * len(ranks) * WORDS,), "uint64")
     device.synchronize()
     found = memory.addresses((box,), ranks)

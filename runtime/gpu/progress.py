@@ -140,13 +140,8 @@ def communicates(node: Any) -> bool:
 def out_of_memory(
     node: Any, nbytes: int, peak: int, held: Mapping[str, int], rank: int, index: int
 ) -> tuple[str, list[str]]:
-    """Return message and notes for a GPU without enough memory.
-
-    Args:
-        node: the node that needed memory, or None for the entire step. nbytes: bytes that it needed. peak: planned
-            bytes.
-        held: bytes by purpose. index: of the GPU.
-    """
+    """Return message and notes for a GPU without enough memory. node: the node that needed memory, or None for the
+    entire step. nbytes: bytes that it needed. peak: planned bytes. held: bytes by purpose. index: of the GPU."""
     what = f"{node.label} ({node.type})" if node is not None else "the step"
     message = (
         f"out of memory on GPU {index} (rank {rank}): {what} needs {shown_bytes(nbytes)}; "

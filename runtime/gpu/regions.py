@@ -422,11 +422,8 @@ class _GpuLoop:
 def region_launch(
     around: RegionContext, node: Node, operands: Sequence[Storage], out: Sequence[Storage], memory: Array
 ) -> Launch:  # fmt: skip
-    """Return the launch of a node with regions.
-
-    Args:
-        operands, out: storage of its operands and results. memory: bytes for values that are live while it runs.
-    """
+    """Return the launch of a node with regions. operands, out: storage of its operands and results. memory: bytes for
+    values that are live while it runs."""
     backend = around.backend
     if MICRO_BATCH in node.attrs:
         number = int(node.attrs[MICRO_BATCH])
