@@ -150,7 +150,7 @@ def _is_later(kind: RankKind, node: Node, wrong: FirstOperator) -> bool:
         return True
     if own and all(isinstance(each, int) and each < number for each in own):
         return True
-    if wrong.is_sum:  # its terms are right, so that the sum, which is computed from them, is not later
+    if wrong.is_sum and node.phase == first.phase:  # its terms are right: the sum is computed from them, not later
         return False
     readers = Readers(kind.graph)
     nodes = (each for graph in kind.graph.graphs() for each in graph.nodes if number in _numbers(each))
