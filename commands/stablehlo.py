@@ -31,11 +31,8 @@ def capture_stablehlo(
     target: NamedTarget | Path, options: ImportOptions, inputs: Sequence[str], session: Session
 ) -> CapturedCall:
     """Return the call of a step with global inputs, sharded as the text says, else by the batch if the number of ranks
-    divides it.
-
-    Raises:
-        MspcError: the program cannot be read, is made for another number of devices, or an option does not fit it.
-    """
+    divides it. Raise MspcError if the program cannot be read, is made for another number of devices, or an option does
+    not fit it."""
     name = target_name(target)
     if inputs:
         raise MspcError(f"--input is for a network in a script; {name} knows its inputs")

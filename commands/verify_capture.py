@@ -64,11 +64,8 @@ class CapturedPrograms:
 
 
 def programs_of_captures(folder: Path, single: Path) -> CapturedPrograms:
-    """Return the programs of two captures, with the layouts of their tensors.
-
-    Raises:
-        MspcError: a file cannot be read, or tensors of the two do not fit each other.
-    """
+    """Return the programs of two captures, with the layouts of their tensors. Raise MspcError if a file cannot be read,
+    or tensors of the two do not fit each other."""
     from mspc.readers.pytorch import placed
 
     if ranks_in(single) != 1:

@@ -243,11 +243,8 @@ def ranks_together(program: Program, network: Graph) -> Graph:
 
 def _check_told(program: Program, one: Graph, inputs: Sequence[Type], many: Graph, own_rows: bool) -> None:
     """Check that the inputs, outputs and parameters of the program are those of its network. own_rows: the network has
-    one rank's rows and the program the global batch, so that the sizes of inputs and outputs are ignored.
-
-    Raises:
-        MspcError: one of the two was changed.
-    """
+    one rank's rows and the program the global batch, so that the sizes of inputs and outputs are ignored. Raise
+    MspcError if one of the two was changed."""
     taken = [parameter.type for parameter in one.parameters if parameter.kind == "input"]
     given = [value.type for value in one.results]
     for what, told, own in (("inputs", inputs, taken), ("outputs", [value.type for value in many.results], given)):

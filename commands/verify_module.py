@@ -42,10 +42,7 @@ def check_comparable(program: VerifiedProgram, options: CompileOptions) -> None:
 
 def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOptions) -> list[ComparedValue]:
     """Return rows that compare the results and gradients of one step with those of the module for the same numbers.
-
-    Raises:
-        MspcError: the module is called with other tensors than the program.
-    """
+    Raise MspcError if the module is called with other tensors than the program."""
     from mspc.readers.pytorch.network import module_step  # late: it brings PyTorch along
 
     target, said = found.target, options.imported

@@ -29,11 +29,8 @@ MAX_LAYOUTS = 24
 
 
 def programs_of_partitioned(target: NamedTarget | Path, after: Path) -> ToProve:
-    """Return the programs of all devices and of one. All arguments are given, and all results compared.
-
-    Raises:
-        MspcError: a file cannot be read, the module is of one device, or it is not of this step.
-    """
+    """Return the programs of all devices and of one. All arguments are given, and all results compared. Raise MspcError
+    if a file cannot be read, the module is of one device, or it is not of this step."""
     step, module = (with_innermost_lines(read_target(each)) for each in (target, after))
     if module.devices == 1 and step.partitions:  # a serialized module does not say how many there are
         module = replace(module, attributes={**module.attributes, "mhlo.num_partitions": step.partitions})

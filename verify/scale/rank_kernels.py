@@ -326,11 +326,8 @@ def _sent(op: SendRows, own: Sequence[Array], count: int) -> Array:
 
 def run_on_all(op: Op, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
     """Return the result of an operator that is the same on all ranks. arrays: operands with `depth` leading dimensions,
-    those that the operator overwrites with all that any operand has, and writable.
-
-    Raises:
-        MspcError: the operands are none that the operator takes.
-    """
+    those that the operator overwrites with all that any operand has, and writable. Raise MspcError if the operands are
+    none that the operator takes."""
     if not wide_axes(arrays, depth):
         found = op.kernel(backend)(*(array.reshape(own_shape(array, depth)) for array in arrays))
         if op.mutates and not op.updates_aside:

@@ -115,11 +115,8 @@ def told_apart(ops: Sequence[Any]) -> tuple[list[Any], list[int]]:
 
 
 def kinds_of(graphs: RankGraphs, ranks: Iterable[int]) -> list[RankKind]:
-    """Return the kinds of a compiled program's ranks, by their first ranks.
-
-    Raises:
-        MspcError: a rank's graph cannot be made.
-    """
+    """Return the kinds of a compiled program's ranks, by their first ranks. Raise MspcError if a rank's graph cannot be
+    made."""
     of: dict[tuple[int, object], _Members] = {}
     last = graphs.passes[-1]
     for rank in ranks:
