@@ -33,13 +33,7 @@ from mspc.compiler.frontend.cell_marks import (
     shard_values,
     within,
 )
-from mspc.compiler.frontend.gradient import (
-    HookedInputs,
-    call_gradient,
-    hook_backward,
-    own_gradient,
-    register_hook,
-)
+from mspc.compiler.frontend.gradient import HookedInputs, call_gradient, hook_backward, own_gradient, register_hook
 from mspc.compiler.frontend.primitives import call_primitive
 from mspc.compiler.frontend.remembered_calls import call_key, remember
 from mspc.compiler.frontend.source import FunctionSource

@@ -8,13 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mspc.compiler.frontend.argument_binding import as_it_is
-from mspc.compiler.frontend.remembered_calls import (
-    call_key,
-    differentiated_by,
-    forget,
-    recalled,
-    updated_operands,
-)
+from mspc.compiler.frontend.remembered_calls import call_key, differentiated_by, forget, recalled, updated_operands
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, describe, tensors_in
 from mspc.ir.graph import Node, Parameter, Value, copied_node, depending, interpose

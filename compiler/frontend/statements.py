@@ -14,14 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from mspc.compiler.frontend.branches import (
-    TraceSnapshot,
-    branch,
-    condition_of,
-    finished,
-    remainder,
-    unless_left,
-)
+from mspc.compiler.frontend.branches import TraceSnapshot, branch, condition_of, finished, remainder, unless_left
 from mspc.compiler.frontend.expressions import assign, closure, evaluate, evaluate_test
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import binary, truth

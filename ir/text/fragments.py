@@ -20,16 +20,7 @@ from mspc.ir.text.own_lines import (
     read_tensor,
 )
 from mspc.ir.text.source_text import Malformed, dtype_called, name_of, string_of
-from mspc.ir.types import (
-    DTYPES,
-    OpaqueType,
-    StackType,
-    TensorType,
-    TupleType,
-    Type,
-    is_too_large,
-    product_exceeds,
-)
+from mspc.ir.types import DTYPES, OpaqueType, StackType, TensorType, TupleType, Type, is_too_large, product_exceeds
 
 if TYPE_CHECKING:
     from lark import Lark, Token

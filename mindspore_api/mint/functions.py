@@ -10,13 +10,7 @@ import numpy as np
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.ops.checked import TensorLike
-from mspc.mindspore_api.ops.function_arguments import (
-    Shape,
-    axis_of,
-    ints,
-    least,
-    shape_of_sizes,
-)
+from mspc.mindspore_api.ops.function_arguments import Shape, axis_of, ints, least, shape_of_sizes
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 from mspc.ops.operator_arguments import describe
 

@@ -16,15 +16,7 @@ from mspc.ir.types import DType, dtype_of
 from mspc.ops.cuda.moves import RowLookup
 from mspc.ops.cuda.rows_by_number import BLOCK, NamedRows, divided, head, sort_bytes, sorting, table_of
 from mspc.ops.cuda.scans import sort_lines
-from mspc.ops.cuda.text import (
-    WORDS,
-    accumulating_type,
-    definitions,
-    grid_of,
-    index_type,
-    is_contiguous,
-    lanes_of,
-)
+from mspc.ops.cuda.text import WORDS, accumulating_type, definitions, grid_of, index_type, is_contiguous, lanes_of
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.source_files import source_text
 

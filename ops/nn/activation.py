@@ -14,18 +14,7 @@ from mspc.ops import gpu
 from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.cpu.blocks import blockwise
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.math.arithmetic import (
-    Add,
-    Greater,
-    LogicalAnd,
-    Mul,
-    Select,
-    Term,
-    binary,
-    constant,
-    select,
-    unary,
-)
+from mspc.ops.math.arithmetic import Add, Greater, LogicalAnd, Mul, Select, Term, binary, constant, select, unary
 from mspc.ops.math.elementwise import UNARY_SAMPLES, Abs, Square
 from mspc.ops.op import ArrayBackend, Gradients, sample
 from mspc.ops.tensor.broadcast import sum_to_shape

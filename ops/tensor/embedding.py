@@ -16,13 +16,7 @@ from mspc.ir.types import DType, TensorType
 from mspc.ops import gpu
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.op import (
-    Gradients,
-    NotDifferentiable,
-    Op,
-    RankPlacement,
-    sample,
-)
+from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axis_in, int_of, size_of
 from mspc.sharding.rules import Rule, factor_names, sized
 

@@ -17,15 +17,7 @@ from mspc.ops.bases import operator
 from mspc.ops.control.structural import constrained
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Div, Equal, Mul, Neg, Select
-from mspc.ops.op import (
-    ArrayBackend,
-    Gradients,
-    NotDifferentiable,
-    Op,
-    RankPlacement,
-    RequestedSharding,
-    sample,
-)
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axis_in, ints_of
 from mspc.ops.tensor.broadcast import BroadcastTo, zeros
 from mspc.ops.tensor.creation import Range

@@ -16,14 +16,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT32, INT64, DType, TensorType
 from mspc.ops.collective.base import Collective
-from mspc.ops.collective.collectives import (
-    AllGather,
-    AllReduce,
-    AlltoAll,
-    Broadcast,
-    NeighborExchange,
-    ReduceScatter,
-)
+from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
 from mspc.ops.collective.point_to_point import Barrier, Receive, ReceiveFromStage, Send
 from mspc.ops.control.regions import If, Scan
 from mspc.ops.control.structural import Depend

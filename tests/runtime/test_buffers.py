@@ -32,13 +32,7 @@ from mspc.ops.tensor.reshape import Reshape
 from mspc.runtime import buffers, plan
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
-from mspc.runtime.workspaces import (
-    CONVOLUTION,
-    PRODUCTS,
-    cpu_kernel_bytes,
-    scratch_bytes,
-    workspace_bytes,
-)
+from mspc.runtime.workspaces import CONVOLUTION, PRODUCTS, cpu_kernel_bytes, scratch_bytes, workspace_bytes
 
 SIDE = 80
 SHAPE = (SIDE, SIDE)

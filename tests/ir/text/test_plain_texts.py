@@ -12,13 +12,7 @@ from typing import Any
 import pytest
 
 from mspc.ir.text.fragments import parse_text, read_attributes, read_layouts, read_type, read_value
-from mspc.ir.text.own_lines import (
-    alone_value,
-    plain_attributes,
-    plain_layout,
-    plain_tensor_type,
-    plain_tuple_type,
-)
+from mspc.ir.text.own_lines import alone_value, plain_attributes, plain_layout, plain_tensor_type, plain_tuple_type
 from mspc.ir.text.source_text import Malformed
 
 VALUES = ("0", "-5", "007", "(0)", "()", "(1, -2)", "true", "false", "Float16", "Bool", "-0", "1.5", "1.0e-05", "1.",

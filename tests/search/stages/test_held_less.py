@@ -17,12 +17,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import read_plan
 from mspc.search.plans.alternatives import PlanRequest
-from mspc.search.stages.costing import (
-    CostedUnits,
-    UnitMeasurement,
-    compiled_row,
-    predicted_row,
-)
+from mspc.search.stages.costing import CostedUnits, UnitMeasurement, compiled_row, predicted_row
 from mspc.search.stages.network import StagedNetwork
 from mspc.search.stages.problem import Way, equal_parts
 from tests.search.stages.held_less_network import script
