@@ -104,7 +104,7 @@ ERRORS = (
         "return self.products(b, x, y, dout)",
         "return self.products(b, x, y, out)",
     ),
-    Planted("tanh", "ops/nn/activation.py", "return dy * (1 - y * y)", "return dy * (1 - y)"),
+    Planted("tanh", "ops/nn/activation.py", "dy: dy * (1 - y * y)", "dy: dy * (1 - y)"),
     Planted(
         "freed-too-early", "runtime/buffers.py",
         "last = last_use.get(node, index)",
@@ -132,8 +132,9 @@ ERRORS = (
     ),
     Planted(
         "reduction-dropped", "ops/collective/collectives.py",
-        "return partial(comm.all_reduce, op=self.op, ranks=self.ranks)",
-        "return same if self.ranks[1:] == (4,) else partial(comm.all_reduce, op=self.op, ranks=self.ranks)",
+        "return partial(comm.all_reduce, op=self.op, ranks=self.ranks)\n\n    def launch",
+        "return same if self.ranks[1:] == (4,) else partial(comm.all_reduce, op=self.op, ranks=self.ranks)"
+        "\n\n    def launch",
     ),
     Planted(
         "wrong-offset", "ops/collective/collectives.py",

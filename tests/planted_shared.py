@@ -192,8 +192,7 @@ IN_PARTS = (
 OF_KINDS = {
     "network": (
         Planted("own-factor", "ops/math/arithmetic.py",
-                "dx, dy = b.emit(Mul(), dout, conjugate(b, y)), b.emit(Mul(), dout, conjugate(b, x))",
-                "dx, dy = b.emit(Mul(), dout, conjugate(b, x)), b.emit(Mul(), dout, conjugate(b, y))"),
+                "(d * y.conjugate(), d * x.conjugate())", "(d * x.conjugate(), d * y.conjugate())"),
         Planted("mean-of-other-count", "ops/math/reduce.py", "b.constant(1 / self.count(x.shape), dout",
                 "b.constant(1 / x.shape[0], dout"),
         Planted("gradient-kept-unscaled", "ops/random/dropout.py",
@@ -211,8 +210,8 @@ OF_KINDS = {
         Planted("mask-without-columns", "ops/random/words.py", "ahead = xp.arange(start, start + count, dtype",
                 "ahead = xp.arange(0, count, dtype"),
         Planted("maximum-for-sum", "ops/collective/collectives.py",
-                "        return partial(comm.all_reduce, op=self.op, ranks=self.ranks)",
-                '        return partial(comm.all_reduce, op="max", ranks=self.ranks)'),
+                "        return partial(comm.all_reduce, op=self.op, ranks=self.ranks)\n\n    def launch",
+                '        return partial(comm.all_reduce, op="max", ranks=self.ranks)\n\n    def launch'),
         Planted("gathered-by-falling-ranks", "ops/collective/collectives.py",
                 "return partial(comm.all_gather, ranks=self.ranks, axis=self.axis)",
                 "return partial(comm.all_gather, ranks=self.ranks[::-1], axis=self.axis)"),
@@ -231,8 +230,8 @@ OF_KINDS = {
                 "total = b.emit(AddN(), *terms[:1], *terms[2:])"),
         Planted("expanded-root-twice", "ops/nn/norm.py", "emit(Mul(), x, root, second=(row,)), gamma",
                 "emit(Mul(), emit(Mul(), x, root, second=(row,)), root, second=(row,)), gamma"),
-        Planted("residual-lost", "ops/math/arithmetic.py", "return gradients(b, x, y, dout, dout)",
-                "return gradients(b, x, y, dout, b.emit(Sub(), dout, dout))"),
+        Planted("residual-lost", "ops/math/arithmetic.py", "out, d: (d, d), takes_complex=True, array_function=\"add\"",
+                "out, d: (d, d - d), takes_complex=True, array_function=\"add\""),
     ),
     "loops": (
         Planted("gradient-of-the-last-iteration", "passes/lib/region_gradients.py", "summed(b, [total, grad])",

@@ -4,8 +4,8 @@ template <long long SIZE, long long OFFSET, long long TOTAL> __device__ __forcei
     id -= OFFSET;
     return id >= 0 && id < SIZE ? id : -1;
 }
-// GROUP lanes multiply the rows of both ends of an edge, of each of its HEADS. Edges are taken as `names` are sorted, so
-// that neighbours read the same rows at one end.
+// GROUP lanes multiply the rows of both ends of an edge, of each of its HEADS. Edges are taken as `names` are sorted,
+// so that neighbours read the same rows at one end.
 extern "C" __global__ void __launch_bounds__(BLOCK) edge_products(
     const T* first, const I* first_ids, const U* second, const J* second_ids, const u64* names, O* out) {
     const u64 at = ((u64)blockIdx.x * BLOCK + threadIdx.x) / GROUP;

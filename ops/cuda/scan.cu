@@ -38,7 +38,7 @@ template <class How> struct Extremum {
     __device__ __forceinline__ Extremum from(int lane) const { return {of_lane(v, lane), of_lane(place, lane)}; }
     __device__ __forceinline__ A result() const { return v; }
 };
-// h = a * h + b over a run of elements. Nothing comes of a state of zero, even if the product of coefficients overflows.
+// h = a * h + b over a run of elements. A state of zero stays zero, even if the product of coefficients overflows.
 struct Linear {
     A a, b;
     static __device__ __forceinline__ Linear none() { return {1, 0}; }
@@ -117,7 +117,8 @@ __device__ __forceinline__ void scan_lines(@parameters@, T* out, Also* also, Sta
     const int column = ADJACENT ? threadIdx.x / CHUNKS : threadIdx.x % COLUMNS;
     const int chunk = ADJACENT ? threadIdx.x % CHUNKS : threadIdx.x / COLUMNS;
     const Index part = blockIdx.x % PARTS, line = (Index)(blockIdx.x / PARTS) * COLUMNS + column;
-    const Index end = line < LINES ? COUNT : 0, stop = PARTS == 1 || (part + 1) * PART > COUNT ? COUNT : (part + 1) * PART;
+    const bool is_last = PARTS == 1 || (part + 1) * PART > COUNT;
+    const Index end = line < LINES ? COUNT : 0, stop = is_last ? COUNT : (part + 1) * PART;
 #if COMPUTED
     // The elements of arrays are all loaded before anything is computed; `held` are those that a line has once.
     const Index known = line < LINES ? line : LINES - 1;

@@ -35,7 +35,7 @@ load_operators()
 ELSEWHERE = (
     "collective.collectives", "collective.exchange", "collective.point_to_point", "collective.row_exchange",
     "control.custom", "control.regions", "fused.dropout_mask", "fused.edges", "fused.elementwise",
-    "fused.grouped_rows",
+    "fused.grouped_rows", "fused.scans",
     "Depend", "Gradient", "MakeTuple", "StopGradient", "TupleGetItem", "TupleGetItems", "GroupedUpdate",
     "BatchStatistics", "JoinMovingStatistics", "MovingStatistics", "BatchNormApply", "BatchNormGradInput",
     "BatchNormGradSums", "ChannelMean", "ChannelStatistics", "ChannelVariance", "JoinStatistics",

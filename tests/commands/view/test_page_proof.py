@@ -146,7 +146,7 @@ def test_a_reader_comes_from_the_failure_to_its_node(wrong: Case, chromium: Any,
     page.wait_for_selector("html[data-ready]")
     assert "Not equal to one device" in page.locator(".pane").inner_text()
     page.locator(".failure button").click()
-    assert "ReLU 'relu'" in page.locator("aside h2").first.inner_text()
+    assert "ReduceScatter" in page.locator("aside h2").first.inner_text()
     page.close()
 
 
