@@ -15,8 +15,6 @@ from mspc.ops.control.regions import MakeStack
 from mspc.ops.control.structural import Depend, TupleGetItem, is_constraint
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
-from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.passes.lib.choices import ShardingChoice, Source, choices, make_choice, merge, multiplies
 from mspc.passes.lib.layout_search import PlanTotal, Search, State, best_plan, restore, state_of
 from mspc.passes.lib.placement import (
@@ -61,25 +59,6 @@ def shard_asked(search: Search, forward: list[Node]) -> None:
             continue
         if not (op.follows_neighbours or op.operandwise or is_master(stored(node))):
             search.take(node, batch_choice(node, rule, search.ranks), "batch")
-
-
-def shard_before_constraints(search: Search, forward: list[Node]) -> None:
-    """Shard operators that only move or cast a value for one constraint as that asks: a partial sum is then scattered
-    to its place, and not to another one first. Casts to narrower types come before the value moves between ranks."""
-    for constraint in forward:
-        if not is_constraint(constraint) or constraint.in_layouts is None:
-            continue
-        value, layout = constraint.inputs[0], constraint.in_layouts[0]
-        while isinstance(value, Node) and layout is not None and (rule := search.rules[value]) is not None:
-            operand = value.inputs[0] if value.inputs else value
-            moves = isinstance(value.op, Cast | Reshape | Transpose) and _width(operand) <= _width(value)
-            if not moves or value.in_layouts is not None or len(search.traffic.users.get(value, ())) > 1:
-                break
-            choice = make_choice(rule, *merge(rule, ((rule.outputs[0], layout),), search.ranks))
-            if choice.layout(value.type) != layout:
-                break
-            search.take(value, choice, _origin(value, [constraint]))
-            value, layout = operand, choice.inputs[0]
 
 
 def spread(search: Search, forward: list[Node]) -> None:

@@ -26,7 +26,6 @@ from mspc.passes.lib.propagation import (
     BackwardLayouts,
     shard_asked,
     shard_batch,
-    shard_before_constraints,
     spread,
     store_parameters,
     wanted_by_updates,
@@ -68,7 +67,6 @@ def begun(graph: Graph) -> tuple[Search, list[Node]]:
     search.structure(forward)
     if search.automatic:
         shard_asked(search, forward)
-        shard_before_constraints(search, forward)
     return search, forward
 
 

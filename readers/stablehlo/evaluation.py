@@ -48,8 +48,6 @@ class RegionWalk:
         """Elements of constants, by the identities of their operations."""
         self.outer, self.depth = outer, depth
         self.values: dict[str, Any] = {}
-        self.wanted: Mapping[str, Any] = {}
-        """Shardings that values get, by name."""
         self.shardings: dict[str, Any] = {}
         """Shardings of constrained values as they are written, by name."""
         self.e = HloEmitter(evaluator, self)
@@ -116,7 +114,7 @@ class RegionWalk:
                     raise
                 raise self.told(operation, error) from None
             for name, value in zip(operation.results, found, strict=False):
-                self.values[name] = self.in_layout(value, self.wanted[name]) if name in self.wanted else value
+                self.values[name] = value
         raise MspcError("a region returns nothing")
 
     def told(self, operation: HloOperation, error: MspcError) -> MspcError:
@@ -250,17 +248,14 @@ class RegionWalk:
         """Return the values that a loop carries at its end."""
         condition, body = operation.regions
         loop = self.counted(condition, body, given)
-        wanted = {k: self.wanted.get(name) for k, name in enumerate(operation.results)}
         if loop is not None and loop.count <= FEW:
-            return self.unrolled(body, given, loop, wanted)
+            return self.unrolled(body, given, loop)
         if loop is not None:
-            return self.scanned(body, given, loop, wanted)
+            return self.scanned(body, given, loop)
         return self.repeated(condition, body, given)
 
-    def unrolled(
-        self, body: HloRegion, given: Sequence[Any], loop: CountedLoop, wanted: Mapping[int, Any]
-    ) -> Sequence[Any]:
-        """Return the values after a loop of few iterations. wanted: shardings of rows."""
+    def unrolled(self, body: HloRegion, given: Sequence[Any], loop: CountedLoop) -> Sequence[Any]:
+        """Return the values after a loop of few iterations."""
         values, dtype = list(given), self.e.type_of(given[loop.counter]).dtype
         stacked = self.stacked(body, loop) if loop.count else {}
         rows: dict[int, list[Any]] = {k: [] for k in stacked}
@@ -270,8 +265,7 @@ class RegionWalk:
             values[loop.counter] = self.on_all(self.e.number(loop.begin + turn * loop.step, dtype))
             values = self.inner().run(body, values)
             for k, order in stacked.items():
-                row = self.in_layout(values[k].row, wanted[k])
-                rows[k].insert(len(rows[k]) if order == 1 else 0, self.e.whole(row))
+                rows[k].insert(len(rows[k]) if order == 1 else 0, self.e.whole(values[k].row))
         for k, made in rows.items():
             values[k] = made[0] if len(made) == 1 else self.e.call(ops.Concat(0), tuple(made))
         return values
@@ -336,11 +330,9 @@ class RegionWalk:
         carried = tuple(map(self.e.whole, given))
         return list(self.e.call(ops.WhileLoop(), InnerGraph(holds), InnerGraph(turn), carried))
 
-    def scanned(
-        self, body: HloRegion, given: Sequence[Any], loop: CountedLoop, wanted: Mapping[int, Any]
-    ) -> Sequence[Any]:
+    def scanned(self, body: HloRegion, given: Sequence[Any], loop: CountedLoop) -> Sequence[Any]:
         """Return the values after a loop of many iterations. Values that it returns as they are stay outside; rows that
-        it puts into a tensor, one in each iteration, are stacked after it. wanted: shardings of rows."""
+        it puts into a tensor, one in each iteration, are stacked after it."""
         last = body.operations[-1].operands
         fixed = {k for k, name in enumerate(body.arguments) if last[k] == name}
         stacked = self.stacked(body, loop)
@@ -363,8 +355,7 @@ class RegionWalk:
             for k, value in zip(own, state, strict=False):
                 values[k] = value
             found = walk.run(body, values)
-            laid = ((walk.in_layout(found[k].row, wanted[k]), found[k].type.shape[1:]) for k in rows)
-            made = tuple(walk.e.whole(walk.e.reshaped(row, shape)) for row, shape in laid)
+            made = tuple(walk.e.whole(walk.e.reshaped(found[k].row, found[k].type.shape[1:])) for k in rows)
             after = tuple(walk.e.whole(found[k]) for k in own)
             return (after, made) if own else ((*state,), made)
 

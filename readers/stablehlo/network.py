@@ -18,8 +18,7 @@ from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.readers.stablehlo.evaluation import RegionWalk, run_function
-from mspc.readers.stablehlo.kinds.all_kinds import check_kinds, kind_of, name_of
-from mspc.readers.stablehlo.kinds.scalar_kinds import ELEMENTWISE_KINDS
+from mspc.readers.stablehlo.kinds.all_kinds import check_kinds, name_of
 from mspc.readers.stablehlo.module import HloFunction, HloModule, OtherType
 from mspc.readers.stablehlo.shardings import layout_of, sharding_in
 
@@ -123,7 +122,6 @@ class StableHloNetwork(Cell):
         for each in self.arguments:
             value = next(tensors) if each.target < 0 else evaluator.held(self.held[each.name], each.name)
             given.append(walk.in_layout(value, each.sharding))
-        walk.wanted = update_shardings(self.module.main, self.arguments)
         results = run_function(walk, self.module.main, given)
         targets = {each.target: each for each in self.arguments if each.target >= 0}
         found: list[Any] = []
@@ -131,8 +129,7 @@ class StableHloNetwork(Cell):
         for at, value in enumerate(results):
             attributes = main.result_attributes[at] if at < len(main.result_attributes) else {}
             if at in targets and not self.is_function:
-                stored = walk.in_layout(value, targets[at].sharding)
-                evaluator.call(ops.assign, [self.held[targets[at].name], stored])
+                evaluator.call(ops.assign, [self.held[targets[at].name], value])
             else:
                 found.append(walk.in_layout(value, sharding_in(self.module, attributes)))
         if not found:
@@ -198,28 +195,6 @@ def moving_averages(main: HloFunction) -> frozenset[int]:
         )  # fmt: skip
 
     return frozenset(at for at, name in enumerate(main.body.arguments) if decays(name))
-
-
-def update_shardings(main: HloFunction, arguments: Sequence[StepArgument]) -> dict[str, Any]:
-    """Return the shardings of values of which updates compute new values of sharded parameters element by element.
-
-    A gradient is then reduced to the parameter's slices once, not reduced in another layout and moved.
-    """
-    made = {name: each for each in main.body.operations for name in each.results}
-    types = {name: each.types[at] for each in made.values() for at, name in enumerate(each.results)}
-    results = main.body.operations[-1].operands
-    waiting = [(results[each.target], each) for each in arguments if each.target >= 0 and each.sharding is not None]
-    seen: set[str] = set()
-    found: dict[str, Any] = {}
-    for name, argument in waiting:
-        if name in seen or types.get(name) != argument.type:
-            continue
-        seen.add(name)
-        if kind_of(made[name]) in ELEMENTWISE_KINDS.values():
-            waiting += [(operand, argument) for operand in made[name].operands]
-        elif name_of(made[name]) not in ("broadcast_in_dim", "constant"):
-            found[name] = argument.sharding
-    return found
 
 
 def donated_targets(main: HloFunction) -> dict[int, int]:

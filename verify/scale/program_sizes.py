@@ -72,8 +72,6 @@ class Divisors:
     _open: list[tuple[Product, Product]] = field(default_factory=list["tuple[Product, Product]"])
     """Products of several unknowns that are to be the same number."""
     _numbers: list[tuple[Product, int]] = field(default_factory=list["tuple[Product, int]"])
-    _sizes: dict[int, int] = field(default_factory=dict[int, int])
-    """Sizes of unknowns in the program that they are of."""
     _least: list[tuple[Product, int, int]] = field(default_factory=list["tuple[Product, int, int]"])
     """The least that has to be left of a size."""
     _roomy: list[tuple[Product, int, Product, int, int]] = field(
@@ -119,8 +117,8 @@ class Divisors:
             unknowns += [own for segment, _ in self._joined.get(unknown, ()) for own in self.resolved(segment)]
 
     def equal(self, one: Product, other: Product) -> None:
-        """Let two products be the same number. If both have several unknowns, their sizes or else `settle` decides."""
-        one, other = _without_common(self.resolved(one), self.resolved(other))
+        """Let two products be the same number. If both have several unknowns, `settle` decides."""
+        one, other = _without_common_ends(self.resolved(one), self.resolved(other))
         if one == other:
             return
         if self._joined and not self._joined.keys().isdisjoint((*one, *other)):
@@ -129,27 +127,8 @@ class Divisors:
             self._is[one[0]] = other
         elif len(other) == 1 and other[0] not in one:
             self._is[other[0]] = one
-        elif (parts := self._parts_of_one_size(one, other)) is not None:
-            for a, b in parts:
-                self.equal(a, b)
         else:
             self._open.append((one, other))
-
-    def _parts_of_one_size(self, one: Product, other: Product) -> tuple[tuple[Product, Product], ...] | None:
-        """Return the outer parts of two products and the inner ones, if either pair has the same size, as 128 and 128
-        of 8 * 16 and 128; None if there are no such parts."""
-        if len(one) < 2 or len(other) < 2:
-            return None
-        sizes = [[self._sizes.get(unknown, 0) for unknown in product] for product in (one, other)]
-        for ends in (slice(None), slice(None, None, -1)):
-            first, second = (list(itertools.accumulate(own[ends], mul))[:-1] for own in sizes)
-            at = next((i for i, n in enumerate(first) if n and n in second), None)
-            if at is not None:
-                i, j = at + 1, second.index(first[at]) + 1
-                if ends.step:
-                    i, j = len(one) - i, len(other) - j
-                return (one[:i], other[:j]), (one[i:], other[j:])
-        return None
 
     def _equal_joined(self, one: Product, other: Product) -> None:
         """Let two dimensions be the same, of which one at least has segments; both keep their sizes if they differ."""
@@ -203,11 +182,10 @@ class Divisors:
         return self._joined.get(own[0], ()) if len(own) == 1 else ()
 
     def join(self, whole: Product, segments: Segments) -> None:
-        """Let a dimension be made of segments. If no segment is of several unknowns, or joined, or all are of the same
-        ones, all have one divisor: so they may be sliced anywhere."""
-        own = [self.resolved(part) for part, _ in segments]
-        if len({*own}) == 1 or all(len(part) < 2 and not self.segments(part) for part in own):
-            for part in own:
+        """Let a dimension be made of segments. If no segment is of several unknowns, or joined, all have one divisor:
+        so they may be sliced anywhere."""
+        if len(segments) == 1 or all(len(self.resolved(part)) < 2 and not self.segments(part) for part, _ in segments):
+            for part, _ in segments:
                 self.equal(part, whole)
             return
         made = self.new()
@@ -289,8 +267,6 @@ class Divisors:
         """Let a product divide a number."""
         if number:
             self._numbers.append((product, number))
-            if len(product) == 1:
-                self._sizes.setdefault(product[0], number)
 
     def leaves(self, product: Product, number: int, least: int) -> None:
         """Let at least so much of a size be left."""
@@ -349,13 +325,12 @@ class Divisors:
         return math.prod(values.get(unknown, 1) for unknown in self.resolved(product))
 
 
-def _without_common(one: Product, other: Product) -> tuple[Product, Product]:
-    left, right = list(one), list(other)
-    for unknown in one if not set(one).isdisjoint(other) else ():
-        if unknown in right:
-            left.remove(unknown)
-            right.remove(unknown)
-    return tuple(left), tuple(right)
+def _without_common_ends(one: Product, other: Product) -> tuple[Product, Product]:
+    while one and other and one[-1] == other[-1]:
+        one, other = one[:-1], other[:-1]
+    while one and other and one[0] == other[0]:
+        one, other = one[1:], other[1:]
+    return one, other
 
 
 def _parts(number: int, place: int, few: bool) -> int:
@@ -847,9 +822,8 @@ def tie(sizing: Sizing, one: Graph, other: Graph) -> None:
             pairs = list(zip(whole.type.shape, own.type.shape, strict=True))
             is_piece = all(mine and n % mine == 0 for n, mine in pairs)
             pieces = math.prod(n // mine for n, mine in pairs) if is_piece else 0
-            # Several values are at one place: of these only those with one element along a dimension that has more.
-            is_one = len(values) == 1 and own.phase != "backward"
-            if pieces and ranks % pieces == 0 and (is_one or any(m == 1 < n for n, m in pairs)):
+            # Several gradients are at one place: of these only those with one element along a dimension that has more.
+            if pieces and ranks % pieces == 0 and (own.phase != "backward" or any(m == 1 < n for n, m in pairs)):
                 sizing.same([whole.dims], [own.dims])
 
 

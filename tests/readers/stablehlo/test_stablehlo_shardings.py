@@ -90,52 +90,6 @@ def test_compiled_files_have_the_layouts_of_the_text(step: Path) -> None:
         compile_target("step.mlir", CompileOptions(out=Path("made"), imported=ImportOptions(loss="mse")))
 
 
-STACKED = """module @step attributes {mhlo.num_partitions = 8 : i32} {
-  sdy.mesh @m = <["fsdp"=4, "tensor"=2]>
-  func.func public @main(%w: tensor<20x8x4x8xf32> {tf.aliasing_output = 0 : i32, sdy.sharding = #sdy.sharding<@m, [{}, {"fsdp"}, {"tensor"}, {}]>}, %x: tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@m, [{"fsdp"}, {}]>}) -> (tensor<20x8x4x8xf32>, tensor<i32>) {
-    %zeros = stablehlo.constant dense<0.0> : tensor<20x8x4x8xf32>
-    %first = stablehlo.constant dense<0> : tensor<i32>
-    %0:3 = stablehlo.while(%n = %first, %h = %x, %rows = %zeros) : tensor<i32>, tensor<16x8xf32>, tensor<20x8x4x8xf32>
-    cond {
-      %end = stablehlo.constant dense<20> : tensor<i32>
-      %more = stablehlo.compare LT, %n, %end, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
-      stablehlo.return %more : tensor<i1>
-    } do {
-      %one = stablehlo.constant dense<1> : tensor<i32>
-      %zero = stablehlo.constant dense<0> : tensor<i32>
-      %next = stablehlo.add %n, %one : tensor<i32>
-      %wide = stablehlo.broadcast_in_dim %h, dims = [0, 2] : (tensor<16x8xf32>) -> tensor<16x4x8xf32>
-      %half = stablehlo.convert %h : (tensor<16x8xf32>) -> tensor<16x8xbf16>
-      %narrow = stablehlo.convert %wide : (tensor<16x4x8xf32>) -> tensor<16x4x8xbf16>
-      %g = stablehlo.dot_general %narrow, %half, contracting_dims = [0] x [0] : (tensor<16x4x8xbf16>, tensor<16x8xbf16>) -> tensor<4x8x8xbf16>
-      %turned = stablehlo.transpose %g, dims = [2, 0, 1] : (tensor<4x8x8xbf16>) -> tensor<8x4x8xbf16>
-      %exact = stablehlo.convert %turned : (tensor<8x4x8xbf16>) -> tensor<8x4x8xf32>
-      %row = stablehlo.reshape %exact : (tensor<8x4x8xf32>) -> tensor<1x8x4x8xf32>
-      %put = stablehlo.dynamic_update_slice %rows, %row, %n, %zero, %zero, %zero : (tensor<20x8x4x8xf32>, tensor<1x8x4x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<20x8x4x8xf32>
-      %after = stablehlo.sine %h : tensor<16x8xf32>
-      stablehlo.return %next, %after, %put : tensor<i32>, tensor<16x8xf32>, tensor<20x8x4x8xf32>
-    }
-    %1 = stablehlo.negate %0#2 : tensor<20x8x4x8xf32>
-    %2 = stablehlo.add %w, %1 : tensor<20x8x4x8xf32>
-    return %2, %0#0 : tensor<20x8x4x8xf32>, tensor<i32>
-  }
-}
-"""  # noqa: E501
-"""Gradients of the weights of layers, which a loop stacks."""
-
-
-def test_gradients_are_scattered_to_the_slices_of_parameters(tmp_path: Path) -> None:
-    """Not to others first, from which they would be exchanged."""
-    path = tmp_path / "step.mlir"
-    path.write_text(STACKED)
-    verify_target(str(path), CompileOptions(), 0)
-    compile_target(str(path), CompileOptions(level=2, out=tmp_path / "made", loudness=QUIET))
-    (program,) = (tmp_path / "made" / "rank_3").glob("*_execute_*.ir")
-    found = [name for name in ("AllGather", "AllReduce", "AlltoAll", "NeighborExchange", "ReduceScatter")
-             if f"= {name}(" in program.read_text()]  # fmt: skip
-    assert found == ["ReduceScatter"]
-
-
 LOWERED = """
 class Lowered:
     def as_text(self, debug_info=False):

@@ -35,7 +35,7 @@ from mspc.runtime import available_memory
 from mspc.runtime.available_memory import available_bytes
 from mspc.runtime.backend import NumPyBackend
 from mspc.verify.scale import room
-from mspc.verify.scale.program_sizes import Divisors, Sizing, keep_constants, places_in_tables
+from mspc.verify.scale.program_sizes import Sizing, keep_constants, places_in_tables
 from mspc.verify.scale.rank_kernels import run_on_all, slices_on_each
 from mspc.verify.scale.rank_kinds import RankKind, parts_of, widened
 from mspc.verify.scale.room import check_fits
@@ -55,26 +55,6 @@ def divisors(parameter: Parameter, builder: Builder, result: Value, *of: Value) 
     keep_constants(sizing)
     sizing.resolve()
     return [[sizing.divisor(dim) for dim in sizing.dims(value)[0]] for value in of]
-
-
-@pytest.mark.parametrize(("one", "other"), [
-    ((128, 128), (8, 16, 128)), ((1024, 8192), (2, 8192)), ((4, 6, 10), (24, 10)),
-])  # fmt: skip
-def test_products_are_split_by_sizes(one: tuple[int, ...], other: tuple[int, ...]) -> None:
-    """Heads of groups and their sizes, and batch and sequence of one device and of a rank; the rest may be divided."""
-    unknowns = Divisors()
-    products: list[tuple[int, ...]] = []
-    for sizes in (one, other):
-        new = [unknowns.new() for _ in sizes]
-        for dim, n in zip(new, sizes, strict=True):
-            unknowns.divides(dim, n)
-        products.append(tuple(unknown for dim in new for unknown in dim))
-    unknowns.equal(*products)
-    unknowns.equal(products[0], products[0][::-1])
-    values = unknowns.values()
-    assert not unknowns.frozen
-    assert unknowns.value(products[0], values) == unknowns.value(products[1], values) > 1
-    assert unknowns.value(products[0][-1:], values) == unknowns.value(products[1][-1:], values)
 
 
 def test_dimensions_that_constants_alone_have() -> None:
