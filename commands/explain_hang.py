@@ -57,7 +57,8 @@ def explain_records(
     found = explain(records, ranks, steps)
     if (complete := with_all_calls(records, found)) != records:
         found = explain(complete, ranks, steps)
-    status, content = int(bool(found.explanations)), _content(found, len(records))
+    status = int(bool(found.explanations))
+    content = _content(found, len(records)) if json or page else {}
     if json is not None:
         write_report(json, "explain-hang", content, status)
     if json != Path("-"):

@@ -33,8 +33,8 @@ def _power(least: int) -> int:
 
 class ScanKernel(NamedTuple):
     """The parts of ops/cuda/scan.cu for one scan. state: C++ type of successive elements. element: that of element i,
-    p in the order of the scan. begin: statements before the elements. results: element i of each result. how: what has
-    a neutral element. words: numbers of a state. beyond: what stands behind the end of operand y."""
+    p in the order of the scan. begin: statements before the elements. results: element i of each result. how: the
+    reduction with the neutral element. words: numbers of a state. beyond: the element of operand y after its end."""
 
     state: str
     element: str

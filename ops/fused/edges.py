@@ -36,6 +36,10 @@ def _rows(xp: Any, table: Any, ids: Any, end: tuple[int, int]) -> Any:
     return only_inside(xp, rows, (places != NO_ROW)[:, None])
 
 
+_HAS_TOTAL: Any = property(lambda op: bool(op.total))
+"""`Op.refuses_indices` of lookups: without a total, other indices name no row."""
+
+
 class OrderRows(RankOp):
     """The order in which sums by integers read rows: (names [count], begins [size + 1]).
 
@@ -50,9 +54,7 @@ class OrderRows(RankOp):
     def infer(self, *types: Any) -> TupleType:
         return TupleType((TensorType(UINT64, (types[0].size,)), TensorType(INT32, (self.size + 1,))))
 
-    @property
-    def refuses_indices(self) -> bool:  # type: ignore[override]  # without a total they name no row
-        return bool(self.total)
+    refuses_indices = _HAS_TOTAL
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {0: self.total or self.offset + self.size}
@@ -104,9 +106,7 @@ class EdgeSums(_OverEdges):
         rows = types[1].size * math.prod(self.shape[1:]) * types[0].dtype.itemsize
         return rows + sum(type.nbytes for type in (*types[1:], *results))
 
-    @property
-    def refuses_indices(self) -> bool:  # type: ignore[override]  # without a total they name no row
-        return bool(self.total)
+    refuses_indices = _HAS_TOTAL
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {3: self.total or self.offset + types[0].shape[0]} if self.looks_up else {}

@@ -14,7 +14,7 @@ from mspc.ops.bases import operator
 from mspc.ops.math.elementwise import Real
 from mspc.ops.op import Gradients, Op, Sample, sample
 from mspc.ops.operator_arguments import axes_in, axis_in, describe, ints_of, plain, require_elements, split_call
-from mspc.ops.tensor.slicing import StridedSlice
+from mspc.ops.tensor.slicing import first_part
 from mspc.sharding.rules import factor_names, sized
 
 
@@ -48,9 +48,7 @@ class FitSizes(Op):
         return (_fitted(b, dout, self.axes, tuple(x.shape[axis] for axis in self.axes)),)
 
     def compute(self, xp: Any, x: Any) -> Any:
-        shape = list(x.shape)
-        for axis, size in zip(self.axes, self.sizes, strict=True):
-            shape[axis] = size
+        shape = _resized(x.shape, self.axes, self.sizes)
         common = tuple(slice(0, min(n, m)) for n, m in zip(x.shape, shape, strict=True))
         made = xp.zeros(shape, x.dtype)
         made[common] = x[common]
@@ -63,14 +61,16 @@ class FitSizes(Op):
     )
 
 
+def _resized(shape: Sequence[int], axes: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
+    found = dict(zip(axes, sizes, strict=True))
+    return tuple(found.get(d, n) for d, n in enumerate(shape))
+
+
 def _fitted(b: Builder, x: Value, axes: tuple[int, ...], sizes: tuple[int, ...]) -> Value:
-    shape = list(x.shape)
-    for axis, size in zip(axes, sizes, strict=True):
-        shape[axis] = size
+    shape = _resized(x.shape, axes, sizes)
     if any(size > own for size, own in zip(shape, x.shape, strict=True)):
         return b.emit(FitSizes(axes, sizes), x)
-    begins, ones = (0,) * len(shape), (1,) * len(shape)
-    return x if x.shape == tuple(shape) else b.emit(StridedSlice(begin=begins, end=tuple(shape), strides=ones), x)
+    return first_part(b, x, shape)
 
 
 class DoubledFrequencies(Op):

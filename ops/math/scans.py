@@ -30,7 +30,7 @@ from mspc.ops.operator_arguments import axis_in, int_of
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
-from mspc.ops.tensor.slicing import StridedSlice
+from mspc.ops.tensor.slicing import part_of
 from mspc.sharding.rules import factor_names
 
 
@@ -49,10 +49,7 @@ class ScannedSlices(NamedTuple):
 
     def part(self, x: Term, begin: int, end: int) -> Term:
         """Return the elements between two places of the dimension."""
-        shape = x.value.shape
-        begins = tuple(begin if d == self.axis else 0 for d in range(len(shape)))
-        ends = tuple(end if d == self.axis else n for d, n in enumerate(shape))
-        return x.into(StridedSlice(begin=begins, end=ends, strides=(1,) * len(shape)))
+        return x.into(part_of(x.value.shape, self.axis, begin, end))
 
     def last(self, x: Term) -> Term:
         begin = 0 if self.reverse else x.value.shape[self.axis] - 1
@@ -228,7 +225,7 @@ CumulativeLogsumexp = operator(
 )  # fmt: skip
 
 
-def run(xp: Any, a: Any, b: Any) -> Any:
+def recurrence(xp: Any, a: Any, b: Any) -> Any:
     """Return the recurrence h = a * h + b along dimension 0."""
     h = xp.array(b)
     for i in range(1, len(h)):
@@ -266,7 +263,7 @@ class LinearRecurrence(ScanOp):
         return items(builder, builder.emit(LinearRecurrenceGrad(self.reverse, self.axis), a, out, dout), 2)
 
     def scanned(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
-        return (run(xp, *arrays),)
+        return (recurrence(xp, *arrays),)
 
 
 class LinearRecurrenceGrad(ScanOp):
@@ -301,7 +298,7 @@ class LinearRecurrenceGrad(ScanOp):
 
     def scanned(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
         a, h, dh = arrays
-        db = run(xp, xp.concatenate([a[:1], a[:-1]]), dh)
+        db = recurrence(xp, xp.concatenate([a[:1], a[:-1]]), dh)
         return db * xp.concatenate([h[1:], xp.full_like(h[:1], self.initial)]), db
 
 
@@ -339,7 +336,7 @@ class CumulativeLogsumexpGrad(ScanOp):
     def scanned(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
         x, y, dy = arrays
         before = xp.concatenate([y[:1], y[:-1]])
-        return (xp.exp(x - y) * run(xp, xp.where(y == before, 1, xp.exp(y - before)), dy),)
+        return (xp.exp(x - y) * recurrence(xp, xp.where(y == before, 1, xp.exp(y - before)), dy),)
 
 
 class _Extreme(ScanOp, abstract=True):
@@ -366,7 +363,7 @@ class _Extreme(ScanOp, abstract=True):
         return select(takes, value, ahead), select(takes, places, slices.before(gathered, 0))
 
     def lowest(self, dtype: Any) -> Any:
-        """Return what every element exceeds or equals."""
+        """Return the number that every element exceeds or equals."""
         greatest = self.exceeds is LessEqual
         if dtype.kind in "iu":
             return np.iinfo(dtype).max if greatest else np.iinfo(dtype).min

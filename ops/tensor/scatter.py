@@ -25,7 +25,7 @@ from mspc.ops.tensor.embedding import local_places, require_places, shard_begin
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.selection import GatherD
-from mspc.ops.tensor.slicing import StridedSlice
+from mspc.ops.tensor.slicing import first_part
 from mspc.sharding.rules import factor_names, sized
 
 
@@ -373,13 +373,14 @@ class ScatterElements(Op):
     def bprop(self, b: Builder, x: Value, index: Value, updates: Value, out: Value, dout: Value) -> Gradients:
         axis = axis_in(self.name, self.axis, len(x.shape))
         shown = tuple(n if d == axis else index.shape[d] for d, n in enumerate(x.shape))
-        taken = b.emit(GatherD(axis), _first(b, dout, shown), index)
+        taken = b.emit(GatherD(axis), first_part(b, dout, shown), index)
         if self.adds:
             return dout, None, taken
         if self.combine:
-            share, kept = _shares(b, x, out, dout, lambda value: b.emit(GatherD(axis), _first(b, value, shown), index),
-                                  lambda value, rows: b.emit(replace(self, adds=True, combine=""), value, index, rows),
-                                  updates)  # fmt: skip
+            share, kept = _shares(
+                b, x, out, dout, lambda value: b.emit(GatherD(axis), first_part(b, value, shown), index),
+                lambda value, rows: b.emit(replace(self, adds=True, combine=""), value, index, rows), updates,
+            )  # fmt: skip
             return share, None, kept
         none = zeros(b, updates.tensor_type)
         last = self._last(b, index, axis, shown)
@@ -422,13 +423,6 @@ def _shares(b: Builder, x: Value, out: Value, dout: Value, taken: Callable[[Valu
     own, hits = (b.emit(Cast(dtype), b.emit(Equal(), *pair)) for pair in ((x, out), (updates, taken(out))))
     share = b.emit(Div(), dout, added(own, hits))
     return b.emit(Mul(), share, own), b.emit(Mul(), taken(share), hits)
-
-
-def _first(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
-    """Return the first elements along all dimensions."""
-    if value.shape == shape:
-        return value
-    return b.emit(StridedSlice(begin=(0,) * len(shape), end=shape, strides=(1,) * len(shape)), value)
 
 
 def _places_of_rows(b: Builder, index: Value) -> Value | None:

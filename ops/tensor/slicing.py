@@ -339,6 +339,13 @@ def take_part(b: Builder, value: Value, axis: int, begin: int, end: int) -> Valu
     return b.emit(part_of(value.shape, axis, begin, end), value)
 
 
+def first_part(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
+    """Return the first elements along all dimensions, as many as `shape` has."""
+    if value.shape == shape:
+        return value
+    return b.emit(StridedSlice(begin=(0,) * len(shape), end=shape, strides=(1,) * len(shape)), value)
+
+
 def part_of(shape: Sequence[int], axis: int, begin: int, end: int) -> StridedSlice:
     """Return the slice of a tensor of this shape from `begin` to `end` along one axis."""
     starts = tuple(begin if d == axis else 0 for d in range(len(shape)))

@@ -65,9 +65,6 @@ class GpuDevice:
         self.name: str = properties["name"].decode()
         self.multiprocessors: int = properties["multiProcessorCount"]
         self.block_memory: int = properties["sharedMemPerBlockOptin"]
-        limits = cupy.cuda.Device(index).attributes
-        # Bytes per second. A word of the bus moves at both edges of the memory's clock, which is in kHz.
-        self.memory_rate = 2000 * limits["MemoryClockRate"] * limits["GlobalMemoryBusWidth"] / 8
         self.warp_groups = (properties["major"], properties["minor"]) == (9, 0)
         self.compute = cupy.cuda.Stream(non_blocking=True)
         # NCCL's kernels take few multiprocessors; they should not queue after a matmul's many blocks.
@@ -102,6 +99,12 @@ class GpuDevice:
         weakref.finalize(self, self._mappings.end_all).atexit = False  # process exit unmaps everything
 
     # Memory
+
+    @property
+    def memory_rate(self) -> float:
+        """Bytes per second. A word of the bus moves at both edges of the memory's clock, which is in kHz."""
+        limits = cupy.cuda.Device(self.index).attributes
+        return 2000 * limits["MemoryClockRate"] * limits["GlobalMemoryBusWidth"] / 8
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an uninitialised array in the device's pool. Raise cupy's OutOfMemoryError."""

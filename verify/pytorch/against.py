@@ -324,10 +324,7 @@ class _Gradients:
         parts = result if isinstance(result, tuple) else (result,)
         fixed = {i for i, value in enumerate(node.inputs) if isinstance(value, Constant)}  # nobody asks for theirs
         pairs = self.judge.rule(op, operands, parts, self.backend, fixed)
-        largest = max((_size(expected) for expected, _ in pairs), default=0.0)
-        # If an operator is flat, 1 less its result's square may be nothing but rounding.
-        zero = max(ZERO * largest, epsilon_of("Float64"))
-        noise = partial(Noise, zero, zero)
+        noise = _noise_of(expected for expected, _ in pairs)
         for expected, mine in pairs:
             self.found.add(compare("rule", op.name, expected, mine, GRADIENTS, noise), node)
 
@@ -400,13 +397,18 @@ class _Gradients:
             if tensor is not None and bool(tensor.any()) and parameter.name not in self.found.unasked:
                 self.found.unasked.append(parameter.name)
         mine = {p: np.asarray(value_at(self.values, judged.gradients[p])) for p in wanted}
-        # As for rules: the gradient through a flat operator may be nothing but rounding.
-        zero = max(ZERO * max(map(_size, mine.values()), default=0.0), epsilon_of("Float64"))
+        noise = _noise_of(mine.values())
         for parameter, tensor in zip(wanted, found, strict=False):
             own = mine[parameter]
             expected = np.zeros_like(own) if tensor is None else self.judge.array(tensor, own)
-            noise = partial(Noise, zero, zero)
             self.found.rows.append(compare("gradient", name_of(parameter), expected, own, GRADIENTS, noise))
+
+
+def _noise_of(gradients: Iterable[Array]) -> Callable[[], Noise]:
+    """Return the noise of gradients that are compared together: through a flat operator, as 1 less its result's square,
+    they may be nothing but rounding."""
+    zero = max(ZERO * max(map(_size, gradients), default=0.0), epsilon_of("Float64"))
+    return partial(Noise, zero, zero)
 
 
 def _is_differentiated(operands: Iterable[Any], results: Iterable[Any]) -> bool:
