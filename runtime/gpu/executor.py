@@ -308,15 +308,15 @@ class GpuExecutor:
         device = self.device
         large = False
         new = [origin is None or origin is not held for origin, held in zip(origins, self._origins, strict=True)]
-        self._origins = list(origins)
-        slot.given = [None if changed else array for array, changed in zip(arrays, new, strict=True)]
-        if not any(new):
-            return
         for i, (limit, node) in self._refused.items():
             # Kernels take such an index for one of another rank's slice.
             if new[i] and arrays[i].size and not -limit <= arrays[i].min() <= arrays[i].max() < limit:
                 outside = IndexError(f"an index is outside of [-{limit}, {limit})")
                 raise self._failure(outside, node, "failed")
+        self._origins = list(origins)
+        slot.given = [None if changed else array for array, changed in zip(arrays, new, strict=True)]
+        if not any(new):
+            return
         for i, (pinned, array, changed) in enumerate(zip(slot.inputs, arrays, new, strict=True)):
             if not changed:
                 continue
