@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from mspc.ir.types import DType, dtype_of
-from mspc.ops.cuda.text import accumulating_type, definitions
+from mspc.ops.cuda.text import accumulating_type, definitions, power_of_two
 from mspc.ops.device import Array, Device, Launch, Sliding
 from mspc.ops.source_files import source_text
 
@@ -103,7 +103,7 @@ class Depthwise(NamedTuple):
     @property
     def lanes(self) -> int:
         """Channels of a block."""
-        return min(_LANES, 1 << (self.channels - 1).bit_length())
+        return min(_LANES, power_of_two(self.channels))
 
     @property
     def groups(self) -> int:

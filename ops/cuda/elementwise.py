@@ -19,7 +19,7 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
-from mspc.ops.cuda.text import accumulating_type, address, macros, neutral, one_word, with_arguments
+from mspc.ops.cuda.text import accumulating_type, address, macros, neutral, one_word, power_of_two, with_arguments
 from mspc.ops.device import Array, Device, Launch, all_of, c_type, computing_type, nothing
 from mspc.ops.source_files import source_text
 
@@ -650,7 +650,7 @@ def _added(
         + f"{{ partial = p{numbers[-1]}; to = t{numbers[-1]}; count = n{numbers[-1]}; }}",
     )  # fmt: skip
     kernel = device.kernel(head + source_text("ops/cuda/column_totals.cu"), "column_totals")
-    slices = min(_MAX_THREADS // _WIDE, 1 << max(0, -(-parts // _MIN_PARTIAL_TOTALS) - 1).bit_length())
+    slices = min(_MAX_THREADS // _WIDE, power_of_two(-(-parts // _MIN_PARTIAL_TOTALS)))
     wide = max(_WIDE, _MIN_THREADS // slices)
     each = [argument for total, own in totals for argument in (own, total.array, np.int64(total.count))]
     arguments = [*each, np.int32(parts), np.int32(columns), np.int32(wide)]
@@ -894,7 +894,7 @@ def _by_rows(device: Device, loop: CudaLoop, length: int, outer: int, height: in
 def row_plan(rows: int, packs: int, multiprocessors: int) -> tuple[int, int]:
     """Return (threads per row of this number of packs, parts into which the row is split)."""
     if packs <= 32:
-        return 1 << max(0, packs - 1).bit_length(), 1
+        return power_of_two(packs), 1
     if packs <= 512 and rows >= 16 * multiprocessors:
         return 32, 1
     wanted = -(-_WAVES * multiprocessors // rows)
@@ -916,7 +916,7 @@ def _by_columns(device: Device, loop: CudaLoop, outer: int, height: int, width: 
 
 def column_plan(outer: int, height: int, packs: int, multiprocessors: int) -> tuple[int, int]:
     """Return (packs of the width per block, parts into which the height is split)."""
-    across = min(32, 1 << max(0, packs - 1).bit_length())
+    across = min(32, power_of_two(packs))
     blocks = outer * -(-packs // across)
     wanted = -(-_WAVES * multiprocessors // blocks)
     return across, max(1, min(wanted, height // (4 * (BLOCK // across))))
@@ -940,12 +940,12 @@ def _combine(device: Device, loop: CudaLoop, scratch: Sequence[Array], sizes: tu
     )
     second = CudaLoop(shape, reads, (), totals, _chain(reads, (), totals, (), ()), pack=1, flight=1, wide=loop.wide)
     if width == 1:
-        lanes = min(BLOCK, 1 << max(0, parts - 1).bit_length())
+        lanes = min(BLOCK, power_of_two(parts))
         lanes = lanes if lanes <= 32 else BLOCK
         second.flight = _flight(second, parts / lanes)
         source = row_loop(second, outer, lanes, 1, None)
         return _bound(device, source, "rows", second, outer if lanes == BLOCK else -(-outer * lanes // BLOCK))
-    across = min(32, 1 << max(0, width - 1).bit_length())
+    across = min(32, power_of_two(width))
     second.flight = _flight(second, parts / (BLOCK // across))
     source = column_loop(second, outer, parts, across, 1, None)
     return _bound(device, source, "columns", second, outer * -(-width // across))

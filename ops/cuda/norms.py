@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from mspc.ir.types import dtype_of
-from mspc.ops.cuda.text import accumulating_type, definitions, index_type, lanes_of, macros
+from mspc.ops.cuda.text import accumulating_type, definitions, index_type, lanes_of, macros, power_of_two
 from mspc.ops.device import Array, Device, Kernel, Launch
 from mspc.ops.source_files import source_text
 
@@ -139,7 +139,7 @@ def launch_statistics(device: Device, x: Array, mean: Array, variance: Array, ch
     dtype = dtype_of(x.dtype)
     if inner == 1:
         lanes = lanes_of(dtype.itemsize, channels, x)
-        across = min(32, 1 << max(0, -(-channels // lanes) - 1).bit_length())
+        across = min(32, power_of_two(-(-channels // lanes)))
         tiles, deep, length = -(-channels // (across * lanes)), _BLOCK // across, count
     else:
         lanes = lanes_of(dtype.itemsize, inner, x)

@@ -17,6 +17,7 @@ from mspc.ops.cuda.text import (
     lanes_of,
     macros,
     neutral,
+    power_of_two,
 )  # fmt: skip
 from mspc.ops.device import C_TYPES, Array, Device, Launch, c_type, nothing
 from mspc.ops.source_files import source_text
@@ -24,11 +25,6 @@ from mspc.ops.source_files import source_text
 _BLOCK = 256
 _LINE_BYTES = 32
 """Bytes of neighbouring lines that a memory access moves at least."""
-
-
-def _power(least: int) -> int:
-    """Return the smallest power of two that is no smaller."""
-    return 1 << (least - 1).bit_length()
 
 
 class ScanKernel(NamedTuple):
@@ -90,7 +86,7 @@ def _division(lines: int, chunks: int, least: int, multiprocessors: int) -> tupl
     """Return (lines of a block, number of such blocks, blocks that share their lines, tiles of each of these).
 
     chunks: of a line, one for each thread. least: neighbouring lines that a block reads, 1 if there are no such."""
-    own = _BLOCK // min(_BLOCK, _power(chunks))
+    own = _BLOCK // min(_BLOCK, power_of_two(chunks))
     columns = own if least == 1 else max(own, 32)
     while columns > max(own, least) and -(-lines // columns) * _BLOCK < multiprocessors * 1024:
         columns //= 2
@@ -115,7 +111,7 @@ def scan(
     lines = math.prod(shape) // count
     sizes = [array.dtype.itemsize for array in (*inputs, *outs)]
     lanes = lanes_of(max(sizes), count if inner == 1 and not operands.texts else 1, *inputs, *outs)
-    each = max(lanes, min(16 // row.words, _power(count)))
+    each = max(lanes, min(16 // row.words, power_of_two(count)))
     least = 1 if inner == 1 else max(1, _LINE_BYTES // min(sizes))
     columns, blocks, parts, share = _division(lines, -(-count // each), least, device.multiprocessors)
     tile = _BLOCK // columns * each

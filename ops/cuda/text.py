@@ -132,6 +132,11 @@ def grid_of(blocks: int) -> tuple[int, int, int]:
     return (max(1, blocks), 1, 1)
 
 
+def power_of_two(least: int) -> int:
+    """Return the smallest power of two that is at least so large."""
+    return 1 << max(0, least - 1).bit_length()
+
+
 def is_contiguous(array: Array, dtypes: Sequence[str]) -> bool:
     """Whether an array has one of these element types, elements, and all of them in their order."""
     return dtype_of(array.dtype).name in dtypes and array.size > 0 and bool(array.flags.c_contiguous)
