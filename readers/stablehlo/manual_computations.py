@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, Protocol
 
@@ -218,10 +219,9 @@ def of_devices(walk: ManualScope, operation: HloOperation, given: Sequence[Any])
 
 
 def with_leading_types(operation: HloOperation, sizes: Sizes) -> HloOperation:
-    made = HloOperation(operation.name, operation.place)
-    made.attributes, made.entries, made.words = {**operation.attributes}, [*operation.entries], operation.words
-    made.regions, made.origin, made.operands = operation.regions, operation.origin, operation.operands
-    made.results = operation.results
+    """Return a copy of an operation whose results have these leading dimensions, too."""
+    made = copy(operation)
+    made.attributes, made.entries, made.operand_types = {**operation.attributes}, [*operation.entries], []
     made.types = [TensorType(tensor(type).dtype, (*sizes, *tensor(type).shape)) for type in operation.types]
     return made
 
