@@ -48,6 +48,19 @@ struct Linear {
     __device__ __forceinline__ Linear from(int lane) const { return {of_lane(a, lane), of_lane(b, lane)}; }
     __device__ __forceinline__ A result() const { return b; }
 };
+// The sum of `b` times exponentials of this `y` less those of the elements, none of which exceeds 1. Exponentials of
+// differences are no products of others, so that rounding does not add up along a line. A `y` of NaN with a `b` of 0 are
+// no elements.
+template <class V> struct LogLinear {
+    V y, b;
+    static __device__ __forceinline__ LogLinear none() { return {(V)__int_as_float(0x7fc00000), 0}; }
+    static __device__ __forceinline__ LogLinear element(V y, V b) { return {y, y == y ? b : y}; }
+    static __device__ __forceinline__ LogLinear of(LogLinear x, LogLinear y) {
+        if (y.y != y.y && y.b == 0) return x;
+        return {y.y, x.b == 0 ? y.b : share(y.y, x.y) * x.b + y.b};
+    }
+    __device__ __forceinline__ LogLinear from(int lane) const { return {of_lane(y, lane), of_lane(b, lane)}; }
+};
 
 constexpr int NEAR = ADJACENT ? (CHUNKS < 32 ? CHUNKS : 32) : (COLUMNS < 32 ? 32 / COLUMNS : 1);
 constexpr int FAR = CHUNKS / NEAR, STRIDE = ADJACENT ? 1 : COLUMNS, TILE = CHUNKS * EACH;

@@ -51,8 +51,7 @@ SCANS = {
     "minimum": ScanKernel("Extremum<Smallest>", *_EXTREME, how="Smallest", words=2),
     "linear": ScanKernel("Linear", "State{p ? u[i] : (A)0, v[i]}", words=2),
     "logarithms' gradient": ScanKernel(
-        "Linear", "State{p ? share(v[i], i ? v[i - 1] : last) : (A)0, w[i]}", ("exp_of(u[i] - v[i]) * run[i].b",),
-        "const A last = one(y_of, line, first - 1, end, 0);", words=2,
+        "LogLinear<A>", "State::element(v[i], w[i])", ("exp_of(u[i] - v[i]) * run[i].b",), words=2,
     ),
     "linear gradient": ScanKernel(
         "Linear", "State{i ? u[i - 1] : last, w[i]}", ("run[i].b * (i + 1 < EACH ? v[i + 1] : next)", "run[i].b"),
