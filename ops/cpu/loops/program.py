@@ -21,6 +21,7 @@ from mspc.ops.cpu.loops.kernel import Function, Kernel, chain_kernel, checking
 from mspc.ops.cpu.loops.library import CompilerFailed, compiler, functions_of, warn_compiler_failed
 from mspc.ops.cpu.loops.updates import (
     members_of,
+    row_sums_call,
     row_sums_function,
     row_sums_kernel,
     row_update_functions,
@@ -35,7 +36,6 @@ from mspc.ops.fused.grouped_rows import GroupedRowUpdate
 from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.op import Op
 from mspc.ops.source_files import source_text
-from mspc.ops.tensor.embedding import RowSums
 
 # Operators as lines that a compiled loop can have.
 
@@ -191,14 +191,12 @@ def _loop(be: Any, call: Call, sources: _Sources) -> _Bind | None:
 
 def _row_sums(be: Any, call: Call, sources: _Sources) -> _Bind | None:
     op, operands, results = call
-    if not isinstance(op, RowSums):
-        return None
-    lookup = op.lookup(operands[0].shape, operands[1].shape)
-    text = row_sums_function(lookup, operands)
-    if text is None:
+    combined = row_sums_call(op, operands)
+    text = row_sums_function(combined, operands) if combined else None
+    if combined is None or text is None:
         return None
     name = sources.add(text)
-    return lambda found: row_sums_kernel(lookup, operands, results[0], found[name], op.kernel(be))
+    return lambda found: row_sums_kernel(combined, operands, results[0], found[name], op.kernel(be))
 
 
 def _convolution(be: Any, call: Call, sources: _Sources) -> _Bind | None:

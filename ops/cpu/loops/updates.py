@@ -8,7 +8,7 @@ import ctypes
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from mspc.ops.fused.updates import GroupedUpdate
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import Update
 from mspc.ops.source_files import source_text
+from mspc.ops.tensor.embedding import RowSums
+from mspc.ops.tensor.scatter import TensorScatterUpdate
 
 _PARTS = 16
 _COLUMNS = 16
@@ -253,50 +255,81 @@ def _chunks(members: Members, kind: tuple[DType, ...]) -> Any:
     return np.array(found, np.int64).reshape(-1, 3)
 
 
-# Rows are added up by integers in one loop, which needs no order of them: every part owns groups, columns or rows.
+# Rows are combined by integers in one loop, which needs no order of them: every part owns groups, columns or rows.
+
+_COMBINED = {
+    "add": "total[k] + given[k]",
+    "maximum": "given[k] != given[k] || given[k] > total[k] ? given[k] : total[k]",
+    "minimum": "given[k] != given[k] || given[k] < total[k] ? given[k] : total[k]",
+}
+"""C++ of combined elements, by the function of NumPy; a NaN wins."""
+_ROWS, _IDS, _RESULT, _FLAG, _FIRST = range(5)
 
 
-def row_sums_function(lookup: RowLookup, types: Sequence[TensorType]) -> str | None:
-    """Return C++ of a function, called NAME, that sums rows by ids; None if their type is too narrow for
+class RowSumsCall(NamedTuple):
+    """A call that combines rows. operands: what each of them is in row_sums.cpp."""
+
+    lookup: RowLookup
+    operands: tuple[int, ...]
+    combine: str = "add"
+
+
+def row_sums_call(op: Op, types: Sequence[TensorType]) -> RowSumsCall | None:
+    """Return the rows that an operator combines, or None if it combines none by one integer each."""
+    if isinstance(op, RowSums):
+        return RowSumsCall(op.lookup(types[0].shape, types[1].shape), (_ROWS, _IDS))
+    if not isinstance(op, TensorScatterUpdate) or op.dims or not op.combine or types[1].shape[-1] != 1:
+        return None
+    rows, *inner = types[0].shape
+    lookup = RowLookup(1, 1, rows, math.prod(inner), types[1].size, *(op.begins or (0,)), *(op.sizes or (rows,)))
+    return RowSumsCall(lookup, (_FIRST, _IDS, _ROWS), op.combine)
+
+
+def row_sums_function(call: RowSumsCall, types: Sequence[TensorType]) -> str | None:
+    """Return C++ of a function, called NAME, that combines rows by ids; None if their type is too narrow for
     accumulation."""
-    rows, ids = types
-    if rows.dtype.name not in C_TYPES or c_type(rows.dtype) != computing_type(rows.dtype) or rows.dtype.kind == "b":
+    lookup, rows, ids = call.lookup, types[call.operands.index(_ROWS)].dtype, types[1].dtype
+    if rows.name not in C_TYPES or c_type(rows) != computing_type(rows) or rows.kind == "b":
         return None
     if not lookup.batch * lookup.middle:
         return None
     sizes, split = _sizes(lookup), _split(lookup)
     bounds = {f"{name}_from": 0 for name in sizes} | {f"{name}_to": size for name, size in sizes.items()}
     bounds |= {f"{split}_from": "from", f"{split}_to": "to"}
-    check, place = "", "id"
+    check, place, table = "", "id", lookup.size * lookup.inner
     if lookup.total:
         check = f"if (id < -{lookup.total}ll || id >= {lookup.total}ll) {{ *(i64*)a[3] = 1; continue; }}"
         place = f"(id < 0 ? id + {lookup.total}ll : id)"
+    first = f"((const {c_type(rows)}*)a[4])[group * {table} + row * {lookup.inner} + k]"
     return source_text(
-        "ops/cpu/loops/row_sums.cpp", kind=c_type(rows.dtype), ids=c_type(ids.dtype), length=sizes[split],
-        parts=parts_of(lookup), table=lookup.size * lookup.inner, inner=lookup.inner, count=lookup.count,
-        middle=lookup.middle, check=check, place=place, offset=lookup.offset, **bounds,
+        "ops/cpu/loops/row_sums.cpp", kind=c_type(rows), ids=c_type(ids), length=sizes[split],
+        parts=parts_of(lookup), table=table, inner=lookup.inner, count=lookup.count, middle=lookup.middle, check=check,
+        place=place, offset=lookup.offset, first=first if _FIRST in call.operands else 0,
+        combined=_COMBINED[call.combine], **bounds,
     )  # fmt: skip
 
 
 def row_sums_kernel(
-    lookup: RowLookup, types: Sequence[TensorType], result: TensorType, function: Function, plain: Kernel
+    call: RowSumsCall, types: Sequence[TensorType], result: TensorType, function: Function, plain: Kernel
 ) -> Kernel:
-    """Return the kernel `function(rows, ids, out=None)`. plain: NumPy's, which reports wrong ids."""
-    addresses = Addresses(4)
+    """Return the kernel `function(*operands, out=None)`. plain: NumPy's, which reports wrong ids."""
+    addresses = Addresses(5)
     flag = np.zeros(1, np.int64)
-    addresses.hold(3, flag)
-    run = shared(function, parts_of(lookup), 4 * types[0].size + result.size)
+    addresses.hold(_FLAG, flag)
+    size = types[call.operands.index(_ROWS)].size
+    run = shared(function, parts_of(call.lookup), 4 * size + result.size)
+    dtypes = [type.dtype.numpy for type in types]
 
-    def kernel(rows: Any, ids: Any, out: Any = None) -> Any:
+    def kernel(*operands: Any, out: Any = None) -> Any:
         made = np.empty(result.shape, result.dtype.numpy) if out is None else out
-        addresses.read(0, rows, types[0].dtype.numpy)
-        addresses.read(1, ids, types[1].dtype.numpy)
-        addresses.put(2, made)
+        for place, operand, dtype in zip(call.operands, operands, dtypes, strict=True):
+            addresses.read(place, operand, dtype)
+        addresses.put(_RESULT, made)
         flag[0] = 0
         run(addresses.table)
         addresses.release()
         if flag[0]:
-            made[...] = plain(rows, ids)
+            made[...] = plain(*operands)
         return made
 
     return kernel

@@ -26,6 +26,7 @@ from mspc.ops.nn.activation import Sigmoid, SiLU, Tanh
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import GatherGrad, OneHot
+from mspc.ops.tensor.scatter import TensorScatterAdd, TensorScatterMax, TensorScatterMin
 from tests.ops.cuda import cuda_cases
 from tests.ops.cuda.cuda_chains import (
     Case,
@@ -45,8 +46,8 @@ pytestmark = [
 ]
 FAMILIES = (
     "Softmax", "SoftmaxBackward", "LogSoftmax", "LogSoftmaxGrad", "LayerNorm", "LayerNormGrad", "RmsNorm", "Dropout",
-    "GatherGrad", "UnsortedSegmentSum", "ReduceSum", "ReduceMax", "ReduceMean", "OneHot", "BroadcastTo",
-    "FusedLayerNorm", "FusedLayerNormGrad",
+    "GatherGrad", "UnsortedSegmentSum", "TensorScatterAdd", "TensorScatterMax", "ReduceSum", "ReduceMax", "ReduceMean",
+    "OneHot", "BroadcastTo", "FusedLayerNorm", "FusedLayerNormGrad",
 )  # fmt: skip
 
 
@@ -230,6 +231,23 @@ def test_ids_that_name_no_row_are_refused_as_ever() -> None:
     ids[9] = 5
     with pytest.raises(IndexError):
         kernel(rows, ids)
+
+
+@pytest.mark.parametrize("op", [TensorScatterAdd, TensorScatterMax, TensorScatterMin])
+@pytest.mark.parametrize("slice_of", [{}, {"begins": (8,), "sizes": (24,)}])
+def test_rows_of_one_place_are_combined_in_a_loop(op: type[TensorScatterAdd], slice_of: dict[str, Any]) -> None:
+    random = np.random.default_rng(1)
+    x, rows = random.standard_normal((6, 40)).astype(np.float32), random.standard_normal((70, 40)).astype(np.float32)
+    ids = random.integers(-24 if slice_of else -6, 24 if slice_of else 6, (70, 1), np.int32)
+    x[2, 3] = rows[5, 7] = np.nan
+    kernel = loop(op(**slice_of), x.shape, ids.shape, rows.shape, dtypes=("Float32", "Int32", "Float32"))
+    alone = x.copy()
+    wanted = op(**slice_of).run(NumPy(), x, ids, rows)  # type: ignore[arg-type]
+    for found in (kernel(x, ids, rows), kernel(alone, ids, rows, out=alone)):
+        np.testing.assert_allclose(found, wanted, 1e-6, 1e-6)
+    ids[9] = 24
+    with pytest.raises(IndexError):
+        kernel(x, ids, rows)
 
 
 # Libraries on disk
