@@ -267,7 +267,7 @@ def _recorded(models: Any, inputs: Any, optimizer: Optimizer | None, outside: st
     parameters = [each for part in models for each in part.named_parameters()]
     named = [("parameter", *each) for each in parameters] + [("buffer", *b) for m in models for b in m.named_buffers()]
     names = {id(tensor): name for _, name, tensor in named}
-    for parameter, states in optimizer.state.items() if optimizer else ():
+    for parameter, states in getattr(optimizer, "optim", optimizer).state.items() if optimizer else ():
         named += [("buffer", f"{key}.{names.get(id(parameter), '')}", state) for key, state in states.items()]
     for path, tensor in pytree.tree_flatten_with_path(inputs)[0]:
         named.append(("user", "".join(pytree.keystr((key,)) for key in path[1:]).strip(".[]'\""), tensor))

@@ -87,7 +87,7 @@ def programs_of_captures(folder: Path, single: Path) -> CapturedPrograms:
     batch: Layout | None = None
     kinds: list[RankKind] = []
     for (ranks, each, members, _), (graph, found), own in zip(steps, graphs, named, strict=True):
-        _check_same(whole.of_stage(own) if stages else whole, own)
+        _check_same(whole.of_stage(own) if stages else whole.without_states(own), own)
         layouts: dict[str, Layout] = {}
         for parameter in graph.parameters:
             layout = placed.layout(
@@ -229,6 +229,11 @@ class _Named:
         """Return those that a stage should have: gradients of its own parameters, and perhaps the loss."""
         results = {result for result in self.results if result[1] in stage.names or result in stage.results}
         return _Named(self.names & stage.names, results, self.folder)
+
+    def without_states(self, rank: _Named) -> _Named:
+        """Return those of a rank that updates only some of the parameters: no states of others, as in ZeRO 1."""
+        states = {name for name in self.names if name.partition(".")[2] in self.names}
+        return _Named(self.names - (states - rank.names), self.results, self.folder)
 
 
 def _check_same(one: _Named, ranks: _Named) -> None:

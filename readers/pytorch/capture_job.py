@@ -128,7 +128,7 @@ def _run_rank(script: str, arguments: Sequence[str], rank: int, ranks: int, with
         distributed.init_process_group = lambda *args, **named: None
         objects = _Objects(Path(os.environ[FOLDER]), rank)
         distributed.send_object_list, distributed.recv_object_list = objects.send, objects.receive
-    torch.compiler.is_compiling = lambda: True
+    torch.compiler.is_compiling = _is_compiling
     flex_attention._validate_device = lambda *_: None  # its plain operators have gradients on any device
     register_optimizer_step_pre_hook(_make_capturable)
     if with_values:
@@ -143,6 +143,11 @@ def _run_rank(script: str, arguments: Sequence[str], rank: int, ranks: int, with
             return
         raise
     raise CaptureError(f"{script} ended without a call of mspc.capture.step")
+
+
+def _is_compiling() -> bool:
+    """Replace torch.compiler.is_compiling. TorchScript reads its text, so that it is no lambda."""
+    return True
 
 
 def _unrecorded(schedule: Any, function: Callable[..., Any], *args: Any, **named: Any) -> Any:

@@ -97,6 +97,21 @@ class Descent(torch.optim.Optimizer):
             parameter.add_(parameter.grad, alpha=-0.1)
 
 
+class Owned(Descent):
+    """Momentum on one rank for each parameter, which sends the parameter to the others, as in ZeRO 1."""
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        parameters = self.param_groups[0]["params"]
+        self.change(parameters)
+        for number, parameter in enumerate(parameters):
+            if number % size() == place():
+                momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
+                parameter.sub_(momentum.mul_(0.9).add_(parameter.grad), alpha=0.1)
+            if MESH is not None:
+                dist.broadcast(parameter, (number + IS_WRONG) % size())  # here
+
+
 def mean_over(axis: str = "both", dtype: torch.dtype = torch.float32, count: int = 0) -> Callable[..., None]:
     def change(parameters: list[nn.Parameter]) -> None:
         for parameter in parameters:
@@ -401,13 +416,14 @@ STEPS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "one forgotten": lambda: (Network(data_parallel, **OF_DATA), HALVES, one_forgotten),
     "flat offset": lambda: (Network(data_parallel, **OF_DATA), HALVES, flat_gradients("offset")),
     "flat scale": lambda: (Network(data_parallel, **OF_DATA), HALVES, flat_gradients("scale")),
-    "flat place": lambda: (Network(data_parallel, **OF_DATA), HALVES, flat_gradients("place")),
+    "owned states": lambda: (Network(data_parallel, **OF_DATA), HALVES, mean_over()),
     "flat parameter": lambda: (
         Network(flat_parameter, flat=piece(torch.cat([up.flatten(), down.flatten()]))), HALVES
     ),
     "flat slice": lambda: (Network(data_parallel, **OF_DATA), HALVES, flat_update),
+    "flat place": lambda: (Network(data_parallel, **OF_DATA), HALVES, flat_gradients("place")),
 }
 
 if __name__ == "__main__":
     network, inputs, *change = STEPS[NAME]()
-    mspc.capture.step(network, inputs, optimizer=Descent(network, *change))
+    mspc.capture.step(network, inputs, optimizer=(Owned if NAME == "owned states" else Descent)(network, *change))

@@ -225,7 +225,7 @@ def result_of_rank(op: Any, rank: int, tensors: Mapping[int, Sequence[Array]]) -
     if isinstance(op, AlltoAll):
         return np.concatenate([pieces(part, len(members), op.split_dim)[place] for part in own], op.concat_dim)
     if isinstance(op, Broadcast):
-        return one_or_all([np.array(part) for part in tensors[op.root_rank]])
+        return tuple(np.array(part) for part in tensors[op.root_rank])
     if isinstance(op, FetchRows):
         return as_one_rank(op)(np.concatenate(own), tensors[rank][1])
     if isinstance(op, SendRows):  # rows are added in the order of ranks
