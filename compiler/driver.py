@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mspc.analysis.aliasing import Updates
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
@@ -38,9 +38,6 @@ from mspc.passes.per_rank.slice_to_rank import check_rank
 from mspc.passes.sharding.check_strategies import strategy_mistakes
 from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.plans.operator_names import StrategyNames, all_is_given, shard_as_in_file
-
-if TYPE_CHECKING:
-    from mspc.compiler.kept_graphs import KeptGraphs
 
 ID_LENGTH = 16
 
@@ -75,7 +72,7 @@ class Compiled:
 
     graph: the graph of all ranks with collectives over mesh axes, before slicing. traced: the result of the front end.
     fed: how the launch's arguments arrive. compile_id: equal exactly for equal programs. strategies: strategies of the
-    operators, under their names in strategy files. kept: cache of rank graphs on disk, or None.
+    operators, under their names in strategy files.
     """
 
     config: Config
@@ -87,7 +84,6 @@ class Compiled:
     rank_graphs: RankGraphs
     strategies: StrategyNames = field(default_factory=StrategyNames)
     ranks_done: dict[int, Graph] = field(default_factory=dict[int, Graph])
-    kept: KeptGraphs | None = None
 
     def drop_script(self) -> None:
         """Release the script's cells and Parameters."""
@@ -121,8 +117,7 @@ class Compiled:
             return self.ranks_done[rank]
         if on_stage is None:
             check_rank(self.graph, rank)
-            make = partial(self.rank_graphs.executable, rank)
-            graph = self.ranks_done[rank] = make() if self.kept is None else self.kept.graph(rank, make)
+            graph = self.ranks_done[rank] = self.rank_graphs.executable(rank)
             return graph
         names = self.rank_graphs.passes
         if wanted is None:
@@ -219,7 +214,6 @@ def compile_traced(
     on_stage: OnStage | None = None,
     on_pass: OnPass | None = None,
     decide: Decide | None = None,
-    keeps: bool = False,
     plans: bool = False,
     plan: PlanFile | None = None,
 ) -> Compiled:
@@ -231,8 +225,6 @@ def compile_traced(
         on_pass: called for every pass that runs, those of the rank graphs included.
         decide: changes the graph of all ranks once all given strategies are on the operators and before any others are
             chosen. A search compiles its results this way.
-        keeps: read rank graphs from disk if an earlier start has saved them, and save them there. With a single rank,
-            the shared passes do not run either until their result is read.
         plans: also record the names and layouts of operators in equal layers that are one graph, for a plan. The
             program is neither run nor written, and has no identity.
         plan: used instead of the plan that the settings name.
@@ -261,44 +253,24 @@ def compile_traced(
 
     rank_names = partial(rank_passes, config.device, config.pipeline_stages)
     stages = 1 + max(number for number, _ in numbered(names))
-    kept = found = None
-    if keeps and config.ranks == 1 and not config.sharded:  # one rank: the result is not read elsewhere
-        kept = _kept_graphs(graph, print_graph(graph), (*names, *rank_names(offloads=asks_for_host(graph))))
-        found = None if kept is None else kept.read(0)
-    if found is not None:
-        from mspc.compiler.kept_graphs import LateGraph  # imported late: only a compile for a run needs it
-
-        late = LateGraph(lambda: _of_all_ranks(config, graph, names, None, None)[0])
-        ranks, made = RankGraphs(late, rank_names(offloads=asks_for_host(graph))), found.attrs["compile_id"]
-        return Compiled(config, traced, fed, late, made, stages, ranks, strategies, {0: found}, kept)
-    graph, text = _of_all_ranks(config, graph, names, look if config.sharded else on_stage, on_pass, plans)
+    graph = _of_all_ranks(config, graph, names, look if config.sharded else on_stage, on_pass, plans)
     if config.mode in ("stand_alone", "hybrid_parallel") and config.ranks > 1:
         traced.warnings += filter(None, [warning_of_own_gradients(graph, config.mode)])
-    if keeps and kept is None:
-        kept = _kept_graphs(graph, text, rank_names(offloads=asks_for_host(graph)))
     make: Callable[..., RankGraphs] = RankGraphs
     if config.pipeline_stages > 1:
         from mspc.compiler.rank_graphs import StageGraphs as make  # imported late: few networks have stages
     ranks = make(graph, rank_names(offloads=asks_for_host(graph)), on_pass)  # a plan may ask for it, too
-    return Compiled(config, traced, fed, graph, graph.attrs["compile_id"], stages, ranks, strategies, kept=kept)
-
-
-def _kept_graphs(graph: Graph, text: str, passes: Sequence[str]) -> KeptGraphs | None:
-    from mspc.compiler.kept_graphs import kept_graphs  # imported late: only a compile for a run needs it
-
-    return kept_graphs(graph, text, passes)
+    return Compiled(config, traced, fed, graph, graph.attrs["compile_id"], stages, ranks, strategies)
 
 
 def _of_all_ranks(
     config: Config, graph: Graph, names: Sequence[str], on_stage: OnStage | None, on_pass: OnPass | None,
     unnamed: bool = False,
-) -> tuple[Graph, str]:  # fmt: skip
-    """Run the shared passes. Return (the graph after them, its text before the attribute `compile_id` was set). With
-    `unnamed` both the text and the attribute are empty."""
+) -> Graph:  # fmt: skip
+    """Run the shared passes and return the graph after them, whose `compile_id` is empty if it is `unnamed`."""
     graph = run_shared_passes(graph, names, on_stage, PassManager(on_pass))
-    text = "" if unnamed else print_graph(graph)
-    graph.attrs["compile_id"] = "" if unnamed else identity(config.ranks, text)
-    return graph, text
+    graph.attrs["compile_id"] = "" if unnamed else identity(config.ranks, print_graph(graph))
+    return graph
 
 
 def _named(graph: Graph, config: Config, plan: PlanFile | None, with_layers: bool) -> StrategyNames:

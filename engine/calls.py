@@ -649,7 +649,7 @@ class RankCalls:
     def compiled(self, call: TracedCall) -> Compiled:
         """Return the program of a traced call."""
         begin_library(call.traced.graph, call.config.device, call.config.ranks)
-        return compile_traced(call, keeps=self.has_own_process)
+        return compile_traced(call)
 
     def config(self, frozen: FrozenContext) -> Config:
         """Return the compiler's settings for a launch in this context."""

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any, cast
 
 import numpy as np
 
-from mspc.ir.diagnostics import Location
-from mspc.ir.graph import Constant, Graph, Node
+from mspc.ir.graph import Constant
 from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.opaque import GraphReference, Symbol
-from mspc.ir.types import DType, OpaqueType, StackType, TensorType, TupleType, real_of
+from mspc.ir.types import DType, OpaqueType, TensorType, TupleType, real_of
 
 LONGEST_PLAIN_LIST = 64
 """A longer list of equally spaced integers is written start:stop:step."""
@@ -191,52 +190,3 @@ def _short_float_text(element: Any) -> str:
         if element.dtype.type(float(text)) == element:
             break
     return text
-
-
-_EXACT = frozenset({bool, int, float, str, type(None), DType, Layout, NamedLayout, TensorType, TupleType, StackType})
-"""Types of values that are read back unchanged; a list becomes a tuple, a NumPy number one of Python, and a script's
-function its name."""
-_LIKE_A_LINE = re.compile(r"\(\d+\)/|[\r\n]")
-"""Parts of a file's name that look like the end of that name."""
-
-
-def has_exact_text(graph: Graph) -> bool:
-    """Return whether the text of a graph with its regions reads back to an equal graph, in every value, kind of value
-    and source span. Operators are only checked in their attributes, constants not at all."""
-    known = set[int]()
-    for each in graph.graphs():
-        parameters = (value.attrs for value in each.parameters)
-        if not _are_exact((each.attrs, *parameters)) or not all(_node_is_exact(node, known) for node in each.nodes):
-            return False
-    return True
-
-
-def _node_is_exact(node: Node, known: set[int]) -> bool:
-    """Return whether a node reads back exactly. known: ids of exact operators and frames; new ones are added."""
-    if id(node.op) not in known:
-        if not _are_exact((node.op.attributes(),)):
-            return False
-        known.add(id(node.op))
-    if id(node.frames) not in known:
-        if not all(map(_frame_is_exact, node.frames)):
-            return False
-        known.add(id(node.frames))
-    given: tuple[Any, ...] = (node.in_strategy, node.out_strategy, node.strategy)
-    return _are_exact((node.attrs,)) and (given == (None, None, None) or all(map(_is_exact, given)))
-
-
-def _are_exact(rows: Iterable[Mapping[str, Any]]) -> bool:
-    return all(_is_exact(value) for row in rows if row for value in row.values())
-
-
-def _is_exact(value: Any) -> bool:
-    kind = cast("type[Any]", type(value))
-    if kind is tuple:
-        return all(map(_is_exact, value))
-    return kind in _EXACT
-
-
-def _frame_is_exact(frame: Location) -> bool:
-    if _LIKE_A_LINE.search(frame.file) or "\n" in frame.text or "\r" in frame.text:
-        return False
-    return bool(frame.column or frame.end_column or not re.search(r"/ \d+~\d+\Z", frame.text))
