@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 
 QUICK_START = Path(__file__).resolve().parent.parent / "samples" / "quickstart" / "net.py"
 RANK = """

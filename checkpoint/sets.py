@@ -16,10 +16,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from mspc.checkpoint.files import SEAL, Files, is_checksum, is_sealed, placeholder, read_header, sealed
+from mspc.checkpoint.files import (
+    PLACES,
+    SEAL,
+    Files,
+    is_checksum,
+    is_sealed,
+    placeholder,
+    read_header,
+    sealed,
+    sync_folder,
+    write_synced,
+)
 from mspc.checkpoint.mindspore_file import open_file
 from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces, box_of_shape, extent
-from mspc.checkpoint.writing import PLACES, sync_folder, write_synced
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, remove, remove_left_over, shown_path
 from mspc.ir.files.parsing import list_in, object_in, parsed_json, reading

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mspc.checkpoint.files import Files
+from mspc.checkpoint.files import Files, TensorSlice, make_synced_folder, write_slices, write_synced
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.sets import open_checkpoint
 from mspc.checkpoint.stored_tensors import (
@@ -22,7 +22,6 @@ from mspc.checkpoint.stored_tensors import (
     extent,
     file_ranges,
 )
-from mspc.checkpoint.writing import TensorSlice, make_synced_folder, write_slices, write_synced
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import tidy_when_terminated
 from mspc.ir.layout import Layout

@@ -10,12 +10,12 @@ from mspc.commands.budget.breaches import Breach, breaches, read_baseline, write
 from mspc.commands.budget.limits import KEYS, Budget, read_budget
 from mspc.commands.comparison.tables import ranks_text
 from mspc.commands.compile import CompileOptions
-from mspc.commands.facts.model import CollectiveFact, CompileFacts
+from mspc.commands.facts.graph import CollectiveFact, CompileFacts
 from mspc.commands.facts.reading import check_used, target_facts
-from mspc.commands.report.summary import collectives_table
 from mspc.commands.report.tables import (
     ALL,
     TextTable,
+    collectives_table,
     group,
     print_line,
     print_shortened,

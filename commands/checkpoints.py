@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from mspc.checkpoint.files import write_slices_to
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.sets import open_checkpoint, rank_state
 from mspc.checkpoint.sliced import layouts_in, ranks_of, slices_of
 from mspc.checkpoint.stored_tensors import Checkpoint, TensorPieces, box_of_shape
-from mspc.checkpoint.writing import write_slices_to
 from mspc.commands.report.tables import TextTable, print_line, print_table, size_text, write_report
 from mspc.commands.report.verbosity import ProgressLine
 from mspc.ir.diagnostics import MspcError

@@ -82,9 +82,8 @@ def launch(
     node_rank: NodeRank = -1,
 ) -> None:
     """Start a script on many ranks: on this host, or on those of a host file or a rank table."""
-    from mspc.engine.ranks.launcher import LaunchJob, exported
+    from mspc.engine.ranks.launcher import LaunchJob, exported, find_mpirun
     from mspc.engine.ranks.launcher import launch as run
-    from mspc.engine.ranks.mpirun import find_mpirun
     from mspc.ir.files.atomic_writing import make_folder
 
     own = {name for option in context.command.params for name in option.opts}
@@ -150,7 +149,7 @@ def _hosts(
 def _command(words: Sequence[str]) -> list[str]:
     """Return the command of every rank: for a script `mspc run`, which provides `import mindspore`. Raise MspcError if
     there is no such script or command."""
-    from mspc.engine.ranks.mpirun import python_module
+    from mspc.engine.ranks.launcher import python_module
 
     first = words[0]
     if not first.endswith(".py"):
@@ -215,8 +214,7 @@ def _shown(text: str, ranks: int) -> tuple[int, ...] | None:
 
 def _leave(job: LaunchJob) -> None:
     """Start the job in the background, as msrun does without --join True."""
-    from mspc.engine.ranks.launcher import SCHEDULER_LOG
-    from mspc.engine.ranks.mpirun import python_module
+    from mspc.engine.ranks.launcher import SCHEDULER_LOG, python_module
 
     said = job.folder / "launch.log"
     with open(said, "wb") as log:

@@ -16,7 +16,7 @@ from typing import Any
 from mspc.commands.options import EXPORTED
 from mspc.engine.profile_options import ProfileOptions
 from mspc.engine.ranks.environment import limit_threads, mpi_rank, mpi_size
-from mspc.engine.ranks.mpirun import run_under_mpirun
+from mspc.engine.ranks.launcher import run_under_mpirun
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_files
 from mspc.runtime.device_choice import DeviceOptions

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mspc.commands.compile import CompileOptions
-from mspc.commands.explain import place_in_dump
 from mspc.commands.report.verification import report, report_against
+from mspc.commands.search import place_in_dump
 from mspc.compiler.config import Config
 from mspc.compiler.in_memory import read_network
 from mspc.compiler.pipeline import VIEWS, shared_passes

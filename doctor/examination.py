@@ -32,8 +32,7 @@ from mspc.ir.iterative import deep_calls
 from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.index.module import said_of
 from mspc.mindspore_api.ops.method_table import own_name
-from mspc.mindspore_api.ops.operator_function import OperatorFunction, input_of, parameters_of
-from mspc.mindspore_api.ops.primitive import Primitive
+from mspc.mindspore_api.ops.primitive import OperatorFunction, Primitive, input_of, parameters_of
 from mspc.mindspore_api.setting_kind import Reason, Setting, Table
 from mspc.mindspore_api.settings import missing_file
 

@@ -28,10 +28,10 @@ from mspc.engine.initial_values import (
     initial_of,
     settings_of,
 )
-from mspc.engine.job import Job
-from mspc.engine.own_collectives import (
+from mspc.engine.job import (
     ALIKE,
     ALL_RANKS_NOTES,
+    Job,
     described,
     different_calls,
     joint_call,

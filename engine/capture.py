@@ -84,7 +84,7 @@ class _Recorder:
 
     def collective(self, op: Collective, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
         """Return the result of a collective if all ranks pass the same operands; no other rank runs."""
-        from mspc.engine.own_collectives import run_alone  # late: it brings the runtime along
+        from mspc.engine.job import run_alone  # late: it brings the runtime along
 
         session = state.current()
         say_once(

@@ -12,8 +12,7 @@ from typing import Any
 from mspc.compiler.driver import Compiled
 from mspc.compiler.in_memory import compile_in_memory
 from mspc.engine.calls import RankCalls, RanksWanted
-from mspc.engine.job import explain, join_job
-from mspc.engine.own_collectives import name_of
+from mspc.engine.job import explain, join_job, name_of
 from mspc.engine.ranks.environment import mpi_size
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType

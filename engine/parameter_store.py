@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mspc.engine.initial_values import RankInitialValue, initial_of
-from mspc.engine.job import Job
-from mspc.engine.own_collectives import JOINT_NOTES, joint_call
+from mspc.engine.job import JOINT_NOTES, Job, joint_call
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD, stages_of
 from mspc.ir.graph import Parameter as GraphParameter

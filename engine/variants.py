@@ -12,7 +12,7 @@ from typing import Any
 from mspc.compiler.call import script_objects, stored_call
 from mspc.compiler.frontend.reads import Fingerprint, Reads
 from mspc.compiler.frontend.trace import Traced
-from mspc.engine.own_collectives import name_of
+from mspc.engine.job import name_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.text.limits import number_of
 from mspc.mindspore_api.common.gradient import GradientFunction, JitFunction, NamedCall

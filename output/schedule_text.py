@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mspc.passes.lib.schedule_checks import name_of
 from mspc.passes.lib.schedules import Action, Schedule
-from mspc.passes.lib.timeline import ScheduleTimeline, Span, StepTail
+from mspc.passes.lib.timeline import ScheduleTimeline, Span, StepTail, name_of
 
 
 def heading(timeline: ScheduleTimeline) -> str:

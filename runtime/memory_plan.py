@@ -56,7 +56,7 @@ from mspc.runtime.memory import (
 from mspc.runtime.memory_classes import CLASSES, TEMPORARY, Part, Parts, StepClasses, constant_bytes, optimizer_states
 
 if TYPE_CHECKING:
-    from mspc.runtime.result_places import OutsideResults, ResultPlaces
+    from mspc.runtime.memory import OutsideResults, ResultPlaces
 
 BUCKET_ALIGNMENT = 32
 """Alignment in bytes of the members of a bucket. The gaps are reduced with them; nothing reads them."""
@@ -82,7 +82,7 @@ def plan_memory(
     planner = _Planner(graph, inside=inside, slices=slices)
     planner.early = early
     if carried:
-        from mspc.runtime.result_places import CarriedResults  # late: only GPUs place the carried values of loops
+        from mspc.runtime.memory import CarriedResults  # late: only GPUs place the carried values of loops
 
         planner.carried = CarriedResults(graph, carried, planner.parts)
     if outside:
@@ -281,7 +281,7 @@ class _Planner:
 
     def results_outside(self) -> OutsideResults:
         """Let results be in memory supplied by the caller."""
-        from mspc.runtime.result_places import OutsideResults  # late: most programs have no regions
+        from mspc.runtime.memory import OutsideResults  # late: most programs have no regions
 
         def size_of(part: int) -> int:
             return 0 if self.cells[part].pitch else self.cells[part].nbytes

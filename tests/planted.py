@@ -110,8 +110,7 @@ def _judged_steps() -> tuple[str, str]:
 def _outcome(case: Case) -> tuple[str, str]:
     from mspc.commands.compile import CompileOptions, compile_target
     from mspc.commands.report.verbosity import Loudness
-    from mspc.commands.verify import verify_target
-    from mspc.commands.verify_scale import verify_scale
+    from mspc.commands.verify import verify_scale, verify_target
     from mspc.ir.diagnostics import ExecutionError, MspcError
 
     case.plant()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.engine.ranks.mpirun import end_with_parent, mpirun_command, mpirun_environment, python_module
+from mspc.engine.ranks.launcher import end_with_parent, mpirun_command, mpirun_environment, python_module
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.files.tensors import StoredTensor, TensorFile, write_tensors
 from mspc.ir.graph import Graph, Parameter

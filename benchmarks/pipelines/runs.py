@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.engine.ranks.mpirun import mpirun_environment
+from mspc.engine.ranks.launcher import mpirun_environment
 from mspc.passes.lib.schedule_tables import write_table
 from mspc.passes.lib.schedules import Schedule
 from mspc.passes.lib.stage_placement import ONCE, ROUNDS, V_SHAPED, StagePlacement

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mspc.commands.budget.limits import ANY, BYTES, COLLECTIVES, FORBID, IDLE, MEMORY, STEP, Budget, Forbidden
-from mspc.commands.facts.model import CollectiveFact, CompileFacts, RankFacts, cell_of
+from mspc.commands.facts.graph import CollectiveFact, CompileFacts, RankFacts, cell_of
 from mspc.commands.report.tables import exact_text, time_text, write_json
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import shown_path

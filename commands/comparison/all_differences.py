@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import field
 from typing import Any
 
-from mspc.commands.facts.model import (
+from mspc.commands.facts.graph import (
     EQUALS,
     CollectiveFact,
     CompileFacts,

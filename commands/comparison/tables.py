@@ -15,7 +15,7 @@ from mspc.commands.comparison.all_differences import (
     SentDifference,
     stage_tables,
 )
-from mspc.commands.facts.model import cell_of
+from mspc.commands.facts.graph import cell_of
 from mspc.commands.report.tables import (
     ALL,
     ELLIPSIS,

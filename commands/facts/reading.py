@@ -18,10 +18,9 @@ from mspc.analysis.cost.machine import H200, Machine
 from mspc.analysis.cost.timeline import missing_rates
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.facts.equal_ranks import dump_text, graphs_of_kinds
-from mspc.commands.facts.graph import DIGITS, GraphFacts
-from mspc.commands.facts.model import CompileFacts, PipelineFacts, RankFacts, StageFacts, TensorFact
+from mspc.commands.facts.graph import DIGITS, CompileFacts, GraphFacts, PipelineFacts, RankFacts, StageFacts, TensorFact
 from mspc.commands.options import is_capture, is_imported
-from mspc.commands.report.notes import missing_rate_notes
+from mspc.commands.report.plan_summary import missing_rate_notes
 from mspc.engine.capture import parse_target
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path

@@ -12,7 +12,7 @@ from typing import Any
 
 from mspc.analysis.cost.machine import H200, PRODUCTS
 from mspc.analysis.cost.nodes import work_of
-from mspc.commands.facts.model import GRADIENTS
+from mspc.commands.facts.graph import GRADIENTS
 from mspc.commands.report.tables import TextTable, alike, layer_kind, print_table, size_text, with_times
 from mspc.engine.profile import WARMUP_STEPS, GatheredProfile
 from mspc.ir.graph import Graph, element_types, operand_types

@@ -32,7 +32,7 @@ def calibrate(
 ) -> None:
     """Time operators and collectives in several sizes, under mpirun or with --ranks N, and write a machine file."""
     from mspc.engine.ranks.environment import limit_threads, mpi_rank, mpi_size
-    from mspc.engine.ranks.mpirun import run_under_mpirun
+    from mspc.engine.ranks.launcher import run_under_mpirun
     from mspc.ir.files.atomic_writing import check_writable
     from mspc.runtime.device_choice import DeviceOptions
 
@@ -56,7 +56,7 @@ def calibrate(
 
 
 def _measure(job: Any, out: Path, name: str, seconds: float, quiet: bool) -> None:
-    from mspc.commands.report.notes import doubts_text
+    from mspc.commands.report.plan_summary import doubts_text
     from mspc.commands.report.verbosity import ProgressLine
     from mspc.search.calibration.machine_file import write_machine
     from mspc.search.calibration.measured import calibrate as measured

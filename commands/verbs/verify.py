@@ -44,7 +44,7 @@ def verify(
 
     has_module = against not in (None, TORCH) and (options.imported.jax or target.endswith(opts.STABLEHLO))
     if scale or has_module:
-        from mspc.commands.verify_scale import verify_scale
+        from mspc.commands.verify import verify_scale
 
         if against == TORCH or mpi:
             notes = ["leave out --against torch and --mpi"]

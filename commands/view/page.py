@@ -23,7 +23,7 @@ from mspc.commands.facts.reading import check_used, compiled_folder, file_of, is
 from mspc.commands.report.tables import print_line, size_text
 from mspc.commands.report.verbosity import ProgressLine
 from mspc.commands.view.dump import read_dump, several
-from mspc.commands.view.facts import page_facts
+from mspc.commands.view.proof import page_facts
 from mspc.ir.diagnostics import CONTROL, shown
 from mspc.ir.files.atomic_writing import check_writable, utf8_bytes, write_atomically
 from mspc.ir.late_dataclass import dataclass

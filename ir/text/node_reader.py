@@ -14,8 +14,8 @@ from mspc.ir.opaque import UNKNOWN_TYPE, GraphReference, Literal, OpaqueOp
 from mspc.ir.text.facts import NODE, PHASES, fields_of, mistake
 from mspc.ir.text.fragments import read_attributes, read_foreign_type, read_layouts, read_type
 from mspc.ir.text.limits import DEEPEST_REGIONS, LONGEST_LIST, number_of
+from mspc.ir.text.printer import operand_type_text
 from mspc.ir.text.source_text import SourceText, name_of, read_trailer
-from mspc.ir.text.values import operand_type_text
 from mspc.ir.types import TensorType, TupleType, Type
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, Self, cast
 
 import numpy as np
@@ -20,8 +20,9 @@ from mspc.ir.graph import OFFLOAD
 from mspc.ir.layout import NamedLayout
 from mspc.ir.text.facts import fields_of
 from mspc.ir.text.limits import MAX_DIMENSIONS, MAX_RANKS
-from mspc.ir.text.values import value_text
+from mspc.ir.text.printer import value_text
 from mspc.mindspore_api import state
+from mspc.mindspore_api.errors import ApiTypeError
 from mspc.mindspore_api.ops.eager import PrimitiveTypeError, PrimitiveValueError, caller, ranks_of_group, run_eagerly
 from mspc.mindspore_api.placement import note_place, note_target
 from mspc.mindspore_api.setting_kind import checked, note_asked, place_of_caller, say_once
@@ -368,3 +369,173 @@ def _shown(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(_shown, cast('tuple[Any, ...]', value)))})"
     return str(value)
+
+
+# Functions that are one operator ----------------------------------------------------------------------
+# `ops.relu(x)` takes the operator's inputs and then its fields, in their order.
+
+
+Argument = tuple[tuple[str, ...], Any]
+"""(the names of an argument, its default)."""
+NEEDED = inspect.Parameter.empty
+"""The default of an argument that has none."""
+
+
+class OperatorFunction(Primitive):
+    """An operator as a function: `leaky_relu(x, 0.1)` is `LeakyReLU(0.1)(x)`. Arguments may be named like the
+    parameters of its rule. An operator with its own `call` takes that method's arguments.
+
+    takes: the arguments of such a `call`, with MindSpore's names.
+    """
+
+    takes: Sequence[Argument] = ()
+    is_shared = True
+
+    def applied(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Primitive, Sequence[Any]]:
+        inputs, attributes = parameters_of(type(self.op))
+        if inputs is None:
+            return super().applied(*by_position(self.takes, args, kwargs))
+        kwargs = {input_of(name, inputs, attributes): value for name, value in kwargs.items()}
+        given = dict(zip((*inputs, *attributes), args, strict=False))
+        unknown = [name for name in kwargs if name in given or name not in (*inputs, *attributes)]
+        missing = [name for name in inputs if name not in given and name not in kwargs]
+        if unknown or missing or len(args) > len(inputs) + len(attributes):
+            wrong = f"{len(args)} by position"
+            if unknown:
+                wrong = f"{unknown[0]!r} is given twice" if unknown[0] in given else f"there is no {unknown[0]!r}"
+            elif missing:
+                wrong = f"{missing[0]!r} is missing"
+            takes = f"it takes {', '.join((*inputs, *attributes))}"
+            raise PrimitiveTypeError(f"{self.name}: these arguments do not fit: {wrong}", notes=[takes])
+        given |= kwargs
+        own = {name: frozen(given[name]) for name in attributes if name in given}
+        function = OperatorFunction.of(replace(self.op, **own)) if own else self
+        check_types(function.op, list(own))
+        return function, [given[name] for name in inputs]
+
+
+@functools.cache
+def function_of(operator: type[Op], takes: tuple[Argument, ...] = ()) -> Primitive:
+    """Return the function for this operator with its default attributes. takes: see `OperatorFunction`."""
+    made = type(
+        operator.__name__,
+        (OperatorFunction, primitive_class(operator)),
+        {"__doc__": operator.__doc__, "__module__": "mspc.ops", "takes": takes},
+    )
+    return made()
+
+
+@functools.cache
+def parameters_of(operator: type[Op]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """Return (names of the inputs, names of the fields that may follow, excluding those for the compiler alone);
+    (names, ()) or (None, ()) for an own `call` or `settings`."""
+    if operator.settings:
+        return None, ()
+    own = operator.call is not Op.call
+    parameters = list(inspect.signature(operator.call if own else operator.rule).parameters.values())[1:]
+    if any(p.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD or p.default is not p.empty for p in parameters):
+        return None, ()
+    names = tuple(p.name for p in parameters)
+    known = [f.name for f in fields(operator)]  # type: ignore[arg-type]  # a dataclass
+    return names, () if own else tuple(name for name in known if name not in operator.omitted)
+
+
+_FIRST = frozenset("abs bboxes indices input input_x tensor variable x".split())
+_SECOND = frozenset("angle img_metas mat2 other value vec2 y".split())
+"""Names that MindSpore's functions have for the first and the second input, whatever the operator's rule calls them."""
+
+
+def input_of(name: str, inputs: Sequence[str], attributes: Sequence[str]) -> str:
+    """Return the operator's name for an argument."""
+    if name not in (*inputs, *attributes):
+        for place, names in enumerate((_FIRST, _SECOND)):
+            if name in names and place < len(inputs):
+                return inputs[place]
+    return name
+
+
+def by_position(
+    takes: Sequence[Argument], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return a call with named arguments moved to their positions, as far as their names are known."""
+    left, found = dict(kwargs), list(args)
+    for names, default in takes[len(args) :]:
+        name = next((name for name in names if name in left), None)
+        if name is None and (default is NEEDED or not left):
+            break
+        found.append(default if name is None else left.pop(name))
+    return found, left
+
+
+# Operators that are a function of `ops` with some arguments given first -------------------------------
+# `Cross(1)(x, y)` is `cross(x, y, dim=1)`. The index has a row for each. Also marks of scripts on operators that are
+# several operators here.
+
+
+PARTS = "it is several operators here, each sharded as its operands are"
+
+
+class CompositeMarks(OperatorMarks):
+    """Base of classes that scripts instantiate and call as an operator. Their marks are checked, and change nothing; a
+    warning says so if they would."""
+
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Self:
+        """Check a strategy; warn if it shards anything. Raise TypeError or ValueError if it is none."""
+        name = type(self).__name__
+        given = [check_strategy(each, f"{name}.shard: {what}_strategy")
+                 for what, each in (("in", in_strategy), ("out", out_strategy))]  # fmt: skip
+        entries = [entry for strategy in given for entry in strategy or ()]
+        if any(not isinstance(entry, tuple) or any(shards != 1 for shards in entry) for entry in entries):
+            say_once(f"{name}.shard", f"{place_of_caller()}{name}.shard() changes nothing here: {PARTS}")
+        return self
+
+    def add_prim_attr(self, name: str, value: Any) -> Self:
+        """Accept a fact for dumps; a warning says that dumps show the operators that it is made of, without its
+        `value`. Raise TypeError if the name is no string."""
+        own = type(self).__name__
+        if not isinstance(name, str):
+            raise ApiTypeError(f"{own}.add_prim_attr: the name must be a string, not {describe(name)}")
+        shown = f"{own}.add_prim_attr({name!r})"
+        say_once(shown, f"{place_of_caller()}{shown} changes nothing here: {PARTS}")
+        return self
+
+    def place(self, role: str, rank_id: int) -> None:
+        """Check a process for the operator; a warning says that it changes nothing. Raise TypeError or ValueError for
+        invalid arguments."""
+        note_place(f"{type(self).__name__}.place", role, rank_id)
+
+
+class FunctionAhead(CompositeMarks):
+    """A function of `ops`, with the operator's arguments."""
+
+    _function: Callable[[], Any]
+    """Returns the function."""
+    signature: inspect.Signature
+    """Signature of the constructor."""
+    renamed: dict[str, str]
+    """Arguments that the function calls otherwise, by the operator's names."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        name = type(self).__name__
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            takes = ", ".join(self.signature.parameters) or "nothing"
+            raise ApiTypeError(f"{name}: {error}", [f"it is made with {takes}"]) from None
+        bound.apply_defaults()
+        given = {self.renamed.get(field, field): value for field, value in bound.arguments.items()}
+        function = type(self)._function()
+        self.applied = functools.partial(function, **given) if given else function
+        self.__dict__.update(bound.arguments)
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.applied(*inputs)
+
+
+def class_of(
+    name: str, called: str, function: Callable[[], Any], signature: inspect.Signature, renamed: dict[str, str]
+) -> type[FunctionAhead]:
+    """Return the class of that name. called: the function's name. function: returns it, when an operator is made."""
+    described = f"`{called}`, made with {', '.join(signature.parameters) or 'nothing'}; called with its tensors."
+    body = {"_function": staticmethod(function), "signature": signature, "renamed": renamed, "__doc__": described}
+    return type(name, (FunctionAhead,), {**body, "__module__": __name__})

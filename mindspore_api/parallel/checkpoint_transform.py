@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.checkpoint.files import atomic_publication
 from mspc.checkpoint.sets import open_checkpoint
 from mspc.checkpoint.sliced import (
     FORMATS,
@@ -24,7 +25,6 @@ from mspc.checkpoint.sliced import (
     write_part,
 )
 from mspc.checkpoint.stored_tensors import Checkpoint
-from mspc.checkpoint.writing import atomic_publication
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api.common.parameter import Parameter, StoredValue
 from mspc.mindspore_api.common.tensor import Tensor

@@ -13,6 +13,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from mspc.checkpoint.files import make_synced_folder, sync_folder, write_slices
 from mspc.checkpoint.sets import (
     CHECKPOINT_NAME,
     FoundCheckpoint,
@@ -30,7 +31,6 @@ from mspc.checkpoint.sets import (
     unreadable,
 )
 from mspc.checkpoint.stored_tensors import Checkpoint
-from mspc.checkpoint.writing import make_synced_folder, sync_folder, write_slices
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_folder, shown_path
 from mspc.ir.late_dataclass import dataclass

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from mspc.checkpoint.files import TensorSlice, write_slices_to
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.sets import open_checkpoint, with_slices_as_tensors
 from mspc.checkpoint.sliced import STRATEGY
 from mspc.checkpoint.stored_tensors import Checkpoint, box_of, extent
-from mspc.checkpoint.writing import TensorSlice, write_slices_to
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import make_folder, write_atomically
 from mspc.ir.late_dataclass import dataclass

@@ -20,8 +20,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import Redistribute
-from mspc.ops.control.region_markers import MARKS, Enter, IterationNumber, RegionBoundary
 from mspc.ops.control.regions import Loop
+from mspc.ops.control.structural import MARKS, Enter, IterationNumber, RegionBoundary
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.passes.base import GLOBAL, OPENED, Pass

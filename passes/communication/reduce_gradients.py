@@ -18,8 +18,8 @@ from mspc.ir.text.families import gradient_names
 from mspc.ir.types import BOOL, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.region_markers import Decide, RegionBoundary, carried_values
 from mspc.ops.control.regions import RegionOp, is_stack_of_parameters
+from mspc.ops.control.structural import Decide, RegionBoundary, carried_values
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.op import Op
 from mspc.passes.base import GLOBAL, WHOLE, Pass

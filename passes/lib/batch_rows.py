@@ -15,8 +15,7 @@ from mspc.ir.text.families import gradient_names
 from mspc.ir.text.fragments import read_layouts
 from mspc.ir.text.source_text import Malformed
 from mspc.ops.collective.base import Collective
-from mspc.ops.control.region_markers import Back, Enter, RegionBoundary, carried_values
-from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
+from mspc.ops.control.structural import Back, Depend, Enter, MakeTuple, RegionBoundary, TupleGetItem, carried_values
 from mspc.ops.random.words import draws_by_place
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.lib.choices import merge, rule_of

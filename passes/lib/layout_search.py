@@ -9,7 +9,7 @@ from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Layouts, Node, Value, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.control.region_markers import RegionBoundary
+from mspc.ops.control.structural import RegionBoundary
 from mspc.ops.op import Op
 from mspc.passes.lib.choices import (
     ShardingChoice,

@@ -8,9 +8,18 @@ from collections.abc import Callable, Iterator, Mapping
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import StackType
-from mspc.ops.control.region_markers import Back, Enter, Joined, Keep, RegionBoundary, StandIn
 from mspc.ops.control.regions import For, Loop, MakeStack, RegionOp, Scan
-from mspc.ops.control.structural import MakeTuple, TupleGetItem, is_constraint
+from mspc.ops.control.structural import (
+    Back,
+    Enter,
+    Joined,
+    Keep,
+    MakeTuple,
+    RegionBoundary,
+    StandIn,
+    TupleGetItem,
+    is_constraint,
+)
 from mspc.ops.op import Op
 from mspc.passes.lib.layout_search import restore, state_of
 from mspc.passes.lib.opened_graphs import is_zero

@@ -14,7 +14,8 @@ from mspc.ir.graph import Constant, Graph, Layouts, Node, Parameter, Value, copi
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TupleType
-from mspc.ops.control.region_markers import (
+from mspc.ops.control.regions import If, Loop, MakeStack, RegionOp, is_stack_of_parameters, with_effects
+from mspc.ops.control.structural import (
     Back,
     Decide,
     Enter,
@@ -25,15 +26,14 @@ from mspc.ops.control.region_markers import (
     Leave,
     RegionBoundary,
     StandIn,
+    TupleGetItem,
 )
-from mspc.ops.control.regions import If, Loop, MakeStack, RegionOp, is_stack_of_parameters, with_effects
-from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 
 # Passes that decide on the layouts of all operators together work on the opened graph: a region's outside values are
 # read in place, and carried, scanned, stacked or selected values go through operators of their own
-# (`ops/control/region_markers.py`), whose rules say how layouts pass the boundary. A graph that several nodes run is
+# (`ops/control/structural.py`), whose rules say how layouts pass the boundary. A graph that several nodes run is
 # opened as a copy for each but the first, since their layouts may differ; copies that are equal after the pass become
 # one graph again.
 

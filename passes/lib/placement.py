@@ -12,9 +12,8 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layou
 from mspc.ir.layout import Axes, Layout
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce, Redistribute, ReduceScatter
-from mspc.ops.control.region_markers import Back, Handed
 from mspc.ops.control.regions import MakeStack, TurnCount
-from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem, is_constraint
+from mspc.ops.control.structural import Back, Depend, Handed, MakeTuple, TupleGetItem, is_constraint
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Cast

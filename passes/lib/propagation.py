@@ -10,9 +10,8 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layou
 from mspc.ir.layout import Axes, Layout
 from mspc.ir.text.families import gradient_names
 from mspc.ir.types import StackType
-from mspc.ops.control.region_markers import Handed
 from mspc.ops.control.regions import MakeStack
-from mspc.ops.control.structural import Depend, TupleGetItem, is_constraint
+from mspc.ops.control.structural import Depend, Handed, TupleGetItem, is_constraint
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
 from mspc.passes.lib.choices import ShardingChoice, Source, choices, make_choice, merge, multiplies

@@ -10,7 +10,6 @@ from mspc.ir.graph import STAGE, STAGES, Graph, Node, Parameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.regions import Scan
 from mspc.ops.control.structural import Depend
-from mspc.passes.lib.schedule_checks import require_schedule
 from mspc.passes.lib.schedule_tables import ScheduleTable, read_table
 from mspc.passes.lib.schedules import (
     BACKWARD,
@@ -21,6 +20,7 @@ from mspc.passes.lib.schedules import (
     Schedule,
     named_schedule,
 )
+from mspc.passes.lib.timeline import require_schedule
 
 # A stage has one chunk, or, with interleaving, several: in rounds (chunk k on stage k modulo p), or there and back
 # (stage i has chunks i and 2 p - 1 - i), as in the schedules with a V.

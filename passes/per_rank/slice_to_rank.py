@@ -11,8 +11,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGE, STAGES, Constant, Graph, Node, Value, copied_parameter
-from mspc.ops.control.region_markers import Joined
-from mspc.ops.control.structural import MakeTuple, TupleGetItem
+from mspc.ops.control.structural import Joined, MakeTuple, TupleGetItem
 from mspc.passes.base import GLOBAL, LOWERED, WHOLE, Pass
 from mspc.passes.lib.batch_rows import ROWS
 from mspc.passes.lib.choices import is_released

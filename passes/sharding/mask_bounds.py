@@ -4,7 +4,7 @@ Input:  `%2 = Bounded(%0, %1) {axis: 0}` of which %1 elements count, and `%3 = R
 Output: `%3 = ReduceSum(Select(Range() < %1, %0, 0))`
 
 The bound is the size of the dimension. Dimensions have padding together along operators that work on every index alone
-(`passes/lib/padding_roles.py`); those that combine the dimension read a value there that changes nothing. Other
+(`passes/lib/padding.py`); those that combine the dimension read a value there that changes nothing. Other
 operators are refused. Results of the network have zeros there.
 """
 
@@ -17,8 +17,7 @@ from mspc.ir.types import INT32, TensorType, TupleType
 from mspc.ops.control.structural import Bounded, TupleGetItem
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import Pass
-from mspc.passes.lib.padding import Element, PaddedGraph, PaddingPlan, Place, grouped, is_made_padded
-from mspc.passes.lib.padding_roles import ZERO, fill_of
+from mspc.passes.lib.padding import ZERO, Element, PaddedGraph, PaddingPlan, Place, fill_of, grouped, is_made_padded
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Output: the same with `%w` of shape (8, 12) `{global: (8, 11)} {padding: ...}`, 
         elements of a padded dimension a `Select` that puts a value there that changes nothing
 
 The size is rounded up to a multiple of the slices, so that a rank holds as much as PyTorch's DTensor gives the first
-ones. Dimensions are padded together along operators that work on every index alone (`passes/lib/padding_roles.py`);
+ones. Dimensions are padded together along operators that work on every index alone (`passes/lib/padding.py`);
 others read a slice without the padding, which also results of the network have. Parameters are stored padded, with
 zeros; checkpoints hold them without. Dimensions that frozen factors or parts of a dimension shard are not padded.
 """

@@ -16,7 +16,7 @@ from __future__ import annotations
 from functools import partial
 
 from mspc.ir.graph import Graph, Node
-from mspc.ops.control.region_markers import RegionBoundary
+from mspc.ops.control.structural import RegionBoundary
 from mspc.passes.base import DIFFERENTIATED, GLOBAL, KNOWN, OPENED, SEARCHED, Pass
 from mspc.passes.lib.choices import multiplies, release_constraints
 from mspc.passes.lib.layout_search import PlanTotal, Search

@@ -18,8 +18,7 @@ from dataclasses import replace
 from mspc.ir.diagnostics import MspcError, did_you_mean, listed, raise_all
 from mspc.ir.graph import Graph, Node, Value, element_layouts
 from mspc.ir.layout import Layout, common_mesh, on_mesh
-from mspc.ops.control.region_markers import Back, Enter, Joined, Keep
-from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
+from mspc.ops.control.structural import Back, Depend, Enter, Joined, Keep, MakeTuple, TupleGetItem
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import GLOBAL, OPENED, Pass
 from mspc.passes.lib.choices import make_choice, merge, options_of, rule_of

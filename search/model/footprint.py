@@ -17,7 +17,7 @@ from mspc.ir.graph import OFFLOAD, Constant, Node, Parameter, Value, element_typ
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import gradient_names
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.region_markers import MARKS, Keep
+from mspc.ops.control.structural import MARKS, Keep
 from mspc.passes.lib.choices import ShardingChoice
 from mspc.passes.lib.placement import bytes_between
 from mspc.passes.lib.propagation import elementwise

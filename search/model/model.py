@@ -26,8 +26,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.collectives import Redistribute
-from mspc.ops.control.region_markers import MARKS, Back
-from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
+from mspc.ops.control.structural import MARKS, Back, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import NotDifferentiable, Op
 from mspc.passes.lib.choices import (
     ShardingChoice,

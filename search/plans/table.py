@@ -31,6 +31,7 @@ from mspc.search.plans.alternatives import CONFIGURED, Alternative, PlannedNetwo
 from mspc.search.plans.figures import (
     Outcome,
     RankLoads,
+    SearchedNetwork,
     executed_graph,
     figures,
     figures_of,
@@ -41,7 +42,6 @@ from mspc.search.plans.figures import (
     with_program_facts,
 )
 from mspc.search.plans.limited import HostMemoryUse, Offloading, PlanMemory, has_device_memory
-from mspc.search.plans.related_plans import SearchedNetwork
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH, PlanResult, Plans, UsualPlans, adopt_faster, mark_equal_plans
 
 MAX_PROCESSES = 3

@@ -33,8 +33,8 @@ from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.grouped_rows import GroupedLookups, GroupedRowUpdate
 from mspc.ops.fused.updates import FusedUpdate
 from mspc.ops.math.arithmetic import Add
+from mspc.ops.math.elementwise import Erf
 from mspc.ops.math.matmul import BatchMatMul, MatMul
-from mspc.ops.math.special import Erf
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import Assign

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import mspc as ms
 from mspc import Tensor, merge_pipeline_strategys, parallel
+from mspc.checkpoint.files import TensorSlice, write_slices
 from mspc.checkpoint.sets import INDEX, open_checkpoint, publish, rank_file
 from mspc.checkpoint.sliced import layouts_in
 from mspc.checkpoint.stored_tensors import box_at, box_of, covering_slices, extent, runs
-from mspc.checkpoint.writing import TensorSlice, write_slices
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of

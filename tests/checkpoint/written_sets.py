@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from mspc.checkpoint.files import TensorSlice, write_slices
 from mspc.checkpoint.sets import find_sets, next_sequence, publish, rank_file, remove_set, set_name
-from mspc.checkpoint.writing import TensorSlice, write_slices
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from mspc.cli import app
 from mspc.commands.comparison.all_differences import differences
-from mspc.commands.facts.model import CollectiveFact, CompileFacts, RankFacts, SentTensor
+from mspc.commands.facts.graph import CollectiveFact, CompileFacts, RankFacts, SentTensor
 from mspc.commands.facts.reading import read_facts
 from mspc.commands.report.facts import CollectiveRow
 from mspc.ir.layout import Layout

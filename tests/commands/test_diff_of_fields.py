@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from mspc.cli import app
 from mspc.commands.comparison.all_differences import differences
-from mspc.commands.facts.graph import OF_GROUPS, GraphFacts
-from mspc.commands.facts.model import CompileFacts
+from mspc.commands.facts.graph import OF_GROUPS, CompileFacts, GraphFacts
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT16, FLOAT32, DType, TensorType

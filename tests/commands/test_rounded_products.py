@@ -13,9 +13,9 @@ import pytest
 from mspc.analysis.cost.machine import H200, KNOWN_MACHINES, PRODUCTS, ROUNDS, Machine, Rate
 from mspc.analysis.cost.timeline import MissingRate, StreamTimeline, missing_rates
 from mspc.commands.facts.reading import folder_facts
-from mspc.commands.report.notes import missing_rate_notes
+from mspc.commands.report.plan_summary import missing_rate_notes
 from mspc.commands.view.dump import read_dump
-from mspc.commands.view.facts import page_facts
+from mspc.commands.view.proof import page_facts
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT32
 from mspc.runtime.program import load_program

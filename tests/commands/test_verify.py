@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from mspc.cli import app
 from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
-from mspc.commands.verify_scale import verify_scale
+from mspc.commands.verify import verify_scale, verify_target
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.tensor.moving import Tile

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.verify_scale import verify_dumps
+from mspc.commands.verify import verify_dumps
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.verify.scale.foreign_dumps import number_of_ranks, tiles
 

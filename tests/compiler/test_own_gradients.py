@@ -8,9 +8,8 @@ import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
-from mspc.commands.verify import verify_target
+from mspc.commands.verify import verify_scale, verify_target
 from mspc.commands.verify_folder import verify_folder
-from mspc.commands.verify_scale import verify_scale
 from mspc.ir.diagnostics import MspcError
 from tests.compiled_scripts import verify_text
 

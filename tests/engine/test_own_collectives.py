@@ -13,7 +13,7 @@ import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
-from mspc.engine.own_collectives import ALIKE, JOINT_NOTES
+from mspc.engine.job import ALIKE, JOINT_NOTES
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.collective.one_rank import EqualRanks
 from tests.conftest import HANG

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 from mspc.runtime.device_choice import Probe
 from tests.conftest import HANG
 

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
-from mspc.engine.ranks.mpirun import mpirun_environment
+from mspc.engine.ranks.launcher import mpirun_environment
 from mspc.ir.diagnostics import ErrorGroup, MspcError
 from mspc.ir.error_codes import AREAS, RETIRED, ErrorCode, area_code, mistakes
 from mspc.mindspore_api.errors import ApiTypeError

@@ -15,7 +15,7 @@ from tests.printed_lines import lines_until
 SLOWLY = """
 import time
 from pathlib import Path
-from mspc.checkpoint.writing import atomic_publication, write_synced
+from mspc.checkpoint.files import atomic_publication, write_synced
 from mspc.checkpoint.sliced import in_threads
 from mspc.ir.files.atomic_writing import write_atomically
 

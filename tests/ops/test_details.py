@@ -20,10 +20,9 @@ from mspc.ir.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, 
 from mspc.ops.bases import operand_dtypes, promoted
 from mspc.ops.collective.base import Collective
 from mspc.ops.math.arithmetic import Add, Div, LogicalAnd, Maximum, Mul, Select
-from mspc.ops.math.elementwise import Sqrt
+from mspc.ops.math.elementwise import Erf, Sqrt
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.reduce import ReduceMax, ReduceMean
-from mspc.ops.math.special import Erf
 from mspc.ops.nn.activation import GeLU, Sigmoid
 from mspc.ops.op import REGISTRY, Op, RankPlacement, load_operators
 from mspc.ops.random.dropout import Dropout

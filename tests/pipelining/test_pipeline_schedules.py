@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mspc.ir.diagnostics import MspcError
-from mspc.passes.lib.schedule_checks import check_schedule
 from mspc.passes.lib.schedules import (
     BACKWARD,
     FORWARD,
@@ -19,6 +18,7 @@ from mspc.passes.lib.schedules import (
     groups_of,
     named_schedule,
 )  # fmt: skip  # fmt: skip
+from mspc.passes.lib.timeline import check_schedule
 
 STAGES = (1, 2, 3, 4, 8)
 MICRO_BATCHES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17)

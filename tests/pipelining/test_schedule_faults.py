@@ -9,10 +9,9 @@ from random import Random
 import pytest
 
 from mspc.ir.diagnostics import Location
-from mspc.passes.lib.schedule_checks import check_schedule
 from mspc.passes.lib.schedule_tables import read_table, write_table
 from mspc.passes.lib.schedules import Action, Schedule
-from mspc.passes.lib.timeline import equal_durations, timeline
+from mspc.passes.lib.timeline import check_schedule, equal_durations, timeline
 from tests.random_schedules import SCHEDULE_FAULTS, exchanged, random_schedule, runs
 from tests.shares import share_of
 

@@ -9,10 +9,10 @@ import pytest
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGES
 from mspc.passes.lib import schedule_tables
-from mspc.passes.lib.schedule_checks import check_schedule, require_schedule
 from mspc.passes.lib.schedule_tables import ScheduleTable, read_table, text_of_table, write_table
 from mspc.passes.lib.schedules import SCHEDULES, named_schedule
 from mspc.passes.lib.stage_placement import SCHEDULER, TABLE, placement_of
+from mspc.passes.lib.timeline import check_schedule, require_schedule
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -31,8 +31,7 @@ import numpy as np
 
 from mspc import Tensor
 from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_target
-from mspc.commands.verify_scale import verify_scale
+from mspc.commands.verify import verify_scale, verify_target
 from mspc.readers.stablehlo.network import StableHloNetwork
 from mspc.readers.stablehlo.text_reader import read_module
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mspc.commands.run import run_directory
-from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.runtime.device_choice import DeviceOptions
 from tests.conftest import HANG

@@ -122,7 +122,7 @@ def load_torch() -> None:
 
 def put_beside(path: str) -> str:
     """Make the files that stand beside the socket; the path of what is Python for commands that are served."""
-    from mspc.engine.ranks.mpirun import find_mpirun
+    from mspc.engine.ranks.launcher import find_mpirun
     from mspc.ir.diagnostics import MspcError
 
     folder, client = os.path.dirname(path), os.path.join(os.path.dirname(os.path.abspath(__file__)), "client.py")

@@ -27,7 +27,7 @@ def launcher(peer: str, ranks: int) -> list[str]:
     if ranks == 1 or peer == "jax":
         return python
     if peer == "mspc":
-        from mspc.engine.ranks.mpirun import find_mpirun
+        from mspc.engine.ranks.launcher import find_mpirun
 
         return [find_mpirun(), "-n", str(ranks), "--bind-to", "none", "--allow-run-as-root", "--oversubscribe", *python]
     return [*python, "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]

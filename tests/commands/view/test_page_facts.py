@@ -15,11 +15,10 @@ from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.nodes import moved_bytes, sent_bytes
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.commands.view.dump import Dump, read_dump
-from mspc.commands.view.facts import page_facts
-from mspc.commands.view.graph_columns import members_of
-from mspc.commands.view.origins import Origins
+from mspc.commands.view.graph_columns import Origins, members_of
 from mspc.commands.view.page import html_of
 from mspc.commands.view.page_tables import NodeTables
+from mspc.commands.view.proof import page_facts
 from mspc.commands.view.stages import memory_facts
 from mspc.ir.diagnostics import Location
 from mspc.ir.layout import Layout

@@ -16,8 +16,8 @@ from mspc.analysis.cost.machine import H200
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.tables import size_text
 from mspc.commands.view.dump import read_dump
-from mspc.commands.view.facts import page_facts
 from mspc.commands.view.page import ViewOptions, facts_of, html_of
+from mspc.commands.view.proof import page_facts
 from tests import browser
 from tests.commands.view.reading import QUIET, compiled
 

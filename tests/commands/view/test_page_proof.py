@@ -15,12 +15,11 @@ import pytest
 from mspc.analysis.cost.machine import H200
 from mspc.cli import app
 from mspc.commands.compile import CompileOptions
-from mspc.commands.verify_scale import verify_scale
+from mspc.commands.verify import verify_scale
 from mspc.commands.view.alternatives import next_ways
 from mspc.commands.view.dump import Dump, read_dump
-from mspc.commands.view.facts import page_facts
 from mspc.commands.view.page import html_of
-from mspc.commands.view.proof import read_proof
+from mspc.commands.view.proof import page_facts, read_proof
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.passes.lib.layout_search import Search
 from mspc.search.layouts.cheapest import mesh_of

@@ -11,8 +11,8 @@ import pytest
 from mspc.analysis.cost.machine import H200
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.view.dump import read_dump
-from mspc.commands.view.facts import page_facts
 from mspc.commands.view.page import ViewOptions, facts_of, html_of
+from mspc.commands.view.proof import page_facts
 from mspc.ir.graph import WORK
 from mspc.output.stage_times import stage_times
 from tests import browser

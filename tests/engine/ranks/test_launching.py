@@ -11,8 +11,7 @@ import pytest
 
 from mspc.engine.ranks import environment
 from mspc.engine.ranks.hosts import Host, check_slots, read_host_file, read_hosts, read_rank_table
-from mspc.engine.ranks.launcher import EndedJob, failed_rank, lost_host
-from mspc.engine.ranks.mpirun import find_mpirun, mpirun_command
+from mspc.engine.ranks.launcher import EndedJob, failed_rank, find_mpirun, lost_host, mpirun_command
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.cpu.blocks import thread_count
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.engine.ranks.mpirun import mpirun_environment
+from mspc.engine.ranks.launcher import mpirun_environment
 from tests.conftest import HANG
 from tests.printed_lines import lines_until
 

@@ -16,8 +16,7 @@ from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.opaque import OpaqueOp
 from mspc.ir.text.fragments import read_tensor
 from mspc.ir.text.parser import parse
-from mspc.ir.text.printer import print_graph
-from mspc.ir.text.values import constant_text, value_text
+from mspc.ir.text.printer import constant_text, print_graph, value_text
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT64, DType, TensorType, dtype_of
 from mspc.ops.op import REGISTRY, load_operators
 from tests.ir.graphs import OPERATORS, SMALL_TEXT, graphs, programs, small_graph

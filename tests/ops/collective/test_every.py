@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mspc.commands.run import run_script
-from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 from mspc.runtime.comm.local import World
 from tests.conftest import HANG
 from tests.ops.collective.every import check_all

@@ -19,9 +19,8 @@ from mspc.ops.cpu.blocks import in_parallel
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.fused.elementwise import FusedElementwise
-from mspc.ops.math.elementwise import Exp, Expm1, Log, Log1p
+from mspc.ops.math.elementwise import Erf, Exp, Expm1, Log, Log1p
 from mspc.ops.math.reduce import ReduceSum
-from mspc.ops.math.special import Erf
 from mspc.ops.nn.activation import Sigmoid, SiLU, Tanh
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import Op

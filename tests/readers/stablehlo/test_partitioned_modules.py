@@ -11,7 +11,7 @@ import pytest
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify_scale import verify_scale
+from mspc.commands.verify import verify_scale
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from tests.stablehlo_texts import STEP, module
 from tests.texts import text_of

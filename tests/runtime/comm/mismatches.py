@@ -9,7 +9,7 @@ import itertools
 import subprocess
 from pathlib import Path
 
-from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 from tests.serving import SERVED
 
 RANKS = 4

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ops.collective.one_rank import OneRank
 from mspc.runtime.comm.interface import combine, pieces

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 
 RANKS = 4
 NAMED_WITHIN = 10.0

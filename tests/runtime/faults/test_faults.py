@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 from mspc.runtime.faults.call_log import VARIABLE
 from mspc.runtime.faults.culprits import explain
 from mspc.runtime.faults.formats.reading import read_records

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mspc.engine.ranks.mpirun import mpirun_environment
+from mspc.engine.ranks.launcher import mpirun_environment
 from mspc.runtime.faults.record import CALLS, PID, RUNNING, STATE, STEP
 from mspc.runtime.faults.stopped import BUSY, EVERY, IDLE_NAMED, Idle, Wait, in_group, work_of
 from tests.conftest import HANG

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 from mspc.ops.collective.collectives import AllGather, AllReduce, NeighborExchange
 from mspc.ops.collective.point_to_point import Receive, Send
 from mspc.runtime.faults.record import ENDED, GRAPH, MARK, STATE, STEP, WAITS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.engine.ranks.mpirun import mpirun_command, mpirun_environment
+from mspc.engine.ranks.launcher import mpirun_command, mpirun_environment
 from mspc.ir.diagnostics import ExecutionError
 from mspc.runtime.faults.record import PID, JobFile
 from mspc.runtime.faults.stopped import Start, in_group

@@ -20,8 +20,8 @@ from mspc.mindspore_api.context import freeze
 from mspc.ops.op import load_operators
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest
+from mspc.search.plans.figures import SearchedNetwork
 from mspc.search.plans.limited import CompiledFront
-from mspc.search.plans.related_plans import SearchedNetwork
 from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import plans_for
 from tests.memory_limits import Found, case_of, hold, known_plans, searched

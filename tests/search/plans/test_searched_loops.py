@@ -9,8 +9,7 @@ import pytest
 
 from mspc.analysis.cost.machine import H200
 from mspc.commands.compile import CompileOptions
-from mspc.commands.explain import compare_plans, explain_node
-from mspc.commands.search import SearchOptions, search_target
+from mspc.commands.search import SearchOptions, compare_plans, explain_node, search_target
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import CapturedCall, capture
 from mspc.engine.strategy_files import sharded_by_file

@@ -10,7 +10,7 @@ import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify_scale import verify_scale
+from mspc.commands.verify import verify_scale
 from mspc.ir.diagnostics import ExecutionError, MspcError
 
 QUIET = Loudness(quiet=True)
