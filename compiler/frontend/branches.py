@@ -349,15 +349,12 @@ class Ways:
         begun = self.ends[way]
         begun.restore(self.tracer, self.frame)
         foreign = begun.foreign(self.tracer)
-        self.tracer.ways += 1
         try:
             with apart(self.tracer), emitting_to(self.tracer, self.nodes[way]):
                 yield
         except BaseException:
             begun.restore(self.tracer, self.frame)
             raise
-        finally:
-            self.tracer.ways -= 1
         self.ends[way] = ProgramState(self.tracer, self.frame, foreign)
         self.pieces.append((way, len(self.nodes[way])))
 
@@ -385,12 +382,10 @@ class GuardedWays(Ways):
         tracer.at(self.frame, self.test)
         outer = tracer.guard
         tracer.guard = own if outer is None else tracer.emit(tracer.op("LogicalAnd"), outer, own)
-        tracer.ways += 1
         try:
             yield
         finally:
             tracer.guard = outer
-            tracer.ways -= 1
         self.ends[way] = ProgramState(tracer, self.frame, foreign)
         tracer.runs = runs
 

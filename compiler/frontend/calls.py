@@ -407,17 +407,7 @@ def inline(
         frame.to_float, frame.precision = flags.get("to_float"), flags.get("precision")
         if isinstance(cell, Optimizer) or flags.get("updates"):
             frame.phase = "update"
-    tree = callee.source.tree
-    tracer.running[tree] += 1
-    try:
-        if tracer.running[tree] == 1:
-            result = tracer.run(frame)
-        else:
-            from mspc.compiler.frontend.micro_batches import run_again
-
-            result = run_again(tracer, frame, tracer.run)
-    finally:
-        tracer.running[tree] -= 1
+    result = tracer.run(frame)
     if result is POISON:
         raise Poisoned
     return result

@@ -168,11 +168,6 @@ class Tracer:
         """A Bool scalar; updates have no effect if it is false."""
         self.guarded: set[Any] = set()
         """Conditions whose branches update parameters and are both computed."""
-        self.ways = 0
-        """Number of enclosing conditions known only at run time."""
-        self.running: Counter[Any] = Counter()
-        self.recursions: dict[Any, int] = {}
-        """Running calls of each function, by tree, and `ways` at the point at which one began to call itself."""
         self.regions = 0
         """Number of operators with regions so far, from which they are named."""
         self.weak: set[Value] = set()

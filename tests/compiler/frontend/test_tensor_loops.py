@@ -241,19 +241,6 @@ def behind_a_loop_that_returns(x):
     return x
 
 
-@case("If")
-def recursion_at_the_end(x):
-    def power(x, n):
-        if n <= 0:
-            return x
-        if n % 2 == 0:
-            return power(x * x, n // 2 - 1)
-        x = x * 1.5
-        return power(x, n - 1)
-
-    return power(x * 0.25, ops.abs(x * 2).sum().astype(mspc.int32))
-
-
 @case("While")
 def tensors_filled_with_what_is_counted(x):
     i, filled = 0, x
