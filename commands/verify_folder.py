@@ -36,6 +36,7 @@ from mspc.verify.verification import (
     PlainNetwork,
     Verified,
     VerifiedProgram,
+    alone,
     plain_graph,
     plain_network,
     verified,
@@ -199,7 +200,7 @@ def checked_program(folder: Path, options: CompileOptions) -> Program:
 
 def network_alone(graph: Graph) -> Graph:
     """Return a network after the passes that ranks share, compiled for one device."""
-    graph.attrs = {"mode": "stand_alone", "ranks": 1}
+    graph.attrs = alone(graph)
     for parameter in graph.parameters:
         parameter.layout = parameter.global_type = None
     manager = PassManager()

@@ -99,11 +99,12 @@ class Config(_Attributes):
     def folds_layers(self) -> bool:
         """Whether equal layers may become one graph.
 
-        They may not on a GPU, where every layer launches kernels with its own weights; with a strategy file, or a plan
-        that does not name layers together, which has strategies per layer; with a schedule table; or with a schedule
-        that splits gradients, because a loop over layers computes the gradients of inputs and of weights together.
+        They may not on a GPU, where every layer launches kernels with its own weights; in Float8; with a strategy file,
+        or a plan that does not name layers together, which has strategies per layer; with a schedule table; or with a
+        schedule that splits gradients, because a loop over layers computes the gradients of inputs and of weights
+        together.
         """
-        if self.device == "GPU" or self.pipeline_table:
+        if self.device == "GPU" or self.pipeline_table or self.fp8_format:
             return False
         if self.pipeline_stages > 1:
             from mspc.passes.lib.schedules import WITH_SPLIT_GRADIENTS  # imported late: few networks have stages

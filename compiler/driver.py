@@ -204,6 +204,11 @@ def trace_call(
         other_mistakes=(lambda graph: strategy_mistakes(graph, config.ranks)) if config.sharded else None,
         reuses_calls=reuses_calls,
     )
+    traced.graph.attrs |= {name: value for name, value in config.attributes().items() if name.startswith("fp8_")}
+    if config.fp8_format and config.fp8_recipe == "delayed":
+        from mspc.compiler.amax_history import add_history  # imported late: few networks multiply in Float8
+
+        add_history(network, traced)
     if not takes_data(target):
         traced.drop_results(Updates(traced.graph).changes)
     return TracedCall(config, traced, fed)
@@ -343,7 +348,10 @@ def run_shared_passes(graph: Graph, names: Sequence[str], on_stage: OnStage | No
     """
     _report(on_stage, "frontend", 0, graph, True, "")
     previous = "frontend"
-    idle = idle_passes(any(node.regions for node in graph.nodes), asks_for_host(graph), STAGES in graph.attrs)
+    idle = idle_passes(
+        regions=any(node.regions for node in graph.nodes), offloads=asks_for_host(graph),
+        staged=STAGES in graph.attrs, quantizes="fp8_format" in graph.attrs,
+    )  # fmt: skip
     for number, name in numbered(names):
         if name in idle:
             continue

@@ -22,9 +22,9 @@ class Step:
     """One pass of the pipeline.
 
     modes: the kinds of parallel modes in which it runs. device: the device for which it runs, or "" for all.
-    staged, offloads, regions: if set, it runs only if the network has several stages, if values are stored in host
-    memory, or if nodes run graphs. optional: it leaves no dump if it changes nothing, and has no number of its own.
-    view: later passes do not see its result; it is only dumped.
+    staged, offloads, regions, quantizes: if set, it runs only if the network has several stages, if values are stored
+    in host memory, if nodes run graphs, or if layers multiply in Float8. optional: it leaves no dump if it changes
+    nothing, and has no number of its own. view: later passes do not see its result; it is only dumped.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Step:
     staged: bool = False
     offloads: bool = False
     regions: bool = False
+    quantizes: bool = False
     optional: bool = False
     view: bool = False
 
@@ -54,6 +55,7 @@ STEPS = (
     Step("grad"),
     Step("join_micro_batches", (SHARDED,), staged=True, optional=True),
     Step("simplify"),
+    Step("quantize_products", quantizes=True, optional=True),
     Step("recompute"),
     Step("check_offload", offloads=True, optional=True),
     Step("check_strategies", (SHARDED,)),
@@ -153,12 +155,13 @@ def rank_passes(device: str = "CPU", stages: int = 1, offloads: bool = False) ->
     )
 
 
-def idle_passes(regions: bool, offloads: bool, staged: bool) -> set[str]:
-    """Return the names of shared passes that have nothing to do in a graph without regions, offloads or stages."""
+def idle_passes(**found: bool) -> set[str]:
+    """Return the names of shared passes that have nothing to do in a graph without `regions`, `offloads`, several
+    stages (`staged`) or layers in Float8 (`quantizes`)."""
     return {
         step.name
         for step in _shared_and_rank_steps()[0]
-        if (step.regions and not regions) or (step.offloads and not offloads) or (step.staged and not staged)
+        if any(getattr(step, name) and not has for name, has in found.items())
     }
 
 

@@ -44,16 +44,18 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype; for BFloat16 the one of the package ml_dtypes."""
-        if self.name == "BFloat16":
-            import ml_dtypes  # late: only networks in bfloat16 need it
+        """The NumPy dtype; for BFloat16 and Float8 that of the package ml_dtypes."""
+        if self.name in _OF_ML_DTYPES:
+            import ml_dtypes  # late: only networks in narrow types need it
 
-            return np.dtype(ml_dtypes.bfloat16)
+            return np.dtype(getattr(ml_dtypes, _OF_ML_DTYPES[self.name]))
         return np.dtype(str if self.kind == "U" else self.name.lower())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dtype_of, (self.name,)
 
+
+_OF_ML_DTYPES = {"BFloat16": "bfloat16", "Float8E4M3": "float8_e4m3fn", "Float8E5M2": "float8_e5m2"}
 
 BOOL = DType("Bool", 1, "b")
 INT8 = DType("Int8", 1, "i")
@@ -64,6 +66,8 @@ UINT8 = DType("UInt8", 1, "u")
 UINT16 = DType("UInt16", 2, "u")
 UINT32 = DType("UInt32", 4, "u")
 UINT64 = DType("UInt64", 8, "u")
+FLOAT8_E4M3 = DType("Float8E4M3", 1, "f")
+FLOAT8_E5M2 = DType("Float8E5M2", 1, "f")
 FLOAT16 = DType("Float16", 2, "f")
 BFLOAT16 = DType("BFloat16", 2, "f")
 FLOAT32 = DType("Float32", 4, "f")
@@ -79,14 +83,18 @@ AS_STRINGS = "x.asnumpy() is an array of the strings"
 HALVES = (FLOAT16, BFLOAT16)
 """Element types in which sums, and especially squares, soon overflow or lose digits."""
 
+EIGHTS = {FLOAT8_E4M3: 448.0, FLOAT8_E5M2: 57344.0}
+"""Floating-point types of 8 bits with their largest numbers: E4M3 without infinities, as NVIDIA has it, and E5M2."""
+
 DTYPES: dict[str, DType] = {
     dtype.name: dtype
     for dtype in (
         BOOL, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64,
-        FLOAT16, BFLOAT16, FLOAT32, FLOAT64, COMPLEX64, COMPLEX128,
+        FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16, BFLOAT16, FLOAT32, FLOAT64, COMPLEX64, COMPLEX128,
     )
 }  # fmt: skip
 _BY_LOWER = {name.lower(): dtype for name, dtype in DTYPES.items()}
+_BY_LOWER |= {numpy: DTYPES[name] for name, numpy in _OF_ML_DTYPES.items()}
 
 
 def dtype_of(value: Any) -> DType:

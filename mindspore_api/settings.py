@@ -33,6 +33,7 @@ TIMED = "kernels of convolutions are timed, and the fastest runs"
 NO_SEARCH = "only a search by costs would read it, and strategies are found by sharding propagation"
 NO_NORMS = "no norms are written"
 BESIDE = "collectives always overlap work that does not read them"
+FP8_RECIPES = ("tensorwise", "delayed", "blockwise", "mxfp8")
 LEVELS = ("level1", "level2", "level3")
 SHAPES_OF_CALLS = "a graph is compiled for the shapes of each call"
 
@@ -150,6 +151,10 @@ CONTEXT = table(
     Setting("env_config_path", "", text, ignored="no such file is read"),
     Setting("print_file_path", "", text, ignored="print() in a network prints nothing"),
     Setting("ascend_config", {}, mapping, ignored="there is no Ascend here"),
+    Setting("fp8_format", "", one_of("", "hybrid", "e4m3"), "linear layers multiply in Float8", attribute="fp8_format"),
+    Setting("fp8_recipe", "tensorwise", one_of(*FP8_RECIPES), "scales of Float8", attribute="fp8_recipe"),
+    Setting("fp8_layers", "inner", one_of("inner", "all"), "whether the first and last layers are in Float8, too",
+            attribute="fp8_layers"),
     Setting("gpu_config", {}, _gpu_config, "see its entries", entries=_GPU_CONFIG),
 )
 """Keywords of `set_context`."""
@@ -381,7 +386,10 @@ PIPELINE_CELL = table(Setting("segment_config", None, ignored="a stage's parts f
 STAGE = table(Setting("pipeline_stage", 0, integer(0), "the stage of the cell's operators", elsewhere=_stages))
 """The stage that a cell is given."""
 
-GENERAL_FIELDS = ("save_graphs", "save_graphs_path", "device_target", "mode", "deterministic")
+GENERAL_FIELDS = (
+    "save_graphs", "save_graphs_path", "device_target", "mode", "deterministic", "fp8_format", "fp8_recipe",
+    "fp8_layers",
+)  # fmt: skip
 """Options of `set_context` for the compiler, in addition to the entries of gpu_config."""
 
 

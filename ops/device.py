@@ -153,6 +153,11 @@ class Device(Protocol):
         the libraries do not support the element type or the operations after the matmul.
         """
 
+    def scaled_matmul(self, x: Array, y: Array, x_scale: Array, y_scale: Array, out: Array, transpose_a: bool,
+                      transpose_b: bool) -> Launch | None:  # fmt: skip
+        """Return the launch of out = (x @ y) * x_scale * y_scale for Float8 operands, whose scales in Float32 are read
+        at every launch; None if the libraries do not support these types, sizes or scales."""
+
     def products_of_rows(self, x: Array, y: Array, out: Array, *, transpose_b: bool = False,
                          outer: bool = False) -> RowProducts | None:  # fmt: skip
         """Return grouped matmuls of runs of rows of x [rows, k]; the runs are passed at launch. out[run] = x[run] @
@@ -196,6 +201,7 @@ class Device(Protocol):
 C_TYPES = {
     "Bool": "bool", "Int8": "signed char", "Int16": "short", "Int32": "int", "Int64": "long long",
     "UInt8": "unsigned char", "UInt16": "unsigned short", "UInt32": "unsigned int", "UInt64": "unsigned long long",
+    "Float8E4M3": "e4m3", "Float8E5M2": "e5m2",
     "Float16": "f16", "BFloat16": "bf16", "Float32": "float", "Float64": "double",
 }  # fmt: skip
 """The C++ type of an element in memory."""
@@ -207,5 +213,5 @@ def c_type(dtype: DType) -> str:
 
 
 def computing_type(dtype: DType) -> str:
-    """Return the C++ type in which an element is computed: halves are widened to float."""
-    return "float" if dtype.name in ("Float16", "BFloat16") else C_TYPES[dtype.name]
+    """Return the C++ type in which an element is computed: narrower floats are widened to float."""
+    return "float" if dtype.is_float and dtype.itemsize < 4 else C_TYPES[dtype.name]

@@ -27,7 +27,7 @@ from mspc.ir.graph import (
     element_types,
 )
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import COMPLEX128, FLOAT64, DType, StackType, TensorType, TupleType, Type
+from mspc.ir.types import COMPLEX128, EIGHTS, FLOAT64, DType, StackType, TensorType, TupleType, Type
 from mspc.ops.control.custom import OwnGradient
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
@@ -349,11 +349,13 @@ def widened(array: Array) -> Array:
 
 
 def _doubled(dtype: DType) -> DType:
+    if dtype in EIGHTS:
+        return dtype  # a network rounds to 8 bits as it says
     return FLOAT64 if dtype.is_float else COMPLEX128 if dtype.is_complex else dtype
 
 
 def wide_type(type: Type) -> Type:
-    """Return the type with floating-point numbers as Float64."""
+    """Return the type with floating-point numbers as Float64, but for those of 8 bits."""
     if isinstance(type, TupleType):
         return TupleType(tuple(t for t in map(wide_type, type.elements) if isinstance(t, TensorType)))
     if isinstance(type, StackType):

@@ -39,6 +39,8 @@ from mspc.verify.same_values import MARK, Comparison, FirstOperator
 
 Array = Any
 PASSES = ("mask_bounds", "decompose", "grad")
+ROUNDS = "quantize_products"
+"""A pass that changes the numbers, as the script asks: one device rounds as ranks do."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,13 @@ def plain_graph(graph: Graph) -> Graph:
     return _named(_differentiated(graph)[0])
 
 
+def alone(graph: Graph) -> dict[str, Any]:
+    """Return the header of a network on one device, which multiplies in Float8 if ranks do."""
+    return {"mode": "stand_alone", "ranks": 1} | {k: v for k, v in graph.attrs.items() if k.startswith("fp8_")}
+
+
 def _differentiated(graph: Graph) -> tuple[Graph, list[GradientQuery]]:
-    graph.attrs = {"mode": "stand_alone", "ranks": 1}
+    graph.attrs = alone(graph)
     for parameter in graph.parameters:
         parameter.layout = parameter.global_type = None
     graph.clear_strategies()
@@ -83,6 +90,7 @@ def _differentiated(graph: Graph) -> tuple[Graph, list[GradientQuery]]:
 
 
 def _named(graph: Graph) -> Graph:
+    graph, _ = PassManager().apply(find_pass(ROUNDS), graph)
     name_gradients(graph)
     _read_elements(graph)
     _drop_dead(graph)

@@ -135,6 +135,7 @@ CODES = {
     "UInt64": "U64", "Int64": "I64", "Float64": "F64", "Complex64": "C64", "Float32": "F32",
     "UInt32": "U32", "Int32": "I32",
     "BFloat16": "BF16", "Float16": "F16", "UInt16": "U16", "Int16": "I16", "Int8": "I8", "UInt8": "U8", "Bool": "BOOL",
+    "Float8E4M3": "F8_E4M3", "Float8E5M2": "F8_E5M2",
 }  # fmt: skip
 """The names of element types in safetensors, in the order of tensors in a file: wide types first."""
 

@@ -1,4 +1,4 @@
-"""Kernels on Float16 and BFloat16 widen their operands to Float32, and round results once.
+"""Kernels on Float8, Float16 and BFloat16 widen their operands to Float32, and round results once.
 
 NumPy's own functions round after every step, sum in the narrow type, or make Float32 of BFloat16. This is decided when
 a kernel is bound: a backend with `halves` False has none, and its kernels stay bare array functions.
@@ -12,9 +12,10 @@ from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
-from mspc.ir.types import TensorType, TupleType, dtype_of
+from mspc.ir.types import EIGHTS, DType, TensorType, TupleType, dtype_of
 
 Kernel = Callable[..., Any]
+_NARROW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
 class Computing(Protocol):
@@ -79,9 +80,9 @@ def parts_of(value: Any) -> tuple[Any, ...]:
 
 
 def is_half(array: Any) -> bool:
-    """Return whether the elements are Float16 or BFloat16 (which NumPy does not count among its floats)."""
+    """Return whether the elements are Float8, Float16 or BFloat16 (most of which are no floats to NumPy)."""
     dtype = getattr(array, "dtype", None)
-    return dtype is not None and dtype.itemsize == 2 and (dtype.kind == "f" or dtype.name == "bfloat16")
+    return dtype is not None and dtype.itemsize <= 2 and (dtype.kind == "f" or dtype.name in _NARROW)
 
 
 def _computes(op: Computing, be: Any) -> bool:
@@ -114,7 +115,15 @@ def _narrowed(array: Any, dtype: Any, inputs: Any, wide: Any) -> Any:
     for i, copy in enumerate(wide):
         if copy is array:
             return inputs[i]
+    if dtype.itemsize == 1 and dtype.name in _NARROW:
+        return saturated(array, dtype_of(dtype))
     return array if array.dtype == dtype else array.astype(dtype)
+
+
+def saturated(x: Any, dtype: DType) -> Any:
+    """Return an array in a type of 8 bits; numbers beyond its largest one become that."""
+    wide = x if x.dtype.kind == "f" and x.dtype.itemsize > 2 else x.real.astype(np.float32)
+    return wide.clip(-EIGHTS[dtype], EIGHTS[dtype]).astype(dtype.numpy)
 
 
 @functools.lru_cache(maxsize=4096)

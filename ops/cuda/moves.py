@@ -224,6 +224,14 @@ def _transposed(device: Device, name: str, move: Move, size: int) -> Launch:
     return lambda: kernel(grid, _BLOCK, [move.source, move.target])
 
 
+def transpose_bytes(device: Device, source: Array, target: Array) -> Launch:
+    """Return the transposition of a matrix whose elements are bytes and whose sizes are multiples of 4."""
+    kernel = device.kernel(source_text("ops/cuda/transpose_bytes.cu"), "transpose_bytes")
+    rows, columns = source.shape
+    grid = -(-columns // 64), -(-rows // 64), 1
+    return lambda: kernel(grid, 256, [source, target, np.int32(rows), np.int32(columns)])
+
+
 def _pitch(length: int, size: int) -> int:
     """Return the elements of a row of `length` in shared memory: an odd number of words, so that columns use all
     banks."""

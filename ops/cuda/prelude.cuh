@@ -1,4 +1,3 @@
-// Before every kernel: Float16 and BFloat16 as bits (no header is needed), packs, reductions in a fixed order.
 // C++ before every kernel: Float16 and BFloat16 as bits (no header is needed), packs, reductions in a fixed order.
 typedef unsigned long long u64;
 #include "random.cuh"
@@ -22,6 +21,7 @@ template <> struct Narrow<bf16> {
         bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(v)); return r;
     }
 };
+#include "float8.cuh"
 template <class T, class V> __device__ __forceinline__ T narrow(V v) { return Narrow<T>::of(v); }
 
 // N neighbouring elements that are loaded and stored at once.

@@ -85,7 +85,7 @@ def _named(like: NamedLayout, axes: Sequence[tuple[int, ...]]) -> NamedLayout:
     return replace(like, tensor_map=tuple(tuple(last - a for a in entry) or -1 for entry in axes))
 
 
-class _Product(Op, abstract=True):
+class MatrixProduct(Op, abstract=True):
     """x @ y over the last two dimensions, each transposed first if its flag is set."""
 
     transpose_a: bool = False
@@ -147,7 +147,7 @@ class _Product(Op, abstract=True):
         return device.matmul(x, y, out, self.transpose_a, self.transpose_b)
 
 
-class MatMul(_Product):
+class MatMul(MatrixProduct):
     """x[m, k] @ y[k, n] -> [m, n]; x is [k, m] when transpose_a, y is [n, k] when transpose_b.
 
     Sharding k leaves partial sums. With the strategy ((a, b), (a, b)) on a * b ranks both operands are stored so, and
@@ -198,7 +198,7 @@ class MatMul(_Product):
     )
 
 
-class BatchMatMul(_Product):
+class BatchMatMul(MatrixProduct):
     """x[..., m, k] @ y[..., k, n] -> [..., m, n]; leading dimensions broadcast, flags as in MatMul."""
 
 

@@ -10,9 +10,20 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import COMPLEX64, COMPLEX128, FLOAT32, FLOAT64, HALVES, DType, TensorType
+from mspc.ir.types import (
+    COMPLEX64,
+    COMPLEX128,
+    EIGHTS,
+    FLOAT8_E5M2,
+    FLOAT32,
+    FLOAT64,
+    HALVES,
+    DType,
+    TensorType,
+)
 from mspc.ops.bases import Unary
 from mspc.ops.control.structural import constrained
+from mspc.ops.cpu.widening import saturated
 from mspc.ops.device import c_type
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axes_in, dtype_arg, int_of, ints_of, split_call
@@ -152,8 +163,8 @@ class Squeeze(_View):
 
 
 class Cast(Unary):
-    """x with the element type `dst_type`; of a complex number the real part becomes a real one. Called as
-    `Cast()(x, dtype)`."""
+    """x with the element type `dst_type`; of a complex number the real part becomes a real one; Float8 saturates.
+    Called as `Cast()(x, dtype)`."""
 
     takes_complex = True
     dst_type: DType = FLOAT32
@@ -185,16 +196,19 @@ class Cast(Unary):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         dtype = self.dst_type.numpy
+        if self.dst_type in EIGHTS:
+            return lambda x: saturated(x, self.dst_type)
         return lambda x: (x.real if x.dtype.kind == "c" and dtype.kind != "c" else x).astype(dtype)
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on dst_type
-        return f"wide(narrow<{c_type(self.dst_type)}>({{0}}))" if self.dst_type in HALVES else "{0}"
+        return f"wide(narrow<{c_type(self.dst_type)}>({{0}}))" if self.dst_type in (*HALVES, *EIGHTS) else "{0}"
 
     samples = (
         sample((8, 16), dst_type=FLOAT32, gradient=False),
         sample((8, 16), dst_type=FLOAT64),
         sample((8,), dst_type=FLOAT64, dtypes=("Int32",)),
+        sample((8, 16), dst_type=FLOAT8_E5M2, gradient=False),
     )
 
 

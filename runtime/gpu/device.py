@@ -14,6 +14,7 @@ import cupy
 import numpy as np
 
 from mspc.ir.graph import FROM_HOST, TO_HOST
+from mspc.ir.types import EIGHTS, dtype_of
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.device import Array, Kernel, Launch, Sliding
 from mspc.ops.source_files import source_text
@@ -33,6 +34,12 @@ _LAZY_PEER_ACCESS = 1
 _WAYS = "3"
 """Version of the implementations, changed when mspc uses other ones or another order."""
 _SMALLEST_SCRATCH, _MAX_AHEAD = 1 << 20, 64 << 20
+
+
+@functools.cache
+def _array_type(dtype: np.dtype[Any]) -> Any:
+    """Return the class of arrays of Float8, which CuPy lacks: bytes to CuPy, with their own element type for others."""
+    return type(dtype.name, (cupy.ndarray,), {"dtype": dtype})
 
 
 class GpuDevice:
@@ -109,7 +116,9 @@ class GpuDevice:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an uninitialised array in the device's pool. Raise cupy's OutOfMemoryError."""
         with cupy.cuda.using_allocator(self.pool.malloc):
-            return cupy.empty(shape, dtype)
+            if dtype_of(dtype) not in EIGHTS:
+                return cupy.empty(shape, dtype)
+            return cupy.empty(shape, np.uint8).view(type=_array_type(np.dtype(dtype)))
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an array of zeros in the device's pool, visible to all streams."""
@@ -123,7 +132,9 @@ class GpuDevice:
 
     def view(self, memory: Array, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an array of that shape `offset` bytes into `memory`, an array of bytes."""
-        return cupy.ndarray(shape, dtype, memptr=memory.data + offset)
+        if dtype_of(dtype) not in EIGHTS:
+            return cupy.ndarray(shape, dtype, memptr=memory.data + offset)
+        return cupy.ndarray(shape, np.uint8, memptr=memory.data + offset).view(type=_array_type(np.dtype(dtype)))
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return an uninitialised NumPy array in pinned memory, for asynchronous copies."""
@@ -285,6 +296,14 @@ class GpuDevice:
         """See `Device.matmul`."""
         try:
             return self.products.launch(x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
+        except Unsupported:
+            return None
+
+    def scaled_matmul(self, x: Array, y: Array, x_scale: Array, y_scale: Array, out: Array, transpose_a: bool,
+                      transpose_b: bool) -> Launch | None:  # fmt: skip
+        """See `Device.scaled_matmul`."""
+        try:
+            return self.products.scaled(x, y, x_scale, y_scale, out, transpose_a, transpose_b)
         except Unsupported:
             return None
 

@@ -16,14 +16,19 @@ from nvmath.bindings import cublasLt as lt
 from nvmath.bindings.cublas import ComputeType
 
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.cuda.moves import transpose_bytes
 from mspc.ops.device import Array, Launch, all_of, nothing
 from mspc.runtime.gpu.choices import Choices, Key
 from mspc.runtime.gpu.row_runs import Run, lanes_of, matrices_without_runs, rows_outside, runs_of, sample_runs
 from mspc.runtime.workspaces import PRODUCTS
 
+_EIGHTS_ALIGNED = 16
+"""Sizes of matmuls of Float8 are multiples of this number."""
 CANDIDATES = 12
 """Number of algorithms that are timed for a new shape."""
 _TYPES = {
+    "float8_e4m3fn": CudaDataType.CUDA_R_8F_E4M3,
+    "float8_e5m2": CudaDataType.CUDA_R_8F_E5M2,
     "float16": CudaDataType.CUDA_R_16F,
     "bfloat16": CudaDataType.CUDA_R_16BF,
     "float32": CudaDataType.CUDA_R_32F,
@@ -79,7 +84,7 @@ class Products:
         Raises:
             Unsupported: cuBLASLt does not support the element type or the epilogue.
         """
-        if out.dtype.name not in _TYPES or x.dtype != y.dtype:
+        if out.dtype.name not in _TYPES or x.dtype != y.dtype or out.itemsize == 1:
             raise Unsupported(f"{x.dtype} @ {y.dtype}")
         if not out.size:
             return nothing
@@ -101,6 +106,34 @@ class Products:
             return in_order
         shapes = tuple(a.shape for a in (x, y, out)), x.dtype.name, transpose_a, transpose_b, addend is not None
         return self.choices.fastest(("pieces", self.choices.multiprocessors, *shapes), [others, in_order])
+
+    def scaled(self, x: Array, y: Array, x_scale: Array, y_scale: Array, out: Array, transpose_a: bool,
+               transpose_b: bool) -> Launch:  # fmt: skip
+        """Return the launch of a matmul of Float8 operands, see `Device.scaled_matmul`. Tensor cores sum along the last
+        dimension of both operands: others are transposed first.
+
+        Raises:
+            Unsupported: cuBLASLt does not support the types, the scales or the sizes.
+        """
+        if x.ndim > 2 and y.ndim == 2 and not transpose_a and x.flags.c_contiguous:
+            x, out = x.reshape(-1, x.shape[-1]), out.reshape(-1, out.shape[-1])
+        even = not any(n % _EIGHTS_ALIGNED for n in (*x.shape, *y.shape))
+        if x.ndim != 2 or y.ndim != 2 or x_scale.size * y_scale.size != 1 or not even or not x.size * y.size:
+            raise Unsupported(f"scaled {x.shape} @ {y.shape}")
+        if out.dtype.name not in ("float16", "bfloat16", "float32") or x.dtype.name == y.dtype.name == "float8_e5m2":
+            raise Unsupported(f"scaled {x.dtype} @ {y.dtype} in {out.dtype}")
+        room = self.device.scratch(x.size * transpose_a + y.size * (not transpose_b) or 1)
+        turned: list[Launch] = []
+        if transpose_a:
+            target = self.device.view(room, 0, x.shape[::-1], x.dtype)
+            turned.append(transpose_bytes(self.device, x, target))
+            x = target
+        if not transpose_b:
+            target = self.device.view(room, x.size * transpose_a, y.shape[::-1], y.dtype)
+            turned.append(transpose_bytes(self.device, y, target))
+            y = target
+        product = BoundProduct(self, x, y, out, False, True, None, None, "", None, scales=(x_scale, y_scale))
+        return all_of([*turned, product])
 
     def _one_by_one(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, addend: Array | None,
                     bias: Array | None, activation: str, before: Array | None) -> Launch:  # fmt: skip
@@ -183,10 +216,11 @@ class BoundProduct:
 
     def __init__(self, products: Products, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool,
                  addend: Array | None, bias: Array | None, activation: str, before: Array | None,
-                 chosen: bool = True) -> None:  # fmt: skip
+                 chosen: bool = True, scales: tuple[Array, Array] | None = None) -> None:  # fmt: skip
         self._products = products
         self._arrays = (x, y, out, addend, bias, before)
-        source = _TYPES[x.dtype.name]
+        self._scales = scales
+        source, other = _TYPES[x.dtype.name], _TYPES[y.dtype.name]
         result = _TYPES[out.dtype.name]
         batch = int(np.prod(out.shape[:-2], dtype=np.int64))
         first, second = _matrix(y, transpose_b, batch), _matrix(x, transpose_a, batch)
@@ -211,6 +245,10 @@ class BoundProduct:
         if bias is not None:
             self._set(lt.MatmulDescAttribute.BIAS_DATA_TYPE, int(_TYPES[bias.dtype.name]))
             self._set(lt.MatmulDescAttribute.BIAS_POINTER, bias.data.ptr)
+        if scales is not None:
+            self._set(lt.MatmulDescAttribute.A_SCALE_POINTER, scales[1].data.ptr)
+            self._set(lt.MatmulDescAttribute.B_SCALE_POINTER, scales[0].data.ptr)
+            self._set(lt.MatmulDescAttribute.FAST_ACCUM, int(x.dtype == y.dtype))
         if before is not None:
             self._set(lt.MatmulDescAttribute.EPILOGUE_AUX_DATA_TYPE, int(_TYPES[before.dtype.name]))
             self._set(lt.MatmulDescAttribute.EPILOGUE_AUX_POINTER, before.data.ptr)
@@ -219,14 +257,15 @@ class BoundProduct:
                 stride = before.shape[-1] * before.shape[-2]
                 self._set(lt.MatmulDescAttribute.EPILOGUE_AUX_BATCH_STRIDE, stride)
         layout = products.layout
-        self._kinds = (source, first), (source, second), (result, target)
-        self._layouts = layout(source, first, batch), layout(source, second, batch), layout(result, target, batch)
+        self._kinds = (other, first), (source, second), (result, target)
+        self._layouts = layout(other, first, batch), layout(source, second, batch), layout(result, target, batch)
         number = np.float64 if double else np.float32
         self._alpha, self._beta = np.array([1], number), np.array([addend is not None], number)
         self.key: Key = (
             x.dtype.name, out.dtype.name, fast, first, second, target, batch, kind, bias is not None,
             addend is not None, products.choices.multiprocessors,
             tuple(_alignment(a) for a in self._arrays if a is not None),
+            *(() if scales is None else (y.dtype.name,)),
         )  # fmt: skip
         if chosen:
             products.choose(self.key, self, self.seconds)

@@ -25,6 +25,7 @@ from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate
 from mspc.ops.loss.loss import SoftmaxCrossEntropyWithLogits
 from mspc.ops.math.arithmetic import AddN
+from mspc.ops.math.float8 import ScaledMatMul
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.scans import ScanOp
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
@@ -454,6 +455,16 @@ def _product(op: MatMul | BatchMatMul, backend: Any, depth: int, arrays: Sequenc
     return BatchMatMul(op.transpose_a, op.transpose_b).kernel(backend)(*aligned(arrays, depth))
 
 
+def _scaled_product(op: ScaledMatMul, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
+    if any(scale.ndim > depth for scale in arrays[2:]):
+        return _one_by_one(op, backend, depth, arrays)
+    operands = aligned([array.astype(np.float64) for array in arrays[:2]], depth)
+    made = BatchMatMul(op.transpose_a, op.transpose_b).kernel(backend)(*operands)
+    for scale in arrays[2:]:
+        made = made * scale.reshape(*scale.shape, *(1,) * (made.ndim - depth))
+    return made
+
+
 def _fused_product(op: FusedMatMul, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
     # If it is wide, its addend must have the result's shape.
     return _one_by_one(op, backend, depth, arrays) if op.wide else op.kernel(backend)(*aligned(arrays, depth))
@@ -500,6 +511,7 @@ FORMS: dict[type[Op], Form] = {
     Transpose: _transposed,
     MatMul: _product,
     BatchMatMul: _product,
+    ScaledMatMul: _scaled_product,
     FusedMatMul: _fused_product,
     StridedSlice: _sliced,
     BroadcastTo: _broadcast,

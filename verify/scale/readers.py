@@ -18,7 +18,7 @@ from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add, AddN, FloorMod, Less, LessEqual, Mul
-from mspc.ops.math.matmul import BatchMatMul, MatMul
+from mspc.ops.math.matmul import MatrixProduct
 from mspc.ops.math.scans import CumSum
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo, ReductionOp
@@ -215,7 +215,7 @@ class Readers:
         return list(found)
 
 
-PRODUCTS = (BatchMatMul, FusedMatMul, MatMul)
+PRODUCTS = (FusedMatMul, MatrixProduct)
 
 
 def moves_or_adds(op: Any) -> bool:

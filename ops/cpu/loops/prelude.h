@@ -29,6 +29,9 @@ template <> struct Narrow<bf16> {
         return {(unsigned short)(v != v ? 0x7fc0 : rounded)};
     }
 };
+static inline unsigned int __float_as_uint(float v) { return same_bits<unsigned int>(v); }
+static inline float __uint_as_float(unsigned int v) { return same_bits<float>(v); }
+#include "../../cuda/float8.cuh"
 template <class T, class V> __forceinline__ T narrow(V v) { return Narrow<T>::of(v); }
 
 struct Sum { template <class V> static __forceinline__ V of(V a, V b) { return a + b; } };

@@ -49,6 +49,7 @@ OTHER: dict[str, Any] = {
     "only_trainable_params": False, "capture_mode": "bytecode", "mode=PSJit": "PIJit", "input_signature": (1,),
     "hash_args": (1,), "ge_options": {"a": 1}, "infer_boost": "on", "pipeline_scheduler": "gpipe",
     "optimizer_level": "level2", "computation_communication_fusion_level": 1,
+    "fp8_format": "hybrid", "fp8_recipe": "delayed", "fp8_layers": "all",
 }  # fmt: skip
 """Legal values that are not the default, where its type does not give one."""
 DONE_ANYWAY = {
