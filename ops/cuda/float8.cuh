@@ -50,11 +50,10 @@ template <class R> __device__ __forceinline__ R float8_scale(R amax, R largest) 
     const R scale = amax / largest, least = (R)1.1754943508222875e-38;
     return !(amax > 0) ? (R)1 : scale > least ? scale : least;
 }
-// The next power of two, for a positive finite number.
+// The next power of two, for a positive number.
 __device__ __forceinline__ float power_of_two_from(float v) {
     return __uint_as_float((__float_as_uint(v) + 0x7fffff) & 0x7f800000);
 }
 __device__ __forceinline__ double power_of_two_from(double v) {
-    const double below = (double)__uint_as_float(__float_as_uint((float)v) & 0x7f800000);
-    return below >= v ? below : below * 2 >= v ? below * 2 : below * 4;
+    return __longlong_as_double((__double_as_longlong(v) + 0xfffffffffffffll) & 0x7ff0000000000000ll);
 }

@@ -52,8 +52,8 @@ class Float8Scale(Unary):
         scale = xp.maximum(amax.astype(dtype) / dtype.type(EIGHTS[self.dst_type]), dtype.type(_SMALLEST))
         if self.power_of_two:
             part, exponent = xp.frexp(scale)
-            scale = xp.ldexp(dtype.type(1), exponent - (part == 0.5)).astype(dtype)
-        return xp.where(amax > 0, scale, dtype.type(1))
+            scale = xp.where(xp.isfinite(scale), xp.ldexp(dtype.type(1), exponent - (part == 0.5)), scale)
+        return xp.where(amax > 0, scale, 1).astype(dtype)
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on the type

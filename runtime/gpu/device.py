@@ -14,7 +14,7 @@ import cupy
 import numpy as np
 
 from mspc.ir.graph import FROM_HOST, TO_HOST
-from mspc.ir.types import EIGHTS, dtype_of
+from mspc.ir.types import EIGHTS
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.device import Array, Kernel, Launch, Sliding
 from mspc.ops.source_files import source_text
@@ -33,6 +33,7 @@ _LAZY_PEER_ACCESS = 1
 """CUDA's flag that enables access to the other GPU when its memory is opened."""
 _WAYS = "3"
 """Version of the implementations, changed when mspc uses other ones or another order."""
+_EIGHTS = frozenset(dtype.numpy.name for dtype in EIGHTS)
 _SMALLEST_SCRATCH, _MAX_AHEAD = 1 << 20, 64 << 20
 
 
@@ -116,9 +117,9 @@ class GpuDevice:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an uninitialised array in the device's pool. Raise cupy's OutOfMemoryError."""
         with cupy.cuda.using_allocator(self.pool.malloc):
-            if dtype_of(dtype) not in EIGHTS:
+            if np.dtype(dtype).name not in _EIGHTS:
                 return cupy.empty(shape, dtype)
-            return cupy.empty(shape, np.uint8).view(type=_array_type(np.dtype(dtype)))
+            return cupy.empty(shape, np.uint8).view(_array_type(np.dtype(dtype)))
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an array of zeros in the device's pool, visible to all streams."""
@@ -132,9 +133,9 @@ class GpuDevice:
 
     def view(self, memory: Array, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an array of that shape `offset` bytes into `memory`, an array of bytes."""
-        if dtype_of(dtype) not in EIGHTS:
+        if np.dtype(dtype).name not in _EIGHTS:
             return cupy.ndarray(shape, dtype, memptr=memory.data + offset)
-        return cupy.ndarray(shape, np.uint8, memptr=memory.data + offset).view(type=_array_type(np.dtype(dtype)))
+        return cupy.ndarray(shape, np.uint8, memptr=memory.data + offset).view(_array_type(np.dtype(dtype)))
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return an uninitialised NumPy array in pinned memory, for asynchronous copies."""

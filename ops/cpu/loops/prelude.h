@@ -17,6 +17,7 @@ template <class To, class From> inline __attribute__((always_inline)) To same_bi
     To r; __builtin_memcpy(&r, &v, sizeof r); return r;
 }
 static inline double __longlong_as_double(long long v) { return same_bits<double>(v); }
+static inline long long __double_as_longlong(double v) { return same_bits<long long>(v); }
 static inline float __int_as_float(int v) { return same_bits<float>(v); }
 
 inline __attribute__((always_inline)) float wide(bf16 v) { return same_bits<float>((unsigned int)v.bits << 16); }

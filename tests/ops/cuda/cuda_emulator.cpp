@@ -57,6 +57,12 @@ static long long clock_nanoseconds() {
     return now.tv_sec * 1000000000ll + now.tv_nsec;
 }
 static inline int __popc(unsigned int v) { return __builtin_popcount(v); }
+static inline unsigned int __byte_perm(unsigned int a, unsigned int b, unsigned int places) {
+    const unsigned long long both = (unsigned long long)b << 32 | a;
+    unsigned int made = 0;
+    for (int i = 0; i < 4; ++i) made |= (unsigned int)(both >> (places >> 4 * i & 7) * 8 & 255) << 8 * i;
+    return made;
+}
 static inline double __dadd_rn(double a, double b) { volatile double r = a + b; return r; }
 static inline double __dmul_rn(double a, double b) { volatile double r = a * b; return r; }
 
