@@ -1,4 +1,5 @@
-// Float8 as bits, after Narrow and `wide` of other types. Numbers beyond the largest one saturate.
+// Float8 as bits, after Narrow and `wide` of other types. Numbers beyond the largest one saturate. Small numbers are
+// multiplied as integers: kernels take subnormal numbers of Float32 for 0.
 struct e4m3 { unsigned char bits; };
 struct e5m2 { unsigned char bits; };
 
@@ -14,12 +15,12 @@ template <int M, int BIAS> __device__ __forceinline__ unsigned char float8_of(fl
 }
 __device__ __forceinline__ float wide(e4m3 v) {
     const unsigned int bits = v.bits & 0x7f;
-    const float r = __uint_as_float(bits == 0x7f ? 0x7fc00000 : bits << 20) * 1.329227995784916e36f;  // 2^120
-    return __uint_as_float(__float_as_uint(r) | (unsigned int)(v.bits & 0x80) << 24);
+    const float r = bits < 8 ? (float)bits * 0.001953125f : __uint_as_float((bits << 20) + (120u << 23));
+    return __uint_as_float((bits == 0x7f ? 0x7fc00000 : __float_as_uint(r)) | (unsigned int)(v.bits & 0x80) << 24);
 }
 __device__ __forceinline__ float wide(e5m2 v) {
     const unsigned int bits = v.bits & 0x7f;
-    const float r = __uint_as_float(bits << 21) * 5.192296858534828e33f;  // 2^112
+    const float r = bits < 4 ? (float)bits * 1.52587890625e-5f : __uint_as_float((bits << 21) + (112u << 23));
     const unsigned int high = bits > 0x7c ? 0x7fc00000 : bits == 0x7c ? 0x7f800000 : __float_as_uint(r);
     return __uint_as_float(high | (unsigned int)(v.bits & 0x80) << 24);
 }

@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.gpu.arrays import fetched, opened, put
+from mspc.ir.types import FLOAT8_E4M3, FLOAT8_E5M2, DType
+from mspc.ops.cpu.widening import saturated
+from mspc.ops.math.float8 import Quantize
+from tests.gpu.arrays import fetched, launched, opened, put
 from tests.ops.cuda.cuda_chains import Case, chain, chain_cases, edge_cases, sample_cases, update_cases
 
 
@@ -88,3 +91,12 @@ def test_launches_are_captured(device: Any) -> None:
         replay()
         device.synchronize()
     case.check([fetched(device, made[0])], [fetched(device, x) for x in inputs])
+
+
+@pytest.mark.parametrize("dtype", [FLOAT8_E4M3, FLOAT8_E5M2], ids=str)
+def test_numbers_of_float8_that_have_few_bits(device: Any, dtype: DType) -> None:
+    x = (np.random.default_rng(3).standard_normal(4096) * 2.0 ** -(np.arange(4096) % 24)).astype(np.float32)
+    launch, (out,) = launched(device, Quantize(dtype), [put(device, x), put(device, np.float32(0.37))])
+    launch()
+    wanted = saturated(x / np.float32(0.37), dtype)
+    np.testing.assert_array_equal(fetched(device, out).view(np.uint8), wanted.view(np.uint8))
