@@ -128,12 +128,6 @@ def custom_mixed_precision(
     return network.add_flags(result_float=FLOAT32)
 
 
-def _auto_black_list(network: Cell, black_list: Any, dtype: Any = FLOAT16) -> Cell:
-    network = custom_mixed_precision(network, black_list=black_list, dtype=dtype)
-    network.get_flags().pop("result_float", None)
-    return network
-
-
 def _narrow(network: Cell, half: DType, cells: tuple[type, ...], operators: frozenset[str]) -> None:
     network.add_flags_recursive(precision=Precision(half, operators, widens=True))
     for _, cell in network.cells_and_names():

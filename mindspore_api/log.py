@@ -3,12 +3,10 @@ warning (the default), 3 error, 4 critical."""
 
 from __future__ import annotations
 
-import functools
 import logging as logging  # scripts import it from here, as they may from MindSpore
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from mspc.ir.text.limits import number_of
 
@@ -50,32 +48,6 @@ def error(msg: Any, *args: Any) -> None:
 def critical(msg: Any, *args: Any) -> None:
     """Show `msg % args`."""
     _show(4, msg, args)
-
-
-class _LogActionOnce:
-    """Decorator for functions that warn through a logger: only the first call with a key may warn, and none with
-    `no_warning`."""
-
-    is_logged: ClassVar[set[str]] = set()
-
-    def __init__(self, logger: Any, key: str, no_warning: bool = False) -> None:
-        self.logger, self.key, self.no_warning = logger, key, no_warning
-
-    def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(func)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            warn = getattr(self.logger, "warning", None)
-            if warn is None:
-                return func(*args, **kwargs)
-            if self.no_warning or self.key in self.is_logged:
-                self.logger.warning = lambda *_, **__: None
-            self.is_logged.add(self.key)
-            try:
-                return func(*args, **kwargs)
-            finally:
-                self.logger.warning = warn
-
-        return call
 
 
 def _show(level: int, msg: Any, args: tuple[Any, ...]) -> None:

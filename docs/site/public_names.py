@@ -24,7 +24,7 @@ MODULES = (
     "mint.nn", "mint.nn.functional", "mint.optim", "mint.distributed", "mint.linalg", "mint.special", "numpy", "Tensor",
     "dataset", "dataset.transforms", "dataset.vision", "dataset.text", "train", "train.callback", "train.serialization",
     "amp", "parallel", "parallel.nn", "communication", "communication.comm_func", "common", "common.dtype",
-    "common.initializer", "context", "log", "runtime", "_checkparam",
+    "common.initializer", "context", "log", "runtime",
 )  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT, TABLE = ROOT / "docs" / "reference" / "names.md", ROOT / "mindspore_api" / "index" / "mindspore.txt"

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api import call_handler
-from mspc.mindspore_api.checks import boolean
 from mspc.mindspore_api.common.gradient import jit
 from mspc.mindspore_api.common.no_grad import _no_grad as _no_grad
 from mspc.mindspore_api.common.tensor import Tensor
@@ -141,26 +140,12 @@ def _facts(phase: Any) -> Any:
     return phase.facts
 
 
-class PyNativeExecutor:
-    """The part of MindSpore's engine that applies to graphs, too."""
-
-    def sync(self) -> None:
-        """Wait for all steps under way; raises their errors."""
-        if call_handler.installed() is not None:
-            call_handler.current().synchronize()
-
-    def set_async_for_graph(self, flag: bool) -> None:
-        """Check the value; a warning says that it changes nothing. Raise TypeError unless it is True or False."""
-        if boolean("set_async_for_graph: flag", flag):
-            why = "results are waited for when a script looks at them"
-            say_once("set_async_for_graph", f"{place_of_caller()}set_async_for_graph(True) changes nothing here: {why}")
-
-
 _cell_graph_executor = CellGraphExecutor()
 _CellGraphExecutor = CellGraphExecutor
 _executor, _Executor = _cell_graph_executor, CellGraphExecutor
 """Their names in MindSpore 1."""
-_pynative_executor = PyNativeExecutor()
+
+
 from_numpy = Tensor.from_numpy
 ms_function = jit
 

@@ -63,15 +63,6 @@ _WITHOUT_SEEDS = 1 << 32
 _BETWEEN_CALLS = 1 << 40
 
 
-def _get_graph_seed(op_seed: int, kernel_name: str) -> tuple[int, int]:
-    """Return (seed of the script, seed of the operator) for the two seeds of a random operator; two zeros if `op_seed`
-    is 0, so that the operator draws numbers of its own."""
-    if not op_seed:
-        return 0, 0
-    seed = state.current().seed
-    return DEFAULT_SEED if seed is None else seed, op_seed
-
-
 def eager_seeds() -> tuple[int, int]:
     """Return the seeds of a call without seeds outside of a network."""
     session = state.current()

@@ -172,10 +172,6 @@ InternalCallbackParam = _InternalCallbackParam = CallbackParam
 __getattr__ = beside(__name__)
 
 
-def set_cur_net(net: Any) -> None:
-    """Do nothing: code that saves a network gets it as an argument here."""
-
-
 class LossMonitor(Callback):
     """Prints `epoch: 1 step: 1, loss is 0.25` at every `per_print_times`-th step, with the shortest text of the number;
     if `Model.fit` has evaluated, `Eval result: epoch 1, metrics: {...}` at the end of the epoch.

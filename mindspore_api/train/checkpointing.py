@@ -35,7 +35,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_folder, shown_path
 from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api import call_handler, state
-from mspc.mindspore_api._checkparam import check_value_type
 from mspc.mindspore_api.common.parameter import Parameter, StoredValue
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.context import share_a_run
@@ -705,14 +704,3 @@ def _restored(source: Checkpoint, dataset: Any, file: str) -> Resumed:
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise MspcError(f"resume_training: the state of the run in {file} is damaged: {error}", code="E0116") from None
     return Resumed(epoch, step, epoch if step == batches else epoch - 1, total, file)
-
-
-def _make_directory(path: str, arg_name: str = "path", is_directory: bool = True) -> str:
-    """Return the real path of a folder, which is created if missing; that of a file with is_directory False. Raise
-    TypeError if it is no string, or empty; messages call it arg_name."""
-    check_value_type(arg_name, path, (str,))
-    if not path:
-        raise TypeError(f"{arg_name} must not be empty")
-    found = os.path.realpath(path)
-    os.makedirs(found if is_directory else os.path.dirname(found), exist_ok=True)
-    return found

@@ -24,7 +24,7 @@ from mspc.mindspore_api import state
 from mspc.mindspore_api.call_handler import backend
 from mspc.mindspore_api.common.parameter import HeldSlice, Parameter, StoredValue, require_distinct_names
 from mspc.mindspore_api.common.tensor import Tensor
-from mspc.mindspore_api.errors import ApiKeyError, ApiTypeError, ApiValueError
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.index.module import beside
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.setting_kind import say_once
@@ -181,17 +181,6 @@ class Background:
         error, self._error = self._error, None
         if error is not None:
             raise error
-
-
-def _get_merged_param_data(net: Cell, param_name: str, param_data: Tensor, integrated_save: bool) -> Tensor:
-    """Return the value of a parameter for a file, unchanged, because a script reads the global tensor for any sharding.
-    integrated_save: changes nothing for that reason; `save_checkpoint` saves slices if it is False. Raise TypeError if
-    param_data is no tensor; KeyError if the network has no such parameter."""
-    if not isinstance(param_data, Tensor):
-        raise ApiTypeError(f"_get_merged_param_data: param_data must be a Tensor, not {type(param_data).__name__}")
-    if param_name not in net.parameters_dict() and param_name not in getattr(net, "parameter_layout_dict", ()):
-        raise ApiKeyError(f"_get_merged_param_data: the network has no parameter {param_name!r}")
-    return param_data
 
 
 __getattr__ = beside(__name__)
@@ -385,20 +374,6 @@ def load_param_into_net(
         parameter.set_data(array.reshape(parameter.shape))
     missing = [name for name in wanted if name not in given]
     return missing, [name for name in given if name not in wanted]
-
-
-def _load_dismatch_prefix_params(
-    net: Cell, parameter_dict: Mapping[str, Any], param_not_load: list[str], strict_load: bool
-) -> None:
-    while param_not_load:
-        pairs = ((missing, name) for missing in param_not_load for name in parameter_dict if name.endswith(missing))
-        missing, name = next(pairs, ("", ""))
-        if not missing:
-            return
-        prefix = name[: len(name) - len(missing)]
-        found = {each: parameter_dict[prefix + each] for each in param_not_load if prefix + each in parameter_dict}
-        load_param_into_net(net, found, strict_load)
-        param_not_load[:] = [each for each in param_not_load if each not in found]
 
 
 def _of_slices(wanted: Mapping[str, Parameter], given: Mapping[str, Any]) -> list[str]:

@@ -11,11 +11,8 @@ import pytest
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc import dataset as ds
-from mspc.common.api import _pynative_executor
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api import state
-from mspc.train.callback._callback import set_cur_net
-from mspc.train.serialization import _get_merged_param_data
 
 
 def test_an_operation_of_a_script() -> None:
@@ -33,18 +30,6 @@ def test_an_operation_of_a_script() -> None:
         ds.transforms.py_transforms.PyTensorOperation()(3)
 
 
-def test_the_engine_of_operators(capsys: pytest.CaptureFixture[str]) -> None:
-    _pynative_executor.sync()
-    _pynative_executor.set_async_for_graph(False)
-    assert not capsys.readouterr().err
-    before = state.swap(state.Session())
-    _pynative_executor.set_async_for_graph(True)
-    state.swap(before)
-    assert "set_async_for_graph(True) changes nothing here" in capsys.readouterr().err
-    with pytest.raises(MspcError):
-        _pynative_executor.set_async_for_graph(3)
-
-
 def test_entries_of_settings_that_are_dicts() -> None:
     before = state.swap(state.Session())
     assert ms.get_auto_parallel_context("pipeline_scheduler") == "1f1b"
@@ -54,16 +39,6 @@ def test_entries_of_settings_that_are_dicts() -> None:
     state.swap(before)
     with pytest.raises(MspcError, match="pipeline_schedulers"):
         ms.get_auto_parallel_context("pipeline_schedulers")
-
-
-def test_whole_parameters_for_a_file() -> None:
-    net = nn.Dense(3, 2)
-    set_cur_net(net)
-    value = Tensor(np.ones((2, 3), np.float32))
-    assert _get_merged_param_data(net, "weight", value, True) is value
-    for wrong in ((net, "other", value, True), (net, "weight", 3, False)):
-        with pytest.raises(MspcError, match="_get_merged_param_data"):
-            _get_merged_param_data(*wrong)
 
 
 def test_what_is_said_of_a_parameter_is_taken_over() -> None:

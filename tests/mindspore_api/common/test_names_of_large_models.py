@@ -12,7 +12,6 @@ import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api import state
-from mspc.mindspore_api._checkparam import args_type_check
 from mspc.mindspore_api.ops.primitive import Primitive
 
 X = Tensor(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], np.float32))
@@ -82,14 +81,3 @@ def test_modules_and_ranks_under_other_names() -> None:
     from mspc.parallel import rank_list_for_convert
 
     assert rank_list_for_convert(3) == [0]
-
-
-def test_types_of_gathered_arguments_are_checked() -> None:
-    @args_type_check(size=int, names=(str, list))
-    def function(**kwargs: Any) -> Any:
-        return kwargs
-
-    assert function(size=3, names=["a"], more=1.5) == {"size": 3, "names": ["a"], "more": 1.5}
-    assert function(size=None) == {"size": None}
-    with pytest.raises(TypeError, match="size"):
-        function(size="3")

@@ -87,13 +87,6 @@ def test_kinds_of_element_types() -> None:
     assert ms.mutable(X) is X
 
 
-def test_seeds_of_operators() -> None:
-    from mspc.common.seed import _get_graph_seed
-
-    assert _get_graph_seed(0, "Dropout") == (0, 0)
-    assert _get_graph_seed(3, "Dropout")[1] == 3
-
-
 def test_rows_of_a_tensor_have_a_kind() -> None:
     scale = ops.MultitypeFuncGraph("scale")
     scale.register("Tensor", "Tensor")(lambda s, grad: "tensor")
