@@ -93,7 +93,7 @@ def _class_of(row: IndexRow) -> Any:
     expression = tree.body[0].value  # type: ignore[attr-defined]  # a return
     called = expression.func if isinstance(expression, ast.Call) else expression
     renamed = {k.value.id: k.arg for k in getattr(expression, "keywords", ())}
-    from mspc.mindspore_api.ops.primitive import class_of  # it imports NumPy
+    from mspc.mindspore_api.ops.composite_table import class_of  # it imports NumPy
 
     ask = functools.partial(_of_class, row, called.id)
     return class_of(row.names[0], called.id, ask, inspect.Signature(_signature(row, tree)), renamed)

@@ -10,7 +10,7 @@ from typing import Any
 from mspc.ir.types import BOOL, FLOAT32, INT32, INT64, dtype_of
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
-from mspc.mindspore_api.ops.primitive import CompositeMarks
+from mspc.mindspore_api.ops.composite_table import CompositeMarks
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 from mspc.ops.operator_arguments import describe
 

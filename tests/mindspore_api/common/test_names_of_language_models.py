@@ -53,25 +53,6 @@ def test_gradients_of_tokens_and_probabilities() -> None:
     np.testing.assert_allclose(of_probs.asnumpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_profilers_say_that_they_note_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    from mspc.profiler import ProfilerLevel, _ExperimentalConfig, mstx
-
-    config = _ExperimentalConfig(profiler_level=ProfilerLevel.Level1, mstx=True)
-    assert (config.profiler_level, config.mstx, config.l2_cache) == (ProfilerLevel.Level1, True, False)
-    for make, said in (
-        (lambda: mstx.mark("begin"), "mstx.mark() notes nothing here"),
-        (lambda: mstx.range_end(mstx.range_start("step", None, "own")), "mstx.range_start() notes nothing here"),
-        (lambda: ms.profiler.profile(experimental_config=config), "profile notes nothing here"),
-    ):
-        before = state.swap(state.Session())
-        make()
-        state.swap(before)
-        assert capsys.readouterr().err.count(said) == 1
-    for wrong in (lambda: _ExperimentalConfig(level=1), lambda: mstx.mark(3), lambda: mstx.range_end("0")):
-        with pytest.raises(MspcError):
-            wrong()
-
-
 def test_marks_of_operators_that_are_several_here(capsys: pytest.CaptureFixture[str]) -> None:
     x = Tensor(np.array([3, 1, 3], np.int32))
     assert ops.Unique().shard(((1,),))(x)[0].asnumpy().tolist() == [3, 1]

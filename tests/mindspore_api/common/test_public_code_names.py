@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 import mspc
-import mspc.dataset as ds
 from mspc import Tensor, nn
 from mspc.dataset import vision
 from mspc.ops import operations as P
-from mspc.profiler import Profiler, schedule
 
 DRAWS = np.random.default_rng(5)
 IMAGES = DRAWS.random((2, 3, 9, 12)).astype(np.float32)
@@ -71,18 +67,6 @@ def test_drawn_numbers() -> None:
     assert counts.min() > 900
 
 
-def test_loops_over_data_that_scripts_write() -> None:
-    data = ds.NumpySlicesDataset(np.arange(6, dtype=np.float32), shuffle=False).batch(2)
-    helper = mspc.DatasetHelper(data, dataset_sink_mode=True)
-    assert [row.asnumpy().tolist() for (row,) in helper] == [[0, 1], [2, 3], [4, 5]]
-    assert helper.sink_size() == 3
-    step = mspc.data_sink(lambda x: float(x.asnumpy().sum()), data, sink_size=2)
-    assert [step(), step()] == [5.0, 1.0]
-    assert [mspc.train.DatasetHelper(data, sink_size=4).sink_size(), type(mspc.ParallelMode)] == [4, type]
-    network = nn.Identity()
-    assert mspc.connect_network_with_dataset(network, helper) is network
-
-
 def test_cells_of_gates_that_scripts_write() -> None:
     from mspc.nn.layer.rnn_cells import RNNCellBase
 
@@ -102,17 +86,3 @@ def test_a_part_of_a_file_is_decoded() -> None:
     raw = np.frombuffer(file.getvalue(), np.uint8)
     whole = vision.RandomCropDecodeResize((9, 12), (1.0, 1.0), (12 / 9, 12 / 9))(raw)
     np.testing.assert_array_equal(whole, vision.Decode()(raw))
-
-
-def test_what_notes_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    with Profiler(output_path="./profile") as profiler:
-        profiler.step()
-        profiler.analyse()
-    with mspc.SummaryRecord("./summary") as record:
-        record.add_value("scalar", "loss", Tensor(1.0))
-        assert record.record(1) is False
-    said = re.sub(r"\S+:\d+:\d+: ", "", capsys.readouterr().err)
-    assert "Profiler notes nothing here: `mspc run SCRIPT --profile FILE` times the steps" in said
-    assert "SummaryRecord('./summary') writes nothing here" in said
-    action = schedule(wait=1, warmup=1, active=2, repeat=1, skip_first=1)
-    assert [step for step in range(9) if action(step) == "record"] == [3, 4]

@@ -193,16 +193,6 @@ def test_rows_too_large_to_keep_are_read_again(monkeypatch):
     assert calls == [0, 1]
 
 
-def test_kinds_are_told_by_what_was_asked_for_last() -> None:
-    data = ds.NumpySlicesDataset([1, 2, 3, 4])
-    kinds = (ds.BatchDataset, ds.MapDataset, ds.RepeatDataset, ds.ShuffleDataset, ds.ZipDataset)
-    made = (data.batch(2), data.map(lambda x: x), data.batch(2).repeat(2), data.shuffle(2),
-            ds.zip((data, ds.NumpySlicesDataset({"other": [1, 2]}))))  # fmt: skip
-    for place, each in enumerate(made):
-        assert [isinstance(each, kind) for kind in kinds] == [place == i for i in range(len(kinds))]
-    assert not any(isinstance(data, kind) or isinstance(3, kind) for kind in kinds)
-
-
 def strings() -> Any:
     return ds.NumpySlicesDataset(np.array(["a", "bcd", "ef"]), "s", shuffle=False)
 

@@ -110,12 +110,6 @@ def test_an_evaluation_is_no_part_of_the_training_time(monkeypatch: pytest.Monke
     ]
 
 
-def test_no_summary_is_written(capsys: Any, tmp_path: Any) -> None:
-    model().train(1, data(), train.SummaryCollector(str(tmp_path / "s"), collect_freq=1))
-    assert capsys.readouterr().err.startswith(f"warning: SummaryCollector('{tmp_path}/s') writes nothing here; ")
-    assert not list(tmp_path.iterdir())
-
-
 MOVED = rows_of("train.serialization")
 
 
