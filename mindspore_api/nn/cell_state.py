@@ -202,14 +202,6 @@ class CellState:
             cell = below
         return cell
 
-    def get_buffer(self, target: str) -> Tensor:
-        """Return the buffer at an attribute path. Raise AttributeError if there is none."""
-        path, _, name = target.rpartition(".")
-        cell = self.get_sub_cell(path)
-        if name not in cell._held("_buffers"):
-            raise ApiAttributeError(f"{type(cell).__name__} has no buffer {name!r}")
-        return getattr(cell, name)
-
     # All by name ----------------------------------------------------------------------------------
 
     def state_dict(
@@ -221,8 +213,6 @@ class CellState:
         if args:
             raise ApiTypeError("state_dict() takes destination, prefix and keep_vars by name")
         found = OrderedDict[str, Any]() if destination is None else destination
-        for hook in self._held("_before_state").values():
-            hook(self, prefix, keep_vars)
         cell = cast(Any, self)
         found.update({f"{prefix}{name}": parameter for name, parameter in cell._params.items()})
         for name, persistent in self._held("_buffers").items():
@@ -230,8 +220,6 @@ class CellState:
                 found[f"{prefix}{name}"] = getattr(self, name)
         for name, below in cell.name_cells().items():
             below.state_dict(destination=found, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
-        for hook in self._held("_behind_state").values():
-            hook(self, found, prefix, {})
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
@@ -246,8 +234,6 @@ class CellState:
         """
         if not isinstance(state_dict, Mapping):
             raise ApiTypeError(f"load_state_dict(): state_dict must be a dict, not {describe(state_dict)}")
-        for hook in self._held("_before_load").values():
-            hook(self, state_dict, "", {}, strict, [], [], [])
         own = self.state_dict()
         keys = IncompatibleKeys([n for n in own if n not in state_dict], [n for n in state_dict if n not in own])
         wrong = [f"{n}: {tuple(value.shape)} for {tuple(own[n].shape)}" for n, value in state_dict.items()
@@ -260,8 +246,6 @@ class CellState:
         for name, value in state_dict.items():
             if name in own:
                 self._take(name, own[name], value)
-        for hook in self._held("_behind_load").values():
-            hook(self, keys)
         return keys
 
     def _take(self, name: str, held: Any, value: Any) -> None:
@@ -283,22 +267,6 @@ class CellState:
         held = (self.__dict__.get(f"_{place}_backward", {}).values() for place in ("before", "behind"))
         before, behind = ([hook for hook, _ in each] for each in held)
         return before, behind
-
-    def register_state_dict_pre_hook(self, hook: Hook) -> HookHandle:
-        """Call `hook(cell, prefix, keep_vars)` before `state_dict`."""
-        return HookHandle(self, "_before_state", hook)
-
-    def register_state_dict_post_hook(self, hook: Hook) -> HookHandle:
-        """Call `hook(cell, state_dict, prefix, {})` after `state_dict`."""
-        return HookHandle(self, "_behind_state", hook)
-
-    def register_load_state_dict_pre_hook(self, hook: Hook) -> HookHandle:
-        """Call `hook(cell, state_dict, "", {}, strict, [], [], [])` before `load_state_dict`."""
-        return HookHandle(self, "_before_load", hook)
-
-    def register_load_state_dict_post_hook(self, hook: Hook) -> HookHandle:
-        """Call `hook(cell, incompatible names)` after `load_state_dict`."""
-        return HookHandle(self, "_behind_load", hook)
 
     def register_forward_pre_hook(
         self, hook_fn: Hook, *, prepend: bool = False, with_kwargs: bool = False
