@@ -41,10 +41,11 @@ class CompileOptions:
     offsets, if there are more ranks than `few`. few: most ranks that are written if their networks differ; 0 for all.
     inputs: types of a named network's inputs. json: file for the table as JSON ("-": stdout), or None. weights: write
     all first values, including those that a run can compute itself. strategies: a file with the strategies of
-    operators. schedule: file for the timeline of stages, or None; machine: name or file of the machine for its times.
-    loudness: amount of output beside the requested results. all_rows: print the tables, not a summary. imported:
-    options of a network from another framework. out_torch: file for its plan as code for DTensor, or None. out_jax:
-    file for the plan of a step of JAX as PartitionSpecs, or None.
+    operators. schedule: file for the timeline of stages, or None. trace: folder for traces of the predicted step, or
+    None. machine: name or file of the machine for the times of both. loudness: amount of output beside the requested
+    results. all_rows: print the tables, not a summary. imported: options of a network from another framework.
+    out_torch: file for its plan as code for DTensor, or None. out_jax: file for the plan of a step of JAX as
+    PartitionSpecs, or None.
     """
 
     ranks: int | None = None
@@ -59,6 +60,7 @@ class CompileOptions:
     weights: bool = False
     strategies: Path | None = None
     schedule: Path | None = None
+    trace: Path | None = None
     machine: str = ""
     loudness: Loudness = NORMAL
     all_rows: bool = False
@@ -84,7 +86,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
     wanted: Sequence[int] = sorted(set(options.only_ranks)) if options.only_ranks else range(ranks)
     level = max(options.level, captured.context.save_graphs)
     folder = options.out or Path(captured.context.save_graphs_path or DEFAULT_FOLDER)
-    _check_apart(options.json, folder)
+    _check_apart(options, folder)
     loudness = options.loudness
     opened = _output_folder(captured, options, folder)
     with ProgressLine(not loudness.quiet and not loudness.verbose) as progress, opened as output:
@@ -112,7 +114,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
             print(f"warning: {text}", file=sys.stderr)
     is_module = not timed and (is_imported(found.target) or options.imported.torch)
     is_module = is_module and not is_stablehlo(found.target)
-    notes = _write_others(options, first.compiled, captured.script, is_module, captured.target)
+    notes = _write_others(options, programs, wanted, captured, is_module)
     if options.json is None and loudness.quiet:
         return  # nobody reads the table
     report = make_table()
@@ -152,18 +154,23 @@ def _check_files(options: CompileOptions) -> None:
         from mspc.commands.report.plan_summary import check_schedule_file  # late: few compiles have stages
 
         check_schedule_file(options.schedule, options.machine)
-    elif options.machine:
+    elif options.machine and options.trace is None:
         raise MspcError(
-            f"--machine {options.machine} says whose times --schedule has, which is not there",
-            notes=["add --schedule FILE.txt"], code="E0107",
+            f"--machine {options.machine} says whose times --schedule and --trace have, which are not there",
+            notes=["add --schedule FILE.txt or --trace DIR"], code="E0107",
         )
+    if options.trace is not None:
+        from mspc.search.calibration.machine_file import machine_of  # late, as above
+
+        machine_of(options.machine)
 
 
 def _write_others(
-    options: CompileOptions, compiled: Compiled, script: object, is_module: bool, network: object
+    options: CompileOptions, programs: Programs, wanted: Sequence[int], captured: CapturedCall, is_module: bool
 ) -> list[str]:  # fmt: skip
     """Write the files outside the folder and return notes on their content. Raise MspcError if one cannot be written
     or the network has stages, which code for DTensor does not support. is_module: the network is one of PyTorch."""
+    compiled, script = programs.first.compiled, captured.script
     notes: list[str] = []
     if options.schedule is not None:
         from mspc.commands.report.plan_summary import write_schedule_file  # late, as above
@@ -184,7 +191,12 @@ def _write_others(
     if options.out_jax is not None:
         from mspc.commands.stablehlo import write_partition_specs  # late: few networks come from JAX
 
-        write_partition_specs(compiled, network, options.out_jax)
+        write_partition_specs(compiled, captured.target, options.out_jax)
+    if options.trace is not None:
+        from mspc.output.execution_traces import write_traces  # late, as above
+        from mspc.search.calibration.machine_file import machine_of  # late, as above
+
+        write_traces(options.trace, lambda rank: programs.of_rank(rank).compiled, wanted, machine_of(options.machine))
     return notes
 
 
@@ -198,14 +210,18 @@ def _output_folder(captured: CapturedCall, options: CompileOptions, folder: Path
         yield output
 
 
-def _check_apart(json: Path | None, folder: Path) -> None:
-    """Raise MspcError if the JSON file is in the folder of the compile: the next compile would refuse that folder."""
-    if json is None or json == Path("-"):
-        return
-    if Path(os.path.realpath(folder)) in Path(os.path.realpath(json)).parents:
-        raise MspcError(
-            f"--json {json} lies in {folder}, which is replaced as a whole", notes=["give it another place"]
-        )
+def _check_apart(options: CompileOptions, folder: Path) -> None:
+    """Raise MspcError if a file or a folder beside the compile's folder is in it: that one is replaced as a whole."""
+    place = Path(os.path.realpath(folder))
+    for option, path in (("--json", options.json), ("--trace", options.trace)):
+        if path is None or path == Path("-"):
+            continue
+        other = Path(os.path.realpath(path))
+        if place in (other, *other.parents) or other in place.parents:
+            raise MspcError(
+                f"{option} {path} lies in {folder}, which is replaced as a whole" if other not in place.parents
+                else f"{option} {path} holds {folder}, and is replaced as a whole", notes=["give it another place"],
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)

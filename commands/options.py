@@ -205,7 +205,7 @@ def check_seconds(option: str, seconds: float) -> float:
     return seconds
 
 
-WRITTEN = ("json", "html", "out", "save", "save_outputs", "schedule", "out_torch", "out_jax")
+WRITTEN = ("json", "html", "out", "save", "save_outputs", "schedule", "trace", "out_torch", "out_jax")
 """Parameters that name an output file in every command."""
 
 

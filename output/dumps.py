@@ -210,7 +210,11 @@ def _typed(type: Type) -> dict[str, Any]:
 
 CAPTURED = "rank_0.step"
 """File that identifies a folder of `mspc capture`."""
-OWN_FILE = re.compile(rf"rank_\d+(\.step)?|ranks\.json|{re.escape(PROGRAM)}|{re.escape(WEIGHTS)}")
+GROUPS, PERFETTO = "comm_groups.json", "perfetto.json"
+"""Files in a folder of traces, which the first identifies."""
+OWN_FILE = re.compile(
+    rf"rank_\d+(\.step)?|ranks\.json|trace\.\d+\.et|{'|'.join(map(re.escape, (PROGRAM, WEIGHTS, GROUPS, PERFETTO)))}"
+)
 OWN_IN_RANK = re.compile(r".*_\d{4,}\.(ir|dot)")
 PLACE_TAKEN_ERRORS = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EXDEV)
 
@@ -325,18 +329,18 @@ def _check_replaceable(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_dir():
-        raise MspcError(f"cannot write to {path}: it is a file", notes=["give another folder with --out"], code="E0111")
+        raise MspcError(f"cannot write to {path}: it is a file", notes=["give another folder"], code="E0111")
     foreign = sorted(_foreign(path))
     if foreign:
         raise MspcError(
             f"{path} holds files that mspc did not write: {listed(foreign, 3)}",
-            notes=["give another folder with --out, or an empty one"], code="E0108",
+            notes=["give another folder, or an empty one"], code="E0108",
         )
 
 
 def _foreign(path: Path) -> list[str]:
     entries = [entry for entry in path.iterdir() if not is_own_name(entry.name)]
-    if entries and not (path / PROGRAM).is_file() and not (path / CAPTURED).is_file():
+    if entries and not any((path / name).is_file() for name in (PROGRAM, CAPTURED, GROUPS)):
         return [entry.name for entry in entries]
     found: list[str] = []
     for entry in entries:
@@ -352,6 +356,6 @@ def _foreign(path: Path) -> list[str]:
 def _cannot_write(path: Path, error: Exception) -> MspcError:
     return MspcError(
         f"cannot write to {shown_path(path)}: {reason_of(error)}",
-        notes=["give another folder with --out"],
+        notes=["give another folder"],
         code="E0111",
     )

@@ -31,8 +31,18 @@ JaxPlan = Annotated[
     Path | None,
     typer.Option("--out-jax", metavar="FILE", help="Write the plan of step.mlir as PartitionSpecs: specs.py."),
 ]
-ScheduleMachine = Annotated[
-    str, typer.Option("--machine", metavar="NAME|FILE", help="The machine of --schedule, as of mspc search [h200].")
+Traces = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace", metavar="DIR",
+        help="Write the predicted step: Chakra execution traces of the ranks, and a trace for Perfetto.",
+    ),
+]
+TimesMachine = Annotated[
+    str,
+    typer.Option(
+        "--machine", metavar="NAME|FILE", help="The machine of --schedule and --trace, as of mspc search [h200]."
+    ),
 ]
 
 
@@ -58,7 +68,8 @@ def compile_(
     out_torch: TorchPlan = None,
     out_jax: JaxPlan = None,
     schedule: SchedulePicture = None,
-    machine: ScheduleMachine = "",
+    trace: Traces = None,
+    machine: TimesMachine = "",
     weights: Annotated[
         bool, typer.Option("--weights", help="Write all initial values, not only arrays that the script brought.")
     ] = False,
@@ -69,7 +80,7 @@ def compile_(
     freeze_loaded()
     options = replace(
         options, level=level or (2 if save_graphs else 0), out=out, only_ranks=tuple(rank or ()), weights=weights,
-        schedule=schedule, machine=machine, out_torch=out_torch, out_jax=out_jax,
+        schedule=schedule, trace=trace, machine=machine, out_torch=out_torch, out_jax=out_jax,
     )  # fmt: skip
     compile_target(target, options)
     freeze_loaded()  # the process ends

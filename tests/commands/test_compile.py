@@ -439,7 +439,7 @@ def test_foreign_folder_is_refused(tmp_path: Path) -> None:
     script = write(tmp_path, CALLED.format(setup=SEMI_4))
     assert refused(str(script), "--out", ".", cwd=tmp_path) == (
         "error: . holds files that mspc did not write: net.py\n"
-        "  note: give another folder with --out, or an empty one\n"
+        "  note: give another folder, or an empty one\n"
     )
 
 

@@ -49,7 +49,7 @@ def test_foreign_file_beside_an_output_is_refused(tmp_path: Path, foreign: str) 
         write(tmp_path / "graphs", "program.json")
     assert str(raised.value) == (
         f"error: {tmp_path}/graphs holds files that mspc did not write: {foreign}\n"
-        "  note: give another folder with --out, or an empty one"
+        "  note: give another folder, or an empty one"
     )
     assert (tmp_path / "graphs" / foreign).read_text() == "mine"
 

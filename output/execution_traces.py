@@ -1,0 +1,361 @@
+"""Traces of the predicted step: execution traces of Chakra, one file for each rank, and a trace for Perfetto.
+
+A file of Chakra (et_def.proto of MLCommons) is a sequence of protocol buffers, each after its length: the metadata, and
+the nodes in their order. Nodes of the graphs that a step calls stand in their place, once for every call; a loop or a
+branch without communication is one node. Dependencies of control are the orders of the streams. Times are those of a
+machine's rates; a stage's work on a micro-batch begins when the schedule has its operands.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.nodes import moved_bytes, seconds, work_of
+from mspc.analysis.cost.timeline import RECEIVED
+from mspc.compiler.driver import Compiled
+from mspc.compiler.rank_graphs import RankStages, copied
+from mspc.ir.graph import WORK, Graph, Node, OpLike, Value, element_types
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.collective.base import Collective, Ranks
+from mspc.ops.collective.collectives import NeighborExchange
+from mspc.ops.collective.point_to_point import Receive, ReceiveFromStage, Send, SendToStage
+from mspc.ops.control.regions import ONCE, Call, If, Loop, RegionOp
+from mspc.output.dumps import GROUPS, PERFETTO, OutputFolder
+from mspc.output.stage_times import stage_times
+from mspc.passes.lib.ranks import RankElement, own_op
+from mspc.passes.lib.stage_programs import work_of as task_of
+from mspc.passes.lib.timeline import Task
+from mspc.runtime.profile import STREAMS, NodeTiming, nodes_of, trace
+
+VERSION = "0.0.4"
+"""Version of the schema that the metadata name."""
+COMPUTES, SENDS, RECEIVES, COLLECTIVE = 4, 5, 6, 7
+"""Numbers of `NodeType`."""
+COLLECTIVES = {
+    "AllReduce": 0, "Reduce": 1, "AllGather": 2, "CollectiveGather": 3, "CollectiveScatter": 4, "Broadcast": 5,
+    "AlltoAll": 6, "AlltoAllV": 6, "FetchRows": 6, "SendRows": 6, "ReduceScatter": 7, "Barrier": 9,
+}  # fmt: skip
+"""Numbers of `CollectiveCommType`."""
+BOOL, STRING, INT32, INT64, UINT64 = 27, 29, 7, 9, 15
+"""Fields of `AttributeProto` for a value of a type."""
+MESSAGES = 32
+"""Shift of the number of a message in the identifier of a node that is one of an exchange."""
+EXCHANGE_TAG = 1 << 30
+"""Tag of the messages of exchanges, which have none."""
+
+
+@dataclass(slots=True)
+class TraceEntry:
+    """One run of a node. data, after: numbers of the entries whose results it reads, and after which it is started."""
+
+    node: Node
+    begin: float
+    seconds: float
+    data: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+class PredictedStep:
+    """The entries of a step of one rank's graph, in the order in which they start; the number of an entry is its place
+    from 1. starts: seconds at which works on micro-batches begin."""
+
+    def __init__(self, graph: Graph, machine: Machine, starts: Mapping[Task, float]) -> None:
+        self.entries: list[TraceEntry] = []
+        self._machine = machine.under(graph.attrs)
+        self._starts = starts
+        self._known: dict[Graph, tuple[float, float]] = {}
+        self._seconds: dict[Node, float] = {}
+        self._over: list[float] = [0.0]
+        self._last: dict[object, int] = {}
+        """The last entry of each stream."""
+        self._run(graph, {})
+
+    def _run(self, graph: Graph, made: dict[Value, tuple[int, ...]]) -> tuple[int, ...]:
+        """Add the entries of a graph and return those of its results. made: entries of its parameters."""
+        for node in graph.nodes:
+            data = _merged(made.get(value, ()) for value in node.inputs)
+            if node.op.is_view:
+                made[node] = data
+            elif node.regions and (isinstance(node.op, Call) or _communicates(node)):
+                if WORK in node.attrs:
+                    self._over[0] = max(self._over[0], self._starts.get(task_of(node), 0.0))
+                made[node] = self._run_regions(node, made)
+            else:
+                made[node] = (self._add(node, data),)
+        return _merged(made.get(value, ()) for value in graph.results)
+
+    def _run_regions(self, node: Node, made: Mapping[Value, tuple[int, ...]]) -> tuple[int, ...]:
+        """Add the entries of the graphs that a node runs: all iterations of a loop, one if their number is not known,
+        and the longer of two branches."""
+        numbers = range(len(node.regions))
+        op = node.op
+        assert isinstance(op, RegionOp)
+        if isinstance(op, If):
+            numbers = [max(numbers, key=lambda number: _seconds_of(node.regions[number], self._machine, self._known))]
+        passed: tuple[int, ...] = ()
+        turns = ONCE.inside(node, len(numbers) - 1).count if isinstance(op, Loop) else 1
+        for _ in range(turns):
+            for number in numbers:
+                region = node.regions[number]
+                own: dict[Value, tuple[int, ...]] = dict.fromkeys(region.parameters, passed)
+                for value, places in zip(
+                    node.inputs, op.places(number, [each.type for each in node.inputs]), strict=True
+                ):
+                    for place in places:
+                        parameter = region.parameters[place]
+                        own[parameter] = _merged((own[parameter], made.get(value, ())))
+                passed = self._run(region, own) or passed
+        return passed
+
+    def _add(self, node: Node, data: tuple[int, ...]) -> int:
+        stream = node.attrs.get("stream")
+        if node not in self._seconds:
+            self._seconds[node] = seconds(node, self._machine, self._known)
+        time = self._seconds[node]
+        ready = max((self._over[number] for number in data), default=0.0)
+        before = [self._last.get(stream, 0)]
+        if stream and node.op.name != RECEIVED:
+            before.append(self._last.get(None, 0))
+        begin = max(ready, *(self._over[number] for number in before), 0.0 if stream else self._over[0])
+        self.entries.append(TraceEntry(node, begin, time, data, tuple(sorted({*before} - {0, *data}))))
+        self._over.append(begin + time)
+        self._last[stream] = len(self.entries)
+        return len(self.entries)
+
+
+def _merged(several: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(sorted({*chain.from_iterable(several)}))
+
+
+def _communicates(node: Node) -> bool:
+    return any(each.op.is_collective for region in node.regions for graph in region.graphs() for each in graph.nodes)
+
+
+def _seconds_of(graph: Graph, machine: Machine, known: dict[Graph, tuple[float, float]]) -> float:
+    return sum(seconds(node, machine, known) for node in graph.nodes if not node.op.is_view)
+
+
+def _amounts(node: Node) -> tuple[float, float]:
+    """Return the operations of a node, and the bytes that it moves, with those of the graphs that it runs."""
+    if not node.regions:
+        return work_of(node), moved_bytes(node)
+    found = (0.0, 0.0)
+    for number, region in enumerate(node.regions):
+        inner = [_amounts(each) for each in region.nodes if not each.op.is_view]
+        count = ONCE.inside(node, number).count
+        each = count * sum(work for work, _ in inner), count * sum(moved for _, moved in inner)
+        found = max(found, each) if isinstance(node.op, If) else (found[0] + each[0], found[1] + each[1])
+    return found
+
+
+BYTES = [bytes((number,)) for number in range(0x80)]
+
+
+def varint(number: int) -> bytes:
+    """Return a whole number, at least 0, as protocol buffers write it: seven bits a byte, the lowest first."""
+    if number < 0x80:
+        return BYTES[number]
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def _number(field: int, number: int) -> bytes:
+    return varint(field << 3) + varint(number)
+
+
+def _block(field: int, content: bytes) -> bytes:
+    return varint(field << 3 | 2) + varint(len(content)) + content
+
+
+def _attribute(name: str, field: int, value: int | str) -> bytes:
+    own = _block(field, value.encode()) if isinstance(value, str) else _number(field, value)
+    return _block(10, _block(1, name.encode()) + own)
+
+
+def _head(number: int, kind: int, entry: TraceEntry, data: Iterable[int] = ()) -> bytes:
+    """Return the fields of a node that are the same on all ranks of a kind. Orders of streams are among the
+    dependencies of data, too: the public feeder reads no others, and ranks must call collectives in one order. data:
+    numbers of nodes, if not those of the entry."""
+    lists = ((4, entry.after), (5, sorted({*(data or entry.data), *entry.after})))
+    dependencies = [_block(place, b"".join(map(varint, several))) for place, several in lists if several]
+    times = _number(6, round(1e6 * entry.begin)), _number(7, round(1e6 * entry.seconds))
+    start = _number(1, number), _block(2, entry.node.label.encode()), _number(3, kind)
+    return b"".join((*start, *dependencies, *times, _attribute("is_cpu_op", BOOL, 0)))
+
+
+def _amounts_of(node: Node) -> bytes:
+    work, moved = _amounts(node)
+    return _attribute("num_ops", INT64, int(work)) + _attribute("tensor_size", UINT64, int(moved))
+
+
+def _delimited(message: bytes) -> bytes:
+    return varint(len(message)) + message
+
+
+RankStep = tuple[int, Graph, PredictedStep]
+
+
+class RankOperators:
+    """Operators of a rank in the place of those of its kind. number_of: returns the number of a group."""
+
+    def __init__(self, rank: int, parts: Sequence[RankElement], number_of: Callable[[OpLike], int]) -> None:
+        self.rank = rank
+        self._parts = parts
+        self._number_of = number_of
+        self._groups: dict[int, int] = {}
+
+    def own(self, op: OpLike) -> OpLike:
+        return own_op(op, self.rank, self._parts)
+
+    def group(self, op: OpLike) -> int:
+        """Return the number of the group of a collective."""
+        found = self._groups.get(id(op))
+        if found is None:
+            found = self._groups[id(op)] = self._number_of(self.own(op))
+        return found
+
+
+Piece = bytes | Callable[[RankOperators], bytes]
+"""Part of a file: the same on all ranks of a kind, or made from the operators of a rank."""
+
+
+@dataclass
+class ChakraTraces:
+    """Writer of Chakra's execution traces. A kind of ranks is encoded once; of every rank only its groups and the other
+    ends of its messages are. groups: ranks of every group of collectives, by its number; 0 stands for all ranks. steps:
+    graph and step of the first rank of each stage."""
+
+    machine: Machine
+    ranks: int
+    starts: Sequence[Mapping[Task, float]]
+    groups: dict[Ranks, int] = field(default_factory=dict[Ranks, int])
+    steps: dict[int, RankStep] = field(default_factory=dict[int, "RankStep"])
+    _pieces: dict[int, tuple[Graph, list[Piece]]] = field(default_factory=dict[int, "tuple[Graph, list[Piece]]"])
+
+    def of(self, rank: int, stages: RankStages, last: str) -> bytes:
+        """Return the trace of a rank. last: name of the pass after which its graph is executable."""
+        kind = stages.of_kind[last].graph
+        if id(kind) not in self._pieces:
+            self._pieces[id(kind)] = kind, list(self._pieces_of(kind, rank, stages))
+        own = RankOperators(rank, stages.parts, self._group)
+        return b"".join([piece if isinstance(piece, bytes) else piece(own) for piece in self._pieces[id(kind)][1]])
+
+    def _pieces_of(self, kind: Graph, rank: int, stages: RankStages) -> Iterator[Piece]:
+        graph = copied(kind, rank, stages.parts)
+        pairs = zip(graph.graphs(), kind.graphs(), strict=True)
+        ops = {node: other.op for one, two in pairs for node, other in zip(one.nodes, two.nodes, strict=True)}
+        stage = rank * len(self.starts) // self.ranks
+        step = PredictedStep(graph, self.machine, self.starts[stage])
+        self.steps.setdefault(stage, (rank, graph, step))
+        amounts = cache(_amounts_of)
+        done: list[bytes] = [_delimited(_block(1, VERSION.encode()))]
+        for number, entry in enumerate(step.entries, 1):
+            if not isinstance(entry.node.op, Collective):
+                done.append(_delimited(_head(number, COMPUTES, entry) + amounts(entry.node)))
+            else:
+                yield b"".join(done)
+                done.clear()
+                yield self._communication(number, entry, ops[entry.node])
+        yield b"".join(done)
+
+    def _communication(self, number: int, entry: TraceEntry, kind: OpLike) -> Piece:
+        node = entry.node
+        if isinstance(node.op, NeighborExchange):
+            return lambda its: b"".join(map(_delimited, _exchanged(number, entry, its.rank, its.own(kind))))
+        kind_of_node = COLLECTIVE
+        if isinstance(node.op, Send | Receive | SendToStage | ReceiveFromStage):
+            kind_of_node = SENDS if isinstance(node.op, Send | SendToStage) else RECEIVES
+        head = _head(number, kind_of_node, entry)
+        if kind_of_node != COLLECTIVE:
+            size = node.inputs[0].type.nbytes if kind_of_node == SENDS else node.type.nbytes
+            return lambda its: _delimited(head + _ends(*_channel(its.own(kind), its.rank), size))
+        assert isinstance(node.op, Collective)
+        size = node.op.travelling([value.type.nbytes for value in node.inputs], node.type.nbytes)
+        head += _attribute("comm_type", INT64, COLLECTIVES[node.op.name]) + _attribute("comm_size", INT64, int(size))
+        of_group = cache(lambda group: _delimited(head + _attribute("pg_name", STRING, str(group))))
+        return lambda its: of_group(its.group(kind))
+
+    def _group(self, op: OpLike) -> int:
+        assert isinstance(op, Collective)
+        if len(op.members) in (0, self.ranks):
+            return 0
+        return self.groups.setdefault(op.members, len(self.groups) + 1)
+
+
+def _channel(op: OpLike, rank: int) -> tuple[int, int, int]:
+    """Return (sender, receiver, tag) of a message."""
+    assert isinstance(op, Collective)
+    (source, target), tag = op.channel(rank)
+    return source, target, tag
+
+
+def _ends(source: int, target: int, tag: int, size: int) -> bytes:
+    ends = (("comm_src", source), ("comm_dst", target), ("comm_tag", tag))
+    found = b"".join(_attribute(name, INT32, end) for name, end in ends)
+    return found + _attribute("comm_size", INT64, size)
+
+
+def _exchanged(number: int, entry: TraceEntry, rank: int, op: OpLike) -> Iterator[bytes]:
+    """Yield the messages of an exchange, and a node without work that follows them all."""
+    assert isinstance(op, NeighborExchange)
+    node = entry.node
+    out = [(SENDS, rank, other, value.type.nbytes) for other, value in zip(op.send_rank_ids, node.inputs, strict=True)]
+    back = zip(op.recv_rank_ids, element_types(node.type), strict=True)
+    every = [*out, *((RECEIVES, other, rank, type.nbytes) for other, type in back)]
+    ids: list[int] = []
+    for kind, source, target, size in every:
+        if source != target:
+            ids.append(len(ids) + 1 << MESSAGES | number)
+            yield _head(ids[-1], kind, entry) + _ends(source, target, EXCHANGE_TAG, size)
+    done = TraceEntry(node, entry.begin + entry.seconds, 0.0, entry.data, entry.after)
+    yield _head(number, COMPUTES, done, ids) + _attribute("num_ops", INT64, 0)
+
+
+def perfetto(steps: Iterable[RankStep]) -> dict[str, Any]:
+    """Return Chrome's trace of the predicted step of some ranks, in the form of a profile's."""
+    timings: dict[int, list[list[NodeTiming]]] = {}
+    graphs: dict[int, Graph] = {}
+    for rank, graph, step in steps:
+        graphs[rank] = graph
+        index = {node: number for number, (node, _) in enumerate(nodes_of(graph))}
+        timings[rank] = [[
+            NodeTiming(index[entry.node], _stream(entry.node), 1e3 * entry.begin, 1e3 * entry.seconds)
+            for entry in step.entries
+        ]]  # fmt: skip
+    return trace(timings, graphs)
+
+
+def _stream(node: Node) -> str:
+    stream = str(node.attrs.get("stream", STREAMS[0]))
+    return stream if stream in STREAMS else "messages"
+
+
+def write_traces(folder: Path, program_of: Callable[[int], Compiled], wanted: Sequence[int], machine: Machine) -> None:
+    """Write `trace.RANK.et` of the wanted ranks, the groups of their collectives, and Perfetto's trace of the first
+    rank of each stage. program_of: returns the program of a rank. Raise MspcError if the folder cannot be written."""
+    first = program_of(wanted[0])
+    per_stage, count = first.config.ranks, first.config.pipeline_stages
+    starts: list[dict[Task, float]] = [{} for _ in range(count)]
+    if count > 1:
+        graphs = [first.rank_graph(stage * per_stage) for stage in range(count)]
+        for found, spans in zip(starts, stage_times(graphs, machine).spans, strict=True):
+            found |= {(s.action.kind, s.action.chunk, s.action.micro_batch): s.start for s in spans}
+    traces = ChakraTraces(machine, per_stage * count, starts)
+    with OutputFolder(folder) as output:
+        for rank in wanted:
+            graphs_of = program_of(rank).rank_graphs
+            output.write(f"trace.{rank}.et", traces.of(rank, graphs_of.of(rank, ()), graphs_of.passes[-1]))
+        output.write(GROUPS, json.dumps({str(number): ranks for ranks, number in traces.groups.items()}) + "\n")
+        output.write(PERFETTO, json.dumps(perfetto(traces.steps.values())) + "\n")
+        output.commit()
