@@ -16,12 +16,12 @@ from mspc.ops import gpu
 from mspc.ops.bases import operator
 from mspc.ops.control.structural import constrained
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.math.arithmetic import Div, Equal, Mul, Neg, Select
+from mspc.ops.math.arithmetic import Add, Div, Equal, Mul, Neg, Select
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axis_in, ints_of
-from mspc.ops.tensor.broadcast import BroadcastTo, zeros
+from mspc.ops.tensor.broadcast import BroadcastTo, is_filled, zeros
 from mspc.ops.tensor.creation import Range
-from mspc.ops.tensor.embedding import local_places, require_places, shard_begin
+from mspc.ops.tensor.embedding import GatherGrad, local_places, require_places, shard_begin
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.selection import GatherD
@@ -308,9 +308,18 @@ class TensorScatterAdd(TensorScatterUpdate):
     """x plus the updates at indices[..., k]; updates of one place are all added."""
 
     combine = "add"
+    requests = ()
     samples = (
         sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
     )
+
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        """Add sums of rows, whose updates may be sharded: each rank then has partial sums."""
+        x, indices, updates = inputs
+        if asked.in_strategy is not None or asked.out_strategy is not None or self.dims or indices.shape[-1:] != (1,):
+            return super().decompose(b, asked, inputs)
+        total = b.emit(GatherGrad(x.shape[0]), updates, b.emit(Reshape(indices.shape[:-1]), indices))
+        return (total if is_filled(x, 0) else b.emit(Add(), x, total),)
 
     def bprop(self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
         moved = b.emit(Transpose(tuple(self.order(len(x.shape)))), dout) if self.dims else dout

@@ -21,7 +21,8 @@ class Decompose(Pass):
     """Put several operators in the place of one if its strategy asks for it."""
 
     def run(self, graph: Graph) -> bool:
-        changed, mistakes = decompose_nodes(graph, graph.attrs.get("mode") in SHARDED_MODES)
+        is_sharded = graph.attrs.get("mode") in SHARDED_MODES or "strategies_for" in graph.attrs
+        changed, mistakes = decompose_nodes(graph, is_sharded)
         if mistakes:
             raise_all(strategy_mistakes(graph, int(graph.attrs.get("ranks", 1))))
         return changed
