@@ -250,7 +250,7 @@ def _close(descriptors: dict[int, int]) -> None:
 
 
 # Writer of one rank's file of a set -------------------------------------------------------------------
-# slices as safetensors, with their positions and checksums in the header.
+# Slices as safetensors, with their positions and checksums in the header.
 
 
 # Files of a checkpoint are written under temporary names, synchronised to disk, and then renamed.

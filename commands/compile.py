@@ -16,8 +16,7 @@ from mspc.commands.options import NOTHING_SAID, ImportOptions, is_capture, is_im
 from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.tables import print_report, print_summary, write_report
 from mspc.commands.report.verbosity import NORMAL, Loudness, ProgressLine
-from mspc.compiler.driver import Compiled
-from mspc.compiler.unreduced_gradients import decided_by_script
+from mspc.compiler.driver import Compiled, decided_by_script
 from mspc.engine.capture import CapturedCall, NamedTarget, build, capture, parse_target
 from mspc.engine.strategy_files import StrategyFiles, sharded_by_file
 from mspc.ir.diagnostics import MspcError, told_at

@@ -113,7 +113,7 @@ def steps_of(program: Path, ranks: Sequence[int]) -> dict[int, list[RecordedCall
     if (program / PROGRAM).is_file() or (program.is_dir() and not (program / "rank_0.step").is_file()):
         return _steps_in(program, ranks)
     # Late: they load the compiler.
-    from mspc.commands.capturing import capture_script
+    from mspc.commands.captured import capture_script
     from mspc.commands.compile import CompileOptions, compile_target
     from mspc.commands.report.verbosity import Loudness
 

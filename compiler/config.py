@@ -16,7 +16,7 @@ from mspc.mindspore_api.checks import TABLES
 from mspc.mindspore_api.context import FrozenContext
 from mspc.mindspore_api.setting_kind import Places, first_place
 from mspc.mindspore_api.settings import SHARDED, compiled_settings
-from mspc.passes.lib.plan_header import Terms
+from mspc.passes.lib.choices import Terms
 
 if TYPE_CHECKING:
     from mspc.plans.files.plan_file import StagePlan

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.aliasing import updated_parameters
-from mspc.compiler.driver import Compiled
-from mspc.compiler.unreduced_gradients import own_values
+from mspc.compiler.driver import Compiled, own_values
 from mspc.ir.diagnostics import OWN_FILES, MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass

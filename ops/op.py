@@ -19,7 +19,7 @@ from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass, finish_subclass
 from mspc.ir.layout import Axes, Layout
 from mspc.ir.types import DType, TensorType, TupleType, Type
-from mspc.ops.cpu.widening import widening, widening_into
+from mspc.ops.cpu.blocks import widening, widening_into
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexMap
 from mspc.ops.memory_order import MemoryOrder, Reordered

@@ -22,7 +22,7 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.op import Op
-from mspc.passes.lib.plan_header import wants_search
+from mspc.passes.lib.choices import wants_search
 
 
 @dataclass(frozen=True)

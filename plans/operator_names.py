@@ -17,8 +17,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.regions import Loop, MakeStack, runs_layers, runs_micro_batches
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
-from mspc.passes.lib.choices import options_of, rule_of
-from mspc.passes.lib.plan_header import FILE, GIVEN, PLAN_FILE, kind_of, kinds_of, made_places
+from mspc.passes.lib.choices import FILE, GIVEN, PLAN_FILE, kind_of, kinds_of, made_places, options_of, rule_of
 from mspc.passes.lib.recomputation import planned_cells
 from mspc.passes.sharding.shard_by_plan import check_known, listed
 from mspc.plans.files.plan_file import Given, PlanFile

@@ -11,7 +11,7 @@ from mspc.analysis.cost.nodes import work_of
 from mspc.ir.graph import Graph, Node, element_types, operand_types
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
-from mspc.ops.convolution.image_operators import Convolution
+from mspc.ops.convolution.window import Convolution
 from mspc.ops.cuda.attention_kernels import LOWEST, aligned_bytes
 from mspc.ops.cuda.flash_parts import NOTE, has_kernels
 from mspc.ops.fused.matmul import FusedMatMul

@@ -188,7 +188,7 @@ def _row_bytes(value: Value) -> int:
 def _form_of(op: Op, types: tuple[TensorType, ...]) -> str:
     """Return the prefix of the kind of work of convolutions and attention. The result is not cached: it depends on few
     fields of an operator, and the others may differ between ranks (`ir.varying`)."""
-    from mspc.ops.convolution.image_operators import Convolution  # late: few networks have any
+    from mspc.ops.convolution.window import Convolution  # late: few networks have any
     from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp  # late: few networks have any
 
     if isinstance(op, Convolution):

@@ -100,7 +100,7 @@ def write_schedule_file(compiled: Compiled, path: Path, machine: str = "") -> li
 
 
 # Notes below a table of plans -------------------------------------------------------------------------
-# the measures of a plan that save memory, missing rates, doubtful measurements.
+# The measures of a plan that save memory, missing rates, doubtful measurements.
 
 
 NAMED = 3

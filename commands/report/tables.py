@@ -451,7 +451,7 @@ def _tree(kinds: Sequence[str], top: str) -> list[tuple[str, str]]:
 
 
 # Summary of a compile that fits one screen ------------------------------------------------------------
-# a row for every kind of layer, and the most expensive collectives.
+# A row for every kind of layer, and the most expensive collectives.
 # The number of its lines does not depend on the number of layers.
 
 

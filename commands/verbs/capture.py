@@ -23,6 +23,6 @@ def capture(
 ) -> None:
     """Run a script of PyTorch as every rank of a job, without the other ranks, and write the step that it gives to
     mspc.capture.step: operators, collectives, gradients and the optimizer."""
-    from mspc.commands.capturing import capture_script
+    from mspc.commands.captured import capture_script
 
     capture_script(script, tuple(script_arguments or ()), ranks, out, values, every_rank)

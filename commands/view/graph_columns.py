@@ -268,7 +268,7 @@ def _group(members: Sequence[int], rank: int) -> dict[str, Any]:
 
 
 # Origins of a rank's nodes ----------------------------------------------------------------------------
-# the nodes of the graph of all ranks, with known layouts, from which they were made.
+# The nodes of the graph of all ranks, with known layouts, from which they were made.
 # Passes after slicing preserve scope, lines and instance of a node, change the order and merge nodes. A node is found
 # by scope, lines and instance. If several nodes are equal, the one that shares most operands with the rank's node is
 # used, then the first.

@@ -17,10 +17,9 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
 from mspc.ops.control.structural import items
-from mspc.ops.convolution.image_operators import Shape, replicated_sides
 from mspc.ops.convolution.pooling import MaxPool, MaxPool3D, Pooling
 from mspc.ops.convolution.resizing import adaptive_lengths
-from mspc.ops.convolution.window import met, numbers, paddings, taps
+from mspc.ops.convolution.window import Shape, met, numbers, paddings, replicated_sides, taps
 from mspc.ops.op import Gradients, Op, require_float, sample
 from mspc.ops.operator_arguments import constant_of
 from mspc.ops.tensor.reshape import Reshape

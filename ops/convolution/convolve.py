@@ -17,14 +17,18 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.bases import operator
 from mspc.ops.collective.exchange import exchanged
-from mspc.ops.convolution.image_operators import HALOS, Convolution, Shape, like, local_groups
 from mspc.ops.convolution.window import (
+    HALOS,
+    Convolution,
+    Shape,
     Window,
     blocks,
     chunks,
     columns,
     gathered,
     is_point,
+    like,
+    local_groups,
     met,
     multiplied,
     reach_of,

@@ -16,13 +16,18 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.bases import operator
 from mspc.ops.collective.exchange import exchanged
-from mspc.ops.convolution.image_operators import HALOS, Shape, Windowed, image_tokens, like, replicated_sides
 from mspc.ops.convolution.window import (
+    HALOS,
+    Shape,
     Window,
+    Windowed,
     clipped,
+    image_tokens,
+    like,
     met,
     numbers,
     paddings,
+    replicated_sides,
     result_lengths,
     sharding_mistake,
     taps,

@@ -20,8 +20,7 @@ from mspc.ir.types import TensorType
 from mspc.ops import gpu
 from mspc.ops.bases import operator
 from mspc.ops.control.structural import constrained, items
-from mspc.ops.convolution.image_operators import ImageOperator, Shape, last_order, replicated_sides
-from mspc.ops.convolution.window import listed
+from mspc.ops.convolution.window import ImageOperator, Shape, last_order, listed, replicated_sides
 from mspc.ops.cpu.products import multiplied
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import (

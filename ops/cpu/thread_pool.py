@@ -14,7 +14,7 @@ from typing import Any
 from mspc.ir.files.atomic_writing import cache_folder
 from mspc.ops.cpu.blocks import in_parallel, thread_count
 from mspc.ops.cpu.loops.library import CompilerFailed, compiler, library_of, warn_compiler_failed
-from mspc.ops.source_files import source_text
+from mspc.ops.device import source_text
 
 # Compiled functions share their parts out to a pool of threads in C++, which neither Python's lock nor a queue of its
 # objects holds up: a share-out costs a microsecond or two while workers are awake, and some 10 us if they sleep.

@@ -12,9 +12,8 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
 from mspc.ops.cuda.text import macros
-from mspc.ops.device import Array, Device, Launch, c_type
+from mspc.ops.device import Array, Device, Launch, c_type, source_text
 from mspc.ops.nn.attention_kernel import LARGE, Scores, Shape, draws_source, seed_of
-from mspc.ops.source_files import source_text
 
 THREADS = 128
 _ALIGNED = 256

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from mspc.ir.types import DType, dtype_of
 from mspc.ops.cuda.text import accumulating_type, definitions, power_of_two
-from mspc.ops.device import Array, Device, Launch, Sliding
-from mspc.ops.source_files import source_text
+from mspc.ops.device import Array, Device, Launch, Sliding, source_text
 
 # The CUDA C++ of convolutions of single channels and of their gradients; `depthwise.py` chooses the sizes.
 #

@@ -20,8 +20,7 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
 from mspc.ops.cuda.text import accumulating_type, address, macros, neutral, one_word, power_of_two, with_arguments
-from mspc.ops.device import Array, Device, Launch, all_of, c_type, computing_type, nothing
-from mspc.ops.source_files import source_text
+from mspc.ops.device import Array, Device, Launch, all_of, c_type, computing_type, nothing, source_text
 
 # Elements that a kernel reads at other places than its own: slices, joins, transposes and their like within a chain.
 #

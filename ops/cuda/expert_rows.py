@@ -17,8 +17,7 @@ from mspc.ops.cuda.moves import RowLookup
 from mspc.ops.cuda.rows_by_number import BLOCK, NamedRows, divided, head, sort_bytes, sorting, table_of
 from mspc.ops.cuda.scans import sort_lines
 from mspc.ops.cuda.text import WORDS, accumulating_type, definitions, grid_of, index_type, is_contiguous, lanes_of
-from mspc.ops.device import Array, Device, Launch
-from mspc.ops.source_files import source_text
+from mspc.ops.device import Array, Device, Launch, source_text
 
 ROUND_BYTES = 128 << 20
 """Maximum bytes of rows that a rank sends, and receives, in one round."""

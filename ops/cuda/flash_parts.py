@@ -19,10 +19,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, HALVES, DType, dtype_of
 from mspc.ops.cuda.attention_kernels import Attention, addends, aligned_bytes, first_row
 from mspc.ops.cuda.text import address, macros
-from mspc.ops.device import Array, Device, Launch, c_type, in_order
+from mspc.ops.device import Array, Device, Launch, c_type, in_order, source_text
 from mspc.ops.nn.attention_kernel import LARGE, Draws, Shape, draws_source, seed_of
 from mspc.ops.random.words import count_of, merged_slice
-from mspc.ops.source_files import source_text
 
 _THREADS = 256
 _WORD = 32

@@ -25,8 +25,7 @@ from mspc.ops.cuda.text import (
     index_type,
     lanes_of,
 )
-from mspc.ops.device import Array, Device, Launch, c_type, in_order
-from mspc.ops.source_files import source_text
+from mspc.ops.device import Array, Device, Launch, c_type, in_order, source_text
 
 _BLOCK = 256
 _MOVES_PER_LAUNCH = 8

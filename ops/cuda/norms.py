@@ -8,8 +8,7 @@ from typing import Any
 
 from mspc.ir.types import dtype_of
 from mspc.ops.cuda.text import accumulating_type, definitions, index_type, lanes_of, macros, power_of_two
-from mspc.ops.device import Array, Device, Kernel, Launch
-from mspc.ops.source_files import source_text
+from mspc.ops.device import Array, Device, Kernel, Launch, source_text
 
 # These CUDA kernels compute all gradients of LayerNorm at once: dout and x are read once for three results.
 #

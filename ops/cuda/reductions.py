@@ -26,9 +26,8 @@ from mspc.ops.cuda.text import (
     neutral,
     threads_of_row,
 )
-from mspc.ops.device import Array, Device, Launch, c_type, in_order
+from mspc.ops.device import Array, Device, Launch, c_type, in_order, source_text
 from mspc.ops.operator_arguments import axes_in
-from mspc.ops.source_files import source_text
 
 _ROW_BLOCK = 128
 _LONG_BLOCK = 512

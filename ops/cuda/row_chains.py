@@ -23,8 +23,7 @@ from mspc.ops.cuda.text import (
     threads_of_row,
     with_arguments,
 )
-from mspc.ops.device import Array, Device, Launch, RankSum, all_of, c_type, computing_type
-from mspc.ops.source_files import source_text
+from mspc.ops.device import Array, Device, Launch, RankSum, all_of, c_type, computing_type, source_text
 
 
 @dataclass(slots=True)

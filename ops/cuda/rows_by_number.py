@@ -29,8 +29,7 @@ from mspc.ops.cuda.text import (
     one_word,
 )
 from mspc.ops.cuda.update import element_function, indented, takes_packs, updated
-from mspc.ops.device import Array, Copy, Device, Launch, all_of, c_type, computing_type, in_order, nothing
-from mspc.ops.source_files import source_text
+from mspc.ops.device import Array, Copy, Device, Launch, all_of, c_type, computing_type, in_order, nothing, source_text
 
 BLOCK = 256
 _CHUNK = 512

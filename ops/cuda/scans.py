@@ -19,8 +19,7 @@ from mspc.ops.cuda.text import (
     neutral,
     power_of_two,
 )  # fmt: skip
-from mspc.ops.device import C_TYPES, Array, Device, Launch, c_type, nothing
-from mspc.ops.source_files import source_text
+from mspc.ops.device import C_TYPES, Array, Device, Launch, c_type, nothing, source_text
 
 _BLOCK = 256
 _LINE_BYTES = 32

@@ -16,8 +16,7 @@ import numpy as np
 
 from mspc.ir.types import DType, dtype_of
 from mspc.ops.cuda.text import address, one_word
-from mspc.ops.device import Array, Copy, Device, Launch, all_of, c_type, computing_type
-from mspc.ops.source_files import source_text
+from mspc.ops.device import Array, Copy, Device, Launch, all_of, c_type, computing_type, source_text
 
 _BLOCK = 256
 _LONGEST = 4

@@ -17,8 +17,7 @@ import numpy as np
 from mspc.ir.types import dtype_of
 from mspc.ops.convolution.window import Window
 from mspc.ops.cuda.text import WORDS, accumulating_type, definitions, index_type, lanes_of, macros
-from mspc.ops.device import Array, Device, Launch, in_order
-from mspc.ops.source_files import source_text
+from mspc.ops.device import Array, Device, Launch, in_order, source_text
 
 _BLOCK = 256
 _MAX_TAPS = 255

@@ -10,7 +10,7 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops import gpu
-from mspc.ops.cpu.widening import parts_of
+from mspc.ops.cpu.blocks import parts_of
 from mspc.ops.device import Array, Copy, Device, Launch
 from mspc.ops.fused.body import RankOp, line_of, member_of_line, read_line
 from mspc.ops.fused.updates import FusedUpdate, unchanged_at_zero

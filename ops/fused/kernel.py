@@ -18,8 +18,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.bases import Elementwise
-from mspc.ops.cpu.blocks import SHARED, in_parallel, thread_count
-from mspc.ops.cpu.widening import parts_of, written
+from mspc.ops.cpu.blocks import SHARED, in_parallel, parts_of, thread_count, written
 from mspc.ops.fused.body import (
     BodyLine,
     by_element,

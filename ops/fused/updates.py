@@ -9,7 +9,7 @@ from typing import Any, cast
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, FLOAT32, HALVES, DType, TensorType, TupleType, Type
 from mspc.ops import gpu
-from mspc.ops.cpu.widening import parts_of, written
+from mspc.ops.cpu.blocks import parts_of, written
 from mspc.ops.device import Array, Copy, Device, Launch, computing_type
 from mspc.ops.fused.body import BodyLine, RankOp, line_of, member_of_line, operand_count, read_body, types_of_lines
 from mspc.ops.fused.kernel import blocked_kernel, plain_kernel

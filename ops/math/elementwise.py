@@ -327,7 +327,7 @@ class Polar(_Pair):
 
 
 # Special functions ------------------------------------------------------------------------------------
-# error functions, Bessel functions, the gamma function and its relatives.
+# Error functions, Bessel functions, the gamma function and its relatives.
 
 
 def _bell(x: Term) -> Term:

@@ -15,7 +15,7 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import EIGHTS, FLOAT8_E4M3, FLOAT32, FLOAT64, HALVES, DType, TensorType
 from mspc.ops.bases import Elementwise, Unary
-from mspc.ops.cpu.widening import saturated
+from mspc.ops.cpu.blocks import saturated
 from mspc.ops.device import Array, Device, Launch, c_type, in_order
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.math.matmul import BatchMatMul, MatrixProduct

@@ -15,9 +15,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.cpu.products import share_out
 from mspc.ops.cuda.moves import coordinates
+from mspc.ops.device import source_text
 from mspc.ops.op import RankPlacement
 from mspc.ops.random.words import GROUP, before_step, count_of, keep_rows, key_of, place_of_rows
-from mspc.ops.source_files import source_text
 
 
 @dataclass(frozen=True, slots=True)

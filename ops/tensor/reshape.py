@@ -23,7 +23,7 @@ from mspc.ir.types import (
 )
 from mspc.ops.bases import Unary
 from mspc.ops.control.structural import constrained
-from mspc.ops.cpu.widening import saturated
+from mspc.ops.cpu.blocks import saturated
 from mspc.ops.device import c_type
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axes_in, dtype_arg, int_of, ints_of, split_call

@@ -26,9 +26,8 @@ from mspc.ops.math.arithmetic import AddN
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.passes.base import GLOBAL, OPENED, Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.lib.choices import is_released
+from mspc.passes.lib.choices import FILE, PLAN, SHARD, is_released
 from mspc.passes.lib.placement import cheapest_source, result_layouts
-from mspc.passes.lib.plan_header import FILE, PLAN, SHARD
 
 REDUCTION_WORDS = {
     "sum": "sums", "mean": "means", "max": "maxima", "min": "minima", "prod": "products",

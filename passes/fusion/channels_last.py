@@ -11,7 +11,7 @@ network in which more bytes would be moved than convolutions move themselves sta
 from __future__ import annotations
 
 from mspc.ir.graph import Graph, element_types
-from mspc.ops.convolution.image_operators import last_order
+from mspc.ops.convolution.window import last_order
 from mspc.ops.memory_order import MemoryOrder
 from mspc.ops.op import Op
 from mspc.passes.base import Pass

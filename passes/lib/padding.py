@@ -444,7 +444,7 @@ def _resized(type: TensorType, sizes: Sizes) -> TensorType:
 
 
 # Effects of padding on operators ----------------------------------------------------------------------
-# whether one can work on a padded dimension, and the values that padding must have.
+# Whether one can work on a padded dimension, and the values that padding must have.
 # Padding is at the end of a dimension, and never reaches a value that is not padding: operators that work on every
 # index of the dimension alone (`EACH`) may leave anything in it, and operators that combine its elements read a value
 # there that changes nothing. Gradients of padding are zero then, and so are padded parameters after every update.

@@ -14,7 +14,7 @@ from mspc.ops.control.regions import MakeStack
 from mspc.ops.control.structural import Depend, Handed, TupleGetItem, is_constraint
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
-from mspc.passes.lib.choices import ShardingChoice, Source, choices, make_choice, merge, multiplies
+from mspc.passes.lib.choices import GIVEN, ShardingChoice, Source, choices, make_choice, merge, multiplies
 from mspc.passes.lib.layout_search import PlanTotal, Search, State, best_plan, restore, state_of
 from mspc.passes.lib.placement import (
     batch_choice,
@@ -29,7 +29,6 @@ from mspc.passes.lib.placement import (
     structural_layout,
     work_of,
 )
-from mspc.passes.lib.plan_header import GIVEN
 from mspc.sharding.rules import Rule
 
 

@@ -320,7 +320,7 @@ def copies_of(schedule: Schedule, stage: int, seconds: Mapping[int, float], wait
 
 
 # Checks of a pipeline's schedule ----------------------------------------------------------------------
-# every action is there once, and no stage waits forever.
+# Every action is there once, and no stage waits forever.
 
 
 def _error(message: str, location: Location | None, notes: Sequence[str] = ()) -> MspcError:

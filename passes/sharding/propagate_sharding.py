@@ -18,10 +18,9 @@ from functools import partial
 from mspc.ir.graph import Graph, Node
 from mspc.ops.control.structural import RegionBoundary
 from mspc.passes.base import DIFFERENTIATED, GLOBAL, KNOWN, OPENED, SEARCHED, Pass
-from mspc.passes.lib.choices import multiplies, release_constraints
+from mspc.passes.lib.choices import SHARD, multiplies, release_constraints, wants_search
 from mspc.passes.lib.layout_search import PlanTotal, Search
 from mspc.passes.lib.placement import work_of
-from mspc.passes.lib.plan_header import SHARD, wants_search
 from mspc.passes.lib.propagation import (
     BackwardLayouts,
     shard_asked,

@@ -21,8 +21,17 @@ from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ops.control.structural import Back, Depend, Enter, Joined, Keep, MakeTuple, TupleGetItem
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import GLOBAL, OPENED, Pass
-from mspc.passes.lib.choices import make_choice, merge, options_of, rule_of
-from mspc.passes.lib.plan_header import PLAN, NotedPlan, forget_plan, made_places, noted_plan
+from mspc.passes.lib.choices import (
+    PLAN,
+    NotedPlan,
+    forget_plan,
+    made_places,
+    make_choice,
+    merge,
+    noted_plan,
+    options_of,
+    rule_of,
+)
 from mspc.passes.lib.recomputation import mark_cells, mark_offloaded, mark_states
 from mspc.sharding.rules import Rule
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.layout import Layout
-from mspc.ops.source_files import source_text
+from mspc.ops.device import source_text
 from mspc.readers.pytorch.placed import mesh_with
 from mspc.readers.stablehlo.network import StableHloNetwork
 from mspc.readers.stablehlo.shardings import finer_axes

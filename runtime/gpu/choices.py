@@ -24,8 +24,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import cache_folder, make_cache_folder, read_own, write_private
-from mspc.ops.device import Array, Launch
-from mspc.ops.source_files import source_text
+from mspc.ops.device import Array, Launch, source_text
 
 # Storage of choices on disk for later runs on the same kind of machine.
 #

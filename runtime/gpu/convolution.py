@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.convolution.image_operators import first_order, last_order
+from mspc.ops.convolution.window import first_order, last_order
 from mspc.ops.cuda.depthwise import depthwise
 from mspc.ops.cuda.windows import fold, unfold
 from mspc.ops.device import Array, Launch, Sliding, in_order

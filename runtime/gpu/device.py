@@ -16,8 +16,7 @@ import numpy as np
 from mspc.ir.graph import FROM_HOST, TO_HOST
 from mspc.ir.types import EIGHTS
 from mspc.ops.collective.one_rank import OneRank
-from mspc.ops.device import Array, Kernel, Launch, Sliding
-from mspc.ops.source_files import source_text
+from mspc.ops.device import Array, Kernel, Launch, Sliding, source_text
 from mspc.runtime.gpu.choices import Choices, StoredChoices, file_of
 from mspc.runtime.gpu.graph_nodes import Captured, Fills, Writers, conditional_nodes
 from mspc.runtime.gpu.kernels import KernelCache

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from mspc.ops.source_files import source_text
+from mspc.ops.device import source_text
 
 _OPTIONS = ("--std=c++17",)
 _WARP_GROUPS = "-arch=sm_90a"

@@ -26,8 +26,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
 from mspc.ops.collective.collectives import COMBINED, WORDS, takes
 from mspc.ops.cuda.text import address
-from mspc.ops.device import Array, Launch, RankSum, c_type, computing_type
-from mspc.ops.source_files import source_text
+from mspc.ops.device import Array, Launch, RankSum, c_type, computing_type, source_text
 from mspc.runtime.faults.stopped import STEP_SHIFT
 
 # Memory of other processes, mapped once per allocation and as long as the mapping is referenced.

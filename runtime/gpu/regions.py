@@ -21,8 +21,7 @@ from mspc.ir.types import StackType
 from mspc.ops.control.regions import If, Loop, While, spread
 from mspc.ops.control.structural import CALL
 from mspc.ops.cuda.text import WORDS, address
-from mspc.ops.device import Array, Launch, nothing
-from mspc.ops.source_files import source_text
+from mspc.ops.device import Array, Launch, nothing, source_text
 from mspc.runtime.comm.interface import collectives_of, path_check
 from mspc.runtime.gpu.bound_regions import BoundRegion, HostScalar, RegionContext, copy_storage, result_copies
 from mspc.runtime.gpu.launches import LaunchSequence, Storage, needs_host, run_all, with_host_query

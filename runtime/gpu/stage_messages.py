@@ -20,8 +20,7 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.cuda.text import address
-from mspc.ops.device import Array, Launch
-from mspc.ops.source_files import source_text
+from mspc.ops.device import Array, Launch, source_text
 from mspc.runtime.gpu.peers import PeerAddresses, PeerMemory
 
 

@@ -18,10 +18,9 @@ from mspc.ir.layout import common_mesh
 from mspc.ops.control.structural import is_constraint
 from mspc.ops.op import Op
 from mspc.passes.autodiff.recompute import Recompute
-from mspc.passes.lib.choices import primes
+from mspc.passes.lib.choices import MILLION, Terms, primes
 from mspc.passes.lib.layout_search import PlanTotal, Search, State, restore, state_of, take_form
 from mspc.passes.lib.loop_layouts import settle_loops, step_bytes
-from mspc.passes.lib.plan_header import MILLION, Terms
 from mspc.passes.lib.propagation import shard_batch, spread
 from mspc.passes.lib.recomputation import mark_cells
 from mspc.passes.sharding.propagate_sharding import begun, finish

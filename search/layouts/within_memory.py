@@ -20,7 +20,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError, shown_bytes
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.lib.plan_header import MINIMAL_MEMORY
+from mspc.passes.lib.choices import MINIMAL_MEMORY
 from mspc.search.model.memory import MemoryModel
 from mspc.search.solver.elimination import Assignment, Elimination, Factor, Labels, OutOfTime, Sums, Table
 

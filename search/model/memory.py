@@ -24,8 +24,7 @@ from mspc.ir.graph import OFFLOAD, Constant, Node, Parameter, Value, element_typ
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op
-from mspc.passes.lib.choices import ShardingChoice, exchanges
-from mspc.passes.lib.plan_header import OPERATIONS, Terms
+from mspc.passes.lib.choices import OPERATIONS, ShardingChoice, Terms, exchanges
 from mspc.passes.lib.recomputation import RecomputableCell, blocks_of
 from mspc.search.model.footprint import Footprint, StepLayouts, gradient_bytes, summand
 from mspc.search.model.model import (

@@ -29,7 +29,9 @@ from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import MARKS, Back, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import NotDifferentiable, Op
 from mspc.passes.lib.choices import (
+    OPERATIONS,
     ShardingChoice,
+    Terms,
     composite_conflict,
     exchanges,
     make_choice,
@@ -40,7 +42,6 @@ from mspc.passes.lib.choices import (
 from mspc.passes.lib.layout_search import Search, other_rule
 from mspc.passes.lib.loop_layouts import LoopTurns
 from mspc.passes.lib.placement import COLLECTIVE, is_master, scatter_bytes
-from mspc.passes.lib.plan_header import OPERATIONS, Terms
 from mspc.search.model.distances import Hosts, LayoutTable
 from mspc.search.solver.elimination import Factor, Table
 from mspc.sharding.rules import Rule

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from mspc.ir.graph import Graph
 from mspc.passes.base import DIFFERENTIATED, GLOBAL, KNOWN, OPENED, Pass
-from mspc.passes.lib.plan_header import wants_search
+from mspc.passes.lib.choices import wants_search
 
 
 class SearchSharding(Pass):

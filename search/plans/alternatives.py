@@ -22,8 +22,7 @@ from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.op import Op
 from mspc.output.programs import config_of
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
-from mspc.passes.lib.choices import rule_of
-from mspc.passes.lib.plan_header import OPERATIONS, Terms
+from mspc.passes.lib.choices import OPERATIONS, Terms, rule_of
 from mspc.plans.operator_names import layer_nodes
 from mspc.search.plans.degrees import WeightValues
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH

@@ -14,9 +14,9 @@ from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import each_of_cells
+from mspc.passes.lib.choices import SHARD
 from mspc.passes.lib.layout_search import other_rule
 from mspc.passes.lib.opened_graphs import open_regions
-from mspc.passes.lib.plan_header import SHARD
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.plans.operator_names import CONFIGURED, StrategyNames, all_is_given
 from mspc.search.layouts.cheapest import mesh_of

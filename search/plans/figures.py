@@ -22,8 +22,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import each_of_cells
 from mspc.ops.control.regions import nodes_with_times
 from mspc.output.programs import config_of
-from mspc.passes.lib.choices import is_released
-from mspc.passes.lib.plan_header import GIVEN, MILLION, MINIMAL_MEMORY, Terms
+from mspc.passes.lib.choices import GIVEN, MILLION, MINIMAL_MEMORY, Terms, is_released
 from mspc.passes.lib.propagation import why_not_sharded
 from mspc.passes.lib.ranks import RankElement, neighbours, operand_type
 from mspc.passes.per_rank.slice_to_rank import Shared, add_on_rank

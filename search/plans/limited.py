@@ -26,9 +26,9 @@ from mspc.compiler.driver import Compiled, Decide
 from mspc.ir.diagnostics import MspcError, shown_bytes
 from mspc.ir.graph import OFFLOAD, Graph
 from mspc.ir.late_dataclass import dataclass
+from mspc.passes.lib.choices import MILLION, MINIMAL_MEMORY
 from mspc.passes.lib.host_memory import HostStores
 from mspc.passes.lib.opened_graphs import open_regions, opened
-from mspc.passes.lib.plan_header import MILLION, MINIMAL_MEMORY
 from mspc.passes.lib.recomputation import mark_offloaded, mark_states, states_of
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.runtime.memory_plan import plan_memory

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mspc.ir.types import FLOAT8_E4M3, FLOAT8_E5M2, DType
-from mspc.ops.cpu.widening import saturated
+from mspc.ops.cpu.blocks import saturated
 from mspc.ops.math.float8 import Quantize
 from tests.gpu.arrays import fetched, launched, opened, put
 from tests.ops.cuda.cuda_chains import Case, chain, chain_cases, edge_cases, sample_cases, update_cases

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.convolution.image_operators import Convolution, last_order
+from mspc.ops.convolution.window import Convolution, last_order
 from mspc.ops.cuda.depthwise import depthwise
 from mspc.ops.device import Sliding
 from mspc.ops.op import REGISTRY, load_operators

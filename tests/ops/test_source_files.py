@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mspc.ops import source_files
-from mspc.ops.source_files import source_text
+from mspc.ops import device
+from mspc.ops.device import source_text
 
 SUFFIXES = (".cu", ".cuh", ".cpp", ".h")
 NAMED = re.compile(r'"([^"\s]+\.(?:cuh?|cpp|h))"')
@@ -22,8 +22,8 @@ def written(root: Path) -> dict[str, str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(source_files, "_PACKAGE", tmp_path)
-    for each in (source_files._parts, source_files._text):
+    monkeypatch.setattr(device, "_PACKAGE", tmp_path)
+    for each in (device._parts, device._text):
         each.cache_clear()
     return tmp_path
 

@@ -10,15 +10,13 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
-from mspc.ops.cpu.blocks import scratch
+from mspc.ops.cpu.blocks import scratch, written
 from mspc.ops.cpu.loops.kernel import Function, Kernel, address, shared
-from mspc.ops.cpu.widening import written
-from mspc.ops.device import c_type
+from mspc.ops.device import c_type, source_text
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp
 from mspc.ops.nn.attention_kernel import LARGE, Draws, Scores, Shape, four_dimensions
 from mspc.ops.random.words import count_of, key_of
-from mspc.ops.source_files import source_text
 
 ROWS = 72
 """Queries of a block at most."""

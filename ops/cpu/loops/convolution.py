@@ -22,11 +22,10 @@ import numpy as np
 
 from mspc.ir.types import TensorType
 from mspc.ops.convolution.convolve import InputGradient, WeightGradient
-from mspc.ops.convolution.image_operators import Convolution, first_order
-from mspc.ops.convolution.window import Window
+from mspc.ops.convolution.window import Convolution, Window, first_order
 from mspc.ops.cpu.blocks import scratch
 from mspc.ops.cpu.loops.kernel import Addresses, Function, Kernel, shared
-from mspc.ops.source_files import source_text
+from mspc.ops.device import source_text
 
 LANES = 16
 """Neighbouring elements of packed operands, whatever the length of a processor's vectors."""

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.types import TensorType
-from mspc.ops.cpu.blocks import scratch
+from mspc.ops.cpu.blocks import parts_of, scratch
 from mspc.ops.cpu.loops.chain import Chain
 from mspc.ops.cpu.thread_pool import on_all_threads
-from mspc.ops.cpu.widening import parts_of
 from mspc.ops.fused.body import BodyLine
 from mspc.ops.random.words import number_of_run
 

@@ -13,7 +13,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.convolution.image_operators import Convolution
+from mspc.ops.convolution.window import Convolution
 from mspc.ops.cpu.loops.attention_loops import attention_kernel, compiled_attention
 from mspc.ops.cpu.loops.chain import chain_of, functions
 from mspc.ops.cpu.loops.convolution import compiled_convolution, convolution_kernel
@@ -30,12 +30,12 @@ from mspc.ops.cpu.loops.updates import (
     update_kernel,
 )
 from mspc.ops.cpu.thread_pool import library
+from mspc.ops.device import source_text
 from mspc.ops.fused.body import BodyLine, along_rows, by_element, closes
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_rows import GroupedRowUpdate
 from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.op import Op
-from mspc.ops.source_files import source_text
 
 # Operators as lines that a compiled loop can have.
 

@@ -18,12 +18,11 @@ from mspc.ops.cpu.loops.kernel import Addresses, Function, Kernel, shared
 from mspc.ops.cuda.moves import RowLookup
 from mspc.ops.cuda.text import one_word
 from mspc.ops.cuda.update import element_function, indented, updated
-from mspc.ops.device import C_TYPES, c_type, computing_type
+from mspc.ops.device import C_TYPES, c_type, computing_type, source_text
 from mspc.ops.fused.grouped_rows import GroupedRowUpdate
 from mspc.ops.fused.updates import GroupedUpdate
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import Update
-from mspc.ops.source_files import source_text
 from mspc.ops.tensor.embedding import RowSums
 from mspc.ops.tensor.scatter import TensorScatterUpdate
 

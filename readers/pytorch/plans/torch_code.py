@@ -14,8 +14,8 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import LayoutChange
+from mspc.ops.device import source_text
 from mspc.ops.op import Op
-from mspc.ops.source_files import source_text
 from mspc.readers.pytorch.plans.strategies import IMPORTED, others_noted, parameter_of, scope_inside
 
 

@@ -14,7 +14,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.source_files import source_text
+from mspc.ops.device import source_text
 from mspc.readers.pytorch.placed import mesh_with
 from mspc.readers.pytorch.plans.torch_code import Axis, all_axes_of, axes_of, data_axis, sharing, states
 

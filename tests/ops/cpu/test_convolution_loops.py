@@ -18,7 +18,7 @@ from mspc.ops.convolution.convolve import (
     Conv3DBackpropFilter,
     Conv3DBackpropInput,
 )
-from mspc.ops.convolution.image_operators import Convolution, ImageOperator, last_order
+from mspc.ops.convolution.window import Convolution, ImageOperator, last_order
 from mspc.ops.cpu import thread_pool
 from mspc.ops.cpu.loops import convolution as convolution_kernel
 from mspc.ops.cpu.loops import kernel as loop_kernels

@@ -10,7 +10,7 @@ import pytest
 
 from mspc.ir.graph import element_types
 from mspc.ir.types import BFLOAT16, FLOAT16, DType
-from mspc.ops.cpu.widening import is_half
+from mspc.ops.cpu.blocks import is_half
 from mspc.ops.op import REGISTRY, load_operators
 from tests.grouped import MANY, grouped
 from tests.ops.simulate import BACKEND, arrays_of, operator_of, samples_of, types_of

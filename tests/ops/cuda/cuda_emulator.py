@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from mspc.ops.device import source_text
 from mspc.ops.math.matmul import BatchMatMul
-from mspc.ops.source_files import source_text
 from tests.ops.cuda.cuda_stand_ins import without_tensor_cores
 from tests.ops.cuda.product_epilogues import gelu, gelu_slope
 from tests.texts import text_of

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mspc.ops.source_files import source_text
+from mspc.ops.device import source_text
 from tests.texts import text_of
 
 TEXTS = Path(__file__).with_name("cuda_stand_ins.cpp")

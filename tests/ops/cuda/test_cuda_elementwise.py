@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from mspc.ops.bases import Elementwise
+from mspc.ops.device import source_text
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.op import REGISTRY
-from mspc.ops.source_files import source_text
 from tests.ops.cuda.cuda_chains import (
     Case,
     chain,

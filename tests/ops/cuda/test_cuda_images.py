@@ -13,8 +13,8 @@ import pytest
 
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, dtype_of
 from mspc.ops.convolution import pooling
-from mspc.ops.convolution.image_operators import ImageOperator, last_order
 from mspc.ops.convolution.pooling import Pooling
+from mspc.ops.convolution.window import ImageOperator, last_order
 from mspc.ops.fused.norms import BatchStatistics, JoinMovingStatistics, MovingStatistics
 from mspc.ops.nn.batch_norm import ChannelStatistics
 from mspc.ops.op import REGISTRY, load_operators

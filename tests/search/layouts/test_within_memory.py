@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mspc.ir.diagnostics import MspcError
+from mspc.passes.lib.choices import MINIMAL_MEMORY
 from mspc.passes.lib.layout_search import Search
-from mspc.passes.lib.plan_header import MINIMAL_MEMORY
 from mspc.search.layouts.cheapest import mesh_of
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.model.memory import MemoryModel

@@ -21,7 +21,7 @@ from mspc.compiler.driver import Compiled, compile_traced, trace_call
 from mspc.compiler.program_figures import sent_by_ranks
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.passes.lib.plan_header import Terms
+from mspc.passes.lib.choices import Terms
 from mspc.passes.lib.redistribution import cost
 from mspc.search.layouts import cheapest
 from mspc.search.layouts.cheapest import FoundPlan
