@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mspc.commands import options as opts
-from mspc.commands.completion import complete_input
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.text.limits import LARGEST_SIZE, number_of
 
@@ -28,7 +27,6 @@ def compile_options(
         list[str] | None,
         typer.Option(
             "--input", metavar="SPEC", help="An input of a named network: 'float32[16,32]', global shape.",
-            autocompletion=complete_input,
         ),
     ] = None,
     size: Annotated[

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 import typer
 
-from mspc.commands.completion import complete_script
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.limits import MAX_RANKS, number_of
@@ -27,7 +26,6 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="TARGET", help="A script, a network in it: 'net.py:Net(32, 16)', model.pt2 or step.mlir.",
-        autocompletion=complete_script,
     ),
 ]
 ScriptArguments = Annotated[

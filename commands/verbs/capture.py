@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from mspc.commands import options as opts
-from mspc.commands.completion import complete_script
 
 
 def capture(
     script: Annotated[
-        Path, typer.Argument(metavar="SCRIPT", help="A script of PyTorch.", autocompletion=complete_script)
+        Path, typer.Argument(metavar="SCRIPT", help="A script of PyTorch.")
     ],
     script_arguments: opts.ScriptArguments = None,
     ranks: Annotated[int, typer.Option(metavar="N", min=1, help="Ranks of the job; 1 has no process group.")] = 1,

@@ -9,7 +9,6 @@ import typer
 
 from mspc.commands import options as opts
 from mspc.commands.compile_options import CompileOptions, has_compile_options
-from mspc.commands.completion import complete_graph
 
 BaselineFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Figures of an earlier compile, which are the limits.")
@@ -37,7 +36,6 @@ def check(
         str,
         typer.Argument(
             metavar="TARGET", show_default=False, help="The folder of a compile, a graph (.ir), or as for compile.",
-            autocompletion=complete_graph,
         ),
     ],
     max_bytes: Annotated[

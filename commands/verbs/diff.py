@@ -9,12 +9,11 @@ import typer
 
 from mspc.commands import options as opts
 from mspc.commands.compile_options import CompileOptions, has_compile_options
-from mspc.commands.completion import complete_graph
 
 _COMPARED = "A compile's folder, a graph (.ir, MindSpore's too), a plan (.toml), or as for compile."
-First = Annotated[str, typer.Argument(metavar="A", help=_COMPARED, show_default=False, autocompletion=complete_graph)]
+First = Annotated[str, typer.Argument(metavar="A", help=_COMPARED, show_default=False)]
 Second = Annotated[
-    str, typer.Argument(metavar="B", help="The other one.", show_default=False, autocompletion=complete_graph)
+    str, typer.Argument(metavar="B", help="The other one.", show_default=False)
 ]
 TwoStyles = Annotated[
     list[str] | None,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mspc.commands import options as opts
-from mspc.commands.completion import complete_script
 
 if TYPE_CHECKING:
     from mspc.doctor.examination import Finding
@@ -21,7 +20,7 @@ GAPS = 1
 
 
 def doctor(
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A script.", autocompletion=complete_script)],
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A script.")],
     json: opts.JsonFile = None,
 ) -> None:
     """Read a script and the modules of its own that it imports, run nothing, and list every name, argument and setting

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mspc.commands import options as opts
-from mspc.commands.completion import complete_operator
 from mspc.ir.diagnostics import MspcError, did_you_mean
 
 if TYPE_CHECKING:
@@ -22,9 +21,7 @@ DEFAULT_DTYPE = "Float64"
 def ops(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[NAME]...", help="Only these operators.", show_default=False, autocompletion=complete_operator
-        ),
+        typer.Argument(metavar="[NAME]...", help="Only these operators.", show_default=False),
     ] = None,
     json: opts.JsonFile = None,
 ) -> None:

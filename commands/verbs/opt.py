@@ -8,21 +8,17 @@ from typing import Annotated
 import typer
 
 from mspc.commands import options as opts
-from mspc.commands.completion import complete_graph, complete_passes
 
 
 def opt(
     file: Annotated[
         Path,
-        typer.Argument(
-            metavar="FILE", help="An .ir file, MindSpore's too; - is stdin.", autocompletion=complete_graph
-        ),
+        typer.Argument(metavar="FILE", help="An .ir file, MindSpore's too; - is stdin."),
     ],
     passes: Annotated[
         str,
         typer.Option(
             "--passes", "-p", metavar="PASSES", help="For example 'grad,slice_to_rank{rank=3}'.",
-            autocompletion=complete_passes,
         ),
     ] = "",
     verbose: opts.Verbose = False,

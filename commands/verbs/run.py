@@ -9,16 +9,13 @@ from typing import Annotated
 import typer
 
 from mspc.commands import options as opts
-from mspc.commands.completion import complete_script
 from mspc.ir.diagnostics import MspcError
 
 
 def run(
     target: Annotated[
         Path,
-        typer.Argument(
-            metavar="TARGET", help="A script, the folder of a compile, or step.mlir.", autocompletion=complete_script
-        ),
+        typer.Argument(metavar="TARGET", help="A script, the folder of a compile, or step.mlir."),
     ],
     script_arguments: opts.ScriptArguments = None,
     ranks: opts.Ranks = None,

@@ -9,7 +9,6 @@ import typer
 
 from mspc.commands import options as opts
 from mspc.commands.compile_options import CompileOptions, has_compile_options
-from mspc.commands.completion import complete_script
 
 TORCH = "torch"
 """Value of --against for a comparison with PyTorch."""
@@ -22,7 +21,7 @@ TORCH = "torch"
 def verify(
     options: CompileOptions,
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="As for compile, or its folder.", autocompletion=complete_script)
+        str, typer.Argument(metavar="TARGET", help="As for compile, or its folder.")
     ],
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the compared data and weights.")] = 0,
     against: Annotated[

@@ -9,7 +9,6 @@ import typer
 
 from mspc.commands import options as opts
 from mspc.commands.compile_options import CompileOptions, has_compile_options
-from mspc.commands.completion import complete_script
 
 
 @has_compile_options(
@@ -21,7 +20,6 @@ def view(
         str,
         typer.Argument(
             metavar="TARGET", help="The folder of a compile, an .ir file (MindSpore's too), or as for compile.",
-            autocompletion=complete_script,
         ),
     ],
     out: Annotated[

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.completion import complete_graph, complete_input, complete_operator, complete_passes, complete_script
 from mspc.commands.opt import optimize
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.run import run_directory, run_script
@@ -178,29 +177,11 @@ def test_both_at_once_are_refused() -> None:
         Loudness(verbose=True, quiet=True)
 
 
-def test_words_are_completed(script: Path) -> None:
-    Path("nets").mkdir()
-    Path("notes.txt").touch()
-    Path("nets/a.ir").touch()
-    assert complete_script("ne") == ["net.py", "nets/"]
-    assert complete_graph("nets/") == ["nets/a.ir"]
-    assert complete_script("nowhere/") == []
-    assert complete_operator("MatM") == ["MatMul", "MatMulExt"]
-    assert complete_passes("gra") == ["grad"]
-    assert complete_passes("grad,slice_to") == ["grad,slice_to_rank"]
-    assert complete_input("flo") == ["float16[", "float32[", "float64["]
-
-
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [("mspc opt -p grad,simp", "grad,simplify grad,simplify_products"), ("mspc ops Cub", ""),
-         ("mspc ops MatM", "MatMul MatMulExt"),
-     ("mspc comp", "compile"), ("mspc compile net", "net.py"), ("mspc verify net", "net.py")],
-)  # fmt: skip
-def test_a_shell_asks(script: Path, words: str, offered: str) -> None:
+def test_a_shell_asks() -> None:
+    words = "mspc comp"
     asked = {"_MSPC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     command = [str(Path(sys.executable).with_name("mspc"))]
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, **asked}, check=True, timeout=HANG
     )
-    assert done.stdout.split() == offered.split()
+    assert done.stdout.split() == ["compile"]
