@@ -24,9 +24,8 @@ from mspc.engine.ranks.environment import (
     session_folder,
 )
 from mspc.engine.script import ScriptError
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError, MspcError, ranks_listed
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import Type
 from mspc.mindspore_api.errors import at_users_line, caller_location, is_library

@@ -28,7 +28,7 @@ from mspc.ops.registry import Operators, load_all
 from mspc.sharding.rules import Rule, parse_rule
 
 if TYPE_CHECKING:
-    from mspc.ir.builder import Builder
+    from mspc.ir.graph import Builder
 
 
 class Sharding:

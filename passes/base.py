@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, dataclass_transform
 
 from mspc import passes
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError, all_of, did_you_mean
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Builder, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass, finish_subclass
 from mspc.ir.text.facts import fields_of, shown
 from mspc.ir.types import TupleType

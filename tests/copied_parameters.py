@@ -12,9 +12,8 @@ from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import AssignAdd
-from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Concat
-from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.reshape import Cast, ReduceSum, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 
 SHAPE = (16, 16)

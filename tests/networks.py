@@ -16,8 +16,7 @@ import numpy as np
 
 from docs.site.samples_on_ranks import random_strategy
 from mspc.compiler.pipeline import VIEWS, shared_passes
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT64, TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem

@@ -9,8 +9,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT64, INT64, TensorType
 from mspc.ops.control.regions import Call, For, If, Loop, RegionOp, Scan, While, captured_values, emit_regions, outlined
 from mspc.ops.op import REGISTRY

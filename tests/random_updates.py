@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT64, TensorType, dtype_of
 from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.ops.op import REGISTRY

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.collective.collectives import (

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import (
+    Builder,
     Constant,
     Graph,
     Node,

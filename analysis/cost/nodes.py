@@ -44,7 +44,7 @@ from mspc.ops.fused.kernel import row_of
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import ReductionOp
+from mspc.ops.tensor.reshape import ReductionOp
 
 if TYPE_CHECKING:
     from mspc.ops.nn.attention_base import AttentionOp

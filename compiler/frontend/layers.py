@@ -19,9 +19,8 @@ from mspc.compiler.frontend.loops import UNROLLED, LoopPlan, run_loop, tried
 from mspc.compiler.frontend.micro_batches import LOOP
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, Unrolled
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value, asks_for_host
+from mspc.ir.graph import STAGE, Builder, Constant, Graph, Node, Parameter, Value, asks_for_host
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
@@ -36,9 +35,8 @@ from mspc.ops.control.structural import Depend, Gradient, TupleGetItem
 from mspc.ops.math.arithmetic import AddN, LogicalAnd, LogicalOr, Maximum, Minimum, Mul
 from mspc.ops.math.reduce import ReduceAll, ReduceAny, ReduceMax, ReduceMin, ReduceProd
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Concat, Stack
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import ReduceSum, Reshape
 
 _NOT_COMPARED = ("_cells", "_params", "_members", "_owned", "_stage_place")
 """Attributes in which a cell records its own cells and parameters, which are compared themselves, and the line of the

@@ -13,9 +13,8 @@ import numpy as np
 from mspc.compiler.frontend.reads import Reads
 from mspc.compiler.frontend.source import Sources
 from mspc.compiler.frontend.values import Frame, TooManyErrors, describe
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import Location, MspcError, did_you_mean, value_repr
-from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import OFFLOAD, Builder, Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import BOOL, FLOAT32, HALVES, INT64, DType, TensorType, TupleType, dtype_of
 from mspc.mindspore_api.common import parameter as session
 from mspc.mindspore_api.common.initializers import InitialValue

@@ -26,9 +26,8 @@ from mspc.compiler.frontend.source import OUTERMOST, Sources
 from mspc.compiler.frontend.state import PlannedStages, Tracer
 from mspc.compiler.frontend.statements import block, run
 from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors, Unrolled, describe, way_of
-from mspc.ir.builder import refuse_large
 from mspc.ir.diagnostics import MspcError, raise_all
-from mspc.ir.graph import Graph, Parameter, Value
+from mspc.ir.graph import Graph, Parameter, Value, refuse_large
 from mspc.ir.iterative import deep_calls
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.limits import DEEPEST_TUPLE

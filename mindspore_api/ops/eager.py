@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.ir.builder import refuse_kinds
 from mspc.ir.diagnostics import ExecutionError, Location, MspcError
+from mspc.ir.graph import refuse_kinds
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.mindspore_api import call_handler, state

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Builder, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout, common_mesh, group_of, on_mesh
 from mspc.ir.types import TensorType, Type

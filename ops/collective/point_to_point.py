@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Value
+from mspc.ir.graph import Builder, Value
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
 from mspc.ops import gpu
 from mspc.ops.collective.base import Collective, Ranks, Rendezvous, message

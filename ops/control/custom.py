@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Builder, Node, Value
 from mspc.ir.types import TupleType, Type
 from mspc.ops.op import Gradients, NotDifferentiable, Op
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Builder
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.op import Gradients, Op, sample
 from mspc.sharding.rules import factor_names

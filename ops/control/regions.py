@@ -7,9 +7,8 @@ from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, free_name
+from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value, free_name
 from mspc.ir.types import BOOL, INT64, StackType, TensorType, TupleType, Type
 from mspc.ops.op import NotDifferentiable, Op
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Builder, Graph, Node, Value
 from mspc.ir.types import StackType, TensorType, TupleType, Type
 from mspc.ops.bases import Unary
 from mspc.ops.control.regions import COUNT, RegionOp, stacked_type

@@ -12,9 +12,8 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Builder, Node, Value
 from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
 from mspc.ops.control.structural import items
 from mspc.ops.convolution.pooling import MaxPool, MaxPool3D, Pooling

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Builder, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.bases import operator

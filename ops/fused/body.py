@@ -29,7 +29,7 @@ from mspc.ops.math.elementwise import Identity
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import REGISTRY, ArrayBackend, NotDifferentiable, Op
 from mspc.ops.random.words import before_step, device_keeps, device_key, keep_mask, key_of, number_of_run
-from mspc.ops.tensor.broadcast import ReductionOp
+from mspc.ops.tensor.reshape import ReductionOp
 
 _LINE = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*\Z", re.DOTALL)
 _OPERAND = re.compile(r"\s*([xt])(0|[1-9]\d{0,5})\s*(?:,|\Z)")

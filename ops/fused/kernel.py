@@ -31,8 +31,7 @@ from mspc.ops.fused.body import (
 )
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import ArrayBackend, Op
-from mspc.ops.tensor.broadcast import ReductionOp
-from mspc.ops.tensor.reshape import Cast
+from mspc.ops.tensor.reshape import Cast, ReductionOp
 
 # All lines of a fused operator go through one space of places, whatever shapes they have.
 #

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Builder, Node, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType, dtype_of
 from mspc.ops.bases import Binary
@@ -24,9 +23,8 @@ from mspc.ops.nn.activation import Sigmoid
 from mspc.ops.nn.softmax import log_softmax_of_rows, ranks_of_rows, sent_bytes
 from mspc.ops.op import Gradients, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import require_elements
-from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.embedding import OneHot, require_classes
-from mspc.ops.tensor.reshape import ExpandDims, as_dtype
+from mspc.ops.tensor.reshape import ExpandDims, ReduceSum, as_dtype
 from mspc.sharding.rules import factor_names, parse_rule
 
 

@@ -7,15 +7,14 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Builder, Value
 from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.bases import Binary, Elementwise, Family, Predicate, Unary, operator
 from mspc.ops.cpu.blocks import elementwise
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, require_same, sample
 from mspc.ops.operator_arguments import sequence_of
-from mspc.ops.tensor.broadcast import sum_to_shape
+from mspc.ops.tensor.reshape import sum_to_shape
 from mspc.sharding.rules import broadcast_rule, same_rule
 
 

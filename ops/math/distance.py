@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Builder, Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import Binary, Unary
 from mspc.ops.math.arithmetic import Div, Equal, Mul, Select, Sub, constant, gradients, scaled
 from mspc.ops.math.elementwise import Abs, Pow, Sign
 from mspc.ops.op import Gradients, NotDifferentiable, Op, sample
-from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.reshape import ExpandDims
+from mspc.ops.tensor.reshape import ExpandDims, ReduceSum
 from mspc.sharding.rules import factor_names
 
 

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Value
+from mspc.ir.graph import Builder, Constant, Value
 from mspc.ir.types import DType, TensorType, complex_of, real_of
 from mspc.ops.bases import ArrayFunction, Binary, Unary, operator
 from mspc.ops.cpu.special_functions import erf, scipy_module

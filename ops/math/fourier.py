@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Builder, Value
 from mspc.ir.types import DType, TensorType, complex_of, dtype_of, real_of
 from mspc.ops.bases import operator
 from mspc.ops.math.elementwise import Real

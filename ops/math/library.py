@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Builder
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import (
     FLOAT32,
@@ -33,7 +33,7 @@ from mspc.ops.control.structural import items
 from mspc.ops.cpu.special_functions import scipy_module
 from mspc.ops.op import Gradients, NotDifferentiable, Op, Sample, sample
 from mspc.ops.operator_arguments import require_elements
-from mspc.ops.tensor.broadcast import zeros
+from mspc.ops.tensor.reshape import zeros
 from mspc.sharding.rules import broadcast_rule, sized
 
 Array = Any

@@ -8,18 +8,16 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Builder, Node, Value
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Mul, Neg
 from mspc.ops.math.matmul import BatchMatMul
 from mspc.ops.op import Gradients, NotDifferentiable, Op, require_float, sample
 from mspc.ops.operator_arguments import describe, plain, split_call
-from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.creation import Tril, Triu
-from mspc.ops.tensor.reshape import ExpandDims, Reshape
+from mspc.ops.tensor.reshape import ExpandDims, Reshape, zeros
 from mspc.sharding.rules import factor_names
 
 

@@ -11,9 +11,8 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Builder, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout, spread
 from mspc.ir.types import INT32, TensorType, TupleType
@@ -35,7 +34,7 @@ from mspc.ops.op import (
     sample,
 )
 from mspc.ops.operator_arguments import axis_in, ints_of, sequence_of
-from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
+from mspc.ops.tensor.reshape import ReduceSum, sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
 
 REQUEST = "enable_nd_tp"

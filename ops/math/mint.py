@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Builder, Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import Binary, Unary, operator
 from mspc.ops.cuda.text import number
@@ -18,10 +17,9 @@ from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.op import Gradients, Op, sample
 from mspc.ops.operator_arguments import axis_in, int_of, ints_of, number_of, sequence_of, split_call
-from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum, sum_to_shape
 from mspc.ops.tensor.embedding import Gather
 from mspc.ops.tensor.moving import Stack
-from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.reshape import REDUCE_SAMPLES, Cast, ReduceSum, Reshape, sum_to_shape
 from mspc.ops.tensor.slicing import MovingOp
 from mspc.sharding.rules import factor_names
 

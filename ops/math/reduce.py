@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Builder, Value
 from mspc.ir.types import BOOL, INT64, TensorType
 from mspc.ops.bases import operator
 from mspc.ops.device import Array, Device, Launch
@@ -16,8 +15,7 @@ from mspc.ops.math.arithmetic import Div, Equal, Mul, TruncateDiv
 from mspc.ops.math.scans import CumProd
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, RequestedSharding, require_float, sample
 from mspc.ops.operator_arguments import require_elements
-from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum, ReductionOp, broadcast_to
-from mspc.ops.tensor.reshape import Cast
+from mspc.ops.tensor.reshape import REDUCE_SAMPLES, Cast, ReduceSum, ReductionOp, broadcast_to
 
 
 class ReduceMean(ReductionOp):

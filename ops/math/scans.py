@@ -14,8 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Builder, Node, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import INT64, TensorType
 from mspc.ops import gpu
@@ -27,8 +26,8 @@ from mspc.ops.math.arithmetic import GreaterEqual, LessEqual, LogicalOr, Maximum
 from mspc.ops.math.elementwise import Abs, Exp, Log1p
 from mspc.ops.op import Gradients, NotDifferentiable, Op, RankPlacement, Sample, sample
 from mspc.ops.operator_arguments import axis_in, int_of
-from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Concat
+from mspc.ops.tensor.reshape import ReduceSum
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
 from mspc.ops.tensor.slicing import part_of
 from mspc.sharding.rules import factor_names

@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Builder, Value
 from mspc.ir.types import TensorType
 from mspc.ops import gpu
 from mspc.ops.bases import Binary, Elementwise, Unary
@@ -17,8 +16,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Greater, LogicalAnd, Mul, Select, Term, binary, constant, select, unary
 from mspc.ops.math.elementwise import UNARY_SAMPLES, Abs, Square
 from mspc.ops.op import ArrayBackend, Gradients, sample
-from mspc.ops.tensor.broadcast import sum_to_shape
-from mspc.ops.tensor.reshape import Reshape, as_shape
+from mspc.ops.tensor.reshape import Reshape, as_shape, sum_to_shape
 from mspc.sharding.rules import factor_names, same_rule
 
 _PAIR = (sample((8, 16), (8, 16)), sample((), ()))

@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Builder, Value
 from mspc.ir.layout import Layout, NamedLayout, slice_counts, spread
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem

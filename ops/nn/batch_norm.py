@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value, element_types
+from mspc.ir.graph import Builder, Node, Value, element_types
 from mspc.ir.layout import Layout, slice_counts
 from mspc.ir.types import FLOAT32, TensorType, TupleType, dtype_of
 from mspc.ops import gpu

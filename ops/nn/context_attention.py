@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Builder, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, NamedLayout, slice_counts, with_axes
 from mspc.ir.types import FLOAT64, TensorType, TupleType, Type

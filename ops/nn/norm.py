@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value, element_types
+from mspc.ir.graph import Builder, Node, Value, element_types
 from mspc.ir.layout import NamedLayout, slice_counts, with_axes
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, dtype_of
 from mspc.ops import gpu
@@ -30,8 +29,7 @@ from mspc.ops.op import (
     sample,
 )
 from mspc.ops.operator_arguments import axes_in, axis_in, ints_of, require_elements
-from mspc.ops.tensor.broadcast import Axis, ReduceSum, broadcast_to, is_filled, sum_to_shape
-from mspc.ops.tensor.reshape import as_dtype
+from mspc.ops.tensor.reshape import Axis, ReduceSum, as_dtype, broadcast_to, is_filled, sum_to_shape
 from mspc.sharding.rules import factor_names
 
 

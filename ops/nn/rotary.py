@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Builder, Value
 from mspc.ir.types import TensorType
 from mspc.ops.math.arithmetic import Mul, Neg
 from mspc.ops.op import Gradients, Op, sample
 from mspc.ops.operator_arguments import int_of
-from mspc.ops.tensor.broadcast import sum_to_shape, zeros
 from mspc.ops.tensor.creation import OnesLike
 from mspc.ops.tensor.moving import Concat
+from mspc.ops.tensor.reshape import sum_to_shape, zeros
 from mspc.ops.tensor.slicing import take_part
 
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Builder, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllReduce
@@ -25,8 +24,7 @@ from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.nn.norm import statistics_dtype
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axes_in, ints_of
-from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.reshape import as_dtype
+from mspc.ops.tensor.reshape import ReduceSum, as_dtype
 from mspc.sharding.rules import factor_names
 
 Ranks = tuple[int, ...]

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Builder, Value
 from mspc.ir.types import BOOL, DType, TensorType, TupleType, Type, dtype_of
 from mspc.ops import gpu
 from mspc.ops.cpu.blocks import BLOCK, in_rows
@@ -18,7 +17,7 @@ from mspc.ops.device import Array, Copy, Device, Launch, c_type
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, require_float, require_same, sample
 from mspc.ops.operator_arguments import sequence_of
-from mspc.ops.tensor.broadcast import sum_to_shape
+from mspc.ops.tensor.reshape import sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
 
 _UPDATE = NotDifferentiable("it changes a parameter")

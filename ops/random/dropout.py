@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Builder, Node, Value
 from mspc.ir.types import BOOL, FLOAT32, TensorType, dtype_of
 from mspc.ops.bases import Elementwise, operator
 from mspc.ops.control.structural import TupleGetItem

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Value
+from mspc.ir.graph import Builder, Constant, Value
 from mspc.ir.types import BOOL, FLOAT32, INT64, DType, TensorType, dtype_of
 from mspc.ops import gpu
 from mspc.ops.bases import Elementwise, Unary, operator
@@ -19,7 +18,7 @@ from mspc.ops.device import Array, Device, Launch, computing_type
 from mspc.ops.math.arithmetic import Mul, Select, Sub
 from mspc.ops.op import Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import dtype_arg, int_of, number_of, shape_of, size_of, split_call
-from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
+from mspc.ops.tensor.reshape import ReduceSum, sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names, sized
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Builder, Value
 from mspc.ir.types import TensorType, TupleType, dtype_of
 from mspc.ops import gpu
 from mspc.ops.device import Array, Device, Launch
@@ -16,8 +15,7 @@ from mspc.ops.index_map import IndexBlock, IndexMap, along, copies_of, padded
 from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axis_in, ints_of, require_elements, sequence_of
-from mspc.ops.tensor.broadcast import ReduceSum, zeros
-from mspc.ops.tensor.reshape import Reshape, as_shape
+from mspc.ops.tensor.reshape import ReduceSum, Reshape, as_shape, zeros
 from mspc.ops.tensor.slicing import MovingOp, StridedSlice, part_of, take_part
 from mspc.sharding.rules import Rule, factor_names
 

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Value
+from mspc.ir.graph import Builder, Constant, Value
 from mspc.ir.types import TensorType
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexBlock, IndexMap, padded
@@ -18,8 +17,8 @@ from mspc.ops.math.arithmetic import Sub
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axis_in, constant_of, describe, int_of, ints_of, plain
-from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Pad, TensorParts, margins_in
+from mspc.ops.tensor.reshape import ReduceSum
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.rules import factor_names
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar, Self
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Builder, Node, Value
 from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.types import INT64, DType, TensorType
 from mspc.ops import gpu
@@ -19,11 +18,10 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Div, Equal, Mul, Neg, Select
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axis_in, ints_of
-from mspc.ops.tensor.broadcast import BroadcastTo, is_filled, zeros
 from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import GatherGrad, local_places, require_places, shard_begin
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.reshape import BroadcastTo, Cast, Reshape, is_filled, zeros
 from mspc.ops.tensor.selection import GatherD
 from mspc.ops.tensor.slicing import first_part
 from mspc.sharding.rules import factor_names, sized

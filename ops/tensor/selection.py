@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Node, Value, element_types
+from mspc.ir.graph import Builder, Constant, Node, Value, element_types
 from mspc.ir.layout import NamedLayout, slice_counts, with_axes
 from mspc.ir.types import INT32, INT64, DType, TensorType
 from mspc.ops import gpu

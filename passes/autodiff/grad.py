@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.text.families import common_name
 from mspc.ir.types import StackType
 from mspc.ops.control.regions import RegionOp, is_stack_of_parameters
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.math.elementwise import Identity
-from mspc.ops.tensor.broadcast import filled
+from mspc.ops.tensor.reshape import filled
 from mspc.passes.base import WHOLE, Pass, rewrite_nodes
 from mspc.passes.lib.batch_rows import with_rows
 from mspc.passes.lib.gradients import (

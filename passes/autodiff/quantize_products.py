@@ -20,8 +20,7 @@ from __future__ import annotations
 from typing import cast
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.builder import Builder
-from mspc.ir.graph import STAGE, Graph, Node, Parameter, Value, depending
+from mspc.ir.graph import STAGE, Builder, Graph, Node, Parameter, Value, depending
 from mspc.ir.types import FLOAT8_E4M3, FLOAT8_E5M2, DType
 from mspc.ops.control.structural import is_constraint
 from mspc.ops.math.elementwise import Abs
@@ -29,9 +28,8 @@ from mspc.ops.math.float8 import Float8Scale, Quantize, ScaledMatMul, block_dims
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.reduce import ReduceMax
 from mspc.ops.optim.optimizer import Assign
-from mspc.ops.tensor.broadcast import filled
 from mspc.ops.tensor.moving import Concat, Stack, Transpose
-from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape, filled
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.base import GLOBAL, Pass
 

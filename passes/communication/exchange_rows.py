@@ -16,8 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Builder, Graph, Node, Value
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.collective.row_exchange import FetchRows, SendRows

@@ -15,8 +15,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import STAGE, Graph, Node, Value
+from mspc.ir.graph import STAGE, Builder, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import AllReduce

@@ -11,8 +11,17 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from mspc.analysis.cost.nodes import sent_bytes
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter, Value, copied_node, element_layouts, element_types, operand_types
+from mspc.ir.graph import (
+    Builder,
+    Graph,
+    Node,
+    Parameter,
+    Value,
+    copied_node,
+    element_layouts,
+    element_types,
+    operand_types,
+)
 from mspc.ir.layout import Axes, Layout
 from mspc.ir.types import StackType, TensorType
 from mspc.ops.collective.base import Collective

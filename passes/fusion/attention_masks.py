@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.integer_ranges import BOUNDS, IntegerRange, bounds_of, note_bounds
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, Worklist
+from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value, Worklist
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, TensorType
@@ -25,10 +24,9 @@ from mspc.ops.math.arithmetic import Equal, Greater, GreaterEqual, Less, LessEqu
 from mspc.ops.math.mint import RepeatInterleaveInt
 from mspc.ops.math.reduce import ReduceAll, ReduceAny, ReduceMean
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.creation import Fill, Ones, Range, Tril, Triu, Zeros
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import Cast, ExpandDims, Reshape, Squeeze
+from mspc.ops.tensor.reshape import BroadcastTo, Cast, ExpandDims, Reshape, Squeeze
 from mspc.passes.cleanup.simplify import Compiling
 
 CAUSAL_MASK = "triangle"

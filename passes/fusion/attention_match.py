@@ -9,9 +9,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Value
+from mspc.ir.graph import Builder, Constant, Graph, Node, Value
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout
@@ -24,10 +23,9 @@ from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.ops.nn.attention_base import HEADS_BEHIND
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.random.dropout import Dropout
-from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.creation import MaskedFill
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import Cast, ExpandDims, Reshape
+from mspc.ops.tensor.reshape import BroadcastTo, Cast, ExpandDims, Reshape
 from mspc.passes.fusion.attention_masks import causal_mode, elements_of, every_row_holds, may_be_infinite, may_hide
 
 # What is added to the scores of attention that is written out, one by one or as a sum; one term may be a causal mask.

@@ -32,9 +32,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Builder, Graph, Node, Value
 from mspc.ir.layout import NamedLayout
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import LogicalNot

@@ -25,10 +25,9 @@ from mspc.ops.fused.edges import EdgeProducts, EdgeSums, OrderRows
 from mspc.ops.math.arithmetic import Add, Maximum, Minimum, Mul, Neg
 from mspc.ops.nn.activation import ReLU, ReluGrad
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import BroadcastTo, ReduceSum, is_filled
 from mspc.ops.tensor.embedding import RowsByIntegers, RowSums
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import Cast
+from mspc.ops.tensor.reshape import BroadcastTo, Cast, ReduceSum, is_filled
 from mspc.ops.tensor.scatter import GatherNd, ScatterNd, TensorScatterAdd, TensorScatterMax, TensorScatterMin
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead

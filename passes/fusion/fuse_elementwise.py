@@ -23,8 +23,7 @@ from mspc.ops.fused.body import along_rows, by_element, closes, form_of, fusible
 from mspc.ops.fused.kernel import cuts, operand_dims, row_of
 from mspc.ops.math.arithmetic import Select
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import BroadcastTo
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import BroadcastTo, Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.fusion_groups import GroupSlot, LineTable, Member, NodeLines, NodeOrder, needed

@@ -20,8 +20,7 @@ from mspc.ops.fused.body import reshapes
 from mspc.ops.fused.norms import FusedLayerNorm, FusedLayerNormGrad
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
-from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.reshape import Cast, ReduceSum, Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.rewriter import Rewriter, fused, node_like, successor

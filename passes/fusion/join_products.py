@@ -25,8 +25,8 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import BiasAdd, MatMul
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Concat
+from mspc.ops.tensor.reshape import ReduceSum
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.joined_products import AlikeGradients, AlikeProducts, Joins, ProductGraph, best, free_parts

@@ -21,9 +21,8 @@ from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.matmul import BiasAdd, MatMul
 from mspc.ops.nn.activation import GeLU, GeLUGrad
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
-from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.reshape import Cast, ReduceSum, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.base import live_values, runs_anyway
 from mspc.passes.fusion.fusion_groups import FARTHEST, MAX_LINES

@@ -15,16 +15,14 @@ from itertools import groupby
 from typing import Any, cast
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import closes, row_axes
 from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import BroadcastTo, Reshape
 from mspc.passes.cleanup.simplify import remove_dead
 
 # The values of a graph in the orders in which they are stored, and a graph that grows by what brings them there.

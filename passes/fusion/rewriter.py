@@ -12,8 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.builder import Builder
-from mspc.ir.graph import STAGE, Graph, Node, Value
+from mspc.ir.graph import STAGE, Builder, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.facts import SWITCHES
 from mspc.ir.types import DType, TupleType, Type

@@ -19,15 +19,13 @@ from dataclasses import field
 from typing import NamedTuple
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Builder, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.fused.body import by_element, reshapes
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.math.reduce import ReduceMean
-from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.reshape import as_shape
+from mspc.ops.tensor.reshape import ReduceSum, as_shape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 

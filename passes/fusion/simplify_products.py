@@ -26,9 +26,8 @@ from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Concat, Transpose
-from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.reshape import Cast, ReduceSum, Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.rewriter import NodeWalk

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, Value
+from mspc.ir.graph import Builder, Constant, Graph, Node, Value
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType
@@ -30,8 +29,7 @@ from mspc.ops.bases import Elementwise
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.nn.attention import FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp
-from mspc.ops.tensor.broadcast import BroadcastTo
-from mspc.ops.tensor.reshape import Cast, ExpandDims, Reshape
+from mspc.ops.tensor.reshape import BroadcastTo, Cast, ExpandDims, Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.graph import Builder, Graph, Node, Value, element_types
 from mspc.ir.types import DType
 from mspc.ops.control.structural import TupleGetItem, items
 from mspc.ops.fused.norms import BatchStatistics, JoinMovingStatistics, MovingStatistics
@@ -33,8 +32,7 @@ from mspc.ops.nn.batch_norm import (
     JoinStatistics,
 )
 from mspc.ops.nn.norm import statistics_dtype
-from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.reshape import Cast, Reshape, as_dtype
+from mspc.ops.tensor.reshape import Cast, ReduceSum, Reshape, as_dtype
 from mspc.passes.base import Pass
 from mspc.passes.fusion.rewriter import split
 

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Builder, Graph, Node, Value
 from mspc.ops.fused.kernel import row_of
 from mspc.ops.op import Op
 from mspc.passes.base import Pass

@@ -18,8 +18,7 @@ from mspc.ir.graph import Graph, Node, Value, operand_types
 from mspc.ir.types import TensorType
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.reshape import Cast, ReduceSum, Reshape
 from mspc.passes.base import Pass
 from mspc.passes.fusion.rewriter import Rewriter, node_like
 

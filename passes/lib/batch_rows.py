@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types, operand_types
+from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value, element_types, operand_types
 from mspc.ir.layout import Layout
 from mspc.ir.text.families import gradient_names
 from mspc.ir.text.fragments import read_layouts

@@ -8,8 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, Value, element_types, operand_types
+from mspc.ir.graph import Builder, Constant, Graph, Node, Value, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout, spread
 from mspc.ir.types import INT32, TensorType

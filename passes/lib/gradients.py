@@ -6,8 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 
 from mspc.analysis.aliasing import updated_parameters
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, copied_node, depending, element_types
+from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value, copied_node, depending, element_types
 from mspc.ir.types import INT64, StackType, TensorType, TupleType
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
@@ -16,7 +15,7 @@ from mspc.ops.control.structural import CALL, Gradient, MakeTuple, TupleGetItem
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import NotDifferentiable, Op
-from mspc.ops.tensor.broadcast import filled
+from mspc.ops.tensor.reshape import filled
 from mspc.passes.base import rewrite_nodes
 
 # Operators are visited from the last to the first, every operator's `bprop` is called once, and one AddN adds up the

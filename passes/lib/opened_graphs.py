@@ -8,9 +8,20 @@ from dataclasses import field, replace
 from itertools import count
 from typing import cast
 
-from mspc.ir.builder import Builder, TypedOp
 from mspc.ir.compare import difference
-from mspc.ir.graph import Constant, Graph, Layouts, Node, Parameter, Value, copied_node, copied_region, element_types
+from mspc.ir.graph import (
+    Builder,
+    Constant,
+    Graph,
+    Layouts,
+    Node,
+    Parameter,
+    TypedOp,
+    Value,
+    copied_node,
+    copied_region,
+    element_types,
+)
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TupleType
@@ -29,7 +40,7 @@ from mspc.ops.control.structural import (
     TupleGetItem,
 )
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import BroadcastTo
+from mspc.ops.tensor.reshape import BroadcastTo
 
 # Passes that decide on the layouts of all operators together work on the opened graph: a region's outside values are
 # read in place, and carried, scanned, stacked or selected values go through operators of their own

@@ -13,9 +13,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import PADDING, STAGE, STAGES, Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import PADDING, STAGE, STAGES, Builder, Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, FLOAT16, INT32, DType, TensorType, TupleType
 from mspc.ops.bases import Elementwise

@@ -8,9 +8,9 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from mspc.ir.builder import Builder
 from mspc.ir.graph import (
     PADDING,
+    Builder,
     Constant,
     Graph,
     Node,

@@ -19,9 +19,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Builder, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ir.types import FLOAT32, HALVES

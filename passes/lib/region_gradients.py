@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, copied_graph, copied_region
+from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value, copied_graph, copied_region
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, StackType, TensorType, TupleType
 from mspc.ops.control.regions import (
@@ -26,8 +25,7 @@ from mspc.ops.control.regions import (
 )
 from mspc.ops.control.structural import CALL, MakeTuple, TupleGetItem
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import filled
-from mspc.ops.tensor.reshape import Cast
+from mspc.ops.tensor.reshape import Cast, filled
 from mspc.passes.autodiff.recompute import copy_for_gradients, handed_on, recomputed_values
 from mspc.passes.base import live_values
 from mspc.passes.lib.gradients import (

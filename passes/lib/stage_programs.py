@@ -8,12 +8,12 @@ from dataclasses import field, replace
 from typing import Any
 
 from mspc.analysis.aliasing import updated_parameters
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import (
     MICRO_BATCH,
     STAGE,
     WORK,
+    Builder,
     Constant,
     Graph,
     Node,

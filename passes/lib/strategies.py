@@ -7,9 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError, listed
-from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value
+from mspc.ir.graph import OFFLOAD, Builder, Graph, Node, Parameter, Value
 from mspc.ir.layout import Axes, Layout, NamedLayout, common_mesh, on_mesh
 from mspc.ir.types import TupleType
 from mspc.ops.collective.collectives import Redistribute

@@ -28,8 +28,7 @@ from mspc.analysis.cost.machine import (
     UNROUNDED,
     UPDATES,
 )
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.graph import Builder, Graph, Node, Parameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, FLOAT64, INT32, DType, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
@@ -44,8 +43,8 @@ from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, 
 from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.optim.optimizer import Adam
 from mspc.ops.random.dropout import DropoutGrad
-from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.embedding import GatherGrad
+from mspc.ops.tensor.reshape import ReduceSum
 
 HEADS, DEPTH, BATCH = 16, 64, 16
 """Sizes of the timed attention."""

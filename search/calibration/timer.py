@@ -19,8 +19,18 @@ import numpy as np
 
 from mspc.analysis.cost.machine import Link, Rate
 from mspc.analysis.cost.nodes import sent_bytes
-from mspc.ir.builder import Builder
-from mspc.ir.graph import FROM_HOST, OFFLOAD, TO_HOST, Graph, Node, Parameter, Value, element_types, operand_types
+from mspc.ir.graph import (
+    FROM_HOST,
+    OFFLOAD,
+    TO_HOST,
+    Builder,
+    Graph,
+    Node,
+    Parameter,
+    Value,
+    element_types,
+    operand_types,
+)
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.math.arithmetic import Add, Maximum, Minimum, Mul, SquaredDifference, Sub

@@ -11,8 +11,7 @@ import pytest
 from mspc.analysis.cost.machine import H200, Link, Rate
 from mspc.analysis.cost.nodes import seconds, sent_bytes
 from mspc.analysis.cost.timeline import StreamTimeline
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT32, INT64, DType, TensorType
 from mspc.ops.collective.base import Collective

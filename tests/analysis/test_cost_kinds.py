@@ -38,8 +38,8 @@ from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import Assign
-from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.embedding import Gather, GatherGrad
+from mspc.ops.tensor.reshape import ReduceSum
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.search.calibration.machine_file import read_machine, write_machine
 from mspc.search.calibration.measured import ON_GPU

@@ -15,8 +15,7 @@ import pytest
 
 from mspc.analysis.aliasing import results_over
 from mspc.analysis.integer_ranges import BOUNDS, IntegerRange, bounds_of, index_limits, note_bounds, refused_indices
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import BOOL, FLOAT32, INT8, INT32, INT64, TensorType, dtype_of
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import For, Scan, While, emit_regions

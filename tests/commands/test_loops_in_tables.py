@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 from mspc.cli import app
 from mspc.commands.report.tables import NARROWEST, TextTable, broken, fit, print_table
 from mspc.commands.verbs.ops import ops as list_operators
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Parameter, Value
+from mspc.ir.graph import Builder, Constant, Graph, Parameter, Value
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, INT64, TensorType
 from mspc.ops.collective.collectives import AllReduce

@@ -13,8 +13,7 @@ import pytest
 from mspc.analysis.cost.machine import H200, KNOWN_MACHINES, Rate
 from mspc.analysis.cost.timeline import MissingRate, missing_rates
 from mspc.commands.report.plan_summary import missing_rate_notes
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.types import BFLOAT16, DTYPES, FLOAT32, INT32, DType, TensorType
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropInput
 from mspc.ops.math.matmul import MatMul

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Parameter, Value
 from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.math.arithmetic import Add

@@ -17,9 +17,8 @@ from mspc.commands.report.profile import show_profile
 from mspc.engine.job import Job
 from mspc.engine.profile import StepProfiler
 from mspc.engine.profile_options import ProfileOptions
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.text.parser import parse
 from mspc.ir.types import FLOAT32, INT32, INT64, TensorType
 from mspc.ops.collective.one_rank import OneRank

@@ -13,9 +13,8 @@ import mspc as ms
 from mspc import Tensor, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import MICRO_BATCH, Constant, Graph, Parameter, Value
+from mspc.ir.graph import MICRO_BATCH, Builder, Constant, Graph, Parameter, Value
 from mspc.ir.types import FLOAT32, INT64, TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.collective.point_to_point import Send

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Value, element_types
+from mspc.ir.graph import Builder, Constant, Graph, Value, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op, RankPlacement

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Parameter, Value, element_types
+from mspc.ir.graph import Builder, Constant, Graph, Parameter, Value, element_types
 from mspc.ir.layout import Axes
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Sample

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType
 from mspc.ops.optim.optimizer import AT_ONCE, AllFinite

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from mspc import Tensor, ops
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.types import FLOAT16, FLOAT32, INT32, TensorType
 from mspc.ops.math.arithmetic import Add, AddN, Div, LogicalAnd, Mul, Select
 from mspc.ops.math.elementwise import Sqrt
@@ -22,11 +21,10 @@ from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import ApplyMomentum
 from mspc.ops.random.dropout import Dropout
-from mspc.ops.tensor.broadcast import BroadcastTo, ReduceSum
 from mspc.ops.tensor.creation import Fill, LinSpaceBetween, Range
 from mspc.ops.tensor.embedding import Gather, OneHot
 from mspc.ops.tensor.moving import Concat, Split, Tile, Transpose
-from mspc.ops.tensor.reshape import Cast, Flatten, Reshape, Squeeze
+from mspc.ops.tensor.reshape import BroadcastTo, Cast, Flatten, ReduceSum, Reshape, Squeeze
 from mspc.ops.tensor.selection import RepeatInterleaveTensor, TopK
 from mspc.ops.tensor.slicing import StridedSlice
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
 from mspc.ir.compare import difference
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, TensorType, dtype_of

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.check_graph import check_graph
 from mspc.ops.math.elementwise import Exp

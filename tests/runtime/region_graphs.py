@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.types import BOOL, FLOAT32, INT64, TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Call, RegionOp, emit_regions

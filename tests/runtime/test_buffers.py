@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64, DType, TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.collective.point_to_point import Barrier, Send
@@ -26,9 +25,8 @@ from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, 
 from mspc.ops.nn.norm import LayerNorm
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import ReduceSum, Reshape
 from mspc.runtime import buffers, plan
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor

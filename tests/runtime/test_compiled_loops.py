@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import Scan
@@ -24,7 +23,7 @@ from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.ops.nn.norm import LayerNorm
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.optim.optimizer import AssignAdd
-from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.reshape import ReduceSum
 from mspc.runtime import compiled_loops
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.graph import Constant, Graph, Parameter
+from mspc.ir.graph import Builder, Constant, Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.one_rank import OneRank

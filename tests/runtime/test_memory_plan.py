@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mspc.ir.builder import Builder
 from mspc.ir.compare import difference
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
@@ -32,8 +31,7 @@ from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.ops.optim.optimizer import Adam, AssignAdd
-from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import ReduceSum, Reshape
 from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.arena import MemoryBlock, assign, peak_live_bytes
 from mspc.runtime.backend import NumPyBackend

@@ -12,10 +12,9 @@ import json
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
 from mspc.ir.compare import difference
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
@@ -26,8 +25,7 @@ from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.elementwise import Square
 from mspc.ops.op import REGISTRY
 from mspc.ops.optim.optimizer import Adam, ApplyMomentum, AssignAdd
-from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.reshape import Cast
+from mspc.ops.tensor.reshape import Cast, ReduceSum
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.cleanup.simplify import Simplify
 from mspc.runtime.backend import NumPyBackend

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Constant, Graph, Value
+from mspc.ir.graph import Builder, Constant, Graph, Value
 from mspc.ir.types import BOOL, TensorType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.regions import Call, For, If, Scan, While

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Constant, Node, Value
+from mspc.ir.graph import Builder, Constant, Node, Value
 from mspc.ops.control.regions import For, If, Scan, While
 from mspc.ops.control.structural import items
 from mspc.ops.math.arithmetic import Add, Greater, Less, Mul, Sub

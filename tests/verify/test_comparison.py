@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from mspc.commands.compile import CompileOptions
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, copied_region
+from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value, copied_region
 from mspc.ir.text.parser import parse
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, INT32, INT64, TensorType, dtype_of
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter

@@ -19,8 +19,7 @@ from mspc.ops.collective.collectives import AllGather
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.math.arithmetic import Add, AddN
-from mspc.ops.tensor.broadcast import ReductionOp
-from mspc.ops.tensor.reshape import Cast
+from mspc.ops.tensor.reshape import Cast, ReductionOp
 from mspc.verify.scale.compared import written
 from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, alike
 from mspc.verify.scale.readers import Readers, adds_up, moves_or_adds

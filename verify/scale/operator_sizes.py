@@ -22,12 +22,11 @@ from mspc.ops.nn.rotary import RotaryPositionEmbedding
 from mspc.ops.nn.softmax import LogSoftmax, Softmax
 from mspc.ops.op import Op
 from mspc.ops.random.dropout import Dropout, UniformReal
-from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.creation import Eye, Fill, Ones, Range, Tril, Triu, Zeros
 from mspc.ops.tensor.embedding import EmbeddingLookup, Gather, GatherGrad, OneHot, UnsortedSegmentSum
 from mspc.ops.tensor.moving import Concat, Pad, Split, Stack, Tile
 from mspc.ops.tensor.parts import PadV3, Slice, SplitTensor, SplitWithSize
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import BroadcastTo, Reshape
 from mspc.ops.tensor.selection import GatherD, GatherDGrad, TopK
 from mspc.ops.tensor.slicing import StridedSlice, StridedSliceGrad
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Value, element_types
+from mspc.ir.graph import Builder, Constant, Graph, Node, Value, element_types
 from mspc.ir.types import TensorType, Type, dtype_of
 from mspc.ops.bases import ArrayFunction, Elementwise
 from mspc.ops.collective.one_rank import OneRank
@@ -33,10 +32,10 @@ from mspc.ops.nn.experts import ExpertOuter, ExpertPlaces, ExpertProduct, Expert
 from mspc.ops.nn.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxBackward
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import Update
-from mspc.ops.tensor.broadcast import BroadcastTo, ReductionOp
 from mspc.ops.tensor.creation import Tril, Triu
 from mspc.ops.tensor.embedding import EmbeddingLookup, Gather, OneHot, UnsortedSegmentSum
 from mspc.ops.tensor.moving import Concat, Split, Stack, Tile, Transpose
+from mspc.ops.tensor.reshape import BroadcastTo, ReductionOp
 from mspc.ops.tensor.scatter import GatherNd
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
 from mspc.ops.tensor.slicing import StridedSlice

@@ -21,11 +21,10 @@ from mspc.ops.math.arithmetic import Add, AddN, FloorMod, Less, LessEqual, Mul
 from mspc.ops.math.matmul import MatrixProduct
 from mspc.ops.math.scans import CumSum
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import BroadcastTo, ReductionOp
 from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import OneHot
 from mspc.ops.tensor.moving import Concat, Split, Transpose
-from mspc.ops.tensor.reshape import Cast
+from mspc.ops.tensor.reshape import BroadcastTo, Cast, ReductionOp
 from mspc.ops.tensor.selection import GatherD, GatherDGrad, TopK
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.verify.scale.operator_sizes import Dim

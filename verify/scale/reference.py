@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from mspc.engine.garbage import frozen_garbage
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.graph import Builder, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType

@@ -20,8 +20,8 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, Broadcast
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.moving import Split, Transpose
+from mspc.ops.tensor.reshape import BroadcastTo
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime.available_memory import available_bytes
 from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, Slices, axes_of_groups, narrowed, told_apart

@@ -28,7 +28,7 @@ from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import BroadcastTo
+from mspc.ops.tensor.reshape import BroadcastTo
 from mspc.verify.finite_differences import wide_op, wide_type
 from mspc.verify.scale.operator_sizes import Dim, Number, resized, row_of
 from mspc.verify.scale.program_sizes import Dims, Divisors, Product, Sizing, keep_constants, tie

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.convolution.window import Convolution
 from mspc.ops.cpu.loops.attention_loops import attention_kernel, compiled_attention

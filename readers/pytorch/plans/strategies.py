@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, TypeVar
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError, did_you_mean
-from mspc.ir.graph import STAGE, Node, Parameter, Value
+from mspc.ir.graph import STAGE, Builder, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout
 from mspc.ir.text.families import each_of_cells

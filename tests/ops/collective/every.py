@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Parameter, Value, element_types
+from mspc.ir.graph import Builder, Graph, Parameter, Value, element_types
 from mspc.ir.types import DType, TensorType, TupleType, dtype_of
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import (

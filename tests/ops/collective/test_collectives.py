@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
 from mspc.ir.compare import difference
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph

@@ -182,7 +182,7 @@ def test_text_reads_back_equal() -> None:
     graph = Graph("g")
     x = Parameter("x", TensorType(FLOAT32, (4,)))
     graph.parameters.append(x)
-    from mspc.ir.builder import Builder
+    from mspc.ir.graph import Builder
 
     whole = Builder(graph).emit(op, x)
     update = Builder(graph).emit(GroupedUpdate("Assign()", 1), x, x)

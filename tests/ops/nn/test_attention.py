@@ -12,9 +12,8 @@ import pytest
 from mspc import Tensor, ops
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, TensorType
 from mspc.ops.control.structural import TupleGetItem

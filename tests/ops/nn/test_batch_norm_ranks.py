@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, nn, ops
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Value, element_types
+from mspc.ir.graph import Builder, Graph, Value, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce

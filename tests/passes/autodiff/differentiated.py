@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, FLOAT64, INT64, TensorType
@@ -17,7 +16,7 @@ from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.control.regions import RegionOp, emit_regions
 from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.ops.op import REGISTRY
-from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.reshape import ReduceSum
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.cleanup.simplify import Simplify
 from mspc.runtime.backend import NumPyBackend

@@ -6,9 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import Location, MspcError
-from mspc.ir.graph import Constant, Graph, Value
+from mspc.ir.graph import Builder, Constant, Graph, Value
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT64, INT64, StackType, TensorType
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
 from mspc.ops.control.regions import Call, For, If, MakeStack, Scan
@@ -18,8 +17,7 @@ from mspc.ops.math.elementwise import Cos, Sin
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.optim.optimizer import Assign, AssignAdd
 from mspc.ops.random.dropout import Dropout
-from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.reshape import Cast
+from mspc.ops.tensor.reshape import Cast, ReduceSum
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.cleanup.simplify import Simplify
 from tests.passes.autodiff.differentiated import (

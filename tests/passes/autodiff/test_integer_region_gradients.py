@@ -9,13 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Value
+from mspc.ir.graph import Builder, Constant, Graph, Value
 from mspc.ir.types import BOOL, INT32, INT64, TensorType
 from mspc.ops.control.regions import Call, For, If, Scan, While
 from mspc.ops.math.arithmetic import Add, Greater, Less, LogicalAnd, Mul
-from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.reshape import Cast
+from mspc.ops.tensor.reshape import Cast, ReduceSum
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.cleanup.simplify import Simplify
 from tests.passes.autodiff.differentiated import COUNT, checked, floats, graph, region, run, with_gradients

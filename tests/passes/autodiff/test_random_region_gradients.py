@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Builder, Graph
 from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.ops.math.elementwise import Square
-from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.reshape import ReduceSum
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.cleanup.simplify import Simplify
 from tests.passes.autodiff.differentiated import checked, run

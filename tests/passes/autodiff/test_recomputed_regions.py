@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 
 from mspc.compiler.driver import Compiled
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, Value
+from mspc.ir.graph import Builder, Constant, Graph, Node, Value
 from mspc.ir.types import INT64
 from mspc.ops.control.regions import Call, For, If, While
 from mspc.ops.math.arithmetic import Add, Less, Mul
 from mspc.ops.math.elementwise import Sin
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import Tanh
-from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import ReduceSum, Reshape
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import PassManager

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, copied_parameter
+from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value, copied_parameter
 from mspc.ir.types import INT64, StackType, TupleType
 from mspc.ops.control.regions import If, Loop, While
 from mspc.ops.control.structural import MakeTuple, TupleGetItem

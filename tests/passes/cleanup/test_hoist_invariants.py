@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Value, copied_region
+from mspc.ir.graph import Builder, Constant, Graph, Value, copied_region
 from mspc.ir.types import FLOAT32, FLOAT64, INT64, TensorType
 from mspc.ops.control.print import Print
 from mspc.ops.control.regions import For, If, Loop, While
@@ -18,11 +17,10 @@ from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.optim.optimizer import AssignAdd
 from mspc.ops.random.dropout import Dropout
-from mspc.ops.tensor.broadcast import BroadcastTo, ReduceSum
 from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import Gather
 from mspc.ops.tensor.moving import Stack, Transpose
-from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.reshape import BroadcastTo, Cast, ReduceSum, Reshape
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.base import PassManager
 from mspc.passes.cleanup import hoist_invariants

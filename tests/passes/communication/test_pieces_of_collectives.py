@@ -18,9 +18,8 @@ from mspc.analysis.cost.nodes import MatmulSizes
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter
+from mspc.ir.graph import OFFLOAD, Builder, Graph, Node, Parameter
 from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, ReduceScatter

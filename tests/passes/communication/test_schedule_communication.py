@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.compiler.driver import Compiled
-from mspc.ir.builder import Builder
 from mspc.ir.compare import difference
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType

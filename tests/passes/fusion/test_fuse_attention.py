@@ -19,8 +19,7 @@ from mspc.commands.compile import CompileOptions
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import DumpPoint, compile_traced, trace_call
 from mspc.engine.capture import capture
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.graph import Builder, Graph, Node, Parameter
 from mspc.ir.layout import NamedLayout
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph

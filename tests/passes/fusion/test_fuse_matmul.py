@@ -24,9 +24,8 @@ from mspc.ops.nn.batch_norm import BatchNorm, BatchNormGrad
 from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
 from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.ops.optim.optimizer import Assign
-from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Split
-from mspc.ops.tensor.reshape import Cast
+from mspc.ops.tensor.reshape import Cast, ReduceSum
 from mspc.passes.fusion.fuse_matmul import FuseMatmul
 from mspc.passes.fusion.fuse_norm import FuseNorm
 from mspc.passes.fusion.split_batch_norm import SplitBatchNorm

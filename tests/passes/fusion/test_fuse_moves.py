@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Builder, Graph, Node, Value
 from mspc.ir.types import FLOAT16
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import moves_elements

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Builder, Graph, Node, Value
 from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
 from mspc.ops.control.regions import Scan
 from mspc.ops.fused.elementwise import FusedElementwise

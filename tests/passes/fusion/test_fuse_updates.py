@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.types import BFLOAT16, FLOAT32, INT32, TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
@@ -18,8 +17,7 @@ from mspc.ops.math.arithmetic import Add, Mul, Neg, Sub
 from mspc.ops.math.elementwise import Square
 from mspc.ops.op import load_operators
 from mspc.ops.optim.optimizer import ApplyMomentum, Assign, AssignAdd, AssignSub
-from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.reshape import Cast
+from mspc.ops.tensor.reshape import Cast, ReduceSum
 from mspc.passes.fusion.fuse_elementwise import FuseElementwise
 from mspc.passes.fusion.fuse_updates import LARGE_SUM, FuseUpdates
 from tests.interpret import random_feeds, run_global

@@ -10,9 +10,8 @@ import random
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, INT32, INT64, DType, TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.convolution.resizing import ResizeNearestNeighbor
@@ -20,10 +19,9 @@ from mspc.ops.fused.grouped_rows import GroupedLookups, GroupedRowSums
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.op import load_operators
 from mspc.ops.optim.optimizer import Assign, AssignAdd
-from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.embedding import Gather, GatherGrad
 from mspc.ops.tensor.moving import Concat, Split, Stack, Transpose
-from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.reshape import BroadcastTo, Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.fusion import rewriter

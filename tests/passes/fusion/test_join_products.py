@@ -10,8 +10,7 @@ import pytest
 
 import mspc as ms
 from mspc.compiler.pipeline import rank_passes
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Parameter, Value
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64, DType, TensorType
 from mspc.ops.fused.matmul import FusedMatMul
@@ -19,9 +18,8 @@ from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.op import load_operators
 from mspc.ops.optim.optimizer import Assign
-from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.reshape import Cast, ReduceSum, Reshape
 from mspc.passes.fusion import joined_products
 from mspc.passes.fusion.join_products import JoinProducts
 from mspc.passes.fusion.products_of_rows import ProductsOfRows

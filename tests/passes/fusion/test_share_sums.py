@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Parameter, Value
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import load_operators

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.graph import Builder, Graph, Node, Parameter
 from mspc.ir.types import FLOAT32, DType, TensorType
 from mspc.ops.op import REGISTRY, load_operators
 

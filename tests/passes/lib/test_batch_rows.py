@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.ops.op import REGISTRY, load_operators
-from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.reshape import ReduceSum
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.lib.batch_rows import FIRST, ROWS, FedRows
 

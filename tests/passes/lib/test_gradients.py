@@ -7,9 +7,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Parameter, Value
+from mspc.ir.graph import Builder, Constant, Graph, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, FLOAT32, TensorType
@@ -20,7 +19,7 @@ from mspc.ops.math.arithmetic import Mul, Neg
 from mspc.ops.nn.activation import SiLUGrad
 from mspc.ops.op import REGISTRY, NotDifferentiable
 from mspc.ops.random.dropout import Dropout
-from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.reshape import ReduceSum
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.base import PassManager
 from mspc.passes.cleanup.simplify import Simplify

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.fused.updates import GroupedUpdate

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ErrorGroup, Location, MspcError
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.types import FLOAT32, INT32, INT64, TensorType
 from mspc.ops.math.matmul import GroupedProduct

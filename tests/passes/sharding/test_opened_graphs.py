@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
 from mspc.ir.compare import difference
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, copied_region
+from mspc.ir.graph import Builder, Constant, Graph, Node, Parameter, Value, copied_region
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT64, TensorType

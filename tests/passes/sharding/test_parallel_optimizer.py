@@ -7,8 +7,7 @@ import math
 
 import pytest
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.optim.optimizer import AssignAdd

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.collective.collectives import NeighborExchange

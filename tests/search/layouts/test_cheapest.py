@@ -15,8 +15,7 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Builder, Graph, Node, Value
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType

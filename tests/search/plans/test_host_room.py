@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mspc.analysis.cost.machine import H200
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.search.plans.limited import HostCopyBudget, HostMemoryUse

@@ -6,8 +6,8 @@ from mspc.ir.graph import Graph, Node
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import Tanh
-from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Transpose
+from mspc.ops.tensor.reshape import ReduceSum
 from mspc.runtime.buffers import BufferPlan
 from mspc.verify.scale.memory_use import BufferCheck, buffer_plan
 from tests.runtime.test_buffers import TYPE, Maker

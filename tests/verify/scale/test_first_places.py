@@ -13,9 +13,8 @@ import pytest
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_scale
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError, Location
-from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.graph import Builder, Graph, Node, Parameter
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem

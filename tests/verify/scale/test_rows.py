@@ -15,8 +15,7 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import of_script, verify_target
 from mspc.commands.verify_folder import of_folder
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.ops.collective.one_rank import OneRank
 from mspc.ops.collective.row_exchange import FetchRows, SendRows

@@ -12,9 +12,8 @@ import pytest
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_scale
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Parameter, Value
+from mspc.ir.graph import Builder, Constant, Graph, Parameter, Value
 from mspc.ir.types import FLOAT32, FLOAT64, INT64, TensorType
 from mspc.ops.collective.collectives import AllGather, AlltoAll
 from mspc.ops.collective.one_rank import OneRank
