@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,22 +12,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mspc.commands.captured import ranks_in
-from mspc.commands.captured_draws import place_draws
-from mspc.commands.captured_offsets import graphs_of
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
+from mspc.compiler.rank_graphs import copied
 from mspc.engine.capture import capture_network
-from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.graph import Constant, Graph, OpLike
+from mspc.ir.diagnostics import ExecutionError, Frames, Location, MspcError
+from mspc.ir.graph import Constant, Graph, Node, OpLike, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api.state import Session
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.point_to_point import Receive, ReceiveFromStage, Send, SendToStage
+from mspc.ops.random.words import draws_by_place
 from mspc.output.dumps import first_values
-from mspc.readers.pytorch.exported_program import names_in
+from mspc.readers.pytorch import placed
+from mspc.readers.pytorch.captured_kinds import GROUPS
+from mspc.readers.pytorch.exported_program import NodeResult, ProgramInput, ProgramOutput, names_in
 from mspc.verify.scale.blame import ranks_in_words
 from mspc.verify.scale.precision import rounded_sums
 from mspc.verify.scale.rank_kinds import RankKind, merged
@@ -34,6 +37,10 @@ from mspc.verify.verification import plain_graph
 
 if TYPE_CHECKING:
     from mspc.readers.pytorch.captured import CapturedStep, DrawState, Members
+
+    OfRanks = tuple[CapturedStep, Sequence[Sequence[DrawState]]]
+    from mspc.readers.pytorch.captured import CapturedStep
+
 
 _CLASS = re.compile(r"-[^/]*")
 WAITS = ("_c10d_functional.wait_tensor.default", "_c10d_functional._wrap_tensor_autograd.default")
@@ -244,3 +251,275 @@ def _check_same(one: _Named, ranks: _Named) -> None:
         if results := first.results - other.results:
             kind, name = min(results)
             raise MspcError(f"{other.folder} has no {f'gradient of {name!r}' if kind == _GRADIENT else kind}")
+
+
+# Random numbers of captured steps ---------------------------------------------------------------------
+# Ranks with the same values must draw the same, and each its slice of one device's.
+# A draw is known by the state of its generator, so that a recomputed one is the one it repeats. mspc draws by place:
+# once ranks are known to be consistent, a rank draws the numbers that one device draws for its slice.
+
+
+_Key = tuple[str, int]
+"""The path of a module, and the number of a draw there."""
+
+
+@dataclass
+class _Draw:
+    """A draw of a program. nodes: it, and those that repeat it. states: of the generators of all ranks of a kind."""
+
+    nodes: list[Node]
+    states: tuple[DrawState, ...]
+
+    @property
+    def op(self) -> Any:
+        return self.nodes[0].op
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return element_types(self.nodes[0].type)[0].shape
+
+
+def place_draws(
+    one: Graph, single: OfRanks, kinds: Sequence[RankKind], steps: Sequence[OfRanks], mesh: tuple[int, ...],
+    stages: frozenset[int],
+) -> None:  # fmt: skip
+    """Let every rank draw its slice of the numbers of one device, and print a warning if ranks with other slices of a
+    value draw the same numbers.
+
+    Args:
+        single, steps: of one device and of each kind: the step of the first rank, and the states before the draws of
+            all. stages: axes of the mesh.
+
+    Raises:
+        ExecutionError: ranks with the same slice of a value draw other numbers.
+    """
+    whole = _draws_in(one, single)
+    layouts: dict[_Key, Layout] = {}
+    states: dict[_Key, dict[int, DrawState]] = {}
+    nodes: dict[_Key, Node] = {}
+    for kind, given in zip(kinds, steps, strict=True):
+        for key, draw in _draws_in(kind.graph, given).items():
+            layout = _layout(given[0], mesh, draw, whole.get(key), stages)
+            if layout is not None:
+                _give(kind, draw, whole[key], layout)
+                layouts[key] = layout
+                nodes.setdefault(key, draw.nodes[0])
+                states.setdefault(key, {}).update(zip(kind.ranks, draw.states, strict=True))
+    for key, of_ranks in states.items():
+        _check(nodes[key], of_ranks, layouts[key])
+
+
+def _draws_in(graph: Graph, given: OfRanks) -> dict[_Key, _Draw]:
+    """Return the draws of a program, if they are those that were recorded for their lines."""
+    step, of_ranks = given
+    nodes: dict[Frames, list[Node]] = {}
+    for node in (node for each in graph.graphs() for node in each.nodes if draws_by_place(node.op)):
+        nodes.setdefault(node.frames, []).append(node)
+    recorded: dict[Frames, list[int]] = {}
+    for number, frames in enumerate(step.draws):
+        recorded.setdefault(frames, []).append(number)
+    known: dict[object, _Draw] = {}
+    numbers: dict[str, int] = {}
+    found: dict[_Key, _Draw] = {}
+    same = {frames: those for frames, those in nodes.items() if len(those) == len(recorded.get(frames, ()))}
+    for frames, node, number in ((f, *pair) for f in same for pair in zip(same[f], recorded[f], strict=True)):
+        states = tuple(each[number] for each in of_ranks)
+        key = (states[0], type(node.op), node.type, node.scope, frames[:1])
+        if key in known:
+            known[key].nodes.append(node)
+            continue
+        known[key] = made = _Draw([node], states)
+        numbers[node.scope] = number = numbers.get(node.scope, -1) + 1
+        found[node.scope, number] = made
+    for each in found.values():
+        for node in each.nodes[1:]:
+            node.op = _seeded(node.op, each.op)
+    return found
+
+
+def _seeded(op: Any, like: Any) -> Any:
+    return replace(op, **{name: getattr(like, name) for name in op.seeds})
+
+
+def _layout(
+    step: CapturedStep, mesh: tuple[int, ...], draw: _Draw, whole: _Draw | None, stages: frozenset[int]
+) -> Layout | None:
+    """Return the layout of a draw, None if ranks do not have slices of one device's."""
+    if whole is None or type(whole.op) is not type(draw.op):
+        return None
+    own, shape = draw.shape, whole.shape
+    try:
+        layout = placed.layout(step, mesh, "", own, shape, stages)
+    except MspcError:
+        return None
+    return layout if layout.divides(shape) else None
+
+
+def _give(kind: RankKind, draw: _Draw, whole: _Draw, layout: Layout) -> None:
+    """Let the ranks of a kind draw their slices."""
+    shape = whole.shape
+    made: list[OpLike] = []
+    for rank in kind.ranks:
+        slices = layout.slices_for(rank, shape)
+        begin, local = tuple(s.start for s in slices), tuple(s.stop - s.start for s in slices)
+        divided = {"shape": shape, "begin": begin, "local": local} if any(layout.dims) else {}
+        made.append(replace(_seeded(draw.op, whole.op), **divided))
+    for node in draw.nodes:
+        node.op = replace(made[0])  # type: ignore[type-var]  # operators are dataclasses
+        if len(set(made)) > 1:
+            kind.ops[id(node.op)] = (node.op, *made[1:])
+
+
+def _check(node: Node, states: Mapping[int, DrawState], layout: Layout) -> None:
+    """Raise ExecutionError, or print a warning, if the states of ranks do not fit their slices."""
+    first: dict[tuple[int, ...], int] = {}
+    drawn: dict[DrawState, int] = {}
+    cell = node.scope.removeprefix("Default").lstrip("/").replace("/", ".")
+    name = f"random numbers of {cell}" if cell else "random numbers"
+    words = {rank: f"seed {seed} at offset {offset}" for rank, (seed, offset) in states.items()}
+    for rank, state in sorted(states.items()):
+        other = first.setdefault(layout.slice_index(rank), rank)
+        if states[other] != state:
+            said = [f"rank {each} draws with {words[each]}" for each in (other, rank)]
+            raise ExecutionError(
+                f"{name} differ on ranks {other} and {rank}, which have the same values there",
+                notes=[*said, "give these ranks the same seed, and let them draw equally often before"],
+                frames=node.frames, code="E1401",
+            )  # fmt: skip
+    same = [(drawn.setdefault(states[rank], rank), rank) for rank in first.values()]
+    for other, rank in [pair for pair in same if pair[0] != pair[1]][:1]:
+        said = f"{name} are the same on ranks {other} and {rank}, which have other slices there"
+        print(f"warning: {said}: both draw with {words[rank]}", file=sys.stderr)
+
+
+# Makes the graphs of captured steps that differ in numbers, as offsets, from the graph of one of them ----
+# Reading a step takes a while. So one is read, and of the others only the nodes with other arguments, as a small
+# program.
+
+
+Read = Callable[["CapturedStep"], tuple[Graph, list[tuple[str, str]], Sequence[Any]]]
+"""Returns (the graph of a step, its results, its first values)."""
+_MARK = "node of other numbers"
+"""The file of a line that marks the nodes of a graph by the number of the recorded one."""
+
+
+def graphs_of(steps: Sequence[CapturedStep], read: Read) -> list[tuple[Graph, list[tuple[str, str]]]]:
+    """Return (the graph, its results) of each step. read: reads a step."""
+    families: dict[Any, list[int]] = {}
+    for number, step in enumerate(steps):
+        same = tuple((node.target, node.results, node.types, node.scope) for node in step.program.graph.nodes)
+        families.setdefault((same, step.program.graph.inputs, step.program.graph.outputs), []).append(number)
+    found: dict[int, tuple[Graph, list[tuple[str, str]]]] = {}
+    for numbers in families.values():
+        own = [steps[number] for number in numbers]
+        made = _alike(own, read) if len(own) > 1 else None
+        found |= zip(numbers, made or [read(step)[:2] for step in own], strict=True)
+    return [found[number] for number in range(len(steps))]
+
+
+def _alike(steps: Sequence[CapturedStep], read: Read) -> list[tuple[Graph, list[tuple[str, str]]]] | None:
+    """Return the graphs of steps with the same nodes; None if they have to be read one by one."""
+    base = steps[0]
+    graphs = [step.program.graph.nodes for step in steps]
+    changed = [at for at, nodes in enumerate(zip(*graphs, strict=True)) if len({_numbers(n) for n in nodes}) > 1]
+    read_others = any(len({_tensors(nodes[at]) for nodes in graphs}) > 1 for at in changed)
+    if read_others or not _have_results_alone(base, changed):
+        return None
+    groups = [_groups(base, step) for step in steps]
+    whole, results, _ = read(_marked(base, changed))
+    marks = _taken(whole)
+    parts = [_taken(read(_part(step, changed))[0]) for step in steps] if changed else [marks] * len(steps)
+    places = {node: at for at, node in enumerate(whole.nodes)}
+    if any(_shape(part) != _shape(marks) for part in parts) or any(n not in places for m in marks.values() for n in m):
+        return None
+    found: list[tuple[Graph, list[tuple[str, str]]]] = []
+    for step, part, named in zip(steps, parts, groups, strict=True):
+        graph = copied(whole) if step is not base else whole
+        for node in graph.nodes:
+            op: Any = node.op
+            if isinstance(op, Collective) and (name := named.get(getattr(op, "group", ""))) is not None:
+                node.op = replace(op, group=name, rank_list=step.groups[name])
+        for mark, nodes in marks.items():
+            for node, own in zip(nodes, part[mark], strict=True):
+                made = graph.nodes[places[node]]
+                made.op = own.op
+                pairs = zip(made.inputs, own.inputs, strict=True)
+                made.inputs = [number if isinstance(number, Constant) else value for value, number in pairs]
+        found.append((graph, results))
+    return found
+
+
+def _numbers(node: Any) -> Any:
+    return tuple((name, repr(value)) for name, value in node.arguments if name not in GROUPS)
+
+
+def _tensors(node: Any) -> tuple[str, ...]:
+    return tuple(name for _, value in node.arguments for name in names_in(value))
+
+
+def _groups(base: CapturedStep, step: CapturedStep) -> dict[str, str]:
+    """Return the names of a step's groups by those of the same groups of another step."""
+    pairs = zip(base.program.graph.nodes, step.program.graph.nodes, strict=True)
+    return {
+        str(mine): str(own) for node, other in pairs for (name, mine), (_, own) in
+        zip(node.arguments, other.arguments, strict=True) if name in GROUPS and mine != own
+    }  # fmt: skip
+
+
+def _have_results_alone(step: CapturedStep, changed: Sequence[int]) -> bool:
+    """Return whether some nodes make tensors and do nothing else: none is a message, or overwrites a tensor, or makes a
+    view of one that is overwritten, which the places in the view are read for."""
+    from mspc.readers.pytorch.kinds.aten_table import kind_of
+    from mspc.readers.pytorch.written_values import written_names
+
+    written = written_names(step.program.graph)
+    for node in (step.program.graph.nodes[at] for at in changed):
+        kind = kind_of(node.target)
+        if kind is None or kind.writes or not node.results or not all(node.results):
+            return False
+        if kind.put is not None and not written.isdisjoint(node.results):
+            return False
+    return True
+
+
+def _marked(step: CapturedStep, changed: Sequence[int]) -> CapturedStep:
+    nodes = list(step.program.graph.nodes)
+    for at in changed:
+        nodes[at] = replace(nodes[at], frames=(Location(_MARK, at), *nodes[at].frames))
+    return replace(step, program=replace(step.program, graph=replace(step.program.graph, nodes=tuple(nodes))))
+
+
+def _part(step: CapturedStep, changed: Sequence[int]) -> CapturedStep:
+    """Return the step of some nodes alone, which gives their results."""
+    graph = _marked(step, changed).program.graph
+    types = dict(graph.inputs)
+    for node in graph.nodes:
+        types |= zip(node.results, node.types, strict=True)
+    nodes = [graph.nodes[at] for at in changed]
+    made = [name for node in nodes for name in node.results]
+    read = [name for node in nodes for _, value in node.arguments for name in names_in(value) if name not in made]
+    inputs = tuple(ProgramInput("user", name, name, types[name]) for name in dict.fromkeys(read))
+    outputs = tuple(ProgramOutput("gradient_to_parameter", NodeResult(name), name) for name in made)
+    graph = replace(
+        graph, nodes=tuple(nodes), inputs=tuple((each.name, each.type) for each in inputs),
+        outputs=tuple(each.value for each in outputs),
+    )  # fmt: skip
+    return replace(step, program=replace(step.program, graph=graph, inputs=inputs, outputs=outputs))
+
+
+def _taken(graph: Graph) -> dict[int, list[Node]]:
+    """Return the marked nodes by their marks, which are removed."""
+    found: dict[int, list[Node]] = {}
+    for node in (node for each in graph.graphs() for node in each.nodes):
+        if node.frames and node.frames[0].file == _MARK:
+            found.setdefault(node.frames[0].line, []).append(node)
+            node.frames = node.frames[1:]
+    return found
+
+
+def _shape(nodes: dict[int, list[Node]]) -> Any:
+    """Return all of some nodes but the numbers of operators and constants."""
+    return {
+        mark: [(type(node.op), node.type, [(isinstance(v, Constant), v.type) for v in node.inputs]) for node in each]
+        for mark, each in nodes.items()
+    }

@@ -166,7 +166,7 @@ class Executor:
 def _regions_of(graph: Graph, backend: NumPyBackend, cursor: Any) -> Any:
     if not any(node.regions for node in graph.nodes):
         return None
-    from mspc.runtime.regions.kernels import Regions  # late: most graphs need none of it
+    from mspc.runtime.regions.region import Regions  # late: most graphs need none of it
 
     return Regions(graph, backend, cursor)
 

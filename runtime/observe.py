@@ -23,7 +23,7 @@ from mspc.ops.fused.updates import GroupedUpdate, gradient_index
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.faults.record import PLACE_WORDS, NodeFailure
 from mspc.runtime.plan import copy_value
-from mspc.runtime.regions.kernels import Regions
+from mspc.runtime.regions.region import Regions
 
 Array = Any
 COMBINE = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply,

@@ -236,9 +236,9 @@ OF_KINDS = {
     "loops": (
         Planted("gradient-of-the-last-iteration", "passes/lib/region_gradients.py", "summed(b, [total, grad])",
                 "summed(b, [grad])"),
-        Planted("stacked-backwards", "runtime/regions/loops.py", "stacks[number].append(entry)",
+        Planted("stacked-backwards", "runtime/regions/region.py", "stacks[number].append(entry)",
                 "stacks[number].insert(0, entry)"),
-        Planted("loop-never-reversed", "runtime/regions/loops.py",
+        Planted("loop-never-reversed", "runtime/regions/region.py",
                 "range(turns - 1, -1, -1) if op.reverse else range(turns)", "range(turns)"),
         Planted("carried-gradient-from-nothing", "passes/lib/region_gradients.py",
                 'Source("gradient" if i in given else "zero gradient", i)', 'Source("zero gradient", i)'),
@@ -255,7 +255,7 @@ OF_KINDS = {
     "folded": (
         Planted("masks-equal-in-every-call", "ops/random/words.py", "*(-number for number in calls))",
                 "*(0 for number in calls))"),
-        Planted("calls-numbered-alike", "runtime/regions/kernels.py",
+        Planted("calls-numbered-alike", "runtime/regions/region.py",
                 "setattr(backend, place, (*around, number))", "setattr(backend, place, (*around, 0))"),
         Planted("kept-without-scale", "ops/random/dropout.py", "xp.multiply(block, 1 / self.keep_prob, out=block)",
                 "xp.multiply(block, 1.0, out=block)"),

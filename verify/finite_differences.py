@@ -36,8 +36,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.faults.record import PLACE_WORDS, RegionFailure
 from mspc.runtime.plan import copy_value
-from mspc.runtime.regions.kernels import Regions
-from mspc.runtime.regions.region import Call
+from mspc.runtime.regions.region import Call, Regions
 from mspc.verify.difference import ComparedValue
 
 # Makes a differentiated graph of one device in Float64, in which gradients are judged.

@@ -24,7 +24,7 @@ from mspc.ops.op import NotDifferentiable, Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.faults.record import PLACE_WORDS
-from mspc.runtime.regions.kernels import Regions
+from mspc.runtime.regions.region import Regions
 from mspc.verify.difference import TOLERANCES, ComparedValue, Noise, coarsest, compare, epsilon_of
 from mspc.verify.finite_differences import (
     Doubled,

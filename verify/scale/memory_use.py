@@ -43,8 +43,7 @@ from mspc.runtime.memory import (
 )
 from mspc.runtime.memory_plan import device_bytes_inside, plan_memory
 from mspc.runtime.plan import lifetimes
-from mspc.runtime.regions.kernels import is_planned
-from mspc.runtime.regions.region import placeable_results
+from mspc.runtime.regions.region import is_planned, placeable_results
 from mspc.verify.scale.rank_kinds import RankKind
 
 # Bytes of an arena: whose they are at a moment, who wrote them, and who has read them since.
