@@ -1,4 +1,5 @@
-"""`mspc search` prints plans for a network side by side, and writes the plan of the search into a file."""
+"""`mspc search` prints plans for a network side by side, and writes the plan of the search into a file. It
+explains the sharding of an operator, and compares two plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Captured steps of all ranks beside the captured step of one device, for `mspc verify --scale`."""
+"""Captured steps of all ranks beside the captured step of one device, for `mspc verify --scale`: their
+graphs, draws and offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph: values, parameters, constants, nodes and their attributes, and copies of them."""
+"""The graph: values, parameters, constants, nodes and their attributes, their builder, and copies of them."""
 
 from __future__ import annotations
 

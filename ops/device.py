@@ -1,4 +1,4 @@
-"""Interface of `Op.launch` to a GPU, and the C++ types of elements.
+"""Interface of `Op.launch` to a GPU, the C++ types of elements, and the sources of kernels.
 
 Operators import nothing of CUDA: the GPU runtime passes a `Device` with its arrays, and they return a function that
 enqueues their work on the current stream. Arrays have fixed addresses, so that a launch is made once and called at

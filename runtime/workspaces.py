@@ -13,7 +13,7 @@ from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.convolution.window import Convolution
 from mspc.ops.cuda.attention_kernels import LOWEST, aligned_bytes
-from mspc.ops.cuda.flash_parts import NOTE, has_kernels
+from mspc.ops.cuda.flash_attention import NOTE, has_kernels
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp

@@ -1,4 +1,5 @@
-"""Facts of one graph: of a rank, of all ranks between two passes, or of a dump of MindSpore."""
+"""Facts of one graph: of a rank, of all ranks between two passes, or of a dump of MindSpore; and the data
+classes of all facts."""
 
 from __future__ import annotations
 

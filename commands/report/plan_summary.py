@@ -1,4 +1,4 @@
-"""A plan in one sentence of common terms, next to the best usual plan that fits."""
+"""A plan in one sentence of common terms, next to the best usual plan that fits; notes below a table of plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Printing of tables: as wide as the terminal and with bold headings on one; as JSON on request."""
+"""Printing of tables: as wide as the terminal and with bold headings on one; as JSON on request. The summary of a
+compile."""
 
 from __future__ import annotations
 

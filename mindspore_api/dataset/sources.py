@@ -1,4 +1,4 @@
-"""Data sets with rows from Python generators and arrays."""
+"""Data sets with rows from Python generators, arrays and files of records."""
 
 from __future__ import annotations
 

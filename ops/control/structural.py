@@ -1,4 +1,5 @@
-"""Operators that shape a graph: tuples, gradients, dependences, constraints of layouts, rows of data sets."""
+"""Operators that shape a graph: tuples, gradients, dependences, constraints of layouts, rows of data sets,
+and boundaries of regions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Functions of one tensor, element by element: powers, exponentials, rounding, angles, complex numbers."""
+"""Functions of one tensor, element by element: powers, exponentials, rounding, angles, complex numbers,
+and special functions."""
 
 from __future__ import annotations
 

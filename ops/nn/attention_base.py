@@ -15,7 +15,7 @@ from mspc.ir.graph import element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, FLOAT32, UINT8, TensorType, TupleType, Type, dtype_of
 from mspc.ops.cuda.attention_kernels import LOWEST, Attention, AttentionKernels, ScratchLayout
-from mspc.ops.cuda.flash_parts import flash_backward, flash_forward, flash_shift
+from mspc.ops.cuda.flash_attention import flash_backward, flash_forward, flash_shift
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.nn.attention_kernel import (

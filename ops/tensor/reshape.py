@@ -1,4 +1,4 @@
-"""Views of other shapes, and casts."""
+"""Views of other shapes, casts, broadcasts and sums over dimensions."""
 
 from __future__ import annotations
 

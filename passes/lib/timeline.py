@@ -1,4 +1,5 @@
-"""The timeline of a pipeline's actions: idle time, values stored for backwards, and copies to the host."""
+"""The timeline of a pipeline's actions: idle time, values stored for backwards, and copies to the host; and the
+checks of a schedule."""
 
 from __future__ import annotations
 

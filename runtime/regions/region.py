@@ -1,4 +1,4 @@
-"""A region, prepared once and run many times.
+"""Regions, prepared once and run many times, and the kernels of nodes that run them.
 
 Its parameters are slots 0, 1, ... of its plan, which receive the operands' arrays without a copy: a parameter that the
 region overwrites is the operand's memory. Results are arrays that no later run writes to, unless the caller supplies

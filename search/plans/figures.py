@@ -1,4 +1,5 @@
-"""Costs of a compiled plan on its slowest rank, with remarks and the plan file."""
+"""Costs of a compiled plan on its slowest rank, with remarks and the plan file; and the programs of related
+plans."""
 
 from __future__ import annotations
 

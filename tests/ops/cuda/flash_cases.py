@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.cuda.flash_parts import ALL, BackwardTiles, ForwardTiles
+from mspc.ops.cuda.flash_attention import ALL, BackwardTiles, ForwardTiles
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
 from mspc.ops.op import Op
 

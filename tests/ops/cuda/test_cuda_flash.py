@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mspc.ops.cuda.flash_parts import flash_backward, flash_forward
+from mspc.ops.cuda.flash_attention import flash_backward, flash_forward
 from mspc.ops.nn.attention import FlashAttentionScore
 from tests.ops.cuda.cuda_emulator import NEEDED, NVCC, compiled_by_nvcc
 from tests.ops.cuda.cuda_tensor_cores import TensorCores

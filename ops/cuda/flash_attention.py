@@ -1,4 +1,6 @@
-"""Dropout of fused attention's weights on a GPU: numbers that its kernels draw, or bits that were drawn before.
+"""Fused attention on a GPU: the dropout of its weights, the forward kernel and the backward kernels.
+
+Kernels draw the numbers of a dropout, or read bits that were drawn before.
 
 If rows of weights begin with groups of elements that words of the generator decide together (see
 `ops/nn/attention_kernel.py`), a thread draws a word for four of its weights. Elsewhere every weight would need one of
