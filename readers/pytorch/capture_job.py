@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import inspect
 import itertools
@@ -13,7 +14,7 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial, partialmethod
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ class _FakeFloats(TorchDispatchMode):
 
         super().__init__()
         self._fake, self._mode = FakeTensor, FakeTensorMode(allow_non_fake_inputs=True)
+        self._forms = dict[Any, Any]()  # of results, by the operator and the forms of its arguments
+        self._patterns = dict[torch.device, torch.Tensor]()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -59,10 +62,74 @@ class _FakeFloats(TorchDispatchMode):
             if function in _IN_PLACE:
                 return args[0]  # its shape stays, and there is nothing to compute
             if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None:
-                return self._mode.dispatch(function, types, args, kwargs)
+                return self._result(function, types, args, kwargs)
             with self._mode:
                 return function(*args, **kwargs)
         return function(*args, **kwargs)
+
+    def _result(self, function: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the result of an operator on tensors without memory. Arguments of forms that it had before give a
+        result of the form that it had, without the computation of shapes, which takes most of the time of a capture."""
+        inputs, key = list[torch.Tensor](), None
+        with contextlib.suppress(TypeError):
+            if _is_shaped_by_arguments(function):
+                parts = self._form([*args, *kwargs, *kwargs.values()], inputs)
+                key = function, torch.get_default_dtype(), parts
+                if (known := self._forms.get(key)) is not None:
+                    kind, forms = known
+                    made = [self._made(inputs, *form) for form in forms]
+                    return kind(made) if kind else made[0]
+        result = self._mode.dispatch(function, types, args, kwargs)
+        kind = type(result) if type(result) in (tuple, list) else None
+        forms = [self._form_of(each, inputs) for each in (result if kind else [result])] if key else [None]
+        if None not in forms:
+            self._forms[key] = kind, forms
+        return result
+
+    def _form(self, values: Sequence[Any], inputs: list[torch.Tensor]) -> tuple[Any, ...]:
+        """Return values with the forms of tensors, which are added to `inputs`. Raise TypeError for known values."""
+        found: list[Any] = []
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                fake = isinstance(value, self._fake)
+                if value.layout is not torch.strided or (fake and value.constant is not None):
+                    raise TypeError
+                inputs.append(value)
+                device = value.fake_device if fake else value.device
+                found.append((value.dtype, value.shape, value.stride(), value.storage_offset(), device))
+            else:
+                nested = isinstance(value, list | tuple)
+                found.append((type(value), self._form(value, inputs) if nested else value))
+        return tuple(found)
+
+    def _form_of(self, value: Any, inputs: Sequence[torch.Tensor]) -> tuple[Any, ...] | None:
+        """Return the number of the input in whose memory a result is, or None, and the result's form; None if it has
+        memory in another way."""
+        if not isinstance(value, self._fake) or value.constant is not None or value.layout is not torch.strided:
+            return None
+        memory = value.untyped_storage()
+        shared = [at for at, each in enumerate(inputs) if each.untyped_storage()._cdata == memory._cdata]
+        size = value.numel() * value.itemsize
+        if any(value is each for each in inputs) or (not shared and memory.nbytes() != size):
+            return None
+        where = value.shape, value.stride(), value.storage_offset(), value.fake_device
+        return next(iter(shared), None), value.dtype, *where
+
+    def _made(self, inputs: Sequence[torch.Tensor], source: int | None, dtype: torch.dtype, shape: Sequence[int],
+              stride: Sequence[int], offset: int, device: torch.device) -> torch.Tensor:  # fmt: skip
+        if source is None:
+            made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        else:
+            made = torch.empty(0, dtype=dtype, device="meta")
+            made.set_(inputs[source].untyped_storage(), offset, shape, stride)
+        if device not in self._patterns:
+            self._patterns[device] = self._fake(self._mode, torch.empty(0, device="meta"), device)
+        # The constructor takes longer than the rest of an operator.
+        keys = {"dispatch_device": True, "device_for_backend_keys": device}
+        fake = torch.Tensor._make_subclass(self._fake, made, False, **keys)
+        torch._C._set_throw_on_mutable_data_ptr(fake)
+        fake.__dict__.update(self._patterns[device].__dict__)
+        return fake
 
     def _is_fake(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         has_real = False
@@ -75,6 +142,13 @@ class _FakeFloats(TorchDispatchMode):
         return made and _makes_floats(function, args, kwargs)
 
 
+@cache
+def _is_shaped_by_arguments(function: Any) -> bool:
+    """Return whether the forms of an operator's results follow from those of its arguments, and it changes none."""
+    by_data = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & {*function.tags}
+    return function.namespace == "aten" and not function._schema.is_mutable and not by_data
+
+
 def _makes_floats(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     dtype = kwargs.get("dtype")
     if dtype is None:
@@ -85,7 +159,7 @@ def _makes_floats(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 class _Objects:
     """Objects that ranks send to each other, in files. Stages of a pipeline tell each other the shapes of their results
-    so. A rank whose object is not there stops until `_run_all` lets it go on."""
+    so. A rank stops after each, and if one is not there, until `_Processes` lets it go on."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._rank = folder, rank
@@ -99,15 +173,19 @@ class _Objects:
         path = self._next(self._rank, _peer(dst, group, named.get("group_dst")))
         torch.save(objects, path.with_suffix(".tmp"))
         path.with_suffix(".tmp").replace(path)
+        self._stop("")
 
     def receive(self, objects: list[Any], src: int | None = None, group: Any = None, *_: Any, **named: Any) -> int:
         source = _peer(src, group, named.get("group_src"))
         path = self._next(source, self._rank)
         while not path.exists():
-            (self._folder / f"object-needed-{self._rank}").write_text(path.name)
-            os.kill(os.getpid(), signal.SIGSTOP)
+            self._stop(path.name)
         objects[:] = torch.load(path, weights_only=False)
         return source
+
+    def _stop(self, name: str) -> None:
+        (self._folder / f"object-needed-{self._rank}").write_text(name)
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _peer(rank: int | None, group: Any, place: int | None) -> int:
@@ -228,12 +306,16 @@ def main(arguments: Sequence[str]) -> int:
     def run(rank: int) -> None:
         _run_rank(script, rest, rank, ranks, with_values == "1")
 
+    gc.collect()
+    gc.freeze()  # so that the processes keep on sharing the memory of what was imported
+    processes = _Processes(run, folder)
+
     @cache
     def content(rank: int) -> Any:
         return content_of(folder / f"rank_{rank}.step")
 
     def trace(wanted: Sequence[int]) -> list[Any]:
-        _run_all([r for r in dict.fromkeys(wanted) if not (folder / f"rank_{r}.step").exists()], run, folder)
+        processes.run_all([r for r in dict.fromkeys(wanted) if not (folder / f"rank_{r}.step").exists()])
         return [content(rank) for rank in wanted]
 
     try:
@@ -243,56 +325,80 @@ def main(arguments: Sequence[str]) -> int:
             groups = [group["ranks"] for group in first["groups"].values()]
             mesh = mesh_with(axes_in([each.get("mesh") for each in first["inputs"]], groups), ranks)
         if every == "1":
-            _run_all(range(1, ranks), run, folder)
+            processes.run_all(range(1, ranks))
         elif ranks > 1:
             write_kinds(folder / RANKS, find_kinds(trace, mesh))
     except ChildProcessError:
         return 2
+    finally:
+        processes.close()
     for path in folder.glob("object-*"):
         path.unlink()
     return 0
 
 
-def _run_all(ranks: Sequence[int], run: Callable[[int], None], folder: Path) -> None:
-    """Call a function for each rank, in as many processes at a time as there are processors; a rank that waits for an
-    object of another one goes on once that is there. Raise ChildProcessError once the function failed for a rank, after
-    its message."""
-    waiting, running, failed = list(ranks), dict[int, int](), False
-    stopped = dict[int, tuple[int, str]]()  # by rank: the process, and the file of the object
-    known = {*ranks}
-    while running or (waiting and not failed):
-        while waiting and not failed and len(running) < len(os.sched_getaffinity(0)):
-            rank = waiting.pop(0)
-            sys.stdout.flush()
-            if rank in stopped:
-                child, _ = stopped.pop(rank)
-                os.kill(child, signal.SIGCONT)
-            elif (child := os.fork()) == 0:
-                os._exit(_status(rank, run))
-            running[child] = rank
-        child, status = os.waitpid(-1, os.WUNTRACED)
-        rank = running.pop(child, -1)
-        if rank < 0:  # a stopped process that the system let go on, as it does once the terminal is gone
-            rank = next(each for each, (process, _) in stopped.items() if process == child)
-            del stopped[rank]
-        if os.WIFSTOPPED(status):
-            name = (folder / f"object-needed-{rank}").read_text()
-            stopped[rank] = child, name
-            source = int(name.split("-")[1])
-            waiting += [source] if source not in known else []
-            known.add(source)
-        elif status != 0:
-            failed = True
-        waiting[:0] = [r for r, (_, name) in stopped.items() if r not in waiting and (folder / name).exists()]
-    for rank, (child, name) in stopped.items():
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        if not failed:
-            source = name.split("-")[1]
-            print(f"error: rank {rank}: waits for an object that rank {source} does not send", file=sys.stderr)
-        failed = True
-    if failed:
-        raise ChildProcessError
+class _Processes:
+    """Runs a function for ranks, in as many processes at a time as there are processors. A rank stops when it waits for
+    an object of another one, and when it has sent one: it goes on if its file is wanted or its next object."""
+
+    def __init__(self, run: Callable[[int], None], folder: Path) -> None:
+        self._run, self._folder = run, folder
+        self._stopped = dict[int, tuple[int, str]]()  # by rank: process, file of the object that it waits for, or ""
+        self._ended = set[int]()
+
+    def run_all(self, wanted: Sequence[int]) -> None:
+        """Call the function for each rank. Raise ChildProcessError once it failed for a rank, after its message."""
+        running, failed = dict[int, int](), False
+        while True:
+            for rank in [] if failed else self._ready(wanted, running.values()):
+                if len(running) < len(os.sched_getaffinity(0)):
+                    running[self._begin(rank)] = rank
+            if not running:
+                break
+            child, status = os.waitpid(-1, os.WUNTRACED)
+            rank = running.pop(child, -1)
+            if rank < 0:  # a stopped process that the system let go on, as it does once the terminal is gone
+                rank = next(each for each, (process, _) in self._stopped.items() if process == child)
+                del self._stopped[rank]
+            if os.WIFSTOPPED(status):
+                self._stopped[rank] = child, (self._folder / f"object-needed-{rank}").read_text()
+            else:
+                self._ended.add(rank)
+                failed |= status != 0
+        for rank in wanted if not failed else ():
+            if rank not in self._ended:
+                source = self._stopped[rank][1].split("-")[1]
+                print(f"error: rank {rank}: waits for an object that rank {source} does not send", file=sys.stderr)
+                failed = True
+        if failed:
+            raise ChildProcessError
+
+    def _begin(self, rank: int) -> int:
+        """Let a rank go on, or start it, and return its process."""
+        sys.stdout.flush()
+        if rank in self._stopped:
+            child, _ = self._stopped.pop(rank)
+            os.kill(child, signal.SIGCONT)
+        elif (child := os.fork()) == 0:
+            os._exit(_status(rank, self._run))
+        return child
+
+    def _ready(self, wanted: Sequence[int], running: Collection[int]) -> list[int]:
+        """Return the ranks that can go on, of those that are wanted and those on whose objects they wait."""
+        needed, ready = list(wanted), list[int]()
+        for rank in needed:
+            _, name = self._stopped.get(rank, (0, ""))
+            if name and not (self._folder / name).exists():
+                source = int(name.split("-")[1])
+                needed += [source] if source not in needed else []
+            elif rank not in self._ended and rank not in running:
+                ready.append(rank)
+        return ready
+
+    def close(self) -> None:
+        for child, _ in self._stopped.values():
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 def _status(rank: int, run: Callable[[int], None]) -> int:

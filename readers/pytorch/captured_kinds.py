@@ -208,6 +208,8 @@ def find_kinds(trace: Callable[[Sequence[int]], Sequence[Any]], mesh: tuple[int,
                 yield kind
                 return
         axis = (divided or free)[0]
+        rest = [{}, *({other: mesh[other] - 1} for other in free if other != axis)]
+        trace([at({axis: place, **end}) for place in range(mesh[axis]) for end in rest])  # at once, in all processes
         for place in range(mesh[axis]):
             yield from of({**fixed, axis: place}, [each for each in free if each != axis])
 
