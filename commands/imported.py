@@ -23,6 +23,8 @@ OWN_PLAN = "own"
 """Value of --plan for the plan that is part of the model."""
 TF32 = "tf32"
 """The precision in which Float32 matmuls on a GPU round their operands."""
+EIGHT = "float8"
+"""The precision in which linear layers multiply in 8 bits, and other matmuls in BFloat16."""
 
 
 def capture_imported(
@@ -68,6 +70,8 @@ def capture_imported(
         context = replace(context, device_target=options.device.upper())
     if options.precision == TF32:
         context = replace(context, matmul_allow_tf32=True)
+    if options.precision == EIGHT:
+        context = replace(context, fp8_format="hybrid")
     if not plans:
         return replace(captured, context=context)
     # The planned layers decide the sharding of the others, which would follow the batch otherwise.

@@ -127,7 +127,7 @@ class ImportOptions:
         str,
         typer.Option(
             metavar="TYPE", show_default=False,
-            help="Precision of matmuls in model.pt2: tf32, bfloat16, or float16 with a scaled loss.",
+            help="Precision of matmuls in model.pt2: tf32, bfloat16, float8, or float16 with a scaled loss.",
         ),
     ] = ""
     accumulate: Annotated[

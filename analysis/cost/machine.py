@@ -19,7 +19,7 @@ from typing import Any, cast
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import check_keys, table_in
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import DTYPES, DType
+from mspc.ir.types import BFLOAT16, DTYPES, EIGHTS, DType
 
 PRODUCTS = "products"
 DEEP, FLAT = "deep_products", "flat_products"
@@ -58,6 +58,9 @@ WIDENED = "Float32"
 TF32, UNROUNDED = "TF32", "Float32"
 """Names of rates that are not names of element types: Float32 with matmuls that a program lets GPUs round to TF32, and
 plain Float32."""
+EIGHT_BIT_SHARE = 2.0
+"""Rate of matmuls of 8 bits relative to BFloat16, as NVIDIA's data sheets have it, on machines that have no rate of
+them; also of 4 bits."""
 NVFP4 = "NVFP4"
 """Name of the rate of matmuls of 4 bits with a scale for every 16."""
 ROUNDS = "matmul_allow_tf32"
@@ -134,6 +137,11 @@ class Link:
         return link.latency + link.hop * max(0, ranks - 2) + nbytes / (link.bandwidth.at(nbytes) * cards)
 
 
+def of_eight_bits(rate: Rate) -> Rate:
+    """Return the rate of matmuls of 8 bits by that of BFloat16."""
+    return Rate(tuple((amount, per * EIGHT_BIT_SHARE) for amount, per in rate.points))
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Rates and latencies of one kind of machine.
@@ -178,6 +186,9 @@ class Machine:
 
     def known_rate(self, kind: str, dtype: DType) -> Rate | None:
         """Return the operations per second, or None if no kind like this one has a rate for the element type."""
+        if dtype in EIGHTS:
+            found, wide = self._rate(kind, (dtype.name,)), self.known_rate(kind, BFLOAT16)
+            return found or (of_eight_bits(wide) if wide and self.device == "GPU" else wide)
         name = self.name_of(kind, dtype)
         alike = ALIKE.get(name, "")
         return self._rate(kind, (name, alike, WIDENED) if alike and self.device == "CPU" else (name, alike))

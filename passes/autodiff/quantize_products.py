@@ -17,7 +17,7 @@ parallel mode each rank has its own graph, and scales for its own rows.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import STAGE, Builder, Graph, Node, Parameter, Value, depending
@@ -93,6 +93,21 @@ def _is_weight(value: Value) -> bool:
     return isinstance(value, Parameter) and value.kind == "parameter" and value.trainable
 
 
+def _in_blocks(value: Value, block: tuple[int, ...], entry: Any) -> bool:
+    """Whether slices that a user asks for consist of whole blocks, or a dimension is one block."""
+    if not block or not isinstance(entry, tuple):
+        return True
+    counts = (n // own for n, own in zip(value.shape, block, strict=True))
+    return all(count == 1 or count % slices == 0 for count, slices in zip(counts, entry, strict=False))
+
+
+def _of_scale(scale: Value, entry: Any) -> Any:
+    """Return the strategy of a scale by that of its operand."""
+    if not scale.shape or not isinstance(entry, tuple):
+        return entry if scale.shape else ()
+    return tuple(1 if n == 1 else slices for n, slices in zip(scale.shape, entry, strict=True))
+
+
 class _Quantizer:
     """made: quantized values with their scales, by value, its last update, type and block."""
 
@@ -110,12 +125,14 @@ class _Quantizer:
         op = cast(MatMul, node.op)
         sides = list(zip(node.inputs, (not op.transpose_a, op.transpose_b), strict=True))
         blocks = [self._block(value, along_last) for value, along_last in sides]
-        if not all(fits(value.shape, block) for (value, _), block in zip(sides, blocks, strict=True)):
+        entries = node.in_strategy or ((),) * len(blocks)
+        given = zip(node.inputs, blocks, entries, strict=True)
+        if not all(fits(value.shape, block) and _in_blocks(value, block, entry) for value, block, entry in given):
             return
         pairs = [self._quantized(value, block, node) for (value, _), block in zip(sides, blocks, strict=True)]
         if node.in_strategy is not None:
-            entries = zip(node.in_strategy, blocks, strict=True)
-            node.in_strategy = (*node.in_strategy, *(entry if block else () for entry, block in entries))
+            scales = (_of_scale(scale, entry) for (_, scale), entry in zip(pairs, entries, strict=True))
+            node.in_strategy = (*entries, *scales)
         node.op = ScaledMatMul(op.transpose_a, op.transpose_b, node.tensor_type.dtype)
         node.inputs = [*(q for q, _ in pairs), *(scale for _, scale in pairs)]
 

@@ -13,6 +13,7 @@ from mspc.ir.types import StackType
 from mspc.ops.control.regions import MakeStack
 from mspc.ops.control.structural import Depend, Handed, TupleGetItem, is_constraint
 from mspc.ops.math.arithmetic import AddN
+from mspc.ops.math.float8 import Quantize
 from mspc.ops.op import Op
 from mspc.passes.lib.choices import GIVEN, ShardingChoice, Source, choices, make_choice, merge, multiplies
 from mspc.passes.lib.layout_search import PlanTotal, Search, State, best_plan, restore, state_of
@@ -779,24 +780,38 @@ def store_parameters(search: Search, forward: list[Node]) -> None:
         if node.in_layouts is not None:
             store_operands(node, search.replicated)
     shard_parameters(search.graph)
+    quantizing = set(_quantizing(forward))
     for node in forward:
-        _narrow_slices(search, node)
+        _narrow_slices(search, node, node in quantizing)
     for node in changing:
         assert node.in_layouts is not None
         if any(node.inputs[i].layout != node.in_layouts[i] for i in cast(Op, node.op).mutates):
             search.place(node, None, None)
 
 
-def _narrow_slices(search: Search, node: Node) -> None:
+def _quantizing(forward: list[Node]) -> Iterator[Node]:
+    """Yield the operators that quantize parameters, and those that find their magnitudes."""
+    for node in forward:
+        if isinstance(node.op, Quantize) and is_master(stored(node.inputs[0])):
+            yield node
+            scale, weight = node.inputs[1], node.inputs[0]
+            while isinstance(scale, Node) and scale is not weight and scale.inputs:
+                yield scale
+                scale = scale.inputs[0]
+
+
+def _narrow_slices(search: Search, node: Node, quantizes: bool) -> None:
     """Cast a parameter slice by slice if it is stored in smaller slices than it is read in, so that it travels in the
-    narrower element type."""
-    value = node.inputs[0] if len(node.inputs) == 1 and not is_constraint(node) else None
+    narrower element type. quantizes: the node is one of `_quantizing`."""
+    value = node.inputs[0] if (len(node.inputs) == 1 or quantizes) and not is_constraint(node) else None
     while isinstance(value, Node) and is_constraint(value) and is_master(stored(value)):
         value = value.inputs[0]
     rule = search.rules[node]
-    if not isinstance(value, Parameter) or stored(node) is not value or rule is None or node.in_layouts is None:
+    if rule is None or node.in_layouts is None or value is None:
         return
-    layout = value.layout
+    if not quantizes and (not isinstance(value, Parameter) or stored(node) is not value):
+        return
+    layout = value.layout.without_partial() if isinstance(value.layout, Layout) else None
     if isinstance(layout, Layout) and layout != node.in_layouts[0] and _width(node) <= _width(value):
         search.take(node, make_choice(rule, *merge(rule, ((rule.inputs[0], layout),), search.ranks)),
                   str(node.attrs.get("strategy_from", "")))  # fmt: skip
@@ -852,7 +867,7 @@ def gather_again(graph: Graph, parameters: Collection[Value]) -> None:
     for node in graph.nodes:
         if node.phase == "forward" and not read.isdisjoint(node.inputs):
             node.attrs["gathers_again"] = True
-            if len(node.inputs) == 1:
+            if len(node.inputs) == 1 or isinstance(node.op, Quantize):
                 read.add(node)  # it is converted, and gathered then
 
 

@@ -309,8 +309,8 @@ def _dependent_names(nodes: Sequence[ExportedNode], names: Iterable[str]) -> set
 
 FULL = ("", "float32", "tf32")
 """Names of precisions in which all is Float32; of the last one products of a GPU round their operands."""
-HALVES: Mapping[str, DType] = {"bfloat16": BFLOAT16, "float16": FLOAT16}
-"""Element types of products beside Float32."""
+HALVES: Mapping[str, DType] = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float8": BFLOAT16}
+"""Element types of products beside Float32; with `float8` that of those outside of linear layers."""
 IGNORED = -100
 """The label of a row that has no class."""
 LOSS = "loss"
@@ -323,8 +323,8 @@ class Training:
 
     loss: `cross_entropy`, `mse`, or the path of a result (`loss`, `0`); "" for the one that is called loss, or the
     first if that is a number. optimizer: as `recipe_of` reads it; "" for none. With neither the program is
-    computed as it is. precision: `bfloat16` or `float16`: kinds compute in it as under autocast, from weights in
-    Float32; losses are scaled for the second. accumulate: parts of a step's batch, each of the rows that the program
+    computed as it is. precision: of `HALVES`: kinds compute in it as under autocast, from weights in Float32;
+    losses are scaled for float16. accumulate: parts of a step's batch, each of the rows that the program
     was exported for, whose gradients are added up. plan: of layers, or None.
     """
 

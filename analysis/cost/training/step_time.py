@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field
 
-from mspc.analysis.cost.machine import HOST_COPIES, NVFP4, PRODUCTS, Machine, Rate
+from mspc.analysis.cost.machine import HOST_COPIES, NVFP4, PRODUCTS, Machine, Rate, of_eight_bits
 from mspc.analysis.cost.training.layer_costs import HALF, parameters, stored
 from mspc.analysis.cost.training.model_shape import AttentionShape, FeedForwardShape, ModelLayer, TrainingRun
 from mspc.analysis.cost.training.stage_memory import offloaded_bytes, stage_layers, stage_parameters
@@ -227,9 +227,6 @@ FlashAttention-3 on an H100."""
 SCAN_SHARE = 0.2
 """Share of the rate of matmuls that the scan of Mamba-2 reaches: matmuls of 64 to 256 rows between passes over memory.
 An assumption, set beside published rows of Mamba hybrids."""
-EIGHT_BIT_SHARE = 2.0
-"""Rate of matmuls of 8 bits relative to bfloat16, as NVIDIA's data sheets have it; also of 4 bits on machines that have
-no rate of them."""
 GROUPED_SHARE = 0.6
 """Rate of the grouped matmuls of experts relative to those of dense layers, whose operands have more rows and columns.
 Fitted (0.4 to 0.9 compared) over 100 published rows of models with experts on five machines (Megatron-Bridge)."""
@@ -248,7 +245,7 @@ def matmul_rate(run: TrainingRun, machine: Machine) -> Rate:
     if run.eight == "nvfp4" and four is not None:
         return four
     rate = machine.work_rate(PRODUCTS, BFLOAT16 if run.parameter == HALF else FLOAT32)
-    return Rate(tuple((amount, per * EIGHT_BIT_SHARE) for amount, per in rate.points)) if run.eight else rate
+    return of_eight_bits(rate) if run.eight else rate
 
 
 def _layer_communication(run: TrainingRun, machine: Machine, layer: ModelLayer) -> dict[str, tuple[float, float]]:
