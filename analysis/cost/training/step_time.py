@@ -12,11 +12,17 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 from mspc.analysis.cost.machine import HOST_COPIES, NVFP4, PRODUCTS, Machine, Rate, of_eight_bits
-from mspc.analysis.cost.training.layer_costs import HALF, parameters, stored
-from mspc.analysis.cost.training.model_shape import AttentionShape, FeedForwardShape, ModelLayer, TrainingRun
+from mspc.analysis.cost.training.layer_costs import HALF, SINGLE, parameters, stored
+from mspc.analysis.cost.training.model_shape import (
+    AttentionShape,
+    FeedForwardShape,
+    ModelLayer,
+    Recomputation,
+    TrainingRun,
+)
 from mspc.analysis.cost.training.stage_memory import offloaded_bytes, stage_layers, stage_parameters
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT32
@@ -86,6 +92,7 @@ def kernels(run: TrainingRun, layer: ModelLayer) -> tuple[int, int]:
         if feed.experts:
             forward += (45 if feed.grouped else 15) + (10 if feed.shared else 0)
             forward += 0 if feed.grouped else 4 * feed.experts // run.expert
+            forward += BIAS_KERNELS * feed.experts // run.expert * _adds_biases(run, feed)
             # Router, and counts and maps of the rows that go to each expert.
             forward -= 15 * ("moe_router" in run.graphs) + 15 * ("moe_preprocess" in run.graphs)
     between = 2 if run.tensor > 1 else 0
@@ -117,6 +124,26 @@ def layer_operations(run: TrainingRun, layer: ModelLayer) -> tuple[float, float,
             scan = tokens * mixer.heads * mixer.head * (2.0 * mixer.chunk + 4.0 * mixer.state) / run.tensor
             scores += scan * ATTENTION_SHARE / SCAN_SHARE
     return 2.0 * dense * tokens, routed, scores
+
+
+def recomputed_operations(run: TrainingRun, layer: ModelLayer) -> tuple[float, float, float]:
+    """Return the operations of `layer_operations` that the backward pass of a micro-batch does again."""
+    how, f = run.recomputation, layer.feed
+    dense, routed, scores = layer_operations(run, layer)
+    if how.granularity != "selective":
+        return (dense, routed, scores) if how.granularity == "full" else (0.0, 0.0, 0.0)
+    elements = 0
+    for a in layer.mixers:
+        if isinstance(a, AttentionShape) and a.key_rank and "mla_up_proj" in how.modules:
+            columns = a.query_rank * (a.queries + a.rotary) + a.key_rank * (a.queries + a.values)
+            elements += a.heads * columns // run.tensor
+    experts = f is not None and f.experts > 0
+    if f is not None and ("moe" if experts else "mlp") in how.modules:
+        elements += parameters(run, replace(layer, mixers=()))[0]
+    if not ("moe" in how.modules and experts):
+        routed = 0.0
+    attention = "core_attn" in how.modules and all(isinstance(mixer, AttentionShape) for mixer in layer.mixers)
+    return 2.0 * elements * run.tokens(layer.sequence), routed, scores if attention else 0.0
 
 
 def model_operations(run: TrainingRun) -> float:
@@ -198,15 +225,21 @@ def _add_layer(run: TrainingRun, machine: Machine, layer: ModelLayer, found: Cou
     again = 1 if run.recomputation.granularity == "full" else 0
     rate = matmul_rate(run, machine)
     half = machine.work_rate(PRODUCTS, BFLOAT16)
-    nbytes = sum(n for _, n in stored(run, layer)) * (FORWARD_PASSES * (1 + again) + BACKWARD_PASSES)
-    nbytes += PERMUTED_PASSES * _routed_bytes(run, layer)
+    selective = run.recomputation.granularity == "selective"
+    every = sum(n for _, n in stored(replace(run, recomputation=Recomputation()) if selective else run, layer))
+    dropped = every - sum(n for _, n in stored(run, layer)) if selective else every * again
+    nbytes = every * (FORWARD_PASSES + BACKWARD_PASSES) + dropped * FORWARD_PASSES
+    routed_passes = PERMUTED_PASSES + BIAS_PASSES * _adds_biases(run, layer.feed)
+    nbytes += routed_passes * _routed_bytes(run, layer) + _scanned_bytes(run, layer)
+    more = recomputed_operations(run, layer)
     if run.eight:
         # Operands are read in half precision and written twice in 8 bits, by rows and by columns: forward the inputs of
         # four matmuls, backward the gradients of their results.
         nbytes += CONVERTED_BYTES.get(run.eight, CONVERTED) * _matmul_elements(run, layer)
     parts = {
-        "matmuls": ((2 if run.frozen else 3) + again) * (dense + routed / GROUPED_SHARE) / rate.at(dense + routed),
-        "attention": (3.5 + again) * scores / (half.at(scores) * ATTENTION_SHARE),
+        "matmuls": ((2 if run.frozen else 3) * (dense + routed / GROUPED_SHARE) + more[0] + more[1] / GROUPED_SHARE)
+        / rate.at(dense + routed),
+        "attention": (3.5 * scores + more[2]) / (half.at(scores) * ATTENTION_SHARE),
         "memory": machine.moving_seconds(nbytes),
     }
     work = sum(parts.values())
@@ -234,6 +267,12 @@ CONVERTED, CONVERTED_BYTES = 4, {"mxfp8": 8, "nvfp4": 16}
 """Bytes of memory traffic to convert an element of an operand to 8 bits: read, and written by rows and by columns. With
 a scale for every 32 elements, rows and columns are converted apart, and scales are put into another order. Operands of
 4 bits are also rotated and rounded at random. Set beside published rows of LLaMA 3 in three precisions."""
+SCAN_PASSES, CONVOLUTION_PASSES = 12, 6
+"""Passes over the states of Mamba-2's chunks, in Float32: written, passed on and read, again in the backward pass, and
+their gradients; and over the values that its convolution makes again."""
+BIAS_KERNELS, BIAS_PASSES = 3, 28
+"""Kernels forward for each expert whose bias is scaled by probabilities and added in Float32; and passes over the rows
+in half precision: product (2), sum (5), joined (4), converted (3), and as many backward."""
 PERMUTED_PASSES = 12
 """Passes over the rows that experts read: permuted, sorted by expert, and back, each read and written, forward and
 backward."""
@@ -267,13 +306,30 @@ def _layer_communication(run: TrainingRun, machine: Machine, layer: ModelLayer) 
         if f.dispatcher == "flex" and hosts > 1:
             rows = int(rows * hosts * (1 - (1 - 1 / hosts) ** f.choices) / f.choices)
         one = machine.collective_seconds("AlltoAll", rows * (run.expert - 1) // run.expert, group)
-        found["expert"] = 4 * one, 0.3 if run.overlapped_experts else 1.0
+        again = "moe" in run.recomputation.modules or run.recomputation.granularity == "full"
+        found["expert"] = (6 if again else 4) * one, 0.3 if run.overlapped_experts else 1.0
     if run.context > 1:
         group = group_ranks(run, "context")
         keys = sum(2 * a.groups * a.values // run.tensor for a in layer.mixers if isinstance(a, AttentionShape))
         sent = run.tokens(layer.sequence) * keys * HALF * (run.context - 1)
         found["context"] = 3 * machine.collective_seconds("AllGather", sent, group), 0.5
     return found
+
+
+def _scanned_bytes(run: TrainingRun, layer: ModelLayer) -> int:
+    """Return the bytes that the scans of a layer's Mamba mixers move beside the values that they store."""
+    found = 0
+    for m in layer.mixers:
+        if not isinstance(m, AttentionShape):
+            states = m.heads * m.head * m.state // m.chunk * SINGLE
+            mixed = (m.heads * m.head + 2 * m.groups * m.state) * HALF
+            found += (SCAN_PASSES * states + CONVOLUTION_PASSES * mixed) // run.tensor * run.tokens(layer.sequence)
+    return found
+
+
+def _adds_biases(run: TrainingRun, feed: FeedForwardShape | None) -> bool:
+    """Return whether the results of experts get biases in kernels of their own, expert by expert."""
+    return feed is not None and feed.experts > 0 and run.model.biased and not run.fused_experts
 
 
 def _matmul_elements(run: TrainingRun, layer: ModelLayer) -> int:
