@@ -11,6 +11,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT16, FLOAT32, HALVES, DType, dtype_of
+from mspc.mindspore_api import ops
 from mspc.mindspore_api.context import get_context
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
@@ -34,7 +35,8 @@ from mspc.mindspore_api.train.loss_scale_manager import (
 
 __all__ = [
     "DynamicLossScaleManager", "DynamicLossScaler", "FixedLossScaleManager", "LossScaleManager", "LossScaler",
-    "StaticLossScaler", "all_finite", "auto_mixed_precision", "build_train_network", "init_status",
+    "StaticLossScaler", "all_finite", "auto_mixed_precision", "build_train_network", "custom_mixed_precision",
+    "get_black_list", "get_white_list", "init_status",
 ]  # fmt: skip
 
 LEVELS = ("O0", "O1", "O2", "O3", "auto")
@@ -63,6 +65,16 @@ AUTO_BLACK = (
 """Operators in Float32 under "auto"; the others take the widest of their operands' element types."""
 
 
+def get_white_list() -> list[Any]:
+    """Return a new list of the classes of cells and operators that O1 computes in half precision."""
+    return [*_cells(WHITE_CELLS), *(getattr(ops, name) for name in WHITE_OPERATORS if _is_operator(name))]
+
+
+def get_black_list() -> list[Any]:
+    """Return a new list of the classes of cells that O2 leaves in Float32."""
+    return _cells(BLACK_CELLS)
+
+
 def auto_mixed_precision(network: Cell, amp_level: str = "O0", dtype: Any = FLOAT16) -> Cell:
     """Return `network`, computing in `dtype` (float16 or bfloat16) according to the level; its results are Float32.
 
@@ -86,6 +98,33 @@ def auto_mixed_precision(network: Cell, amp_level: str = "O0", dtype: Any = FLOA
         network.to_float(half)
         if amp_level == "O2":
             _keep_wide(network, half, tuple(_cells(BLACK_CELLS)))
+    return network.add_flags(result_float=FLOAT32)
+
+
+def custom_mixed_precision(
+    network: Cell, *, white_list: Any = None, black_list: Any = None, dtype: Any = FLOAT16
+) -> Cell:
+    """Return `network` with the cells and operators of the white list in `dtype`, or all but those of the black list.
+    Raise TypeError if `network` is no Cell, an entry no Cell or Primitive class; ValueError unless exactly one list is
+    given."""
+    name = "custom_mixed_precision"
+    if not isinstance(network, Cell):
+        raise ApiTypeError(f"{name}: network must be a Cell, not {type(network).__name__}")
+    if (white_list is None) == (black_list is None):
+        raise ApiValueError(f"{name} takes a white_list or a black_list, and not both")
+    half = _half(name, dtype)
+    given = white_list if white_list is not None else black_list
+    for entry in given:
+        if not isinstance(entry, type):
+            raise ApiTypeError(f"{name}: the list holds {entry!r}, which is no class of cells or operators")
+    cells = tuple(entry for entry in given if issubclass(entry, Cell))
+    operators = frozenset(entry.__name__ for entry in given if not issubclass(entry, Cell))
+    if white_list is not None:
+        _narrow(network, half, cells, operators)
+    else:
+        network.to_float(half)
+        network.add_flags_recursive(precision=Precision(half, wide=operators))
+        _keep_wide(network, half, cells)
     return network.add_flags(result_float=FLOAT32)
 
 
@@ -209,3 +248,9 @@ def _cells(names: tuple[str, ...]) -> list[Any]:
     from mspc.mindspore_api import nn  # late: only existing names are looked up in it
 
     return [getattr(nn, name) for name in names if name in nn.__all__]
+
+
+def _is_operator(name: str) -> bool:
+    from mspc.ops.op import REGISTRY  # late: it imports NumPy
+
+    return name in REGISTRY

@@ -13,9 +13,12 @@ from mspc.mindspore_api.settings import DEVICE_MEMORY
 from mspc.ops.operator_arguments import describe
 
 __all__ = [
-    "device_count", "empty_cache", "get_current_device", "is_available", "launch_blocking", "max_memory_allocated",
-    "max_memory_reserved", "memory_allocated", "memory_reserved", "memory_stats", "set_deterministic", "set_device",
-    "set_memory", "synchronize",
+    "device_count", "empty_cache", "get_current_device",
+    "is_available",
+    "launch_blocking", "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved",
+    "memory_stats", "reset_max_memory_allocated", "reset_max_memory_reserved",
+    "reset_peak_memory_stats", "set_cpu_affinity", "set_deterministic", "set_device",
+    "set_kernel_launch_group", "set_memory", "synchronize",
 ]  # fmt: skip
 
 
@@ -94,6 +97,19 @@ def empty_cache() -> None:
     _changes_nothing("empty_cache", "the memory of a network is planned when it is compiled, and taken once")
 
 
+def set_cpu_affinity(
+    enable_affinity: bool, affinity_cpu_list: Any = None, module_to_cpu_dict: Any = None, bind_file: Any = None
+) -> None:
+    """Warn that it changes nothing, whatever enable_affinity, affinity_cpu_list, module_to_cpu_dict and bind_file are:
+    the launcher binds ranks to cores."""
+    _changes_nothing("set_cpu_affinity", "mpirun and `mspc launch` bind ranks to cores")
+
+
+def set_kernel_launch_group(thread_num: int = 2, kernel_group_num: int = 8) -> None:
+    """Warn that it changes nothing, whatever thread_num and kernel_group_num are: one thread starts kernels."""
+    _changes_nothing("set_kernel_launch_group", "one thread starts the kernels of a rank")
+
+
 def synchronize() -> None:
     """Wait for all steps under way on a GPU; raises their errors. On the CPU results are complete when a call
     returns."""
@@ -120,6 +136,14 @@ def memory_stats() -> dict[str, int]:
     """Return the bytes of this rank's networks on a GPU; an empty dict on the CPU, as in MindSpore."""
     most = max_memory_allocated()
     return {"total_reserved_memory": most, "total_allocated_memory": most, "max_allocated_memory": most} if most else {}
+
+
+def reset_peak_memory_stats() -> None:
+    """Warn that it changes nothing: the memory of networks only grows."""
+    _changes_nothing("reset_peak_memory_stats", "networks hold their memory, and that is counted")
+
+
+reset_max_memory_allocated = reset_max_memory_reserved = reset_peak_memory_stats
 
 
 def _target(function: str, device_target: Any) -> str:

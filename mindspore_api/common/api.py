@@ -32,6 +32,31 @@ def _changes_nothing(name: str, why: str) -> None:
     say_once(name, f"{place_of_caller()}{name}() changes nothing here: {why}")
 
 
+def no_inline(fn: Made = None) -> Made:
+    """Return the function itself, as a decorator; a warning says that it changes nothing: a function called twice is
+    read once, and computed for every call."""
+    _changes_nothing("no_inline", "functions are always inlined, and equal calls are read once")
+    return fn
+
+
+def set_recursion_limit(recursion_limit: int = 1000) -> None:
+    """Check the limit; a warning says that it changes nothing: calls may be nested as deep as Python's own. Raise
+    TypeError for no integer."""
+    _changes_nothing("set_recursion_limit", "calls may be nested as deep as Python's own, see sys.setrecursionlimit")
+
+
+def set_dump(target: Any, enabled: bool = True) -> None:
+    """Warn that it changes nothing, whatever target and enabled are."""
+    _changes_nothing("set_dump", "`mspc verify` compares all values with one device")
+
+
+def enable_dynamic(**kwargs: Any) -> Any:
+    """Return a decorator that returns the function itself; a warning says that declared sizes change nothing, whatever
+    kwargs are: a graph is compiled for every shape of a call."""
+    _changes_nothing("enable_dynamic", "a function is compiled for every shape that it is called with")
+    return lambda fn: fn
+
+
 def prepare(block: Any, output_recompute: Any, context_fn: Any) -> None:
     """Mark a cell for recomputation of its values. Raise TypeError if it is no Cell."""
     if not hasattr(block, "recompute") or not hasattr(block, "get_flags"):

@@ -18,6 +18,7 @@ from mspc.mindspore_api.common.parameter import Parameter, changes, require_dist
 from mspc.mindspore_api.common.tensor import Symbol, Tensor
 from mspc.mindspore_api.errors import ApiAttributeError, ApiKeyError, ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.mindspore_api.ops.primitive import Primitive
+from mspc.mindspore_api.placement import note_place
 from mspc.mindspore_api.setting_kind import checked
 from mspc.mindspore_api.settings import OFFLOADED_CELLS
 from mspc.ops.operator_arguments import describe
@@ -89,6 +90,11 @@ class CellState:
         found = checked("Cell.offload", OFFLOADED_CELLS, {"backward_prefetch": backward_prefetch}, "Cell.offload()")
         for _, inside in cast(Any, self).cells_and_names():
             inside.put_flags({OFFLOAD if inside is self else OFFLOAD_INSIDE: found["backward_prefetch"]})
+
+    def place(self, role: str, rank_id: int) -> None:
+        """Check a process for all operators of the cell; a warning says that it changes nothing. Raise TypeError or
+        ValueError for invalid arguments."""
+        note_place("Cell.place", role, rank_id)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the cell for these arguments, as a call with them would, without running it: the network is accepted

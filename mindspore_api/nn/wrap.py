@@ -343,3 +343,22 @@ class VirtualDataset(Cell):
         if not self.parts:
             return tensors
         return tuple([part(tensor) for part, tensor in zip(self.parts, tensors, strict=True)])
+
+
+class VirtualDatasetCell(Cell):
+    """A network with a VirtualDataset on its inputs."""
+
+    def __init__(self, backbone: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self._backbone = backbone
+        self._virtual_dataset = VirtualDataset()
+
+    def construct(self, *inputs: Any) -> Any:
+        return self._backbone(*self._virtual_dataset(*inputs))
+
+
+class VirtualDatasetCellTriple(VirtualDatasetCell):
+    """A network of three inputs with a VirtualDataset on them."""
+
+    def construct(self, a: Any, b: Any, c: Any) -> Any:
+        return self._backbone(*self._virtual_dataset(a, b, c))

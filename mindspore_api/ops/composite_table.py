@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from mspc.mindspore_api.errors import ApiTypeError
 from mspc.mindspore_api.ops.primitive import OperatorMarks, check_strategy
+from mspc.mindspore_api.placement import note_place
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 from mspc.ops.operator_arguments import describe
 
@@ -39,6 +40,11 @@ class CompositeMarks(OperatorMarks):
         shown = f"{own}.add_prim_attr({name!r})"
         say_once(shown, f"{place_of_caller()}{shown} changes nothing here: {PARTS}")
         return self
+
+    def place(self, role: str, rank_id: int) -> None:
+        """Check a process for the operator; a warning says that it changes nothing. Raise TypeError or ValueError for
+        invalid arguments."""
+        note_place(f"{type(self).__name__}.place", role, rank_id)
 
 
 class FunctionAhead(CompositeMarks):

@@ -23,7 +23,7 @@ from mspc.ir.text.limits import MAX_DIMENSIONS, MAX_RANKS
 from mspc.ir.text.printer import value_text
 from mspc.mindspore_api import state
 from mspc.mindspore_api.ops.eager import PrimitiveTypeError, PrimitiveValueError, caller, ranks_of_group, run_eagerly
-from mspc.mindspore_api.placement import note_target
+from mspc.mindspore_api.placement import note_place, note_target
 from mspc.mindspore_api.setting_kind import checked, note_asked, place_of_caller, say_once
 from mspc.mindspore_api.settings import OFFLOADED_CELLS, STAGE
 from mspc.ops.collective.base import Collective
@@ -158,6 +158,11 @@ class Primitive(OperatorMarks):
     def set_prim_instance_name(self, name: str) -> Primitive:
         self.instance_name = name
         return self
+
+    def place(self, role: str, rank_id: int) -> None:
+        """Check a process for the operator; a warning says that it changes nothing. Raise TypeError or ValueError for
+        invalid arguments."""
+        note_place(f"{self.name}.place", role, rank_id)
 
     def __getattr__(self, name: str) -> Any:
         # Attributes of the operator (`matmul.transpose_b`); reached only when the primitive has

@@ -52,8 +52,8 @@ def test_what_the_script_does_not_come_to_is_told_apart(text: str, expected: lis
 
 
 def test_names_with_several_values_are_unknown() -> None:
-    assert found("net = nn.ReLU()\nnet.set_grad()\n") == [("ignored", "nn.ReLU.set_grad()")]
-    assert found("net = nn.ReLU()\nnet.set_grad()\nnet = 3\n") == []
+    assert found("net = nn.ReLU()\nnet.place('worker', 0)\n") == [("ignored", "nn.ReLU.place()")]
+    assert found("net = nn.ReLU()\nnet.place('worker', 0)\nnet = 3\n") == []
     shadowed = "def f(ops):\n    ops.Nothing1()\ndef g():\n    nn = 3\n    nn.Nothing2(), ops.Nothing3()\nf(g())\n"
     assert found(shadowed) == [("lacks", "ops.Nothing3")]
 

@@ -77,7 +77,7 @@ MODULES = """mspc mspc.amp mspc.common.initializer mspc.communication mspc.commu
     mspc.mint.distributed mspc.mint.linalg
     mspc.mint.nn mspc.mint.nn.functional mspc.mint.optim mspc.mint.special mspc.nn mspc.nn.utils mspc.numpy mspc.ops
     mspc.parallel mspc.parallel.transformer mspc.runtime mspc.train""".split()
-TAKES_ALL = """add_flags Identity Initializer
+TAKES_ALL = """enable_dynamic add_flags Identity Initializer
     get_metric_fn piecewise save_checkpoint""".split()
 """Functions that take arguments of any name: to say that they change nothing, or to hand them on."""
 REFUSES_ALL = """Adam Metric Model Primitive build_train_network load

@@ -45,6 +45,7 @@ def mindspore() -> Iterator[object]:
         ("mindspore.ops.operations.nn_ops", "Softmax", "mspc.ops"),
         ("mindspore.parallel.shard", "Layout", "mspc.mindspore_api.parallel.layout"),
         ("mindspore.ops.operations.comm_ops", "_VirtualDataset", "mspc.mindspore_api.nn.wrap"),
+        ("mindspore.nn.wrap.cell_wrapper", "_VirtualDatasetCell", "mspc.mindspore_api.nn.wrap"),
     ],
 )
 def test_names_of_scripts_are_mspcs_own(mindspore, module, name, home):

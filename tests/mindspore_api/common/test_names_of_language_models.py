@@ -118,3 +118,14 @@ def test_a_network_is_compiled_ahead() -> None:
             ms.parallel.AutoParallel(plain, parallel_mode="semi_auto").compile(x)
     finally:
         state.swap(before)
+
+
+def test_a_process_for_a_part_is_taken_and_said_to_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for part in (Scaled(), ops.Add(), ops.Unique()):
+        before = state.swap(state.Session())
+        part.place("MS_WORKER", 0)
+        state.swap(before)
+        assert "place('MS_WORKER', 0) changes nothing here" in capsys.readouterr().err
+        for wrong in ((3, 0), ("MS_WORKER", -1), ("MS_WORKER", "0")):
+            with pytest.raises(MspcError, match="place"):
+                part.place(*wrong)

@@ -219,6 +219,17 @@ def test_auto_follows_its_lists() -> None:
     ]  # fmt: skip
 
 
+def test_custom_lists() -> None:
+    white = amp.custom_mixed_precision(Normed(), white_list=[ops.MatMul])
+    kinds = dict(types_of(traced(white, (8, 16))))
+    assert (kinds["MatMul"], kinds["ReLU"]) == ("Float16", "Float32")
+    black = amp.custom_mixed_precision(Normed(), black_list=[ops.ReLU])
+    kinds = dict(types_of(traced(black, (8, 16))))
+    assert (kinds["MatMul"], kinds["ReLU"]) == ("Float16", "Float32")
+    assert amp.get_black_list() == [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm]
+    assert nn.Dense in amp.get_white_list()
+
+
 def test_to_float_casts_inputs_parameters_and_constants() -> None:
     cell = Normed().to_float(mspc.float16)
     graph = traced(cell, (8, 16))
@@ -422,6 +433,12 @@ def test_auto_takes_the_widest_where_a_product_meets_a_bias(activation: Any, has
     training = Training(net, [(8, 16)])
     (found,) = training.run([(X,)])
     np.testing.assert_allclose(found, expected, atol=0.02)
+
+
+def test_operators_of_a_black_list_meet_halves() -> None:
+    net = nn.Dense(16, 8)
+    cell = amp.custom_mixed_precision(net, black_list=[ops.MatMul])
+    assert dict(types_of(traced(cell, (8, 16))))["BiasAdd"] == "Float32"
 
 
 def test_branches_with_updates_merge_what_they_assign() -> None:
