@@ -10,6 +10,7 @@ from typing import Any
 from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api import alias, settings
 from mspc.mindspore_api.index.module import find, listed
+from mspc.mindspore_api.placement import EVERYWHERE
 from mspc.mindspore_api.rooms import home_of
 from mspc.mindspore_api.setting_kind import Setting, Table, table
 
@@ -142,6 +143,8 @@ _OFF = {
 }
 _CALLS: dict[str, str] = {
     "runtime.launch_blocking": "errors name their operator also in replayed steps",
+    "nn.Cell.place": EVERYWHERE,
+    "ops.Primitive.place": EVERYWHERE,
     "nn.Cell.set_grad": str(settings.SET_GRAD["requires_grad"].ignored),
     **{f"parallel.AutoParallel.{method}": str(settings.PARALLEL[name].ignored) for method, name in _OFF.items()},
 }
