@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mspc.checkpoint.files import atomic_publication
 from mspc.checkpoint.sets import open_checkpoint
 from mspc.checkpoint.sliced import (
@@ -27,27 +29,121 @@ from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api.common.parameter import Parameter, StoredValue
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.context import freeze
-from mspc.mindspore_api.errors import ApiTypeError, ApiValueError, caller_location
+from mspc.mindspore_api.errors import ApiKeyError, ApiTypeError, ApiValueError, caller_location
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.parallel.auto_parallel import AutoParallel
 from mspc.mindspore_api.setting_kind import say_once
 from mspc.mindspore_api.train.serialization import load_param_into_net
 from mspc.plans.files.strategy_file import (
+    ParameterCut,
+    layout_of,
     merged_stages,
     read_restore_ranks,
+    read_strategies,
     write_strategies,
 )
 
 __all__ = [
-    "load_distributed_checkpoint", "merge_pipeline_strategys", "rank_list_for_transform", "restore_group_info_list",
+    "build_searched_strategy", "load_distributed_checkpoint",
+    "merge_pipeline_strategys", "merge_sliced_parameter", "rank_list_for_transform", "restore_group_info_list",
     "sync_pipeline_shared_parameters", "transform_checkpoint_by_rank", "transform_checkpoints",
 ]  # fmt: skip
+
+
+class Row:
+    """Row of integers, in the form of MindSpore's strategies: `dim`."""
+
+    def __init__(self, numbers: Any) -> None:
+        self.dim = list(numbers)
+
+
+class ParallelLayouts:
+    """Sharding of a parameter, with the names of MindSpore's strategy files."""
+
+    def __init__(self, sharding: ParameterCut) -> None:
+        self.sharding = sharding
+        single = all(len(axes) < 2 for axes in sharding.tensor_map)
+        flat = [axes[0] if axes else -1 for axes in sharding.tensor_map] if single else []
+        self.dev_matrix = [Row(sharding.device_matrix)]
+        self.tensor_map = [Row(flat)] if single else [Row(list(axes) or [-1]) for axes in sharding.tensor_map]
+        self.param_split_shape = [Row(sharding.split_shape)]
+        self.indices_offset = [Row(sharding.offsets)]
+        self.field = sharding.field_size
+        self.opt_weight_shard_step = sharding.optimizer_step
+        self.opt_weight_shard_size = sharding.optimizer_size
+
+
+def build_searched_strategy(strategy_filename: str) -> dict[str, ParallelLayouts]:
+    """Return the sharding of every parameter from a strategy file. Raise TypeError if the name is no string, ValueError
+    for no strategy file."""
+    path = strategy_path("build_searched_strategy", "strategy_filename", strategy_filename)
+    return {name: ParallelLayouts(sharding) for name, sharding in read_strategies(path).parameters.items()}
 
 
 def restore_group_info_list(group_info_file_name: str) -> list[int]:
     """Return the ranks with the same slices as the one that wrote a file of groups. Raise TypeError if the name is no
     string, ValueError for no such file."""
     return read_restore_ranks(strategy_path("restore_group_info_list", "group_info_file_name", group_info_file_name))
+
+
+def merge_sliced_parameter(sliced_parameters: Any, strategy: Mapping[str, Any] | None = None) -> Parameter:
+    """Return the global parameter from the slices of all ranks in their order.
+
+    Args:
+        strategy: the result of `build_searched_strategy`; without it the slices are concatenated along dimension 0.
+
+    Raises TypeError or ValueError if the slices do not fit each other or the strategy; KeyError if the strategy lacks
+    the parameter.
+    """
+    name = "merge_sliced_parameter"
+    if not isinstance(sliced_parameters, list) or not all(isinstance(p, Parameter) for p in sliced_parameters):
+        raise ApiTypeError(f"{name} takes a list of Parameters, not {type(sliced_parameters).__name__}")
+    if not sliced_parameters:
+        raise ApiValueError(f"{name}: there is no slice")
+    first = sliced_parameters[0]
+    for index, other in enumerate(sliced_parameters):
+        if other.name != first.name or other.shape[1:] != first.shape[1:] or other.ndim != first.ndim:
+            raise ApiValueError(
+                f"{name}: slice {index} is '{other.name}' of shape {other.shape}, slice 0 '{first.name}' of "
+                f"{first.shape}"
+            )
+    arrays = [parameter.asnumpy() for parameter in sliced_parameters]
+    merged = np.concatenate(arrays) if strategy is None else _merged(first.name, arrays, strategy)
+    return Parameter(Tensor.from_array(merged), first.name, first.requires_grad, first.layerwise_parallel)
+
+
+def _merged(name: str, arrays: list[np.ndarray], strategy: Mapping[str, Any]) -> np.ndarray:
+    if not isinstance(strategy, Mapping):
+        raise ApiTypeError(f"merge_sliced_parameter: strategy must be a dict, not {type(strategy).__name__}")
+    if name not in strategy:
+        raise ApiKeyError(f"merge_sliced_parameter: the strategy has no parameter '{name}'")
+    layout = layout_of(name, _sharding(name, strategy[name]))
+    if layout.ranks != len(arrays):
+        raise ApiValueError(
+            f"merge_sliced_parameter: the strategy has {layout.ranks} ranks, there are {len(arrays)} slices"
+        )
+    if len({array.shape for array in arrays}) > 1 or len(layout.dims) != arrays[0].ndim:
+        raise ApiValueError(f"merge_sliced_parameter: slices of '{name}' do not have the shape that the strategy says")
+    shape = tuple(n * c for n, c in zip(arrays[0].shape, layout.strategy, strict=True))
+    merged = np.empty(shape, arrays[0].dtype)
+    for rank, array in enumerate(arrays):
+        merged[layout.slices_for(rank, shape)] = array
+    return merged
+
+
+def _sharding(name: str, given: Any) -> ParameterCut:
+    if isinstance(given, ParallelLayouts):
+        return given.sharding
+    try:
+        matrix, maps = list(given.dev_matrix[0].dim), [list(row.dim) for row in given.tensor_map]
+        axes = [(a,) if a >= 0 else () for a in maps[0]] if len(maps) == 1 else [
+            tuple(a for a in row if a >= 0) for row in maps if row
+        ]  # fmt: skip
+        return ParameterCut(
+            tuple(matrix), tuple(axes), int(given.opt_weight_shard_step), int(given.opt_weight_shard_size)
+        )
+    except (AttributeError, IndexError, TypeError, ValueError):
+        raise ApiValueError(f"the strategy of '{name}' is {given!r}, not a result of build_searched_strategy") from None
 
 
 def rank_list_for_convert(rank_id: int, src_strategy_file: Any = None, dst_strategy_file: Any = None) -> list[int]:

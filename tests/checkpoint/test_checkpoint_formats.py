@@ -20,7 +20,9 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import DTYPES, FLOAT32, TensorType
 from mspc.mindspore_api.common.api import _cell_graph_executor
 from mspc.parallel import (
+    build_searched_strategy,
     load_distributed_checkpoint,
+    merge_sliced_parameter,
     rank_list_for_transform,
     restore_group_info_list,
     transform_checkpoint_by_rank,
@@ -195,6 +197,15 @@ def test_loading_slices_of_all_ranks(own_folder: Path) -> None:
     assert all(np.array_equal(p.asnumpy(), WHOLE[p.name]) for p in net.get_parameters())
     with pytest.raises(ValueError, match="load_distributed_checkpoint loads into a network, and writes no files"):
         load_distributed_checkpoint(None, files, "two.ckpt", "one.ckpt", dst_safetensors_dir="out")
+    strategy = build_searched_strategy("one.ckpt")
+    assert (strategy["w"].dev_matrix[0].dim, strategy["w"].tensor_map[0].dim) == ([2, 2], [1, 0])
+    parts = [Parameter(ms.load_checkpoint(file)["w"], "w") for file in files]
+    assert np.array_equal(merge_sliced_parameter(parts, strategy).asnumpy(), WHOLE["w"])
+    assert merge_sliced_parameter(parts[:2]).shape == (8, 6)
+    with pytest.raises(KeyError, match="the strategy has no parameter 'w'"):
+        merge_sliced_parameter(parts, {})
+    with pytest.raises(ValueError, match="the strategy has 4 ranks, there are 3 slices"):
+        merge_sliced_parameter(parts[:3], strategy)
     with pytest.raises(ValueError, match="there are 3 files"):
         load_distributed_checkpoint(net, files[:3], None, "one.ckpt")
 
