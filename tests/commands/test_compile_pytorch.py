@@ -213,7 +213,7 @@ def test_open_sizes(tmp_path: Path) -> None:
         (["--loss", "mse", "--optimizer", "adamw:betas=(0.9, 1e400)"], "cannot read 'adamw:betas="),
         (["--loss", "mse", "--optimizer", "adamw:lr=1,lr=2"], "cannot read"),
         (["--loss", "mse", "--optimizer", "adamw:lr='x'"], "error"),
-        (["--precision", "float4"], "there is no precision 'float4'; there are float32, tf32, bfloat16, float16, float8"),
+        (["--precision", "float4"], "no precision 'float4'; there are float32, tf32, bfloat16, float16, float8"),
         (["--precision", "int8"], "there is no precision 'int8'"),
         (["--device", "cuda"], "there is no --device 'cuda' to compile for"),
         (["--accumulate", "2"], "nothing is trained"),

@@ -16,7 +16,7 @@ from mspc.ops.op import REGISTRY, Op, load_operators
 load_operators()
 
 MODULES = (
-    "nn.softmax", "nn.norm", "nn.experts", "loss.loss", "math.mint", "math.reduce", "math.scans", "tensor.broadcast",
+    "nn.softmax", "nn.norm", "nn.experts", "loss.loss", "math.mint", "math.reduce", "math.scans", "tensor.reshape",
     "tensor.moving", "tensor.slicing", "tensor.embedding", "tensor.creation", "tensor.selection", "tensor.scatter",
     "random.dropout", "convolution.resizing",
 )
