@@ -65,7 +65,7 @@ class TorchJudge:
     def array(self, tensor: Tensor, like: Array) -> Array:
         """Return the tensor's elements, of the element type of another array."""
         tensor = tensor.detach().resolve_conj()
-        wide = tensor.to(self.torch.float32) if tensor.dtype == self.torch.bfloat16 else tensor
+        wide = tensor.float() if tensor.dtype.is_floating_point and tensor.itemsize < 4 else tensor
         return wide.numpy().astype(np.asarray(like).dtype)
 
     def call(self, op: Any, operands: Sequence[Tensor], results: Sequence[Array]) -> tuple[Tensor | None, ...] | None:
