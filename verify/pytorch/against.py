@@ -46,6 +46,11 @@ REFUSED = (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError)
 """Exceptions that PyTorch raises for operands that it does not take."""
 
 
+def _wide(tensor: Tensor) -> Tensor:
+    """Return a tensor of 8 or 16 bits in Float32: NumPy and some operators of PyTorch have none of these types."""
+    return tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
+
+
 class TorchJudge:
     """PyTorch as a judge of single operators. torch: the library."""
 
@@ -65,8 +70,7 @@ class TorchJudge:
     def array(self, tensor: Tensor, like: Array) -> Array:
         """Return the tensor's elements, of the element type of another array."""
         tensor = tensor.detach().resolve_conj()
-        wide = tensor.float() if tensor.dtype.is_floating_point and tensor.itemsize < 4 else tensor
-        return wide.numpy().astype(np.asarray(like).dtype)
+        return _wide(tensor).numpy().astype(np.asarray(like).dtype)
 
     def call(self, op: Any, operands: Sequence[Tensor], results: Sequence[Array]) -> tuple[Tensor | None, ...] | None:
         """Compute the operator in PyTorch; None for results that are not judged, None without a counterpart. results:
@@ -106,7 +110,7 @@ class TorchJudge:
             return []
         generator = np.random.default_rng(len(operands))
         weights = {i: generator.uniform(0.5, 1.5, np.shape(results[i])) for i in judged}
-        total = sum((found[i] * self.torch.tensor(w)).sum() for i, w in weights.items())
+        total = sum((_wide(found[i]) * self.torch.tensor(w)).sum() for i, w in weights.items())
         wanted = [i for i, tensor in enumerate(tensors) if tensor.requires_grad]
         try:
             theirs = self.torch.autograd.grad(total, [tensors[i] for i in wanted], allow_unused=True)
