@@ -59,6 +59,7 @@ class Number(metaclass=_DtypeKind, letters="biufcB"):
 bool_ = types.BOOL
 int8, int16, int32, int64 = types.INT8, types.INT16, types.INT32, types.INT64
 uint8, uint16, uint32, uint64 = types.UINT8, types.UINT16, types.UINT32, types.UINT64
+float8_e4m3fn, float8_e5m2 = types.FLOAT8_E4M3, types.FLOAT8_E5M2
 float16, bfloat16, float32, float64 = types.FLOAT16, types.BFLOAT16, types.FLOAT32, types.FLOAT64
 complex64, complex128 = types.COMPLEX64, types.COMPLEX128
 byte, short, half, single, double = int8, int16, float16, float32, float64

@@ -100,12 +100,12 @@ class TorchJudge:
         fixed: Collection[int] = (),
     ) -> list[tuple[Array, Array]]:  # fmt: skip
         """Return (PyTorch's, own) gradient of every operand that has one and is not `fixed`, for results weighted at
-        random, in Float64; nothing without a counterpart."""
+        random, in Float64; nothing without a counterpart, nor of Float8, to which PyTorch rounds gradients."""
         tensors = [self.tensor(operand) for operand in operands]
         for index, tensor in enumerate(tensors):
             tensor.requires_grad_(tensor.is_floating_point() and index not in fixed)
         found = self.call(op, tensors, results)
-        judged = [i for i, t in enumerate(found or ()) if t is not None and t.requires_grad]
+        judged = [i for i, t in enumerate(found or ()) if t is not None and t.requires_grad and t.itemsize > 1]
         if found is None or not judged or isinstance(op.bprop, NotDifferentiable):
             return []
         generator = np.random.default_rng(len(operands))

@@ -21,7 +21,8 @@ EXPECTED = [
      "but the line of types says <Tensor[Float32], (8, 33)>"),
     (": (<Tensor[Float32], (8, 32)>, ", ": (<Tensor[Float31], (8, 32)>, ",
      "net.ir:15:10: error: unknown element type Float31; known are Bool, Int8, Int16, Int32, Int64, "
-     "UInt8, UInt16, UInt32, UInt64, Float16, BFloat16, Float32, Float64, Complex64, Complex128"),
+     "UInt8, UInt16, UInt32, UInt64, Float8E4M3, Float8E5M2, Float16, BFloat16, Float32, Float64, Complex64, "
+     "Complex128"),
     ("transpose_a: false, ", "",
      "net.ir:14:86: error: Product lacks the attribute 'transpose_a'\n"
      "  note: its attributes are: transpose_a, transpose_b"),

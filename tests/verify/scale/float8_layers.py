@@ -1,8 +1,8 @@
 """A random network of layers that multiply in Float8, sharded at random: `float8_layers.py SEED RANKS [RECIPE]`."""
 
+import itertools
 import random
 import sys
-from itertools import pairwise
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from mspc import Parameter, Tensor, nn, ops
 
 SEED, RANKS = int(sys.argv[1]), int(sys.argv[2])
 draw, values = random.Random(SEED), np.random.default_rng(SEED)
-recipe = sys.argv[3] if len(sys.argv) > 3 else "tensorwise"
-ms.set_context(fp8_format=draw.choice(("hybrid", "e4m3")), fp8_recipe=recipe)
+RECIPE = sys.argv[3] if len(sys.argv) > 3 else "tensorwise"
+ms.set_context(fp8_format=draw.choice(("hybrid", "e4m3")), fp8_recipe=RECIPE)
 ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
 
 
@@ -41,7 +41,7 @@ class Net(nn.Cell):
         super().__init__()
         widths = [draw.choice((16, 32, 64)) for _ in range(draw.randint(4, 6))]
         self.first = widths[0]
-        self.layers = nn.CellList([Layer(a, b) for a, b in pairwise(widths)])
+        self.layers = nn.CellList([Layer(a, b) for a, b in itertools.pairwise(widths)])
 
     def construct(self, x):
         for layer in self.layers:
