@@ -37,9 +37,9 @@ def test_a_mode_and_a_device_choose_the_passes_of_a_compile(tmp_path: Path, mode
 
 
 def test_passes_without_work_are_left_out() -> None:
-    idle = idle_passes(regions=False, offloads=False, staged=False)
-    assert idle == {"hoist_invariants", "check_offload", "join_micro_batches", "assign_stages"}
-    assert idle_passes(regions=True, offloads=True, staged=True) == set()
+    idle = idle_passes(regions=False, offloads=False, staged=False, quantizes=False)
+    assert idle == {"hoist_invariants", "check_offload", "join_micro_batches", "quantize_products", "assign_stages"}
+    assert idle_passes(regions=True, offloads=True, staged=True, quantizes=True) == set()
     assert not {"cut_stages", "offload"} & {*rank_passes()}
     assert rank_passes(stages=2).index("cut_stages") == 1
     gpu = rank_passes("GPU", stages=2)
