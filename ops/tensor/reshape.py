@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
+import mspc.ops.gpu as gpu  # `from mspc.ops import` would read the index of public names
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Constant, Node, Value
 from mspc.ir.types import (
@@ -20,7 +21,6 @@ from mspc.ir.types import (
     DType,
     TensorType,
 )
-from mspc.ops import gpu
 from mspc.ops.bases import Unary
 from mspc.ops.control.structural import constrained
 from mspc.ops.cpu.blocks import saturated
