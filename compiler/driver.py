@@ -286,7 +286,7 @@ def _named(graph: Graph, config: Config, plan: PlanFile | None, with_layers: boo
     strategies.name(graph, with_layers or plan is not None)
     if plan is not None:
         from mspc.passes.lib.choices import NotedPlan, note_plan
-        from mspc.plans.operator_names import give_strategies
+        from mspc.plans.contents import give_strategies
 
         plan = plan.for_operators(set(strategies.places.values()))
         give_strategies(strategies, graph, plan, config.strategies_from)
@@ -307,7 +307,7 @@ def _plan_of(config: Config) -> PlanFile | None:
     """Read the plan by which operators are sharded, or None. Raise MspcError on an invalid plan."""
     if not config.sharded or not config.strategies_from.endswith(SUFFIX):
         return None
-    from mspc.plans.operator_names import check_ranks  # imported late: only a plan needs it
+    from mspc.plans.contents import check_ranks  # imported late: only a plan needs it
 
     with told_at(config.place_of(*STRATEGIES_FROM)):
         plan = read_plan(Path(config.strategies_from))

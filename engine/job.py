@@ -88,7 +88,7 @@ class Job:
             self.profile.step_done(self)
 
     def say(self, text: str) -> None:
-        """Announce this rank's next collective action, for messages of other ranks; see `engine.own_collectives`."""
+        """Announce this rank's next collective action, for messages of other ranks."""
         if self.watch is not None:
             self.watch.say(text)
 

@@ -63,8 +63,8 @@ class StrategyFiles:
             path = path or os.environ.get(GROUPS, "")
         shares = compiled.config.sharded or compiled.config.mode == "data_parallel"
         if shares and self._is_due(path, trains):
+            from mspc.plans.contents import groups_of, ranks_alike  # late: few scripts ask for files
             from mspc.plans.files.strategy_file import write_groups
-            from mspc.plans.operator_names import groups_of, ranks_alike  # late: few scripts ask for files
 
             with told_at(context.place_of("group_ckpt_save_file")):
                 groups = groups_of(compiled.rank_graph(self._rank), self._rank)
@@ -103,8 +103,8 @@ def write_strategy_files(compiled: Compiled, context: FrozenContext) -> None:
 def _content_of(compiled: Compiled, trainable_only: bool, of_operators: bool) -> StrategyFile:
     """Return the content of a strategy file of a compiled network: of its parameters, or of all operators if
     `of_operators`."""
+    from mspc.plans.contents import sharded_parameters
     from mspc.plans.files.strategy_file import StrategyFile
-    from mspc.plans.operator_names import sharded_parameters
 
     if of_operators:
         return StrategyFile(compiled.strategies.by_place)

@@ -11,8 +11,8 @@ from typing import Any
 
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.dataset import config
-from mspc.mindspore_api.dataset.nodes.batching import BatchChange, Batched
 from mspc.mindspore_api.dataset.nodes.block import Block
+from mspc.mindspore_api.dataset.nodes.mapping import BatchChange, Batched
 from mspc.mindspore_api.dataset.nodes.pipeline_node import PipelineNode, RowFault, read
 from mspc.mindspore_api.dataset.nodes.selection import (
     Concatenated,

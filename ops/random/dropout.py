@@ -18,7 +18,7 @@ from mspc.ops.cpu.blocks import elementwise
 from mspc.ops.cuda.moves import put_values
 from mspc.ops.cuda.text import address, definitions, grid_of, index_type, number
 from mspc.ops.device import Array, Device, Launch, computing_type, source_text
-from mspc.ops.fused.body import DropoutMask
+from mspc.ops.fused.dropout_mask import DropoutMask
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, require_float, sample
 from mspc.ops.operator_arguments import shape_of
 from mspc.ops.random.words import (

@@ -1,6 +1,6 @@
 """Padded dimensions of a graph: effects on operators, dimensions padded together, and the graph with its masks.
 
-Dimensions are padded together along operators that work on every index alone (`padding_roles.py`). The graph is
+Dimensions are padded together along operators that work on every index alone. The graph is
 rewritten node by node: operators that combine a padded dimension read a value there that changes nothing, others read
 the value without padding.
 """

@@ -34,7 +34,8 @@ from mspc.ir.types import FLOAT32, FLOAT64, INT32, DType, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput
 from mspc.ops.convolution.window import Convolution, last_order
-from mspc.ops.fused.body import BodyLine, DropoutMask
+from mspc.ops.fused.body import BodyLine
+from mspc.ops.fused.dropout_mask import DropoutMask
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.elementwise import Erf

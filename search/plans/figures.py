@@ -30,8 +30,7 @@ from mspc.passes.per_rank.slice_to_rank import Shared, add_on_rank
 from mspc.plans.files.plan_file import PlanFile
 from mspc.runtime.memory_plan import peak_of, plan_memory
 from mspc.runtime.workspaces import workspace_bytes
-from mspc.search.layouts.candidates import PlanCandidates, Values
-from mspc.search.layouts.within_memory import Limited
+from mspc.search.layouts.within_memory import Limited, PlanCandidates, Values
 from mspc.search.plans.alternatives import (
     LARGE,
     REPLICATED,

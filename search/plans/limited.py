@@ -32,9 +32,8 @@ from mspc.passes.lib.opened_graphs import open_regions, opened
 from mspc.passes.lib.recomputation import mark_offloaded, mark_states, states_of
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.runtime.memory_plan import plan_memory
-from mspc.search.layouts.candidates import AxisSymmetry, PlanCandidates, Values, stored_bytes_bound
 from mspc.search.layouts.cheapest import limited, mesh_of, place
-from mspc.search.layouts.within_memory import Limited
+from mspc.search.layouts.within_memory import AxisSymmetry, Limited, PlanCandidates, Values, stored_bytes_bound
 from mspc.search.model.memory import MemoryModel
 from mspc.search.model.model import CostModel
 from mspc.search.plans.alternatives import LARGE

@@ -15,7 +15,7 @@ ASKED_FOR = {
     "mspc.mindspore_api.dataset.vision": "operations on images, which the script does not name",
     "mspc.mindspore_api.mindrecord": "files of records",
     "mspc.commands.search": "another command",
-    "mspc.plans.operator_names": "there is no plan",
+    "mspc.plans.contents": "there is no plan",
     "mspc.doctor": "the script has no mistake",
     "mspc.engine.job": "no rank runs",
     "mspc.search.plans.table": "plans are compared by `mspc search`",
