@@ -78,7 +78,7 @@ StrategiesFile = Annotated[
 ]
 JsonFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as JSON; - is stdout.")]
 MachineName = Annotated[
-    str, typer.Option(metavar="NAME|FILE", help="The machine: h200 (the default), h100, a100, gb200, or a TOML file.")
+    str, typer.Option(metavar="NAME|FILE", help="The machine: h200 (the default), h100, gb200, mi300x, or a TOML file.")
 ]
 # Networks of PyTorch -----------------------------------------------------------------------------
 

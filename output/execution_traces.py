@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.nodes import moved_bytes, seconds, work_of
+from mspc.analysis.cost.nodes import moved_bytes, operations_of, seconds, work_of
 from mspc.analysis.cost.timeline import RECEIVED
 from mspc.compiler.driver import Compiled
 from mspc.compiler.rank_graphs import RankStages, copied
@@ -25,11 +25,11 @@ from mspc.ir.graph import WORK, Graph, Node, OpLike, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective, Ranks
 from mspc.ops.collective.collectives import NeighborExchange
-from mspc.ops.collective.point_to_point import Receive, ReceiveFromStage, Send, SendToStage
+from mspc.ops.collective.point_to_point import Send, SendToStage
 from mspc.ops.control.regions import ONCE, Call, If, Loop, RegionOp
 from mspc.output.dumps import GROUPS, PERFETTO, OutputFolder
 from mspc.output.stage_times import stage_times
-from mspc.passes.lib.ranks import RankElement, own_op
+from mspc.passes.lib.ranks import own_op
 from mspc.passes.lib.stage_programs import work_of as task_of
 from mspc.passes.lib.timeline import Task
 from mspc.runtime.profile import STREAMS, NodeTiming, nodes_of, trace
@@ -94,23 +94,18 @@ class PredictedStep:
     def _run_regions(self, node: Node, made: Mapping[Value, tuple[int, ...]]) -> tuple[int, ...]:
         """Add the entries of the graphs that a node runs: all iterations of a loop, one if their number is not known,
         and the longer of two branches."""
-        numbers = range(len(node.regions))
-        op = node.op
+        op, passed = node.op, ()
         assert isinstance(op, RegionOp)
-        if isinstance(op, If):
-            numbers = [max(numbers, key=lambda number: _seconds_of(node.regions[number], self._machine, self._known))]
-        passed: tuple[int, ...] = ()
-        turns = ONCE.inside(node, len(numbers) - 1).count if isinstance(op, Loop) else 1
-        for _ in range(turns):
-            for number in numbers:
-                region = node.regions[number]
+        longest = max(node.regions, key=lambda region: len(region.nodes))
+        for _ in range(ONCE.inside(node, len(node.regions) - 1).count if isinstance(op, Loop) else 1):
+            for number, region in enumerate(node.regions):
+                if isinstance(op, If) and region is not longest:
+                    continue
                 own: dict[Value, tuple[int, ...]] = dict.fromkeys(region.parameters, passed)
-                for value, places in zip(
-                    node.inputs, op.places(number, [each.type for each in node.inputs]), strict=True
-                ):
-                    for place in places:
-                        parameter = region.parameters[place]
-                        own[parameter] = _merged((own[parameter], made.get(value, ())))
+                places = op.places(number, [each.type for each in node.inputs])
+                for value, place in ((value, i) for value, each in zip(node.inputs, places, strict=True) for i in each):
+                    parameter = region.parameters[place]
+                    own[parameter] = _merged((own[parameter], made.get(value, ())))
                 passed = self._run(region, own) or passed
         return passed
 
@@ -136,23 +131,6 @@ def _merged(several: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 
 def _communicates(node: Node) -> bool:
     return any(each.op.is_collective for region in node.regions for graph in region.graphs() for each in graph.nodes)
-
-
-def _seconds_of(graph: Graph, machine: Machine, known: dict[Graph, tuple[float, float]]) -> float:
-    return sum(seconds(node, machine, known) for node in graph.nodes if not node.op.is_view)
-
-
-def _amounts(node: Node) -> tuple[float, float]:
-    """Return the operations of a node, and the bytes that it moves, with those of the graphs that it runs."""
-    if not node.regions:
-        return work_of(node), moved_bytes(node)
-    found = (0.0, 0.0)
-    for number, region in enumerate(node.regions):
-        inner = [_amounts(each) for each in region.nodes if not each.op.is_view]
-        count = ONCE.inside(node, number).count
-        each = count * sum(work for work, _ in inner), count * sum(moved for _, moved in inner)
-        found = max(found, each) if isinstance(node.op, If) else (found[0] + each[0], found[1] + each[1])
-    return found
 
 
 BYTES = [bytes((number,)) for number in range(0x80)]
@@ -194,9 +172,11 @@ def _head(number: int, kind: int, entry: TraceEntry, data: Iterable[int] = ()) -
     return b"".join((*start, *dependencies, *times, _attribute("is_cpu_op", BOOL, 0)))
 
 
-def _amounts_of(node: Node) -> bytes:
-    work, moved = _amounts(node)
-    return _attribute("num_ops", INT64, int(work)) + _attribute("tensor_size", UINT64, int(moved))
+def _amounts(node: Node) -> bytes:
+    """Return the operations of a node, with those of the graphs that it runs, and the bytes that it moves."""
+    work = [ONCE.inside(node, i).count * operations_of(region).hardware for i, region in enumerate(node.regions)]
+    work_done = work_of(node) if not work else max(work) if isinstance(node.op, If) else sum(work)
+    return _attribute("num_ops", INT64, int(work_done)) + _attribute("tensor_size", UINT64, int(moved_bytes(node)))
 
 
 def _delimited(message: bytes) -> bytes:
@@ -206,28 +186,9 @@ def _delimited(message: bytes) -> bytes:
 RankStep = tuple[int, Graph, PredictedStep]
 
 
-class RankOperators:
-    """Operators of a rank in the place of those of its kind. number_of: returns the number of a group."""
-
-    def __init__(self, rank: int, parts: Sequence[RankElement], number_of: Callable[[OpLike], int]) -> None:
-        self.rank = rank
-        self._parts = parts
-        self._number_of = number_of
-        self._groups: dict[int, int] = {}
-
-    def own(self, op: OpLike) -> OpLike:
-        return own_op(op, self.rank, self._parts)
-
-    def group(self, op: OpLike) -> int:
-        """Return the number of the group of a collective."""
-        found = self._groups.get(id(op))
-        if found is None:
-            found = self._groups[id(op)] = self._number_of(self.own(op))
-        return found
-
-
-Piece = bytes | Callable[[RankOperators], bytes]
-"""Part of a file: the same on all ranks of a kind, or made from the operators of a rank."""
+Piece = bytes | Callable[[int, Callable[[Node], OpLike], Callable[[Node], int]], bytes]
+"""Part of a file: the same on all ranks of a kind, or made from a rank, and functions from nodes of the kind to the
+rank's operator and to the number of its group."""
 
 
 @dataclass
@@ -248,17 +209,19 @@ class ChakraTraces:
         kind = stages.of_kind[last].graph
         if id(kind) not in self._pieces:
             self._pieces[id(kind)] = kind, list(self._pieces_of(kind, rank, stages))
-        own = RankOperators(rank, stages.parts, self._group)
-        return b"".join([piece if isinstance(piece, bytes) else piece(own) for piece in self._pieces[id(kind)][1]])
+        own = cache(lambda node: own_op(node.op, rank, stages.parts))
+        group = cache(lambda node: self._group(own(node)))
+        pieces = self._pieces[id(kind)][1]
+        return b"".join([each if isinstance(each, bytes) else each(rank, own, group) for each in pieces])
 
     def _pieces_of(self, kind: Graph, rank: int, stages: RankStages) -> Iterator[Piece]:
         graph = copied(kind, rank, stages.parts)
         pairs = zip(graph.graphs(), kind.graphs(), strict=True)
-        ops = {node: other.op for one, two in pairs for node, other in zip(one.nodes, two.nodes, strict=True)}
+        of_kind = {node: other for one, two in pairs for node, other in zip(one.nodes, two.nodes, strict=True)}
         stage = rank * len(self.starts) // self.ranks
         step = PredictedStep(graph, self.machine, self.starts[stage])
         self.steps.setdefault(stage, (rank, graph, step))
-        amounts = cache(_amounts_of)
+        amounts = cache(_amounts)
         done: list[bytes] = [_delimited(_block(1, VERSION.encode()))]
         for number, entry in enumerate(step.entries, 1):
             if not isinstance(entry.node.op, Collective):
@@ -266,25 +229,19 @@ class ChakraTraces:
             else:
                 yield b"".join(done)
                 done.clear()
-                yield self._communication(number, entry, ops[entry.node])
+                yield self._communication(number, entry, of_kind[entry.node])
         yield b"".join(done)
 
-    def _communication(self, number: int, entry: TraceEntry, kind: OpLike) -> Piece:
-        node = entry.node
-        if isinstance(node.op, NeighborExchange):
-            return lambda its: b"".join(map(_delimited, _exchanged(number, entry, its.rank, its.own(kind))))
-        kind_of_node = COLLECTIVE
-        if isinstance(node.op, Send | Receive | SendToStage | ReceiveFromStage):
-            kind_of_node = SENDS if isinstance(node.op, Send | SendToStage) else RECEIVES
-        head = _head(number, kind_of_node, entry)
-        if kind_of_node != COLLECTIVE:
-            size = node.inputs[0].type.nbytes if kind_of_node == SENDS else node.type.nbytes
-            return lambda its: _delimited(head + _ends(*_channel(its.own(kind), its.rank), size))
-        assert isinstance(node.op, Collective)
-        size = node.op.travelling([value.type.nbytes for value in node.inputs], node.type.nbytes)
-        head += _attribute("comm_type", INT64, COLLECTIVES[node.op.name]) + _attribute("comm_size", INT64, int(size))
+    def _communication(self, number: int, entry: TraceEntry, kind: Node) -> Piece:
+        op = entry.node.op
+        if op.name not in COLLECTIVES:
+            return lambda rank, own, _: b"".join(map(_delimited, _messages(number, entry, rank, own(kind))))
+        assert isinstance(op, Collective)
+        size = op.travelling([value.type.nbytes for value in entry.node.inputs], entry.node.type.nbytes)
+        head = _head(number, COLLECTIVE, entry) + _attribute("comm_type", INT64, COLLECTIVES[op.name])
+        head += _attribute("comm_size", INT64, int(size))
         of_group = cache(lambda group: _delimited(head + _attribute("pg_name", STRING, str(group))))
-        return lambda its: of_group(its.group(kind))
+        return lambda rank, own, group: of_group(group(kind))
 
     def _group(self, op: OpLike) -> int:
         assert isinstance(op, Collective)
@@ -293,33 +250,28 @@ class ChakraTraces:
         return self.groups.setdefault(op.members, len(self.groups) + 1)
 
 
-def _channel(op: OpLike, rank: int) -> tuple[int, int, int]:
-    """Return (sender, receiver, tag) of a message."""
-    assert isinstance(op, Collective)
-    (source, target), tag = op.channel(rank)
-    return source, target, tag
-
-
-def _ends(source: int, target: int, tag: int, size: int) -> bytes:
-    ends = (("comm_src", source), ("comm_dst", target), ("comm_tag", tag))
-    found = b"".join(_attribute(name, INT32, end) for name, end in ends)
-    return found + _attribute("comm_size", INT64, size)
-
-
-def _exchanged(number: int, entry: TraceEntry, rank: int, op: OpLike) -> Iterator[bytes]:
-    """Yield the messages of an exchange, and a node without work that follows them all."""
-    assert isinstance(op, NeighborExchange)
+def _messages(number: int, entry: TraceEntry, rank: int, op: OpLike) -> Iterator[bytes]:
+    """Yield the message of a node, or those of an exchange and a node without work that follows them all."""
     node = entry.node
-    out = [(SENDS, rank, other, value.type.nbytes) for other, value in zip(op.send_rank_ids, node.inputs, strict=True)]
-    back = zip(op.recv_rank_ids, element_types(node.type), strict=True)
-    every = [*out, *((RECEIVES, other, rank, type.nbytes) for other, type in back)]
-    ids: list[int] = []
-    for kind, source, target, size in every:
-        if source != target:
-            ids.append(len(ids) + 1 << MESSAGES | number)
-            yield _head(ids[-1], kind, entry) + _ends(source, target, EXCHANGE_TAG, size)
-    done = TraceEntry(node, entry.begin + entry.seconds, 0.0, entry.data, entry.after)
-    yield _head(number, COMPUTES, done, ids) + _attribute("num_ops", INT64, 0)
+    assert isinstance(op, Collective)
+    if isinstance(op, NeighborExchange):
+        back = zip(op.recv_rank_ids, element_types(node.type), strict=True)
+        ends = [(SENDS, rank, to, value.type.nbytes) for to, value in zip(op.send_rank_ids, node.inputs, strict=True)]
+        ends += [(RECEIVES, of, rank, type.nbytes) for of, type in back]
+        tag, ends = EXCHANGE_TAG, [each for each in ends if each[1] != each[2]]
+    else:
+        (source, target), tag = op.channel(rank)
+        sends = isinstance(op, Send | SendToStage)
+        ends = [(SENDS if sends else RECEIVES, source, target, (node.inputs[0] if sends else node).type.nbytes)]
+    several = isinstance(op, NeighborExchange)
+    ids = [i << MESSAGES | number if several else number for i in range(1, len(ends) + 1)]
+    for own, (kind, source, target, size) in zip(ids, ends, strict=True):
+        named = (("comm_src", source), ("comm_dst", target), ("comm_tag", tag))
+        attributes = b"".join(_attribute(name, INT32, value) for name, value in named)
+        yield _head(own, kind, entry) + attributes + _attribute("comm_size", INT64, size)
+    if several:
+        done = TraceEntry(node, entry.begin + entry.seconds, 0.0, entry.data, entry.after)
+        yield _head(number, COMPUTES, done, ids) + _attribute("num_ops", INT64, 0)
 
 
 def perfetto(steps: Iterable[RankStep]) -> dict[str, Any]:

@@ -123,18 +123,29 @@ the rate of 16 lanes of PCI Express 4.0 (PCI-SIG's specification: 16 GT/s a lane
 class Link:
     """Network between ranks. latency: seconds of a collective of no bytes between two ranks. bandwidth: bytes per
     second that a rank sends, by the bytes that a collective sends. hop: seconds that every further rank of a group
-    adds. own: links of collectives that are measured separately, by operator."""
+    adds. own: links of collectives that are measured separately, by operator. protocols: shares of the time without
+    bytes and of the bandwidth that each protocol has; a collective takes the fastest. tree: share of the bandwidth that
+    a sum in a tree reaches, whose hops are the binary logarithm of the ranks; 0 if there are rings only. wires: other
+    ranks to which a rank is wired one by one, so that few ranks use few wires; 0 if a switch joins them."""
 
     latency: float
     bandwidth: Rate
     hop: float = 0.0
     own: Mapping[str, Link] = field(default_factory=dict[str, "Link"])
+    protocols: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
+    tree: float = 0.0
+    wires: int = 0
 
-    def seconds(self, operator: str, nbytes: float, ranks: int, cards: int = 1) -> float:
+    def seconds(self, operator: str, nbytes: float, ranks: int, cards: float = 1, inside: float = 0.0) -> float:
         """Return the time of a collective of `ranks` ranks in which each sends `nbytes` bytes. cards: factor of
-        `bandwidth` for a rank, as several rings run at once."""
+        `bandwidth` for a rank, as several rings run at once. inside: seconds of the hops on other links."""
         link = self.own.get(operator, self)
-        return link.latency + link.hop * max(0, ranks - 2) + nbytes / (link.bandwidth.at(nbytes) * cards)
+        algorithms = [(link.latency + link.hop * max(0, ranks - 2) + inside, 1.0)]
+        if link.tree and operator == "AllReduce":
+            algorithms.append((link.latency + link.hop * max(0.0, math.log2(ranks) - 1), link.tree))
+        cards *= min(1.0, max(1, ranks - 1) / self.wires) if self.wires else 1.0
+        moving = nbytes / (link.bandwidth.at(nbytes) * cards)
+        return min(begin * a + moving / (share * b) for begin, share in algorithms for a, b in link.protocols)
 
 
 def of_eight_bits(rate: Rate) -> Rate:
@@ -150,9 +161,11 @@ class Machine:
     kind of work and element type (or `TF32`); a kind without an entry uses that of the kind in `LIKE`. other_products:
     the rate if no kind has one. memory: bytes per second that an operator reads and writes. traffic: the same for kinds
     in `TRAFFIC` that differ. kernel: seconds between the starts of two kernels that do nothing. link: joins ranks of
-    one host. ranks_per_host: 0 if all ranks are on one host. network: joins hosts, by the bytes that one rank's card
-    sends. source: origin of the figures. doubts: reasons not to trust the measurements, () if there are none. rounds:
-    matmuls of Float32 are rounded to TF32, as a program allows. capacity: bytes of a rank's memory, 0 if unknown.
+    one host, or of one NVLink domain. ranks_per_host: of these; 0 if all ranks are on one. network: joins hosts, by the
+    bytes that one card sends. cards: of a host, 0 if each rank has its own. ranks_per_pod: ranks that share a switch of
+    the network; 0 if all do. oversubscription: bandwidth of a pod's cards by that of its uplinks. source: origin of the
+    figures. doubts: reasons not to trust the measurements, () if there are none. rounds: matmuls of Float32 are rounded
+    to TF32, as a program allows. capacity: bytes of a rank's memory, 0 if unknown.
     """
 
     name: str
@@ -169,6 +182,14 @@ class Machine:
     traffic: Mapping[str, Rate] = field(default_factory=dict[str, Rate])
     rounds: bool = False
     capacity: int = 0
+    cards: int = 0
+    ranks_per_pod: int = 0
+    oversubscription: float = 1.0
+
+    @property
+    def card_share(self) -> float:
+        """Number of cards for each rank of a host; all ranks of a host use them at once, each in a group of its own."""
+        return self.cards / self.ranks_per_host if self.cards and self.ranks_per_host else 1.0
 
     def under(self, header: Mapping[str, Any]) -> Machine:
         """Return the machine as programs with this header use it. Every caller that combines a graph with a machine
@@ -218,27 +239,36 @@ class Machine:
 
         Between hosts rings run through the cards of all ranks of the group on a host, so that each carries its share
         (Jeaugey, "Massively Scale Your Deep Learning Training with NCCL 2.4", 2019). Data between two ranks only goes
-        through the sender's card.
+        through the sender's card. A ring leaves a pod once, with one flow for each of its cards: groups with few
+        ranks in each pod, of which there are many beside each other, share the uplinks.
         """
         hosts = Counter(rank // self.ranks_per_host for rank in ranks) if self.ranks_per_host else Counter[int]()
         if len(hosts) < 2 or self.network is None:
             return self.link.seconds(operator, nbytes, len(ranks))
-        near = min(hosts.values())
+        near, most, count = min(hosts.values()), max(hosts.values()), len(ranks)
+        inside = self.link.own.get(operator, self.link).hop * (count - len(hosts))
+        pods = Counter(rank // (self.ranks_per_pod or 1 << 30) for rank in ranks)
+        podmates, over = min(pods.values()), self.oversubscription if len(pods) > 1 else 0.0
         if operator not in PAIRWISE:
-            inside = self.link.seconds(operator, nbytes, len(ranks))
-            return max(inside, self.network.seconds(operator, nbytes, len(ranks), near))
-        leaving = (len(ranks) - near) / max(1, len(ranks) - 1)
+            crowded = max(1.0, over * near / podmates)
+            outside = self.network.seconds(operator, nbytes, len(hosts), near * self.card_share / crowded, inside)
+            return max(self.link.seconds(operator, nbytes, most), outside)
+        leaving, crossing = ((count - own) / max(1, count - 1) for own in (near, podmates))
+        sent = nbytes * max(leaving, crossing * over)
         return max(
-            self.network.seconds(operator, nbytes * leaving, len(ranks)),
-            self.link.seconds(operator, nbytes * (1 - leaving), len(ranks)),
+            self.network.seconds(operator, sent, len(hosts), self.card_share),
+            self.link.seconds(operator, nbytes * (1 - leaving), most),
         )
 
 
 ROUNDED = "products of Float32 rounded to TF32"
 """In the source of a file if its rates of Float32 are those of rounded matmuls."""
 WORK = (PRODUCTS, *LIKE, *ALONE)
-LINK = ("latency", "bandwidth", "hop")
-KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", "ranks_per_host", "capacity", *WORK,
+LINK = ("latency", "bandwidth", "hop", "protocols", "tree", "wires")
+COUNTS = {"ranks_per_host": (1 << 20, "ranks"), "capacity": (1 << 50, "bytes"), "cards": (1 << 20, "cards"),
+          "ranks_per_pod": (1 << 20, "ranks")}  # fmt: skip
+"""Keys with a whole number, its limit and its unit."""
+KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", *COUNTS, "oversubscription", *WORK,
         "traffic", "link", "network")  # fmt: skip
 
 
@@ -253,12 +283,11 @@ class MachineReader:
         device = found.get("device", "GPU")
         if device not in ("GPU", "CPU"):
             raise MspcError(f'{self.shown}: device is {device!r}, not "GPU" or "CPU"')
-        per_host = found.get("ranks_per_host", 0)
-        if not isinstance(per_host, int) or isinstance(per_host, bool) or not 0 <= per_host < 1 << 20:
-            raise MspcError(f"{self.shown}: ranks_per_host is {per_host!r}, not a number of ranks")
-        capacity = found.get("capacity", 0)
-        if not isinstance(capacity, int) or isinstance(capacity, bool) or not 0 <= capacity < 1 << 50:
-            raise MspcError(f"{self.shown}: capacity is {capacity!r}, not a number of bytes")
+        counts = {key: self._count(found, key, limit, unit) for key, (limit, unit) in COUNTS.items()}
+        per_host = counts["ranks_per_host"]
+        if counts["ranks_per_pod"] % max(1, per_host):
+            raise MspcError(f"{self.shown}: ranks_per_pod is no multiple of ranks_per_host {per_host}")
+        over = self._number(found, "oversubscription") if "oversubscription" in found else 1.0
         if per_host and "network" not in found:
             raise MspcError(f"{self.shown}: there are ranks_per_host, and no table [network] of links between hosts")
         return Machine(
@@ -269,13 +298,19 @@ class MachineReader:
             memory=self._rate(found, "memory"),
             kernel=self._number(found, "kernel"),
             link=self._link(found, "link"),
-            ranks_per_host=per_host,
             network=self._link(found, "network") if "network" in found else None,
             source=str(found.get("source", "")).strip(),
             doubts=self._doubts(found),
             traffic=self._traffic(found) if "traffic" in found else {},
-            capacity=capacity,
+            oversubscription=over,
+            **counts,
         )
+
+    def _count(self, found: Mapping[str, Any], key: str, limit: int, unit: str) -> int:
+        value = found.get(key, 0)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < limit:
+            raise MspcError(f"{self.shown}: {key} is {value!r}, not a number of {unit}")
+        return value
 
     def _doubts(self, found: Mapping[str, Any]) -> tuple[str, ...]:
         value = found.get("doubts", [])
@@ -316,21 +351,28 @@ class MachineReader:
             bandwidth=self._rate(table, "bandwidth", where),
             hop=self._number(table, "hop", where, zero=True) if "hop" in table else 0.0,
             own=MappingProxyType(dict(own or {})),
+            protocols=self._pairs(table["protocols"], f"{where}protocols") if "protocols" in table else ((1.0, 1.0),),
+            tree=self._number(table, "tree", where) if "tree" in table else 0.0,
+            wires=self._count(table, "wires", 1 << 20, "wires"),
         )
 
     def _rate(self, found: Mapping[str, Any], key: str, where: str = "") -> Rate:
         value = found.get(key)
         if not isinstance(value, list):
             return Rate.of(self._number(found, key, where))
-        points: list[tuple[float, float]] = []
-        for entry in cast("list[Any]", value):
-            pair = cast("list[Any]", entry) if isinstance(entry, list) else []
-            if len(pair) != 2 or not all(_above(number) for number in pair):
-                raise MspcError(f"{self.shown}: {where}{key} has the entry {entry!r}, not [amount, rate at it] above 0")
-            points.append((float(pair[0]), float(pair[1])))
+        points = self._pairs(value, where + key)
         if not points or any(low[0] >= high[0] for low, high in pairwise(points)):
             raise MspcError(f"{self.shown}: {where}{key} lists amounts that do not rise")
-        return Rate(tuple(points))
+        return Rate(points)
+
+    def _pairs(self, value: Any, where: str) -> tuple[tuple[float, float], ...]:
+        points: list[tuple[float, float]] = []
+        for entry in cast("list[Any]", value) if isinstance(value, list) else [value]:
+            pair = cast("list[Any]", entry) if isinstance(entry, list) else []
+            if len(pair) != 2 or not all(_above(number) for number in pair):
+                raise MspcError(f"{self.shown}: {where} has the entry {entry!r}, not two numbers above 0")
+            points.append((float(pair[0]), float(pair[1])))
+        return tuple(points)
 
     def _number(self, found: Mapping[str, Any], key: str, where: str = "", zero: bool = False) -> float:
         """Return a number above 0, or 0 if `zero` allows it. Raise MspcError for others, or if it is missing."""

@@ -7,7 +7,10 @@
     memory = 3.2e12                 # bytes per second that an operator reads and writes
     kernel = 1.5e-6                 # seconds from one small kernel to the next
     other_products = 50e12          # operations per second of matmuls of element types that are not listed
-    ranks_per_host = 8
+    ranks_per_host = 8              # ranks of a host or an NVLink domain
+    cards = 4                       # network cards of a host, if not one for each rank
+    ranks_per_pod = 256             # ranks below the same switches, if not all
+    oversubscription = 2.0          # bandwidth of a pod's cards by that of its uplinks
     capacity = 80000000000          # bytes of a rank's memory
     [products]                      # also [convolutions], [attention], if they have separate rates
     Float32 = [[1e9, 20e12], [1e11, 50e12]]
@@ -18,10 +21,13 @@
     latency = 12e-6                 # seconds of a collective of no bytes between two ranks
     hop = 1e-6                      # seconds that every further rank adds
     bandwidth = 340e9               # bytes per second that a rank sends
+    wires = 7                       # other ranks to which a rank is wired one by one, if no switch joins them
     [link.AlltoAll]                 # of one collective, if it differs
     latency = 20e-6
     bandwidth = 200e9
-    [network]                       # between hosts, as [link]; bandwidth of one rank's card
+    [network]                       # between hosts, as [link]; bandwidth of one card, hop of every further host
+    protocols = [[0.4, 0.45], [1, 1]]   # shares of latency and of bandwidth; the fastest counts
+    tree = 0.7                      # share of the bandwidth that an AllReduce in a tree reaches
 
 A rate is one number, or a list of amounts (bytes, operations) with the rate at each, interpolated in between. In files
 of earlier versions, with "products of Float32 rounded to TF32" in `source`, rates of Float32 are those of TF32.
@@ -32,7 +38,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from mspc.analysis.cost.machine import H200, KNOWN_MACHINES, Link, Machine, MachineReader, Rate
+from mspc.analysis.cost.machine import COUNTS, H200, KNOWN_MACHINES, Link, Machine, MachineReader, Rate
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import shown_path, write_atomically
 from mspc.ir.files.parsing import quoted, read_toml
@@ -83,10 +89,9 @@ def _lines(machine: Machine) -> Iterator[str]:
     yield f"memory = {_rate(machine.memory)}"
     yield f"kernel = {_number(machine.kernel)}"
     yield f"other_products = {_rate(machine.other_products)}"
-    if machine.ranks_per_host:
-        yield f"ranks_per_host = {machine.ranks_per_host}"
-    if machine.capacity:
-        yield f"capacity = {machine.capacity}"
+    yield from (f"{key} = {getattr(machine, key)}" for key in COUNTS if getattr(machine, key))
+    if machine.oversubscription != 1.0:
+        yield f"oversubscription = {_number(machine.oversubscription)}"
     for kind, rates in machine.work.items():
         yield from ("", f"[{kind}]")
         yield from (f"{dtype} = {_rate(rate)}" for dtype, rate in rates.items())
@@ -103,6 +108,12 @@ def _link(name: str, link: Link) -> Iterator[str]:
     if link.hop:
         yield f"hop = {_number(link.hop)}"
     yield f"bandwidth = {_rate(link.bandwidth)}"
+    if len(link.protocols) > 1:
+        yield f"protocols = {_rate(Rate(link.protocols))}"
+    if link.tree:
+        yield f"tree = {_number(link.tree)}"
+    if link.wires:
+        yield f"wires = {link.wires}"
     for operator, own in link.own.items():
         yield from _link(f"{name}.{operator}", own)
 

@@ -73,7 +73,7 @@ def terms_for(machine: Machine) -> Terms:
         compute=int(bandwidth * machine.work_seconds(PRODUCTS, FLOAT32, MANY) * OPERATIONS / MANY),
         compute_half=int(bandwidth * machine.work_seconds(PRODUCTS, FLOAT16, MANY) * OPERATIONS / MANY),
         hosts=machine.ranks_per_host,
-        network=0 if network is None else int(1000 * bandwidth / network.bandwidth.at(LARGE)),
+        network=0 if network is None else int(1000 * bandwidth / (network.bandwidth.at(LARGE) * machine.card_share)),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.machine import H200, Link, Rate
+from mspc.analysis.cost.machine import H200, KNOWN_MACHINES, Link, Rate
 from mspc.analysis.cost.nodes import seconds, sent_bytes
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
@@ -196,3 +196,33 @@ def test_a_choice_takes_the_longer_branch() -> None:
     otherwise = graph("else", [rows] * 2, lambda b, x, w: [b.emit(MatMul(), x, w)])
     choice = graph("main", [TensorType(BOOL, ()), rows, rows], lambda b, *v: run_graphs(b, If(), v, then, otherwise))
     assert seconds(choice.nodes[0]) == pytest.approx(sum(map(seconds, then.nodes)))
+
+
+
+def test_collectives_take_as_long_as_public_tables_say() -> None:
+    """AIConfigurator's of NCCL 2.29 on one host, autoparallel's between hosts."""
+    for name, operator, sent, ranks, measured in (
+        ("h100", "AllReduce", 1.75 * (512 << 20), range(8), 2.111e-3),
+        ("b200", "AlltoAll", 0.875 * (8 << 20), range(8), 34.7e-6),
+        ("gb200", "ReduceScatter", 0.75 * (512 << 20), range(4), 0.7333e-3),
+        ("h100", "ReduceScatter", 31 / 32 * (1 << 20), range(0, 256, 8), 0.2114e-3),
+        ("h100", "AllGather", 7 << 30, range(0, 64, 8), 156.694e-3),
+    ):
+        assert KNOWN_MACHINES[name].collective_seconds(operator, sent, ranks) == pytest.approx(measured, rel=0.15)
+
+
+def test_cards_domains_and_pods_change_the_time() -> None:
+    h100, row, everyone = KNOWN_MACHINES["h100"], range(0, 512, 8), range(512)
+    pods = replace(h100, ranks_per_pod=256, oversubscription=4.0)
+    for machine, operator, ranks, times in (
+        (replace(h100, cards=4), "ReduceScatter", row, 2), (pods, "AllReduce", everyone, 1),
+        (pods, "AllReduce", (0, 256), 4), (pods, "AlltoAll", everyone, 2),
+    ):  # fmt: skip
+        slower = machine.collective_seconds(operator, 1e9, ranks) / h100.collective_seconds(operator, 1e9, ranks)
+        assert slower == pytest.approx(times, rel=0.05)
+    gb200 = KNOWN_MACHINES["gb200"]
+    rack, racks = (replace(gb200, ranks_per_host=n).collective_seconds("AllReduce", 1e9, range(72)) for n in (72, 8))
+    assert rack < 0.8 * racks
+    assert h100.collective_seconds("AllReduce", 1e3, row) < 0.2 * h100.collective_seconds("AllGather", 1e3, row)
+    wired = KNOWN_MACHINES["mi300x"].link
+    assert wired.seconds("AllReduce", 1e9, 2) > 6 * wired.seconds("AllReduce", 1e9, 8)

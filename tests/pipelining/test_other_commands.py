@@ -57,7 +57,7 @@ def test_a_schedule_has_the_times_of_a_machine(tmp_path: Path) -> None:
     assert texts[0] == texts[1] != texts[2]
     with pytest.raises(MspcError, match="there is no machine 'h20'"):
         compile_target(script, CompileOptions(2, out=out, schedule=tmp_path / "times.txt", machine="h20"))
-    with pytest.raises(MspcError, match="--machine a100 says whose times --schedule has, which is not there"):
+    with pytest.raises(MspcError, match="--machine a100 says whose times --schedule and --trace have"):
         compile_target(script, CompileOptions(2, out=out, machine="a100"))
 
 

@@ -260,7 +260,7 @@ FlashAttention-3 on an H100."""
 SCAN_SHARE = 0.2
 """Share of the rate of matmuls that the scan of Mamba-2 reaches: matmuls of 64 to 256 rows between passes over memory.
 An assumption, set beside published rows of Mamba hybrids."""
-GROUPED_SHARE = 0.6
+GROUPED_SHARE = 0.7
 """Rate of the grouped matmuls of experts relative to those of dense layers, whose operands have more rows and columns.
 Fitted (0.4 to 0.9 compared) over 100 published rows of models with experts on five machines (Megatron-Bridge)."""
 CONVERTED, CONVERTED_BYTES = 4, {"mxfp8": 8, "nvfp4": 16}
