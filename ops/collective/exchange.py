@@ -147,38 +147,38 @@ class PasteSlices(Op):
 
 @dataclass(frozen=True, slots=True)
 class Regrouping:
-    """The two collectives of a change of layout. lost: axes that stop sharding dimension `concat_dim`, major to minor.
-    moved: those of them that shard `split_dim` afterwards, in that order. gathered: the others."""
+    """The two collectives of a change of layout. lost, gained: for each dimension, the axes that stop and those that
+    begin to shard it, major to minor. moved: axes that do both. gathered: axes that only stop."""
 
     mesh: tuple[int, ...]
-    concat_dim: int
-    split_dim: int
-    lost: Axes
+    lost: tuple[Axes, ...]
+    gained: tuple[Axes, ...]
     moved: Axes
     gathered: Axes
 
 
+@cache
 def regrouping(source: Layout, target: Layout) -> Regrouping | None:
     """Return how to go from `source` to `target` by one all-to-all and one gather, or None."""
     mesh = common_mesh(source.mesh, target.mesh)
     if mesh is None or source.partial or target.partial:
         return None
-    old, _ = on_mesh(source, mesh)
-    new, _ = on_mesh(target, mesh)
-    losing = [d for d, (a, b) in enumerate(zip(old, new, strict=True)) if len(a) > len(b) and a[: len(b)] == b]
-    gaining = [d for d, (a, b) in enumerate(zip(old, new, strict=True)) if len(b) > len(a) and b[: len(a)] == a]
-    same = sum(a == b for a, b in zip(old, new, strict=True))
-    if len(losing) != 1 or len(gaining) != 1 or same != len(old) - 2:
+    lost: list[Axes] = []
+    gained: list[Axes] = []
+    for before, after in zip(on_mesh(source, mesh)[0], on_mesh(target, mesh)[0], strict=True):
+        same = min(len(before), len(after))
+        if before[:same] != after[:same]:
+            return None
+        lost.append(before[same:])
+        gained.append(after[same:])
+    moved, stopping = sum(gained, ()), sum(lost, ())
+    if not moved or not {*moved} <= {*stopping}:
         return None
-    (i,), (j,) = losing, gaining
-    lost, moved = old[i][len(new[i]) :], new[j][len(old[j]) :]
-    if not set(moved) < set(lost):
-        return None
-    return Regrouping(mesh, i, j, lost, moved, tuple(a for a in lost if a not in moved))
+    return Regrouping(mesh, tuple(lost), tuple(gained), moved, tuple(a for a in stopping if a not in moved))
 
 
 class Regroup(LayoutChange):
-    """A change of layout by one AlltoAll and one AllGather, then a transposition on each rank."""
+    """A change of layout by one AlltoAll and one AllGather, between transpositions on each rank."""
 
     def localize(self, placement: RankPlacement) -> Op:
         raise AssertionError("it expands to several operators")
@@ -186,25 +186,35 @@ class Regroup(LayoutChange):
     def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         plan = regrouping(self.source, self.target)
         assert plan is not None, f"{self.source} does not go to {self.target} by one all-to-all and one gather"
-        (x,) = inputs
-        rows = x.shape[plan.concat_dim]
+        (x,), mesh = inputs, plan.mesh
+
+        def sizes(axes: Axes) -> list[int]:
+            return [mesh[a] for a in axes]
 
         def group(axes: Axes) -> tuple[int, ...]:
-            return group_of(plan.mesh, axes, placement.rank)
+            return group_of(mesh, axes, placement.rank)
 
-        count = math.prod(plan.mesh[a] for a in plan.moved)
-        exchange = AlltoAll(split_count=count, split_dim=plan.split_dim, concat_dim=plan.concat_dim)
-        exchanged = b.emit(exchange.with_ranks(group(plan.moved)), x)
-        all_gathered = b.emit(AllGather(axis=plan.concat_dim).with_ranks(group(plan.gathered)), exchanged)
-        arrived = (*plan.gathered, *plan.moved)
-        if arrived == plan.lost:
-            return all_gathered
-        before, after = all_gathered.shape[: plan.concat_dim], all_gathered.shape[plan.concat_dim + 1 :]
-        apart = b.emit(Reshape((*before, *(plan.mesh[a] for a in arrived), rows, *after)), all_gathered)
-        first = len(before)
-        order = [*range(first), *(first + arrived.index(a) for a in plan.lost)]
-        order += range(first + len(arrived), len(apart.shape))
-        return b.emit(Reshape(all_gathered.shape), b.emit(Transpose(perm=tuple(order)), apart))
+        count = math.prod(sizes(plan.moved))
+        rest = [n // math.prod(sizes(axes)) for n, axes in zip(x.shape, plan.gained, strict=True)]
+        divided: list[int] = []
+        own: list[int] = []
+        for n, axes in zip(rest, plan.gained, strict=True):
+            divided += [*sizes(axes), n]
+            own.append(len(divided) - 1)
+        front = [place for place in range(len(divided)) if place not in own]  # the axes in the order of `moved`
+        apart = b.emit(Transpose(perm=(*front, *own)), b.emit(Reshape(tuple(divided)), x))
+        exchange = AlltoAll(split_count=count, split_dim=0, concat_dim=0).with_ranks(group(plan.moved))
+        arrived = b.emit(exchange, b.emit(Reshape((count, *rest)), apart))
+        if plan.gathered:
+            arrived = b.emit(AllGather(axis=0).with_ranks(group(plan.gathered)), arrived)
+        axes = (*plan.gathered, *plan.moved)
+        order: list[int] = []
+        for dim, lost in enumerate(plan.lost):
+            order += [*map(axes.index, lost), len(axes) + dim]
+        placed = b.emit(Transpose(perm=tuple(order)), b.emit(Reshape((*sizes(axes), *rest)), arrived))
+        joined = [n * math.prod(sizes(lost)) for n, lost in zip(rest, plan.lost, strict=True)]
+        return b.emit(Reshape(tuple(joined)), placed)
+
 
 PLACES = ((-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1))
 """Positions of the neighbours, (down, right): above, then clockwise."""

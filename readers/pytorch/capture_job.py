@@ -50,7 +50,6 @@ class _FakeFloats(TorchDispatchMode):
         super().__init__()
         self._fake, self._mode = FakeTensor, FakeTensorMode(allow_non_fake_inputs=True)
         self._forms = dict[Any, Any]()  # of results, by the operator and the forms of its arguments
-        self._patterns = dict[torch.device, torch.Tensor]()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -112,23 +111,19 @@ class _FakeFloats(TorchDispatchMode):
         size = value.numel() * value.itemsize
         if any(value is each for each in inputs) or (not shared and memory.nbytes() != size):
             return None
-        where = value.shape, value.stride(), value.storage_offset(), value.fake_device
-        return next(iter(shared), None), value.dtype, *where
+        where = value.storage_offset(), value.shape, value.stride()
+        return next(iter(shared), None), value.dtype, where, value.fake_device, {**vars(value)}
 
-    def _made(self, inputs: Sequence[torch.Tensor], source: int | None, dtype: torch.dtype, shape: Sequence[int],
-              stride: Sequence[int], offset: int, device: torch.device) -> torch.Tensor:  # fmt: skip
-        if source is None:
-            made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-        else:
-            made = torch.empty(0, dtype=dtype, device="meta")
-            made.set_(inputs[source].untyped_storage(), offset, shape, stride)
-        if device not in self._patterns:
-            self._patterns[device] = self._fake(self._mode, torch.empty(0, device="meta"), device)
+    def _made(self, inputs: Sequence[torch.Tensor], source: int | None, dtype: torch.dtype, where: Any,
+              device: torch.device, state: Mapping[str, Any]) -> torch.Tensor:  # fmt: skip
+        made = torch.empty_strided(*where[1:], dtype=dtype, device="meta")
+        if source is not None:
+            made.set_(inputs[source].untyped_storage(), *where)
         # The constructor takes longer than the rest of an operator.
         keys = {"dispatch_device": True, "device_for_backend_keys": device}
         fake = torch.Tensor._make_subclass(self._fake, made, False, **keys)
         torch._C._set_throw_on_mutable_data_ptr(fake)
-        fake.__dict__.update(self._patterns[device].__dict__)
+        vars(fake).update(state)
         return fake
 
     def _is_fake(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -220,6 +220,9 @@ PAIRS = [
     (Layout.of((2, 3, 2), [(), (0, 1, 2)]), Layout.of((2, 3, 2), [(1,), ()])),
     (Layout.of((2, 2, 2, 2), [(0, 1, 2, 3), (), ()]), Layout.of((2, 2, 2, 2), [(), (), (2, 0)])),
     (Layout.of((2, 2, 2, 2), [(1, 2, 3), (0,)]), Layout.of((2, 2, 2, 2), [(1,), (0, 2)])),
+    (Layout.of((6, 2), [(), (0,), (1,)]), Layout.of((3, 2, 2), [(), (), (2, 1, 0)])),
+    (Layout.of((3, 2, 2), [(), (2, 1), (0,)]), Layout.of((6, 2), [(0,), (1,), ()])),
+    (Layout.of((2, 3, 2), [(), (0, 1), (2,)]), Layout.of((2, 3, 2), [(1,), (), (2, 0)])),
 ]
 
 
@@ -247,4 +250,4 @@ def test_thousands_of_ranks_need_few_messages() -> None:
 
 def test_what_is_no_regrouping() -> None:
     assert regrouping(Layout.of((3, 4), [(0,), (1,)]), Layout.of((4, 3), [(0,), (1,)])) is None
-    assert regrouping(Layout.of((2, 4), [(0, 1), ()]), Layout.of((2, 4), [(0,), (1,)])) is None
+    assert regrouping(Layout.of((2, 4), [(0, 1), ()]), Layout.of((2, 4), [(1,), (0,)])) is None
