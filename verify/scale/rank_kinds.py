@@ -221,12 +221,10 @@ def _sending_own(kind: RankKind) -> RankKind:
     kind. Its program computes the same, and may be the one of ranks that keep nothing and receive all parts."""
     for graph in kind.graph.graphs():
         for join in [node for node in graph.nodes if isinstance(node.op, Concat | PasteSlices)]:
-            kept = [at for at, value in enumerate(join.inputs) if _received(value) is None]
-            sources = dict.fromkeys(_received(value) for value in join.inputs if _received(value) is not None)
-            if len(kept) == len(sources) == 1:
-                (exchange,) = sources
-                assert exchange is not None
-                _send_own(kind, graph, exchange, join, kept[0])
+            sources = list(map(_received, join.inputs))
+            exchange = next(filter(None, sources), None)
+            if exchange is not None and sources.count(None) == 1 and {*sources} == {None, exchange}:
+                _send_own(kind, graph, exchange, join, sources.index(None))
     return kind
 
 
@@ -238,14 +236,14 @@ def _received(value: Value) -> Node | None:
 
 def _send_own(kind: RankKind, graph: Graph, exchange: Node, join: Node, at: int) -> None:
     """Make operand `at` of an operator that joins messages one that a rank sends itself, if it is known in time."""
-    own, items = join.inputs[at], [node for node in graph.nodes if _received(node) is exchange]
-    indices: list[int] = [node.op.index for node in items]  # type: ignore[attr-defined]  # of tuples' elements
-    first, late = graph.nodes.index(exchange), isinstance(own, Node) and own not in graph.nodes
-    late |= own in graph.nodes[first:] or indices != list(range(len(join.inputs) - 1))
-    if late or items != [value for value in join.inputs if value is not own]:
+    own, first, rank = join.inputs[at], graph.nodes.index(exchange), kind.ranks[0]
+    items = [node for node in graph.nodes if _received(node) is exchange]
+    indices: list[int] = [node.op.index for node in items]  # type: ignore[attr-defined]  # of elements of tuples
+    in_order = indices == [*range(len(items))] and items == [value for value in join.inputs if value is not own]
+    if not in_order or own not in {*graph.parameters, *graph.nodes[:first]}:
         return
     given: Sequence[Any] = kind.ops_of(exchange.op)
-    to = bisect(given[0].send_rank_ids, kind.ranks[0])
+    to = bisect(given[0].send_rank_ids, rank)
     ops = tuple(
         replace(
             op, send_rank_ids=(*op.send_rank_ids[:to], rank, *op.send_rank_ids[to:]), send_shapes=(),
