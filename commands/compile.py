@@ -24,7 +24,7 @@ from mspc.ir.files.tensors import StoredTensor, write_tensors
 from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.setting_kind import say_once
 from mspc.mindspore_api.state import Session
-from mspc.output.dumps import FirstValue, OutputFolder, StageFiles, first_values, is_execute, numbered, program
+from mspc.output.dumps import MODULE, FirstValue, OutputFolder, StageFiles, first_values, is_execute, numbered, program
 from mspc.output.programs import ObservedSession, Programs, compile_for
 from mspc.runtime.program import PROGRAM, WEIGHTS, Settings
 
@@ -44,7 +44,7 @@ class CompileOptions:
     None. machine: name or file of the machine for the times of both. loudness: amount of output beside the requested
     results. all_rows: print the tables, not a summary. imported: options of a network from another framework.
     out_torch: file for its plan as code for DTensor, or None. out_jax: file for the plan of a step of JAX as
-    PartitionSpecs, or None.
+    PartitionSpecs, or None. emit: a form in which the programs of all ranks are written, too: "stablehlo", or "".
     """
 
     ranks: int | None = None
@@ -66,6 +66,7 @@ class CompileOptions:
     imported: ImportOptions = NOTHING_SAID
     out_torch: Path | None = None
     out_jax: Path | None = None
+    emit: str = ""
 
 
 def compile_target(target: str, options: CompileOptions) -> None:
@@ -101,9 +102,9 @@ def compile_target(target: str, options: CompileOptions) -> None:
         timed = is_capture(found.target)
         make_table = _write(output, programs, settings, values, wanted, level, kinds_only, progress, timed, own)
         stored = [v for v in values if options.weights or v.description is None]
-        tensors = [StoredTensor(value.name, value.type, value.make, value.part) for value in stored]
-        tensors = tensors if own is None else own.tensors
+        tensors = [StoredTensor(v.name, v.type, v.make, v.part) for v in stored] if own is None else own.tensors
         output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
+        _write_module(output, options.emit, programs, ranks)
         output.commit()
         StrategyFiles().write(first.compiled, captured.context, trains=True)
     if not loudness.quiet:
@@ -136,6 +137,19 @@ def compile_target(target: str, options: CompileOptions) -> None:
         (print_report if options.all_rows else print_summary)(report, folder)
 
 
+def _write_module(output: OutputFolder, form: str, programs: Programs, ranks: int) -> None:
+    """Write the programs of all ranks in a form, if one is asked for: "stablehlo"."""
+    if not form:
+        return
+    from mspc.output.stablehlo.programs import module_text  # late: few compiles ask for it
+    from mspc.verify.scale.rank_kinds import kinds_of, merged  # late, as above
+
+    kinds = kinds_of(programs.first.compiled.rank_graphs, range(0 if programs.differ else ranks))
+    if programs.differ:
+        kinds = merged([k for r in range(ranks) for k in kinds_of(programs.of_rank(r).compiled.rank_graphs, [r])])
+    output.write(MODULE, module_text(kinds, ranks, "ranks").encode())
+
+
 def _values_of_ranks(
     target: NamedTarget | Path, ranks: int, values: Sequence[FirstValue], compiled: Compiled
 ) -> ValuesOfRanks | None:
@@ -146,6 +160,10 @@ def _values_of_ranks(
 
 def _check_files(options: CompileOptions) -> None:
     """Raise MspcError if a file outside the folder cannot be written or an option has no effect."""
+    if options.emit not in ("", "stablehlo"):
+        raise MspcError(f"--emit writes stablehlo, not {options.emit}", code="E0109")
+    if options.emit and options.only_ranks:
+        raise MspcError("--emit writes the program of all ranks; leave out --rank", code="E0106")
     for option, path in (("--out-torch", options.out_torch), ("--out-jax", options.out_jax)):
         if path is not None and path.suffix != ".py":
             raise MspcError(f"{option} writes Python, and {path} is called otherwise", code="E0109")

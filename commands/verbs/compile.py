@@ -31,6 +31,10 @@ JaxPlan = Annotated[
     Path | None,
     typer.Option("--out-jax", metavar="FILE", help="Write the plan of step.mlir as PartitionSpecs: specs.py."),
 ]
+Emitted = Annotated[
+    str,
+    typer.Option("--emit", metavar="FORM", help="Also write every rank's program for XLA, in one module: stablehlo."),
+]
 Traces = Annotated[
     Path | None,
     typer.Option(
@@ -67,6 +71,7 @@ def compile_(
     rank: OnlyRanks = None,
     out_torch: TorchPlan = None,
     out_jax: JaxPlan = None,
+    emit: Emitted = "",
     schedule: SchedulePicture = None,
     trace: Traces = None,
     machine: TimesMachine = "",
@@ -81,6 +86,7 @@ def compile_(
     options = replace(
         options, level=level or (2 if save_graphs else 0), out=out, only_ranks=tuple(rank or ()), weights=weights,
         schedule=schedule, trace=trace, machine=machine, out_torch=out_torch, out_jax=out_jax,
+        emit=emit,
     )  # fmt: skip
     compile_target(target, options)
     freeze_loaded()  # the process ends

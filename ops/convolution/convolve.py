@@ -133,6 +133,8 @@ def convolve(
     if not out.size or not weight.size:  # an image without places is only padding, which counts
         out[...] = 0
         return out
+    if hasattr(xp, "convolved"):
+        return xp.convolved("forward", x, weight, along, groups, out)
     if weight.shape[1] == 1 and groups > 1 and _finite(xp, weight):
         return depthwise(xp, x, weight, along, counts, out)
     matrix = weight.reshape(groups, weight.shape[0] // groups, -1)
@@ -189,6 +191,8 @@ def input_gradient(xp: Any, dout: Any, weight: Any, along: Sequence[Window], gro
     if not out.size or not weight.size or not dout.size:
         out[...] = 0
         return out
+    if hasattr(xp, "convolved"):
+        return xp.convolved("image", dout, weight, along, groups, out)
     if weight.shape[1] == 1 and groups > 1:
         return depthwise_input_gradient(xp, dout, weight, along, out)
     counts, lengths, window = dout.shape[2:], out.shape[2:], math.prod(weight.shape[2:])
@@ -229,6 +233,8 @@ def weight_gradient(xp: Any, dout: Any, x: Any, along: Sequence[Window], groups:
     if not dout.size or not out.size:
         out[...] = 0
         return out
+    if hasattr(xp, "convolved"):
+        return xp.convolved("weight", dout, x, along, groups, out)
     if out.shape[1] == 1 and groups > 1 and _finite(xp, dout):
         return depthwise_weight_gradient(xp, dout, x, along, out)
     counts, window = dout.shape[2:], math.prod(out.shape[2:])

@@ -28,6 +28,7 @@ def rounded(function: Callable[..., Array]) -> Callable[..., Array]:
         is_wider = found.dtype != dtype and dtype.itemsize == 2 and found.dtype.kind == "f"
         return found.astype(dtype) if is_wider else found
 
+    run.__name__ = function.__name__
     return run
 
 
@@ -204,7 +205,11 @@ def complex_number(a: Array, b: Array) -> Array:
 
 
 def _either(of_bools: Callable[..., Array], of_numbers: Callable[..., Array]) -> Callable[..., Array]:
-    return lambda *operands: (of_bools if operands[0].dtype == bool else of_numbers)(*operands)
+    def run(*operands: Array) -> Array:
+        return (of_bools if operands[0].dtype == bool else of_numbers)(*operands)
+
+    run.__name__ = of_numbers.__name__
+    return run
 
 
 ELEMENTWISE: Mapping[str, Callable[..., Array]] = {
@@ -231,6 +236,13 @@ ELEMENTWISE: Mapping[str, Callable[..., Array]] = {
     "cosh": rounded(np.cosh), "sinh": rounded(np.sinh),
 }  # fmt: skip
 """NumPy functions of the operations, by the operations' names without their dialect."""
+
+NAMES: Mapping[str, str] = {
+    function.__name__: name
+    for name, function in ELEMENTWISE.items()
+    if function.__name__ not in ("<lambda>", "remainder")
+}
+"""The operations by the names of NumPy's functions."""
 
 
 def run_program(program: Program, arguments: Sequence[Array]) -> list[Array]:
