@@ -161,7 +161,7 @@ def _values_of_ranks(
 def _check_files(options: CompileOptions) -> None:
     """Raise MspcError if a file outside the folder cannot be written or an option has no effect."""
     if options.emit not in ("", "stablehlo"):
-        raise MspcError(f"--emit writes stablehlo, not {options.emit}", code="E0109")
+        raise MspcError(f"--emit writes stablehlo, not {options.emit}")
     if options.emit and options.only_ranks:
         raise MspcError("--emit writes the program of all ranks; leave out --rank", code="E0106")
     for option, path in (("--out-torch", options.out_torch), ("--out-jax", options.out_jax)):

@@ -31,6 +31,8 @@ Steps = Generator[None, None, Any]
 """Writes until an array of other ranks is missing, then yields."""
 _MAX_LISTED, _EXCHANGED, _UNROLLED = 20, -1, 3
 """Most operators in a message; the tag of arrays in exchanges; iterations from which a loop is written as one."""
+_REFUSALS = (NotWritten, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""Errors of kernels on arrays of which only a run knows the elements."""
 _COMBINE = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "multiply"}
 _OF_BOOL = {"sum": "or", "max": "or", "min": "and", "prod": "and"}
 
@@ -83,7 +85,7 @@ class _Module:
             lines[_MAX_LISTED:] = [f"and {len(lines) - _MAX_LISTED} more"] * (len(lines) > _MAX_LISTED)
             names = ", ".join(Counter(name for name, _ in self.refused))
             frames = next(iter(self.refused.values()))[0].frames
-            raise MspcError(f"no form in StableHLO has {names}", frames=frames, notes=lines, code="E0702")
+            raise MspcError(f"no form in StableHLO has {names}", frames=frames, notes=lines)
 
 
 class _Program:
@@ -121,8 +123,9 @@ class _Program:
             inputs = [values[each] if each in values else self._constant(each) for each in node.inputs]
             try:
                 made = yield from self._node(node, inputs)
-            except NotWritten as error:
-                self.module.refused.setdefault((node.op.name, error.message), []).append(node)
+            except _REFUSALS as error:
+                reason = error.message if isinstance(error, MspcError) else f"its kernel takes other arrays ({error})"
+                self.module.refused.setdefault((node.op.name, reason), []).append(node)
                 made = None
             values[node] = self._typed(made, node.type)
         return [values[each] if each in values else self._constant(each) for each in graph.results]
