@@ -258,7 +258,7 @@ def _of_slice(kind: RankKind, node: Node, readers: Readers) -> Iterator[Edit]:
     others = [each.op for each in readers.of(read) if isinstance(each, Node) and isinstance(each.op, StridedSlice)]
     for begin in sorted({op.end[dim] for op in others if op.end[dim] + own <= whole} - {node.op.begin[dim]}):
         words = f"{node.label} does not begin where the slice before it ends in {_name(read)}"
-        place = (*(slice(None),) * (kind.depth + dim), slice(begin, begin + own))
+        place = (..., slice(begin, begin + own), *(slice(None),) * (len(read.shape) - 1 - dim))
         yield Edit(kind, node, words, partial(lambda place, value, operands: operands[0][place], place))
 
 
