@@ -113,6 +113,8 @@ def kind_of(name: str) -> Kind | None:
 DEPENDENT = ("aten._local_scalar_dense.default", "aten.item.default")
 """Kinds whose results are numbers outside of tensors, which are known only when they run."""
 WAY_OUT = "torch.export.export(module, inputs).run_decompositions({}) writes most other kinds in terms of these"
+FUNCTIONALIZED = "higher_order.auto_functionalized"
+"""Calls of a custom operator that overwrites operands, their first argument."""
 _MAX_LISTED = 20
 """Kinds that are reported each by a line."""
 
@@ -123,6 +125,8 @@ def check_kinds(program: ExportedProgram) -> None:
     counts: Counter[str] = Counter()
     for node in all_nodes(program.graph):
         if node.target not in CONTROL and kind_of(node.target) is None:
+            if node.target.startswith(FUNCTIONALIZED) and node.arguments:
+                node = replace(node, target=str(node.arguments[0][1]).removeprefix("torch.ops."))
             first.setdefault(node.target, node)
             counts[node.target] += 1
     if not counts:
@@ -137,7 +141,14 @@ def check_kinds(program: ExportedProgram) -> None:
                         f"{', '.join(first)}", location, [*lines, "compute with the tensor"])  # fmt: skip
     if len(first) == 1 and (found := related(one)):
         lines.append(f"read are {', '.join(found)}")
-    lines.append(WAY_OUT)
+    libraries = {"higher_order", *(name.partition(".")[0] for name in kinds())}
+    custom = [name for name in first if name.partition(".")[0] not in libraries]
+    if custom:
+        lines.append(f"{custom[0]} is a custom operator, whose code is not in the file: export a function of PyTorch's "
+                     "operators in its place, or, if it overwrites nothing, run_decompositions({torch.ops."
+                     f"{custom[0]}: function}})")  # fmt: skip
+    if len(custom) < len(first):
+        lines.append(WAY_OUT)
     what = "an operator that is" if len(first) == 1 else f"{len(first)} kinds of operators that are"
     raise MspcError(f"{program.name} has {what} not known: {', '.join(first)}", location, lines, code="E0702")
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.mint.nn import functional
-from mspc.readers.pytorch.kinds.indexing import bags, embedding
+from mspc.readers.pytorch.kinds.indexing import bags, embedding, filled_in_order
 from mspc.readers.pytorch.kinds.kind import row
 from mspc.readers.pytorch.kinds.linear import distances, grouped_product
 from mspc.readers.pytorch.kinds.nn_layers import lstm_layer, weight_norm
@@ -248,6 +248,8 @@ GRADIENTS = (
         gradients(weight_norm, 2)),
     row("embedding_dense_backward.default", "grad_output, indices, num_weights, padding_idx, !scale_grad_by_freq=False",
         embedding_gradient),
+    row("masked_scatter_backward.default", "grad_output, mask, sizes", lambda dout, mask, sizes: gradients(
+        lambda source: filled_in_order(ops.zeros_like(dout), mask, source))(dout, ops.zeros(tuple(sizes), dout.dtype))),
     row("nll_loss_backward.default nll_loss2d_backward.default",
         "grad_output, self, target, weight, reduction, ignore_index, total_weight", nll_gradient),
     row("mse_loss_backward.default", "grad_output, self, target, reduction",

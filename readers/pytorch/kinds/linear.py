@@ -414,6 +414,11 @@ ATTENTION = (
         "is_causal, -philox_seed, -philox_offset, scale=None",
         lambda dout, query, key, value, out, logsumexp, is_causal, scale: attention_gradients(
             dout, query, key, value, None, out, logsumexp, is_causal, scale)[:3]),
+    row("_scaled_dot_product_cudnn_attention_backward.default",
+        "grad_out, query, key, value, out, logsumexp, -philox_seed, -philox_offset, attn_bias, -cum_seq_q, -cum_seq_k, "
+        "-max_q, -max_k, !dropout_p=0.0, is_causal, scale=None",
+        lambda dout, query, key, value, out, logsumexp, mask, is_causal, scale: attention_gradients(
+            dout, query, key, value, mask, out, logsumexp, is_causal, scale)[:3]),
     row("_scaled_dot_product_efficient_attention_backward.default",
         "grad_out_, query, key, value, attn_bias, out, logsumexp, -philox_seed, -philox_offset, !dropout_p=0.0, "
         "-grad_input_mask, is_causal=False, scale=None", attention_gradients, known=with_known_mask),

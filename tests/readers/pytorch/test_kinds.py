@@ -57,6 +57,7 @@ OTHERWISE = {
     "cplib.": "it needs several ranks: test_captured_parts.py",
     "c10d": "it needs several ranks: test_captures.py", "fsdp.": "it needs several ranks: test_captures.py",
     "mkldnn_rnn_layer_backward": "its operands have a form of oneDNN's own: test_gradients_of_an_lstm",
+    "masked_scatter_backward": "test_gradients_of_elements_placed_by_a_mask",
     "_embedding_bag_backward": "test_gradients_of_bags",
     "_linalg_check_errors": "it computes nothing", "histogramdd.": "test_operators.py",
     "cauchy_": "its numbers are drawn", "log_normal_": "its numbers are drawn", "geometric_": "its numbers are drawn",
@@ -346,7 +347,7 @@ def test_gradients_of_an_rms_norm_on_gpus() -> None:
     compare_exactly("aten._fused_rms_norm_backward.default", args, wanted)
 
 
-@pytest.mark.parametrize("kind", ["flash", "efficient"])
+@pytest.mark.parametrize("kind", ["flash", "efficient", "cudnn"])
 def test_gradients_of_attention_on_gpus(kind: str) -> None:
     """The kinds of GPUs beside that of CPUs. Statistics of more keys than a rank has are taken as they are."""
     torch.manual_seed(0)
@@ -357,9 +358,18 @@ def test_gradients_of_attention_on_gpus(kind: str) -> None:
     none = torch.zeros(())
     if kind == "flash":
         args = (dout, query, key, value, out, total, None, None, 5, 5, 0.0, True, none, none)
+    elif kind == "cudnn":
+        args = (dout, query, key, value, out, total, none, none, None, None, None, 5, 5, 0.0, True)
     else:
         args = (dout, query, key, value, None, out, total, none, none, 0.0, [True, True, True, False], True)
     compare_exactly(f"aten._scaled_dot_product_{kind}_attention_backward.default", args, wanted)
+
+
+def test_gradients_of_elements_placed_by_a_mask() -> None:
+    torch.manual_seed(0)
+    dout, mask = torch.randn(3, 4), torch.rand(3, 4) > 0.5
+    function = torch.ops.aten.masked_scatter_backward.default
+    compare_exactly(str(function), (dout, mask, [2, 7]), (function(dout, mask, [2, 7]),))
 
 
 def test_gradients_of_bags() -> None:

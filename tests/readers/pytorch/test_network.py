@@ -139,15 +139,17 @@ def test_one_of_several_results(tmp_path: Path) -> None:
 def test_unknown_kinds_are_told_together(tmp_path: Path) -> None:
     made = Exported()
     x = made.user("x", F, (2,))
-    kinds = ("aten.wavy.default", "aten.relu.default", "other.curly.default", "aten.wavy.default")
+    kinds = ("aten.wavy.default", "aten.relu.default", "higher_order.auto_functionalized_v2", "aten.wavy.default")
     for number, kind in enumerate(kinds):
-        x = made.node(kind, {"self": x}, {f"r{number}": (F, (2,))}, "part", 20 + number)
+        called = {"op": {"as_operator": "torch.ops.other.curly.default"}} if "auto" in kind else {}
+        x = made.node(kind, called | {"self": x}, {f"r{number}": (F, (2,))}, "part", 20 + number)
     made.output(x)
     with pytest.raises(MspcError, match="2 kinds of operators that are not known") as raised:
         loaded(made, tmp_path)
     assert str(raised.value.location) == "net.py:20"
     assert raised.value.notes[0] == "aten.wavy.default: 2 times, first at net.py:20: line 20 of the network (part)"
     assert raised.value.notes[1].startswith("other.curly.default: 1 time, first at net.py:22")
+    assert raised.value.notes[2].startswith("other.curly.default is a custom operator, whose code is not in the file")
 
 
 def test_a_mistake_of_a_node_is_told_with_kind_module_and_line(tmp_path: Path) -> None:
