@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +30,10 @@ SIZE, GROUP = 1.0, 1.5
 SUPPORTED = 0.75
 """How certain it is that of two ranks the one differs whose calls are elsewhere more seldom."""
 MIN_OVERLAP, LONG_OVERLAP, MAX_HISTORIES, MAX_EDITS = 4, 16, 32, 64
-FAMILIES = (("scatter", "scatter"), ("gather", "gather"), ("all_?to_?all", "exchange"), ("reduce", "reduce"))
+SEVERAL = 3
+"""Differences from which on a rank may have a program of its own."""
+FAMILIES = (("reduce", "reduce"), ("scatter", "scatter"), ("gather", "gather"), ("all_?to_?all", "exchange"))
+"""Patterns of kinds, and their names. Gloo records a reduce_scatter as an all_reduce."""
 
 
 class HangCause(NamedTuple):
@@ -153,13 +158,16 @@ class Alignment:
         self.sequences = {record.rank: tokens.of(record) for record in records}
         self.clusters = clusters(records, self.sequences)
         self._furthest: dict[int, Record] = {}
+        self._differences: dict[int, int] = {}
         for ranks in self.clusters:
             furthest = max((self.records[rank] for rank in ranks), key=lambda each: each.dropped + len(each.calls))
             self._furthest |= dict.fromkeys(ranks, furthest)
 
     def edits(self) -> list[HangCause]:
-        """Return the first difference of each rank from most others with its program."""
-        return [edit for ranks in self.clusters if len(ranks) > 1 for edit in self._edits(ranks)]
+        """Return the first difference of each rank from most others with its program. A rank with several differences
+        may have a program of its own, and counts only if there are no others."""
+        found = [edit for ranks in self.clusters if len(ranks) > 1 for edit in self._edits(ranks)]
+        return [edit for edit in found if self._differences[edit.rank] < SEVERAL] or found
 
     def _edits(self, ranks: Sequence[int]) -> list[HangCause]:
         model = self._model(ranks)
@@ -171,7 +179,7 @@ class Alignment:
             here = [self._token(each, edit.index) for each in ranks]
             votes = here.count(self._token(model, edit.index)) - here.count(self._token(rank, edit.index))
             certain = 1.0 if votes else SUPPORTED
-            votes = votes or self.support(model, edit.index) - self.support(rank, edit.index)
+            votes = votes or self._doubt(rank, model, edit.index, ranks)
             turned = self._edit(model, rank)
             if votes > 0 or turned is None:
                 found.append(edit._replace(certain=certain))
@@ -180,6 +188,25 @@ class Alignment:
             else:
                 found += [each._replace(certain=0.5) for each in (edit, turned)]
         return found
+
+    def _doubt(self, rank: int, model: int, index: int, ranks: Sequence[int]) -> int:
+        """Return how much better the call of a second rank is known than that of the first, at an index: from the calls
+        of ranks with their program before it, from other members of its group, or from all ranks."""
+        own, its = self.support(rank, index, ranks), self.support(model, index, ranks)
+        doubt = its - own if max(own, its) > MIN_OVERLAP else 0
+        if not own or not its:  # the call is the first of its kind
+            doubt = self._sharing(model, index, ranks) - self._sharing(rank, index, ranks) or doubt
+        return doubt or self.support(model, index) - self.support(rank, index)
+
+    def _sharing(self, rank: int, index: int, ranks: Sequence[int]) -> int:
+        """Return how many ranks with other programs have issued a collective of a rank, in its group."""
+        at = index - self.records[rank].dropped
+        call = self.records[rank].calls[at] if 0 <= at < len(self.sequences[rank]) else None
+        if call is None or call.is_message:
+            return 0
+        own = call.group, call.number, call.kind, call.place
+        others = (record.calls for each, record in self.records.items() if each not in ranks)
+        return sum(any((c.group, c.number, c.kind, c.place) == own for c in calls) for calls in others)
 
     def following(self, rank: int) -> RecordedCall | None:
         """Return the call after the last one of a rank, from the rank with its program that has come furthest."""
@@ -195,15 +222,28 @@ class Alignment:
 
     def step(self, rank: int, index: int) -> int:
         """Return the step of a call, from 1 on: its distance from the first step, which repeats; 0 if it is unknown."""
+        first, period = self._steps(rank, index)
+        return (index - first) // period + 1 if period else 0
+
+    def _steps(self, rank: int, index: int) -> tuple[int, int]:
+        """Return the index of a rank's first call that repeats, and after how many calls it does, by those before
+        `index`; (0, 0) if it is unknown."""
         record, tokens = self.records.get(rank), self.sequences.get(rank, ())
         if record is None or record.dropped or not 1 < index <= len(tokens):
-            return 0
+            return 0, 0
         length, end = longest_run(tokens, index - 1, tokens[: index - 1])
         period = index - 1 - end
         if length < MIN_OVERLAP or end < 0:
-            return 0
-        first = next((i for i in range(index - period) if tokens[i] == tokens[i + period]), index)
-        return (index - first) // period + 1
+            return 0, 0
+        return next((i for i in range(index - period) if tokens[i] == tokens[i + period]), index), period
+
+    def is_in_step(self) -> bool:
+        """Return whether each rank has earlier gone on after its last call, and never with the first call of a step."""
+        for rank, tokens in self.sequences.items():
+            first, period = self._steps(rank, len(tokens))
+            if not period or (tokens[-1], tokens[first]) in pairwise(tokens):
+                return False
+        return bool(self.sequences)
 
     def strangest(self, pending: Mapping[int, RecordedCall | None], near: int) -> list[HangCause]:
         """Return the call of each rank that follows the calls before it most seldom elsewhere, the strangest first: a
@@ -223,20 +263,20 @@ class Alignment:
                 other = next(each for each in usual if each.group != call.group)
                 found.append((0, HangCause(rank, "another group", call, other, 0.5, record.dropped + end - 1)))
                 continue
-            last = range(max(end - near, len(tokens) // 2), end)
-            runs = {i: self.support(rank, record.dropped + i) for i in last}
+            first = max(end - near, len(tokens) // 2, 1)
+            runs = {i: self.support(rank, record.dropped + i) for i in range(first - 1, end)}
             strange = [
-                i for i in last
-                if runs[i] < MIN_OVERLAP and runs.get(i - 1, 0) > 2 * MIN_OVERLAP and record.calls[i].place in known
+                i for i in range(first, end)
+                if runs[i] < MIN_OVERLAP and runs[i - 1] > 2 * MIN_OVERLAP and record.calls[i].place in known
             ]  # fmt: skip
             if strange:
                 at = strange[0]
                 length, before = longest_run(tokens, at - 1, tokens[: at - 1])
-                earlier = record._replace(calls=record.calls[before + 1 :], dropped=0)
-                now = record._replace(calls=record.calls[at:], dropped=0)
-                edit = first_edit(now, tokens[at:], earlier, tokens[before + 1 :])
-                if edit is not None and length > MIN_OVERLAP:
-                    found.append((runs[at], edit._replace(certain=0.5, index=record.dropped + at)))
+                earlier = record._replace(calls=record.calls[before:], dropped=0)
+                now = record._replace(calls=record.calls[at - 1 :], dropped=0)
+                for edit in edits_at_equal_indices(now, tokens[at - 1 :], earlier, tokens[before:]):
+                    if length > MIN_OVERLAP:
+                        found.append((runs[at], edit._replace(certain=0.5, index=record.dropped + at)))
         return [cause for _, cause in sorted(found, key=lambda item: item[0])]
 
     def _token(self, rank: int, index: int) -> Token | None:
@@ -255,15 +295,20 @@ class Alignment:
         return max(most, key=lambda rank: len(self.sequences[rank]))
 
     def _edit(self, rank: int, model: int) -> HangCause | None:
-        return first_edit(self.records[rank], self.sequences[rank], self.records[model], self.sequences[model])
+        record, other = self.records[rank], self.records[model]
+        found = edits_at_equal_indices(record, self.sequences[rank], other, self.sequences[model], SEVERAL)
+        self._differences[rank] = len(found)
+        return found[0] if found else None
 
-    def support(self, rank: int, index: int) -> int:
-        """Return how many calls up to one are, in this order, elsewhere in the records: the longest such run."""
+    def support(self, rank: int, index: int, among: Sequence[int] = ()) -> int:
+        """Return how many calls up to one are, in this order, elsewhere in the records: the longest such run. among:
+        the ranks whose records count, all by default."""
         tokens = self.sequences[rank]
         at = index - self.records[rank].dropped
         if not 0 <= at < len(tokens):
             return 0
-        histories = dict.fromkeys(s for r, s in self.sequences.items() if r != rank and tokens[at] in s)
+        others = ((r, self.sequences[r]) for r in among or self.sequences)
+        histories = dict.fromkeys(history for r, history in others if r != rank and tokens[at] in history)
         best, _ = longest_run(tokens, at, tokens[:at])
         for history in [*histories][:MAX_HISTORIES]:
             best = max(best, longest_run(tokens, at, history)[0])
@@ -284,11 +329,12 @@ def longest_run(tokens: Sequence[Token], at: int, history: Sequence[Token]) -> t
     return length, last
 
 
-def first_edit(record: Record, tokens: Sequence[Token], model: Record, others: Sequence[Token]) -> HangCause | None:
-    """Return the first call of a rank that is not as the model's, with the edits of least cost, or None."""
+def edits_at_equal_indices(
+    record: Record, tokens: Sequence[Token], model: Record, others: Sequence[Token], most: int = 1
+) -> list[HangCause]:
+    """Return the first calls of a rank that are not as the model's, with the edits of least cost."""
     start = max(record.dropped, model.dropped)
-    edits, _ = all_edits(record, tokens, model, others, start - record.dropped, start - model.dropped, 1)
-    return edits[0] if edits else None
+    return all_edits(record, tokens, model, others, start - record.dropped, start - model.dropped, most)[0]
 
 
 CONSUMED = {"left out": (0, 1), "doubled": (1, 0), "added": (1, 0), "swapped": (2, 2), "doubled or left out": (0, 1)}
@@ -347,16 +393,19 @@ def _costs(
 ) -> npt.NDArray[np.float64]:
     """Return the least cost of edits from a pair of positions on, [calls + 1, calls + 1]; the end of either is free."""
     costs = np.zeros((len(mine) + 1, len(its) + 1))
+    known: dict[tuple[Token, Token], float] = {(token, token): 0.0 for token in own}
     for i in range(len(mine) - 1, -1, -1):
         for j in range(len(its) - 1, -1, -1):
-            step = 0.0 if own[i] == others[j] else _cost(mine[i], its[j])
+            pair = own[i], others[j]
+            if (step := known.get(pair)) is None:
+                step = known[pair] = _cost(mine[i], its[j])
             costs[i, j] = min(step + costs[i + 1, j + 1], GAP + costs[i, j + 1], GAP + costs[i + 1, j])
     return costs
 
 
 def _cost(own: RecordedCall, expected: RecordedCall) -> float:
     """Return the cost of one call in the place of another one."""
-    if family(own) != family(expected):
+    if family(own) != family(expected) or (expected.sizes and own.kind != expected.kind):
         return KIND if own.kind != expected.kind or own.place != expected.place else GAP
     if own.sizes != expected.sizes or own.dtypes != expected.dtypes:
         return SIZE if expected.sizes else 0.0
@@ -364,7 +413,8 @@ def _cost(own: RecordedCall, expected: RecordedCall) -> float:
 
 
 def difference(own: RecordedCall, expected: RecordedCall) -> str:
-    if family(own) != family(expected) or not expected.sizes:
+    """Return the fault of one call in the place of another one, which has no sizes if it is a program's."""
+    if family(own) != family(expected) or not expected.sizes or own.kind != expected.kind:
         return "another collective"
     if own.sizes != expected.sizes:
         return "another size"
@@ -378,8 +428,13 @@ def is_repeated(call: RecordedCall, before: RecordedCall) -> bool:
 def family(call: RecordedCall) -> tuple[str, str]:
     """Return the kind and the line of a call as its program has them, too: names of a collective differ between
     libraries, and paths between machines."""
-    kind = next((name for pattern, name in FAMILIES if re.search(pattern, call.kind)), call.kind.partition(" ")[0])
-    return kind, call.place.rpartition("/")[2]
+    return _family(call.kind, call.place)
+
+
+@lru_cache(maxsize=4096)
+def _family(kind: str, place: str) -> tuple[str, str]:
+    name = next((name for pattern, name in FAMILIES if re.search(pattern, kind)), kind.partition(" ")[0])
+    return name, place.rpartition("/")[2]
 
 
 # Calls of a rank beside its program

@@ -33,6 +33,8 @@ from mspc.runtime.faults.recorded_calls import Record, RecordedCall, last_number
 RECEIVE, SEND = re.compile(r"recv \d+<-(\d+)"), re.compile(r"send \d+->(\d+)")
 COUNTED = ("left out", "doubled", "added", "doubled or left out")
 """Faults after which a rank has issued more or fewer calls of a group than its other members."""
+UNLIKE_BEFORE = ("doubled", "another group")
+"""Faults of the call in which a rank waits that its own earlier calls show."""
 MAX_EXPLANATIONS = 3
 FEW_OTHERS, NEAR = 2, 3
 
@@ -66,12 +68,14 @@ def explain(
     """Return the explanation of a hang. world: number of ranks, if it is known. steps: the calls of a step of each
     rank, as its program has them; of these the kind and the line count."""
     programs = {record.rank: beside_program(record, (steps or {}).get(record.rank, ())) for record in records}
+    alignment = Alignment(records)
     is_in_step = bool(programs) and all(each.is_in_step for each in programs.values())
-    state, alignment = _State(records, world, is_in_step), Alignment(records)
+    state = _State(records, world, is_in_step or alignment.is_in_step())
     late = late_ranks(state.records, state.members, state.missing)
-    found = _faults(state, alignment, programs, steps or {}) or [
-        HangCause(each.rank, "late at", each.call) for each in late[:1]
-    ]
+    slow = [HangCause(each.rank, "late at", each.call) for each in late[:1]]
+    found = _faults(state, alignment, programs, steps or {}) or slow
+    if found != slow and found[0].certain < 1 and late and late[0].times > 1:
+        found = slow + found
     distinct: dict[Any, HangCause] = {}
     for each in found:
         distinct.setdefault((each.rank, each.fault, each.call and each.call.place), each)
@@ -95,19 +99,23 @@ def _faults(
         own = _alone([each.edits for each in programs.values()], state)
         edits = own or edits  # a program does not have the sizes and groups that ranks compare with each other
     if not state.is_stuck:
-        edits = [edit for edit in edits if edit.fault not in COUNTED]
+        edits = [edit for edit in edits if edit.fault not in COUNTED or state.has_lost_others(edit)]
     edits.sort(key=lambda edit: (-edit.certain, _created(edit), edit.rank))
     mismatches = state.mismatches(alignment)
     if edits and mismatches and edits[0].certain < min(1, mismatches[0].certain):
         edits = mismatches
-    found = edits or mismatches
+    unlike = [edit for edit in edits if state.is_of_own_program(edit)]
+    found = [edit for edit in edits if edit not in unlike] or mismatches
     if not found:
         progress = None if state.has_messages else message_progress([*state.records.values()], steps)
         found = state.stopped(following, progress)
         if not state.is_sure or not found or found[0].rank not in state.records:
             found = state.miscounted() or found
+    found = found or unlike
     if state.is_stuck and (not found or found[0].fault == "no record"):
         found = alignment.strangest(state.pending, NEAR if found else WINDOW) + found
+    elif state.is_stuck and not state.is_sure and found[0].fault == "stopped before":
+        found = [each for each in alignment.strangest(state.pending, 1) if each.fault in UNLIKE_BEFORE] + found
     return found
 
 
@@ -147,7 +155,7 @@ def _created(edit: HangCause) -> int:
 class _State:
     """Where the ranks of a job are: members of groups, the last number of each rank in each, and who waits for whom.
 
-    is_in_step: by their programs all ranks are inside of a step.
+    is_in_step: by their programs, or their own earlier steps, all ranks are inside of a step.
     """
 
     def __init__(self, records: Sequence[Record], world: int, is_in_step: bool) -> None:
@@ -195,12 +203,13 @@ class _State:
         return bool(self.waits or self.meetings) or (any(self.pending.values()) and not self._has_ended())
 
     def _has_ended(self) -> bool:
-        """Return whether all ranks with a record are at the end of one call, and no program goes on there: nothing says
+        """Return whether all ranks with a record are at the end of one call, outside of a step: nothing says
         that the job hangs, even if ranks have no record."""
         if self._is_in_step:
             return False
         last = [record.calls[-1] for record in self.records.values() if record.calls]
-        return len({(call.group, call.number) for call in last}) == 1 and all(call.is_retired for call in last)
+        is_retired = 2 * sum(call.is_retired for call in last) > len(last)  # a record can be older than its last end
+        return len({(call.group, call.number) for call in last}) == 1 and is_retired
 
     def _last_open(self, record: Record) -> RecordedCall | None:
         """Return the last call of a rank whose record has no states, if it is not over."""
@@ -233,7 +242,11 @@ class _State:
         for key, here in at.items():
             (other, *others) = {place.get(rank) for rank in self._awaited[key] if rank in self.records} or (None,)
             if not others and other is not None and not here.keys().isdisjoint(self._awaited[other]):
-                found[" and ".join(sorted((key[0], other[0])))] = here | at[other]
+                calls = here | at[other]
+                if len({(call.kind, call.place) for call in calls.values()}) > 1:  # ranks of one group have no choice
+                    both = {*self.members[key[0]]} & {*self.members[other[0]]}
+                    calls = {rank: call for rank, call in calls.items() if rank in both}
+                found[" and ".join(sorted((key[0], other[0])))] = calls
         return found
 
     def _is_complete(self, call: RecordedCall) -> bool:
@@ -251,8 +264,8 @@ class _State:
         a group of their own have met them later."""
         here, members = self.calls[call.group, call.number], self.members[call.group]
         away = {*members} - here.keys()
-        if self._has_states or not away or not away <= {*self.missing}:
-            return False
+        if self._has_states or not away or not away <= {*self.missing} or len(here) > 1:
+            return False  # several ranks that have come no further wait for the one without a record
         own = call.kind, call.stack, call.number
         for record in self.records.values():
             passed = record.calls[:-1]
@@ -291,6 +304,30 @@ class _State:
                 behind += [other for other in group if other not in self.records]
             self._awaited[key] = tuple(sorted(behind))
         return self._awaited[key]
+
+    def has_lost_others(self, edit: HangCause) -> bool:
+        """Return whether no member of the group of a certain difference has a record, which would wait for it."""
+        others = {*self.members.get(self._own_group(edit), ())} - {edit.rank}
+        return edit.certain >= 1 and bool(others) and others <= {*self.missing}
+
+    def is_of_own_program(self, edit: HangCause) -> bool:
+        """Return whether a difference can be one of programs: of a call from a line that the rank never has, or no
+        other rank, and no other member of the rank's smallest group has a record."""
+        place = edit.call.place if edit.call else ""
+        lines = {rank for rank, record in self.records.items() if any(call.place == place for call in record.calls)}
+        is_left_out = edit.fault == "left out" and edit.rank not in lines
+        if not is_left_out and (edit.fault != "added" or len(lines) > 1):
+            return False
+        groups = {call.group for call in self.records[edit.rank].calls if call.group and not call.is_message}
+        smallest = min((self.members[group] for group in sorted(groups)), key=len, default=())
+        return {*smallest} - {edit.rank} <= {*self.missing}
+
+    def _own_group(self, cause: HangCause) -> str:
+        """Return the group of a fault's call on its rank: that of the last such call before it."""
+        record, fault = self.records[cause.rank], cause.expected or cause.call
+        before = record.calls[: max(cause.index - record.dropped, 0)]
+        own = [call.group for call in before if fault and (call.kind, call.stack) == (fault.kind, fault.stack)]
+        return own[-1] if own else fault.group if fault else ""
 
     def _number(self, group: str, rank: int) -> int:
         return self.reached.get((group, rank), 0)
@@ -370,7 +407,7 @@ class _State:
                     awaited[rank] = min(awaited.get(rank, first[behind]), first[behind], key=order)
         if not weights:
             return self._unknown_members()
-        known = [rank for rank in weights if rank in self.records]
+        known = [rank for rank in weights if rank in self.records and not self._is_leaving(rank)]
         named = known if known and self.is_sure else [*weights]
         if progress is not None:
             free = self.records.keys() - blocked
@@ -379,10 +416,12 @@ class _State:
                 return doubled
             named = explaining or named
 
-        def likely(rank: int) -> tuple[bool, int, float, bool, int]:
-            # A rank without a record has most probably ended, if several ranks explain the waits of the others.
-            is_known = rank in self.records
-            return progress is not None and is_known, awaited[rank].since, -weights[rank], not is_known, rank
+        def likely(rank: int) -> tuple[bool, bool, int, float, bool, int]:
+            # One rank has stopped; the members of a group of which none has gone on wait for messages. A rank without
+            # a record has most probably ended, if several ranks explain the waits of the others.
+            is_known, is_alone = rank in self.records, (rank,) in behinds
+            is_later = is_known and (is_alone or progress is not None)
+            return not is_alone, is_later, awaited[rank].since, -weights[rank], not is_known, rank
 
         named.sort(key=likely)
         if not self._has_states and named[0] not in self.records:
@@ -400,6 +439,11 @@ class _State:
             fault = "stopped before" if rank in self.records else "no record"
             found.append(HangCause(rank, fault, call, None, weights[rank] / total))
         return found
+
+    def _is_leaving(self, rank: int) -> bool:
+        """Return whether a rank's record is of the moment at which its last call ended; it may wait in the next one."""
+        call = self.pending[rank]
+        return self._has_states and call is not None and not call.is_message and self._is_complete(call)
 
     def _doubled(self) -> list[HangCause]:
         """Return the ranks that wait in a call which repeats the one before it."""
@@ -424,12 +468,12 @@ class _State:
         at, fault = max(cause.index - record.dropped, 0), cause.expected or cause.call
         if fault is None:
             return None
-        own = [call.group for call in record.calls[:at] if (call.kind, call.stack) == (fault.kind, fault.stack)]
+        group = self._own_group(cause)
         if cause.fault == "left out":  # of equal calls in a row any can be the one
             while at and is_repeated(record.calls[at - 1], fault._replace(group=record.calls[at - 1].group)):
                 at -= 1
         for call in record.calls[at:]:
-            if call.group == (own[-1] if own else fault.group) and not call.is_message:
+            if call.group == group and not call.is_message:
                 gone_on = self.furthest.get(call.group, 0) > call.number or self._is_complete(call)
                 return call if gone_on else None
         return None
@@ -474,8 +518,8 @@ def _signature(call: RecordedCall) -> tuple[object, ...]:
 
 
 def _members(records: Sequence[Record], world: int) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each group: as recorded, or else those that have calls in it. If one rank has no record, it
-    is in the groups that have fewer callers than others at the same lines."""
+    """Return the ranks of each group: as recorded, or else those that have calls in it, and all for calls of all. If
+    one rank has no record, it is in the groups that have fewer callers than others at the same lines."""
     found: dict[str, tuple[int, ...]] = {}
     callers: dict[str, set[int]] = defaultdict(set)
     lines: dict[tuple[str, tuple[str, ...]], set[str]] = defaultdict(set)
@@ -487,14 +531,13 @@ def _members(records: Sequence[Record], world: int) -> dict[str, tuple[int, ...]
                 if not call.is_message:
                     lines[call.kind, call.stack].add(call.group)
     missing = set(range(world)) - {record.rank for record in records}
-    if len(missing) == 1:
-        for groups in lines.values():
-            usual = max(len(callers[name] - missing) for name in groups)
-            for name in groups:
-                if len(callers[name] - missing) < usual:
-                    callers[name] |= missing
-        if len(records) > 1:
-            for name, ranks in callers.items():
-                if len(ranks) == len(records):  # the group of all ranks
-                    callers[name] = ranks | missing
+    for groups in lines.values():
+        usual = max(len(callers[name] - missing) for name in groups)
+        fewer = [name for name in groups if len(callers[name] - missing) < usual]
+        if len(missing) == 1 or (len(fewer) == 1 and usual - len(callers[fewer[0]] - missing) == len(missing)):
+            for name in fewer:
+                callers[name] |= missing
+    for name, ranks in callers.items():
+        if 1 < len(records) == len(ranks):  # the group of all ranks
+            callers[name] = ranks | missing
     return {name: found.get(name) or tuple(sorted(callers[name])) for name in found.keys() | callers.keys()}

@@ -21,11 +21,13 @@ Key = tuple[str, int]
 
 
 class LateRank(NamedTuple):
-    """A slow rank, how long others have waited for it in nanoseconds, and its first call that was late."""
+    """A slow rank, how long others have waited for it in nanoseconds, its first call that was late, and how many
+    were."""
 
     rank: int
     delay: int
     call: RecordedCall
+    times: int = REPEATED
 
 
 class _Arrivals:
@@ -86,7 +88,10 @@ def late_ranks(
             found[rank].append((delay, call))
     total = {rank: sum(delay for delay, _ in each) for rank, each in found.items()}
     half = sorted(total.get(rank, 0) for rank in records)[len(records) // 2]
+    most = nlargest(2, total.values())
     slow = {rank for rank in found if rank in records and (total[rank] > MUCH * half or len(found[rank]) >= REPEATED)}
+    if len(most) > 1 and most[0] < 1.1 * most[1]:  # a common reason, as a message that ranks wait for
+        slow = {rank for rank in slow if len(found[rank]) > 1}
 
     def is_late(rank: int) -> bool:
         # All ranks pause after one line, to save parameters, as if a rank without a record were late there.
@@ -98,7 +103,22 @@ def late_ranks(
         return not explains and rank not in records, -explains, -len(found[rank]), -total[rank]
 
     ranks = sorted(slow | {rank for rank in found if rank not in records and is_late(rank)}, key=order)
-    return [LateRank(rank, total[rank], found[rank][0][1]) for rank in ranks] or _last_of_all(arrivals, members)
+    late = [LateRank(rank, total[rank], found[rank][0][1], len(found[rank])) for rank in ranks]
+    late = late or _last_of_all(arrivals, members)
+    last = _last_alone(records)
+    if late and last and late[0].rank == last[0].rank:
+        late[0] = late[0]._replace(times=REPEATED)
+    return late or last
+
+
+def _last_alone(records: Mapping[int, Record]) -> list[LateRank]:
+    """Return the rank that has issued a call long after the last calls of all others: it does not wait, and these have
+    given up."""
+    latest = nlargest(2, ((record.calls[-1].created, rank) for rank, record in records.items() if record.calls))
+    if len(latest) < 2 or latest[0][0] - latest[1][0] < SLOW:
+        return []
+    (moment, rank), (second, _) = latest
+    return [LateRank(rank, moment - second, records[rank].calls[-1])]
 
 
 def _last_of_all(arrivals: _Arrivals, members: Mapping[str, tuple[int, ...]]) -> list[LateRank]:

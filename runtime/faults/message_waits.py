@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from mspc.runtime.faults.alignment import family
 from mspc.runtime.faults.recorded_calls import Record, RecordedCall, last_numbers
 
-COLLECTIVE = ""
+COLLECTIVE, NONE = "", "no message"
 
 
 class MessageProgress:
@@ -46,7 +46,8 @@ class MessageProgress:
 
     def explains(self, culprit: int, free: Collection[int]) -> bool:
         """Return whether all ranks of `free`, which wait in no collective, wait for messages if this one has stopped:
-        none of them comes to its next collective, which would be in its record."""
+        none of them comes to its next collective, which would be in its record. A message to a rank without a record
+        fails."""
         at = dict(self._at)
         moving = [rank for rank in self._kinds if rank != culprit and (rank in free or rank not in self._known)]
         moved = True
@@ -54,7 +55,8 @@ class MessageProgress:
             moved = False
             for rank in moving:
                 own = self._kinds[rank]
-                while self._can_pass(rank, own[at[rank] % len(own)], at):
+                failing = NONE if culprit in self._known else f"send {rank}->{culprit}"
+                while (kind := own[at[rank] % len(own)]) != failing and self._can_pass(rank, kind, at):
                     at[rank], moved = at[rank] + 1, True
                 if own[at[rank] % len(own)] == COLLECTIVE and rank in self._known:
                     return False

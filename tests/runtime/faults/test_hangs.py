@@ -158,6 +158,10 @@ def test_culprits_of_random_jobs_are_found(with_program: bool) -> None:
         (90348, "other group", False),  # a rank alone, and a rank without a record
         (70548, "other group", False),  # ranks wait in it for those that wait for it
         (70061, "exception", False),  # a member of its group has no record, and others have gone on
+        (400240, "left out", False),  # two groups wait for each other, and most ranks are in one alone
+        (400145, "doubled", False),  # ranks of other stages wait for messages, which are not recorded
+        (430126, "dead", False),  # the same, and whole groups wait
+        (400289, "doubled", False),  # a rank of another program has no rank beside it
         (70127, "slow", False),  # it has no record
         (90303, "slow", False),  # the same, and others wait for its messages, which are not recorded
         (80351, "slow", False),  # messages hide all delays but the last
