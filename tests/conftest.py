@@ -57,7 +57,7 @@ LONG = (
     "mindspore_api/common/test_public_modules.py", "runtime/comm/test_mismatches.py", "readers/", "commands/",
     "checkpoint/test_resuming.py",
     "ops/collective/test_every.py", "engine/", "ops/cuda/", "pipelining/", "context/", "gpu/", "runtime/", "search/",
-    "test_packaging.py", "test_recipes.py", "test_stubs.py", "test_types.py", "test_benchmarks.py",
+    "test_packaging.py", "test_recipes.py", "test_types.py", "test_benchmarks.py",
 )  # fmt: skip
 """Files and folders of tests that take long, the longest first: they begin first, so that no core waits for one of them
 at the end."""

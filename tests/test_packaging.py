@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from mspc.mindspore_api.index.stubs import stubs
 from mspc.ops.cpu.loops.library import compiler
 from tests.conftest import HANG
 
@@ -74,10 +73,6 @@ def test_wheel_holds_the_data_files_and_no_others(root: Path, wheel_names: set[s
     assert data == others | page | tables | demo | sources | texts
 
 
-def test_wheel_holds_the_stubs(wheel_names: set[str]) -> None:
-    assert {name for name in wheel_names if name.split("/")[0].endswith("-stubs")} == stubs().keys()
-
-
 def test_wheel_holds_the_licence(wheel_names: set[str]) -> None:
     assert any(name.endswith("LICENSE") for name in wheel_names)
 
@@ -119,4 +114,3 @@ def test_an_installed_wheel_works_outside_of_a_checkout(wheel: Path, tmp_path: P
     )
     assert done.stdout == f"{places[1]}/mspc/__init__.py\n"
     assert any((tmp_path / "cache/mspc/loops").glob("*.so")) == bool(compiler())
-    assert (Path(places[1]) / "mspc-stubs/py.typed").exists()

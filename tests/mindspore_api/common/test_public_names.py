@@ -14,7 +14,6 @@ from typing import Any
 from mspc import Tensor
 from mspc.mindspore_api import rooms
 from mspc.mindspore_api.index.module import said_of
-from mspc.mindspore_api.index.stubs import FILES, FIRST
 from mspc.mindspore_api.index.table import rows_of
 
 THERE = Path(__file__).with_name("public_names.txt")
@@ -70,6 +69,16 @@ def methods() -> Iterator[tuple[str, str]]:
         if not name.startswith("_"):
             static = inspect.getattr_static(Tensor, name, None)
             yield name, "property" if isinstance(static, property) else described(getattr(Tensor, name))
+
+
+FIRST = ("amp", "context", "device", "dtype", "runtime")
+FILES = (
+    "common.dtype", "common.initializer", "common.parameter", "common.seed", "common.tensor",
+    "communication.comm_func", "communication.management", "dataset.config", "dataset.transforms", "dataset.vision",
+    "mint.distributed", "mint.nn.functional", "nn.loss", "ops.functional",
+    "ops.operations", "train.amp", "train.callback", "train.metrics", "train.model", "train.serialization",
+)  # fmt: skip
+"""Public modules that are no folders of mindspore_api/."""
 
 
 def known_modules() -> list[str]:
