@@ -214,9 +214,8 @@ MODULE = "program.mlir"
 """The file of the programs of all ranks as StableHLO."""
 GROUPS, PERFETTO = "comm_groups.json", "perfetto.json"
 """Files in a folder of traces, which the first identifies."""
-OWN_FILE = re.compile(
-    rf"rank_\d+(\.step)?|ranks\.json|trace\.\d+\.et|{'|'.join(map(re.escape, (PROGRAM, WEIGHTS, MODULE, GROUPS, PERFETTO)))}"
-)
+_NAMED = "|".join(map(re.escape, (PROGRAM, WEIGHTS, MODULE, GROUPS, PERFETTO)))
+OWN_FILE = re.compile(rf"rank_\d+(\.step)?|ranks\.json|trace\.\d+\.et|{_NAMED}")
 OWN_IN_RANK = re.compile(r".*_\d{4,}\.(ir|dot)")
 PLACE_TAKEN_ERRORS = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EXDEV)
 

@@ -15,9 +15,8 @@ import pytest
 from mspc.analysis.aliasing import updated_parameters
 from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import RankGraphs, rank_graphs
-from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ops.op import load_operators
 from mspc.output.stablehlo.programs import module_text
 from mspc.passes.base import parse_passes, run_passes
