@@ -167,19 +167,15 @@ def _check_files(options: CompileOptions) -> None:
     for option, path in (("--out-torch", options.out_torch), ("--out-jax", options.out_jax)):
         if path is not None and path.suffix != ".py":
             raise MspcError(f"{option} writes Python, and {path} is called otherwise", code="E0109")
-    if options.schedule is not None:
+    if options.schedule is not None or options.trace is not None:
         from mspc.commands.report.plan_summary import check_schedule_file  # late: few compiles have stages
 
         check_schedule_file(options.schedule, options.machine)
-    elif options.machine and options.trace is None:
+    elif options.machine:
         raise MspcError(
             f"--machine {options.machine} says whose times --schedule and --trace have, which are not there",
             notes=["add --schedule FILE.txt or --trace DIR"], code="E0107",
         )
-    if options.trace is not None:
-        from mspc.search.calibration.machine_file import machine_of  # late, as above
-
-        machine_of(options.machine)
 
 
 def _write_others(
@@ -231,14 +227,10 @@ def _check_apart(options: CompileOptions, folder: Path) -> None:
     """Raise MspcError if a file or a folder beside the compile's folder is in it: that one is replaced as a whole."""
     place = Path(os.path.realpath(folder))
     for option, path in (("--json", options.json), ("--trace", options.trace)):
-        if path is None or path == Path("-"):
-            continue
-        other = Path(os.path.realpath(path))
-        if place in (other, *other.parents) or other in place.parents:
-            raise MspcError(
-                f"{option} {path} lies in {folder}, which is replaced as a whole" if other not in place.parents
-                else f"{option} {path} holds {folder}, and is replaced as a whole", notes=["give it another place"],
-            )  # fmt: skip
+        other = Path(os.path.realpath(path or "-"))
+        if path not in (None, Path("-")) and (place in (other, *other.parents) or other in place.parents):
+            message = f"{option} {path} lies in or around {folder}, which is replaced as a whole"
+            raise MspcError(message, notes=["give it another place"])
 
 
 @dataclass(frozen=True)
@@ -411,7 +403,8 @@ def _ranks(options: CompileOptions, session: Session, captured: CapturedCall) ->
         raise MspcError(
             f"mpirun started {session.size} ranks, but the script's device_num is {wanted}",
             captured.context.place_of("device_num"),
-            [f"start it with mpirun -n {wanted}, or give --ranks {session.size} to overrule the script"], code="E0117",
+            [f"start it with mpirun -n {wanted}, or give --ranks {session.size} to overrule the script"],
+            code="E0117",
         )
     return session.size
 

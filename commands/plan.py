@@ -96,7 +96,8 @@ def plan(request: ConfigurationRequest) -> int:
 
 def _different(runs: Sequence[TrainingRun]) -> list[TrainingRun]:
     """Return the first of the runs with each set of degrees: the rest of a run changes no program."""
-    return list({(run.tensor, run.pipeline, run.context, run.expert): run for run in reversed(runs)}.values())[::-1]
+    found = {(run.tensor, run.pipeline, run.context, run.expert, run.expert_tensor): run for run in reversed(runs)}
+    return list(found.values())[::-1]
 
 
 def _read(request: ConfigurationRequest, machine: Machine) -> Configuration:

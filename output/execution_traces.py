@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -56,6 +56,7 @@ class TraceEntry:
     """One run of a node. data, after: numbers of the entries whose results it reads, and after which it is started."""
 
     node: Node
+    stream: str
     begin: float
     seconds: float
     data: tuple[int, ...]
@@ -68,10 +69,10 @@ class PredictedStep:
 
     def __init__(self, graph: Graph, machine: Machine, starts: Mapping[Task, float]) -> None:
         self.entries: list[TraceEntry] = []
-        self._machine = machine.under(graph.attrs)
         self._starts = starts
-        self._known: dict[Graph, tuple[float, float]] = {}
-        self._seconds: dict[Node, float] = {}
+        known: dict[Graph, tuple[float, float]] = {}
+        rates = machine.under(graph.attrs)
+        self._seconds = cache(lambda node: seconds(node, rates, known))
         self._over: list[float] = [0.0]
         self._last: dict[object, int] = {}
         """The last entry of each stream."""
@@ -111,15 +112,14 @@ class PredictedStep:
 
     def _add(self, node: Node, data: tuple[int, ...]) -> int:
         stream = node.attrs.get("stream")
-        if node not in self._seconds:
-            self._seconds[node] = seconds(node, self._machine, self._known)
-        time = self._seconds[node]
+        time = self._seconds(node)
         ready = max((self._over[number] for number in data), default=0.0)
         before = [self._last.get(stream, 0)]
         if stream and node.op.name != RECEIVED:
             before.append(self._last.get(None, 0))
         begin = max(ready, *(self._over[number] for number in before), 0.0 if stream else self._over[0])
-        self.entries.append(TraceEntry(node, begin, time, data, tuple(sorted({*before} - {0, *data}))))
+        after = tuple(sorted({*before} - {0, *data}))
+        self.entries.append(TraceEntry(node, str(stream or STREAMS[0]), begin, time, data, after))
         self._over.append(begin + time)
         self._last[stream] = len(self.entries)
         return len(self.entries)
@@ -270,7 +270,7 @@ def _messages(number: int, entry: TraceEntry, rank: int, op: OpLike) -> Iterator
         attributes = b"".join(_attribute(name, INT32, value) for name, value in named)
         yield _head(own, kind, entry) + attributes + _attribute("comm_size", INT64, size)
     if several:
-        done = TraceEntry(node, entry.begin + entry.seconds, 0.0, entry.data, entry.after)
+        done = replace(entry, begin=entry.begin + entry.seconds, seconds=0.0)
         yield _head(number, COMPUTES, done, ids) + _attribute("num_ops", INT64, 0)
 
 
@@ -282,15 +282,10 @@ def perfetto(steps: Iterable[RankStep]) -> dict[str, Any]:
         graphs[rank] = graph
         index = {node: number for number, (node, _) in enumerate(nodes_of(graph))}
         timings[rank] = [[
-            NodeTiming(index[entry.node], _stream(entry.node), 1e3 * entry.begin, 1e3 * entry.seconds)
+            NodeTiming(index[entry.node], entry.stream, 1e3 * entry.begin, 1e3 * entry.seconds)
             for entry in step.entries
         ]]  # fmt: skip
     return trace(timings, graphs)
-
-
-def _stream(node: Node) -> str:
-    stream = str(node.attrs.get("stream", STREAMS[0]))
-    return stream if stream in STREAMS else "messages"
 
 
 def write_traces(folder: Path, program_of: Callable[[int], Compiled], wanted: Sequence[int], machine: Machine) -> None:

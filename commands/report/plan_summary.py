@@ -80,10 +80,10 @@ def _speed(row: PlanResult | StageRow, machine: Machine) -> str:
 TEXT, TABLE = ".txt", ".csv"
 
 
-def check_schedule_file(path: Path, machine: str = "") -> None:
+def check_schedule_file(path: Path | None, machine: str = "") -> None:
     """Raise MspcError if the file's format or the machine does not exist."""
     machine_of(machine)
-    if path.suffix not in (TEXT, TABLE):
+    if path is not None and path.suffix not in (TEXT, TABLE):
         raise MspcError(f"--schedule {path}: its name ends in none of {', '.join((TEXT, TABLE))}", code="E0109")
 
 

@@ -176,7 +176,7 @@ def test_a_table_in_the_folder_of_its_compile_is_refused() -> None:
     Path("out").mkdir()
     with pytest.raises(MspcError) as raised:
         compile_target("net.py", CompileOptions(ranks=2, json=Path("out/table.json"), out=Path("out")))
-    assert raised.value.message == "--json out/table.json lies in out, which is replaced as a whole"
+    assert raised.value.message == "--json out/table.json lies in or around out, which is replaced as a whole"
     assert list(Path("out").iterdir()) == []
 
 

@@ -154,7 +154,7 @@ def _expert_places(op: ExpertPlaces, operands: Types, results: Types) -> Row:
 def _grouped(op: Op, operands: Types, results: Types) -> Row:
     """All groups and all of their matrices: there may be fewer of both. The operators' rules do not say that an end
     belongs to a matrix, as ranks need all ends."""
-    if getattr(op, "count", 0) or getattr(op, "first", 0):
+    if getattr(op, "count", 0):
         return Row()
     if isinstance(op, GroupedProduct):
         inner, outer = (2, 1) if op.transpose_b else (1, 2)
@@ -168,7 +168,7 @@ def _grouped(op: Op, operands: Types, results: Types) -> Row:
                 (in_dim(1, 0), in_dim(2, 0))]  # fmt: skip
     else:
         same = [(in_dim(0, 1), out_dim(1)), (in_dim(1, 0), out_dim(0))]
-    return Row(same=same, by_rule=False)
+    return Row(whole_numbers(op, in_dim(0, 0), "first"), same=same, by_rule=False)
 
 
 ROUTED: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
