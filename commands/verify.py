@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from mspc.commands.report.tables import print_line, write_report
 from mspc.commands.report.verification import report, report_against
 from mspc.commands.stablehlo import read_target
 from mspc.commands.verify_capture import plain_program
-from mspc.commands.verify_folder import StoredFirstValue, ToProve, give_layouts, located, of_folder, verify_folder
+from mspc.commands.verify_folder import ToProve, give_layouts, located, of_folder, verify_folder
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, TracedCall, compile_traced, decided_by_script, trace_call
@@ -102,7 +101,7 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
         judged.rows += rows
         report_against(judged, options.json, options.loudness, seed, all_rows=options.all_rows)
         return
-    compared = located(lambda: verified(program, seed, mpi), lambda: of_call(found.captured, many, program), seed)
+    compared = located(lambda: verified(program, seed, mpi), lambda: of_call(found.captured, many), seed)
     report(compared, config, options.json, options.loudness, seed, all_rows=options.all_rows)
 
 
@@ -256,31 +255,25 @@ def of_script(target: str, options: CompileOptions) -> ToProve:
     return given
 
 
-def of_call(captured: CapturedCall, many: Compiled, made: VerifiedProgram | None = None) -> ToProve:
-    """Return the programs of a launch. many: it compiled for its ranks. made: programs of it that were compared, whose
-    reference is taken."""
+def of_call(captured: CapturedCall, many: Compiled) -> ToProve:
+    """Return the programs of a launch. many: it compiled for its ranks."""
     from mspc.verify.scale.reference import OwnRows  # late: most runs of verify find no difference
 
-    config, types = many.config, [f.global_type for f in many.fed]
+    config = many.config
     rows = config.feeds_own_rows
-    if made is not None:
-        one, batch = made.reference, made.global_batch
-        values: Sequence[Any] = [StoredFirstValue(name, partial(np.copy, of)) for name, of in made.weights.items()]
-    else:
-        given = with_global_types(captured, [f.graph_type if rows else f.global_type for f in many.fed])
-        alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
-        call = traced(given, alone)
-        one = reference_of(given, call, own_weights=False)
-        values = first_values(call.traced, one.graph)
-        batch = global_batch(captured, one, types, alone) if rows else GlobalBatchNetwork(None)
+    given = with_global_types(captured, [f.graph_type if rows else f.global_type for f in many.fed])
+    alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
+    call = traced(given, alone)
+    one = reference_of(given, call, own_weights=False)
     kinds = kinds_of(many.rank_graphs, range(config.all_ranks))
     own = None
     if rows:
+        batch = global_batch(captured, one, [f.global_type for f in many.fed], alone)
         own = OwnRows(config.ranks, tuple(f.layout for f in many.fed), config.gradients_mean, batch.graph)
     else:
         for kind in kinds:
             give_layouts(kind.graph, many.graph)
-    return ToProve(one.graph, kinds, values, own)
+    return ToProve(one.graph, kinds, first_values(call.traced, one.graph), own)
 
 
 # `mspc verify --scale` runs the programs of all ranks together at small sizes and compares them with one device ----

@@ -345,9 +345,15 @@ class _Processes:
         """Call the function for each rank. Raise ChildProcessError once it failed for a rank, after its message."""
         running, failed = dict[int, int](), False
         while True:
-            for rank in [] if failed else self._ready(wanted, running.values()):
-                if len(running) < len(os.sched_getaffinity(0)):
-                    running[self._begin(rank)] = rank
+            free = 0 if failed else len(os.sched_getaffinity(0)) - len(running)
+            for rank in self._ready(wanted, running.values())[:free]:
+                sys.stdout.flush()
+                child, _ = self._stopped.pop(rank, (0, ""))
+                if child:
+                    os.kill(child, signal.SIGCONT)
+                elif (child := os.fork()) == 0:
+                    os._exit(_status(rank, self._run))
+                running[child] = rank
             if not running:
                 break
             child, status = os.waitpid(-1, os.WUNTRACED)
@@ -360,23 +366,12 @@ class _Processes:
             else:
                 self._ended.add(rank)
                 failed |= status != 0
-        for rank in wanted if not failed else ():
-            if rank not in self._ended:
-                source = self._stopped[rank][1].split("-")[1]
-                print(f"error: rank {rank}: waits for an object that rank {source} does not send", file=sys.stderr)
-                failed = True
-        if failed:
+        missing = [rank for rank in wanted if rank not in self._ended]
+        for rank in missing if not failed else ():
+            source = self._stopped[rank][1].split("-")[1]
+            print(f"error: rank {rank}: waits for an object that rank {source} does not send", file=sys.stderr)
+        if failed or missing:
             raise ChildProcessError
-
-    def _begin(self, rank: int) -> int:
-        """Let a rank go on, or start it, and return its process."""
-        sys.stdout.flush()
-        if rank in self._stopped:
-            child, _ = self._stopped.pop(rank)
-            os.kill(child, signal.SIGCONT)
-        elif (child := os.fork()) == 0:
-            os._exit(_status(rank, self._run))
-        return child
 
     def _ready(self, wanted: Sequence[int], running: Collection[int]) -> list[int]:
         """Return the ranks that can go on, of those that are wanted and those on whose objects they wait."""

@@ -236,20 +236,21 @@ def _received(value: Value) -> Node | None:
 
 def _send_own(kind: RankKind, graph: Graph, exchange: Node, join: Node, at: int) -> None:
     """Make operand `at` of an operator that joins messages one that a rank sends itself, if it is known in time."""
-    own, first, rank = join.inputs[at], graph.nodes.index(exchange), kind.ranks[0]
-    items = [node for node in graph.nodes if _received(node) is exchange]
-    indices: list[int] = [node.op.index for node in items]  # type: ignore[attr-defined]  # of elements of tuples
-    in_order = indices == [*range(len(items))] and items == [value for value in join.inputs if value is not own]
-    if not in_order or own not in {*graph.parameters, *graph.nodes[:first]}:
+    own, first = join.inputs[at], graph.nodes.index(exchange)
+    items: list[Any] = [node for node in graph.nodes if _received(node) is exchange]
+    in_order = all(node.op.index == number for number, node in enumerate(items))
+    is_known = own in {*graph.parameters, *graph.nodes[:first]}
+    if not is_known or not in_order or join.inputs != [*items[:at], own, *items[at:]]:
         return
+
+    def within(given: Sequence[Any], place: int, value: Any) -> tuple[Any, ...]:
+        return (*given[:place], value, *given[place:])
+
     given: Sequence[Any] = kind.ops_of(exchange.op)
-    to = bisect(given[0].send_rank_ids, rank)
+    to = bisect(given[0].send_rank_ids, kind.ranks[0])
     ops = tuple(
-        replace(
-            op, send_rank_ids=(*op.send_rank_ids[:to], rank, *op.send_rank_ids[to:]), send_shapes=(),
-            recv_rank_ids=(*op.recv_rank_ids[:at], rank, *op.recv_rank_ids[at:]),
-            recv_shapes=(*op.recv_shapes[:at], own.shape, *op.recv_shapes[at:]),
-        )
+        replace(op, send_rank_ids=within(op.send_rank_ids, to, rank), send_shapes=(),
+                recv_rank_ids=within(op.recv_rank_ids, at, rank), recv_shapes=within(op.recv_shapes, at, own.shape))
         for rank, op in zip(kind.ranks, given if len(given) > 1 else [*given] * len(kind.ranks), strict=True)
     )  # fmt: skip
     for node in (exchange, *items[at:]):
@@ -258,8 +259,8 @@ def _send_own(kind: RankKind, graph: Graph, exchange: Node, join: Node, at: int)
     kind.ops[id(exchange.op)] = ops
     exchange.inputs.insert(to, own)
     exchange.type = exchange.op.infer(*(value.type for value in exchange.inputs))
-    for node, index in zip(items[at:], indices[at:], strict=True):
-        node.op = TupleGetItem(index + 1)
+    for node in items[at:]:
+        node.op = TupleGetItem(node.op.index + 1)
     join.inputs[at] = made = Node(TupleGetItem(at), [exchange], own.type, join.name, frames=join.frames)
     graph.nodes.insert(graph.nodes.index(items[at - 1]) + 1 if at else first + 1, made)
 
