@@ -176,7 +176,7 @@ class HloArray:
 
     def seen(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
         """Return the result of a function of NumPy that makes views, or an array in another shape."""
-        found = function(self.part, *args, **named)
+        found = function(self.part, *(x.known if isinstance(x, HloArray) else x for x in args), **named)
         parts = [HloArray(self.xp, self.cell, each) if np.may_share_memory(each, self.cell.memory) and self.size else (
             self.made(self.xp.reshaped(self.content, each.shape))) for each in (
                 found if isinstance(found, list) else [found])]  # fmt: skip

@@ -20,6 +20,7 @@ from mspc.ir.types import StackType, TupleType, Type
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import Broadcast, NeighborExchange
 from mspc.ops.collective.point_to_point import Receive, Send
+from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.control.regions import If, Loop, While, spread
 from mspc.ops.control.structural import CALL
 from mspc.ops.math.library import LibraryFunction
@@ -206,7 +207,27 @@ class _Program:
         if {rank for each in own.values() for rank in each.ranks} > {*own}:
             inputs = yield from self._of_all(own, inputs)
         self._set_groups(own)
+        if isinstance(op, FetchRows | SendRows):
+            return self._rows(op, [each.ranks.index(rank) for rank, each in own.items()], *inputs)
         return op.kernel(self.backend)(*inputs)
+
+    def _rows(self, op: FetchRows | SendRows, numbers: list[int], x: HloArray, places: HloArray) -> HloArray:
+        """Return rows of a table in slices, or a slice of the table that rows are sent to: all places go to all ranks.
+        numbers: of the ranks' slices."""
+        xp, rest = self.xp, x.shape[1 if isinstance(op, FetchRows) else places.ndim :]
+        size = x.shape[0] if isinstance(op, FetchRows) else op.size
+        every = self.all_gather(places.reshape(1, -1), op.ranks).astype(np.int64)
+        mine = every - self._by_rank(numbers, lambda i: xp.asarray(np.array(numbers[i]))) * size
+        inside = (mine >= 0) & (mine < size)
+        if isinstance(op, FetchRows):
+            mask = inside.reshape(*inside.shape, *(1,) * len(rest))
+            rows = xp.where(mask, x[xp.where(inside, mine, 0)], np.zeros(1, x.dtype))
+            return self.reduce_scatter(rows, "sum", op.ranks).reshape(*places.shape, *rest)
+        wide = np.float32 if x.itemsize == 2 and not op.sets else x.dtype
+        table = xp.zeros((size, *rest), wide)
+        rows = self.all_gather(x.reshape(1, places.size, *rest), op.ranks).astype(wide)
+        table.put(xp.where(inside, mine, size), rows, "" if op.sets else "add")  # a scatter leaves out others
+        return table.astype(x.dtype)
 
     def _until(self, ready: Callable[[], bool]) -> Steps:
         frames = self.xp.frames
