@@ -216,6 +216,10 @@ def _of_vectors(x: Any, ord: Any, axes: Any, keepdim: bool) -> Any:
     if ord == 2:
         return _root(ops.ReduceSum(keepdim)(ops.Square()(x), axes))
     size = ops.Abs()(x)
+    if ord < 0:  # 0 if any element is, with the gradient 0
+        zero, is_zero = ops.Equal()(size, 0), ops.Equal()(ops.ReduceMin(keepdim)(size, axes), 0)
+        total = ops.ReduceSum(keepdim)(ops.Pow()(ops.Select()(zero, 1, size), ord), axes)
+        return ops.Select()(is_zero, 0, ops.Pow()(total, 1 / ord))
     powers = _power(size, ord) if 0 < ord < 1 else ops.Pow()(size, ord)
     return _power(ops.ReduceSum(keepdim)(powers, axes), 1 / ord)
 
