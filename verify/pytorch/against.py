@@ -291,7 +291,8 @@ class _Gradients:
         self, judge: TorchJudge, doubled: Doubled, values: dict[str, Array], backend: NumPyBackend, found: Against
     ) -> None:
         self.judge, self.doubled, self.backend, self.found = judge, doubled, backend, found
-        self.parameters = {p: widened(values[p.name]) for p in doubled.graph.parameters}
+        read = {value for node in doubled.graph.nodes for value in node.inputs}
+        self.parameters = {p: widened(values[p.name]) for p in doubled.graph.parameters if p in read}
         self.forward = [node for node in doubled.graph.nodes if node.phase == "forward"]
         self.seen: set[Node] = set()
         """Operators in regions whose rules have been compared: each is in the first iteration that runs it."""
