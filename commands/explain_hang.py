@@ -31,8 +31,6 @@ WORDS = {
     "doubled or left out": "issued {call} twice, or left out {expected} before it",
     "swapped": "issued {call} before {expected}",
     "added": "issued {call}, which other ranks do not, before {expected}",
-    "one more": "issued one collective too many before {call}, and before its oldest calls in the record",
-    "one less": "left one collective out before {call}, and before its oldest calls in the record",
     "another collective": "issued {call} where {expected} belongs",
     "another size": "issued {call} where the size is {expected_sizes}",
     "another type": "issued {call} where the type is {expected_types}",

@@ -108,10 +108,7 @@ def _faults(
     found = [edit for edit in edits if edit not in unlike] or mismatches
     if not found:
         progress = None if state.has_messages else message_progress([*state.records.values()], steps)
-        found = state.stopped(following, progress)
-        if not state.is_sure or not found or found[0].rank not in state.records:
-            found = state.miscounted() or found
-    found = found or unlike
+        found = state.stopped(following, progress) or unlike
     if state.is_stuck and (not found or found[0].fault == "no record"):
         found = alignment.strangest(state.pending, NEAR if found else WINDOW) + found
     elif state.is_stuck and not state.is_sure and found[0].fault == "stopped before":
@@ -356,29 +353,6 @@ class _State:
             return best[item[2].rank], item[1], item[2].fault != "another group", _created(item[2])
 
         return [cause for _, _, cause in sorted(found, key=order)]
-
-    def miscounted(self) -> list[HangCause]:
-        """Return the ranks that have come to the line of the others with another number of calls of one group: they
-        have left one out or issued one too many before the oldest calls in the records."""
-        last = {rank: record.calls[-1] for rank, record in self.records.items() if record.calls and record.dropped}
-        here: dict[tuple[str, str, str], dict[int, int]] = defaultdict(dict)
-        groups: Counter[int] = Counter()
-        for rank, call in last.items():
-            for group, number in last_numbers(self.records[rank].calls).items():
-                here[group, call.kind, call.place][rank] = number
-                groups[rank] += 1
-        odd: dict[int, list[tuple[int, str, float]]] = defaultdict(list)
-        for (group, _, _), numbers in here.items():
-            (usual, most), second = Counter(numbers.values()).most_common(2)[0], len(numbers)
-            for rank, number in numbers.items():
-                if number != usual and 2 * most > second:
-                    odd[rank].append((number - usual, group, most / second))
-        found: list[HangCause] = []
-        for rank, each in odd.items():
-            if self.pending[rank] and len(each) < groups[rank] and all(abs(more) == 1 for more, _, _ in each):
-                more, _, certain = max(each, key=lambda item: item[2])
-                found.append(HangCause(rank, "one more" if more > 0 else "one less", last[rank], None, certain))
-        return sorted(found, key=lambda each: (-each.certain, each.rank))
 
     def stopped(
         self, following: Mapping[int, RecordedCall | None], progress: MessageProgress | None
