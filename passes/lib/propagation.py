@@ -34,17 +34,19 @@ from mspc.sharding.rules import Rule
 
 
 def shard_batch(search: Search, forward: list[Node]) -> None:
-    """Shard every operator along the batch, or as its neighbours are if that costs less; casts of parameters follow
-    their readers."""
+    """Shard every operator along the batch, or as its neighbours are if that costs less; casts of parameters and their
+    quantization follow their readers, and magnitudes what they are of."""
+    quantizing = {node: not isinstance(node.op, Quantize) for node in _quantizing(forward)}
     unset: list[Node] = []
     casts: list[Node] = []
     for node in forward:
         if search.rules[node] is None:
             structural_layout(node, search.ranks)
         elif node.in_layouts is None:
-            (casts if is_master(stored(node)) else unset).append(node)
+            (casts if node in quantizing or is_master(stored(node)) else unset).append(node)
     UnsetLayouts(search, unset).place()
-    for node in reversed(casts):
+    magnitudes = [node for node in casts if quantizing.get(node)]
+    for node in (*(node for node in reversed(casts) if not quantizing.get(node)), *magnitudes):
         search.choose(node, "its neighbours")
     search.structure(forward)
 
@@ -776,11 +778,11 @@ def store_parameters(search: Search, forward: list[Node]) -> None:
     for node in (*changing, *configured):
         if node.in_layouts is not None:
             store_operands(node)
-    for node in forward:
+    quantizing = dict.fromkeys(_quantizing(forward))
+    for node in (*(node for node in quantizing if isinstance(node.op, Quantize)), *forward):
         if node.in_layouts is not None:
             store_operands(node, search.replicated)
     shard_parameters(search.graph)
-    quantizing = set(_quantizing(forward))
     for node in forward:
         _narrow_slices(search, node, node in quantizing)
     for node in changing:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
-from mspc.ir.types import FLOAT32, TensorType
+from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.math.float8 import Float8Scale, Quantize, ScaledMatMul
 from mspc.ops.math.matmul import MatMul
@@ -96,3 +97,22 @@ def test_delayed_scaling_remembers_in_a_cell() -> None:
 
     with pytest.raises(MspcError, match="remembers magnitudes in a cell"):
         compile_call(step, (TensorType(FLOAT32, (128, WIDTH)),), Config(fp8_format="e4m3", fp8_recipe="delayed"))
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_weights_of_tensor_parallel_layers_are_stored_in_slices(cast: bool) -> None:
+    class Wide(Net):
+        def construct(self, x: Any) -> Any:
+            for matmul, weight in zip(self.matmuls, self.weights, strict=True):
+                x = ops.tanh(matmul(x, weight.astype(ms.bfloat16) if cast else weight))
+            return x.sum()
+
+    net = Wide()
+    for number, matmul in enumerate(net.matmuls):
+        matmul.shard(((1, 2), (2, 1)) if number % 2 else ((1, 1), (1, 2)))
+    step = nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+    config = Config(ranks=2, fp8_format="hybrid", mode="semi_auto_parallel", dataset_strategy="full_batch")
+    types = (TensorType(BFLOAT16 if cast else FLOAT32, (128, WIDTH)),)
+    graph = compile_call(step, types, config, global_types=True).graph
+    assert [len(graph.parameter(f"w{i}").layout.dims[1 - i % 2]) for i in range(4)] == [1] * 4
+    assert not [node for node in of(AllGather, graph) if node.phase == "update"]
