@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -20,12 +18,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.varying import VaryingConstant
 from mspc.ops.collective.base import Collective
-from mspc.ops.collective.collectives import NeighborExchange
-from mspc.ops.collective.exchange import PasteSlices
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.control.regions import MakeStack
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem, TupleGetItems
-from mspc.ops.tensor.moving import Concat
 from mspc.passes.lib.ranks import own_constant, own_op
 
 Array = Any
@@ -184,13 +179,7 @@ def merged(kinds: Sequence[RankKind]) -> list[RankKind]:
     alike: dict[Hashable, list[RankKind]] = {}
     for kind in kinds:
         alike.setdefault(_structure(kind.graph), []).append(kind)
-    for key, group in list(alike.items()) if len(alike) > 1 else ():
-        given = [_sending_own(_part(kind, kind.ranks)) for kind in group]
-        other = _structure(given[0].graph)
-        if other != key and other in alike:
-            alike[other] += given
-            del alike[key]
-    found = sorted(map(_one, alike.values()), key=attrgetter("ranks"))
+    found = [_one(group) for group in alike.values()]
     for kind in found:
         kind.find_mesh()
     return found
@@ -214,55 +203,6 @@ def _structure(graph: Graph) -> Hashable:
             found.append((what, read, node.type, tuple(graphs[r] for r in node.regions)))
         found.append(tuple(numbers.get(v, v.type) for v in each.results))
     return tuple(found)
-
-
-def _sending_own(kind: RankKind) -> RankKind:
-    """Let ranks send themselves the part that they keep in an exchange and join with those of others, and return the
-    kind. Its program computes the same, and may be the one of ranks that keep nothing and receive all parts."""
-    for graph in kind.graph.graphs():
-        for join in [node for node in graph.nodes if isinstance(node.op, Concat | PasteSlices)]:
-            sources = list(map(_received, join.inputs))
-            exchange = next(filter(None, sources), None)
-            if exchange is not None and sources.count(None) == 1 and {*sources} == {None, exchange}:
-                _send_own(kind, graph, exchange, join, sources.index(None))
-    return kind
-
-
-def _received(value: Value) -> Node | None:
-    """Return the exchange of which a value is a message, or None."""
-    source = value.inputs[0] if isinstance(value, Node) and isinstance(value.op, TupleGetItem) else None
-    return source if isinstance(source, Node) and isinstance(source.op, NeighborExchange) else None
-
-
-def _send_own(kind: RankKind, graph: Graph, exchange: Node, join: Node, at: int) -> None:
-    """Make operand `at` of an operator that joins messages one that a rank sends itself, if it is known in time."""
-    own, first = join.inputs[at], graph.nodes.index(exchange)
-    items: list[Any] = [node for node in graph.nodes if _received(node) is exchange]
-    in_order = all(node.op.index == number for number, node in enumerate(items))
-    is_known = own in {*graph.parameters, *graph.nodes[:first]}
-    if not is_known or not in_order or join.inputs != [*items[:at], own, *items[at:]]:
-        return
-
-    def within(given: Sequence[Any], place: int, value: Any) -> tuple[Any, ...]:
-        return (*given[:place], value, *given[place:])
-
-    given: Sequence[Any] = kind.ops_of(exchange.op)
-    to = bisect(given[0].send_rank_ids, kind.ranks[0])
-    ops = tuple(
-        replace(op, send_rank_ids=within(op.send_rank_ids, to, rank), send_shapes=(),
-                recv_rank_ids=within(op.recv_rank_ids, at, rank), recv_shapes=within(op.recv_shapes, at, own.shape))
-        for rank, op in zip(kind.ranks, given if len(given) > 1 else [*given] * len(kind.ranks), strict=True)
-    )  # fmt: skip
-    for node in (exchange, *items[at:]):
-        kind.ops.pop(id(node.op), None)
-    exchange.op = replace(ops[0])
-    kind.ops[id(exchange.op)] = ops
-    exchange.inputs.insert(to, own)
-    exchange.type = exchange.op.infer(*(value.type for value in exchange.inputs))
-    for node in items[at:]:
-        node.op = TupleGetItem(node.op.index + 1)
-    join.inputs[at] = made = Node(TupleGetItem(at), [exchange], own.type, join.name, frames=join.frames)
-    graph.nodes.insert(graph.nodes.index(items[at - 1]) + 1 if at else first + 1, made)
 
 
 def _one(kinds: Sequence[RankKind]) -> RankKind:
