@@ -56,10 +56,8 @@ def examine(script: Path) -> list[Finding]:
 def examine_alone(script: Path) -> list[Finding]:
     """List the findings in one file, reading at most FILES_AFTER_ERROR files in all.
 
-    The limit bounds the time in a tree of thousands of files. Names that unread files may define are not listed.
-
-    Raises:
-        MspcError: the file is missing, cannot be read, or is not Python.
+    The limit bounds the time in a tree of thousands of files. Names that unread files may define are not listed. Raise
+    MspcError if the file is missing, cannot be read, or is not Python.
     """
     with _deep_calls(script):
         program = ScriptFiles(script, FILES_AFTER_ERROR)

@@ -49,10 +49,7 @@ class ScriptFiles:
 
     Modules are searched in the folders in which Python would look for them: the script's folder, the folder that holds
     its package, and those of PYTHONPATH. most: how many files may be read, None for all; the contents of the others are
-    unknown.
-
-    Raises:
-        MspcError: a file is missing, cannot be read, or is not Python.
+    unknown. Raise MspcError if a file is missing, cannot be read, or is not Python.
     """
 
     def __init__(self, script: Path, most: int | None = None) -> None:

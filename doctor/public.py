@@ -169,11 +169,7 @@ def _entry(by_name: dict[str, Any], function: Any) -> Any:
 
 @functools.cache
 def function_named(name: str) -> Any:
-    """Return the function, method or class of that public name.
-
-    Raises:
-        LookupError: there is none.
-    """
+    """Return the function, method or class of that public name. Raise LookupError if there is none."""
     path, _, last = name.rpartition(".")
     found = member(PublicModule("mindspore", path), last) if module_exists(path) else MISSING
     if found is MISSING and path:

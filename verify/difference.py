@@ -67,13 +67,9 @@ def compare(
     kind: str, name: str, expected: Array, found: Array | None, least: float, noise: Callable[[], Noise] = Noise,
     before: Array | None = None,
 ) -> ComparedValue:  # fmt: skip
-    """Return the row of one value.
-
-    Args:
-        found: None if the ranks' slices do not fit together. least: the smallest tolerance of floating-point values.
-            noise: measures the effect of rounding; called only if the values differ by more than the tolerance.
-            before: a parameter's first value; if given, its change is compared, too.
-    """
+    """Return the row of one value. found: None if the ranks' slices do not fit together. least: the smallest tolerance
+    of floating-point values. noise: measures the effect of rounding; called only if the values differ by more than the
+    tolerance. before: a parameter's first value; if given, its change is compared, too."""
     floating = _floating(expected)
     tolerance = max(TOLERANCES[floating], least) if floating else 0.0
     if found is None or found.shape != expected.shape:

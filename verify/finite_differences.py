@@ -414,11 +414,7 @@ class Directions:
 
 
 def directions(doubled: Doubled, values: dict[str, Array], seed: int) -> Directions:
-    """Compare all gradients with finite differences.
-
-    Args:
-        values: of parameters, constants and inputs, by name.
-    """
+    """Compare all gradients with finite differences. values: of parameters, constants and inputs, by name."""
 
     def main(comm: LocalComm) -> Directions:
         backend = NumPyBackend(comm, step=1)

@@ -108,12 +108,9 @@ def compare_batches(
     batch: GlobalBatchNetwork, feeds: list[list[Array]], of_rows: OneDevice, places: Sequence[Sequence[Values]],
     ranks: Sequence[Sequence[Values]], mean: bool,
 ) -> BatchComparison:  # fmt: skip
-    """Compare the ranks' values with one device that was fed the global batch.
-
-    Args:
-        feeds: the global inputs of every step. of_rows: one device with every rank's rows. places, ranks: the values of
-            both for every step and rank. mean: updates read the mean of the ranks' gradients.
-    """
+    """Compare the ranks' values with one device that was fed the global batch. feeds: the global inputs of every step.
+    of_rows: one device with every rank's rows. places, ranks: the values of both for every step and rank. mean: updates
+    read the mean of the ranks' gradients."""
     found = BatchComparison()
     if batch.graph is None:
         found.exclusions.append(batch.reason)
@@ -339,12 +336,9 @@ class _Followed:
 
 
 def rows_of_draws(graph: Graph, sharded: list[bool], global_graph: Graph | None) -> dict[Node, Rows]:
-    """Find the rows of the batch in random results of `graph` and of the graphs that it runs.
-
-    Args:
-        sharded: for every input whether places have rows of their own. global_graph: the network on all rows, which
-            tells the rows if a rank has only one. Without it they are those of the pass that lets ranks draw.
-    """
+    """Find the rows of the batch in random results of `graph` and of the graphs that it runs. sharded: for every input
+    whether places have rows of their own. global_graph: the network on all rows, which tells the rows if a rank has
+    only one. Without it they are those of the pass that lets ranks draw."""
     draws = _draws(graph)
     for source in (graph, global_graph) if draws else ():
         others = [] if source is None else _draws(source)

@@ -165,15 +165,9 @@ KINDS = (AllReduce, AllGather, ReduceScatter, AlltoAll)
 
 
 def collectives(ranks: int, plain_of: Callable[[int], Graph]) -> list[ComparedValue]:
-    """Return the rows that differ.
-
-    Args:
-        plain_of: a rank's graph. The graphs of all ranks, or of each stage, have the same collectives in the same
-            order; if they do not, as in an edited folder, nothing is tried.
-
-    Raises:
-        NodeFailure: a kernel failed.
-    """
+    """Return the rows that differ. plain_of: a rank's graph. The graphs of all ranks, or of each stage, have the same
+    collectives in the same order; if they do not, as in an edited folder, nothing is tried. Raise NodeFailure if a
+    kernel failed."""
     graphs = [plain_of(rank) for rank in range(ranks)]
     if not any(_one_of_each(graphs, rank) for rank in range(ranks)):
         return []

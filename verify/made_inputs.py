@@ -44,10 +44,9 @@ def made_inputs(
     (of a table, classes) are within the graph's sizes; others are sampled from the script's own, or are small; masks
     never hide the first place of a row. Operands that an operator reads as distributions are distributions.
 
-    Args:
-        graph: of one device. types: global, in the order of the inputs. brought: the script's own arrays in the same
-            order, fewer if it brought none. hidden: some labels are those that the graph ignores, and in the second
-            step some rows of masks are all of one kind. Not every network stays finite then.
+    graph: of one device. types: global, in the order of the inputs. brought: the script's own arrays in the same order,
+    fewer if it brought none. hidden: some labels are those that the graph ignores, and in the second step some rows of
+    masks are all of one kind. Not every network stays finite then.
     """
     made = [_made(graph, types, brought, np.random.default_rng([seed, step]), step, positive) for step in range(steps)]
     if hidden:

@@ -58,11 +58,7 @@ class ManyRanks:
     def executed(self) -> list[list[Values]]:
         """Return, for every step and rank, results under ("result", i) and parameters under their names, as `mspc run`
         computes them, but that a loss may be infinite and that results of any size share memory: a network is often
-        verified in a smaller size than that in which it runs.
-
-        Raises:
-            NodeFailure: a kernel failed.
-        """
+        verified in a smaller size than that in which it runs. Raise NodeFailure if a kernel failed."""
 
         return self._by_step(World(self.ranks).run(self.executed_on))
 
@@ -89,11 +85,8 @@ class ManyRanks:
 
     def observed(self, mark: str, steps: int, poke: Poke | None = None) -> list[list[Values]]:
         """Return the same of some steps from the first on, operator by operator, none fused, in memory of their own;
-        beside it the operators of the last of these steps under the values of their attribute `mark`.
-
-        Raises:
-            NodeFailure: a kernel failed.
-        """
+        beside it the operators of the last of these steps under the values of their attribute `mark`. Raise NodeFailure
+        if a kernel failed."""
 
         graphs = [] if poke is None else [self.plain_of(rank) for rank in range(self.ranks)]
 

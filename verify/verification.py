@@ -53,11 +53,8 @@ class PlainNetwork:
 
 
 def plain_network(graph: Graph) -> tuple[Graph, Doubled]:
-    """Return the reference, and the Float64 graph by which its gradients are judged.
-
-    Args:
-        graph: of the front end; it is changed.
-    """
+    """Return the reference, and the Float64 graph by which its gradients are judged. graph: of the front end; it is
+    changed."""
     graph, asked = _differentiated(graph)
     doubled = Doubled.of(graph, asked)
     return _named(graph), doubled
@@ -130,12 +127,8 @@ def _drop_dead(graph: Graph) -> None:
 def compare_with_reference(
     reference: OneDevice, wanted: Sequence[Sequence[Values]], passed: Graph, expected: Sequence[Sequence[Values]]
 ) -> list[ComparedValue]:
-    """Return the rows of all values that differ.
-
-    Args:
-        reference: one device with the reference. wanted: the values that it computes. passed, expected: the same of
-            one device after the passes.
-    """
+    """Return the rows of all values that differ. reference: one device with the reference. wanted: the values that it
+    computes. passed, expected: the same of one device after the passes."""
     noise = cache(partial(reference.noise, wanted))
     own = len(reference.feeds) > 1
     comparison = Comparison(reference.graph, passed, 1, reference.weights, wanted, noise, own, reference.mark)
@@ -193,11 +186,8 @@ class VerifiedProgram:
 
 
 def verified(program: VerifiedProgram, seed: int, mpi: bool = False) -> Verified:
-    """Return the steps of one device beside those of the ranks. mpi: they run under mpirun, not in this process.
-
-    Raises:
-        NodeFailure: a kernel failed.
-    """
+    """Return the steps of one device beside those of the ranks. mpi: they run under mpirun, not in this process. Raise
+    NodeFailure if a kernel failed."""
     device, made, expected = one_device(program, program.one)
     kind = MpiRanks if mpi else ManyRanks
     ranks = kind(program.ranks, program.graph_of, program.plain_of, program.weights, _steps(made))
@@ -264,11 +254,8 @@ def _compare_reference(
 
 def untaken(graph: Graph, taken: Collection[Graph]) -> list[tuple[Node, str]]:
     """Return every branch that does not run though its choice is reached, as its choice and "true" or "false", and
-    every loop that is reached and has no iteration, with "".
-
-    Args:
-        taken: the graphs of the branches and of the bodies of loops that run.
-    """
+    every loop that is reached and has no iteration, with "". taken: the graphs of the branches and of the bodies of
+    loops that run."""
     found: list[tuple[Node, str]] = []
     for node in graph.nodes:
         for number, region in enumerate(node.regions):

@@ -182,11 +182,8 @@ class Against:
 
 
 def against_torch(program: VerifiedProgram) -> Against:
-    """Compare a step of one device with PyTorch's.
-
-    Raises:
-        MspcError: PyTorch is not installed. NodeFailure: a kernel failed.
-    """
+    """Compare a step of one device with PyTorch's. Raise MspcError if PyTorch is not installed, NodeFailure if a kernel
+    failed."""
     torch = load_torch()
     judge, found = TorchJudge(torch), Against(str(torch.__version__))
     one, doubled = program.reference.graph, program.reference.doubled

@@ -315,12 +315,8 @@ def run_step(
     runs: Sequence[KindRun] | None = None,
 ) -> list[list[Any]]:  # fmt: skip
     """Run one step of all ranks; return the results of every kind, with leading dimensions. step: counted from 1. runs:
-    how kinds are run, if it is not as they are.
-
-    Raises:
-        Stuck: ranks wait for each other. NodeError: a node cannot be computed. Divided: ranks of a kind do not go on
-        together.
-    """
+    how kinds are run, if it is not as they are. Raise Stuck if ranks wait for each other, NodeError if a node cannot be
+    computed, Divided if ranks of a kind do not go on together."""
     runs = runs or [KindRun(state, step, seen) for state in states]
     steps = [run.step(feed) for run, feed in zip(runs, feeds, strict=True)]
     results: list[list[Any]] = [[] for _ in steps]

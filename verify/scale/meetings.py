@@ -103,11 +103,8 @@ class Exchanges:
         return [posted.is_over(rank) for rank in posted.receives]
 
     def answer(self, number: int) -> dict[int, tuple[Array, ...]] | None:
-        """Return every rank's results, or None if a message is missing or not waited for yet.
-
-        Raises:
-            ValueError: a tensor of another shape arrives.
-        """
+        """Return every rank's results, or None if a message is missing or not waited for yet. Raise ValueError if a
+        tensor of another shape arrives."""
         posted = self._posted[number]
         if not all(map(posted.is_over, posted.receives)):
             return None
@@ -207,11 +204,8 @@ _ALONG: dict[type[Collective], Callable[[Any, Array, Sequence[int], Axes], Array
 
 
 def result_of_rank(op: Any, rank: int, tensors: Mapping[int, Sequence[Array]]) -> Any:
-    """Return the result of a collective over a group on one rank. tensors: operands by rank.
-
-    Raises:
-        ValueError: the parts of a group do not fit together. KeyError: a member of a group calls nothing.
-    """
+    """Return the result of a collective over a group on one rank. tensors: operands by rank. Raise ValueError if the
+    parts of a group do not fit together, KeyError if a member of a group calls nothing."""
     members = op.ranks
     place = members.index(rank)
     if isinstance(op, AllReduce):
@@ -242,11 +236,8 @@ def _rows(rows: Array, places: Array) -> tuple[Array, Array]:
 def exchanged(
     ops: Sequence[NeighborExchange], place: Mapping[int, int], ranks: Sequence[int], arrays: Sequence[Array]
 ) -> tuple[Array, ...]:
-    """Return the tensors that every rank of a kind gets from others of it. arrays: operands by rank.
-
-    Raises:
-        ValueError: a rank waits for a tensor that no other sends.
-    """
+    """Return the tensors that every rank of a kind gets from others of it. arrays: operands by rank. Raise ValueError
+    if a rank waits for a tensor that no other sends."""
     found: list[Array] = []
     if len({len(op.recv_rank_ids) for op in ops}) > 1:
         raise ValueError("ranks of one kind receive different numbers of tensors")
@@ -362,12 +353,9 @@ class Board:
         return [(number, _gathered(request.kind, found))]
 
     def check(self) -> None:
-        """Check a step after which nothing goes on.
-
-        Raises:
-            Divided: some ranks of a kind wait, and others of it could go on. NodeError: ranks wait for each other
-                because they disagree about an exchange or a collective, or nobody has received a message.
-        """
+        """Check a step after which nothing goes on. Raise Divided if some ranks of a kind wait, and others of it could
+        go on; NodeError if ranks wait for each other because they disagree about an exchange or a collective, or nobody
+        has received a message."""
         for number, request in self.waiting.items():
             parts = by_key(request.kind, self._able(number, request))
             if len(parts) > 1:

@@ -231,12 +231,8 @@ def run_overflow(
     overflow: Overflow, states: Sequence[KindState], feeds: Sequence[dict[str, Array]], one: KindState,
     inputs: Mapping[str, Array],
 ) -> tuple[int, ...]:  # fmt: skip
-    """Run one step of all ranks, and of one device; return the ranks that find the infinity.
-
-    Raises:
-        Stuck: ranks wait for each other. NodeError: a node cannot be computed. Divided: ranks of a kind do not go on
-        together.
-    """
+    """Run one step of all ranks, and of one device; return the ranks that find the infinity. Raise Stuck if ranks wait
+    for each other, NodeError if a node cannot be computed, Divided if ranks of a kind do not go on together."""
     runs = [OverflowingRun(state, 1, overflow.nodes, overflow.operand) for state in states]
     run_step(states, feeds, 1, runs=runs)
     run_step([one], [dict(inputs)], 1, runs=[OverflowingRun(one, 1, [(one.kind, overflow.one)], 0)])
@@ -440,10 +436,7 @@ class SmallProgram:
 
     def missed_overflow(self) -> FirstWrong | None:
         """Find ranks that look for an overflow, of which one finds it, and that do not act as one device does then.
-
-        Raises:
-            Stuck: ranks wait for each other.
-        """
+        Raise Stuck if ranks wait for each other."""
         one = self.reference
         for each in overflows(one.graph, self.kinds) if isinstance(one, OneDeviceReference) else ():
             states, state = self.states(), one.state()
@@ -506,11 +499,8 @@ class SmallProgram:
         ]
 
     def compare(self, seen: Seen | None = None) -> list[Compared]:
-        """Run all steps, and compare.
-
-        Raises:
-            Stuck: ranks wait for each other. NodeError: a node cannot be computed.
-        """
+        """Run all steps, and compare. Raise Stuck if ranks wait for each other, NodeError if a node cannot be
+        computed."""
         while True:
             try:
                 self._run_steps(seen)
@@ -631,10 +621,7 @@ def small_program(
 ) -> SmallProgram:  # fmt: skip
     """Return the program of small sizes; arguments and errors are those of `prove`. full_size, one_way: see
     `small_programs`. begin: the first of the made inputs that is taken; those of later steps may take other branches.
-
-    Raises:
-        MspcError: there is no memory for them.
-    """
+    Raise MspcError if there is no memory for them."""
     small, few, sizing = small_programs(one, kinds, full_size, one_way)
     check_fits(small, few, one, STEPS)
     weights = first_weights(one, small, values, seed)
@@ -657,16 +644,12 @@ def prove(
 ) -> ScaleProof:  # fmt: skip
     """Run the programs of all ranks at small sizes beside one device. If something cannot be computed at small sizes,
     as a row beyond the end of a shorter table, its sizes are kept. The memory of every program is checked as it is
-    planned for its real sizes; that of a captured step is PyTorch's own.
+    planned for its real sizes; that of a captured step is PyTorch's own. Raise Unfit if a program does not take
+    Float64; MspcError if one device cannot be computed, or there is no memory for the small programs.
 
-    Args:
-        one: the network on one device. kinds: the programs of all ranks. values: first stored values, each with `name`
-            and `make`. seed: of inputs and of trained weights. own: how ranks feed that have rows of their own; `one`
-            is on the rows of one rank then. batch: see `SmallProgram`.
-
-    Raises:
-        Unfit: a program does not take Float64. MspcError: one device cannot be computed, or there is no memory for the
-            small programs.
+    one: the network on one device. kinds: the programs of all ranks. values: first stored values, each with `name` and
+    `make`. seed: of inputs and of trained weights. own: how ranks feed that have rows of their own; `one` is on the
+    rows of one rank then. batch: see `SmallProgram`.
     """
     memory = memory_of_kinds(kinds) if batch is None else None
     found = _found(one, kinds, values, seed, own, batch)
@@ -752,11 +735,7 @@ def _proved(
     program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = False, describe: bool = True
 ) -> ScaleProof:
     """Prove once. odd: the difference in programs of a few ranks. at_last: report nodes that cannot be computed.
-    describe: describe errors, instead of only counting them.
-
-    Raises:
-        FailedHere: a node cannot be computed.
-    """
+    describe: describe errors, instead of only counting them. Raise FailedHere if a node cannot be computed."""
     small = program.reference.graph
     sizes = {a.name: (a.shape, b.shape) for a, b in zip(one.parameters, small.parameters, strict=True)}
     made = ScaleProof(sum(len(kind.ranks) for kind in program.kinds), len(program.kinds), program.rows, sizes)

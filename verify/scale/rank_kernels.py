@@ -116,11 +116,8 @@ Form = Callable[[Any, Any, int, Sequence[Array]], Any]
 
 
 def _size(rows: int, ends: Array, depth: int) -> int:
-    """Return the number of rows of a block.
-
-    Raises:
-        ValueError: an expert's rows end outside of its block; at other sizes other rows are there.
-    """
+    """Return the number of rows of a block. Raise ValueError if an expert's rows end outside of its block; at other
+    sizes other rows are there."""
     outer, parts = ends.shape[depth : depth + 2]
     size = rows // (outer * parts)
     if ends.size and not 0 <= ends.min() <= ends.max() <= size:

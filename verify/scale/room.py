@@ -47,11 +47,7 @@ class Peak:
 
 def check_fits(one: Graph, kinds: Sequence[RankKind], real: Graph, steps: int) -> None:
     """Check that the small programs fit. one: that of one device; real: the same at real sizes. steps: whose inputs are
-    there at once.
-
-    Raises:
-        MspcError: they do not; it names the largest value and the sizes that did not shrink.
-    """
+    there at once. Raise MspcError if they do not, with the largest value and the sizes that did not shrink."""
     stored = sum(_nbytes(p) * (steps if p.kind == "input" else 1) for p in one.parameters)
     peaks = [_Alive(None, (1,)).peak(one, {})]
     for kind in kinds:

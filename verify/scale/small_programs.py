@@ -271,11 +271,8 @@ def small_programs(
     one: Graph, kinds: Sequence[RankKind], full_size: Sequence[Value] = (), one_way: bool = False
 ) -> tuple[Graph, list[RankKind], Sizing]:
     """Make the small programs of one device and of all kinds of ranks. full_size: values whose dimensions keep their
-    sizes. one_way: there is room for rows that are routed if all go one way.
-
-    Raises:
-        Unfit: a program does not take Float64 even at its own sizes.
-    """
+    sizes. one_way: there is room for rows that are routed if all go one way. Raise Unfit if a program does not take
+    Float64 even at its own sizes."""
     made_apart(one, {})
     for kind in kinds:
         made_apart(kind.graph, kind.constants)
