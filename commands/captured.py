@@ -151,11 +151,8 @@ def capture_script(
     script: Path, arguments: Sequence[str], ranks: int, out: Path, values: bool = False, every_rank: bool = False
 ) -> None:
     """Write the step of every rank to a folder: a file for one rank of each kind and the kinds of all, or a file for
-    `every_rank`.
-
-    Raises:
-        MspcError: PyTorch or the script is missing, the script fails on a rank, or the folder holds other files.
-    """
+    `every_rank`. Raise MspcError if PyTorch or the script is missing, the script fails on a rank, or the folder holds
+    other files."""
     if importlib.util.find_spec("torch") is None:
         raise MspcError("mspc capture needs PyTorch, which is not installed", notes=["pip install torch"])
     if not script.is_file():

@@ -64,14 +64,11 @@ class Checked:
 
 
 def check_target(target: str, options: CompileOptions, limits: Limits, baseline: Path | None = None) -> int:
-    """Print the breaches of a budget, the worst first, write them as JSON on request, and return the exit status.
+    """Print the breaches of a budget, the worst first, write them as JSON on request, and return the exit status. Raise
+    MspcError if the target or a file cannot be read, or there are no limits.
 
-    Args:
-        target: the folder of a compile, a graph, a script or a network. options: how a script is compiled; all_rows:
-        print all collectives of a limit, not only the largest. baseline: file for the figures of this compile.
-
-    Raises:
-        MspcError: the target or a file cannot be read, or there are no limits.
+    target: the folder of a compile, a graph, a script or a network. options: how a script is compiled; all_rows: print
+    all collectives of a limit, not only the largest. baseline: file for the figures of this compile.
     """
     json, quiet = options.json, options.loudness.quiet
     if baseline is not None:

@@ -70,11 +70,8 @@ class CompileOptions:
 
 
 def compile_target(target: str, options: CompileOptions) -> None:
-    """Compile a script, or the network that `target` names, write the folder and print the table.
-
-    Raises:
-        MspcError: any error in the command, the script or the network.
-    """
+    """Compile a script, or the network that `target` names, write the folder and print the table. Raise MspcError for
+    errors in the command, the script or the network."""
     if Session.from_environment().rank > 0:
         return  # started by mpirun: its first rank compiles for all
     _check_files(options)
@@ -271,11 +268,8 @@ class FoundCall:
 
 
 def find_call(target: str, options: CompileOptions) -> FoundCall:
-    """Return the first launch of a script, or the network that `target` names, with the number of ranks.
-
-    Raises:
-        MspcError: errors in the command or the script.
-    """
+    """Return the first launch of a script, or the network that `target` names, with the number of ranks. Raise
+    MspcError for errors in the command or the script."""
     parsed = parse_target(target)
     if is_capture(parsed):
         options = _with_ranks_of(parsed, options)

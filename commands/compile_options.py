@@ -69,10 +69,8 @@ def has_compile_options(**after: str) -> Callable[[Callable[..., None]], Callabl
     """Return a decorator of commands that adds parameters of `compile_options` and `ImportOptions` to the signature.
 
     The command is called with the `CompileOptions` of these parameters first, and then with its own parameters by name.
-
-    Args:
-        after: an own parameter each, and the names of the parameters that follow it in the signature, and so in
-            `--help`, separated by spaces.
+    after: an own parameter each, and the names of the parameters that follow it in the signature, and so in `--help`,
+    separated by spaces.
     """
     shared = dict(inspect.signature(compile_options, eval_str=True).parameters)
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -20,15 +20,12 @@ DIFFERENT = 1
 def diff_targets(
     first: str, second: str, options: CompileOptions, machine: str = "", other: CompileOptions | None = None
 ) -> int:
-    """Print the differences of two targets, write them as JSON on request, and return the exit status.
+    """Print the differences of two targets, write them as JSON on request, and return the exit status. Raise MspcError
+    if a target cannot be read, or the two have nothing in common to compare.
 
-    Args:
-        first, second: folders of compiles, graphs, plans, scripts or networks. options: how scripts are compiled;
-        all_rows: print all rows, not a summary that fits a screen. machine: for which times are predicted; "" for
-        H200s. other: how the second is compiled, None for the same way.
-
-    Raises:
-        MspcError: one cannot be read, or the two have nothing in common to compare.
+    first, second: folders of compiles, graphs, plans, scripts or networks. options: how scripts are compiled; all_rows:
+    print all rows, not a summary that fits a screen. machine: for which times are predicted; "" for H200s. other: how
+    the second is compiled, None for the same way.
     """
     json, quiet = options.json, options.loudness.quiet
     rates = machine_of(machine)

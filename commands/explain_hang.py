@@ -103,10 +103,8 @@ def _print(found: Hang, records: Sequence[Record]) -> None:
 def steps_of(program: Path, ranks: Sequence[int]) -> dict[int, list[RecordedCall]]:
     """Return the collectives of a step of each rank, in order.
 
-    program: the folder of a compile, or a script or capture, which is compiled. ranks: all of the job.
-
-    Raises:
-        MspcError: the program cannot be read or compiled.
+    program: the folder of a compile, or a script or capture, which is compiled. ranks: all of the job. Raise MspcError
+    if the program cannot be read or compiled.
     """
     if (program / PROGRAM).is_file() or (program.is_dir() and not (program / "rank_0.step").is_file()):
         return _steps_in(program, ranks)

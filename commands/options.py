@@ -265,14 +265,8 @@ LARGEST_SHARE = 100.0
 
 
 def size_of(text: str, name: str, least: int = 1) -> int:
-    """Return the bytes in `80GB`, `512MiB` or `1000`.
-
-    Args:
-        text: the size. name: of the option, for messages. least: the smallest valid number of bytes.
-
-    Raises:
-        MspcError: it is no size, or out of bounds.
-    """
+    """Return the bytes in `80GB`, `512MiB` or `1000`. text: the size. name: of the option, for messages. least: the
+    smallest valid number of bytes. Raise MspcError if the text is no size, or is out of bounds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?", text.strip(), re.ASCII)
     nbytes = float(found[1]) * UNITS[(found[2] or "").upper()] if found else -1.0
     if not least <= nbytes < 1 << 60:
@@ -292,14 +286,8 @@ def numbers_of(text: str | None, mistake: str) -> tuple[int, ...]:
 
 
 def seconds_of(text: str, name: str) -> float:
-    """Return the seconds in `3ms`, `250 us` or `1.5s`.
-
-    Args:
-        text: the time. name: of the option, for messages.
-
-    Raises:
-        MspcError: it is no time.
-    """
+    """Return the seconds in `3ms`, `250 us` or `1.5s`. text: the time. name: of the option, for messages. Raise
+    MspcError if the text is no time."""
     found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)\s*(s|ms|us|ns)", text.strip(), re.ASCII)
     if found is None:
         raise MspcError(f"{name} is {text!r}, not a time as in 3ms or 250us")

@@ -39,11 +39,8 @@ def not_proved(run: TrainingRun) -> str:
 
 def prove(run: TrainingRun) -> None:
     """Prove that a step of all ranks computes what one device computes, and print the verdict. Two data-parallel ranks
-    stand for all, or as many as share the experts, one layer for those of a stage, and stages have one chunk.
-
-    Raises:
-        ExecutionError: a value differs. MspcError: the program cannot be compiled or made small.
-    """
+    stand for all, or as many as share the experts, one layer for those of a stage, and stages have one chunk. Raise
+    ExecutionError if a value differs, MspcError if the program cannot be compiled or made small."""
     begin = time.perf_counter()
     missing = not_proved(run)
     data = math.lcm(min(run.data, 2) * run.tensor, run.expert * run.expert_tensor) // run.tensor

@@ -31,16 +31,12 @@ def run_script(
     script_arguments: Sequence[str] = (), wishes: DeviceOptions = AS_FOUND, profile: ProfileOptions | None = None,
     strategies: Path | None = None,
 ) -> None:  # fmt: skip
-    """Run a training script as `python SCRIPT` would, on all ranks.
+    """Run a training script as `python SCRIPT` would, on all ranks. Raise MspcError for an error of the user, status 2,
+    or a failure of the run, status 1; SystemExit for another status.
 
-    Args:
-        ranks: number of ranks; None for that of mpirun, else the script's device_num, else 1.
-        simulate: all ranks in this process. only_rank: the one rank whose output is printed.
-        wishes: options for devices. profile: options for timing. strategies: a plan or strategy file by which
-        operators are sharded.
-
-    Raises:
-        MspcError: an error of the user, status 2, or a failure of the run, status 1. SystemExit: another status.
+    ranks: number of ranks; None for that of mpirun, else the script's device_num, else 1. simulate: all ranks in this
+    process. only_rank: the one rank whose output is printed. wishes: options for devices. profile: options for timing.
+    strategies: a plan or strategy file by which operators are sharded.
     """
     with _said_once():
         if not os.path.isfile(path):
@@ -91,15 +87,12 @@ def run_directory(
     save: Path | None = None, save_outputs: Path | None = None, simulate: bool = False, ranks: int | None = None,
     wishes: DeviceOptions = AS_FOUND, profile: ProfileOptions | None = None,
 ) -> None:  # fmt: skip
-    """Execute a compiled program from its files alone.
+    """Execute a compiled program from its files alone. Raise MspcError for an error of the user, status 2, or a failure
+    of the run, status 1.
 
-    Args:
-        data: npz file with global arrays. synthetic: generate the arrays. steps: default 1, or the number in the data.
-        save: file for the full parameters after the last step. save_outputs: file for the outputs.
-        wishes: options for devices. profile: options for timing.
-
-    Raises:
-        MspcError: an error of the user, status 2, or a failure of the run, status 1.
+    data: npz file with global arrays. synthetic: generate the arrays. steps: default 1, or the number in the data.
+    save: file for the full parameters after the last step. save_outputs: file for the outputs. wishes: options for
+    devices. profile: options for timing.
     """
     with _said_once():
         _check(ranks, simulate, profile)

@@ -117,11 +117,8 @@ def cases_of(
 
 
 def search_target(target: str, options: SearchOptions) -> None:
-    """Try plans for a script, or for the network that `target` names, and print the table.
-
-    Raises:
-        MspcError: any error in the command, the script or the network.
-    """
+    """Try plans for a script, or for the network that `target` names, and print the table. Raise MspcError for errors
+    in the command, the script or the network."""
     options = _with_own_stages(target, options)
     cases = cases_of(options.ranks, options.meshes, options.stages)
     _check(options, len(cases))

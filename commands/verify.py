@@ -74,15 +74,10 @@ SLICED = "slice_to_rank"
 def verify_target(target: str, options: CompileOptions, seed: int, with_torch: bool = False, mpi: bool = False) -> None:
     """Compare, print the table and the verdict, and fail if anything differs by more than its tolerance.
 
-    With the table as JSON on stdout, nothing else is printed to stdout.
-
-    Args:
-        target: as for `mspc compile`, or the folder that it wrote. with_torch: compare one device with PyTorch, instead
-        of the ranks with one device. mpi: the ranks run under mpirun.
-
-    Raises:
-        MspcError: both of these are requested, the program cannot be compiled, or the folder cannot be read.
-        ExecutionError: a value differs, or the ranks do not run.
+    With the table as JSON on stdout, nothing else is printed to stdout. target: as for `mspc compile`, or the folder
+    that it wrote. with_torch: compare one device with PyTorch, instead of the ranks with one device. mpi: the ranks run
+    under mpirun. Raise MspcError if `with_torch` and `mpi` are given, the program cannot be compiled, or the folder
+    cannot be read; ExecutionError if a value differs, or the ranks do not run.
     """
     if with_torch and mpi:
         raise MspcError("--against torch judges one device, and --mpi runs ranks", notes=["give one of the two"])
@@ -281,16 +276,10 @@ def of_call(captured: CapturedCall, many: Compiled) -> ToProve:
 
 
 def verify_scale(target: str, options: CompileOptions, seed: int, against: Path | None = None) -> None:
-    """Compare, print the compared values and the verdict, and fail if anything differs.
-
-    Args:
-        target: as for `mspc compile`, the folder that it wrote, or a folder of MindSpore's dumps.
-        against: the capture of one device, if the target is a capture.
-
-    Raises:
-        MspcError: the program cannot be compiled or read, or it cannot be run at sizes that fit on this machine.
-        ExecutionError: a value differs, or ranks wait for each other.
-    """
+    """Compare, print the compared values and the verdict, and fail if anything differs. target: as for `mspc compile`,
+    the folder that it wrote, or a folder of MindSpore's dumps. against: the capture of one device, if the target is a
+    capture. Raise MspcError if the program cannot be compiled or read, or it cannot be run at sizes that fit on this
+    machine; ExecutionError if a value differs, or ranks wait for each other."""
     begin = time.perf_counter()
     is_folder = os.path.isdir(target) and not is_imported(Path(target))
     if is_folder and not (Path(target) / PROGRAM).exists() and any(Path(target).rglob("*.ir")):
@@ -335,11 +324,8 @@ FEW = 8
 
 
 def verify_dumps(folder: Path, json: Path | None) -> None:
-    """Check all dumps of a folder; dumps with one name or in one folder belong to one compile.
-
-    Raises:
-        MspcError: a file is no dump of MindSpore, or cannot be read. ExecutionError: a check fails.
-    """
+    """Check all dumps of a folder; dumps with one name or in one folder belong to one compile. Raise MspcError if a
+    file is no dump of MindSpore, or cannot be read; ExecutionError if a check fails."""
     compiles: dict[str, list[ForeignDump]] = {}
     for path in sorted(folder.rglob("*.ir")):
         module = parse(dump_text(path), REGISTRY, str(path))

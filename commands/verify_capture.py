@@ -285,15 +285,9 @@ def place_draws(
     stages: frozenset[int],
 ) -> None:  # fmt: skip
     """Let every rank draw its slice of the numbers of one device, and print a warning if ranks with other slices of a
-    value draw the same numbers.
-
-    Args:
-        single, steps: of one device and of each kind: the step of the first rank, and the states before the draws of
-            all. stages: axes of the mesh.
-
-    Raises:
-        ExecutionError: ranks with the same slice of a value draw other numbers.
-    """
+    value draw the same numbers. single, steps: of one device and of each kind: the step of the first rank, and the
+    states before the draws of all. stages: axes of the mesh. Raise ExecutionError if ranks with the same slice of a
+    value draw other numbers."""
     whole = _draws_in(one, single)
     layouts: dict[_Key, Layout] = {}
     states: dict[_Key, dict[int, DrawState]] = {}

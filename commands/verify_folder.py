@@ -54,11 +54,8 @@ FEW_FILES = 3
 def verify_folder(
     folder: Path, options: CompileOptions, seed: int, with_torch: bool = False, mpi: bool = False
 ) -> None:
-    """Verify a folder as `verify_target` does. Edited files are listed and compared with their errors.
-
-    Raises:
-        MspcError: the folder cannot be read, or lacks information. ExecutionError: a value differs.
-    """
+    """Verify a folder as `verify_target` does. Edited files are listed and compared with their errors. Raise MspcError
+    if the folder cannot be read, or lacks information; ExecutionError if a value differs."""
     program = checked_program(folder, options)
     network = read_network(program.network, str(program.folder / PROGRAM))
     if with_torch and STAGES in network.attrs:
@@ -103,11 +100,8 @@ def verify_folder(
 
 def located(compare: Callable[[], Verified], programs: Callable[[], ToProve], seed: int) -> Verified:
     """Return the result of a comparison. If values of ranks differ, the first wrong one is named by the proof of
-    `--scale`: it knows values without a counterpart of one device, and the change that would make them right.
-
-    Raises:
-        NodeFailure: ranks cannot be run; it names the node that a few of them run otherwise, if there is one.
-    """
+    `--scale`: it knows values without a counterpart of one device, and the change that would make them right. Raise
+    NodeFailure if ranks cannot be run, with the node that a few of them run otherwise, if there is one."""
     from mspc.verify.scale.blame import odd_one  # late: most runs find no difference
 
     try:

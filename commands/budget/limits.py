@@ -67,14 +67,8 @@ class Budget:
 
 
 def budget_of(limits: Mapping[str, Any], where: str = "") -> Budget:
-    """Return the budget for values by their keys.
-
-    Args:
-        limits: values of KEYS; None if there is no limit. where: prefix of messages.
-
-    Raises:
-        MspcError: a value is invalid for its key.
-    """
+    """Return the budget for values by their keys. limits: values of KEYS; None if there is no limit. where: prefix of
+    messages. Raise MspcError if a value is invalid for its key."""
     given = {key: value for key, value in limits.items() if value is not None}
     return Budget(**{FIELDS[key][0]: FIELDS[key][1](value, f"{where}{key}") for key, value in given.items()})
 
@@ -150,14 +144,9 @@ ONE, SEVERAL = "budget", "budgets"
 
 
 def read_budget(path: Path, name: str = "") -> Budget:
-    """Return the budget in a file.
-
-    Args:
-        path: of the file. name: of the budget, in a file with several; "" for the one of `[mspc.budget]`.
-
-    Raises:
-        MspcError: there is no such file or budget, a key is unknown, or a value is invalid for its key.
-    """
+    """Return the budget in a file. path: of the file. name: of the budget, in a file with several; "" for the one of
+    `[mspc.budget]`. Raise MspcError if there is no such file or budget, a key is unknown, or a value is invalid for its
+    key."""
     shown = shown_path(path)
     found = table_in(shown, read_toml(path, "budget file", LARGEST), "mspc", "mspc.budget")
     check_keys(shown, found, (ONE, SEVERAL), "[mspc]")

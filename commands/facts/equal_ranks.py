@@ -45,10 +45,8 @@ def kinds_of(program: Program, numbers_count: bool = True) -> tuple[list[Equival
     For ranks that are equal according to the program one text is read, and texts that differ only in fields and
     constants are of one kind. A file that may have been edited, because it is newer than `program.json` and differs
     from its digest, is read too, and edited files have kinds of their own. For these, and for ranks without an entry in
-    the program, fields and constants distinguish kinds if `numbers_count`.
-
-    Raises:
-        MspcError: a file is missing, cannot be read or is of another compile.
+    the program, fields and constants distinguish kinds if `numbers_count`. Raise MspcError if a file is missing, cannot
+    be read or is of another compile.
     """
     written = os.stat(program.folder / PROGRAM).st_mtime_ns
     told: dict[int, EquivalentRanks] = {}
@@ -88,10 +86,7 @@ def graphs_of_kinds(
     program: Program, numbers_count: bool = True
 ) -> tuple[list[EquivalentRanks], list[Graph], list[str]]:  # fmt: skip
     """Return the kinds of a program's ranks as `kinds_of` does, the graph of each, and notes on files that were edited.
-
-    Raises:
-        MspcError: as `kinds_of` does, and if an edited graph is not consistent.
-    """
+    Raise MspcError as `kinds_of` does, and if an edited graph is not consistent."""
     kinds, edited = kinds_of(program, numbers_count)
     graphs: list[Graph] = []
     for kind in kinds:

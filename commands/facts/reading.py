@@ -36,14 +36,9 @@ GRAPH = ".ir"
 
 
 def read_facts(path: Path, machine: Machine = H200) -> CompileFacts:
-    """Return the facts of a compile's folder, of a graph (`.ir`, also of MindSpore) or of a plan (`.toml`).
-
-    Args:
-        path: of the folder or file. machine: for which times are predicted.
-
-    Raises:
-        MspcError: it is none of them, or cannot be read.
-    """
+    """Return the facts of a compile's folder, of a graph (`.ir`, also of MindSpore) or of a plan (`.toml`). path: of
+    the folder or file. machine: for which times are predicted. Raise MspcError if the path is none of them, or cannot
+    be read."""
     if os.path.isdir(path):
         return folder_facts(path, machine)
     if path.suffix == SUFFIX:

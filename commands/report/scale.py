@@ -26,14 +26,9 @@ def report_scale(
     found: ScaleProof, json: Path | None, loudness: Loudness, seed: int, seconds: float, notes: Sequence[str] = (),
     compile_id: str = "",
 ) -> None:  # fmt: skip
-    """Print the table and the verdict.
-
-    Args:
-        seed: of all values. seconds: total duration. notes: for the user. compile_id: of the folder, "" for a script.
-
-    Raises:
-        ExecutionError: a value differs, ranks wait for each other, or a node cannot be computed.
-    """
+    """Print the table and the verdict. seed: of all values. seconds: total duration. notes: for the user. compile_id:
+    of the folder, "" for a script. Raise ExecutionError if a value differs, ranks wait for each other, or a node cannot
+    be computed."""
     if json is not None:
         run = {"notes": list(notes), "compile_id": compile_id, "seed": seed, "seconds": round(seconds, 2)}
         write_report(json, "verify --scale", {**_content(found), **run}, int(not found.same))

@@ -18,9 +18,7 @@ class Loudness:
 
     verbose: print every pass, whether it changed anything and how long it took, on stderr. quiet: only errors and
     results: no table, no warnings, no progress. part: for a compile in another command, which prints its own results.
-
-    Raises:
-        MspcError: both at once.
+    Raise MspcError if it is verbose and quiet.
     """
 
     verbose: bool = False

@@ -32,10 +32,8 @@ def read_proof(path: Path, dump: Dump) -> dict[str, Any]:
 
     `values` has a row for each value: [kind, name, ranks, the largest difference, the tolerance at that place, whether
     all were equal, the step, rank and element of the first that was not]; rows that differ come first. `node` is that
-    of the first failure: [program, index], None if it is unknown.
-
-    Raises:
-        MspcError: the file cannot be read or is no such report, or it is of another compile.
+    of the first failure: [program, index], None if it is unknown. Raise MspcError if the file cannot be read or is no
+    such report, or it is of another compile.
     """
     if dump.module is not None:
         raise MspcError("--proof is for the folder of a compile, not for one graph")
@@ -213,11 +211,9 @@ def page_facts(dump: Dump, machine: Machine, profile: Path | None = None, proof:
 
     `graphs` are the programs of `programs`, or those of a single file, then the graph of all ranks at index `plan` (-1
     if there is none). A graph has the columns of `graph_columns` and, if they are known, `collectives`, `schedule`,
-    `memory`, `origin`, `members` and `origins`: the nodes of the plan from which a node was made, as in `Origins`.
-    The graphs that their nodes run follow, in the form of `add_regions`.
-
-    Raises:
-        MspcError: the profile or the proof cannot be read, or is of another compile.
+    `memory`, `origin`, `members` and `origins`: the nodes of the plan from which a node was made, as in `Origins`. The
+    graphs that their nodes run follow, in the form of `add_regions`. Raise MspcError if the profile or the proof cannot
+    be read, or is of another compile.
     """
     tables = NodeTables()
     graphs = [_graph(graph, tables, machine, "rank") for graph in dump.programs]

@@ -33,10 +33,7 @@ def stage_facts(
     micro-batches for which it holds values; `sizes`, the memory of its ranks; `spans`, its work in order; and `tail`,
     its updates and other work outside micro-batches, as [begin, end, number of the text of its wait (-1: none), number
     of its own text], null if it has none. A span is [begin, end, blocks, number of the text of its wait (-1: none)], a
-    block [kind, chunk, micro-batch, node].
-
-    Args:
-        programs: those in the page. stages: the first program of every stage.
+    block [kind, chunk, micro-batch, node]. programs: those in the page. stages: the first program of every stage.
     """
     count = max((int(graph.attrs.get(STAGES, 1)) for graph in stages.values()), default=1)
     if count < 2:
