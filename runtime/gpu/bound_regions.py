@@ -33,10 +33,7 @@ class EndedLoops:
 
     array: Int64 of two elements on the GPU: number of the loop that took too long, from 1 (0 for none, -1 if all loops
     must end), and its number of iterations. are_limited: loops have a time limit. slots: steps in flight, see
-    `executor`.
-
-    Args:
-        device: see `GpuDevice`. limit: seconds that a loop may take, 0 for no limit.
+    `executor`. device: see `GpuDevice`. limit: seconds that a loop may take, 0 for no limit.
     """
 
     def __init__(self, device: Any, limit: float) -> None:

@@ -149,17 +149,13 @@ def _refuse_complex(graph: Graph) -> None:
 
 
 class GpuExecutor:
-    """A rank's flat graph on its GPU, prepared once and run many times.
+    """A rank's flat graph on its GPU, prepared once and run many times. Raise MspcError if a value is missing or does
+    not fit; ExecutionError if the GPU's memory is insufficient, or an operator cannot run there.
 
-    Args:
-        graph: the rank's graph with local types. device: see `GpuDevice`; its communicator connects the ranks. values:
-            arrays of the parameters of kind "parameter" and "constant" by name; arrays on the device are used directly,
-            others are copied to it. cursor: as in Executor. host: communicator of arrays on the host, for agreements of
-            ranks. loop_limit: see `bound_regions.RegionContext`.
-
-    Raises:
-        MspcError: a value is missing or does not fit. ExecutionError: the GPU's memory is insufficient, or an operator
-            cannot run there.
+    graph: the rank's graph with local types. device: see `GpuDevice`; its communicator connects the ranks. values:
+    arrays of the parameters of kind "parameter" and "constant" by name; arrays on the device are used directly, others
+    are copied to it. cursor: as in Executor. host: communicator of arrays on the host, for agreements of ranks.
+    loop_limit: see `bound_regions.RegionContext`.
     """
 
     def __init__(self, graph: Graph, device: Any, values: Mapping[str, Array], cursor: Any = None, host: Any = None,
@@ -258,16 +254,9 @@ class GpuExecutor:
 
     def run(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> list[Pending]:
         """Run one step on inputs in the order of `self.inputs`, and return the results in the order of the graph;
-        reading a result waits for it.
-
-        Args:
-            origins: for every input None, or an object that identifies its values: an input with the same origin as in
-                the previous step is already on the GPU.
-
-        Raises:
-            MspcError: an input does not fit. ExecutionError: an operator failed, or the loss of an earlier step was
-                not finite.
-        """
+        reading a result waits for it. origins: for every input None, or an object that identifies its values: an input
+        with the same origin as in the previous step is already on the GPU. Raise MspcError if an input does not fit;
+        ExecutionError if an operator failed, or the loss of an earlier step was not finite."""
         return self._collect(self._begin(inputs, origins, self._step.run))
 
     def run_timed(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> tuple[list[Pending], list[NodeTiming]]:

@@ -45,11 +45,8 @@ class _Launch(ctypes.Structure):
 
 
 class Fills:
-    """Replacement of memsets by kernels. kernel: loaded from fill.cu.
-
-    Raises:
-        OSError, AttributeError: there is no driver, or it lacks the calls.
-    """
+    """Replacement of memsets by kernels. kernel: loaded from fill.cu. Raise OSError or AttributeError if there is no
+    driver, or it lacks the calls."""
 
     def __init__(self, kernel: Any) -> None:
         self._function = ctypes.c_void_p(kernel.load().kernel.ptr)
@@ -104,11 +101,8 @@ class Fills:
 
 
 class Captured:
-    """Instantiated graph: a call replays it on the stream on which it was captured.
-
-    Args:
-        cuda: CuPy's module of that name. graph: its address, which this object owns from now on.
-    """
+    """Instantiated graph: a call replays it on the stream on which it was captured. cuda: CuPy's module of that name.
+    graph: its address, which this object owns from now on."""
 
     def __init__(self, cuda: Any, graph: int, stream: Any) -> None:
         runtime = cuda.runtime
@@ -167,13 +161,8 @@ def conditional_nodes(cuda: Any) -> ConditionalNodes | None:
 class ConditionalNodes:
     """Maker of conditional nodes in the graph that the current stream is being captured into.
 
-    has_choices: nodes with two bodies are supported.
-
-    Args:
-        cuda: CuPy's module of that name.
-
-    Raises:
-        OSError, AttributeError: there is no driver, or it lacks the calls.
+    has_choices: nodes with two bodies are supported. cuda: CuPy's module of that name. Raise OSError or AttributeError
+    if there is no driver, or it lacks the calls.
     """
 
     def __init__(self, cuda: Any) -> None:

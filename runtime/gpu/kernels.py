@@ -20,10 +20,7 @@ _MAX_THREADS = 16
 class KernelCache:
     """Modules of a GPU, each source compiled once; CuPy caches them on disk by content.
 
-    Args:
-        xp: CuPy. index: of the GPU among those visible to this process.
-
-    threads: maximum number of compiling threads.
+    threads: maximum number of compiling threads. xp: CuPy. index: of the GPU among those visible to this process.
     """
 
     def __init__(self, xp: Any, index: int) -> None:

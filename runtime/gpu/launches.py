@@ -195,13 +195,9 @@ def copied(device: Any, value: Any) -> Array:
 
 
 class Launches:
-    """Launches of a graph's nodes, with storage by the memory plan.
-
-    Args:
-        device: see `GpuDevice`. arena: the bytes that the plan divides. stored: the graph's parameters and constants.
-        regions: makes the launch of a node with regions from the node, its operands, its results, and bytes for values
-        that are live while it runs.
-    """
+    """Launches of a graph's nodes, with storage by the memory plan. device: see `GpuDevice`. arena: the bytes that the
+    plan divides. stored: the graph's parameters and constants. regions: makes the launch of a node with regions from
+    the node, its operands, its results, and bytes for values that are live while it runs."""
 
     def __init__(
         self, graph: Graph, device: Any, backend: Backend, plan: MemoryPlan, arena: Array,
@@ -276,10 +272,7 @@ class Launches:
 
     def of(self, node: Node, copies: Mapping[int, Copy] | None = None) -> tuple[Launch, bool]:
         """Return the launch of a node, and whether it runs through CuPy. copies: further destinations of its updates.
-
-        Raises:
-            Exception: the error of making it, with the node as `.node`.
-        """
+        Raise the error of making it, with the node as `.node`."""
         copied = self._plan.copied.get(node)
         if copied is None:
             if self.leaves and self._defer(node):

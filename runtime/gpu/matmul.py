@@ -79,11 +79,8 @@ class Products:
 
     def launch(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, addend: Array | None = None,
                bias: Array | None = None, activation: str = "", before: Array | None = None) -> Launch:  # fmt: skip
-        """Return the launch of a matmul, see `Device.matmul`.
-
-        Raises:
-            Unsupported: cuBLASLt does not support the element type or the epilogue.
-        """
+        """Return the launch of a matmul, see `Device.matmul`. Raise Unsupported if cuBLASLt does not support the
+        element type or the epilogue."""
         if out.dtype.name not in _TYPES or x.dtype != y.dtype or out.itemsize == 1:
             raise Unsupported(f"{x.dtype} @ {y.dtype}")
         if not out.size:
@@ -110,11 +107,8 @@ class Products:
     def scaled(self, x: Array, y: Array, x_scale: Array, y_scale: Array, out: Array, transpose_a: bool,
                transpose_b: bool) -> Launch:  # fmt: skip
         """Return the launch of a matmul of Float8 operands, see `Device.scaled_matmul`. Tensor cores sum along the last
-        dimension of both operands: others are transposed first.
-
-        Raises:
-            Unsupported: cuBLASLt does not support the types, the scales or the sizes.
-        """
+        dimension of both operands: others are transposed first. Raise Unsupported if cuBLASLt does not support the
+        types, the scales or the sizes."""
         if x.ndim > 2 and y.ndim == 2 and not transpose_a and x.flags.c_contiguous:
             x, out = x.reshape(-1, x.shape[-1]), out.reshape(-1, out.shape[-1])
         even = not any(n % _EIGHTS_ALIGNED for n in (*x.shape, *y.shape))
@@ -189,11 +183,7 @@ class Products:
 
     def choose(self, key: Key, product: BoundProduct, seconds: Callable[[int], float]) -> None:
         """Time the algorithms of a matmul, unless an equal one has been seen, and choose the fastest. seconds: returns
-        the time of the algorithm at an address.
-
-        Raises:
-            Unsupported: there is none.
-        """
+        the time of the algorithm at an address. Raise Unsupported if there is none."""
         if key in self.choices:
             return
         found = product.candidates(1 if self.deterministic else CANDIDATES)
@@ -420,11 +410,8 @@ _LANES = (2, 1)
 
 
 class RowProducts:
-    """Grouped matmuls of runs of rows, see `Device.products_of_rows`.
-
-    Raises:
-        Unsupported: cuBLASLt does not support the element type, or rows are not aligned for it.
-    """
+    """Grouped matmuls of runs of rows, see `Device.products_of_rows`. Raise Unsupported if cuBLASLt does not support
+    the element type, or rows are not aligned for it."""
 
     def __init__(self, products: Products, x: Array, y: Array, out: Array, transpose_b: bool, outer: bool) -> None:
         self._products, self._arrays, self._outer = products, (x, y, out), outer

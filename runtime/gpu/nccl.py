@@ -122,14 +122,9 @@ _ON_DEVICE = 3
 _ID_BYTES = 128
 
 class NcclComm:
-    """Communicator of this rank's GPU, see `runtime.comm.Communicator` and `ops.comm_launch.DeviceCommunicator`.
-
-    Args:
-        xp: CuPy. host: communicator of arrays on the host; with one rank NCCL is not needed.
-
-    Raises:
-        ExecutionError: by every method, if NCCL fails; with the ranks of the group.
-    """
+    """Communicator of this rank's GPU, see `runtime.comm.Communicator` and `ops.comm_launch.DeviceCommunicator`. xp:
+    CuPy. host: communicator of arrays on the host; with one rank NCCL is not needed. Every method raises ExecutionError
+    with the ranks of the group if NCCL fails."""
 
     def __init__(self, xp: Any, host: Any) -> None:
         self.xp = xp

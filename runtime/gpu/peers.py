@@ -43,12 +43,8 @@ class Mapping:
 
 
 class Mappings:
-    """Mappings of a device.
-
-    Args:
-        unmap: ends the mapping at an address. An unreferenced mapping ends at the next `unmap_unreferenced`, when
-            nothing on the GPU can still use it, not when Python releases it.
-    """
+    """Mappings of a device. unmap: ends the mapping at an address. An unreferenced mapping ends at the next
+    `unmap_unreferenced`, when nothing on the GPU can still use it, not when Python releases it."""
 
     def __init__(self, unmap: Callable[[int], None]) -> None:
         self._unmap = unmap
@@ -107,11 +103,8 @@ class PeerAddresses(list[list[int]]):
 
 
 class PeerMemory:
-    """Access of this rank to arrays of the other ranks of its host.
-
-    Args:
-        device: see `GpuDevice`. host: communicator of arrays on the host.
-    """
+    """Access of this rank to arrays of the other ranks of its host. device: see `GpuDevice`. host: communicator of
+    arrays on the host."""
 
     def __init__(self, device: Any, host: Any) -> None:
         self._device = device
@@ -156,11 +149,8 @@ class PeerMemory:
 
 
 class PeerCollectives:
-    """Factory of collectives between ranks that can map each other's memory.
-
-    Args:
-        device: see `GpuDevice`. memory: see `PeerMemory`. owner: has the attribute `mark`, see `NcclComm`.
-    """
+    """Factory of collectives between ranks that can map each other's memory. device: see `GpuDevice`. memory: see
+    `PeerMemory`. owner: has the attribute `mark`, see `NcclComm`."""
 
     def __init__(self, device: Any, memory: PeerMemory, owner: Any) -> None:
         self._device = device
@@ -173,10 +163,8 @@ class PeerCollectives:
     ) -> PeerLaunch | None:
         """Return the collective `name` ("AllReduce", "AllGather" or "ReduceScatter") on arrays of contiguous parts.
 
-        The ranks call this together, in the same order. Return None on all of them if it is not possible.
-
-        Args:
-            ranks: in the order of parts and of additions. own: this rank's index among them.
+        The ranks call this together, in the same order. Return None on all of them if it is not possible. ranks: in the
+        order of parts and of additions. own: this rank's index among them.
         """
         parts = 1 if name == "AllReduce" else len(ranks)
         part = max(array.nbytes, out.nbytes) // parts
@@ -311,12 +299,8 @@ _MAIL_HOW = {"sum": "x + y", "prod": "x * y", "max": "x < y || y != y ? y : x", 
 
 
 class Mailbox:
-    """Mailboxes of one group, of this rank and its peers; made by `open_mailbox`.
-
-    Args:
-        device: see `GpuDevice`. box: this rank's. reached: the ranks' boxes in the group's order. own: this rank's
-            index.
-    """
+    """Mailboxes of one group, of this rank and its peers; made by `open_mailbox`. device: see `GpuDevice`. box: this
+    rank's. reached: the ranks' boxes in the group's order. own: this rank's index."""
 
     def __init__(self, device: Any, box: Array, reached: PeerAddresses, own: int) -> None:
         self._device, self._box, self._reached = device, box, reached

@@ -53,10 +53,8 @@ _CHECK = 0.25
 class GpuProgress:
     """Progress of the GPU of one rank.
 
-    Args:
-        device: see `GpuDevice`. watch: of this job, or None on one rank: then nothing is marked.
-
-    graph: number of the graph whose launches are being made; set before each.
+    graph: number of the graph whose launches are being made; set before each. device: see `GpuDevice`. watch: of this
+    job, or None on one rank: then nothing is marked.
     """
 
     def __init__(self, device: Any, watch: Any) -> None:

@@ -120,10 +120,8 @@ class StageMessages:
 def stage_messages(graph: Graph, device: Any, arena: Array, array_of: Callable[[Node], Array]) -> StageMessages | None:
     """Return the messages between stages of a rank's graph, if the GPUs can map each other's memory.
 
-    The ranks of a pipeline call this together. Other messages are prepared for communicators.
-
-    Args:
-        arena: the memory of all received tensors. array_of: of a node's result.
+    The ranks of a pipeline call this together. Other messages are prepared for communicators. arena: the memory of all
+    received tensors. array_of: of a node's result.
     """
     comm = device.comm
     memory: PeerMemory | None = getattr(comm, "peer_memory", None)

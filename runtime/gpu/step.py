@@ -142,15 +142,9 @@ gaps."""
 
 
 class GpuStep:
-    """Launches of a graph.
-
-    Args:
-        device: see `GpuDevice`. plan: memory of every value. stored: arrays of parameters. constants: of the program.
-        host, loop_limit: see `bound_regions.RegionContext`.
-
-    Raises:
-        Exception: an error of making a launch, with the node as `.node`.
-    """
+    """Launches of a graph. device: see `GpuDevice`. plan: memory of every value. stored: arrays of parameters.
+    constants: of the program. host, loop_limit: see `bound_regions.RegionContext`. Raise the error of making a launch,
+    with the node as `.node`."""
 
     def __init__(
         self, graph: Graph, device: Any, plan: MemoryPlan, stored: Mapping[Value, Array], constants: Constants,
