@@ -50,14 +50,8 @@ class FirstValue:
 
 
 def first_values(traced: Traced, graph: Graph) -> list[FirstValue]:
-    """Return the initial values of all parameters and constants of a graph, in order.
-
-    Args:
-        traced: the network that the graph is compiled from.
-
-    Raises:
-        MspcError: an initializer cannot make a tensor of this shape or element type.
-    """
+    """Return the initial values of all parameters and constants of a graph, in order. traced: the network that the
+    graph is compiled from. Raise MspcError if an initializer cannot make a tensor of this shape or element type."""
     return [
         _first_value(p.name, traced.constants[p.name] if p.name in traced.constants else traced.parameters[p.name])
         for p in graph.parameters

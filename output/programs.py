@@ -98,10 +98,9 @@ class Programs:
     if one of them launches a different graph is the script run for every rank. All graphs then carry the compile id of
     rank 0. runs: number of runs of the script for this.
 
-    Args:
-        first: program of the first wanted rank. wanted: all wanted ranks, ascending. asked: the script read its rank.
-            rerun: returns the script's launch as another rank; within its context that rank's session is active. apart:
-            run the script for every rank even if graphs are equal.
+    first: program of the first wanted rank. wanted: all wanted ranks, ascending. asked: the script read its rank.
+    rerun: returns the script's launch as another rank; within its context that rank's session is active. apart: run the
+    script for every rank even if graphs are equal.
     """
 
     def __init__(

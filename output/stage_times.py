@@ -132,15 +132,9 @@ Seconds = Callable[[Node], float]
 def stage_times(
     graphs: Sequence[Graph], machine: Machine = H200, own: Seconds | None = None, way: Seconds | None = None
 ) -> ScheduleTimeline:  # fmt: skip
-    """Return the timeline of a step.
-
-    Args:
-        graphs: one rank's graph per stage. machine: for predicted times. own: times of nodes, such as measured ones, in
-        place of the machine's; for a message, the time its sender is busy. way: transit times of messages.
-
-    Raises:
-        MspcError: there are no micro-batches.
-    """
+    """Return the timeline of a step. graphs: one rank's graph per stage. machine: for predicted times. own: times of
+    nodes, such as measured ones, in place of the machine's; for a message, the time its sender is busy. way: transit
+    times of messages. Raise MspcError if there are no micro-batches."""
     if own is None and way is None:
         return timeline_of(graphs[0].attrs, [predicted_times(graph, machine) for graph in graphs])
     rates = _rates(machine.under(graphs[0].attrs))

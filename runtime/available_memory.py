@@ -15,10 +15,7 @@ from mspc.runtime.data import full_type
 
 def check_memory(graph: Graph, file: str) -> None:
     """Compare the bytes of inputs, which are read in full, and of the rank's parameters with the machine's memory.
-
-    Raises:
-        MspcError: they do not fit; the message names the largest.
-    """
+    Raise MspcError with the largest if they do not fit."""
     sizes: dict[str, int] = {}
     for parameter in graph.parameters:
         type = full_type(parameter) if parameter.kind == "input" else parameter.type

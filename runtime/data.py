@@ -113,15 +113,9 @@ ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06")
 
 
 class Batches:
-    """Arrays that a rank feeds at every step.
-
-    Args:
-        inputs: the graph's fed parameters, with their layouts and global types. arrays: global, by name; the first axis
-            is one step's batch, or steps times that; after the last step the data start over.
-
-    Raises:
-        MspcError: an array is missing, unknown, or has another shape or kind of number.
-    """
+    """Arrays that a rank feeds at every step. inputs: the graph's fed parameters, with their layouts and global types.
+    arrays: global, by name; the first axis is one step's batch, or steps times that; after the last step the data start
+    over. Raise MspcError if an array is missing, unknown, or has another shape or kind of number."""
 
     def __init__(self, inputs: Sequence[Parameter], arrays: dict[str, Array], rank: int, source: str) -> None:
         names = [parameter.name for parameter in inputs]

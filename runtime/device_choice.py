@@ -117,16 +117,9 @@ def choose_device(
     wanted: str, local_rank: int, local_size: int, asked: DeviceRequest | None = None, probe: Probe | None = None,
     size: int = 0,
 ) -> DeviceChoice:
-    """Return the device of this process.
-
-    Args:
-        wanted: auto, cpu or gpu, from the command line; overrides the script's `asked`. local_rank, local_size:
-            rank and
-            number of ranks on this host. size: number of all ranks.
-
-    Raises:
-        MspcError: a GPU is requested and not available; the message names the missing part.
-    """
+    """Return the device of this process. wanted: auto, cpu or gpu, from the command line; overrides the script's
+    `asked`. local_rank, local_size: rank and number of ranks on this host. size: number of all ranks. Raise MspcError
+    with the missing part if a GPU is requested and not available."""
     asked = asked or DeviceRequest()
     probe = probe or Probe()
     device = wanted if wanted != AUTO else asked.device or AUTO
@@ -191,11 +184,8 @@ class Cuda:
 
 
 class Hardware:
-    """Device of one rank, chosen at its first graph and never changed.
-
-    Args:
-        simulated: all ranks are in this process, on the CPU. warn: prints a line for the user.
-    """
+    """Device of one rank, chosen at its first graph and never changed. simulated: all ranks are in this process, on the
+    CPU. warn: prints a line for the user."""
 
     def __init__(
         self, wishes: DeviceOptions | None = None, local_rank: int = 0, local_size: int = 1, simulated: bool = False,
@@ -237,11 +227,8 @@ class Hardware:
             )
 
     def agree(self, host: Any) -> None:
-        """Check that all ranks have chosen one kind of device; all ranks call this together.
-
-        Raises:
-            MspcError: they have not.
-        """
+        """Check that all ranks have chosen one kind of device; all ranks call this together. Raise MspcError if they
+        have not."""
         assert self.choice is not None
         if host.size == 1 or self._simulated:
             return
@@ -267,16 +254,9 @@ class Hardware:
         self, graph: Any, host: Any, values: Mapping[str, Array], cursor: Any = None, number: int = 0,
         tf32: bool = False,
     ) -> Any:  # fmt: skip
-        """Return the executor of a rank's graph.
-
-        Args:
-            host: communicator of arrays on the host. values: of parameters, as returned by `memory.place`, and of
-                constants.
-            number: of the graph in this job.
-
-        Raises:
-            MspcError: the graph cannot run here.
-        """
+        """Return the executor of a rank's graph. host: communicator of arrays on the host. values: of parameters, as
+        returned by `memory.place`, and of constants. number: of the graph in this job. Raise MspcError if the graph
+        cannot run here."""
         if self.device is None:
             from mspc.runtime.backend import NumPyBackend
             from mspc.runtime.executor import Executor

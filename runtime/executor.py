@@ -31,16 +31,13 @@ Array = Any
 
 
 class Executor:
-    """A rank's flat graph, prepared once and run many times.
+    """A rank's flat graph, prepared once and run many times. Raise MspcError if a value is missing or has another shape
+    or element type, or an operator has no kernel.
 
-    Args:
-        graph: the rank's graph with local types. backend: array module and communicator of this rank. values: arrays of
-            the parameters of kind "parameter" and "constant" by name, with local shapes; they are not copied, and
-            updates write to them. cursor: writable int64 sequence in shared memory: element 0 is the index of the
-            running node, the others are the iterations of the enclosing loops, see `faults.record`.
-
-    Raises:
-        MspcError: a value is missing or has another shape or element type, or an operator has no kernel.
+    graph: the rank's graph with local types. backend: array module and communicator of this rank. values: arrays of the
+    parameters of kind "parameter" and "constant" by name, with local shapes; they are not copied, and updates write to
+    them. cursor: writable int64 sequence in shared memory: element 0 is the index of the running node, the others are
+    the iterations of the enclosing loops, see `faults.record`.
     """
 
     def __init__(self, graph: Graph, backend: NumPyBackend, values: Mapping[str, Array], cursor: Any = None) -> None:
@@ -103,13 +100,8 @@ class Executor:
 
     def run(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> list[Array]:
         """Run one step on inputs in the order of `self.inputs`, and return the results in the order of the graph.
-        origins: only used on a GPU.
-
-        Raises:
-            MspcError: an input has another shape or element type than the graph's. ExecutionError: a kernel failed,
-                or the
-                loss of a training step is not finite.
-        """
+        origins: only used on a GPU. Raise MspcError if an input has another shape or element type than the graph's;
+        ExecutionError if a kernel failed, or the loss of a training step is not finite."""
         slots = self.slots
         self.step += 1
         self.backend.step = self.earlier_steps + self.step

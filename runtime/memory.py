@@ -421,11 +421,9 @@ class CarriedResults(ResultPlaces):
 class OutsideResults(ResultPlaces):
     """Placement of results outside the graph's arena.
 
-    Args:
-        size_of: bytes of a part of memory; 0 if it must stay inside.
-
     places: for every result the placeholder for its memory outside, None if it has no memory of its own. replaces: for
-    a result, the number of the graph's parameter that it may overwrite as well.
+    a result, the number of the graph's parameter that it may overwrite as well. size_of: bytes of a part of memory; 0
+    if it must stay inside.
     """
 
     def __init__(self, graph: Graph, parts: Parts, size_of: Callable[[int], int]) -> None:

@@ -73,11 +73,10 @@ def plan_memory(
 ) -> MemoryPlan:  # fmt: skip
     """Return the memory plan of a rank's execute graph, which has local types.
 
-    Args:
-        inside: bytes inside a node with regions; by default as on a CPU. carried: for a loop's body, the results that
-            should be in the memory of parameters, if an operator can overwrite its operand. early: messages of other
-            stages may arrive before they are read, as between GPUs, and have their memory from the start of a step.
-            outside: the caller supplies memory for results. slices: gradients that are read inside larger matrices.
+    inside: bytes inside a node with regions; by default as on a CPU. carried: for a loop's body, the results that
+    should be in the memory of parameters, if an operator can overwrite its operand. early: messages of other stages may
+    arrive before they are read, as between GPUs, and have their memory from the start of a step. outside: the caller
+    supplies memory for results. slices: gradients that are read inside larger matrices.
     """
     planner = _Planner(graph, inside=inside, slices=slices)
     planner.early = early

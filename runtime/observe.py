@@ -44,10 +44,7 @@ def observe(
     On a fused node the attribute has a value for every member (None for a member without one), whose results are
     computed here. combined: returns the value that updates read in place of a parameter's gradient, given its node and
     value. operands: returns the values that a node reads in place of its operands. kernel_of: returns a replacement of
-    a node's kernel, or None.
-
-    Raises:
-        NodeFailure: a kernel failed.
+    a node's kernel, or None. Raise NodeFailure if a kernel failed.
     """
     walk = _Walk(graph, backend, mark, combined, operands, kernel_of)
     values: dict[Any, Array] = dict(parameters)
@@ -201,11 +198,8 @@ def _members(
 
 def join(ranks: Sequence[Mapping[Any, Array]], key: Any, layout: Layout) -> Array:
     """Return the global value assembled from the ranks' slices. Partial values are combined; among replicas the lowest
-    rank's is used. (A rank does not compute values that nothing needs.)
-
-    Raises:
-        KeyError: no rank has some slice. ValueError: the slices of two ranks have different shapes.
-    """
+    rank's is used. (A rank does not compute values that nothing needs.) Raise KeyError if no rank has some slice,
+    ValueError if the slices of two ranks have different shapes."""
     holders = [values for values in ranks if key in values]
     if not holders:
         raise KeyError(key)

@@ -11,11 +11,8 @@ Array = Any
 
 
 class Pending:
-    """Array of known shape and element type whose values are fetched at their first use.
-
-    Args:
-        arrive: waits for the values and returns them, in memory of their own.
-    """
+    """Array of known shape and element type whose values are fetched at their first use. arrive: waits for the values
+    and returns them, in memory of their own."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, arrive: Callable[[], Array]) -> None:
         self.shape = shape

@@ -42,11 +42,8 @@ def agree(comm: Communicator, compile_id: str, folder: str = "") -> None:
 
 
 def stop_together(comm: Communicator, error: MspcError | None) -> None:
-    """Raise on every rank if one rank cannot start, so that no rank waits for it; all ranks call this together.
-
-    Raises:
-        MspcError: this rank's own `error`. StoppedByOther: another rank has one.
-    """
+    """Raise on every rank if one rank cannot start, so that no rank waits for it; all ranks call this together. Raise
+    `error` if it is this rank's own, StoppedByOther if another rank has one."""
     if comm.size == 1:
         if error is not None:
             raise error
@@ -60,11 +57,8 @@ def stop_together(comm: Communicator, error: MspcError | None) -> None:
 
 def agree_on_collectives(comm: Communicator, graph: Graph) -> None:
     """Check that the ranks' graphs agree on every collective: operator, attributes, types and group, in the same order.
-    All ranks call this before a graph's first step. Ranks may have different graphs, or edited files.
-
-    Raises:
-        MspcError: ranks disagree; status 2. StoppedByOther: another rank reports it.
-    """
+    All ranks call this before a graph's first step. Ranks may have different graphs, or edited files. Raise MspcError
+    with status 2 if ranks disagree, StoppedByOther if another rank reports it."""
     if comm.size == 1:
         return
     own = _schedule(graph, comm.rank)

@@ -106,10 +106,7 @@ class Exchanging:
 
 def combine(parts: Sequence[Array], op: str) -> Array:
     """Return the arrays combined in order, as a fresh array of their dtype; half precision is accumulated in Float32.
-
-    Raises:
-        ValueError: `op` is not one of sum, max, min, prod.
-    """
+    Raise ValueError if `op` is not one of sum, max, min, prod."""
     if op not in _COMBINE:
         raise ValueError(f"cannot combine with {op!r}; known are {', '.join(_COMBINE)}")
     function = _COMBINE[op]
@@ -124,11 +121,8 @@ def combine(parts: Sequence[Array], op: str) -> Array:
 
 
 def pieces(array: Array, count: int, axis: int) -> list[Array]:
-    """Return `array` split into `count` equal contiguous slices along `axis`.
-
-    Raises:
-        ValueError: `count` does not divide the dimension.
-    """
+    """Return `array` split into `count` equal contiguous slices along `axis`. Raise ValueError if `count` does not
+    divide the dimension."""
     array = np.asarray(array)
     if array.shape[axis] % count:
         raise ValueError(f"dimension {axis} of shape {array.shape} does not divide by {count} ranks")

@@ -76,11 +76,8 @@ class World:
         self._finished = threading.Event()
 
     def run(self, main: Main) -> list[Any]:
-        """Call `main(communicator)` on every rank, from rank 0 on, and return the results of the calls.
-
-        Raises:
-            BaseException: the exception of the first rank that failed; the other ranks are unwound.
-        """
+        """Call `main(communicator)` on every rank, from rank 0 on, and return the results of the calls. Raise the
+        exception of the first rank that failed; the other ranks are unwound."""
         threads = [
             threading.Thread(target=self._body, args=(rank, main), name=f"rank {rank}", daemon=True)
             for rank in range(self.size)
@@ -116,11 +113,8 @@ class World:
         self._hand_over(number)
 
     def switch(self, number: int) -> None:
-        """Let other ranks run; return when this rank runs again.
-
-        Raises:
-            RankStopped: another rank has failed. ExecutionError: no rank can continue (deadlock).
-        """
+        """Let other ranks run; return when this rank runs again. Raise RankStopped if another rank has failed,
+        ExecutionError if no rank can continue (deadlock)."""
         if self._hand_over(number):
             self.ranks[number].gate.acquire()
         rank = self.ranks[number]
@@ -177,11 +171,7 @@ class World:
 
     def meet(self, number: int, channel: int, kind: str, ranks: Ranks, brought: Any, compute: _Compute) -> Any:
         """Contribute `brought` to the next collective of `ranks`. compute: maps all contributions, in the order of
-        `ranks`, to the results of each.
-
-        Raises:
-            ExecutionError: the members call different operations.
-        """
+        `ranks`, to the results of each. Raise ExecutionError if the members call different operations."""
         call = self._calls[number][channel, ranks]
         self._calls[number][channel, ranks] = call + 1
         key = (channel, ranks, call)

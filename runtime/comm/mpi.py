@@ -94,10 +94,9 @@ class MpiComm(Exchanging):
     """Communicator of this process. A group gets an MPI communicator at its first use, created by its members only, in
     the order of first use, so that no rank outside a group can delay it.
 
-    Args:
-        channel: separates graphs from one another and from communication outside graphs: ranks in different graphs wait
-            for each other instead of mixing their data. watch: notified when this rank waits for others, so that a rank
-            that waits forever can be named. sent: the messages in flight of all communicators of this process.
+    channel: separates graphs from one another and from communication outside graphs: ranks in different graphs wait for
+    each other instead of mixing their data. watch: notified when this rank waits for others, so that a rank that waits
+    forever can be named. sent: the messages in flight of all communicators of this process.
     """
 
     def __init__(self, watch: JobWatch | None = None, channel: int = 0, sent: MessagesInFlight | None = None) -> None:

@@ -37,12 +37,10 @@ Call = Callable[..., Any]
 class Region:
     """Prepared region.
 
-    Args:
-        kernels: of its nodes with regions. compiles: see `plan`.
-
     slots: of its values, starting with its parameters', to be filled with the operands before `run`. overwrites:
     numbers of the results that alias a parameter which the region overwrites. handed: memory for results by number, to
-    be set before `run`. shown: for every result, the parameters of which it may be a view.
+    be set before `run`. shown: for every result, the parameters of which it may be a view. kernels: of its nodes with
+    regions. compiles: see `plan`.
     """
 
     def __init__(self, graph: Graph, backend: NumPyBackend, kernels: RegionKernels, compiles: bool) -> None:
@@ -175,11 +173,8 @@ def check_lengths(label: str, turns: int, scanned: Iterable[Any]) -> None:
 
 
 class Regions:
-    """Prepared regions of one rank's graph; nodes with the same region share it.
-
-    Args:
-        cursor: see `Executor`. compiles: nodes may run as compiled loops; None to decide by the size of the program.
-    """
+    """Prepared regions of one rank's graph; nodes with the same region share it. cursor: see `Executor`. compiles:
+    nodes may run as compiled loops; None to decide by the size of the program."""
 
     def __init__(self, program: Graph, backend: NumPyBackend, cursor: Any, compiles: bool | None = None) -> None:
         self._compiles = is_worth_compiling(program, backend) if compiles is None else compiles
@@ -311,11 +306,7 @@ class _DoubleBuffer:
 
 
 class LoopKernel:
-    """Kernel of a loop, run by `run`.
-
-    Args:
-        regions: prepared, in the order of the node's. cursor: see `Executor`.
-    """
+    """Kernel of a loop, run by `run`. regions: prepared, in the order of the node's. cursor: see `Executor`."""
 
     def __init__(self, node: Node, op: Loop, regions: Sequence[Region], backend: NumPyBackend, cursor: Any) -> None:
         self._label = node.label

@@ -183,13 +183,9 @@ def step_time(run: TrainingRun, machine: Machine) -> StepTime:
 
 def lower_bounds(run: TrainingRun, stages: Sequence[Counter[str]], once: float, exchanged: float) -> dict[str, float]:
     """Return the seconds for which a step keeps every resource of its busiest rank, and those of its critical path: all
-    micro-batches of a stage, the first of them through one chunk of every other stage and back, and the update.
-
-    Args:
-        stages: seconds of one micro-batch on each stage, by resource.
-        once: seconds of the host and the update, which follow the last backward pass.
-        exchanged: seconds of the collectives of data parallelism.
-    """
+    micro-batches of a stage, the first of them through one chunk of every other stage and back, and the update. stages:
+    seconds of one micro-batch on each stage, by resource. once: seconds of the host and the update, which follow the
+    last backward pass. exchanged: seconds of the collectives of data parallelism."""
     count = run.micro_batches
     found = {name: count * max(loads[name] for loads in stages) for name in sorted({*itertools.chain(*stages)})}
     found["links, data"] = exchanged
