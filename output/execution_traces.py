@@ -21,6 +21,7 @@ from mspc.analysis.cost.nodes import moved_bytes, operations_of, seconds, work_o
 from mspc.analysis.cost.timeline import RECEIVED
 from mspc.compiler.driver import Compiled
 from mspc.compiler.rank_graphs import RankStages, copied
+from mspc.ir.files.tensors import put_bytes, put_integer, put_text, put_varint
 from mspc.ir.graph import WORK, Graph, Node, OpLike, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective, Ranks
@@ -133,32 +134,10 @@ def _communicates(node: Node) -> bool:
     return any(each.op.is_collective for region in node.regions for graph in region.graphs() for each in graph.nodes)
 
 
-BYTES = [bytes((number,)) for number in range(0x80)]
-
-
-def varint(number: int) -> bytes:
-    """Return a whole number, at least 0, as protocol buffers write it: seven bits a byte, the lowest first."""
-    if number < 0x80:
-        return BYTES[number]
-    found = bytearray()
-    while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
-
-
-def _number(field: int, number: int) -> bytes:
-    return varint(field << 3) + varint(number)
-
-
-def _block(field: int, content: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(content)) + content
-
-
+@cache
 def _attribute(name: str, field: int, value: int | str) -> bytes:
-    own = _block(field, value.encode()) if isinstance(value, str) else _number(field, value)
-    return _block(10, _block(1, name.encode()) + own)
+    own = put_text(field, value) if isinstance(value, str) else put_integer(field, value)
+    return put_bytes(10, put_text(1, name) + own)
 
 
 def _head(number: int, kind: int, entry: TraceEntry, data: Iterable[int] = ()) -> bytes:
@@ -166,9 +145,9 @@ def _head(number: int, kind: int, entry: TraceEntry, data: Iterable[int] = ()) -
     dependencies of data, too: the public feeder reads no others, and ranks must call collectives in one order. data:
     numbers of nodes, if not those of the entry."""
     lists = ((4, entry.after), (5, sorted({*(data or entry.data), *entry.after})))
-    dependencies = [_block(place, b"".join(map(varint, several))) for place, several in lists if several]
-    times = _number(6, round(1e6 * entry.begin)), _number(7, round(1e6 * entry.seconds))
-    start = _number(1, number), _block(2, entry.node.label.encode()), _number(3, kind)
+    dependencies = [put_bytes(place, b"".join(map(put_varint, several))) for place, several in lists if several]
+    times = put_integer(6, round(1e6 * entry.begin)), put_integer(7, round(1e6 * entry.seconds))
+    start = put_integer(1, number), put_text(2, entry.node.label), put_integer(3, kind)
     return b"".join((*start, *dependencies, *times, _attribute("is_cpu_op", BOOL, 0)))
 
 
@@ -180,7 +159,7 @@ def _amounts(node: Node) -> bytes:
 
 
 def _delimited(message: bytes) -> bytes:
-    return varint(len(message)) + message
+    return put_varint(len(message)) + message
 
 
 RankStep = tuple[int, Graph, PredictedStep]
@@ -222,7 +201,7 @@ class ChakraTraces:
         step = PredictedStep(graph, self.machine, self.starts[stage])
         self.steps.setdefault(stage, (rank, graph, step))
         amounts = cache(_amounts)
-        done: list[bytes] = [_delimited(_block(1, VERSION.encode()))]
+        done: list[bytes] = [_delimited(put_text(1, VERSION))]
         for number, entry in enumerate(step.entries, 1):
             if not isinstance(entry.node.op, Collective):
                 done.append(_delimited(_head(number, COMPUTES, entry) + amounts(entry.node)))
