@@ -90,7 +90,7 @@ def prepare(graph: Graph, backend: NumPyBackend) -> None:
     """Prepare a program with all its regions, before a plan is made. Raise MspcError if operators have no kernel; one
     error for all of them."""
     graphs = graph.graphs()
-    lacking = [node for each in graphs for node in each.nodes if not _has_kernel(node.op)]
+    lacking = [node for each in graphs for node in each.nodes if not (isinstance(node.op, Op) and has_kernel(node.op))]
     notes = ["`mspc ops` lists the operators; CHANGELOG.md names the replacement of each that was removed"]
     raise_all([node.error(f"{node.label} has no kernel", notes=notes) for node in lacking])
     backend.halves = any(t.dtype.itemsize == 2 and t.dtype.is_float for each in graphs for v in each.values()
@@ -256,10 +256,6 @@ def loss_values(graph: Graph) -> list[Value]:
         if isinstance(type, TensorType) and type.dtype.is_float and math.prod(type.shape) == 1:
             found.append(value)
     return found
-
-
-def _has_kernel(op: object) -> bool:
-    return isinstance(op, Op) and has_kernel(op)
 
 
 def _copying(kernel: Callable[..., Any]) -> Callable[..., Any]:

@@ -55,16 +55,11 @@ newaxis = None
 def array(obj: Any, dtype: Any = None, copy: bool = True, ndmin: int = 0) -> Any:
     """Return a tensor of numbers, of nested lists of numbers, or of a tensor; Python numbers become Int32, Float32 or
     Bool."""
-    found = as_type(obj, dtype) if hasattr(obj, "shape") and hasattr(obj, "dtype") and _is_of_graph(obj) else made_of(
-        "array", obj, dtype
-    )  # fmt: skip
+    is_tensor = hasattr(obj, "shape") and hasattr(obj, "dtype") and not isinstance(obj, numpy.ndarray)
+    found = as_type(obj, dtype) if is_tensor else made_of("array", obj, dtype)
     missing = ndmin - len(found.shape)
     found = ops.reshape(found, (1,) * missing + found.shape) if missing > 0 else found
     return ops.deepcopy(found) if copy and found is obj else found
-
-
-def _is_of_graph(obj: Any) -> bool:
-    return not isinstance(obj, numpy.ndarray)
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:

@@ -43,15 +43,11 @@ def _array_type(dtype: np.dtype[Any]) -> Any:
 
 
 class GpuDevice:
-    """See `mspc.ops.device.Device`.
+    """See `mspc.ops.device.Device`. Raise cupy's CUDARuntimeError if there is no such GPU.
 
-    Args:
-        index: of the GPU among those visible to this process. comm: communicator of graphs on it. deterministic: only
-            algorithms that give the same bits in every run, and no choice by time. tf32: matmuls of Float32 may round
-            their operands to TF32.
-
-    Raises:
-        cupy.cuda.runtime.CUDARuntimeError: there is no such GPU.
+    index: of the GPU among those visible to this process. comm: communicator of graphs on it. deterministic: only
+    algorithms that give the same bits in every run, and no choice by time. tf32: matmuls of Float32 may round their
+    operands to TF32.
 
     compute, communication, reduction: streams of a step, the last for sums of gradients; copying: stream of its inputs.
     pool: contains all memory of a graph on the GPU. stop: Int32 array of one element on the GPU; if it is not 0,
