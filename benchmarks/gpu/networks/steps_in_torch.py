@@ -45,7 +45,7 @@ def spread(task: Task, network: Any, device: str) -> tuple[Any, ...]:
     if device == "cuda":
         torch.cuda.set_device(rank)
         network.cuda()
-    mesh = init_device_mesh(device, tuple(task.ranks), mesh_dim_names=("data", "tensor"))
+    mesh = init_device_mesh(device, tuple(task.ranks[:2]), mesh_dim_names=("data", "tensor"))
     around: Callable[[], Any] = contextlib.nullcontext
     if task.ranks.tensor > 1:
         module = importlib.import_module(f"benchmarks.gpu.networks.{task.network}.shard_in_torch")
