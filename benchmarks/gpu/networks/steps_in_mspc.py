@@ -60,8 +60,9 @@ def begin(ranks: Ranks) -> Callable[[], str]:
     from mspc.communication import init
 
     init()
+    fed = "data_parallel" if ranks.count == ranks.data else "full_batch"
     ms.set_auto_parallel_context(
-        parallel_mode="auto_parallel", search_mode="sharding_propagation", full_batch=True, device_num=ranks.count
+        parallel_mode="auto_parallel", search_mode="sharding_propagation", dataset_strategy=fed, device_num=ranks.count
     )
     world = MPI.COMM_WORLD
     return lambda: world.bcast(next_line() if not world.rank else "")
@@ -86,7 +87,9 @@ def built(task: Task) -> Program:
         network = amp.auto_mixed_precision(network, "auto", ms.bfloat16)
     optimizer = optimizer_of(task.optimizer, network.trainable_params())
     step = trained(network, optimizer, task.optimizer.clip)
-    data = [Tensor(value) for value in task.data]
+    parts = task.ranks.data if task.ranks.count == task.ranks.data else 1
+    place = ms.communication.get_rank() if parts > 1 else 0
+    data = [Tensor(value[len(value) // parts * place :][: len(value) // parts]) for value in task.data]
     peak = ms.runtime.max_memory_allocated if task.device == "gpu" else resident
     shapes = {same_name(name): parameter.shape for name, parameter in parameters.items()}
     return Program(
