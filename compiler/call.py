@@ -43,11 +43,6 @@ class Fixed:
         """The argument; None for an object that the script no longer has."""
         return self._value()
 
-    @property
-    def is_object(self) -> bool:
-        """Whether it is compared by its id."""
-        return not isinstance(self.identity, tuple)
-
     def stored(self) -> Fixed:
         """Return the same argument without keeping an object of the script alive."""
         value = self.value
@@ -102,7 +97,7 @@ def script_objects(call: Any) -> Iterator[Any]:
     for arg in call:
         if isinstance(arg, tuple):
             yield from script_objects(arg)
-        elif isinstance(arg, Fixed) and arg.is_object:
+        elif isinstance(arg, Fixed) and not isinstance(arg.identity, tuple):
             yield arg.value
 
 

@@ -143,11 +143,6 @@ class GraphTextReader:
         self.numbered[number] = parameter
         return parameter
 
-    def visible_parameter(self, reference: str) -> Parameter | None:
-        """Return the parameter that a reference denotes in the current graph, or None. MindSpore refers to one by its
-        number if its line has another name."""
-        return self.any_parameter(reference) if self.opaque else self.visible.get(reference)
-
     def any_parameter(self, reference: str) -> Parameter | None:
         """Return the parameter of any graph that a reference denotes, in MindSpore's texts also by number, or None."""
         found = self.parameters.get(reference)
@@ -379,7 +374,8 @@ class NodeReader:
                 if first is not None and first in self.reading.visible:
                     found += self.together[first]
                     continue
-                value = values.get(match.group()) or self.reading.visible_parameter(match.group())
+                denoted = self.reading.any_parameter if self.reading.opaque else self.reading.visible.get
+                value = values.get(match.group()) or denoted(match.group())
                 if value is None:
                     self.reading.unknown_value(match.group(), item.start_pos + match.start())
                 found.append(value)

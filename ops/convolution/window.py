@@ -93,20 +93,6 @@ def clipped(span: Span, length: int) -> Span:
     return first, max(first, min(span[1], length))
 
 
-def places_of_slices(
-    along: Sequence[Window], lengths: Sequence[int], counts: Sequence[int], slice_counts: Sequence[int]
-) -> Needed:
-    """Return which places of an image of these lengths the owner of a slice of the result reads."""
-    return lambda d, part: clipped(along[d].places(slice_span(counts[d], slice_counts[d], part)), lengths[d])
-
-
-def positions_of_slices(
-    along: Sequence[Window], lengths: Sequence[int], counts: Sequence[int], slice_counts: Sequence[int]
-) -> Needed:
-    """Return which positions of the result read a slice of the image."""
-    return lambda d, part: along[d].positions(slice_span(lengths[d], slice_counts[d], part), counts[d])
-
-
 @lru_cache(maxsize=4096)
 def slices_of(length: int, count: int, window: Window) -> int:
     """Return the maximum number of equal slices of image and result for which a rank only needs its own slice and the
@@ -501,11 +487,13 @@ class Windowed(ImageOperator, abstract=True):
 
     def needed(self, lengths: Sequence[int], layout: Layout) -> Needed:
         """Return which places of the image the owner of a slice of the result reads."""
-        return places_of_slices(self.exact(lengths), lengths, self.counts(lengths), layout.strategy[2:])
+        along, counts, slices = self.exact(lengths), self.counts(lengths), layout.strategy[2:]
+        return lambda d, part: clipped(along[d].places(slice_span(counts[d], slices[d], part)), lengths[d])
 
     def positions(self, lengths: Sequence[int], layout: Layout) -> Needed:
         """Return which positions of the result read a slice of the image."""
-        return positions_of_slices(self.exact(lengths), lengths, self.counts(lengths), layout.strategy[2:])
+        along, counts, slices = self.exact(lengths), self.counts(lengths), layout.strategy[2:]
+        return lambda d, part: along[d].positions(slice_span(lengths[d], slices[d], part), counts[d])
 
     def with_halo(
         self, b: Builder, placement: RankPlacement, index: int, image: Value, again: bool = False

@@ -110,11 +110,6 @@ class Depthwise(NamedTuple):
         return THREADS // self.lanes
 
     @property
-    def channel_tiles(self) -> int:
-        """Blocks side by side for all channels."""
-        return -(-self.channels // self.lanes)
-
-    @property
     def window(self) -> tuple[int, int]:
         """Its rows and columns."""
         return self.weight.shape[1], self.weight.shape[2]
@@ -159,7 +154,7 @@ class Depthwise(NamedTuple):
         held, resident = self._held(tile, size), self._resident(tile, size)
         (top, bottom), (left, right) = self._made(0), self._made(1)
         columns, units = -(-(right - left) // tile), -(-(bottom - top) // held.advance)
-        beside = self.channel_tiles * self._parts(size)
+        beside = -(-self.channels // self.lanes) * self._parts(size)
         found: list[TileSizes] = []
         for slabs in range(1, units + 1):
             rows = -(-units // slabs)

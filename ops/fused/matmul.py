@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import FLOAT32, HALVES, DType, TensorType, TupleType, Type, dtype_of
+from mspc.ir.types import FLOAT32, HALVES, TensorType, TupleType, Type, dtype_of
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.nn.activation import GeLU, GeLUGrad
@@ -134,11 +134,6 @@ class FusedMatMul(Op):
 
         return into
 
-    @staticmethod
-    def _is_exact(device: Device, dtype: DType) -> bool:
-        """Return True if cuBLASLt's activation is exact enough for these elements."""
-        return dtype in HALVES or (dtype == FLOAT32 and device.tf32)
-
     def launch(self, device: Device, out: Any, *inputs: Array) -> Launch | None:
         """Return one matmul with its epilogue; or, if that is faster, the activation as a kernel of its own.
 
@@ -152,7 +147,8 @@ class FusedMatMul(Op):
         before = saved if self.keeps_before else parts.get("before")
         x, y, addend, bias = parts["x"], parts["y"], parts.get("addend"), parts.get("bias")
         transposes = self.transpose_a, self.transpose_b
-        joins = not self.activation or self._is_exact(device, dtype_of(target.dtype))
+        dtype = dtype_of(target.dtype)
+        joins = not self.activation or dtype in HALVES or (dtype == FLOAT32 and device.tf32)
         fused = device.matmul(
             x, y, target, *transposes, addend=addend, bias=bias, activation=self.activation, before=before
         ) if joins else None

@@ -196,14 +196,11 @@ def pairs_of(name: str, what: str, value: Any, count: int) -> Pairs:
     """Return `count` pairs of integers not below 0. Raise MspcError for anything else."""
     found = plain(value)
     pairs = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else ()
-    fits = all(isinstance(pair, tuple) for pair in pairs)
-    if not fits or len(pairs) != count or not all(len(pair) == 2 and all(_valid(n, 0) for n in pair) for pair in pairs):
+    fits = len(pairs) == count and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)
+    if not fits or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for pair in pairs for n in pair):
         raise MspcError(f"{name}: {what} must be {count} pairs of integers not below 0, not {describe(value)}")
     return pairs
 
-
-def _valid(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 MODES = ("reflect", "symmetric", "edge", "circular")
 

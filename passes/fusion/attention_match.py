@@ -425,7 +425,9 @@ def _take_operands(match: AttentionMatch, scores: Node, users: Users, results: s
 def _hide_future(match: AttentionMatch, scores: tuple[int, ...]) -> None:
     """Use a sparse mode instead of an addend or mask that only hides later keys from a query."""
     if match.mask is None:
-        match.sparse_mode = match.added.take_future(scores, _hides_by_addition)
+        match.sparse_mode = match.added.take_future(
+            scores, lambda near, far: bool(near == 0 and far <= np.asarray(MASKED).astype(far.dtype))
+        )  # BFloat16 has -9984 for MASKED
     elif not match.added.values:
         match.sparse_mode = causal_mode(match.mask, scores, lambda near, far: near == match.inverted and far != near)
     if match.sparse_mode:
@@ -452,10 +454,6 @@ def _take_hidden_rows(match: AttentionMatch) -> None:
     # Where all keys are hidden by one or the other, their weights are those of the sums.
     if shift is not None and (may_hide(shift) or (match.added.behind_mask and match.filled is not None)):
         raise _NoMatch
-
-
-def _hides_by_addition(near: Any, far: Any) -> bool:
-    return bool(near == 0 and far <= np.asarray(MASKED).astype(far.dtype))  # BFloat16 has -9984 for it
 
 
 def _transpose_after(product: Node, users: Users, results: set[Value]) -> list[Node]:

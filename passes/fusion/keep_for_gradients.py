@@ -400,7 +400,8 @@ class _Choice:
         self.known: dict[Value, tuple[Value, ...] | None] = {}
         self.of_parameters: set[Value] = set()
         for node in graph.nodes:
-            if all(v in self.of_parameters if isinstance(v, Node) else not _is_fed(v) for v in node.inputs):
+            fed = [v for v in node.inputs if isinstance(v, Parameter) and v.kind == "input"]
+            if not fed and all(not isinstance(v, Node) or v in self.of_parameters for v in node.inputs):
                 self.of_parameters.add(node)
         self.last_gradient = max((i for i, n in enumerate(graph.nodes) if n.phase == "backward"), default=0)
         self.wanted = dict.fromkeys(self._wanted())
@@ -493,10 +494,6 @@ class _Choice:
         if self.updates.between(inputs, self.alive.made[value], self.last_gradient):
             return None
         return tuple(dict.fromkeys(map(self.alive.of, inputs)))
-
-
-def _is_fed(value: Value) -> bool:
-    return isinstance(value, Parameter) and value.kind == "input"
 
 
 def _maker(value: Node) -> Node:

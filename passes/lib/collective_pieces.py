@@ -327,7 +327,8 @@ def made_by_product(node: Node, users: Users, results: set[Value]) -> tuple[Node
     )
     if not isinstance(value, Node) or not alone or not _multiplies_rows(value) or value.phase != node.phase:
         return None, []
-    return (value, views) if _splits_by_columns(value) else (None, [])
+    reads_columns = isinstance(value.op, FusedMatMul) and (value.op.bias or value.op.keeps_before)
+    return (None, []) if reads_columns else (value, views)
 
 
 def product_of_blocks(product: Node, rows: RowPieces) -> Op:
@@ -356,8 +357,3 @@ def _multiplies_rows(node: Node) -> bool:
     if not isinstance(op, MatMul | BatchMatMul | FusedMatMul) or op.transpose_a or len(node.inputs[1].shape) != 2:
         return False
     return not isinstance(op, FusedMatMul) or not (op.addend or op.activation == "gelu_gradient")
-
-
-def _splits_by_columns(node: Node) -> bool:
-    """Return whether columns of a matmul's result may be made part by part from parts of its matrix alone."""
-    return not isinstance(node.op, FusedMatMul) or not (node.op.bias or node.op.keeps_before)

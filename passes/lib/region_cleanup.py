@@ -186,15 +186,12 @@ class _Border:
             if region.parameters[i] in read
         }  # fmt: skip
         kept |= asked
+        shown = {node for node in body.nodes if self.shown and node.in_strategy is not None and node.phase == "forward"}
         count = -1
         while len(kept) != count:
             count = len(kept)
-            live = live_values(body.nodes, [body.results[k] for k in kept], self.is_shown)
+            live = live_values(body.nodes, [body.results[k] for k in kept], lambda n: n in shown or runs_anyway(n))
             kept |= {i for i in range(op.carried) if body.parameters[op.leading + i] in live}
-
-    def is_shown(self, node: Node) -> bool:
-        """Return whether a node stays because it runs anyway, or shows its strategy."""
-        return runs_anyway(node) or (self.shown and node.in_strategy is not None and node.phase == "forward")
 
     # Operands -------------------------------------------------------------------------------------------------
 

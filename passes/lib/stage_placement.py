@@ -54,10 +54,6 @@ class StagePlacement:
         """Return whether a number is one that a cell may have been given."""
         return 0 <= given < self.stages or self.numbered
 
-    def stage_given(self, given: int) -> int:
-        """Return the stage that a cell has been given by a number."""
-        return self.stage(given) if self.numbered else given
-
     def chunk(self, stage: int, behind: int) -> int | None:
         """Return the first chunk of a stage that is not before chunk `after`, or None."""
         if self.shape == ONCE or self.numbered:

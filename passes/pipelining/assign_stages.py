@@ -303,7 +303,7 @@ def _stages_outside(
     read = [(min(of[v]), v) for v in node.inputs if of.get(v)]
     given = node.attrs.get(STAGE)
     if given is not None and node.phase == "forward":
-        given = placement.stage_given(given)
+        given = placement.stage(given) if placement.numbered else given
         check_stage(node, given, read if placement.shape == ONCE else (), placement.stages, errors)
         return frozenset([given])
     updated = [of[parameter] for parameter in updated_parameters(node) if parameter in of]

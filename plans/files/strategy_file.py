@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import make_folder, shown_path, write_atomically
-from mspc.ir.files.parsing import parsed_json, reading
+from mspc.ir.files.parsing import object_in, parsed_json, reading
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import (
     BYTES,
@@ -55,11 +55,6 @@ def without_checksum(data: bytes) -> bytes:
     if struct.unpack("<I", data[first.begin : first.end])[0] != zlib.crc32(message):
         raise ValueError("it is damaged: its bytes are not those that were written")
     return message
-
-
-def json_with_checksum(content: dict[str, Any]) -> dict[str, Any]:
-    """Return an object with its checksum as the first entry."""
-    return {ENTRY: _of(content), **content}
 
 
 def json_without_checksum(content: dict[str, Any]) -> dict[str, Any]:
@@ -292,11 +287,11 @@ def _as_json(strategies: StrategyFile) -> str:
     content = {
         "current_stage": strategies.stage, "parallel_strategy_item": operators, "parallel_layout_item": parameters
     }  # fmt: skip
-    return json.dumps(json_with_checksum(content), indent=1) + "\n"
+    return json.dumps({ENTRY: _of(content), **content}, indent=1) + "\n"
 
 
 def _from_json(data: bytes) -> StrategyFile:
-    content = json_without_checksum(_object(parsed_json(data), "it"))
+    content = json_without_checksum(object_in(parsed_json(data), "it"))
     entries = _entries(content, "parallel_strategy_item", "operator")
     layouts = _entries(content, "parallel_layout_item", "parameter")
     operators = {
@@ -328,15 +323,9 @@ def _json_sharding(entry: dict[str, Any], what: str) -> ParameterCut:
 
 def _entries(content: dict[str, Any], key: str, kind: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """Return, by name, (label for messages, object) for all entries under a key, which may be missing."""
-    found = _object(content.get(key) or {}, key)
+    found = object_in(content.get(key) or {}, key)
     named = {name: f"{kind} {name!r}" for name in found}
-    return {name: (what, _object(found[name], what)) for name, what in named.items()}
-
-
-def _object(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{what} is {value!r:.60}, not an object")
-    return cast(dict[str, Any], value)
+    return {name: (what, object_in(found[name], what)) for name, what in named.items()}
 
 
 def _list(entry: dict[str, Any], key: str, what: str) -> list[Any]:

@@ -52,8 +52,8 @@ class WeightValues:
     def add(self, nodes: Iterable[Node], outside: Mapping[Value, Value]) -> None:
         """Add nodes in topological order. outside: the arguments of region parameters."""
         for node in nodes:
-            read = [value for value in node.inputs if not isinstance(value, Constant) and not _reads_nothing(value)]
-            found = [self.of(value, outside) for value in read]
+            computed = [v for v in node.inputs if not isinstance(v, Node) or v.inputs or v.regions]
+            found = [self.of(value, outside) for value in computed if not isinstance(value, Constant)]
             known = [weight for weight in found if weight is not None]
             if known and len(known) == len(found) and not node.regions:
                 self._known[node] = max(known, key=lambda weight: weight.type.nbytes)
@@ -65,10 +65,6 @@ class WeightValues:
         if isinstance(value, Parameter):
             return value if value.kind == "parameter" else None
         return self._known.get(value)
-
-
-def _reads_nothing(value: Value) -> bool:
-    return isinstance(value, Node) and not value.inputs and not value.regions
 
 
 # Levels of ZeRO: Rajbhandari et al., 2020.

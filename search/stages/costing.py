@@ -131,7 +131,8 @@ def persistent_bytes(graph: Graph) -> tuple[float, float]:
         if read and WORK not in node.attrs and of_parameters.issuperset(read):
             of_parameters.add(node)
     given = {part for node in calls[0] for value in node.inputs for part in _parts_of(value)}
-    made = [v for v in given if isinstance(v, Node) and v in of_parameters and not _is_visible(v)]
+    made = [v for v in given if isinstance(v, Node) and v in of_parameters]
+    made = [node for node in made if not node.op.is_view and not isinstance(node.op, MakeStack)]
     sums = [v for node in calls[1] for v in node.inputs if isinstance(v, Node) and _continues_call(v, node)]
     if not calls[1]:
         sums = [p for p in stored if p.trainable]
@@ -140,10 +141,6 @@ def persistent_bytes(graph: Graph) -> tuple[float, float]:
 
 def _parts_of(value: Value) -> Sequence[Value]:
     return value.inputs if isinstance(value, Node) and isinstance(value.op, MakeTuple) else [value]
-
-
-def _is_visible(node: Node) -> bool:
-    return node.op.is_view or isinstance(node.op, MakeStack)
 
 
 def _continues_call(value: Node, call: Node) -> bool:
@@ -423,7 +420,12 @@ def _of_units(
         several = [(found[part], size) for part, size in group.parts[2:-1] if part in found and (folded or size > 1)]
         if several:
             alone, units = found[group.parts[1][0]], slice(group.first, group.first + group.count)
-            each, least = _of_loops(several) if folded else _of_pair(alone, several[0][0])
+            if folded:
+                each, least = _of_loops(several)
+            else:  # of inlined units, memory only
+                pair = several[0][0]
+                saved = {"resident": alone.resident, "saved": pair.saved - alone.saved}
+                each, least = _with_memory(saved, [(alone, 1), (pair, 2)])
             for name, value in each.items():
                 joint[name][units] += value - getattr(alone, name)
             joint["work"][units] = np.maximum(joint["work"][units] - alone.work, 0) + least
@@ -449,11 +451,6 @@ def _of_loops(several: Sequence[tuple[_Costs, int]]) -> tuple[dict[str, float], 
     less, few = several[0] if len(several) > 1 else (_NOTHING, 0)
     each = {name: (getattr(more, name) - getattr(less, name)) / (many - few) for name in OF_UNITS if name != "work"}
     return _with_memory(each, [pair for pair in ((less, few), (more, many)) if pair[1]])
-
-
-def _of_pair(alone: _Costs, pair: _Costs) -> tuple[dict[str, float], float]:
-    """Return the same, memory only, from inlined units."""
-    return _with_memory({"resident": alone.resident, "saved": pair.saved - alone.saved}, [(alone, 1), (pair, 2)])
 
 
 def _with_memory(each: dict[str, float], known: Sequence[tuple[_Costs, int]]) -> tuple[dict[str, float], float]:
