@@ -156,11 +156,7 @@ needed."""
 class Files:
     """Files by number.
 
-    Args:
-        sizes: bytes of each, None if unknown.
-
-    Raises:
-        MspcError: a file is missing or has another size.
+    sizes: bytes of each, None if unknown. Raise MspcError if a file is missing or has another size.
     """
 
     def __init__(self, paths: Sequence[Path], sizes: Sequence[int | None]) -> None:

@@ -110,11 +110,8 @@ def _head(name: str, type: str, sizes: Sequence[int], length: int) -> bytes:
 def open_file(path: Path, crc_check: bool = False) -> Checkpoint:
     """Open a file.
 
-    Args:
-        crc_check: verify the checksum at its end; a file without one is rejected.
-
-    Raises:
-        MspcError: the file is missing, damaged, or not MindSpore's.
+    crc_check: verify the checksum at its end; a file without one is rejected. Raise MspcError if the file is missing,
+    damaged, or not MindSpore's.
     """
     with reading(path, "checkpoint", "is no checkpoint of MindSpore's format", code="E0601"):
         check_regular(path)

@@ -477,11 +477,7 @@ def open_checkpoint(path: Path, crc_check: bool = False) -> Checkpoint:
     """Open a checkpoint of any format: a set by its folder or index, the newest checkpoint of a folder, sharded
     safetensors by their index, a file of MindSpore's, or safetensors.
 
-    Args:
-        crc_check: require and verify the checksum of a file of MindSpore's.
-
-    Raises:
-        MspcError: it is missing or damaged.
+    crc_check: require and verify the checksum of a file of MindSpore's. Raise MspcError if it is missing or damaged.
     """
     with reading(path, "checkpoint"):
         if path.is_dir():

@@ -65,12 +65,9 @@ def ranks_of(layouts: Layouts) -> int:
 def open_slices(paths: Mapping[int, Path], layouts: Layouts, name: str = "") -> Checkpoint:
     """Open files, given by rank, as one checkpoint.
 
-    Args:
-        layouts: of sharded tensors; every file has all other tensors. Not needed for files with slice positions. For a
-        network of several stages they are of one stage's ranks: files of later ranks belong to the next stages.
-
-    Raises:
-        MspcError: a file is missing or damaged, or does not fit the layouts.
+    layouts: of sharded tensors; every file has all other tensors. Not needed for files with slice positions. For a
+    network of several stages they are of one stage's ranks: files of later ranks belong to the next stages. Raise
+    MspcError if a file is missing or damaged, or does not fit the layouts.
     """
     ranks = sorted(paths)
     opened = [open_checkpoint(paths[rank]) for rank in ranks]

@@ -127,11 +127,7 @@ def file_ranges(segments: Sequence[tuple[int, int]], begin: int, size: int) -> I
 
 def covering_slices(pieces: Sequence[StoredSlice], wanted: Box, prefer: int) -> list[tuple[StoredSlice, Box]]:
     """Return the stored slices that cover `wanted`, each with the part to read from it; among replicas that of the file
-    `prefer`, or else the first.
-
-    Raises:
-        ValueError: the slices leave a gap there, or overlap.
-    """
+    `prefer`, or else the first. Raise ValueError if the slices leave a gap there, or overlap."""
     found: dict[Box, tuple[StoredSlice, Box]] = {}
     for piece in pieces:
         part = common_part(piece.box, wanted)

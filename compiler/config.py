@@ -263,10 +263,8 @@ def feed(
 ) -> list[Fed]:
     """Return how arguments of these types, as one rank passes them, arrive. `are_global`: the types are global already.
 
-    known: layouts of arguments that are not data, None for data.
-
-    Raises:
-        MspcError: the dataset strategy does not fit the arguments.
+    known: layouts of arguments that are not data, None for data. Raise MspcError if the dataset strategy does not fit
+    the arguments.
     """
     known = [None] * len(types) if known is None else known
     found: list[Fed] = []

@@ -151,13 +151,10 @@ def compile_call(
 ) -> Compiled:
     """Compile the call `target(*args)` for all ranks of `config`.
 
-    Args:
-        target: a Cell or a function. args: its arguments as one rank passes them, or TensorTypes in their place.
-        on_stage: called after every pass that all ranks share. The stages of a rank come with `Compiled.rank_graph`.
-        global_types: the argument types are global, whatever the dataset strategy is.
-
-    Raises:
-        MspcError: every error of the program, independent ones together.
+    target: a Cell or a function. args: its arguments as one rank passes them, or TensorTypes in their place. on_stage:
+    called after every pass that all ranks share. The stages of a rank come with `Compiled.rank_graph`. global_types:
+    the argument types are global, whatever the dataset strategy is. Raise MspcError with every error of the
+    program, independent ones together.
     """
     return compile_traced(trace_call(target, describe_call(args, []), config, global_types), on_stage)
 

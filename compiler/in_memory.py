@@ -39,11 +39,8 @@ def compiled_for_declared(
 ) -> Result:
     """Return the result of `compiled` for the first sizes that it accepts. A warning names them.
 
-    Args:
-        target: compiled with `args`, some of which have unknown sizes. ranks: by which a dimension may be sharded.
-
-    Raises:
-        MspcError: the network compiles for none of the sizes tried. The message is that of the first.
+    target: compiled with `args`, some of which have unknown sizes. ranks: by which a dimension may be sharded. Raise
+    MspcError if the network compiles for none of the sizes tried. The message is that of the first.
     """
     first: MspcError | None = None
     for scale, *unknown in _sizes(target, args, ranks):
@@ -155,10 +152,7 @@ def compile_in_memory(target: Any, args: Sequence[Any], on_compiled: OnCompiled 
     """Compile `target(*args)` for the ranks of the session, or for `device_num` if no launcher set their number. The
     script's parameters then know how they will be sharded. Tensors declared without sizes get sizes.
 
-    `on_compiled` is called with the compiled program and its settings.
-
-    Raises:
-        MspcError: every error of the program, as for `compile_call`.
+    `on_compiled` is called with the compiled program and its settings. Raise MspcError as `compile_call` does.
     """
     session, frozen = state.current(), context.freeze(target)
     ranks = session.size if session.launched or session.size > 1 else frozen.device_num or session.size

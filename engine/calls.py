@@ -186,8 +186,7 @@ def global_outputs(
     Rows are concatenated in rank order. Floating-point scalars that each rank computes from its rows are averaged;
     other scalars are stacked.
 
-    Args:
-        values: the graph's results, before slicing. own: this rank's results, None if it had no data.
+    values: the graph's results, before slicing. own: this rank's results, None if it had no data.
     """
     if config.sharded:
         return [_gathered(comm, value, array) for value, array in zip(values, own or (), strict=True)]
@@ -345,9 +344,8 @@ class RanksWanted(BaseException):
 class RankCalls:
     """Handler of the calls of one rank's script.
 
-    Args:
-        job: this rank's job. ranks_given: `--ranks` was given, so that the script's device_num is ignored.
-        script_folder: file names in graphs are relative to it. strategies: a file that shards all graphs.
+    job: this rank's job. ranks_given: `--ranks` was given, so that the script's device_num is ignored. script_folder:
+    file names in graphs are relative to it. strategies: a file that shards all graphs.
     """
 
     has_own_process: ClassVar[bool] = True
@@ -388,10 +386,7 @@ class RankCalls:
 
     def call_on_all_ranks(self, target: Any, args: tuple[Any, ...] | None) -> Any:
         """Run `target(*args)` and return the outputs over all ranks; see `mindspore_api.call_handler.CallHandler`.
-
-        Raises:
-            MspcError: as `call`, and if ranks that must compute together have different numbers of batches.
-        """
+        Raise MspcError as `call` does, and if ranks that must compute together have different numbers of batches."""
         job = self.job
         with joint_call(job, f"computes a batch of all ranks with {name_of(target)}", "", ALL_RANKS_NOTES):
             if not self._any_has_data(target, args):
@@ -424,11 +419,8 @@ class RankCalls:
         return known[1]
 
     def _any_has_data(self, target: Any, args: tuple[Any, ...] | None) -> bool:
-        """Return whether any rank calls `target` with data; all ranks call this together.
-
-        Raises:
-            MspcError: if all must compile or run one graph, and some have no data or data of other shapes.
-        """
+        """Return whether any rank calls `target` with data; all ranks call this together. Raise MspcError if all must
+        compile or run one graph, and some have no data or data of other shapes."""
         job, frozen, call = self.job, self._context(target), describe_call(args or (), [])
         config = self.config(frozen)
         is_new = args is not None and self._known.find((identity(target), call, frozen)) is None

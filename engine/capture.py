@@ -258,12 +258,8 @@ def capture_network(
 ) -> CapturedCall:  # fmt: skip
     """Capture a network that no script launches, called with global inputs of the given types, in semi-automatic mode.
 
-    Args:
-        make: returns the network and its input types, in the session. path: of the file that it comes from. data:
-            returns how the inputs are sharded, as in `dataset_strategy`.
-
-    Raises:
-        MspcError: `make` does.
+    make: returns the network and its input types, in the session. path: of the file that it comes from. data: returns
+    how the inputs are sharded, as in `dataset_strategy`. Raise MspcError if `make` does.
     """
     _prepare(session, _Recorder())
     network, types = make()

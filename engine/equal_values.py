@@ -155,11 +155,8 @@ def compare_inputs(
 ) -> None:  # fmt: skip
     """Compare the inputs of ranks; all ranks call this together.
 
-    Args:
-        fed: the script's array by input name. fetch: converts an array of the job's device to NumPy.
-
-    Raises:
-        MspcError: ranks feed different values for the same part of an input.
+    fed: the script's array by input name. fetch: converts an array of the job's device to NumPy. Raise MspcError if
+    ranks feed different values for the same part of an input.
     """
     own: dict[str, list[Any]] = {}
     for parameter in inputs:

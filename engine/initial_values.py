@@ -139,11 +139,8 @@ def _listed(values: Mapping[int, str]) -> str:
 def compare_initial_values(
     job: Any, compiled: Compiled, begun: Sequence[RankInitialValue], settings: Mapping[str, str]
 ) -> None:
-    """Check that the ranks of a job start a graph with equal values; all ranks call this together.
-
-    Raises:
-        MspcError: they do not.
-    """
+    """Check that the ranks of a job start a graph with equal values; all ranks call this together. Raise MspcError if
+    they do not."""
     mode, updates = compiled.config.mode, SharedUpdates()
     if job.size == 1 or mode in RANK_LOCAL_MODES:
         return

@@ -145,11 +145,8 @@ class Job:
 def join_job(wishes: DeviceOptions | None = None) -> Job:
     """Join mpirun's job; a job of one rank if mpirun did not start this process.
 
-    Args:
-        wishes: the devices requested on the command line.
-
-    Raises:
-        MspcError: MPI counts other ranks than mpirun's environment.
+    wishes: the devices requested on the command line. Raise MspcError if MPI counts other ranks than mpirun's
+    environment.
     """
     size = mpi_size()
     hardware = Hardware(wishes, *local_place(), warn=_warn)

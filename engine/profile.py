@@ -70,8 +70,7 @@ class GatheredProfile:
 class StepProfiler:
     """Timer of the steps of one rank.
 
-    Args:
-        out: the stream of the tables, even if the script redirects its output. show: prints them.
+    out: the stream of the tables, even if the script redirects its output. show: prints them.
     """
 
     def __init__(self, options: ProfileOptions, out: Any, show: Callable[[GatheredProfile], None]) -> None:

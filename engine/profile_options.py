@@ -23,11 +23,7 @@ class ProfileOptions:
         return ["--profile", str(self.file), "--profile-steps", str(self.steps)]
 
     def check(self) -> None:
-        """Check before the run that the file can be written.
-
-        Raises:
-            MspcError: it cannot.
-        """
+        """Raise MspcError before the run if the file cannot be written."""
         check_writable(self.file, "--profile")
 
 

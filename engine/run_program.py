@@ -76,11 +76,8 @@ def check_program(options: Options, ranks: int | None) -> Program:
 def simulate_program(
     options: Options, program: Program, wishes: DeviceOptions | None = None, profiler: Callable[[], Any] = lambda: None
 ) -> None:
-    """Run all ranks in this process. profiler: makes an object that times the steps of one rank.
-
-    Raises:
-        MspcError: of the first rank that failed.
-    """
+    """Run all ranks in this process. profiler: makes an object that times the steps of one rank. Raise the
+    MspcError of the first rank that failed."""
     from mspc.engine.simulate import simulated_hardware  # brings the compiler along
 
     def main(comm: LocalComm) -> None:

@@ -28,10 +28,7 @@ def bind(
     """Return the function's local names at its start.
 
     defaults: values of the last positional parameters. is_method: the first parameter is `self`, which messages do not
-    count.
-
-    Raises:
-        MspcError: too few, too many or unknown arguments.
+    count. Raise MspcError for too few, too many or unknown arguments.
     """
     spec = tree.args
     positional = [a.arg for a in (*spec.posonlyargs, *spec.args)]

@@ -472,10 +472,7 @@ def grouped(graph: Graph, cells: int, known: Mapping[Value, int]) -> Grouped:
     """Find the cell that each node belongs to, and combine the operands that each cell gives to a merge node.
 
     known: the cells of parameters and gradients. A parameter that is read for one cell only, such as an optimizer
-    state, belongs to that cell, too.
-
-    Raises:
-        Unrolled: values of several cells are combined in another way.
+    state, belongs to that cell, too. Raise Unrolled if values of several cells are combined in another way.
     """
     looked = _Look(graph, known)
     while states := looked.states():
@@ -660,12 +657,9 @@ def without_unread(nodes: Sequence[Node], results: Sequence[Value], doubtful: Co
 
 
 def roll_updates(graph: Graph) -> None:
-    """Request gradients of stacks instead of single parameters, and do the updates of all cells in loops.
-
-    Raises:
-        Unrolled: the updates of one cell differ from those of another, or another node reads a single parameter. The
-            cells must be inlined.
-    """
+    """Request gradients of stacks instead of single parameters, and do the updates of all cells in loops. Raise
+    Unrolled if the updates of one cell differ from those of another, or another node reads a single parameter. The
+    cells must be inlined."""
     stacks = [node for node in graph.nodes if isinstance(node.op, MakeStack)]
     if not stacks:
         return

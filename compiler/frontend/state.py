@@ -235,10 +235,7 @@ class Tracer:
         """Return `value` as an operand: a tensor, Parameter, array or number.
 
         like: the element type of the tensors next to a number. The number takes it unless it is a float next to
-        integers. what: the operator and its operand, for messages.
-
-        Raises:
-            MspcError: it is something else.
+        integers. what: the operator and its operand, for messages. Raise MspcError if it is something else.
         """
         if isinstance(value, Value):
             return value

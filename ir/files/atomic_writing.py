@@ -206,13 +206,10 @@ def write_atomically(
 
     If the path is a link, its target is written; pipes and devices are written to directly.
 
-    Args:
-        write: writes the contents to the open file it gets. shown: the path as the user wrote it, if it differs.
-        one_of_many: the file belongs to a long series, such as a dump of every step. Do not wait for the disk, and do
-            not look for leftovers of other processes in the folder.
-
-    Raises:
-        MspcError: it cannot be written; an older file is unchanged.
+    write: writes the contents to the open file it gets. shown: the path as the user wrote it, if it differs.
+    one_of_many: the file belongs to a long series, such as a dump of every step. Do not wait for the disk, and do not
+    look for leftovers of other processes in the folder. Raise MspcError if it cannot be written; an older file is
+    unchanged.
     """
     try:
         if _is_written_to(path):
@@ -239,10 +236,7 @@ def write_atomically(
 def check_writable(path: Path, option: str = "") -> None:
     """Check in advance that `write_atomically` can write a file, so that no work is wasted.
 
-    option: the option by which the user named it.
-
-    Raises:
-        MspcError: the file cannot be written.
+    option: the option by which the user named it. Raise MspcError if the file cannot be written.
     """
     try:
         if _is_written_to(path):

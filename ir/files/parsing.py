@@ -201,12 +201,8 @@ def read_toml(
 ) -> dict[str, Any]:
     """Return the contents of a TOML file, or of a JSON file with an object.
 
-    Args:
-        what: the kind of file, for messages. largest: the most bytes that it may have. notes: for a file that is no
-        TOML, or JSON.
-
-    Raises:
-        MspcError: the file does not exist, cannot be read, or is no TOML, or JSON.
+    what: the kind of file, for messages. largest: the most bytes that it may have. notes: for a file that is no TOML,
+    or JSON. Raise MspcError if the file does not exist, cannot be read, or is no TOML, or JSON.
     """
     with reading(path, what, f"is no {'JSON' if as_json else 'TOML'} file", kind=ValueError, notes=notes):
         check_regular(path, largest)

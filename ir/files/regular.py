@@ -62,10 +62,8 @@ RULE = "a compiled folder may name files of its own only: no absolute paths, no 
 def inside(folder: Path, name: str, who: str) -> Path:
     """Return the path of the file `name` in `folder`.
 
-    who: the source of the name, the subject of the message.
-
-    Raises:
-        MspcError: the path leads out of the folder, or no file can have it.
+    who: the source of the name, the subject of the message. Raise MspcError if the path leads out of the folder, or no
+    file can have it.
     """
     check_name(name, who)
     path = folder / name

@@ -65,9 +65,8 @@ class OpenText:
     """The text of a graph with the graph's attributes and the first lines of some nodes left open, so that graphs that
     differ only there share the rest of the text.
 
-    Args:
-        is_open: whether a node's operator or constants are filled in later; its types and its position are fixed.
-        known: texts that other graphs share; new ones are added.
+    is_open: whether a node's operator or constants are filled in later; its types and its position are fixed. known:
+    texts that other graphs share; new ones are added.
     """
 
     def __init__(

@@ -59,8 +59,7 @@ def slots_per_peer(count: int, ranks: int, row_bytes: int) -> int:
 class NamedPlaces:
     """Sorted indices [count] of a rank into a table of all ranks' slices, and kernels for their rows.
 
-    Args:
-        rows: of the other side of the exchange; only the element type matters. memory: `bytes_of` bytes.
+    rows: of the other side of the exchange; only the element type matters. memory: `bytes_of` bytes.
     """
 
     def __init__(self, device: Device, slots: Slots, places: Array, rows: Array, memory: Sequence[Array]) -> None:
@@ -117,9 +116,8 @@ class NamedPlaces:
 class ArrivedRows:
     """A table [size, ...] that takes rows which arrive in slots, each with its position.
 
-    Args:
-        out: the table. places, rows: of the slots. sets: the last row of a position is stored instead of the sum.
-        memory: `bytes_of` it.
+    out: the table. places, rows: of the slots. sets: the last row of a position is stored instead of the sum. memory:
+    `bytes_of` it.
     """
 
     def __init__(

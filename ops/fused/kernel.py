@@ -119,12 +119,8 @@ def space_of(
 ) -> Space:  # fmt: skip
     """Return the space of lines with these types.
 
-    Args:
-        body: the lines as texts, for messages. operands, found: types of operands and of lines. more: further cuts,
-        which go unless they can be had; needed: those that must be.
-
-    Raises:
-        MspcError: the lines have no common space.
+    body: the lines as texts, for messages. operands, found: types of operands and of lines. more: further cuts, which
+    go unless they can be had; needed: those that must be. Raise MspcError if the lines have no common space.
     """
     read = [[(operands if kind == "x" else found)[i] for kind, i in step.operands] for step in steps]
     given = [

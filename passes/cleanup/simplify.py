@@ -228,8 +228,7 @@ def remove_dead(graph: Graph, elsewhere: Collection[Value] = ()) -> bool:
     Forward operators with a strategy stay until a rank's graph is made ready to run: a network that is called for its
     gradients alone still shows how all of it is sharded.
 
-    Args:
-        elsewhere: nodes of other graphs, which nodes of this one may be the gradients of.
+    elsewhere: nodes of other graphs, which nodes of this one may be the gradients of.
     """
     live = live_values(graph.nodes, graph.results, runs_anyway)
     shown: set[Value] = set()

@@ -88,9 +88,8 @@ class _Space:
 class NodeOrder:
     """The new order as it grows node by node; positions are the nodes' old numbers.
 
-    Args:
-        member_of: returns a node as a member of a group, given the updates of the graph; None if it is in none.
-        shows: tells if a node is a view of its operand. rows: members may read reductions of rows.
+    member_of: returns a node as a member of a group, given the updates of the graph; None if it is in none. shows:
+    tells if a node is a view of its operand. rows: members may read reductions of rows.
     """
 
     def __init__(

@@ -71,12 +71,9 @@ class RedistributionPlan:
 def plan(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> RedistributionPlan:
     """Return the cheapest steps that bring a tensor of the global `shape` from `source` to `target`.
 
-    Both layouts must divide the shape. The source may be partial; the target may stay partial over some of
-    the same axes. Bytes count first, then messages, then collectives.
-
-    Raises:
-        MspcError: the layouts have unlike numbers of ranks or dimensions, or the target is partial if the
-            source is not.
+    Both layouts must divide the shape. The source may be partial; the target may stay partial over some of the same
+    axes. Bytes count first, then messages, then collectives. Raise MspcError if the layouts have unlike numbers of
+    ranks or dimensions, or the target is partial if the source is not.
     """
     if source == target:
         return RedistributionPlan((), 0.0, 0)

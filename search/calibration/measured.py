@@ -40,13 +40,9 @@ def calibrate(
 ) -> Machine:  # fmt: skip
     """Return the rates of the machine, measured by all ranks of a job together.
 
-    Args:
-        name: shown to people. tell: called with the name of the next measurement. sizes: of the timed operators.
-        limit: seconds after which no further kind of work is started, except for plain matmuls, which have no fallback.
-        Kinds that were not measured use the rates of similar kinds. 0 for no limit.
-
-    Raises:
-        MspcError: if a device is not available.
+    name: shown to people. tell: called with the name of the next measurement. sizes: of the timed operators. limit:
+    seconds after which no further kind of work is started, except for plain matmuls, which have no fallback. Kinds that
+    were not measured use the rates of similar kinds. 0 for no limit. Raise MspcError if a device is not available.
     """
     begin = time.perf_counter()
     job.hardware.choose(DeviceRequest(), job.size)

@@ -89,11 +89,8 @@ class _ExplanationFound(Exception):  # ends a compile once the explanation is kn
 def explain(captured: CapturedCall, asked: PlanRequest, name: str) -> Explanation:
     """Explain why the search shards an operator as it does.
 
-    Args:
-        name: the operator's name in plans, a suffix of it, or its name in the script. The first match is explained.
-
-    Raises:
-        MspcError: if no operator has that name, or nothing can be decided on it.
+    name: the operator's name in plans, a suffix of it, or its name in the script. The first match is explained. Raise
+    MspcError if no operator has that name, or nothing can be decided on it.
     """
     config = asked.config(captured)
     config = replace(config, search_terms=replace(config.search_terms, memory=asked.memory))

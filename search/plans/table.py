@@ -364,12 +364,9 @@ def plans_for(
 ) -> Plans:  # fmt: skip
     """Compile a launch in every way.
 
-    Args:
-        captured: the launch to shard. on_way: called with the name of every way before it is tried. ways: all if None;
-        the search is the first. usual: existing plans of omitted ways.
-
-    Raises:
-        MspcError: if the search's plan does not compile, or no plan fits the memory.
+    captured: the launch to shard. on_way: called with the name of every way before it is tried. ways: all if None; the
+    search is the first. usual: existing plans of omitted ways. Raise MspcError if the search's plan does not compile,
+    or no plan fits the memory.
     """
     plans: list[PlanResult] = []
     refused: list[str] = []

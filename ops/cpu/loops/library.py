@@ -68,12 +68,9 @@ def compiler() -> tuple[str, ...]:
 def functions_of(sources: Mapping[str, str], prelude: str, alone: Collection[str] = ()) -> dict[str, Function]:
     """Return the compiled functions of a program.
 
-    Args:
-        sources: C++ that defines each function, by name, optionally with one of this name and `_end` appended. alone:
-            names of functions with libraries of their own, which other programs find on disk.
-
-    Raises:
-        CompilerFailed: there are none, for a reason that is worth a warning.
+    sources: C++ that defines each function, by name, optionally with one of this name and `_end` appended. alone: names
+    of functions with libraries of their own, which other programs find on disk. Raise CompilerFailed if there are none,
+    for a reason that is worth a warning.
     """
     command = compiler()
     names = sorted(name for name in sources if name not in alone)
