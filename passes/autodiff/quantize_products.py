@@ -44,8 +44,6 @@ _Key = tuple[Value, int, DType, tuple[int, ...]]
 
 
 class QuantizeProducts(Pass):
-    """Quantize the matmuls of linear layers."""
-
     needs = (GLOBAL,)
 
     def run(self, graph: Graph) -> bool:

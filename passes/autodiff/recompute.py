@@ -22,8 +22,6 @@ from mspc.passes.base import WHOLE, Pass
 
 
 class Recompute(Pass):
-    """Copy marked operators into the backward graph."""
-
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:

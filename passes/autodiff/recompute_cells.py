@@ -21,8 +21,6 @@ ASKED = "recompute_cells"
 
 
 class RecomputeCells(Pass):
-    """Mark the cells that are worth it, and copy their operators."""
-
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:

@@ -30,8 +30,6 @@ Users = dict[Value, list[Node]]
 
 
 class ExchangeRows(Pass):
-    """Exchange the rows that are read instead of gathering tables."""
-
     regions = OPENED
     needs = (GLOBAL,)
 

@@ -45,8 +45,6 @@ class _Bucket:
 
 
 class FuseGradients(Pass):
-    """Fuse gradient AllReduces into buckets."""
-
     def run(self, graph: Graph) -> bool:
         limit = _bucket_bytes(graph)
         changed = False

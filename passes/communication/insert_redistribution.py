@@ -35,8 +35,6 @@ REDUCTION_WORDS = {
 
 
 class InsertRedistribution(Pass):
-    """Insert Redistribute nodes between disagreeing layouts."""
-
     regions = OPENED
     needs = (GLOBAL,)
 

@@ -38,8 +38,6 @@ from mspc.sharding.pieces import missing_elements
 
 
 class LowerRedistribution(Pass):
-    """Plan every Redistribute and emit its steps."""
-
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:

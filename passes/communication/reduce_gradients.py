@@ -30,8 +30,6 @@ Trained = dict[Value, list[Parameter]]
 
 
 class ReduceGradients(Pass):
-    """Insert the AllReduce of every gradient that an update uses."""
-
     needs = (GLOBAL,)
     regions = WHOLE
 

@@ -14,8 +14,6 @@ from mspc.passes.base import GLOBAL, Pass
 
 
 class ShareStatistics(Pass):
-    """Compute statistics of a batch over the rows of all ranks."""
-
     needs = (GLOBAL,)
 
     def run(self, graph: Graph) -> bool:

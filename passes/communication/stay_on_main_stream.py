@@ -19,8 +19,6 @@ from mspc.passes.base import Pass
 
 
 class StayOnMainStream(Pass):
-    """Move small collectives that the next node waits for back to the main stream."""
-
     def run(self, graph: Graph) -> bool:
         changed = False
         for index, node in enumerate(graph.nodes):

@@ -26,8 +26,6 @@ _TYPES = (FLOAT16, BFLOAT16, FLOAT32)
 
 
 class SumInReaders(Pass):
-    """Let the kernel that reads an AllReduce of two ranks add up its parts."""
-
     def run(self, graph: Graph) -> bool:
         users = graph.users()
         chosen = set[Node]()

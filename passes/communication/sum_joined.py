@@ -23,8 +23,6 @@ from mspc.passes.fusion.rewriter import Emitter
 
 
 class SumJoined(Pass):
-    """Move splits after reductions."""
-
     def run(self, graph: Graph) -> bool:
         if not any(isinstance(node.op, Split | StridedSlice) for node in graph.nodes):
             return False

@@ -19,8 +19,6 @@ from mspc.passes.fusion.reordering import moved_bytes, reorder
 
 
 class ChannelsLast(Pass):
-    """Change the order of the dimensions of all images that convolutions make and read."""
-
     def run(self, graph: Graph) -> bool:
         wanting = [node for node in graph.nodes if isinstance(node.op, Op) and node.op.wants_channels_last]
         if not wanting:

@@ -55,8 +55,6 @@ from mspc.passes.fusion.attention_scores import may_be_attention, may_shard_quer
 
 
 class FuseAttention(Pass):
-    """Replace products around a softmax by FlashAttentionScore."""
-
     def run(self, graph: Graph) -> bool:
         return fuse_written(graph, 0) | without_repeats(graph)
 

@@ -42,8 +42,6 @@ _MIN_PART = 4
 
 
 class FuseEdges(Pass):
-    """Fuse lookups, weights and sums of rows."""
-
     def run(self, graph: Graph) -> bool:
         if not any(isinstance(node.op, RowSums) or type(node.op) in _SUMS for node in graph.nodes):
             return False

@@ -31,8 +31,6 @@ from mspc.passes.fusion.rewriter import Rewriter, element, gathered, node_like, 
 
 
 class FuseElementwise(Pass):
-    """Fuse elementwise operators and the reductions that follow them."""
-
     def run(self, graph: Graph) -> bool:
         changed = remove_dead(graph)  # nothing dead is fused
         return fuse_groups(graph, rows=False) or changed

@@ -33,8 +33,6 @@ from mspc.passes.per_rank.execute import Execute
 
 
 class FuseMatmul(Pass):
-    """Replace matmuls and the operators after them by FusedMatMul."""
-
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:

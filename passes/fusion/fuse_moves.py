@@ -44,8 +44,6 @@ WORK = 0.5
 
 
 class FuseMoves(Pass):
-    """Make operators that move elements lines of the kernels that read them."""
-
     def run(self, graph: Graph) -> bool:
         if not any(_moves(node) for node in graph.nodes):
             return False

@@ -27,8 +27,6 @@ from mspc.passes.fusion.rewriter import Rewriter, fused, node_like, successor
 
 
 class FuseNorm(Pass):
-    """Replace LayerNorm and its gradients by their fused forms."""
-
     def run(self, graph: Graph) -> bool:
         if not _Norms(graph).run():
             return False

@@ -19,8 +19,6 @@ from mspc.passes.fusion.fuse_elementwise import fuse_groups, plain_sources
 
 
 class FuseRows(Pass):
-    """Fuse operators along rows with the elementwise ones around them."""
-
     def run(self, graph: Graph) -> bool:
         changed = remove_dead(graph)
         updates = Updates(graph)

@@ -28,8 +28,6 @@ from mspc.passes.fusion.rewriter import parts_of
 
 
 class FuseScans(Pass):
-    """Make elementwise operators lines of the scans that read them."""
-
     def run(self, graph: Graph) -> bool:
         scans = {
             node: NodeLines([(cast(Op, node.op), tuple(node.inputs))], (0,))

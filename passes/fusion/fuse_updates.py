@@ -285,8 +285,6 @@ _PARTS = TupleGetItem, Cast, Split, StridedSlice, FusedElementwise
 
 
 class FuseUpdates(Pass):
-    """Group the updates of parameters."""
-
     def run(self, graph: Graph) -> bool:
         updates = Updates(graph)
         if updates.first == len(graph.nodes):

@@ -25,8 +25,6 @@ from mspc.passes.fusion.rewriter import Rewriter, groups_of_alike, node_like, pa
 
 
 class GroupLookups(Pass):
-    """Group lookups, and group sums of rows."""
-
     def run(self, graph: Graph) -> bool:
         if sum(isinstance(node.op, RowsByIntegers | RowSums) for node in graph.nodes) < 2:
             return False

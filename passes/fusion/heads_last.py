@@ -19,8 +19,6 @@ from mspc.passes.fusion.reordering import moved_bytes, reorder
 
 
 class HeadsLast(Pass):
-    """Let attention read and write tensors in the order of the sequence."""
-
     def run(self, graph: Graph) -> bool:
         attentions = [node.op for node in graph.nodes if isinstance(node.op, AttentionOp)]
         if not any(op.input_layout == "BNSD" and not op.packed for op in attentions):

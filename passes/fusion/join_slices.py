@@ -24,8 +24,6 @@ from mspc.passes.fusion.rewriter import Rewriter
 
 
 class JoinSlices(Pass):
-    """Replace sums of gradients of slices by one concatenation."""
-
     def run(self, graph: Graph) -> bool:
         if not any(isinstance(node.op, StridedSliceGrad) for node in graph.nodes):
             return False

@@ -32,8 +32,6 @@ EXACT = {FLOAT16: (FLOAT32, FLOAT64), BFLOAT16: (FLOAT32, FLOAT64), FLOAT32: (FL
 
 
 class MoveCasts(Pass):
-    """Let casts and operators that only move elements trade places."""
-
     def run(self, graph: Graph) -> bool:
         if not any(isinstance(node.op, Cast) for node in graph.nodes):
             return False

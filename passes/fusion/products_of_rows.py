@@ -20,8 +20,6 @@ from mspc.passes.fusion.simplify_products import left_of_batch
 
 
 class ProductsOfRows(Pass):
-    """Replace a batch of products with one matrix by one product of all rows."""
-
     def run(self, graph: Graph) -> bool:
         emitter = Emitter(graph)
         for node in graph.nodes:

@@ -41,8 +41,6 @@ LITTLE = 64
 
 
 class RecomputeElementwise(Pass):
-    """Let kernels recompute operands."""
-
     def run(self, graph: Graph) -> bool:
         kernels = _Kernels(graph)
         changed = False

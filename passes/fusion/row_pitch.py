@@ -30,8 +30,6 @@ MIN_ROW_BYTES = 1024
 
 
 class RowPitch(Pass):
-    """Record the pitch of rows of results."""
-
     def run(self, graph: Graph) -> bool:
         rows = _Rows(graph)
         changed = False

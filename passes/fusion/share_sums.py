@@ -77,8 +77,6 @@ class _Shared:
 
 
 class ShareSums(Pass):
-    """Let sums that differ by a scale read memory once."""
-
     def run(self, graph: Graph) -> bool:
         found = _shared(graph)
         if not found:

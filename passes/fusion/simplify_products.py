@@ -36,8 +36,6 @@ Shape = tuple[int, ...]
 
 
 class SimplifyProducts(Pass):
-    """Put transposes and sums into the products next to them."""
-
     def run(self, graph: Graph) -> bool:
         if not any(isinstance(node.op, MatMul | BatchMatMul) for node in graph.nodes):
             return False

@@ -103,8 +103,6 @@ Shape = tuple[int, ...]
 
 
 class SplitAddends(Pass):
-    """Replace sums that attention adds to its scores by their parts."""
-
     def run(self, graph: Graph) -> bool:
         found = [node for node in graph.nodes if _splits(node)]
         if not found:

@@ -38,8 +38,6 @@ from mspc.passes.fusion.rewriter import split
 
 
 class SplitBatchNorm(Pass):
-    """Replace BatchNorm, its gradient and their parts."""
-
     def run(self, graph: Graph) -> bool:
         return split(graph, lambda b, n: make(b, n.op, n) if (make := _MAKERS.get(type(n.op))) is not None else None)
 

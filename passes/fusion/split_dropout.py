@@ -16,7 +16,5 @@ from mspc.passes.fusion.rewriter import split
 
 
 class SplitDropout(Pass):
-    """Replace Dropout of single elements by its mask and a product."""
-
     def run(self, graph: Graph) -> bool:
         return split(graph, lambda b, node: node.op.as_lines(b, *node.inputs) if isinstance(node.op, Dropout) else None)

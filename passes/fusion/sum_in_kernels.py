@@ -24,8 +24,6 @@ from mspc.passes.fusion.rewriter import Rewriter, node_like
 
 
 class SumInKernels(Pass):
-    """Let operators sum their results."""
-
     def run(self, graph: Graph) -> bool:
         rewriter = Rewriter(graph)
         for node in graph.nodes:

@@ -27,8 +27,6 @@ from mspc.passes.fusion.rewriter import Rewriter, element, node_like
 
 
 class UpdateRows(Pass):
-    """Update rows in place of tables."""
-
     def run(self, graph: Graph) -> bool:
         if not any(isinstance(node.op, RowSums | GroupedRowSums) for node in graph.nodes):
             return False

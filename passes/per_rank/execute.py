@@ -12,8 +12,6 @@ from mspc.passes.cleanup.simplify import Simplify
 
 
 class Execute(Pass):
-    """Simplify once more and drop the compiler's own annotations."""
-
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:

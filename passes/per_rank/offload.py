@@ -29,8 +29,6 @@ from mspc.passes.lib.host_memory import (
 
 
 class Offload(Pass):
-    """Let states and activations live on the host."""
-
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:

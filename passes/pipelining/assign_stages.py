@@ -53,8 +53,6 @@ EVERYWHERE: frozenset[int] = frozenset()
 
 
 class AssignStages(Pass):
-    """Give operators their stages."""
-
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:

@@ -20,8 +20,6 @@ from mspc.passes.lib.stage_programs import OrderedWork, sent_when_known
 
 
 class OrderMicroBatches(Pass):
-    """Replace the loop over micro-batches by the stage's actions."""
-
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:

@@ -22,8 +22,6 @@ from mspc.passes.lib.opened_graphs import opened
 
 
 class DrawRows(Pass):
-    """Let operators that draw numbers draw those of the global batch."""
-
     needs = (GLOBAL,)
     regions = WHOLE
 

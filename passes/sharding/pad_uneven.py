@@ -30,8 +30,6 @@ from mspc.sharding.rules import Rule
 
 @dataclass(frozen=True)
 class PadUneven(Pass):
-    """Pad dimensions that strategies shard unevenly, if the header asks for it."""
-
     def run(self, graph: Graph) -> bool:
         if not graph.attrs.get("pad_uneven"):
             return False

@@ -32,8 +32,6 @@ from mspc.passes.lib.propagation import (
 
 
 class PropagateSharding(Pass):
-    """Decide the layouts of all nodes and parameters."""
-
     regions = OPENED
     needs = (KNOWN, GLOBAL, DIFFERENTIATED, SEARCHED)
 

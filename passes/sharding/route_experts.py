@@ -20,8 +20,6 @@ from mspc.passes.base import Pass
 
 
 class RouteExperts(Pass):
-    """Compute grouped products whose experts are sharded on rows in blocks."""
-
     def run(self, graph: Graph) -> bool:
         if not any(isinstance(node.op, GroupedProduct) for node in graph.nodes):
             return False

@@ -23,8 +23,6 @@ SCATTERS = "mspc.ops.tensor.scatter"
 
 
 class RouteSlots(Pass):
-    """Look rows up in tables without a spare row."""
-
     def run(self, graph: Graph) -> bool:
         if SCATTERS not in sys.modules and not any(isinstance(node.op, Gather) for node in graph.nodes):
             return False

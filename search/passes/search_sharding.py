@@ -14,8 +14,6 @@ from mspc.passes.lib.choices import wants_search
 
 
 class SearchSharding(Pass):
-    """Decide the layouts of all nodes and parameters together."""
-
     regions = OPENED
     needs = (KNOWN, GLOBAL, DIFFERENTIATED)
 
