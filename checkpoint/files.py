@@ -121,13 +121,8 @@ def sealed(text: bytes) -> bytes:
 
 
 def is_sealed(text: bytes, said: Any, what: str) -> bool:
-    """Check the checksum of a text. said: the entry of the checksum, or None. what: name of the text in messages.
-
-    Returns: False if it cannot be checked: there is no checksum, or its kind cannot be computed here.
-
-    Raises:
-        ValueError: it is wrong.
-    """
+    """Return True if the checksum of a text is right, False if there is none or its kind cannot be computed here.
+    said: the entry of the checksum, or None. what: name of the text in messages. Raise ValueError if it is wrong."""
     if said is None:
         return False
     if not is_checksum(said):

@@ -223,11 +223,8 @@ class Checkpoint:
         return [name for name, s in self.tensors.items() if not all(can_compare(p.checksum) for p in s.pieces)]
 
     def read(self, name: str, slices: Sequence[slice] | None = None) -> Any:
-        """Return a tensor, or the part selected by slices without steps, as a new array.
-
-        Raises:
-            KeyError: there is no such tensor. MspcError: its bytes cannot be read or are damaged.
-        """
+        """Return a tensor, or the part selected by slices without steps, as a new array. Raise KeyError if there is no
+        such tensor, MspcError if its bytes cannot be read or are damaged."""
         stored = self.tensors[name]
         wanted = box_of(slices, stored.type.shape)
         parts = self._parts(name, wanted)

@@ -267,17 +267,11 @@ DEVICES = ("CPU", "GPU")
 
 
 def stages_again(network: str, path: str, compile_id: str, wanted: Collection[str]) -> dict[str, Graph]:
-    """Return the graph after each pass in `wanted`.
+    """Return the graph after each pass in `wanted`; none if the passes do not lead to that very program, as for a graph
+    that has been edited.
 
-    Args:
-        network: text of the traced graph, with the header that passes read. path: of the file that contains it.
-            compile_id: of the compile.
-
-    Returns:
-        Nothing if the passes do not lead to that very program, as for a graph that has been edited.
-
-    Raises:
-        MspcError: the text is no graph.
+    network: text of the traced graph, with the header that passes read. path: of the file that contains it. compile_id:
+    of the compile. Raise MspcError if the text is no graph.
     """
     for device in DEVICES:
         graph = read_network(network, path)

@@ -377,11 +377,8 @@ class RankCalls:
         self._strategy_files = StrategyFiles(job.rank, self.has_own_process)
 
     def call(self, target: Any, args: tuple[Any, ...]) -> Any:
-        """Run `target(*args)` and return its result: a Tensor, or tuples, lists and dicts of Tensors.
-
-        Raises:
-            MspcError: the target cannot be compiled, or the arguments do not fit. ExecutionError: it failed.
-        """
+        """Run `target(*args)` and return its result: a Tensor, or tuples, lists and dicts of Tensors. Raise MspcError
+        if the target cannot be compiled, or the arguments do not fit, ExecutionError if it failed."""
         return self._to_outputs(*self._run(target, args))
 
     def call_on_all_ranks(self, target: Any, args: tuple[Any, ...] | None) -> Any:

@@ -119,11 +119,8 @@ def read_graph_early(folder: Path, rank: int, frames: bool = False) -> EarlyGrap
 
 
 def run_rank(options: Options, job: Job, program: Program, ahead: EarlyGraph | None = None) -> None:
-    """Run this rank's part: read its graph and slices, agree with the others, run the steps.
-
-    Raises:
-        MspcError: the files are damaged or do not fit, status 2. ExecutionError: a step failed, status 1.
-    """
+    """Run this rank's part: read its graph and slices, agree with the others, run the steps. Raise MspcError, status 2,
+    if the files are damaged or do not fit, ExecutionError, status 1, if a step failed."""
     error: MspcError | None = None
     prepared: _Prepared | None = None
     try:

@@ -83,11 +83,8 @@ def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType
     a package, the package is imported first.
 
     `sys.argv`, `sys.path[0]` and `sys.modules` are set as by `python script.py` and stay so, because functions of the
-    script may be called later. The working folder is unchanged.
-
-    Raises:
-        ScriptError: the script raised an exception. MspcError: mistakes found by mspc. Exceptions that are not errors
-            (SystemExit, KeyboardInterrupt) pass through.
+    script may be called later. The working folder is unchanged. Raise ScriptError if the script raised an exception,
+    MspcError for mistakes found by mspc. Exceptions that are not errors (SystemExit, KeyboardInterrupt) pass through.
     """
     code = read_script(path)
     module = ModuleType(name)

@@ -35,12 +35,9 @@ class UserState:
 
     This rank's script runs between `enter` and `leave`; only one rank is active at a time.
 
-    Args:
-        session: of the rank. shown: whether its output is printed. shared_modules: names of modules that ranks share.
-            Modules of mspc, Python and installed libraries that are loaded later are added. Other imports of a script
-            are removed while other ranks run.
-
-    handler: called by the rank's cells.
+    session: of the rank. shown: whether its output is printed. shared_modules: names of modules that ranks share.
+    Modules of mspc, Python and installed libraries that are loaded later are added. Other imports of a script are
+    removed while other ranks run. handler: called by the rank's cells.
     """
 
     def __init__(self, session: state.Session, shown: bool, shared_modules: set[str]) -> None:
@@ -260,11 +257,8 @@ def simulate_script(
     profiler: Callable[[], Any] = lambda: None, strategies: Path | None = None,
 ) -> None:  # fmt: skip
     """Run a script on `ranks` simulated ranks. profiler: makes an object that times the steps of one rank. strategies:
-    a file that shards operators.
-
-    Raises:
-        MspcError: the first failure of a rank, with its number in the message. SystemExit: a rank's own.
-    """
+    a file that shards operators. Raise MspcError for the first failure of a rank, with its number in the message, and a
+    rank's own SystemExit."""
     shared = SharedCompiles(ranks)
     users: list[UserState] = []
     modules = set(sys.modules)

@@ -530,11 +530,8 @@ def branch(tracer: Tracer, frame: Frame, node: ast.If, holds: Value, rest: list[
     """Run both branches of an `if`. `rest` is the statements that follow it in its block.
 
     A branch that ends in `raise` checks the contents of a tensor, which is unknown at compile time: it is left out,
-    with a warning.
-
-    Returns:
-        None, or how the block ends if a branch leaves it. In that case `rest` and all that follows it have been run,
-        too.
+    with a warning. Return None, or how the block ends if a branch leaves it: then `rest` and all that follows it have
+    been run, too.
     """
     bodies = (node.body, node.orelse)
     for body, other in (bodies, bodies[::-1]):
@@ -661,12 +658,9 @@ def all_of(tracer: Tracer, frame: Frame, node: ast.BoolOp, place: int, met: Valu
 def _under(
     tracer: Tracer, frame: Frame, operand: ast.expr, met: Value, stop: bool, is_test: bool
 ) -> tuple[Any, Value | None, bool]:
-    """Evaluate an operand that is needed only if the operands before it, together `met`, are not `stop`.
-
-    Returns:
-        its value; the same as a Bool of shape () if it is one known only at run time, or None; and whether this Bool
-        already includes `met`. An expensive operand is computed only on demand.
-    """
+    """Evaluate an operand that is needed only if the operands before it, together `met`, are not `stop`. Return its
+    value; the same as a Bool of shape () if it is one known only at run time, or None; and whether this Bool already
+    includes `met`. An expensive operand is computed only on demand."""
     beginning = TraceSnapshot(tracer, frame)
     evaluate = tracer.evaluate_test if is_test else tracer.evaluate
     with apart(tracer) as nodes:

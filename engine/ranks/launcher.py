@@ -440,11 +440,8 @@ def forwarding(child: subprocess.Popen[bytes]) -> Generator[list[int]]:
 
 
 def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
-    """Run `mspc ARGUMENTS` on `ranks` ranks and return the exit status. Ctrl-C ends all of them.
-
-    Raises:
-        MspcError: mpirun is missing or cannot be started. ExecutionError: the output cannot be written.
-    """
+    """Run `mspc ARGUMENTS` on `ranks` ranks and return the exit status. Ctrl-C ends all of them. Raise
+    MspcError if mpirun is missing or cannot be started, ExecutionError if the output cannot be written."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:

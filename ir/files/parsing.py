@@ -202,7 +202,7 @@ def read_toml(
     """Return the contents of a TOML file, or of a JSON file with an object.
 
     what: the kind of file, for messages. largest: the most bytes that it may have. notes: for a file that is no TOML,
-    or JSON. Raise MspcError if the file does not exist, cannot be read, or is no TOML, or JSON.
+    or JSON. Raise MspcError if the file does not exist, cannot be read, or is neither.
     """
     with reading(path, what, f"is no {'JSON' if as_json else 'TOML'} file", kind=ValueError, notes=notes):
         check_regular(path, largest)

@@ -70,14 +70,8 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchange two names: each path then names the file of the other. At no time is either name missing.
-
-    Returns:
-        Whether the system supports this; if not, nothing has changed.
-
-    Raises:
-        OSError: it is supported, but failed.
-    """
+    """Exchange two names: each path then names the file of the other. At no time is either name missing. Return whether
+    the system supports this; if not, nothing has changed. Raise OSError if it is supported, but failed."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is None:
         return False

@@ -242,11 +242,9 @@ def write_array(file: Writer, array: Any, at_once: int = AT_ONCE) -> None:
 class TensorFile:
     """A safetensors file for reading. The header is checked at once; tensors are read on demand.
 
-    header: the bytes before the tensors. about: the metadata in the header. size: bytes of the file.
-
-    Raises:
-        OSError: it cannot be read. ValueError: it is no safetensors file, or is damaged. MspcError: it is no regular
-            file.
+    header: the bytes before the tensors. about: the metadata in the header. size: bytes of the file. Raise
+    OSError if it cannot be read, ValueError if it is no safetensors file, or is damaged, MspcError if it is no regular
+    file.
     """
 
     def __init__(self, path: Path) -> None:

@@ -54,15 +54,9 @@ _KINDS = ("input", "parameter", "constant")
 def parse(text: str, registry: Registry, file: str = "<text>", frames: bool = True) -> Module:
     """Return the graphs of a file.
 
-    Args:
-        text: the whole file.
-        registry: the known operators; every other name becomes an `OpaqueOp`. In MindSpore's own dumps all
-            operators are opaque, because their operands and attributes have other meanings.
-        file: the name of the file in messages.
-        frames: whether source spans are read; scopes always are.
-
-    Raises:
-        MspcError: the file is damaged; the message has line and column.
+    registry: the known operators; every other name becomes an `OpaqueOp`. In MindSpore's own dumps all operators are
+    opaque, because their operands and attributes have other meanings. file: its name in messages. frames: whether
+    source spans are read; scopes always are. Raise MspcError with line and column if the file is damaged.
     """
     begin_file()
     return _FileReader(GraphTextReader(text, registry, file, frames)).module()
