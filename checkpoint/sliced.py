@@ -137,17 +137,12 @@ def needed_ranks(rank: int, source: Layouts, target: Layouts) -> list[int]:
     found: set[int] = set()
     for name, layout in source.items():
         wanted = target.get(name)
-        shape = _common_shape(layout, wanted)
+        others = layout if wanted is None or len(wanted.dims) != len(layout.dims) else wanted
+        shape = tuple(math.lcm(a, b) for a, b in zip(layout.strategy, others.strategy, strict=True))
         box = box_at(wanted, rank, shape)
         pieces = [StoredSlice(box_at(layout, r, shape), r, ()) for r in range(layout.ranks)]
         found.update(piece.file for piece, _ in covering_slices(pieces, box, rank))
     return sorted(found) or [0]
-
-
-def _common_shape(first: Layout, second: Layout | None) -> tuple[int, ...]:
-    """Return a shape that both layouts divide."""
-    others = first.strategy if second is None or len(second.dims) != len(first.dims) else second.strategy
-    return tuple(math.lcm(a, b) for a, b in zip(first.strategy, others, strict=True))
 
 
 def check_divides(checkpoint: Checkpoint, layouts: Layouts) -> None:

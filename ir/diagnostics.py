@@ -97,20 +97,14 @@ def is_about_digits(error: Exception) -> bool:
 
 
 def cell_name(file: str) -> str:
-    """Return `In[3]` for the file name of a cell of IPython, "" for other files."""
-    shell = running_shell()
+    """Return `In[3]` for the file name of a cell of IPython, "" for other files. Nothing is imported to find out."""
+    library = sys.modules.get("IPython")
+    shell = library.get_ipython() if library is not None and hasattr(library, "get_ipython") else None
     described = shell.compile.format_code_name(file) if shell is not None else None
     return str(described[1]) if described else ""
 
 
-def running_shell() -> Any:
-    """Return the IPython shell in which this process runs, or None. Nothing is imported to find out."""
-    library = sys.modules.get("IPython")
-    return library.get_ipython() if library is not None and hasattr(library, "get_ipython") else None
-
-
 def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table in HTML."""
     from html import escape  # only notebooks need it
 
     def row_of(kind: str, values: Iterable[Any]) -> str:

@@ -64,14 +64,12 @@ LARGEST_SIZE = 1 << 62
 
 
 def object_in(value: Any, where: str) -> dict[str, Any]:
-    """Return an object."""
     if not isinstance(value, dict):
         raise ValueError(f"{where} is {value!r:.60}, not an object")
     return cast(dict[str, Any], value)
 
 
 def list_in(value: Any, where: str) -> list[Any]:
-    """Return a list."""
     if not isinstance(value, list):
         raise ValueError(f"{where} is {value!r:.60}, not a list")
     return cast(list[Any], value)
@@ -86,7 +84,6 @@ def entry(owner: dict[str, Any], name: str, where: str = "it") -> Any:
 
 
 def text_in(value: Any, where: str) -> str:
-    """Return a text."""
     if not isinstance(value, str):
         raise ValueError(f"{where} is {value!r:.60}, not a text")
     return value

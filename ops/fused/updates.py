@@ -53,7 +53,6 @@ class FusedUpdate(Update):
         return tuple(f"x{index}" for index in range(count))
 
     def lines(self) -> tuple[BodyLine, ...]:
-        """Return the lines of the body."""
         return read_body(self.body, self.writes, len(self.writes))
 
     @property

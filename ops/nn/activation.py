@@ -283,7 +283,6 @@ _WIDE = (sample((8, 16), low=-8, high=8), sample((), low=-8, high=8))
 
 
 def _between(low: float, x: Term, high: float) -> Term:
-    """Return low < x < high."""
     above = x.into(Greater(), low)
     return above.into(LogicalAnd(), Term(x.b, constant(x.b, high, x.value)).into(Greater(), x))
 

@@ -182,7 +182,6 @@ class Emitter(Rewriter):
         return value if value.tensor_type.dtype == dtype else self.emit(place, Cast(dtype), [value], like)
 
     def shaped(self, place: Node, value: Value, shape: tuple[int, ...], like: Node) -> Value:
-        """Return the value in this shape."""
         return value if value.shape == shape else self.emit(place, Reshape(shape), [value], like)
 
     def take_apart(self, joined: Node, axis: int, sizes: Sequence[int], parts: Sequence[Node], place: Node) -> None:
