@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _Attributes = make_dataclass(
     "_Attributes",
     [(name, Any, s.attribute_of(getattr(FrozenContext, s.frozen_name))) for name, s in compiled_settings().items()],
-    init=False, repr=False, eq=False, frozen=True, namespace={"__doc__": "Settings."},
+    init=False, repr=False, eq=False, frozen=True, kw_only=True, namespace={"__doc__": "Settings."},
 )  # fmt: skip  # `Config` has these methods for all fields
 
 

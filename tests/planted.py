@@ -89,8 +89,7 @@ class Case:
 
 def outcomes(cases: Sequence[Case], jobs: int = 1) -> Iterator[tuple[Case, str, str]]:
     """Every case with "equal", "differs" or why it could not be judged, and the last thing that verify says."""
-    for name in ("verify", "verify_scale"):  # a process that only lists errors needs none of it
-        importlib.import_module(f"mspc.commands.{name}")
+    importlib.import_module("mspc.commands.verify")  # a process that only lists errors needs none of it
     with remembered():
         for number, given in forked([lambda case=case: _outcome(case) for case in cases], jobs):
             kind, said = given if isinstance(given, list) else (f"ended with status {given}", "")

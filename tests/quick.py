@@ -21,6 +21,7 @@ ALSO = frozenset(
     (
         "engine/ranks/test_launching.py",
         "oracle/test_activations.py",
+        "output/stablehlo/test_modules.py",
         "verify/test_comparison.py",
     )
 )

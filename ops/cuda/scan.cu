@@ -49,8 +49,8 @@ struct Linear {
     __device__ __forceinline__ A result() const { return b; }
 };
 // The sum of `b` times exponentials of this `y` less those of the elements, none of which exceeds 1. Exponentials of
-// differences are no products of others, so that rounding does not add up along a line. A `y` of NaN with a `b` of 0 are
-// no elements.
+// differences are no products of others, so that rounding does not add up along a line. A `y` of NaN with a `b` of 0
+// stands for no elements.
 template <class V> struct LogLinear {
     V y, b;
     static __device__ __forceinline__ LogLinear none() { return {(V)__int_as_float(0x7fc00000), 0}; }

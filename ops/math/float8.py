@@ -130,7 +130,7 @@ class ScaledMatMul(MatrixProduct):
             if len(scale.shape) != 2 or len(operand.shape) != 2:
                 raise MspcError(f"{self.name}: a scale has no dimensions or 2, as its operand has; not {scale.shape}")
             for name, size, count in zip(names, operand.shape, scale.shape, strict=True):
-                if size % max(count, 1) or blocks.setdefault(name, count) != count:
+                if not count or size % count or blocks.setdefault(name, count) != count:
                     raise MspcError(
                         f"{self.name}: operands of shapes {x.shape} and {y.shape} have no blocks that fit scales of "
                         f"shapes {x_scale.shape} and {y_scale.shape}"

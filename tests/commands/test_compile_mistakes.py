@@ -190,7 +190,7 @@ class Net(nn.Cell):
             "error: 'float3[4]': unknown element type 'float3'\n"
             "  note: did you mean 'float32', 'float64' or 'float16'?\n"
             "  note: known are bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, "
-            "float16, bfloat16, "
+            "float8e4m3, float8e5m2, float16, bfloat16, "
             "float32, float64, complex64, complex128\n",
         ),
         (

@@ -107,12 +107,12 @@ def test_cpus_never_round() -> None:
 
 @pytest.mark.parametrize("machine", KNOWN_MACHINES.values(), ids=KNOWN_MACHINES)
 def test_machines_that_come_along_have_both(machine: Machine) -> None:
-    rounded = machine.under({ROUNDS: True})
+    rounded, least = machine.under({ROUNDS: True}), 3.5 if machine.name.startswith("AMD") else 6
     for kind in (PRODUCTS, "deep_products", "attention", "convolutions", "grouped_convolution_filters"):
         ratio = rounded.work_rate(kind, FLOAT32).at(1e12) / machine.work_rate(kind, FLOAT32).at(1e12)
-        assert 6 <= ratio < (50 if machine.name in BLACKWELL else 10)
+        assert least <= ratio < (50 if machine.name in BLACKWELL else 10)
     assert missing_rates([KINDS], rounded) == ()
-    assert terms_for(rounded).compute < terms_for(machine).compute / 5
+    assert terms_for(rounded).compute < terms_for(machine).compute / (least - 1)
 
 
 def test_an_old_file_has_rates_of_one_of_the_two(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def _called(scope: Scope, shape: Shape, depth: int) -> str:
     name = f"self.{helper.name}" if helper.bound else helper.name
     turns = count(scope)
     if helper.deep:
-        turns = f"{turns} % 4" if scope.rng.random() < 0.3 else str(scope.rng.randint(0, 3))
+        turns = str(scope.rng.randint(0, 3))
     return f"{name}({floats(scope, shape, depth - 1)}, {turns})"
 
 

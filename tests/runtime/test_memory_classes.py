@@ -107,9 +107,9 @@ def test_gradients_are_as_large_as_what_is_trained(optimizer: str, step: str, tm
 MANY = """
 import mspc as ms
 from mspc import nn
-net = nn.SequentialCell([each for _ in range(30) for each in (nn.Dense(4, 4), nn.ReLU())])  # no equal layers
+net = nn.SequentialCell([each for n in range(30) for each in (nn.Dense(4 + n % 7, 4 + (n + 1) % 7), nn.ReLU())])
 step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Adam(net.trainable_params(), 1e-3))
-step.set_train()(ms.ops.zeros((8, 4)), ms.ops.zeros((8, 4)))
+step.set_train()(ms.ops.zeros((8, 4)), ms.ops.zeros((8, 6)))
 """
 
 
