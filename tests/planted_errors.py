@@ -74,10 +74,19 @@ class Net(nn.Cell):
         return self.turned(self.scale(self.down(kept, self.w2), self.gain), self.turn)
 
 
+class Loss(nn.Cell):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+        self.loss = nn.MSELoss()
+
+    def construct(self, x, y):
+        return self.loss(self.net(x), y)
+
+
 net = Net()
 optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-net_with_loss = nn.WithLossCell(net, nn.MSELoss())
-step = nn.TrainOneStepWithLossScaleCell(net_with_loss, optimizer, nn.DynamicLossScaleUpdateCell(8.0, 2, 2))
+step = nn.TrainOneStepWithLossScaleCell(Loss(net), optimizer, nn.DynamicLossScaleUpdateCell(8.0, 2, 2))
 step(Tensor(np.ones([64, 32]), ms.float32), Tensor(np.ones([64, 16]), ms.float32))
 '''
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,8 +41,9 @@ def passes(
         if mode is not None and kind_of_mode(mode) not in step.modes:
             continue
         if device in (None, opts.DeviceOption.AUTO) or step.runs_on(device.upper()):
-            paragraph = " ".join((type(find_pass(step.name)).__doc__ or "").partition("\n\n")[0].split())
-            effect = paragraph.partition(". ")[0].rstrip(".")
+            found = type(find_pass(step.name))
+            text = found.__doc__ or sys.modules[found.__module__].__doc__ or ""  # one of the two describes the pass
+            effect = " ".join(text.partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
             rows.append({"name": step.name, "runs": conditions_of(step), "summary": effect})
     if json is not None:
         write_json(rows, json)

@@ -41,8 +41,18 @@ class Net(nn.Cell):
         return self.matmul(x, self.w)
 
 
+class WithLoss(nn.Cell):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+        self.loss = nn.MSELoss()
+
+    def construct(self, x, y):
+        return self.loss(self.net(x), y)
+
+
 net = Net()
-step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Momentum(net.trainable_params(), 0.1, 0.9))
+step = nn.TrainOneStepCell(WithLoss(net), nn.Momentum(net.trainable_params(), 0.1, 0.9))
 step.set_train()
 
 
