@@ -38,16 +38,10 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Concat, Stack
 from mspc.ops.tensor.reshape import ReduceSum, Reshape
 
-FEWEST = 16
-"""Fewest equal iterations that become a loop without a mark: fewer compile as fast, and reduce the gradients of several
-layers together, beside the computation of others."""
-PERIODS = (1, 2, 3, 4, 6)
-"""Numbers of cells that may alternate, as dense layers and those of experts."""
 _NOT_COMPARED = ("_cells", "_params", "_members", "_owned", "_stage_place")
 """Attributes in which a cell records its own cells and parameters, which are compared themselves, and the line of the
 script that set its stage."""
 _PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
-Attribute = tuple[type, str]
 _facts = attrgetter("dtype", "shape", *FACTS)
 
 
@@ -55,20 +49,14 @@ class Counterparts:
     """Pairing of the parts of one cell with the parts of its equal cells.
 
     parameters, cells: by the identity of a parameter or cell of the first cell, the matching ones of all cells in their
-    order, starting with the first cell's. count: how many cells at the beginning are equal. read: attributes, as
-    (class, name), that must be equal; others of the script's classes may be different numbers or texts. differing: the
-    classes of these, by (identity of the cell, name).
+    order, starting with the first cell's.
     """
 
-    def __init__(self, cells: Sequence[Any], read: Collection[Attribute] = ()) -> None:
-        self.read = read
+    def __init__(self, cells: Sequence[Cell]) -> None:
         self.parameters: dict[int, list[ScriptParameter]] = {}
         self.cells: dict[int, list[Cell]] = {}
-        self.differing: dict[tuple[int, str], type] = {}
         first, *others = cells
-        self.count = 1
-        while self.count < len(cells) and self._same(first, others[self.count - 1], self.count):
-            self.count += 1
+        self.are_alike = all(self._same(first, other, number) for number, other in enumerate(others, 1))
 
     def _same(self, one: Any, other: Any, number: int) -> bool:
         """Return whether `one`, a part of the first cell, equals `other`, the matching part of cell `number`."""
@@ -122,19 +110,9 @@ class Counterparts:
             if (value is counterpart and type(value) in _PLAIN) or name in _NOT_COMPARED:
                 continue  # most values are plain, and there are thousands
             by_value = is_primitive and name in ("in_strategy", "out_strategy")
-            if not is_primitive and {type(value), type(counterpart)} <= _PLAIN and self._may_differ(one, name):
-                if value != counterpart:
-                    self.differing[id(one), name] = type(one)
-                continue
             if not (value == counterpart if by_value else self._same(value, counterpart, number)):
                 return False
         return True
-
-    def _may_differ(self, cell: Cell | Primitive, name: str) -> bool:
-        """Return whether an attribute means something to the script alone, such as the number of a layer."""
-        kind = type(cell)
-        is_of_script = not (name.startswith("_") or name in vars(Cell()) or kind.__module__.startswith("mspc."))
-        return is_of_script and (kind, name) not in self.read
 
     def _note(self, found: dict[int, Any], one: Any, other: Any, number: int) -> bool:
         """Record `other` as the counterpart of `one` in cell `number`. Return False if a different one is recorded
@@ -152,52 +130,15 @@ def asks_for_one_graph(items: Sequence[Any]) -> bool:
     return getattr(type(items[0]).__init__, "is_lazily_inlined", False)
 
 
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """Iterations `first` to before `end` of a statement: a loop that runs `period` of them in each iteration."""
-
-    first: int
-    end: int
-    period: int
-    counterparts: Counterparts
-
-
-def _runs(
-    rows: Sequence[tuple[Any, ...]], parts: Iterable[tuple[int, int]], is_asked: bool, read: Collection[Attribute]
-) -> Generator[_Run]:
-    """Yield the loops of a statement in their order. parts: iterations that may be in one loop. read: see
-    `Counterparts`."""
-    for first, end in parts:
-        fewest = max(2, min(FEWEST, end - first) if is_asked else FEWEST)
-        while end - first >= fewest:
-            run = next(filter(None, (_run(rows, first, end, period, fewest, read) for period in PERIODS)), None)
-            if run is not None:
-                yield run
-            first = first + 1 if run is None else run.end
-
-
-def _run(
-    rows: Sequence[tuple[Any, ...]], first: int, end: int, period: int, fewest: int, read: Collection[Attribute]
-) -> _Run | None:
-    """Return the loop that begins at an iteration, or None if too few of them are equal."""
-    groups = [sum(rows[at : at + period], ()) for at in range(first, end - period + 1, period)]
-    count = Counterparts(groups, read).count if len(groups) >= fewest else 0
-    if count < fewest:
-        return None
-    return _Run(first, first + count * period, period, Counterparts(groups[:count], read))
-
-
 def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any]) -> tuple[Any] | None:
-    """Compile the iterations of a `for` statement as loops: many equal ones, or those over cells of a class that asks
-    for it.
+    """Compile the iterations of a `for` statement as loops.
 
     Return a tuple of one element, how the statement ends; None, with nothing traced, if the iterations must be inlined.
     """
-    by_turn = _read_by_turn(tracer, frame, node, items) or ()
-    is_asked = any(map(asks_for_one_graph, by_turn))
-    if not is_asked and (len(items) < FEWEST or not any(isinstance(each[0], Cell) for each in by_turn)):
+    read = _read_by_turn(tracer, frame, node, items)
+    if not any(map(asks_for_one_graph, read or ())):
         return None
-    rows = list(zip(*by_turn, strict=True))
+    rows = list(zip(*read or (), strict=True))
     starts = [0]
     if tracer.stages > 1:  # a loop for consecutive iterations whose cells are in the same stages
         stages = [
@@ -205,40 +146,26 @@ def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any]) ->
             for row in rows
         ]
         starts += [i for i in range(1, len(rows)) if stages[i] != stages[i - 1]]
+    runs = [(a, Counterparts(rows[a:b])) for a, b in itertools.pairwise([*starts, len(rows)])]
+    if not all(counterparts.are_alike for _, counterparts in runs):
+        return None
     beginning = TraceSnapshot(tracer, frame)
-    read: set[Attribute] = set()
-    while runs := [*_runs(rows, itertools.pairwise([*starts, len(rows)]), is_asked, read)]:
-        known = len(read)
-        found = tried(tracer, beginning, lambda runs=runs: _loops(tracer, frame, node, items, runs, is_asked))
-        if found is not UNROLLED:
-            return (found,)
-        for run in runs:
-            differing = run.counterparts.differing
-            read |= {(kind, place[1]) for place, kind in differing.items() if tracer.reads.has_read(*place)}
-        if len(read) == known:
-            break
-    return None
+    found = tried(tracer, beginning, lambda: _loops(tracer, frame, node, items, runs))
+    return None if found is UNROLLED else (found,)
 
 
 def _loops(
-    tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], runs: Sequence[_Run], is_asked: bool
+    tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], runs: Sequence[tuple[int, Counterparts]]
 ) -> Any:
-    """Emit a loop per run of equal iterations, and inline the others. is_asked: by the script; if not, loops save what
-    inlined layers save, and draw no random numbers, which would differ from those of inlined layers."""
+    """Emit one loop per run of iterations. A run of one iteration is inlined."""
     found: Any = None
-    at = 0
-    for run in (*runs, None):
-        for item in items[at : len(items) if run is None else run.first]:
-            tracer.assign(frame, node.target, item)
-            with frame.followed_by(None):
-                found = tracer.block(frame, node.body)
-        if run is not None:
-            drawn = tracer.draws.copy()
-            found, at = _loop(tracer, frame, node, items[run.first : run.end], run), run.end
-            if not is_asked:
-                _last_loop(tracer)[0].attrs["recompute"] = False
-                if tracer.draws != drawn:
-                    raise MspcError("equal layers draw random numbers")
+    for number, (first, counterparts) in enumerate(runs):
+        last = runs[number + 1][0] if number + 1 < len(runs) else len(items)
+        if last - first > 1:
+            found = _loop(tracer, frame, node, items[first:last], counterparts)
+            continue
+        tracer.assign(frame, node.target, items[first])
+        found = tracer.block(frame, node.body)
     return found
 
 
@@ -290,21 +217,14 @@ def _object_before(tracer: Tracer, frame: Frame, node: ast.expr, assigned: set[s
     return getattr(base, node.attr, None)
 
 
-def _loop(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], run: _Run) -> Any:
-    counterparts = run.counterparts
-
+def _loop(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], counterparts: Counterparts) -> Any:
     def body(turn: Value | None) -> Any:
-        found: Any = None
-        for item in items[: run.period]:
-            tracer.at(frame, node.target)
-            tracer.assign(frame, node.target, item)
-            found = tracer.block(frame, node.body)
-        return found
+        tracer.at(frame, node.target)
+        tracer.assign(frame, node.target, items[0])
+        return tracer.block(frame, node.body)
 
     with _names_of_all(tracer, counterparts):
-        found = run_loop(tracer, frame, LoopPlan(node, node.iter, None, body, counterparts.count))
-    if any(tracer.reads.has_read(*place) for place in counterparts.differing):
-        raise MspcError("equal layers read attributes that differ")
+        found = run_loop(tracer, frame, LoopPlan(node, node.iter, None, body, len(items)))
     _scan_parameters(tracer, *_last_loop(tracer), counterparts.parameters)
     for key, members in counterparts.cells.items():
         if key in tracer.cells:
@@ -359,9 +279,7 @@ def repeated(
         run_loop(tracer, frame, LoopPlan(LOOP, place, None, turn, count))
         if tracer.draws != drawn:
             raise MspcError("equal layers draw random numbers")
-        loop, stage = _last_loop(tracer, of_layers=True)
-        loop.attrs["recompute"] = False
-        _scan_parameters(tracer, loop, stage, parameters)
+        _scan_parameters(tracer, *_last_loop(tracer, of_layers=True), parameters)
         return frame.locals["carry"]
 
     found = tried(tracer, TraceSnapshot(tracer, frame), run)
@@ -676,8 +594,9 @@ def roll_updates(graph: Graph) -> None:
     for request in requests:
         grads, stack_of = _of_stacks(graph, request, stacks, members)
     groups: dict[object, set[Node]] = {}
-    for stack in stacks:  # those of as many cells, of one stage if stages have their own loops
-        groups.setdefault((stack.attrs.get(STAGE), len(stack.inputs)), set()).add(stack)
+    for stack in stacks:  # those of the same cells: all of them, or those of one stage if stages have their own loops
+        key = None if STAGE not in stack.attrs else (stack.attrs[STAGE], len(stack.inputs))
+        groups.setdefault(key, set()).add(stack)
     for group in groups.values():
         own = {weight: place for weight, place in members.items() if place[0] in group}
         _roll(graph, own, {value: place for value, place in grads.items() if stack_of[place[0]] in group})
@@ -742,10 +661,12 @@ class _Chains:
 
 def _roll(graph: Graph, members: dict[Value, tuple[Node, int]], grads: dict[Value, tuple[Node, int]]) -> None:
     """Replace the update nodes of all cells by loops over the cells: one up to each merge node, one after the last."""
-    [cells] = {len(stack.inputs) for stack, _ in members.values()}
+    counts = {len(stack.inputs) for stack, _ in members.values()}
+    if len(counts) > 1:
+        raise Unrolled
     known = {value: number for value, (_, number) in (members | grads).items()}
-    found = grouped(graph, cells, known)
-    chains = _chains(graph, found, cells)
+    found = grouped(graph, max(counts), known)
+    chains = _chains(graph, found, max(counts))
     first, *others = chains.nodes
     if not first and not any(others):
         if grads:

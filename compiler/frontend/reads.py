@@ -119,14 +119,6 @@ class Reads:
             self._add(base, _computed, name, label)
         self.value(found, label)
 
-    def has_read(self, holder: int, name: str) -> bool:
-        """Return whether an attribute of the object with this identity has been read, or a computed one, which may read
-        it."""
-        return any(
-            key[1] == holder and (key[0] is _computed or (key[0] is _attribute and key[2] == name))
-            for key in self.places
-        )
-
     def function(self, function: types.FunctionType) -> None:
         """Record a traced function, through which its globals are found."""
         self._functions.setdefault(id(function.__globals__), function)

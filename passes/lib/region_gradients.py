@@ -48,7 +48,7 @@ from mspc.passes.lib.gradients import (
 
 def gradient_of_branches(request: GradientRequest, differentiate: Differentiate) -> RegionGradient | None:
     """Gradients of an `If`, whose operands are the condition and the parameters of both branches, or of a `Call`."""
-    op, regions, wanted, given, _ = request
+    op, regions, wanted, given = request
     assert isinstance(op, If | Call)
     first = 1 if isinstance(op, If) else 0
     joints = [joint_of(region, [i - first for i in wanted], given, differentiate) for region in regions]
@@ -112,7 +112,7 @@ def _share_saved(
 
 def gradient_of_loop(request: GradientRequest, differentiate: Differentiate) -> RegionGradient | None:
     """Return how a loop is differentiated; None if nothing that is wanted has a gradient."""
-    op, regions, _, given, is_limited = request
+    op, regions, _, given = request
     assert isinstance(op, Loop)
     body = regions[-1]
     carried, wanted, seeds = _flow(request)
@@ -121,7 +121,7 @@ def gradient_of_loop(request: GradientRequest, differentiate: Differentiate) -> 
     behind = op.leading + op.carried
     scanned, captured = parameters[behind : behind + op.scanned], parameters[behind + op.scanned :]
     handed_on = dict(zip(joint.graph.results[: op.carried], parameters[op.leading : behind], strict=True))
-    turns = 0 if _of_micro_batches(op) or not is_limited else _turns(op)  # of those whose saved values wait for others
+    turns = 0 if _of_micro_batches(op) else _turns(op)  # values saved by an iteration wait for no other
     again, note = saving_of(joint, captured, [*parameters[: op.leading], *scanned], handed_on, turns)
     split = JointSplit(joint, again)
     made = _Backward(op, split)
@@ -166,7 +166,7 @@ def _flow(request: GradientRequest) -> tuple[list[int], list[int], list[int]]:
     """Return (the numbers of carried values with a gradient, parameters to differentiate by, results that have the
     gradients these come from): such values depend on wanted values, in this iteration or a later one, and something
     with a given gradient depends on them."""
-    op, regions, wanted, given, _ = request
+    op, regions, wanted, given = request
     assert isinstance(op, Loop)
     body = regions[-1]
     inside = [op.inside(len(regions) - 1, operand) for operand in wanted]
@@ -304,8 +304,7 @@ class RegionGradients:
         for number in set(wanted) & set(op.mutates):
             _refuse(node, number)
         given = tuple(k for k, dout in enumerate(douts) if dout is not None)
-        is_limited = node.attrs.get("recompute") is not False
-        request = GradientRequest(op, node.regions, wanted, given, is_limited)
+        request = GradientRequest(op, node.regions, wanted, given)
         if request not in self._known:
             make = gradient_of_loop if isinstance(op, Loop) else gradient_of_branches
             self._known[request] = make(request, self)
@@ -406,14 +405,12 @@ class RegionGradient:
 
 
 class GradientRequest(NamedTuple):
-    """The wanted gradients of a node: of operands, by number, for gradients of results. is_limited: a loop recomputes
-    what would take too much memory."""
+    """The wanted gradients of a node: of operands, by number, for gradients of results."""
 
     op: RegionOp
     regions: tuple[Graph, ...]
     wanted: tuple[int, ...]
     given: tuple[int, ...]
-    is_limited: bool
 
 
 def wide_type(type: TensorType) -> TensorType:

@@ -12,7 +12,6 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
-from mspc.compiler.frontend.layers import FEWEST
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.compare import difference
 from mspc.ir.graph import Graph
@@ -278,67 +277,9 @@ def test_a_loop_goes_over_cells_or_their_numbers(way: Any, wanted: list[str]) ->
         np.testing.assert_array_equal(plain, folded)
 
 
-Dense = layer_class(plainly)
-
-
-class Numbered(nn.Cell):
-    """A layer of an unmarked class with a number that it may read, and perhaps random draws."""
-
-    def __init__(self, number: int, kind: str, generator: np.random.Generator) -> None:
-        super().__init__()
-        self.number, self.kind = number, kind
-        self.dense = Dense(generator, 0.25 if kind == "alternating" and number % 2 else 0.5)
-        self.first = kind == "another first" and number == 0
-        self.keep = nn.Dropout(p=0.5 if kind == "random" else 0.0)
-
-    def construct(self, x: Any) -> Any:
-        y = self.keep(self.dense(x))
-        if self.kind == "reads its number":
-            y = y * (1.0 + self.number)
-        return y * 2.0 if self.first else y
-
-
-class Deep(nn.Cell):
-    def __init__(self, kind: str, count: int) -> None:
-        super().__init__()
-        generator = np.random.default_rng(7)
-        self.layers = nn.CellList([Numbered(i, kind, generator) for i in range(count)])
-        self.half = nn.Dropout(p=0.5)
-
-    def construct(self, x: Any) -> Any:
-        for layer in self.layers:
-            x = layer(x)
-        return (self.half(x) ** 2).mean()
-
-
-DEEP: list[tuple[str, int, list[int]]] = [
-    ("equal", FEWEST, [FEWEST]), ("equal", FEWEST - 1, []), ("alternating", 2 * FEWEST, [FEWEST]),
-    ("another first", FEWEST + 1, [FEWEST]), ("reads its number", FEWEST, []), ("random", FEWEST, []),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "count", "wanted"), DEEP)
-def test_many_equal_cells_become_a_loop_unasked(
-    kind: str, count: int, wanted: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its results, also those of random draws after it, are those of inlined cells to the bit, and its gradient saves
-    what theirs does."""
-    monkeypatch.setattr("mspc.passes.lib.region_gradients.MAX_SAVED", 0)
-    x = Tensor(np.random.default_rng(5).normal(size=(8, WIDTH)).astype(np.float32))
-    found: list[list[Any]] = []
-    for fewest in (FEWEST, 1000):
-        monkeypatch.setattr("mspc.compiler.frontend.layers.FEWEST", fewest)
-        mspc.set_seed(1)
-        network = Deep(kind, count)
-        step = nn.TrainOneStepCell(network, nn.Adam(network.trainable_params(), 0.05)).set_train()
-        graph = trace(step, [ROWS]).graph
-        made = [node for node in graph.nodes if isinstance(node.op, For)]
-        assert [node.op.turns for node in made] == (wanted if fewest == FEWEST else [])
-        graph, _ = PassManager().apply(find_pass("grad"), graph)
-        assert not any(node.attrs.get("recomputed") for each in graph.graphs() for node in each.nodes)
-        found.append([*(step(x).asnumpy() for _ in range(2)), *(each.asnumpy() for each in network.get_parameters())])
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(one, other)
+def test_an_unmarked_class_is_inlined() -> None:
+    graph = trace(Network(plainly), [ROWS]).graph
+    assert not any(isinstance(node.op, For) for node in graph.nodes)
 
 
 def test_cells_are_inlined_for_gpus() -> None:
