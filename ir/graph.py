@@ -455,6 +455,11 @@ class TypedOp(OpLike, Protocol):
     def infer(self, *types: TensorType) -> Type: ...
 
 
+def with_instance(message: str, name: str, instance: str) -> str:
+    """Return a message that begins with an operator's name, with the name of its instance after that."""
+    return f"{name} '{instance}'{message[len(name) :]}" if instance and message.startswith(name) else message
+
+
 class Builder:
     """Emitter of nodes into `nodes`, a list in run order (a graph's own list, or one that a pass is building).
 
@@ -482,9 +487,7 @@ class Builder:
         except MspcError as error:
             if error.location is not None:
                 raise
-            message = error.message
-            if instance and message.startswith(op.name):
-                message = f"{op.name} '{instance}'{message[len(op.name) :]}"
+            message = with_instance(error.message, op.name, instance)
             raise MspcError(message, notes=error.notes, frames=self.frames, kind=error.kind or ValueError) from None
         node = Node(op, inputs, type, name, instance, self.scope, self.frames, self.phase)
         node.forward = self.forward

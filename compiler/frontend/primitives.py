@@ -12,7 +12,7 @@ import numpy as np
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, tensors_in
 from mspc.ir.diagnostics import MspcError, kind_of
-from mspc.ir.graph import Value
+from mspc.ir.graph import Value, with_instance
 from mspc.ir.layout import NamedLayout
 from mspc.mindspore_api.common.seed import seeds_of_call
 from mspc.mindspore_api.common.tensor import Tensor
@@ -116,9 +116,7 @@ def _prepared(tracer: Tracer, op: Op, args: list[Any], instance: str) -> tuple[O
     except MspcError as error:
         if error.location is not None:
             raise
-        message = error.message
-        if instance and message.startswith(op.name):
-            message = f"{op.name} '{instance}'{message[len(op.name) :]}"
+        message = with_instance(error.message, op.name, instance)
         raise tracer.error(message, error.notes, error.kind or ValueError) from None
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
         if isinstance(error, TypeError) and f"{type(op).__name__}.call()" in str(error):
