@@ -13,6 +13,7 @@ from mspc.ir.types import StackType
 from mspc.ops.control.regions import MakeStack
 from mspc.ops.control.structural import Depend, Handed, TupleGetItem, is_constraint
 from mspc.ops.math.arithmetic import AddN
+from mspc.ops.math.elementwise import Abs
 from mspc.ops.math.float8 import Quantize
 from mspc.ops.op import Op
 from mspc.passes.lib.choices import GIVEN, ShardingChoice, Source, choices, make_choice, merge, multiplies
@@ -792,14 +793,18 @@ def store_parameters(search: Search, forward: list[Node]) -> None:
 
 
 def _quantizing(forward: list[Node]) -> Iterator[Node]:
-    """Yield the operators that quantize parameters, and those that find their magnitudes."""
+    """Yield the operators that quantize parameters, and those that find their magnitudes, for this step's scales or for
+    later ones."""
+    quantized = (node.inputs[0] for node in forward if isinstance(node.op, Quantize))
+    weights = {value for value in quantized if is_master(stored(value))}
+    magnitudes: set[Value] = set()
     for node in forward:
-        if isinstance(node.op, Quantize) and is_master(stored(node.inputs[0])):
+        value = node.inputs[0] if node.inputs else None
+        if value in magnitudes or (value in weights and isinstance(node.op, Abs)):
+            magnitudes.add(node)
             yield node
-            scale, weight = node.inputs[1], node.inputs[0]
-            while isinstance(scale, Node) and scale is not weight and scale.inputs:
-                yield scale
-                scale = scale.inputs[0]
+        elif value in weights and isinstance(node.op, Quantize):
+            yield node
 
 
 def _narrow_slices(search: Search, node: Node, quantizes: bool) -> None:

@@ -100,7 +100,8 @@ def test_delayed_scaling_remembers_in_a_cell() -> None:
 
 
 @pytest.mark.parametrize("cast", [False, True])
-def test_weights_of_tensor_parallel_layers_are_stored_in_slices(cast: bool) -> None:
+@pytest.mark.parametrize("recipe", ["tensorwise", "delayed"])
+def test_weights_of_tensor_parallel_layers_are_stored_in_slices(cast: bool, recipe: str) -> None:
     class Wide(Net):
         def construct(self, x: Any) -> Any:
             for matmul, weight in zip(self.matmuls, self.weights, strict=True):
@@ -111,7 +112,8 @@ def test_weights_of_tensor_parallel_layers_are_stored_in_slices(cast: bool) -> N
     for number, matmul in enumerate(net.matmuls):
         matmul.shard(((1, 2), (2, 1)) if number % 2 else ((1, 1), (1, 2)))
     step = nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
-    config = Config(ranks=2, fp8_format="hybrid", mode="semi_auto_parallel", dataset_strategy="full_batch")
+    mode = {"mode": "semi_auto_parallel", "dataset_strategy": "full_batch"}
+    config = Config(ranks=2, fp8_format="hybrid", fp8_recipe=recipe, **mode)
     types = (TensorType(BFLOAT16 if cast else FLOAT32, (128, WIDTH)),)
     graph = compile_call(step, types, config, global_types=True).graph
     assert [len(graph.parameter(f"w{i}").layout.dims[1 - i % 2]) for i in range(4)] == [1] * 4
