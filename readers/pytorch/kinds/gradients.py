@@ -243,6 +243,9 @@ GRADIENTS = (
         group_norm_gradients),
     row("native_batch_norm_backward.default", "grad_out, input, weight, running_mean, running_var, save_mean, "
         "save_invstd, train, eps, -output_mask", batch_norm_gradients),
+    row("cudnn_batch_norm_backward.default", "input, grad_output, weight, running_mean, running_var, save_mean, "
+        "save_var, epsilon, -reserveSpace", lambda input, dout, weight, mean, variance, save_mean, save_invstd, epsilon:
+            batch_norm_gradients(dout, input, weight, mean, variance, save_mean, save_invstd, True, epsilon)),
     row("_weight_norm_interface.default", "v, g, dim=0", lambda v, g, dim: (weight_norm(v, g, dim), None)),
     row("_weight_norm_interface_backward.default", "grad_w, saved_v, saved_g, -saved_norms, dim",
         gradients(weight_norm, 2)),

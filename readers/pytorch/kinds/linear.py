@@ -357,6 +357,18 @@ def with_statistics(
     return (out, ops.Squeeze(-1)(total), *(None,) * 7)
 
 
+def in_columns(found: Any) -> Any:
+    """Return results whose logarithms have a last dimension of size 1, as those of cuDNN have."""
+    return found if found[1] is None else (found[0], ops.ExpandDims()(found[1], -1), *found[2:])
+
+
+def in_blocks(found: Any, is_computed: Any) -> Any:
+    """Return results whose logarithms are padded to a multiple of 32 queries, as on a GPU, or left out."""
+    if found[1] is None or not is_computed:
+        return (found[0], *(None,) * 8)
+    return (found[0], ops.pad(found[1], (0, -found[1].shape[2] % 32)), *found[2:])
+
+
 def attention_gradients(
     dout: Any, query: Any, key: Any, value: Any, attn_mask: Any, out: Any, logsumexp: Any, is_causal: Any, scale: Any
 ) -> Any:  # fmt: skip
@@ -366,7 +378,8 @@ def attention_gradients(
     names = tuple([name for name, each in (("real_shift", shift), ("attn_mask", hidden)) if each is not None])
     masks = [each for each in (shift, hidden) if each is not None]
     settings = (*settings, names, 0, 0, 0, (0, key.shape[2]))
-    operands = (query, key, value, dout, *masks, ops.ExpandDims()(logsumexp, -1), out)
+    total = ops.Reshape()(logsumexp[:, :, : query.shape[2]], (*query.shape[:3], 1))
+    operands = (query, key, value, dout, *masks, total, out)
     found = ops.FlashAttentionScoreGrad(*settings)(*operands)
     return (*found, None if shift is None else ops.FlashAttentionScoreShiftGrad(*settings)(*operands))
 
@@ -400,11 +413,12 @@ ATTENTION = (
         lambda query, key, value, dropout_p, is_causal, scale: with_statistics(
             query, key, value, None, dropout_p, is_causal, scale)),
     row("_scaled_dot_product_efficient_attention.default",
-        "query, key, value, attn_bias, -compute_log_sumexp, dropout_p=0.0, is_causal=False, scale=None",
-        with_statistics, known=with_known_mask),
+        "query, key, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, scale=None",
+        lambda query, key, value, mask, is_computed, *settings: in_blocks(
+            with_statistics(query, key, value, mask, *settings), is_computed), known=with_known_mask),
     row("_scaled_dot_product_cudnn_attention.default",
         "query, key, value, attn_bias, -compute_log_sumexp, dropout_p=0.0, is_causal=False, -return_debug_mask=False, "
-        "scale=None", with_statistics, known=with_known_mask),
+        "scale=None", lambda *given: in_columns(with_statistics(*given)), known=with_known_mask),
     row("_scaled_dot_product_flash_attention_for_cpu_backward.default",
         "grad_out, query, key, value, out, logsumexp, !dropout_p=0.0, is_causal, attn_mask=None, scale=None",
         lambda dout, query, key, value, out, logsumexp, is_causal, mask, scale: attention_gradients(

@@ -113,9 +113,9 @@ def batch_norm_with_statistics(
     return found if training else (found[0], none, none, None, None)
 
 
-def with_reserve(found: Any) -> Any:
-    """Return results with the memory after the third one that PyTorch's gradient reads: none."""
-    return (*found[:3], ops.zeros((0,), UINT8), *found[3:])
+def with_reserve(found: Any, reserve: Any = ()) -> Any:
+    """Return results with the memory after the third one that PyTorch's gradient reads: none. On a CPU it is empty."""
+    return (*found[:3], reserve if reserve is None else ops.zeros((0,), UINT8), *found[3:])
 
 
 def group_norm_with_statistics(input: Any, weight: Any, bias: Any, group: Any, eps: Any) -> Any:
@@ -176,6 +176,9 @@ NORMS = (
           lambda input, weight, bias, mean, variance, momentum, eps: with_reserve(batch_norm_new(
               input, weight, bias, mean, variance, True, momentum, eps)), writes=writes)
       for name, writes in (("", "running_mean running_var"), ("_functional", ""))),
+    row("cudnn_batch_norm.default",
+        "input, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon",
+        lambda *given: with_reserve(batch_norm_new(*given), None), writes="running_mean running_var"),
     row("_batch_norm_no_update.default", "input, weight, bias, running_mean, running_var, momentum, eps",
         lambda input, weight, bias, mean, variance, momentum, eps: with_reserve(batch_norm_with_statistics(
             input, weight, bias, mean, variance, False, momentum, eps)[:3])),

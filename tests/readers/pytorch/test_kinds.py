@@ -50,9 +50,10 @@ OTHERWISE = {
     "batch_norm.default": "test_written_values.py", "_native_batch_norm_legit.default": "test_written_values.py",
     "native_batch_norm.default": "test_written_values.py",
     "searchsorted": "test_written_values.py", "bucketize": "test_written_values.py",
-    "_scaled_dot_product_flash_attention.": "it is of GPUs",
+    "_scaled_dot_product_flash_attention.": "test_attention_on_gpus",
     "_scaled_dot_product_flash_attention_backward": "test_gradients_of_attention_on_gpus",
-    "_scaled_dot_product_efficient": "it is of GPUs", "_scaled_dot_product_cudnn": "it is of GPUs",
+    "_scaled_dot_product_efficient": "test_attention_on_gpus", "_scaled_dot_product_cudnn": "test_attention_on_gpus",
+    "cudnn_batch_norm": "test_batch_norm_on_gpus",
     "_fused_rms_norm_backward": "test_gradients_of_an_rms_norm_on_gpus",
     "cplib.": "it needs several ranks: test_captured_parts.py",
     "c10d": "it needs several ranks: test_captures.py", "fsdp.": "it needs several ranks: test_captures.py",
@@ -347,6 +348,30 @@ def test_gradients_of_an_rms_norm_on_gpus() -> None:
     compare_exactly("aten._fused_rms_norm_backward.default", args, wanted)
 
 
+@pytest.mark.parametrize(("kind", "mask"), [("flash", ()), ("efficient", (None, True)), ("cudnn", (None, True))])
+def test_attention_on_gpus(kind: str, mask: tuple[Any, ...]) -> None:
+    """Statistics have the shapes that PyTorch gives them on a GPU: padded to 32 queries, or in a column."""
+    query, key, value = (torch.randn(2, 2, 5, 4) for _ in range(3))
+    out, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, True)
+    of_meta = getattr(torch.ops.aten, f"_scaled_dot_product_{kind}_attention")
+    shape = of_meta(*(each.to("meta") for each in (query, key, value)), *mask, 0.0, True)[1].shape
+    padded = torch.nn.functional.pad(total, (0, 27 if kind == "efficient" else 0))
+    wanted = (out, padded.reshape(shape))
+    compare_exactly(f"{of_meta}.default".replace("aten::", "aten."), (query, key, value, *mask, 0.0, True), wanted)
+
+
+def test_batch_norm_on_gpus() -> None:
+    x, dout = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 4)
+    weight, bias, mean, variance = (torch.rand(3) + 0.5 for _ in range(4))
+    args = (x, weight, bias, mean, variance, True, 0.1, 1e-5)
+    wanted = torch.ops.aten.native_batch_norm(x, weight, bias, mean.clone(), variance.clone(), True, 0.1, 1e-5)
+    compare_exactly("aten.cudnn_batch_norm.default", args, wanted)
+    args = (x, dout, weight, mean, variance, *wanted[1:], 1e-5, torch.zeros(4, dtype=torch.uint8))
+    mask = [True, True, True]
+    wanted = torch.ops.aten.native_batch_norm_backward(dout, x, weight, mean, variance, *wanted[1:], True, 1e-5, mask)
+    compare_exactly("aten.cudnn_batch_norm_backward.default", args, wanted)
+
+
 @pytest.mark.parametrize("kind", ["flash", "efficient", "cudnn"])
 def test_gradients_of_attention_on_gpus(kind: str) -> None:
     """The kinds of GPUs beside that of CPUs. Statistics of more keys than a rank has are taken as they are."""
@@ -359,9 +384,10 @@ def test_gradients_of_attention_on_gpus(kind: str) -> None:
     if kind == "flash":
         args = (dout, query, key, value, out, total, None, None, 5, 5, 0.0, True, none, none)
     elif kind == "cudnn":
-        args = (dout, query, key, value, out, total, none, none, None, None, None, 5, 5, 0.0, True)
+        args = (dout, query, key, value, out, total[..., None], none, none, None, None, None, 5, 5, 0.0, True)
     else:
-        args = (dout, query, key, value, None, out, total, none, none, 0.0, [True, True, True, False], True)
+        padded = torch.nn.functional.pad(total, (0, 27))
+        args = (dout, query, key, value, None, out, padded, none, none, 0.0, [True, True, True, False], True)
     compare_exactly(f"aten._scaled_dot_product_{kind}_attention_backward.default", args, wanted)
 
 
