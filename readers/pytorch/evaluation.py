@@ -682,7 +682,7 @@ class _Walk:
                 self.values[name] = found.view(kinds()[APART], (), call(ops.stop_gradient, [value]))
             elif found.storage not in made:
                 made.add(found.storage)
-                found.storage.replace(call(ops.stop_gradient, [found.storage.value]))
+                found.storage.replace(call(ops.stop_gradient, [found.storage.whole(call)]))
 
     def _run_branch(self, node: ExportedNode) -> None:
         """Run the graph whose condition is known to hold; if only the run knows it, both, and select the elements of

@@ -26,6 +26,7 @@ from mspc.readers.pytorch.exported_program import (
 from mspc.readers.pytorch.kinds.aten_table import GIVEN, STOPPED, kind_of, kinds
 from mspc.readers.pytorch.kinds.creation import with_gradient_of
 from mspc.readers.pytorch.kinds.kind import Function, Kind
+from mspc.readers.pytorch.kinds.shapes import joined
 
 Call = Callable[[Function, Sequence[Any]], Any]
 """Computes a function of values."""
@@ -88,17 +89,72 @@ def shares(kind: Kind, operands: Sequence[Any], is_in_order: bool) -> bool:
 
 class Storage:
     """The elements that several names share, as a value, and how often they were replaced. is_differentiated: whether
-    gradients may go through it."""
+    gradients may go through it.
+
+    A buffer that is filled slice by slice, as FSDP does it, would be joined anew for every slice. Written slices of one
+    dimension are remembered instead, and joined once if the whole is read.
+    """
 
     def __init__(self, value: Any, is_differentiated: bool = True) -> None:
-        self.value = value
+        self._value = value  # without the written slices
+        self._dim = 0
+        self._slices: dict[tuple[int, int], Any] = {}
         self.version = 0
         self.is_differentiated = is_differentiated
 
     def replace(self, value: Any) -> None:
         """Other elements from now on."""
-        self.value = value
+        self._value, self._slices = value, {}
         self.version += 1
+
+    def whole(self, call: Call) -> Any:
+        """Return the value of all elements."""
+        if self._slices:
+            at, parts = 0, list[Any]()
+            for (begin, end), value in sorted(self._slices.items(), key=lambda each: each[0]):
+                parts += [self._unwritten(call, at, begin), value] if begin > at else [value]
+                at = end
+            size = self._value.shape[self._dim]
+            parts += [self._unwritten(call, at, size)] if at < size else []
+            self._value, self._slices = call(joined, [tuple(parts), self._dim]) if len(parts) > 1 else parts[0], {}
+        return self._value
+
+    def slice(self, call: Call, steps: Sequence[ViewStep]) -> Any:
+        """Return the view of these steps, or None if it is no slice that was written alone or not at all."""
+        place = self._slice_of(steps)
+        if place is None or place in self._slices or not self._slices:
+            return self._slices.get(place) if place else None
+        begin, end = place
+        is_apart = all(end <= first or begin >= last for first, last in self._slices)
+        return self._unwritten(call, begin, end) if is_apart else None
+
+    def write_slice(self, call: Call, steps: Sequence[ViewStep], value: Any) -> bool:
+        """Replace the elements of a slice; return False, with nothing done, if the steps lead to another view."""
+        place = self._slice_of(steps)
+        if place is None:
+            return False
+        if not self._slices:
+            self._dim = steps[0].operands[0] % len(self._value.shape)
+        elif place not in self._slices and any(place[0] < end and begin < place[1] for begin, end in self._slices):
+            self.whole(call)
+        self._slices[place] = value
+        self.version += 1
+        return True
+
+    def _unwritten(self, call: Call, begin: int, end: int) -> Any:
+        return call(kinds()["aten.slice.Tensor"].target, [self._value, self._dim, begin, end, 1])
+
+    def _slice_of(self, steps: Sequence[ViewStep]) -> tuple[int, int] | None:
+        """Return the bounds of a view that is a slice without gaps, of the dimension of those that were written."""
+        if len(steps) != 1 or steps[0].kind.name != "aten.slice.Tensor":
+            return None
+        dim, begin, end, step = steps[0].operands
+        shape = self._value.shape
+        if not all(isinstance(each, int) for each in (dim, begin, end)) or step != 1:
+            return None
+        size = shape[dim % len(shape)]
+        is_alike = not self._slices or dim % len(shape) == self._dim
+        return (begin, end) if is_alike and 0 <= begin < end <= size else None
 
 
 class NamedValue:
@@ -113,23 +169,31 @@ class NamedValue:
     def read(self, call: Call) -> Any:
         """Return the value as it is now."""
         if self._version != self.storage.version:
-            self._value = self.storage.value
-            for step in self.steps:
-                self._value = call(step.kind.target, [self._value, *step.operands])
+            self._value = self.storage.slice(call, self.steps)
+            if self._value is None:
+                self._value = self.storage.whole(call)
+                for step in self.steps:
+                    self._value = call(step.kind.target, [self._value, *step.operands])
             self._version = self.storage.version
         return self._value
 
     def write(self, call: Call, value: Any, is_differentiated: bool) -> None:
         """Replace the elements. Without differentiation it changes the numbers alone: the gradient goes on to the
         former value, as PyTorch keeps it."""
-        bases = [self.storage.value]
+        is_differentiated = is_differentiated and all(step.kind.name != APART for step in self.steps)
+        if is_differentiated or not self.storage.is_differentiated:
+            held = value if is_differentiated else call(ops.stop_gradient, [value])
+            if self.storage.write_slice(call, self.steps, held):
+                self.storage.is_differentiated |= is_differentiated
+                self._value, self._version = held, self.storage.version
+                return
+        bases = [self.storage.whole(call)]
         for step in self.steps[:-1]:
             bases.append(call(step.kind.target, [bases[-1], *step.operands]))
         new = value
         for step, base in zip(reversed(self.steps), reversed(bases), strict=False):
             assert step.kind.put is not None
             new = call(step.kind.put, [base, new, *step.operands])
-        is_differentiated = is_differentiated and all(step.kind.name != APART for step in self.steps)
         if is_differentiated:
             self.storage.is_differentiated = True
         elif self.storage.is_differentiated:

@@ -13,6 +13,8 @@ import pytest
 
 import mspc
 from mspc import Tensor
+from mspc.compiler.frontend.trace import trace
+from mspc.passes.cleanup.simplify import remove_dead
 from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.training import Training, compiled_as
@@ -60,6 +62,52 @@ def test_what_is_written_into_a_view_is_in_the_whole(tmp_path: Path) -> None:
     whole, double = computed(made, tmp_path, given)
     np.testing.assert_array_equal(whole, expected)
     np.testing.assert_array_equal(double, 2 * part)
+
+
+def filled_by_slices(places: Sequence[tuple[int, int]], dim: int) -> tuple[Exported, np.ndarray, np.ndarray]:
+    """A program that writes n + 1 into the n-th slice of an input's copy, the input, and the result."""
+    made, given = copied(6, 6), numbers(6, 6)
+    wanted = given.copy()
+    for number, (begin, end) in enumerate(places):
+        shape = (6, end - begin) if dim else (end - begin, 6)
+        place = {"dim": dim, "start": begin, "end": end}
+        made.node("aten.slice.Tensor", {"self": "own", **place}, {f"part{number}": (F, shape)})
+        made.node("aten.full.default", {"size": list(shape), "fill_value": number + 1}, {f"new{number}": (F, shape)})
+    for number, (begin, end) in enumerate(places):
+        made.node("aten.copy_.default", {"self": f"part{number}", "src": f"new{number}"},
+                  {f"copy{number}": (F, (6, end - begin) if dim else (end - begin, 6))})  # fmt: skip
+        wanted[(slice(None),) * dim + (slice(begin, end),)] = number + 1
+    return made, given, wanted
+
+
+@pytest.mark.parametrize(("places", "dim"), [
+    (((0, 2), (2, 3), (3, 6)), 0), (((4, 6), (0, 1)), 1), (((1, 4), (3, 5), (1, 4)), 0), (((0, 6), (2, 4)), 1),
+])  # fmt: skip
+def test_slices_that_are_written_are_in_the_whole(
+    places: Sequence[tuple[int, int]], dim: int, tmp_path: Path
+) -> None:
+    made, given, wanted = filled_by_slices(places, dim)
+    made.output("own", "own")
+    for number, (begin, end) in enumerate(places):
+        made.node("aten.neg.default", {"self": f"part{number}"},
+                  {f"minus{number}": (F, (6, end - begin) if dim else (end - begin, 6))})  # fmt: skip
+        made.output(f"minus{number}", f"minus{number}")
+    whole, *parts = computed(made, tmp_path, given)
+    np.testing.assert_array_equal(whole, wanted)
+    for part, (begin, end) in zip(parts, places, strict=True):
+        np.testing.assert_array_equal(-part, wanted[(slice(None),) * dim + (slice(begin, end),)])
+
+
+def test_a_buffer_filled_by_slices_is_joined_once(tmp_path: Path) -> None:
+    made, given, _ = filled_by_slices(((0, 2), (2, 3), (3, 6)), 0)
+    made.node("aten.neg.default", {"self": "part1"}, {"minus": (F, (1, 6))})  # a slice that was written is as it was
+    for name in ("own", "minus"):
+        made.output(name, name)
+    graph = trace(network(made, tmp_path), [Tensor(given)]).graph
+    remove_dead(graph)
+    kinds = [node.op.name for node in graph.nodes]
+    assert kinds.count("Concat") == 1
+    assert "StridedSlice" not in kinds
 
 
 def test_a_view_sees_what_is_written_into_the_whole_later(tmp_path: Path) -> None:
