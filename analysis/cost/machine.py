@@ -165,7 +165,8 @@ class Machine:
     bytes that one card sends. cards: of a host, 0 if each rank has its own. ranks_per_pod: ranks that share a switch of
     the network; 0 if all do. oversubscription: bandwidth of a pod's cards by that of its uplinks. source: origin of the
     figures. doubts: reasons not to trust the measurements, () if there are none. rounds: matmuls of Float32 are rounded
-    to TF32, as a program allows. capacity: bytes of a rank's memory, 0 if unknown.
+    to TF32, as a program allows. capacity: bytes of a rank's memory, 0 if unknown. peak: rates of the data sheet, which
+    no device exceeds: dense matmuls by element type, `memory`, `link` and `network`; empty if unknown.
     """
 
     name: str
@@ -185,6 +186,7 @@ class Machine:
     cards: int = 0
     ranks_per_pod: int = 0
     oversubscription: float = 1.0
+    peak: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def card_share(self) -> float:
@@ -269,7 +271,9 @@ COUNTS = {"ranks_per_host": (1 << 20, "ranks"), "capacity": (1 << 50, "bytes"), 
           "ranks_per_pod": (1 << 20, "ranks")}  # fmt: skip
 """Keys with a whole number, its limit and its unit."""
 KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", *COUNTS, "oversubscription", *WORK,
-        "traffic", "link", "network")  # fmt: skip
+        "traffic", "link", "network", "peak")  # fmt: skip
+PEAKS = ("BFloat16", NVFP4, "memory", "link", "network")
+"""Keys of the table of rates of the data sheet; all but NVFP4 are needed."""
 
 
 class MachineReader:
@@ -303,6 +307,7 @@ class MachineReader:
             doubts=self._doubts(found),
             traffic=self._traffic(found) if "traffic" in found else {},
             oversubscription=over,
+            peak=self._peak(found) if "peak" in found else {},
             **counts,
         )
 
@@ -335,6 +340,11 @@ class MachineReader:
         table = table_in(self.shown, found, "traffic")
         check_keys(self.shown, table, TRAFFIC, "kinds of traffic")
         return MappingProxyType({kind: self._rate(table, kind, "traffic.") for kind in table})
+
+    def _peak(self, found: Mapping[str, Any]) -> Mapping[str, float]:
+        table = table_in(self.shown, found, "peak")
+        check_keys(self.shown, table, PEAKS, "rates of the data sheet")
+        return {key: self._number(table, key, "peak.") for key in PEAKS if key in table or key != NVFP4}
 
     def _link(self, found: Mapping[str, Any], key: str) -> Link:
         table = table_in(self.shown, found, key)

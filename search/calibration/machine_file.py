@@ -1,33 +1,4 @@
-"""Machines in files: TOML with the rates that `Machine` has.
-
-    name = "two hosts"
-    device = "GPU"                  # target of programs; "CPU" for NumPy
-    source = "measured in May"      # origin of the figures
-    doubts = ["links: ..."]         # reasons not to believe them, if `mspc calibrate` has found any
-    memory = 3.2e12                 # bytes per second that an operator reads and writes
-    kernel = 1.5e-6                 # seconds from one small kernel to the next
-    other_products = 50e12          # operations per second of matmuls of element types that are not listed
-    ranks_per_host = 8              # ranks of a host or an NVLink domain
-    cards = 4                       # network cards of a host, if not one for each rank
-    ranks_per_pod = 256             # ranks below the same switches, if not all
-    oversubscription = 2.0          # bandwidth of a pod's cards by that of its uplinks
-    capacity = 80000000000          # bytes of a rank's memory
-    [products]                      # also [convolutions], [attention], if they have separate rates
-    Float32 = [[1e9, 20e12], [1e11, 50e12]]
-    TF32 = [[1e9, 90e12], [1e11, 300e12]]   # of Float32 if a program lets GPUs round it (`matmul_allow_tf32`)
-    [traffic]                       # of kinds of operators with bytes per second other than `memory`
-    column_sums = 2.5e12
-    [link]                          # between ranks of one host
-    latency = 12e-6                 # seconds of a collective of no bytes between two ranks
-    hop = 1e-6                      # seconds that every further rank adds
-    bandwidth = 340e9               # bytes per second that a rank sends
-    wires = 7                       # other ranks to which a rank is wired one by one, if no switch joins them
-    [link.AlltoAll]                 # of one collective, if it differs
-    latency = 20e-6
-    bandwidth = 200e9
-    [network]                       # between hosts, as [link]; bandwidth of one card, hop of every further host
-    protocols = [[0.4, 0.45], [1, 1]]   # shares of latency and of bandwidth; the fastest counts
-    tree = 0.7                      # share of the bandwidth that an AllReduce in a tree reaches
+"""Machines in files: TOML with the rates that `Machine` has, by the names of `docs/reference/machines.md`.
 
 A rate is one number, or a list of amounts (bytes, operations) with the rate at each, interpolated in between. In files
 of earlier versions, with "products of Float32 rounded to TF32" in `source`, rates of Float32 are those of TF32.
@@ -101,6 +72,8 @@ def _lines(machine: Machine) -> Iterator[str]:
     yield from _link("link", machine.link)
     if machine.network is not None:
         yield from _link("network", machine.network)
+    if machine.peak:
+        yield from ("", "[peak]", *(f"{key} = {_number(rate)}" for key, rate in machine.peak.items()))
 
 
 def _link(name: str, link: Link) -> Iterator[str]:

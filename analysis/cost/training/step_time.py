@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field, replace
 
-from mspc.analysis.cost.machine import HOST_COPIES, NVFP4, PRODUCTS, Machine, Rate, of_eight_bits
+from mspc.analysis.cost.machine import EIGHT_BIT_SHARE, HOST_COPIES, NVFP4, PRODUCTS, Machine, Rate, of_eight_bits
 from mspc.analysis.cost.training.layer_costs import HALF, SINGLE, parameters, stored
 from mspc.analysis.cost.training.model_shape import (
     AttentionShape,
@@ -23,7 +23,7 @@ from mspc.analysis.cost.training.model_shape import (
     Recomputation,
     TrainingRun,
 )
-from mspc.analysis.cost.training.stage_memory import offloaded_bytes, stage_layers, stage_parameters
+from mspc.analysis.cost.training.stage_memory import offloaded_bytes, stage_layers, stage_memory, stage_parameters
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT32
 
@@ -50,11 +50,13 @@ class StepTime:
     """Seconds of a step and of its parts. parts: matmuls, memory, host, bubble, update and exposed communication by
     dimension; they add up to `seconds`. operations: floating-point operations of the model in a step on all ranks.
     bounds: seconds for which a step keeps each resource busy, and those of its critical path. No overlap makes a step
-    shorter than the longest of them at these rates."""
+    shorter than the longest of them at the machine's rates. least: the same of the work that no implementation of these
+    degrees avoids at the rates of the data sheet, which no device exceeds; empty if they are unknown."""
 
     seconds: float
     parts: dict[str, float] = field(default_factory=dict[str, float])
     bounds: dict[str, float] = field(default_factory=dict[str, float])
+    least: dict[str, float] = field(default_factory=dict[str, float])
     operations: float = 0.0
     kernels: int = 0
     host_bound: bool = False
@@ -121,8 +123,7 @@ def layer_operations(run: TrainingRun, layer: ModelLayer) -> tuple[float, float,
             width = mixer.queries + mixer.rotary + mixer.values
             scores += 2.0 * tokens * seen * width * mixer.heads / run.tensor / (2 if mixer.causal else 1)
         else:
-            scan = tokens * mixer.heads * mixer.head * (2.0 * mixer.chunk + 4.0 * mixer.state) / run.tensor
-            scores += scan * ATTENTION_SHARE / SCAN_SHARE
+            scores += tokens * mixer.heads * mixer.head * (2.0 * mixer.chunk + 4.0 * mixer.state) / run.tensor
     return 2.0 * dense * tokens, routed, scores
 
 
@@ -147,13 +148,14 @@ def recomputed_operations(run: TrainingRun, layer: ModelLayer) -> tuple[float, f
 
 
 def model_operations(run: TrainingRun) -> float:
-    """Return the floating-point operations of the model in a step on all ranks, without recomputation."""
+    """Return the floating-point operations of the model in a step on all ranks, without recomputation and the
+    gradients of frozen weights."""
     per_rank = sum(sum(layer_operations(run, layer)) for layer in run.model.layers)
     model = run.model
     logits = 2.0 * run.tokens(model.sequence) * model.hidden * model.vocabulary / run.tensor * (1 + model.predictions)
     if model.predictions:
         per_rank += model.predictions * sum(layer_operations(run, model.layers[-1]))
-    return 3.0 * (per_rank + logits) * run.micro_batches * run.ranks / run.pipeline
+    return (2.0 if run.frozen else 3.0) * (per_rank + logits) * run.micro_batches * run.ranks / run.pipeline
 
 
 def step_time(run: TrainingRun, machine: Machine) -> StepTime:
@@ -178,7 +180,8 @@ def step_time(run: TrainingRun, machine: Machine) -> StepTime:
     bounds = lower_bounds(run, [loads for _, loads in stages], after, exchanged)
     bounds = {name: seconds * min(1.0, slower) for name, seconds in bounds.items() if seconds}
     host = parts["host"] + parts["host of a step"] > 0.5 * (total - parts["bubble"])
-    return StepTime(total, dict(parts), bounds, model_operations(run), launched, host)
+    least = least_seconds(run, machine) if machine.peak else {}
+    return StepTime(total, dict(parts), bounds, least, model_operations(run), launched, host)
 
 
 def lower_bounds(run: TrainingRun, stages: Sequence[Counter[str]], once: float, exchanged: float) -> dict[str, float]:
@@ -192,6 +195,49 @@ def lower_bounds(run: TrainingRun, stages: Sequence[Counter[str]], once: float, 
     passing = sum(loads["device"] for loads in stages) / run.chunks
     path = max(loads["device"] * (count - 1 / run.chunks) for loads in stages) + passing + once
     return found | {"critical path": path}
+
+
+def least_seconds(run: TrainingRun, machine: Machine) -> dict[str, float]:
+    """Return the bounds of a step at the rates of the data sheet: matmuls without recomputation, one pass of the update
+    over its states, and exchanges in which switches add and rows go once to each rank."""
+    stages = [_least_loads(run, machine, stage) for stage in range(run.pipeline)]
+    found = lower_bounds(run, stages, 0.0, 0.0)
+    found["memory"] = 2 * stage_memory(run, 0).parts.get("optimizer states", 0) / machine.peak["memory"]
+    return {name: seconds for name, seconds in found.items() if seconds}
+
+
+def _least_loads(run: TrainingRun, machine: Machine, stage: int) -> Counter[str]:
+    """Return the seconds of one micro-batch of a stage that no implementation avoids, by resource."""
+    peak, model, loads = machine.peak, run.model, Counter[str]()
+    half = peak[BFLOAT16.name]
+    rate = half * (EIGHT_BIT_SHARE if run.eight else 1.0)
+    rate = max(rate, peak.get(NVFP4, 0.0)) if run.eight == "nvfp4" else rate
+    passes, last = (2 if run.frozen else 3), stage == run.pipeline - 1
+    layers = [model.layers[number] for chunk in stage_layers(run)[stage] for number in chunk]
+    for layer in [*layers, *([model.layers[-1]] * model.predictions if last else ())]:
+        dense, routed, scores = layer_operations(run, layer)
+        loads["device"] += passes * ((dense + routed) / rate + scores / half)
+        row = run.tokens(layer.sequence) * (1 if run.eight else HALF)
+        f, sides = layer.feed, len(layer.mixers)
+        if f is not None and f.experts:
+            reached = run.expert * (1 - (1 - 1 / run.expert) ** f.choices) - 1
+            _exchange(run, machine, "expert", 4 * row * f.rows(model.hidden) // run.rows * reached, loads)
+        sides += f is not None and not (f.experts and run.expert_tensor == 1)
+        share = (run.tensor - 1) / run.tensor
+        _exchange(run, machine, "tensor", (4 if run.rows > 1 else 2) * sides * row * model.hidden * share, loads)
+    if last:
+        logits = run.tokens(model.sequence) * model.vocabulary // run.tensor * (1 + model.predictions)
+        loads["device"] += 2 * passes * logits * model.hidden / half
+    return loads
+
+
+def _exchange(run: TrainingRun, machine: Machine, dimension: str, nbytes: float, loads: Counter[str]) -> None:
+    """Add the seconds in which a rank receives `nbytes` bytes of an exchange of a dimension by all links that it has to
+    other ranks of its group."""
+    group = group_ranks(run, dimension)
+    host = machine.ranks_per_host or run.ranks
+    rate = machine.peak["link"] * (group.step < host) + machine.peak["network"] * (group[-1] >= host)
+    loads[f"links, {dimension}"] += max(0.0, nbytes) / rate if len(group) > 1 else 0.0
 
 
 def _stage_time(run: TrainingRun, machine: Machine, stage: int) -> tuple[Counter[str], Counter[str]]:
@@ -232,10 +278,11 @@ def _add_layer(run: TrainingRun, machine: Machine, layer: ModelLayer, found: Cou
         # Operands are read in half precision and written twice in 8 bits, by rows and by columns: forward the inputs of
         # four matmuls, backward the gradients of their results.
         nbytes += CONVERTED_BYTES.get(run.eight, CONVERTED) * _matmul_elements(run, layer)
+    share = ATTENTION_SHARE if isinstance(next(iter(layer.mixers), None), AttentionShape) else SCAN_SHARE
     parts = {
         "matmuls": ((2 if run.frozen else 3) * (dense + routed / GROUPED_SHARE) + more[0] + more[1] / GROUPED_SHARE)
         / rate.at(dense + routed),
-        "attention": (3.5 * scores + more[2]) / (half.at(scores) * ATTENTION_SHARE),
+        "attention": (3.5 * scores + more[2]) / (half.at(scores) * share),
         "memory": machine.moving_seconds(nbytes),
     }
     work = sum(parts.values())
