@@ -170,8 +170,9 @@ def nll_gradient(
     each = ops.ones(target.shape, self.dtype) if weight is None else ops.Gather()(weight, labels, 0)
     each = ops.where(seen, each, ops.zeros_like(each)) * dout
     each = ops.Neg()(each / total_weight if reduction == 1 else each)
-    column = ops.ExpandDims()(labels, place)
-    return mint.scatter(ops.zeros_like(self), place, column, ops.ExpandDims()(each, place))
+    # A selection instead of a scatter: it is fused with the gradient of the softmax.
+    hit = ops.OneHot(place)(labels, self.shape[place], 1.0, 0.0) > 0.0
+    return ops.Select()(hit, ops.broadcast_to(ops.ExpandDims()(each, place), self.shape), ops.zeros_like(self))
 
 
 def convolution_gradients(
