@@ -565,6 +565,7 @@ def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOpti
     """Return rows that compare the results and gradients of one step with those of the module for the same numbers.
     Raise MspcError if the module is called with other tensors than the program."""
     from mspc.readers.pytorch.network import module_step  # late: it brings PyTorch along
+    from mspc.verify.pytorch.counterparts import first_of_ties, load_torch
 
     target, said = found.target, options.imported
     assert isinstance(target, NamedTarget)
@@ -573,7 +574,8 @@ def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOpti
     arrays, weights = device.feeds[0][0], program.weights
     trains = any(node.attrs.get("gradient_for") for node in program.reference.graph.nodes)
     results, gradients, masks = _step(device, weights, arrays)
-    theirs = module_step(network, build_target(target), arrays, weights, said.loss, trains, masks)
+    with first_of_ties(load_torch()):
+        theirs = module_step(network, build_target(target), arrays, weights, said.loss, trains, masks)
     moves = [Movement(device.graph, weights, sign) for sign in (1.0, -1.0)]
     others = [_step(device, move.weights, [move.array(each, 0) for each in arrays]) for move in moves]
     least, rows = coarsest(program.reference.graph), list[ComparedValue]()

@@ -34,6 +34,16 @@ class Net(nn.Module):
         return z if y is None else {"logits": z, "loss": nn.functional.mse_loss(z, y)}
 
 
+class Ties(Net):
+    def forward(self, x):
+        z = self.first(x)
+        return z.gather(1, (z * 0.0).topk(2).indices).sum()
+
+
+def ties():
+    return Ties(1.0), (torch.randn(4, 6),)
+
+
 def make(train=False, loss=True):
     # Each call has other weights, which are the program's while they are compared.
     inputs = (torch.randn(4, 6), torch.randn(4, 3)) if loss else (torch.randn(4, 6),)
@@ -87,13 +97,12 @@ def test_dropout_of_the_module_has_the_programs_masks() -> None:
     assert "module's gradient" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("target", "flags", "message"),
-    [
-        ("make", ["--optimizer", "sgd", "--accumulate", "2"], "it takes no --precision and no --accumulate"),
-    ],
-)
-def test_what_cannot_be_compared(target: str, flags: list[str], message: str) -> None:
-    done = verify(target, *flags)
+def test_the_module_takes_the_first_of_equal_elements_as_the_program_does() -> None:
+    done = verify("ties", "--optimizer", "sgd")
+    assert done.exit_code == 0, done.output
+
+
+def test_micro_batches_cannot_be_compared() -> None:
+    done = verify("make", "--optimizer", "sgd", "--accumulate", "2")
     assert done.exit_code == 2
-    assert message in done.output
+    assert "it takes no --precision and no --accumulate" in done.output

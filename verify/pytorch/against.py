@@ -37,7 +37,13 @@ from mspc.verify.finite_differences import (
     value_at,
     widened,
 )
-from mspc.verify.pytorch.counterparts import COUNTERPARTS_OF_DRAWS, counterparts, load_torch, update_formulas
+from mspc.verify.pytorch.counterparts import (
+    COUNTERPARTS_OF_DRAWS,
+    counterparts,
+    first_of_ties,
+    load_torch,
+    update_formulas,
+)
 from mspc.verify.verification import VerifiedProgram, one_device
 
 Array = Any
@@ -196,7 +202,8 @@ def against_torch(program: VerifiedProgram) -> Against:
         _values(judge, one, values, backend, found)
         _Gradients(judge, doubled, values, backend, found).compare()
 
-    World(1).run(main)
+    with first_of_ties(torch):
+        World(1).run(main)
     return found
 
 
