@@ -136,6 +136,8 @@ def part_replaced(base: Any, new: Any, dim: Any, start: Any, end: Any, step: Any
     new = ops.cast(new, base.dtype)
     if first == 0 and last == size and step == 1:
         return new
+    if first == last:
+        return base
     if step == 1:
         pieces = (part(base, place, 0, first, 1), new, part(base, place, last, size, 1))
         return ops.Concat(place)([piece for piece in pieces if piece.shape[place]])

@@ -131,6 +131,7 @@ def test_a_view_sees_what_is_written_into_the_whole_later(tmp_path: Path) -> Non
     ("aten.unsqueeze.default", {"dim": 1}, (4, 1, 4), lambda x: x),
     ("aten.flatten.using_ints", {"start_dim": 0}, (16,), lambda x: x),
     ("aten.slice.Tensor", {"dim": 1, "start": 0, "end": 4, "step": 2}, (4, 2), lambda x: x[:, ::2]),
+    ("aten.slice.Tensor", {"dim": 1, "start": 4, "end": 9, "step": 3}, (4, 0), lambda x: x[:, 4:]),
     ("aten.diagonal.default", {"offset": 1}, (3,), lambda x: np.lib.stride_tricks.as_strided(x[0, 1:], (3,), (20,))),
     ("aten.unfold.default", {"dimension": 1, "size": 2, "step": 2}, (4, 2, 2), lambda x: x),
     *(("aten.as_strided.default", {"size": [*size], "stride": [*stride], "storage_offset": 1}, size, lambda x,
