@@ -149,7 +149,7 @@ def moved() -> Iterator[Twins]:
 
 def multiplied() -> Iterator[Twins]:
     arrays = [floats(1, 2, 4, 5, 6), floats(2, 4, 3, 3, 2), floats(3, 6)]
-    for given in (((2, 1), 1, (1, 0), 2, 1), (1, 0, 0, 2, 2)):
+    for given in (((2, 1), 1, (1, 0), 2, 1), (1, 0, 0, 2, 2), (2, 1, 2, 2, 3)):
         yield functions("conv_transpose2d", arrays, *given, others=[called(ops, "conv_transpose2d", *given)])
     weight, bias = floats(5, 6, 4, 3, 3), floats(6, 6)
     for given in ((1, 1), (2, (1, 0), 1), (1, "same", 2), (1, "valid")):

@@ -114,18 +114,30 @@ def conv_transpose2d(
     make [n, out, h', w'], with `output_padding` additional rows and columns on one side."""
     of_rank("conv_transpose2d", "input", input.shape, 4)
     of_rank("conv_transpose2d", "weight", weight.shape, 4)
-    steps = per_dimension("conv_transpose2d", "stride", stride, 2)
-    pads = per_dimension("conv_transpose2d", "padding", padding, 2)
-    more = per_dimension("conv_transpose2d", "output_padding", output_padding, 2)
-    spread = per_dimension("conv_transpose2d", "dilation", dilation, 2)
-    kernel = weight.shape[2:]
+    return transposed_convolution(input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def transposed_convolution(
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
+) -> Any:
+    dims, kernel = len(weight.shape) - 2, weight.shape[2:]
+    name, op = ("conv_transpose2d", ops.Conv2DTranspose) if dims == 2 else ("conv_transpose3d", ops.Conv3DTranspose)
+    steps, pads = per_dimension(name, "stride", stride, dims), per_dimension(name, "padding", padding, dims)
+    more = per_dimension(name, "output_padding", output_padding, dims)
+    spread = per_dimension(name, "dilation", dilation, dims)
+    # Additional rows that the stride does not cover were cut off by the padding, and behind these there are zeros.
+    whole = [more[d] < steps[d] for d in range(dims)]
+    behind = [pads[d] if whole[d] else max(0, pads[d] - more[d]) for d in range(dims)]
     size = [
-        (input.shape[d + 2] - 1) * steps[d] - 2 * pads[d] + spread[d] * (kernel[d] - 1) + more[d] + 1 for d in range(2)
+        (input.shape[d + 2] - 1) * steps[d] - pads[d] - behind[d] + spread[d] * (kernel[d] - 1) + more[d] * whole[d] + 1
+        for d in range(dims)
     ]
-    sides = (pads[0], pads[0], pads[1], pads[1])
-    op = ops.Conv2DTranspose(weight.shape[0], kernel, "pad", sides, stride=steps, dilation=spread, group=groups)
-    out = op(input, weight, (input.shape[0], weight.shape[1] * groups, *size))
-    return out if bias is None else ops.BiasAdd()(out, bias)
+    sides = tuple([(pads, behind)[d % 2][d // 2] for d in range(2 * dims)])
+    call = op(weight.shape[0], kernel, pad_mode="pad", pad=sides, stride=steps, dilation=spread, group=groups)
+    out = call(input, weight, (input.shape[0], weight.shape[1] * groups, *size))
+    if not all(whole):
+        out = ops.Pad(((0, 0), (0, 0), *[(0, 0 if whole[d] else max(0, more[d] - pads[d])) for d in range(dims)]))(out)
+    return out if bias is None else ops.BiasAdd(data_format="NCHW" if dims == 2 else "NCDHW")(out, bias)
 
 
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:

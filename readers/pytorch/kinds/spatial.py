@@ -15,6 +15,7 @@ from mspc.ir.types import FLOAT64
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.mint.nn import functional
+from mspc.mindspore_api.ops.function.nn_func import transposed_convolution
 from mspc.ops.convolution.resizing import cubic, cubic_matrix, linear_matrix
 from mspc.readers.pytorch.kinds.kind import Kind, row
 from mspc.readers.pytorch.kinds.linear import of_parts
@@ -120,12 +121,16 @@ def convolution(
         steps, sides, apart = _one(stride), _one(padding), _one(dilation)
     else:
         steps, sides, apart = _several(stride, dims), _several(padding, dims), _several(dilation, dims)
-    if x.dtype.is_complex:
-        out = of_parts(lambda y, kernel: function(y, kernel, None, steps, sides, apart, groups), (x, weight))
-        out = out if bias is None else out + ops.Reshape()(bias, (-1,) + (1,) * dims)
-    else:
-        out = function(x, weight, bias, steps, sides, apart, groups)
+    out = of_either(lambda y, kernel, more: function(y, kernel, more, steps, sides, apart, groups), x, weight, bias)
     return ops.Squeeze(0)(out) if alone else out
+
+
+def of_either(function: Any, input: Any, weight: Any, bias: Any) -> Any:
+    """Return a function that is linear in images and in weights, complex ones too, with a bias."""
+    if not input.dtype.is_complex:
+        return function(input, weight, bias)
+    out = of_parts(lambda y, kernel: function(y, kernel, None), (input, weight))
+    return out if bias is None else out + ops.Reshape()(bias, (-1,) + (1,) * (len(weight.shape) - 2))
 
 
 def _one(value: Any) -> Any:
@@ -139,22 +144,18 @@ def _several(value: Any, dims: Any) -> Any:
     return sizes * dims if len(sizes) == 1 else sizes
 
 
-def transposed_convolution(
+def transposed(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
 ) -> Any:
-    """Return the gradient of a convolution as a function."""
-    return functional.conv_transpose2d(
-        input, weight, bias, of_number(stride), of_number(padding), of_number(output_padding), groups,
-        of_number(dilation))
-
-
-def spread_along(
-    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
-) -> Any:
-    """Return the gradient of a convolution of lines as a function."""
-    return ops.Squeeze(-2)(transposed_convolution(
-        ops.ExpandDims()(input, -2), ops.ExpandDims()(weight, -2), bias, (1, _one(stride)), (0, _one(padding)),
-        (0, _one(output_padding)), groups, (1, _one(dilation))))
+    """Return the gradient of a convolution over one, two or three dimensions as a function."""
+    dims = len(weight.shape) - 2
+    steps, sides, more, apart = [_several(value, dims) for value in (stride, padding, output_padding, dilation)]
+    if dims == 1:
+        flat = transposed(ops.ExpandDims()(input, -2), ops.ExpandDims()(weight, -2), bias, (1, *steps), (0, *sides),
+                          (0, *more), groups, (1, *apart))
+        return ops.Squeeze(-2)(flat)
+    return of_either(lambda y, kernel, rest: transposed_convolution(y, kernel, rest, steps, sides, more, groups, apart),
+                     input, weight, bias)
 
 
 def put_back(self: Any, indices: Any, output_size: Any) -> Any:
@@ -167,34 +168,13 @@ def put_back(self: Any, indices: Any, output_size: Any) -> Any:
     return ops.Reshape()(found, (*front, *output_size))
 
 
-def spread_in_space(
-    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
-) -> Any:
-    """Return the gradient of a convolution of volumes as a function."""
-    steps, pads, more, apart = [_several(value, 3) for value in (stride, padding, output_padding, dilation)]
-    kernel = weight.shape[2:]
-    size = [
-        (input.shape[d + 2] - 1) * steps[d] - 2 * pads[d] + apart[d] * (kernel[d] - 1) + more[d] + 1 for d in range(3)
-    ]
-    sides = (pads[0], pads[0], pads[1], pads[1], pads[2], pads[2])
-    op = ops.Conv3DTranspose(
-        out_channel=weight.shape[0], kernel_size=kernel, pad_mode="pad", pad=sides, stride=steps, dilation=apart,
-        group=groups)
-    out = op(input, weight, (input.shape[0], weight.shape[1] * groups, size[0], size[1], size[2]))
-    return out if bias is None else out + ops.Reshape()(bias, (-1, 1, 1, 1))
-
-
-TRANSPOSED = {1: spread_along, 2: transposed_convolution, 3: spread_in_space}
-"""Gradients of convolutions as functions, by the number of dimensions of an image."""
-
-
 def any_convolution(
-    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any,
-    groups: Any
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, is_transposed: Any,
+    output_padding: Any, groups: Any
 ) -> Any:
     """Return a convolution, or the gradient of one, as the core of ATen has it."""
-    if transposed:
-        return TRANSPOSED[len(weight.shape) - 2](input, weight, bias, stride, padding, output_padding, groups, dilation)
+    if is_transposed:
+        return transposed(input, weight, bias, stride, padding, output_padding, groups, dilation)
     return convolution(len(weight.shape) - 2, input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -341,8 +321,8 @@ IMAGES = tuple(map(_taken_alone, (
           partial(convolution, dims))
       for dims in (1, 2, 3) for form, padding in (("default", "0"), ("padding", "'valid'"))),
     *(row(f"conv_transpose{dims}d.{'default' if dims == 1 else 'input'}",
-          "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1", function)
-      for dims, function in TRANSPOSED.items()),
+          "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1", transposed)
+      for dims in (1, 2, 3)),
     row("adaptive_max_pool1d.default", "self, output_size",
         lambda self, output_size: functional.adaptive_max_pool1d(self, output_size, True)),
     row("max_unpool2d.default", "self, indices, output_size", put_back),
