@@ -293,43 +293,32 @@ def median(input: TensorLike, axis: int = -1, keepdims: bool = False) -> Any:
     return ops.Select()(missing, behind[0], found[0]), ops.Select()(missing, behind[1], found[1])
 
 
-def quantile_along(name: str, x: Any, q: Any, axis: Any, keepdims: bool, numbers_only: bool) -> Any:
+def quantile_along(
+    name: str, x: Any, q: Any, axis: Any, keepdims: bool, numbers_only: bool, interpolation: str = "linear"
+) -> Any:
     given = q.tolist() if isinstance(q, np.ndarray | np.generic) else q
     parts = given if hasattr(given, "shape") else shares(name, given)
     rank = len(x.shape)
-    if axis is None:
-        x, place = ops.Reshape()(x, (-1,)), 0
-    else:
-        place = axis_of(name, axis, rank)
-    last = len(x.shape) - 1
-    x = x if place == last else ops.swapaxes(x, place, last)
-    values, _ = ops.SortExt()(x, last, False, False)
-    numbers = ops.ReduceSum(True)(ops.cast(ops.Equal()(x, x), x.dtype), last)
-    top = ops.Maximum()(numbers - 1, 0) if numbers_only else ops.full_like(numbers, x.shape[last] - 1)
+    place = axis_of(name, 0 if axis is None else axis, max(1, rank))
+    x = ops.Reshape()(x, (-1,)) if axis is None or rank == 0 else ops.movedim(x, place, -1)
+    values, _ = ops.SortExt()(x, -1, False, False)
+    numbers = ops.ReduceSum(True)(ops.cast(ops.Equal()(x, x), x.dtype), -1)
+    top = ops.Maximum()(numbers - 1, 0) if numbers_only else ops.full_like(numbers, x.shape[-1] - 1)
     wanted = top * ops.Reshape()(ops.cast(parts, x.dtype), (-1,))
-    low = ops.Floor()(wanted)
-    below = ops.GatherD()(values, last, ops.cast(low, INT64))
-    above = ops.GatherD()(values, last, ops.cast(ops.Ceil()(wanted), INT64))
-    found = ops.Lerp()(below, above, wanted - low)
+    low, high = ops.Floor()(wanted), ops.Ceil()(wanted)
+    if interpolation in ("linear", "midpoint"):
+        below, above = [ops.GatherD()(values, -1, ops.cast(each, INT64)) for each in (low, high)]
+        weight = wanted - low if interpolation == "linear" else ops.full_like(wanted, 0.5)
+        found = ops.Lerp()(below, above, weight)
+    else:
+        one = low if interpolation == "lower" else high if interpolation == "higher" else ops.Round()(wanted)
+        found = ops.GatherD()(values, -1, ops.cast(one, INT64))
     if not numbers_only:
-        found = ops.Select()(ops.Less()(numbers, x.shape[last]), ops.full_like(found, float("nan")), found)
-    return _parts_first(found, parts, axis, place, rank, keepdims)
-
-
-def _parts_first(found: Any, parts: Any, axis: Any, place: int, rank: int, keepdims: bool) -> Any:
-    """Return [..., parts] as [parts, ...], with the reduced dimension as 1 with keepdims."""
-    last = len(found.shape) - 1
-    found = ops.Transpose()(found, (last, *range(last)))
+        found = ops.Select()(ops.Less()(numbers, x.shape[-1]), ops.full_like(found, float("nan")), found)
+    found = ops.movedim(found, -1, 0)
     if keepdims:
-        found = ops.Reshape()(found, (-1, *[1] * rank)) if axis is None else _with_kept_dim(found, place, rank)
-    elif axis is not None and place != rank - 1:
-        found = ops.Squeeze(1 + place)(_with_kept_dim(found, place, rank))
+        found = ops.Reshape()(found, (-1, *[1] * rank)) if axis is None else ops.ExpandDims()(found, 1 + place)
     return found if parts.shape else ops.Squeeze(0)(found)
-
-
-def _with_kept_dim(found: Any, place: int, rank: int) -> Any:
-    found = ops.ExpandDims()(found, -1)
-    return found if place == rank - 1 else ops.swapaxes(found, 1 + place, rank)
 
 
 # Counts ---------------------------------------------------------------------------------------------------

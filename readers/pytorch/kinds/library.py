@@ -10,6 +10,7 @@ import numpy as np
 from mspc.ir.types import BOOL, COMPLEX128, FLOAT32, FLOAT64, HALVES, INT32, INT64, real_of
 from mspc.mindspore_api import mint, ops
 from mspc.mindspore_api.errors import ApiValueError
+from mspc.mindspore_api.ops.function.math_func import quantile_along
 from mspc.readers.pytorch.kinds.collectives import chunks_in_rows
 from mspc.readers.pytorch.kinds.complex_numbers import by_parts, raised, tril, triu
 from mspc.readers.pytorch.kinds.creation import complex_number
@@ -474,37 +475,7 @@ def powers(x: Any, count: Any) -> Any:
 
 def quantiles(self: Any, q: Any, dim: Any, keepdim: Any, interpolation: Any, without_nan: Any) -> Any:
     """Return quantiles of several shares, which come first, or of one."""
-    x = reshaped(self, (-1,)) if dim is None else ops.movedim(self, dim, -1)
-    share = ops.cast(q, x.dtype)
-    ordered = ops.SortExt()(x, -1, False, True)[0]
-    missing = ops.ReduceSum(True)(ops.cast(ops.IsNan()(x), x.dtype), -1)
-    last = x.shape[-1] - 1 - missing if without_nan else ops.full_like(missing, x.shape[-1] - 1)
-    last = ops.Maximum()(last, ops.zeros_like(last))
-    at = reshaped(share, (-1,)) * last
-    low, high = ops.Floor()(at), ops.Ceil()(at)
-    weight = at - low
-    if interpolation == "lower":
-        high = low
-    elif interpolation == "higher":
-        low = high
-    elif interpolation == "nearest":
-        low = high = ops.Round()(at)
-    elif interpolation == "midpoint":
-        weight = ops.full_like(weight, 0.5)
-    first, second = [mint.gather(ordered, -1, ops.cast(each, INT64)) for each in (low, high)]
-    found = first + (second - first) * weight
-    if not without_nan:
-        found = ops.where(ops.Greater()(missing, 0), ops.full_like(found, math.nan), found)
-    elif keepdim is not None:
-        empty = ops.Equal()(missing, x.shape[-1])
-        found = ops.where(empty, ops.full_like(found, math.nan), found)
-    if dim is None:
-        found = reshaped(found, (*share.shape, *((1,) * len(self.shape) if keepdim else ())))
-        return found
-    found = ops.movedim(found, -1, 0)
-    if keepdim:
-        found = ops.ExpandDims()(found, dim % len(self.shape) + 1)
-    return found if len(share.shape) else ops.Squeeze(0)(found)
+    return quantile_along("quantile", self, ops.cast(q, self.dtype), dim, keepdim, without_nan, interpolation)
 
 
 def spread_evenly(start: Any, end: Any, steps: Any, dtype: Any) -> Any:
