@@ -20,7 +20,7 @@ from mspc.analysis.cost.training.model_shape import (
     Recomputation,
     TrainingRun,
 )
-from mspc.analysis.cost.training.stage_memory import chunks_in_turn, uneven_layers
+from mspc.analysis.cost.training.stage_memory import chunks_in_turn, stage_parameters, uneven_layers
 from mspc.readers.configurations.settings import MAX_LAYERS, ConfigurationSettings, Setting
 
 LONGEST = 100_000
@@ -39,6 +39,8 @@ T5 = ("encoder-num-layers", "decoder-num-layers", "vocab-extra-ids")
 """Arguments that models with an encoder of text have."""
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 """Bytes of an element of optimizer states, by the name of its type."""
+SHARDINGS = {"optim": "states", "optim_grads": "gradients", "optim_grads_params": "parameters"}
+"""Sharding of FSDP by the name of its strategy."""
 IMAGE_TOKENS, CAPTION_TOKENS = 576, 64
 """Patches of an image of 336 pixels, and tokens of a long caption of LLaVA's pretraining data (Liu et al., 2023)."""
 PUBLISHED = {
@@ -109,15 +111,7 @@ class MegatronReader:
         context = found.count("context-parallel-size", 1)
         expert = found.count("expert-model-parallel-size", 1)
         data = max(1, self.ranks // (self.tensor * pipeline * context))
-        sharding = "none"
-        if found.flag("use-distributed-optimizer"):
-            sharding = "states"
-        if found.flag("use-megatron-fsdp") or found.flag("use-custom-fsdp"):
-            sharding = {"optim": "states", "optim_grads": "gradients", "optim_grads_params": "parameters"}.get(
-                found.text("data-parallel-sharding-strategy", "no_shard"), "none"
-            )
-        if found.flag("use-torch-fsdp2"):
-            sharding = "parameters"
+        sharding = self.sharding()
         half = found.flag("bf16") or found.flag("fp16")
         instances = found.count("num-distributed-optimizer-instances", 1)
         stages = self.layout(model, pipeline)
@@ -139,9 +133,11 @@ class MegatronReader:
             last_layers=found.count("decoder-last-pipeline-num-layers"),
             sequence_parallel=sequence_parallel, sharding=sharding,
             divided=data * context // instances if sharding != "none" else 0,
-            optimizer=found.text("optimizer", "adam"), parameter=2 if half else 4,
+            outer_states=found.text("outer-dp-sharding-strategy", "no_shard", ("no_shard", "optim")) == "optim",
+            parameter=2 if half else 4,
             gradient=2 if self.half_gradients() else 4, state=self.state_bytes(half),
             eight=found.text("fp8-recipe", "delayed") if "fp8-format" in found else "",
+            eight_attention=found.flag("fp8-dot-product-attention"), eight_output=found.flag("fp8-output-proj"),
             fused_gradients=not found.flag("no-gradient-accumulation-fusion"),
             loss=self.loss(), backend=self.backend(), library="local" if self.local else "te",
             fused_rotary=not found.flag("no-rope-fusion"),
@@ -153,13 +149,23 @@ class MegatronReader:
             overlapped_experts=found.flag("overlap-moe-expert-parallel-comm"),
             # The adapters of LoRA are left out.
             frozen=CLIP + model.hidden * (1024 + model.hidden) if provider == "llava_vlm" else found.flag("lora"),
-            deferred_embedding=self.deferred(), reserved=self.reserved(),
+            deferred_embedding=self.deferred(),
             software=found.number("software-release"),
             widths=len(found.names("emb-int-list")) if found.flag("flextron") else 0,
             graphs=self.graphs(),
             recomputation=self.recomputation(),
         )  # fmt: skip
+        run = replace(run, reserved=self.reserved(run))
         return replace(run, stages=uneven_layers(run)) if any(accounted) and pipeline > 1 else run
+
+    def sharding(self) -> str:
+        """Return the part of the states that data-parallel ranks divide."""
+        found = self.found
+        if found.flag("use-torch-fsdp2"):
+            return "parameters"
+        if found.flag("use-megatron-fsdp") or found.flag("use-custom-fsdp"):
+            return SHARDINGS.get(found.text("data-parallel-sharding-strategy"), "none")
+        return "states" if found.flag("use-distributed-optimizer") else "none"
 
     def batch(self, least: int) -> int:
         """Return the global batch; the first of a schedule."""
@@ -180,13 +186,14 @@ class MegatronReader:
 
     def state_bytes(self, half: bool) -> int:
         """Return the bytes of optimizer states of an element: main weights beside half ones, and two moments. They are
-        Float32 unless the optimizer knows other types."""
+        Float32 unless the optimizer knows other types; a share of them may be on the host."""
         found = self.found
         count = {"sgd": 1, "muon": 1, "dist_muon": 1}.get(found.text("optimizer", "adam"), 2)
         names = (*(("main-params-dtype",) if half else ()), *("exp-avg-dtype", "exp-avg-sq-dtype")[:count])
-        if not found.flag("use-precision-aware-optimizer"):
-            return 4 * len(names)
-        return sum(BYTES[found.text(name, "fp32", BYTES)] for name in names)
+        knows = found.flag("use-precision-aware-optimizer")
+        nbytes = sum(BYTES[found.text(name, "fp32", BYTES)] if knows else 4 for name in names)
+        here = 1 - found.number("optimizer-offload-fraction", 1.0) * found.flag("optimizer-cpu-offload")
+        return int(nbytes * min(1.0, max(0.0, here)))
 
     def graphs(self) -> frozenset[str]:
         """Return the modules whose kernels CUDA graphs start."""
@@ -203,11 +210,17 @@ class MegatronReader:
             return 0
         return self.found.count("wgrad-deferral-limit", 0, 0) or 1 << 30
 
-    def reserved(self) -> int:
-        """Return the bytes of the key and value cache of reinforcement learning; 40 GiB unless told otherwise."""
-        if not self.found.flag("perform-rl-step"):
+    def reserved(self, run: TrainingRun) -> int:
+        """Return the bytes of the key and value cache of reinforcement learning, 40 GiB unless told otherwise, and of
+        the weights of a second model for inference if that has degrees of its own."""
+        found, name = self.found, "rl-inference-{}-model-parallel-size".format
+        if not found.flag("perform-rl-step"):
             return 0
-        return int(self.found.number("inference-dynamic-batching-buffer-size-gb", 40.0) * (1 << 30))
+        tensor, expert = found.count(name("tensor"), run.tensor), found.count(name("expert"), run.expert)
+        second = replace(run, tensor=tensor, expert=expert, expert_tensor=found.count(name("expert-tensor"), tensor))
+        weights = sum(stage_parameters(second, list(run.model.layers), True, True)) * run.parameter
+        cache = int(found.number("inference-dynamic-batching-buffer-size-gb", 40.0) * (1 << 30))
+        return cache + weights * any(name(kind) in found for kind in ("tensor", "expert", "expert-tensor"))
 
     def loss(self) -> str:
         """Return the implementation of the loss."""
@@ -222,8 +235,9 @@ class MegatronReader:
         if self.local or named == "local":
             return "flash" if self.found.flag("use-flash-attn") and self.local else "local"
         if named == "auto":
-            return "flash" if self.found.flag("use-flash-attn") else "fused"
-        return named
+            named = "flash" if self.found.flag("use-flash-attn") else "fused"
+        # Fused kernels load 16 bytes of a head at once.
+        return "unfused" if self.found.count("kv-channels", self.hidden // self.heads) % 8 else named
 
     def recomputation(self) -> Recomputation:
         """Return the recomputation and offloading."""
@@ -254,7 +268,7 @@ class MegatronReader:
         sequence = self.sequence
         if kind == "t5":
             sequence = found.count("decoder-seq-length", 128)
-        predictions = found.count("mtp-num-layers", 0, 0)
+        predictions = found.count("mtp-num-layers", len(self.pattern()) - 1, 0)
         return ModelShape(
             family=kind, hidden=self.hidden, vocabulary=self.vocabulary(), layers=layers, sequence=sequence,
             positions=positions, types=2 if kind == "bert" else 0,
@@ -313,11 +327,11 @@ class MegatronReader:
             return (encoder,) * count + (ModelLayer(short, (causal, cross), dense),) * second, count
         count = found.count("num-layers", 12)
         if self.kind == "hybrid":
-            pattern = found.text("hybrid-override-pattern") or found.text("hybrid-layer-pattern")
-            letters = pattern.replace("|", "").split("/")[0]
-            if not letters or not set(letters) <= set("M*-E"):
-                problem = f"is {pattern!r}" if pattern else "is not set"
-                found.mistake("hybrid-layer-pattern", problem, "it has a letter of M, *, - and E for each layer")
+            pattern = self.pattern()
+            letters = pattern[0].replace("|", "")
+            if not letters or not set(letters) <= set("MG*+D-E"):
+                problem = f"is {'/'.join(pattern)!r}" if letters else "is not set"
+                found.mistake("hybrid-layer-pattern", problem, "it has a letter of MG*+D-E for each layer")
             return tuple(self.hybrid(letter, rotated, dense) for letter in letters), 0
         attention = self.attention(rotated, self.kind != "bert")
         images: tuple[ModelLayer, ...] = ()
@@ -337,15 +351,26 @@ class MegatronReader:
             for number, has in enumerate(self.expert_layers(count))
         ), len(images)
 
-    def hybrid(self, letter: str, rotated: bool, dense: FeedForwardShape) -> ModelLayer:
-        """Return the layer of a letter of a hybrid pattern: M, *, - or E."""
+    def pattern(self) -> list[str]:
+        """Return the layers of a hybrid model as letters, and those of each further prediction."""
         found = self.found
+        pattern = found.text("hybrid-override-pattern") or found.text("hybrid-layer-pattern")
+        return expanded_layout(pattern).split("/")
+
+    def hybrid(self, letter: str, rotated: bool, dense: FeedForwardShape) -> ModelLayer:
+        """Return the layer of a letter of a hybrid pattern: Mamba M, gated delta rule G, attention *, + or D, dense -,
+        experts E."""
+        found = self.found
+        if letter == "G":
+            heads, head = found.count("linear-num-value-heads", 32), found.count("linear-value-head-dim", 128)
+            keys = found.count("linear-num-key-heads", 16), found.count("linear-key-head-dim", 128)
+            return ModelLayer(self.sequence, (MambaShape(heads, head, keys[1], keys[0]),))
         if letter == "M":
             head = found.count("mamba-head-dim", 64)
             heads = found.count("mamba-num-heads", 2 * self.hidden // head)
             shape = MambaShape(heads, head, found.count("mamba-state-dim", 128), found.count("mamba-num-groups", 8))
             return ModelLayer(self.sequence, (shape,))
-        if letter == "*":
+        if letter in "*+D":
             return ModelLayer(self.sequence, (self.attention(rotated, True),))
         return ModelLayer(self.sequence, (), self.experts() if letter == "E" else dense)
 
@@ -404,15 +429,16 @@ class MegatronReader:
 
     def layout(self, model: ModelShape, pipeline: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Return the layers of every chunk of a custom layout such as `Et*3|(tt|)*6mL`, or () without one."""
-        text = self.found.text("pipeline-model-parallel-layout")
-        if not text:
+        text, pattern = self.found.text("pipeline-model-parallel-layout"), self.pattern()[0]
+        if not text and "|" not in pattern:
             return ()
-        parts = expanded_layout(text).split("|")
+        # Bars between the letters of a hybrid model are a layout, too.
+        parts = expanded_layout(text).split("|") if text else pattern.split("|")
         if len(parts) % pipeline:
-            self.found.mistake("pipeline-model-parallel-layout", f"has {len(parts)} parts",
-                               f"a multiple of {pipeline} stages works")  # fmt: skip
+            name = "pipeline-model-parallel-layout" if text else "hybrid-layer-pattern"
+            self.found.mistake(name, f"has {len(parts)} parts", f"a multiple of {pipeline} stages works")
             return ()
-        borders = [*accumulate((part.count("t") for part in parts), initial=0)]
+        borders = [*accumulate((part.count("t") if text else len(part) for part in parts), initial=0)]
         if borders[-1] != len(model.layers):
             self.found.mistake("pipeline-model-parallel-layout", f"has {borders[-1]} layers",
                                f"the model has {len(model.layers)}")  # fmt: skip

@@ -122,7 +122,7 @@ def _check_pairs(found: ConfigurationSettings, tensor: int) -> None:
         found.mistake(setting, problem, right)
     for setting, problem, _ in broken("unused", "megatron", value):
         found.notes.append(f"{found.shown(setting)} {problem}")
-    trains = not any(name.startswith("inference-") for name in found.by_name)
+    trains = found.prefix and not any(name.startswith("inference-") for name in found.by_name)
     if found.count("num-experts") and tensor > 1 and trains and not found.flag("sequence-parallel"):
         found.mistake("sequence-parallel", "is not set, but experts with tensor parallelism need it", "set it")
     if found.number("min-lr") > found.number("lr", 1e9):

@@ -1,39 +1,74 @@
 """Reader of torchtitan's registries of configurations, Python files, as data: nothing in them runs.
 
-A configuration is a function that returns `Trainer.Config(...)`, or that changes what another function returns. Keyword
-arguments become dotted paths; values that are no constants are left out.
+A configuration is a function that returns `Trainer.Config(...)`, or that changes the result of another function.
+Functions of other registries are read from their files. Keyword arguments become dotted paths; values that are no
+constants are left out.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
+from mspc.ir.files.atomic_writing import shown_path
 from mspc.readers.configurations.settings import Setting, Values, error_at
 
 CHECKPOINTS = {"SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget"}
 """Classes of activation checkpoints, and the modes of older files that do the same."""
+REGISTRY = "model_registry"
+"""Name of the functions that return a model of a flavor, and end of the names of functions that call one."""
 DEEPEST = 16
 """Most functions that take their configuration from one another."""
 
 
-def registry_values(file: str, path: Path, text: str, name: str) -> Values:
+class Registry:
+    """The functions of a registry's file, and the module and name of each import. file: its name in messages."""
+
+    def __init__(self, file: str, path: Path, text: str) -> None:
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            raise error_at(file, getattr(error, "lineno", 0) or 0, f"the file is not valid Python: {error}") from None
+        self.file, self.path = file, path.resolve()
+        self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        self.imports = {
+            each.asname or each.name: ("." * node.level + (node.module or ""), each.name)
+            for node in tree.body if isinstance(node, ast.ImportFrom) for each in node.names
+        }  # fmt: skip
+
+    def imported(self, module: str, read: Callable[[Path], str]) -> Registry | None:
+        """Return the registry of a module, in this folder for a relative import or below a folder above; None if it is
+        not there."""
+        name = module.lstrip(".")
+        up = len(module) - len(name)
+        folders = [self.path.parents[up - 1]] if up else self.path.parents
+        files = (folder.joinpath(*name.split(".")).with_suffix(".py") for folder in folders)
+        found = next((each for each in files if each.is_file()), None)
+        return Registry(shown_path(found), found, read(found)) if found is not None else None
+
+    def model(self, called: str) -> str:
+        """Return the name of the model whose `model_registry` a name stands for, or that a function calls."""
+        names = {called}
+        if called in self.functions:
+            names = {each.id for each in ast.walk(self.functions[called]) if isinstance(each, ast.Name)}
+        modules = [self.imports[name][0] for name in names if self.imports.get(name, "..")[1] == REGISTRY]
+        return next((module.rpartition(".")[2] for module in modules), "") or self.path.parent.name
+
+
+def registry_values(file: str, path: Path, text: str, name: str, read: Callable[[Path], str]) -> Values:
     """Return the values of a function of a registry, with the names of torchtitan's TOML files. Raise MspcError if the
-    file is not valid Python or has no such function."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise error_at(file, getattr(error, "lineno", 0) or 0, f"the file is not valid Python: {error}") from None
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if name not in functions:
-        known = [each for each in functions if not each.startswith("_")]
+    file is not valid Python or has no such function. read: returns the text of a file that is imported."""
+    registry = Registry(file, path, text)
+    if name not in registry.functions:
+        known = [each for each in registry.functions if not each.startswith("_")]
         notes = [*did_you_mean(name, known), f"configurations of the file: {', '.join(known)}"] if known else []
         raise MspcError(f"{file} has no configuration {name!r}", notes=notes)
     found: dict[str, Setting] = {}
-    _read(functions, name, found, 0)
-    found["model.name"] = Setting("model.name", path.resolve().parent.name)
+    _read(registry, name, found, read, 0)
+    found.setdefault("model.name", Setting("model.name", registry.path.parent.name))
     tokens, length = (found.get(f"training.{key}") for key in (
         "num_tokens_per_microbatch_per_dp_rank", "max_context_length"
     ))  # fmt: skip
@@ -45,31 +80,59 @@ def registry_values(file: str, path: Path, text: str, name: str) -> Values:
     return Values(file, found)
 
 
-def _read(functions: dict[str, ast.FunctionDef], name: str, found: dict[str, Setting], depth: int) -> None:
-    """Add the values of a function; those that it changes replace those of the function it takes them from."""
-    flavors: dict[str, Setting] = {}
-    for node in functions[name].body if depth < DEEPEST else ():
+def _read(
+    registry: Registry, name: str, found: dict[str, Setting], read: Callable[[Path], str], depth: int
+) -> None:
+    """Add the values of a function; those that it changes replace those of the functions it takes them from."""
+    flavors: dict[str, list[Setting]] = {}
+    for node in registry.functions[name].body if depth < DEEPEST else ():
         match node:
-            case ast.Assign(targets=[ast.Name(id=variable)], value=ast.Call(func=ast.Name(id=called)) as call):
-                if called in functions:
-                    _read(functions, called, found, depth + 1)
-                elif called == "model_registry":
-                    flavors[variable] = _flavor(call)
+            case ast.Assign(targets=[ast.Name(id=variable)], value=ast.Call() as call):
+                _read_called(registry, call, found, read, depth)
+                flavors[variable] = list(_flavor(registry, call))
             case ast.Assign(targets=[ast.Attribute() as target], value=value):
                 path = ast.unparse(target).partition(".")[2]
-                found.update((each.name, each) for each in _values(path, value, flavors))
+                found.update((each.name, each) for each in _values(registry, path, value, flavors))
             case ast.Return(value=ast.Call() as call):
-                found.update((each.name, each) for each in _values("", call, flavors))
+                _read_called(registry, call, found, read, depth)
+                found.update((each.name, each) for each in _values(registry, "", call, flavors))
             case _:
                 continue
 
 
-def _values(path: str, value: ast.expr, flavors: dict[str, Setting]) -> Iterator[Setting]:
+def _read_called(
+    registry: Registry, call: ast.Call, found: dict[str, Setting], read: Callable[[Path], str], depth: int
+) -> None:
+    """Add the values of the functions that a call and its arguments call."""
+    for called in _called(call):
+        module, original = registry.imports.get(called, ("", ""))
+        other = registry.imported(module, read) if module.endswith("config_registry") else None
+        if called in registry.functions and not called.endswith(REGISTRY):
+            _read(registry, called, found, read, depth + 1)
+        elif other is not None and original in other.functions:
+            inner: dict[str, Setting] = {}
+            _read(other, original, inner, read, depth + 1)
+            # Lines of another file are no lines of this one.
+            found.update((key, replace(setting, line=0)) for key, setting in inner.items())
+
+
+def _called(call: ast.Call) -> Iterator[str]:
+    """Yield the names of the functions that a call and its arguments call, the innermost first."""
+    for argument in call.args:
+        if isinstance(argument, ast.Call):
+            yield from _called(argument)
+    if isinstance(call.func, ast.Name):
+        yield call.func.id
+
+
+def _values(
+    registry: Registry, path: str, value: ast.expr, flavors: dict[str, list[Setting]]
+) -> Iterator[Setting]:
     """Yield the constants of an expression by dotted path."""
     if isinstance(value, ast.Call):
         called = ast.unparse(value.func)
-        if called == "model_registry":
-            yield _flavor(value)
+        if called.endswith(REGISTRY):
+            yield from _flavor(registry, value)
         elif path == "activation_checkpoint":
             mode = CHECKPOINTS.get(called.split(".")[0])
             if mode:
@@ -77,10 +140,12 @@ def _values(path: str, value: ast.expr, flavors: dict[str, Setting]) -> Iterator
         else:
             for keyword in value.keywords:
                 if keyword.arg is not None:
-                    yield from _values(f"{path}.{keyword.arg}".lstrip("."), keyword.value, flavors)
+                    # The trainer of a controller of reinforcement learning has the settings of other trainers.
+                    inner = f"{path}.{keyword.arg}".lstrip(".").removeprefix("trainer.")
+                    yield from _values(registry, inner, keyword.value, flavors)
         return
     if path == "model_spec" and isinstance(value, ast.Name) and value.id in flavors:
-        yield flavors[value.id]
+        yield from flavors[value.id]
         return
     constant = _constant(value)
     if path == "activation_checkpoint" and constant is None:
@@ -89,10 +154,12 @@ def _values(path: str, value: ast.expr, flavors: dict[str, Setting]) -> Iterator
         yield Setting(path, constant, value.lineno)
 
 
-def _flavor(call: ast.Call) -> Setting:
-    """Return the flavor of a call of `model_registry`."""
-    argument = _constant(call.args[0]) if call.args else None
-    return Setting("model.flavor", argument, call.lineno)
+def _flavor(registry: Registry, call: ast.Call) -> Iterator[Setting]:
+    """Yield the model and the flavor of a call of `model_registry`."""
+    called = ast.unparse(call.func)
+    if called.endswith(REGISTRY) and call.args:
+        yield Setting("model.flavor", _constant(call.args[0]), call.lineno)
+        yield Setting("model.name", registry.model(called), call.lineno)
 
 
 def _constant(value: ast.expr) -> int | float | str | bool | None:

@@ -94,7 +94,7 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
     if path.suffix == ".jsonl":
         raise MspcError(f"{shown} has several rows", notes=["put one of them into a file of its own"])
     if path.suffix == ".py":
-        found = registry_values(shown, path, text, function)
+        found = registry_values(shown, path, text, function, text_of)
     else:
         found = file_values(shown, text, path.suffix)
     if trainers.is_row(found.by_path):
@@ -103,9 +103,10 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
         found_row = megatron_configuration(shown, settings, ranks, sequence, "", "Megatron-Bridge")
         return replace(found_row, machine=trainers.machine_of_row(row))
     arguments = [
-        Setting(key.rpartition("--")[2].replace("_", "-"), setting.value, setting.line)
+        # NeMo's names are paths: `model.config.num_layers`.
+        Setting(key.rpartition("--")[2].rpartition(".")[2].replace("_", "-"), setting.value, setting.line)
         for key, setting in ((setting.name, setting) for setting in (*found.twice, *found.by_path.values()))
-        if key.startswith(("MODEL_ARGS.--", "--"))
+        if key.startswith(("MODEL_ARGS.", "--"))
     ]
     if arguments:
         return megatron_configuration(shown, [s for s in arguments if s.value is not False], ranks, sequence, "--")

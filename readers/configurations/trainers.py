@@ -57,6 +57,12 @@ def _settings(text: str) -> dict[str, Setting]:
     return found
 
 
+def published(name: str) -> str:
+    """Return the published model whose name a name such as `Qwen/Qwen3-4B-Instruct` begins with, or ""."""
+    plain = _plain(name.rpartition("/")[2])
+    return max((preset for preset in PRESETS if plain.startswith(_plain(preset))), key=len, default="")
+
+
 def is_titan(found: Values) -> bool:
     """Return if a TOML file is torchtitan's."""
     return "model.flavor" in found or any(name.startswith("parallelism.") for name in found.by_path)
@@ -82,15 +88,15 @@ def titan_ranks(found: Values) -> int:
 
 def titan_settings(found: Values, ranks: int) -> Iterator[Setting]:
     """Yield the settings of a torchtitan file. Raise MspcError for degrees that do not make the ranks."""
-    name, flavor = found.value("model.name"), found.value("model.flavor")
-    name = str(name).removesuffix("_ft")
-    flavor = "debugmodel" if str(flavor).startswith("debugmodel") else flavor
-    if flavor == "debugmodel":
-        name = "experts" if found.count("parallelism.expert_parallel_degree", 1) > 1 else "llama3"
-    if (name, flavor) not in FLAVORS:
+    name, flavor = str(found.value("model.name")).removesuffix("_ft"), str(found.value("model.flavor"))
+    preset = published(str(found.value("hf_model"))) or FLAVORS.get((name, flavor), "")
+    if not preset and flavor.startswith("debug"):
+        experts = found.count("parallelism.expert_parallel_degree", 1) > 1 or "moe" in flavor
+        preset = FLAVORS["experts" if experts else "llama3", "debugmodel"]
+    if not preset:
         known = ", ".join(f"{model} {size}" for model, size in FLAVORS)
         raise found.wrong("model.flavor", f"is {flavor!r} of {name!r}; known are {known}")
-    settings = preset_settings(FLAVORS[name, flavor]) | _settings("expert-tensor-parallel-size=1")
+    settings = preset_settings(preset) | _settings("expert-tensor-parallel-size=1")
     for path, target in TITAN.items():
         if found.count(path):
             settings[target] = found.under(target, path)
@@ -125,11 +131,11 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
     name = str(found.value("model_name") or "default")
     settings = _settings("@usual @half")
     if name != "default":
-        known = {_plain(preset): preset for preset in PRESETS}
-        if _plain(name) not in known:
+        preset = published(name)
+        if not preset:
             note = "; ".join(did_you_mean(name, list(PRESETS))) or f"known are {', '.join(PRESETS)}"
             raise found.wrong("model_name", f"is {name!r}; {note}")
-        settings |= preset_settings(known[_plain(name)])
+        settings |= preset_settings(preset)
     for path, target in MAXTEXT.items():
         if found.count(path) and (name == "default" or target == "seq-length"):
             settings[target] = found.under(target, path)
@@ -168,6 +174,8 @@ def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
                 settings[target] = Setting(target, setting.value, setting.line, path)
     if "num-query-groups" in settings:
         settings |= _settings("group-query-attention=true")
+    if found.count("parallel_config.model_parallel", 1) == 1:
+        settings.pop("sequence-parallel", None)
     if found.value("parallel.enable_parallel_optimizer"):
         settings |= _settings("use-distributed-optimizer=true")
     dense = mindformers_ranks(found)
@@ -253,13 +261,15 @@ def deepspeed_settings(found: Values, ranks: int) -> Iterator[Setting]:
     micro = micro or max(1, (total or ranks) // (ranks * (steps or 1)))
     yield found.under("micro-batch-size", "train_micro_batch_size_per_gpu", micro)
     yield found.under("global-batch-size", "train_batch_size", total or micro * (steps or 1) * ranks)
-    for name in ("bf16", "fp16"):
-        if found.value(f"{name}.enabled") in (True, "auto"):
-            yield found.under(name, f"{name}.enabled", True)
+    # Both may be "auto": the program that starts DeepSpeed chooses.
+    chosen = [name for on in (True, "auto") for name in ("bf16", "fp16") if found.value(f"{name}.enabled") == on]
+    if chosen:
+        yield found.under(chosen[0], f"{chosen[0]}.enabled", True)
     stage = found.value("zero_optimization.stage") or 0
     yield from zero_settings(found, stage, "zero_optimization.stage")
     if found.value("zero_optimization.offload_optimizer.device") in ("cpu", "nvme"):
-        yield found.under("optimizer", "zero_optimization.offload_optimizer.device", "host")
+        for name in ("optimizer-cpu-offload", "use-precision-aware-optimizer"):
+            yield found.under(name, "zero_optimization.offload_optimizer.device", True)
     if found.value("zero_optimization.offload_param.device") in ("cpu", "nvme") and stage != 3:
         raise found.wrong("zero_optimization.offload_param.device", f"needs stage 3, not {stage}")
 

@@ -91,6 +91,30 @@ def test_uneven_layers_are_all_there() -> None:
     assert [len(stage[0]) for stage in stage_layers(run)] == [3, 4, 4, 3]
 
 
+def test_hybrid_patterns_state_chunks_and_predictions() -> None:
+    pattern = {"hybrid-layer-pattern": "M-M|G-|*-|+ED/*-/*-", "num-experts": 8}
+    run = run_of(GPT | {"pipeline-model-parallel-size": 2} | pattern)
+    assert stage_layers(run) == (((0, 1, 2), (5, 6)), ((3, 4), (7, 8, 9)))
+    assert run.chunks == run.model.predictions == 2
+
+
+def test_attention_without_fused_kernels_stores_scores() -> None:
+    scores = [
+        stage_memory(run_of(GPT | more), 0).parts["activations: attention"]
+        for more in ({}, {"attention-backend": "unfused"}, {"kv-channels": 52},
+                     {"attention-backend": "unfused", "seq-length": 1020})
+    ]  # fmt: skip
+    assert scores[0] < scores[1] == scores[2] < scores[3] < 3 * scores[1]
+
+
+def test_inference_models_and_overlapped_streams_take_memory() -> None:
+    one, second = (run_of(GPT | {"perform-rl-step": True} | more).reserved for more in (
+        {}, {"rl-inference-tensor-model-parallel-size": 2}))  # fmt: skip
+    assert second - one > 2 * 12 * 12 * 512 * 512 / 2
+    plain, overlapped = (stage_memory(run_of(GPT | SQUARE | more), 0).parts["workspaces"] for more in ({}, OVERLAP))
+    assert overlapped == plain + 2 * 32 * 2**20
+
+
 def test_sharding_divides_the_states() -> None:
     run = replace(run_of(GPT), sharding="none")
     whole = stage_memory(run, 0).parts

@@ -143,7 +143,8 @@ def _stored_attention(run: TrainingRun, a: AttentionShape, layer: ModelLayer) ->
     if run.backend in ("fused", "flash"):
         yield "attention", heads * tokens * SINGLE
     elif "core_attn" not in modules | offloaded:
-        yield "attention", scores * HALF
+        # The fused softmax takes rows of multiples of 8 elements; others are converted to Float32.
+        yield "attention", scores * (HALF + SINGLE * bool((a.keys or layer.sequence) % 8))
         if run.model.attention_dropout:
             yield "attention", scores * (HALF + MASK)
 

@@ -116,15 +116,16 @@ class Recomputation:
 class TrainingRun:
     """A model with the settings that decide memory and time.
 
-    ranks: all ranks. tensor, pipeline, context, expert, expert_tensor: degrees. chunks: model chunks of a stage.
-    group: micro-batches that a chunk processes in a row. stages: layers of each chunk of each stage (stage, chunk),
-    empty for an even split. sharding: "none", "states", "gradients" or "parameters" are divided over data-parallel
-    ranks; `divided` ranks share them (0: all). parameter, gradient, state: bytes of an element. eight: recipe of 8-bit
-    matmuls or "". fused_gradients: weight gradients are added in the matmul. loss: "plain", "native" or "te".
-    backend: "fused", "flash", "unfused" or "local". library: "te" or "local" kernels. masked: the data loader makes an
-    attention mask. deferred_embedding: micro-batches whose logits wait for the output layer's weight gradient. frozen:
-    elements of frozen modules beside the model, whose own weights are frozen, too, if it is not 0; they are loaded in
-    Float32. reserved: bytes that other parts of the program hold. widths: widths of an elastic model, whose
+    ranks: all ranks. tensor, pipeline, context, expert, expert_tensor: degrees. chunks: model chunks of a stage. group:
+    micro-batches that a chunk processes in a row. stages: layers of each chunk of each stage (stage, chunk), empty for
+    an even split. sharding: "none", "states", "gradients" or "parameters" are divided over data-parallel ranks;
+    `divided` ranks share them (0: all), and groups of these the states if `outer_states` is true. parameter, gradient,
+    state: bytes of an element. eight: recipe of 8-bit matmuls or ""; eight_attention, eight_output: attention and the
+    output layer are in 8 bits, too. fused_gradients: weight gradients are added in the matmul. loss: "plain", "native"
+    or "te". backend: "fused", "flash", "unfused" or "local". library: "te" or "local" kernels. masked: the data loader
+    makes an attention mask. deferred_embedding: micro-batches whose logits wait for the output layer's weight gradient.
+    frozen: elements of frozen modules beside the model, whose own weights are frozen, too, if it is not 0; they are
+    loaded in Float32. reserved: bytes that other parts of the program hold. widths: widths of an elastic model, whose
     values are multiplied by a mask for each of them, or 0. fused_experts: one kernel computes the matmuls and the
     activation of experts. graphs: modules whose kernels CUDA graphs start: "attn", "mamba", "moe_router",
     "moe_preprocess", or "all". software: years from the trainer's release of April 2026 to the one that runs.
@@ -147,11 +148,13 @@ class TrainingRun:
     sequence_parallel: bool = False
     sharding: str = "none"
     divided: int = 0
-    optimizer: str = "adam"
+    outer_states: bool = False
     parameter: int = 2
     gradient: int = 4
     state: int = 12
     eight: str = ""
+    eight_attention: bool = False
+    eight_output: bool = False
     fused_gradients: bool = True
     loss: str = "plain"
     backend: str = "fused"

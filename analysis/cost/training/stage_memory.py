@@ -12,10 +12,11 @@ from mspc.analysis.cost.training.model_shape import ModelLayer, TrainingRun
 from mspc.ir.late_dataclass import dataclass
 
 MEBI = 1 << 20
-WORKSPACES = 3 * 32 * MEBI
+WORKSPACES, OVERLAPPED_WORKSPACES = 3 * 32 * MEBI, 2 * 32 * MEBI
 """Workspaces of matmuls on Hopper: PyTorch's cuBLAS workspace of 32 MiB for the thread of the forward pass and for that
 of autograd (`getChosenWorkspaceSize` in aten/src/ATen/cuda/CUDABlas: 32 MiB from compute capability 9.0; one per handle
-and stream), and Transformer Engine's of 32 MiB (`get_cublas_workspace_size_bytes`)."""
+and stream), and Transformer Engine's of 32 MiB (`get_cublas_workspace_size_bytes`), which becomes three, one for each
+stream of overlapped tensor parallelism (`initialize_ub`)."""
 GROUPED_WORKSPACES = 4 * 32 * MEBI
 """Workspaces of Transformer Engine's grouped matmuls, one for each of four streams (`get_cublas_workspace`)."""
 UNEVEN_ROUTING, UNTRAINED_SHARE = 1.25, 0.4
@@ -123,9 +124,9 @@ def stage_memory(run: TrainingRun, stage: int) -> StageMemory:
     if run.sharding == "parameters":
         found["parameters of one unit in full"] += _largest_unit(run, layers, first, last, loss >= widest)
     found["loss" if loss >= widest else "temporary"] += max(loss, widest)
-    found["workspaces"] += WORKSPACES + GROUPED_WORKSPACES * any(
+    found["workspaces"] += WORKSPACES + OVERLAPPED_WORKSPACES * run.overlapped_tensor + GROUPED_WORKSPACES * any(
         layer.feed is not None and layer.feed.experts and layer.feed.grouped for layer in layers
-    )
+    )  # fmt: skip
     found["inference cache"] += run.reserved
     if run.frozen and run.parameter < SINGLE:
         rest = sum(found.values()) - found["weights"]
@@ -180,9 +181,8 @@ def _add_states(run: TrainingRun, layers: list[ModelLayer], first: bool, last: b
     """Add weights, gradients and optimizer states."""
     dense, experts = stage_parameters(run, layers, first, last)
     share = run.divided or run.data * run.context
-    expert_share = max(
-        1, run.ranks // (run.pipeline * run.expert * run.expert_tensor * max(1, run.data * run.context // share))
-    )
+    groups = max(1, run.data * run.context // share)
+    expert_share = max(1, run.ranks // (run.pipeline * run.expert * run.expert_tensor * groups))
     if run.frozen:
         elements = dense + experts + run.frozen
         found["weights"] += elements * run.parameter
@@ -193,7 +193,7 @@ def _add_states(run: TrainingRun, layers: list[ModelLayer], first: bool, last: b
         )
         found["weights"] += elements * run.parameter // over[0]
         found["gradients"] += elements * run.gradient // over[1]
-        found["optimizer states"] += elements * run.state // over[2] if run.optimizer != "host" else 0
+        found["optimizer states"] += elements * run.state // (over[2] * (groups if run.outer_states else 1))
 
 
 def stage_parameters(run: TrainingRun, layers: list[ModelLayer], first: bool, last: bool) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mspc.analysis.cost.training.model_shape import MambaShape
 from mspc.ir.diagnostics import MspcError
 from mspc.readers.configurations.megatron import argument_settings, expanded_layout
 from mspc.readers.configurations.mistakes import broken, check_settings, rules
@@ -34,6 +35,20 @@ LLAMA = {
     "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False,
     "max_position_embeddings": 8192,
 }  # fmt: skip
+IMPORTED = """
+from llama3.config_registry import llama3_8b_tp
+from models.qwen3_5 import model_registry as qwen_registry
+from . import model_registry
+def _reinforced_model_registry(flavor):
+    return qwen_registry(flavor)
+def of_llama():
+    return changed(llama3_8b_tp(), model_registry)
+def of_qwen():
+    return Controller.Config(model_spec=_reinforced_model_registry("4B"),
+        trainer=PolicyTrainer.Config(parallelism=ParallelismConfig(tensor_parallel_degree=2)))
+def of_hugging_face():
+    return Config(hf_model="Qwen/Qwen3-8B-Base", model_spec=model_registry("full"))
+"""
 REGISTRY = """\
 raise SystemExit("nothing runs")
 
@@ -215,6 +230,13 @@ def test_torchtitan_registries_are_data(tmp_path: Path) -> None:
     with pytest.raises(MspcError) as raised:
         read_configuration(Path(f"{file}:llama3_9b"), 16, 0)
     assert "did you mean 'llama3_8b'" in raised.value.notes[0]
+    (tmp_path / "trainer").mkdir()
+    file = written(tmp_path / "trainer", "config_registry.py", IMPORTED)
+    for name, hidden, tensor in (("of_llama", 4096, 8), ("of_qwen", 2560, 2), ("of_hugging_face", 4096, 1)):
+        run = read_configuration(Path(f"{file}:{name}"), 16, 0).run
+        assert (run.model.hidden, run.tensor) == (hidden, tensor)
+    layers = read_configuration(Path(f"{file}:of_qwen"), 16, 0).run.model.layers
+    assert layers[4].mixers == (MambaShape(32, 128, 128, 16),)
 
 
 def test_maxtext(tmp_path: Path) -> None:
@@ -237,6 +259,10 @@ def test_deepspeed_and_accelerate_take_the_model_beside_them(tmp_path: Path) -> 
     assert (run.sharding, run.micro_batch, run.global_batch, run.model.vocabulary) == ("gradients", 2, 64, 128256)
     with pytest.raises(MspcError, match=r"ds.json:2: error: train_batch_size is 64.*; 128 works"):
         read_configuration(file, 16, 0)
+    content["zero_optimization"] |= {"offload_optimizer": {"device": "cpu"}}
+    either = {"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}}
+    run = read_configuration(written(tmp_path, "host.json", json.dumps(content | either)), 8, 0).run
+    assert (run.state, run.parameter) == (0, 2)
     text = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nfsdp_config:\n" \
         "  fsdp_sharding_strategy: FULL_SHARD\nmixed_precision: bf16\nnum_processes: 16\n"  # fmt: skip
     run = read_configuration(written(tmp_path, "accelerate.yaml", text), None, 0).run
@@ -250,6 +276,10 @@ def test_mindformers(tmp_path: Path) -> None:
     file = written(tmp_path, "llama.yaml", text)
     run = read_configuration(file, 16, 0).run
     assert (run.data, run.tensor, run.pipeline, run.micro_batches) == (2, 4, 2, 8)
+    one = text.replace("model_parallel: 4", "model_parallel: 1\n  use_seq_parallel: True")
+    assert not read_configuration(written(tmp_path, "one.yaml", one), 4, 0).run.sequence_parallel
+    nemo = "MODEL_ARGS:\n  model.config.num_layers: 12\n  model.config.hidden_size: 768\n  data.micro_batch_size: 4\n"
+    assert read_configuration(written(tmp_path, "nemo.yaml", nemo), 8, 0).run.model.hidden == 768
     told = r"llama.yaml:4: error: parallel_config.data_parallel 2 .* are not 32 ranks; 4 works"
     with pytest.raises(MspcError, match=told):
         read_configuration(file, 32, 0)
