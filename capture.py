@@ -81,7 +81,7 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self, models: Sequence[nn.Module], outside: str) -> None:
         super().__init__()
-        self._outside = outside
+        self._outside, self._count = outside, itertools.count()
         self.nodes: list[Any] = []  # (operator, arguments, number of them by name, results, place) of every call
         self.places: dict[Any, int] = {}  # stacks of the script with paths of modules, and their numbers
         self.inputs: list[dict[str, Any]] = []
@@ -91,7 +91,6 @@ class Recorder(TorchDispatchMode):
         self._sharded: set[str] = set()  # names of DTensors
         self._modules = {id(module): name for each in models for name, module in each.named_modules()}
         self.names: Any = WeakIdKeyDictionary()
-        self._count = itertools.count()
         self._storages = dict[int, tuple[StorageWeakRef, str, int, int]]()  # first tensors: name, offset, size or -1
         self._scopes: list[tuple[str, str]] = []
         self._sources: dict[int, int] = {}  # places of forward operators, by the sequence number of their autograd node
@@ -267,7 +266,8 @@ def _recorded(models: Any, inputs: Any, optimizer: Optimizer | None, outside: st
     parameters = [each for part in models for each in part.named_parameters()]
     named = [("parameter", *each) for each in parameters] + [("buffer", *b) for m in models for b in m.named_buffers()]
     names = {id(tensor): name for _, name, tensor in named}
-    for parameter, states in getattr(optimizer, "optim", optimizer).state.items() if optimizer else ():
+    owners = (getattr(each, "state", None) for each in (getattr(optimizer, "optim", None), optimizer))
+    for parameter, states in next((state for state in owners if isinstance(state, Mapping)), {}).items():
         named += [("buffer", f"{key}.{names.get(id(parameter), '')}", state) for key, state in states.items()]
     for path, tensor in pytree.tree_flatten_with_path(inputs)[0]:
         named.append(("user", "".join(pytree.keystr((key,)) for key in path[1:]).strip(".[]'\""), tensor))

@@ -26,7 +26,7 @@ from mspc.commands.report.tables import print_line, write_report
 from mspc.commands.report.verification import report, report_against
 from mspc.commands.stablehlo import read_target
 from mspc.commands.verify_capture import plain_program
-from mspc.commands.verify_folder import ToProve, give_layouts, located, of_folder, verify_folder
+from mspc.commands.verify_folder import StoredFirstValue, ToProve, give_layouts, located, of_folder, verify_folder
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, TracedCall, compile_traced, decided_by_script, trace_call
@@ -97,7 +97,7 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
         judged.rows += rows
         report_against(judged, options.json, options.loudness, seed, all_rows=options.all_rows)
         return
-    compared = located(lambda: verified(program, seed, mpi), lambda: of_call(found.captured, many), seed)
+    compared = located(lambda: verified(program, seed, mpi), lambda: of_call(found.captured, many, program), seed)
     report(compared, config, options.json, options.loudness, seed, all_rows=options.all_rows)
 
 
@@ -251,25 +251,32 @@ def of_script(target: str, options: CompileOptions) -> ToProve:
     return given
 
 
-def of_call(captured: CapturedCall, many: Compiled) -> ToProve:
-    """Return the programs of a launch. many: it compiled for its ranks."""
+def of_call(captured: CapturedCall, many: Compiled, program: VerifiedProgram | None = None) -> ToProve:
+    """Return the programs of a launch. many: it compiled for its ranks. program: it as `compared_program` has it, whose
+    reference is taken."""
     from mspc.verify.scale.reference import OwnRows  # late: most runs of verify find no difference
 
     config = many.config
     rows = config.feeds_own_rows
-    given = with_global_types(captured, [f.graph_type if rows else f.global_type for f in many.fed])
-    alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
-    call = traced(given, alone)
-    one = reference_of(given, call, own_weights=False)
+    if program is not None:
+        one, batch = program.reference.graph, program.global_batch.graph
+        values: Sequence[Any] = [StoredFirstValue(name, a.copy) for name, a in program.reference.weights.items()]
+    else:
+        given = with_global_types(captured, [f.graph_type if rows else f.global_type for f in many.fed])
+        alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
+        call = traced(given, alone)
+        plain = reference_of(given, call, own_weights=False)
+        types = [f.global_type for f in many.fed]
+        one, batch = plain.graph, global_batch(captured, plain, types, alone).graph if rows else None
+        values = first_values(call.traced, one)
     kinds = kinds_of(many.rank_graphs, range(config.all_ranks))
     own = None
     if rows:
-        batch = global_batch(captured, one, [f.global_type for f in many.fed], alone)
-        own = OwnRows(config.ranks, tuple(f.layout for f in many.fed), config.gradients_mean, batch.graph)
+        own = OwnRows(config.ranks, tuple(f.layout for f in many.fed), config.gradients_mean, batch)
     else:
         for kind in kinds:
             give_layouts(kind.graph, many.graph)
-    return ToProve(one.graph, kinds, first_values(call.traced, one.graph), own)
+    return ToProve(one, kinds, values, own)
 
 
 # `mspc verify --scale` runs the programs of all ranks together at small sizes and compares them with one device ----

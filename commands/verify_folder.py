@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verification import report, report_against
@@ -344,8 +344,7 @@ class ToProve:
         return found
 
 
-@dataclass(frozen=True)
-class StoredFirstValue:
+class StoredFirstValue(NamedTuple):
     """A first value stored in a folder."""
 
     name: str

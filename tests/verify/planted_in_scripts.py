@@ -69,7 +69,7 @@ class Script:
         self.name = name
         found, many = compiled_call(str(target), options)
         self.base = compared_program(found.captured, many, 0, inlines=False)
-        self.given = of_call(found.captured, many)
+        self.given = of_call(found.captured, many, self.base)
         self.many = many.graph
         self.own = self.given.own is not None
 

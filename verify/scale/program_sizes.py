@@ -61,9 +61,11 @@ SHIFTS = (Add, Cast, Select, Sub)
 
 @dataclass
 class Divisors:
-    """The unknowns. frozen: those that are 1. one_way: rows that are routed have room if all go one way."""
+    """The unknowns. frozen: those that are 1. one_way: rows that are routed have room if all go one way. are_ones: all
+    are 1."""
 
     one_way: bool = False
+    are_ones: bool = False
     frozen: set[int] = field(default_factory=set[int])
     _is: dict[int, Product] = field(default_factory=dict[int, Product])
     """Unknowns that are a product of others."""
@@ -82,6 +84,8 @@ class Divisors:
 
     def new(self) -> Product:
         """Return an unknown of its own."""
+        if self.are_ones:
+            return ()
         self._count += 1
         return (self._count - 1,)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import field, replace
 from functools import partial
 from itertools import islice
@@ -263,15 +263,15 @@ class SmallProgram:
     batch: Groups | None = None
     loss: str = ""
     stops: bool = False
+    _watch: ValueWatch | None = None
+    """Of the step that was run, if there is one alone."""
 
     @contextmanager
     def beside(self) -> Generator[None]:
         """Run one device in a process of its own while ranks run, if there are enough ranks for it to pay."""
-        reference = self.reference
-        if isinstance(reference, OneDeviceReference) and sum(len(kind.ranks) for kind in self.kinds) >= MANY_RANKS:
-            with reference.beside():
-                yield
-        else:
+        own = self.reference
+        are_many = sum(len(kind.ranks) for kind in self.kinds) >= MANY_RANKS
+        with own.beside() if are_many and isinstance(own, OneDeviceReference) else nullcontext():
             yield
 
     def first_wrong(self) -> FirstWrong | None:
@@ -340,24 +340,31 @@ class SmallProgram:
 
     def watched(self, step: int = 0) -> ValueWatch | None:
         """ValueWatch all values of a step; None if one device cannot be computed."""
+        watch, self._watch = self._watch, None
+        if watch is not None and step == 0:
+            watch.whole = bool(self.rows)  # the step has been run to its end
+        elif (watch := self._new_watch(step)) is not None:
+            try:
+                states = self.states()
+                for number in range(step + 1):
+                    run_step(states, self.feeds(number), number + 1, watch if number == step else None)
+            except Divided as error:
+                self.kinds = divided(self.kinds, error)
+                return self.watched(step)
+            except (Deadlock, NodeError):
+                watch.whole = False
+        if watch is not None:
+            watch.settle()
+        return watch
+
+    def _new_watch(self, step: int) -> ValueWatch | None:
         try:
             known = self.reference.known(step)
         except NodeError:
             return None
         is_mean = self.loss == "mean" or not self.rows  # a step that does not end has no loss
         batches = len(self.batch[0]) if self.batch and is_mean else 1
-        watch = ValueWatch(self.reference.graph, known, self.kinds, batches, self.batch is not None)
-        try:
-            states = self.states()
-            for number in range(step + 1):
-                run_step(states, self.feeds(number), number + 1, watch if number == step else None)
-        except Divided as error:
-            self.kinds = divided(self.kinds, error)
-            return self.watched(step)
-        except (Deadlock, NodeError):
-            watch.whole = False
-        watch.settle()
-        return watch
+        return ValueWatch(self.reference.graph, known, self.kinds, batches, self.batch is not None)
 
     def repaired(self, watch: ValueWatch, first: FirstWrong | None) -> FirstWrong | None:
         """Return the node of which one change makes all steps right, else the first wrong value."""
@@ -465,26 +472,21 @@ class SmallProgram:
                 return FirstWrong(row.kind, node, ranks, (), "")
             one = self.reference.graph
             node = next(iter(makers(one, [row])), None)
-            if node is not None and row.what == "parameter":
-                said = f"one device writes {row.name} there, and these ranks do not"
-                other = writer_of_others(row.kind.graph, one, node) or watch.counterpart(row.kind, node)
-                return FirstWrong(row.kind, other or node, ranks, (), said)
             if node is not None:
-                said = f"one device gives what this computes as result {row.name}, and these ranks do not"
-                return FirstWrong(row.kind, node, ranks, (), said)
+                does, other = f"gives what this computes as result {row.name}", None
+                if row.what == "parameter":
+                    does = f"writes {row.name} there"
+                    other = writer_of_others(row.kind.graph, one, node) or watch.counterpart(row.kind, node)
+                return FirstWrong(row.kind, other or node, ranks, (), f"one device {does}, and these ranks do not")
         return None
 
     def states(self) -> list[KindState]:
         """Return the first stored values of every kind."""
-        found: list[KindState] = []
-        for kind in self.kinds:
-            slices = Slices(kind)
-            state = KindState(kind)
-            for parameter in kind.graph.parameters:
-                if parameter.kind != "input":
-                    weight, padded = self.weights[parameter.name], padded_shape(parameter)
-                    state.stored[parameter.name] = slices.of(weight, layout_of(parameter), padded)
-            found.append(state)
+        found = [KindState(kind) for kind in self.kinds]
+        for state in found:
+            slices = Slices(state.kind)
+            for p in (p for p in state.kind.graph.parameters if p.kind != "input"):
+                state.stored[p.name] = slices.of(self.weights[p.name], layout_of(p), padded_shape(p))
         return found
 
     def feeds(self, step: int) -> list[dict[str, Array]]:
@@ -502,8 +504,9 @@ class SmallProgram:
         """Run all steps, and compare. Raise Stuck if ranks wait for each other, NodeError if a node cannot be
         computed."""
         while True:
+            self._watch = self._new_watch(0) if self.stops and len(self.inputs) == 1 else None
             try:
-                self._run_steps(seen)
+                self._run_steps(seen or self._watch)
             except Divided as error:
                 self.kinds = divided(self.kinds, error)
                 self.rows.clear()
@@ -513,7 +516,7 @@ class SmallProgram:
     def _run_steps(self, seen: Seen | None, edit: Edit | None = None) -> None:
         """Run all steps; with a change up to the first wrong one."""
         states = self.states()
-        for step in range(STEPS):
+        for step in range(len(self.inputs)):
             runs = None if edit is None else [EditedRun(state, step + 1, edit) for state in states]
             results = run_step(states, self.feeds(step), step + 1, seen, runs)
             if self.batch:
@@ -617,17 +620,18 @@ def padded_shape(parameter: Parameter) -> tuple[int, ...]:
 
 def small_program(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None,
-    full_size: Sequence[Value] = (), one_way: bool = False, batch: Groups | None = None, begin: int = 0,
+    full_size: Sequence[Value] | None = (), one_way: bool = False, batch: Groups | None = None, begin: int = 0,
+    steps: int = STEPS,
 ) -> SmallProgram:  # fmt: skip
     """Return the program of small sizes; arguments and errors are those of `prove`. full_size, one_way: see
     `small_programs`. begin: the first of the made inputs that is taken; those of later steps may take other branches.
-    Raise MspcError if there is no memory for them."""
+    steps: how many are run. Raise MspcError if there is no memory for them."""
     small, few, sizing = small_programs(one, kinds, full_size, one_way)
-    check_fits(small, few, one, STEPS)
+    check_fits(small, few, one, steps)
     weights = first_weights(one, small, values, seed)
     inputs = [p.tensor_type for p in small.parameters if p.kind == "input"]
-    made = made_inputs(small, inputs if own is None else own.global_types(small), [], seed, begin + STEPS)
-    fed = [{name: each.arrays[begin + step] for name, each in made.items()} for step in range(STEPS)]
+    made = made_inputs(small, inputs if own is None else own.global_types(small), [], seed, begin + steps)
+    fed = [{name: each.arrays[begin + step] for name, each in made.items()} for step in range(steps)]
     reference: OneDeviceReference | OwnRowsReference
     if own is not None:
         reference = OwnRowsReference(small, own, own.draws(one, small), weights, fed)
@@ -665,17 +669,15 @@ def first_difference(
 ) -> ScaleProof:
     """Return the proof that describes the first wrong value of programs that are known to differ.
 
-    The proof is at the programs' own sizes if these are small, as a number of a script may depend on them; else at
-    small sizes if they differ there, and at last at own ones if there is memory. Arguments and errors are those of
-    `prove`.
+    The proof is at the programs' own sizes if these are small, as a number of a script may depend on them, with one
+    step if they differ in the first; else at small sizes if they differ there, and at last at own ones if there is
+    memory. Arguments and errors are those of `prove`.
     """
-    ways: list[Callable[[], ScaleProof | None]] = [
-        partial(_found_whole, one, kinds, values, seed, own, None, describe=True),
-        partial(_found, one, kinds, values, seed, own, None),
-        partial(_found, one, kinds, values, seed, own, None, begin=1),
-    ]
+    whole = partial(_found_whole, one, kinds, values, seed, own, None, describe=True)
+    small = partial(_found, one, kinds, values, seed, own, None)
+    ways: list[Callable[[], ScaleProof | None]] = [partial(whole, steps=1), whole, small, partial(small, begin=1)]
     if values_nbytes(one, kinds) > MAX_WHOLE // 16:
-        ways.append(ways.pop(0))
+        ways = ways[2:] + ways[:2]
     found: ScaleProof | None = None
     for way in ways:
         found = way() or found
@@ -712,17 +714,13 @@ def _found(
 
 def _found_whole(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None, batch: Groups | None,
-    describe: bool = False,
+    describe: bool = False, steps: int = STEPS,
 ) -> ScaleProof | None:  # fmt: skip
     """Prove at the programs' own sizes, if these are small; None else. describe: describe errors."""
     if values_nbytes(one, kinds) > MAX_WHOLE:
         return None
-    graphs = [one, *(kind.graph for kind in kinds)]
-    nodes = [node for graph in graphs for each in graph.graphs() for node in each.nodes]
-    full_size = [value for graph in graphs for each in graph.graphs() for value in each.parameters]
-    full_size += [value for node in nodes for value in (*node.inputs, node)]
     try:
-        program = small_program(one, kinds, values, seed, own, full_size, batch=batch)
+        program = small_program(one, kinds, values, seed, own, None, batch=batch, steps=steps)
         program.stops = describe
         found = _proved(program, one, None, True, describe)
     except (MspcError, NodeFailure, Unfit):

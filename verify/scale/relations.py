@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,19 +36,21 @@ class Pieces:
     that have rows of their own. own: the shape."""
 
     def __init__(self, whole: Array, own: tuple[int, ...]) -> None:
-        local = (1, *own)
-        counts = [total // n for n, total in zip(local, whole.shape, strict=True)]
-        split = whole.reshape([n for pair in zip(counts, local, strict=True) for n in pair])
-        order = [2 * i for i in range(len(local))] + [2 * i + 1 for i in range(len(local))]
-        rows = np.asarray(split.transpose(order).reshape(math.prod(counts), -1), np.float64)
+        self._whole, self._own = whole, (1, *own)
+        rows = self._rows()
         self.count, self.length = rows.shape
-        self._most = FAR * max(_usual(rows), 1.0)
-        self._rows = rows = self._bounded(rows)
-        self._vector = np.random.default_rng(self.count).standard_normal(self.length)
+        self.largest = float(np.max(np.abs(rows), initial=0.0))
+        self._most = FAR * (max(_usual(rows), 1.0) if self.largest > FAR else 1.0)
         with np.errstate(all="ignore"):
-            self.sums = rows @ self._vector
+            self.sums = (self._bounded(rows) if self.largest > FAR else rows) @ _random(self.count, self.length)
         """The products of all pieces, in the order of the whole value's dimensions."""
-        self.size = float(np.max(np.abs(rows), initial=0.0)) * math.sqrt(max(self.length, 1)) or 1.0
+        self.size = min(self.largest, self._most) * math.sqrt(max(self.length, 1)) or 1.0
+
+    def _rows(self) -> Array:
+        counts = [total // n for n, total in zip(self._own, self._whole.shape, strict=True)]
+        split = self._whole.reshape([n for pair in zip(counts, self._own, strict=True) for n in pair])
+        order = [2 * i for i in range(len(counts))] + [2 * i + 1 for i in range(len(counts))]
+        return np.asarray(split.transpose(order).reshape(math.prod(counts), -1), np.float64)
 
     @staticmethod
     def of(whole: Array, own: tuple[int, ...]) -> Pieces | None:
@@ -63,7 +65,8 @@ class Pieces:
         """Return whether each row of all pieces is on some rank, and no rank has all of a piece: ranks that have a part
         of a table look rows of others up at a wrong place, and a mask leaves them out afterwards."""
         ranks = np.reshape(flat(value, kind.mesh), (len(kind.ranks), 1, -1, value.shape[-1]))
-        right = np.isclose(ranks, self._rows.reshape(1, self.count, -1, value.shape[-1]), CLOSE, CLOSE).all(-1)
+        rows = self._bounded(self._rows()).reshape(1, self.count, -1, value.shape[-1])
+        right = np.isclose(ranks, rows, CLOSE, CLOSE).all(-1)
         piece = right.sum(-1).argmax(1)
         own = right[np.arange(len(piece)), piece]
         return not own.all(1).any() and all(own[piece == number].any(0).all() for number in {*piece.tolist()})
@@ -71,7 +74,8 @@ class Pieces:
     def product(self, value: Array, depth: int) -> Array:
         """Return the dot products of the ranks' values, with `depth` leading dimensions."""
         with np.errstate(all="ignore"):
-            return self._bounded(value.reshape(*value.shape[:depth], -1)) @ self._vector
+            own = self._bounded(value.reshape(*value.shape[:depth], -1))
+            return own @ _random(self.count, self.length)
 
     def _bounded(self, array: Array) -> Array:
         return np.clip(array, -self._most, self._most)
@@ -106,6 +110,11 @@ class Pieces:
         return len(np.unique(numbers)) == math.prod(products.shape[axis] for axis in axes)
 
 
+@lru_cache(maxsize=64)
+def _random(count: int, length: int) -> Array:
+    return np.random.default_rng(count).standard_normal(length)
+
+
 def _usual(rows: Array) -> float:
     """Return the size of the middle one of all numbers that are not 0."""
     sizes = np.abs(rows[np.isfinite(rows) & (rows != 0)])
@@ -138,14 +147,11 @@ class Relation:
 
 
 def relation(
-    value: Array, whole: Array, kind: RankKind, is_mean: bool = False, batches: Collection[int] = ()
+    value: Array, pieces: Pieces, kind: RankKind, is_mean: bool = False, batches: Collection[int] = ()
 ) -> Relation | None:
-    """Relate a value with leading dimensions to a whole value; None if unknown. is_mean: its operator takes means, of
-    which parts are parts of a mean. batches: the loss of one device is a mean over so many ranks or micro-batches,
-    so that gradients of their own losses may be so many times as large as one device's."""
-    pieces = Pieces.of(whole, value.shape[kind.depth :])
-    if pieces is None:
-        return None
+    """Relate a value with leading dimensions to the pieces of a whole one; None if unknown. is_mean: its operator takes
+    means, of which parts are parts of a mean. batches: the loss of one device is a mean over so many ranks or
+    micro-batches, so that gradients of their own losses may be so many times as large as one device's."""
     for axes in axes_along(kind):
         ranks = math.prod(kind.mesh[axis] for axis in axes)
         total = added(value, kind, axes)
@@ -190,11 +196,8 @@ def _places(pieces: Pieces, products: Array, kind: RankKind) -> dict[int, int]:
     return dict(zip(kind.ranks, numbers, strict=True))
 
 
-def scaled(value: Array, whole: Array, kind: RankKind) -> float | None:
+def scaled(value: Array, pieces: Pieces, kind: RankKind) -> float | None:
     """Return the factor by which a value is too large on all ranks that have a wrong one, or None."""
-    pieces = Pieces.of(whole, value.shape[kind.depth :])
-    if pieces is None:
-        return None
     products = pieces.product(value, kind.depth)
     right = pieces.has(products)
     if right.all():
@@ -235,10 +238,8 @@ def times(factor: float, kind: RankKind) -> str:
     )  # fmt: skip
 
 
-def wrong_ranks(value: Array, whole: Array, kind: RankKind) -> tuple[int, ...]:
+def wrong_ranks(value: Array, pieces: Pieces, kind: RankKind) -> tuple[int, ...]:
     """Return the ranks that have no piece of a value; all if each has one, but not that of its place."""
-    pieces = Pieces.of(whole, value.shape[kind.depth :])
-    assert pieces is not None
     right = np.broadcast_to(pieces.has(pieces.product(value, kind.depth)), kind.mesh).reshape(-1)
     return tuple(rank for rank, has in zip(kind.ranks, right, strict=True) if not has) or kind.ranks
 

@@ -211,7 +211,7 @@ class Resized:
         self, node: Node, op: FusedElementwise, types: Sequence[TensorType], operands: Dims
     ) -> FusedElementwise:
         steps, found = steps_of(op), step_types(op, types)
-        dims = self.sizing.line_dims[node]
+        dims = self.sizing.line_dims.get(node) or [[()] * step.rank for step in found]
         lines: list[BodyLine] = []
         for number, step in enumerate(steps):
             given = [(types if k == "x" else found)[i] for k, i in step.operands]
@@ -268,24 +268,25 @@ def exact(array: Any) -> Any:
 
 
 def small_programs(
-    one: Graph, kinds: Sequence[RankKind], full_size: Sequence[Value] = (), one_way: bool = False
+    one: Graph, kinds: Sequence[RankKind], full_size: Sequence[Value] | None = (), one_way: bool = False
 ) -> tuple[Graph, list[RankKind], Sizing]:
     """Make the small programs of one device and of all kinds of ranks. full_size: values whose dimensions keep their
-    sizes. one_way: there is room for rows that are routed if all go one way. Raise Unfit if a program does not take
-    Float64 even at its own sizes."""
+    sizes; None for all. one_way: there is room for rows that are routed if all go one way. Raise Unfit if a program
+    does not take Float64 even at its own sizes."""
     made_apart(one, {})
     for kind in kinds:
         made_apart(kind.graph, kind.constants)
-    sizing = Sizing(Divisors(one_way=one_way))
-    sizing.add(one)
-    for kind in kinds:
-        sizing.add(kind.graph, kind)
-        sizing.same_results(one, kind.graph)
-        tie(sizing, one, kind.graph)
-    for graph in (one, *(kind.graph for kind in kinds)):
-        sizing.keep_joined(graph.parameters)
-    sizing.keep(full_size)
-    keep_constants(sizing)
+    sizing = Sizing(Divisors(one_way=one_way, are_ones=full_size is None))
+    if full_size is not None:
+        sizing.add(one)
+        for kind in kinds:
+            sizing.add(kind.graph, kind)
+            sizing.same_results(one, kind.graph)
+            tie(sizing, one, kind.graph)
+        for graph in (one, *(kind.graph for kind in kinds)):
+            sizing.keep_joined(graph.parameters)
+        sizing.keep(full_size)
+        keep_constants(sizing)
     while True:
         sizing.resolve()
         made = Resized(sizing)

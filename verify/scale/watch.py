@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -76,17 +76,7 @@ def _is_compared(array: Array, kind: RankKind, candidates: ReferenceCandidates) 
     return array.dtype.kind == "f" or (is_one and candidates.own is not None)
 
 
-def _are_masked(value: Together, wholes: Sequence[Array]) -> bool:
-    found = (Pieces.of(whole, value.value.shape[value.kind.depth :]) for whole in wholes)
-    return any(pieces is not None and pieces.are_on_some_rank(value.value, value.kind) for pieces in found)
-
-
-def _largest(arrays: Iterable[Array]) -> float:
-    """Return the largest size of an element; infinity for one that is not finite."""
-    return max(float(np.max(np.nan_to_num(np.abs(array), nan=np.inf), initial=0.0)) for array in arrays)
-
-
-Fitting = tuple[Whole, Array]
+Fitting = tuple[Whole, Pieces]
 """A value of one device that has pieces of a shape."""
 Known = Mapping[Node, Mapping[tuple[int, ...], Any]]
 """Values of the reference by node, and by the turns of the loops around; with a leading dimension of its places."""
@@ -128,6 +118,7 @@ class ValueWatch:
             for node, candidates in self._places.of(kind):
                 self._candidates.setdefault((id(kind), node), []).append(candidates)
         self._one, self._values = one, values
+        self._pieces: dict[Any, Pieces | None] = {}
         self._relations: dict[Node, Relation] = {}
         self._over_others: dict[Node, str] = {}
         """Errors of sums, as sums over other ranks than have parts of them; "" if right."""
@@ -159,8 +150,8 @@ class ValueWatch:
         known = self._candidates.get((id(kind), node), ())
         for candidates in known:
             part, means = parts_of(value)[candidates.number], self._means(candidates)
-            for of, whole in self._fitting(part.shape[kind.depth :], candidates, ()):
-                if candidates.own in (None, of) and relation(part, whole, kind, False, means) is not None:
+            for of, pieces in self._fitting(part.shape[kind.depth :], candidates, ()):
+                if candidates.own in (None, of) and relation(part, pieces, kind, False, means) is not None:
                     return True
         return not known
 
@@ -322,7 +313,8 @@ class ValueWatch:
                 continue
             for value in self._families.together(kind, node, number, parts[number], around):
                 fitting = list(self._fitting(value.value.shape[value.kind.depth :], candidates, around))
-                if fitting and _largest([value.value, *(whole for _, whole in fitting)]) > ROUNDING:
+                sizes = [np.max(np.abs(value.value), initial=0.0), *(pieces.largest for _, pieces in fitting)]
+                if fitting and not all(size <= ROUNDING for size in sizes):
                     right.append(self._look(value, fitting, candidates, operands))
         if any(right) and not all(right):
             self._aside.add(node)
@@ -357,7 +349,7 @@ class ValueWatch:
         the tensor. operands: its node's."""
         mean = any(isinstance(op, ReduceMean) for _, node in value.nodes for op in lines_of(node.op))
         means = self._means(candidates)
-        relations = ((of, relation(value.value, whole, value.kind, mean, means)) for of, whole in fitting)
+        relations = ((of, relation(value.value, pieces, value.kind, mean, means)) for of, pieces in fitting)
         of, found = next(((of, each) for of, each in relations if each is not None), (None, None))
         if candidates.micro_batches > 1 and found is None:
             key = id(value.kind), id(candidates.wholes), value.value.shape
@@ -365,7 +357,7 @@ class ValueWatch:
             for _, node in value.nodes:
                 self._order.setdefault(node, len(self._order))
             return True
-        wholes = [whole for _, whole in fitting]
+        wholes = [pieces for _, pieces in fitting]
         for kind, node in value.nodes:
             if of is not None and found is not None:
                 self.right.add(node)
@@ -376,7 +368,9 @@ class ValueWatch:
                 if candidates.own not in (None, of) and node not in self._order:
                     self._order[node] = len(self._order)
                     self._other[node] = self._described(kind, node, value, wholes[0])
-            elif self._are_paired and isinstance(node.op, Gather) and _are_masked(value, wholes):
+            elif self._are_paired and isinstance(node.op, Gather) and any(
+                pieces.are_on_some_rank(value.value, value.kind) for pieces in wholes
+            ):  # a mask leaves out what ranks have of others
                 self._aside.add(node)
             elif node not in self._wrong and (candidates.own is not None or not self._are_paired):
                 described = self._described(kind, node, value, wholes[0])
@@ -395,8 +389,8 @@ class ValueWatch:
     def settle(self) -> None:
         """Decide at the end of a step which values are wrong: of those held, these of some micro-batches alone, else
         the last parts of sums. A value that is wrong in one turn of a loop is not right."""
-        wrong: list[tuple[Together, Array]] = []
-        alone: list[tuple[Together, Array]] = []
+        wrong: list[tuple[Together, Pieces]] = []
+        alone: list[tuple[Together, Pieces]] = []
         for held in self._partial_sums.values():
             micro_batches = held[0][2].micro_batches
             if len(held) % micro_batches:
@@ -406,13 +400,13 @@ class ValueWatch:
             for parts in (held[number::own] for number in range(own)):
                 value, fitting, candidates = parts[-1]
                 total, means = sum(each.value for each, *_ in parts), self._means(candidates)
-                if any(relation(total, whole, value.kind, False, means) is not None for _, whole in fitting):
+                if any(relation(total, pieces, value.kind, False, means) is not None for _, pieces in fitting):
                     self.right.update(node for each, *_ in parts for _, node in each.nodes)
                 else:
                     wrong.append((value, fitting[0][1]))
-        for value, whole in alone or wrong:
+        for value, pieces in alone or wrong:
             for kind, node in value.nodes:
-                self._wrong.setdefault(node, self._described(kind, node, value, whole))
+                self._wrong.setdefault(node, self._described(kind, node, value, pieces))
         self._partial_sums.clear()
         self.right -= self._wrong.keys() - self._aside
 
@@ -423,7 +417,7 @@ class ValueWatch:
         return all(isinstance(array, np.ndarray) for array in operands)
 
     def _tried(
-        self, wrong: FirstWrong, kind: RankKind, fitting: Sequence[Array], candidates: ReferenceCandidates,
+        self, wrong: FirstWrong, kind: RankKind, fitting: Sequence[Pieces], candidates: ReferenceCandidates,
         operands: Sequence[Any],
     ) -> FirstWrong:  # fmt: skip
         """Say whether a wrong value would be right were operands that are parts of sums added up before."""
@@ -434,7 +428,7 @@ class ValueWatch:
             except (MspcError, ValueError, TypeError):
                 return False
             value, means = parts_of(found)[candidates.number], self._means(candidates)
-            relations = (relation(value, whole, kind, False, means) for whole in fitting)
+            relations = (relation(value, pieces, kind, False, means) for pieces in fitting)
             return any(each is not None for each in relations)
 
         summed = parts_read(wrong.node, self._readers_of(kind), self._relations)
@@ -451,19 +445,20 @@ class ValueWatch:
         """Yield the values of one device that have pieces of this shape, its own one first."""
         for of, place in sorted(candidates.wholes, key=lambda whole: whole != candidates.own):
             by_turn = self._values.get(of, {})
-            whole = by_turn.get(around, by_turn.get(around[:1]))
-            if whole is None or isinstance(parts_of(whole)[place], list):
-                continue
-            wanted = np.asarray(parts_of(whole)[place])
-            if Pieces.of(wanted, local) is not None:
-                yield (of, place), wanted
+            turn = around if around in by_turn else around[:1]
+            key = of, place, turn, local
+            if key not in self._pieces:
+                part = parts_of(by_turn[turn])[place] if turn in by_turn else []
+                self._pieces[key] = None if isinstance(part, list) else Pieces.of(np.asarray(part), local)
+            if (pieces := self._pieces[key]) is not None:
+                yield (of, place), pieces
 
-    def _described(self, kind: RankKind, node: Node, value: Together, whole: Array) -> FirstWrong:
+    def _described(self, kind: RankKind, node: Node, value: Together, pieces: Pieces) -> FirstWrong:
         known = [(i, self._relations.get(value)) for i, value in enumerate(node.inputs) if isinstance(value, Node)]
         reads = tuple(f"input {i} is {each.words}" for i, each in known if each is not None and each.words)
-        factor = scaled(value.value, whole, value.kind)
+        factor = scaled(value.value, pieces, value.kind)
         equals = "" if factor is None else f"it is the right value times {times(factor, kind)}"
-        ranks = wrong_ranks(value.value, whole, value.kind)
+        ranks = wrong_ranks(value.value, pieces, value.kind)
         return FirstWrong(kind, node, ranks, reads, equals, factor=factor)
 
 

@@ -20,6 +20,7 @@ if dist.is_initialized():
     own = slice(dist.get_rank() * 4, dist.get_rank() * 4 + 4)
     x, y = x[:, own], y[:, own]
 optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+optimizer.optim = "an attribute of the script"
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
 model = torch.compile(network, backend=mspc.capture.backend())
 for _ in range(2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node, element_types
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
+from mspc.verify.scale import proof
+from mspc.verify.scale.execution import run_step
 from tests.shares import share_of
 from tests.verify import planted_in_scripts
 from tests.verify.planted_in_scripts import Script
@@ -50,6 +53,14 @@ def test_changes_of_scripts_are_reported_at_their_place(name: str, tmp_path: Pat
     there = [verdict in ("there", "refused there") for verdict in found if verdict != "equal"]
     assert len(there) > len(seeds) / 2
     assert sum(there) >= len(there) - (name == "loops") * len(there) // 4
+
+
+def test_a_wrong_first_step_is_run_once_to_find_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, runs = Script("loops", tmp_path), Counter[int]()
+    assert script.compared
+    monkeypatch.setattr(proof, "run_step", lambda *given: runs.update(given[2:3]) or run_step(*given))
+    assert planted_in_scripts.planted(script, random.Random(102)).verdict == "there"
+    assert runs == {1: 1}
 
 
 @pytest.mark.parametrize(("name", "seeds"), [("loops", (9109, 9133, 9147)), ("recomputed", (9106, 9120))])
