@@ -83,6 +83,7 @@ TWO: tuple[tuple[Shape, dict[str, Any]], ...] = (
     ((2, 4, 8, 8), {"kernel_size": 3, "strides": 2, "pad_mode": "same"}),
     ((2, 4, 8, 6), {"kernel_size": (3, 2), "strides": (1, 2), "pad_mode": "pad", "pad": (1, 1, 0, 1)}),
     ((2, 2, 7, 8), {"kernel_size": 3, "strides": 2, "ceil_mode": True}),
+    ((1, 2, 4, 6), {"kernel_size": 3, "strides": 2, "pad_mode": "pad", "pad": 1, "ceil_mode": True}),
     ((1, 2, 6, 4), {"kernel_size": (3, 2), "strides": 3}),
 )
 THREE: tuple[tuple[Shape, dict[str, Any]], ...] = (
@@ -126,14 +127,7 @@ class Pooling(Windowed, abstract=True):
         along = self.along(image[2:])
         for d, window in enumerate(along):
             pads = (window.before, window.after)
-            if self.pad_mode.lower() != "pad" or 2 * max(pads) <= window.extent:
-                continue
-            if self.dims == 2:
-                raise MspcError(
-                    f"{self.name}: a padding of {max(pads)} along dimension {d + 2} is more than half of the window's "
-                    f"{window.extent}"
-                )
-            if sum(pads) > window.extent or max(pads) == window.extent:
+            if self.pad_mode.lower() == "pad" and (sum(pads) > window.extent or max(pads) == window.extent):
                 raise MspcError(
                     f"{self.name}: paddings of {pads[0]} and {pads[1]} along dimension {d + 2} must be smaller than "
                     f"the window's {window.extent}, both together at most as large"
