@@ -32,17 +32,25 @@ from mspc.sharding.rules import Rule
 from mspc.verify.many_ranks import ManyRanks
 
 TRIALS = 4
-"""Layouts that are drawn for a sample until a compile takes them all."""
+"""Layouts that are drawn for a sample until a compile takes them all; the first half also of shards that do not divide
+a dimension, which is padded."""
 
 
-def random_strategy(op: Op, rule: Rule, ranks: int, rng: random.Random) -> tuple[tuple[int, ...], ...] | None:
-    """Return a legal strategy of an operator with this rule, or None if the draw is not legal."""
+def random_strategy(
+    op: Op, rule: Rule, ranks: int, rng: random.Random, is_uneven: bool = False
+) -> tuple[tuple[int, ...], ...] | None:
+    """Return a legal strategy of an operator with this rule, or None if the draw is not legal. is_uneven: shards need
+    not divide a dimension."""
     cuts = [1] * len(rule.sizes)
     for f in rng.sample(range(len(cuts)), len(cuts)):
         if f in rule.frozen:
             continue
         room = ranks // math.prod(cuts)
-        legal = [n for n in range(1, room + 1) if rule.sizes[f] % n == 0 and ranks % (math.prod(cuts) * n) == 0]
+        most = max(1, rule.sizes[f])
+        legal = [
+            n for n in range(1, room + 1)
+            if (n <= most if is_uneven else rule.sizes[f] % n == 0) and ranks % (math.prod(cuts) * n) == 0
+        ]  # fmt: skip
         cuts[f] = rng.choice(legal)
     mesh = (*cuts, ranks // math.prod(cuts))
     if composite_conflict(rule, mesh, [(i,) if c > 1 else () for i, c in enumerate(cuts)]):
@@ -102,11 +110,12 @@ def _close(found: np.ndarray, wanted: np.ndarray) -> bool:
 
 def _results(target: Any, own: Sequence[np.ndarray], ranks: int, seed: str) -> list[np.ndarray]:
     """Return the global results of a network whose operators have random layouts."""
-    config = Config(ranks=ranks, mode="semi_auto_parallel", dataset_strategy="full_batch")
-    traced = trace_call(target, describe_call([Tensor(each) for each in own], []), config)
+    given: dict[str, Any] = {"ranks": ranks, "mode": "semi_auto_parallel", "dataset_strategy": "full_batch"}
+    traced = trace_call(target, describe_call([Tensor(each) for each in own], []), Config(**given))
     for trial in range(TRIALS):
-        call = traced.again(config)
-        _draw(call.traced.graph, ranks, random.Random(f"{seed} {trial}"))
+        is_uneven = 2 * trial < TRIALS
+        call = traced.again(Config(**given, pad_uneven=is_uneven))
+        _draw(call.traced.graph, ranks, random.Random(f"{seed} {trial}"), is_uneven)
         try:
             compiled = compile_traced(call)
         except MspcError:
@@ -121,7 +130,7 @@ def _results(target: Any, own: Sequence[np.ndarray], ranks: int, seed: str) -> l
     return [_whole(value, [run["result", i] for run in runs]) for i, value in enumerate(compiled.results)]
 
 
-def _draw(graph: Graph, ranks: int, rng: random.Random) -> None:
+def _draw(graph: Graph, ranks: int, rng: random.Random, is_uneven: bool) -> None:
     """Give operators random strategies; of those that read one parameter or constant the first alone."""
     seen = set[GraphParameter]()
     for inner in graph.graphs():
@@ -130,7 +139,7 @@ def _draw(graph: Graph, ranks: int, rng: random.Random) -> None:
             held = {value for value in node.inputs if isinstance(value, GraphParameter) and value.kind != "input"}
             if rule is None or held & seen:
                 continue
-            node.in_strategy = random_strategy(node.op, rule, ranks, rng)
+            node.in_strategy = random_strategy(node.op, rule, ranks, rng, is_uneven)
             seen |= held
 
 
