@@ -72,7 +72,8 @@ def plan(request: ConfigurationRequest) -> int:
     machine = machine if request.machine or not found.machine else machine_of(found.machine)
     estimate = estimate_of(found, machine)
     # The degrees of a preset are the fastest already.
-    faster = _faster(found.run, machine, estimate) if request.better and not request.preset else []
+    others = best(found.run, machine, MAX_ALTERNATIVES) if request.better and not request.preset else []
+    faster = [each for each in others if each.seconds < 0.99 * estimate.time.seconds]
     if request.json != Path("-"):
         _show(found, estimate, machine)
         if request.better:
@@ -89,15 +90,11 @@ def plan(request: ConfigurationRequest) -> int:
         from mspc.commands.prove_plan import prove  # late: it imports what compiles and runs programs
 
         print()
-        for run in _different([found.run, *(each.run for each in faster)]):
+        runs = [found.run, *(each.run for each in faster)][::-1]
+        # Of runs with the same degrees only the first is proved: the rest of a run changes no program.
+        for run in [*{(r.tensor, r.pipeline, r.context, r.expert, r.expert_tensor): r for r in runs}.values()][::-1]:
             prove(run)
     return 0
-
-
-def _different(runs: Sequence[TrainingRun]) -> list[TrainingRun]:
-    """Return the first of the runs with each set of degrees: the rest of a run changes no program."""
-    found = {(run.tensor, run.pipeline, run.context, run.expert, run.expert_tensor): run for run in reversed(runs)}
-    return list(found.values())[::-1]
 
 
 def _read(request: ConfigurationRequest, machine: Machine) -> Configuration:
@@ -125,24 +122,17 @@ def estimate_of(found: Configuration, machine: Machine) -> Estimate:
     return Estimate(stages, time, tokens, time.operations / time.seconds / run.ranks / highest)
 
 
-def _faster(run: TrainingRun, machine: Machine, estimate: Estimate) -> list[FasterRun]:
-    """Return the alternatives that are faster by the same estimate."""
-    return [each for each in best(run, machine, MAX_ALTERNATIVES) if each.seconds < 0.99 * estimate.time.seconds]
-
-
 def changes(found: Configuration, run: TrainingRun) -> dict[str, int | str]:
     """Return the settings that make another run of a configuration, by the names of its tool."""
     old, settings = found.run, found.settings
     pairs: list[tuple[str, int | str, int | str]] = [
-        ("tensor-model-parallel-size", old.tensor, run.tensor),
+        ("tensor-model-parallel-size", old.tensor, run.tensor), ("context-parallel-size", old.context, run.context),
         ("pipeline-model-parallel-size", old.pipeline, run.pipeline),
-        ("context-parallel-size", old.context, run.context),
-        ("expert-model-parallel-size", old.expert, run.expert),
+        ("expert-model-parallel-size", old.expert, run.expert), ("micro-batch-size", old.micro_batch, run.micro_batch),
         ("num-virtual-stages-per-pipeline-rank", old.chunks, run.chunks),
         ("account-for-embedding-in-pipeline-split", _uneven(old), _uneven(run)),
-        ("micro-batch-size", old.micro_batch, run.micro_batch),
         ("recompute-granularity", old.recomputation.granularity, run.recomputation.granularity or "none"),
-    ]
+    ]  # fmt: skip
     return {settings.shown(name): new for name, before, new in pairs if new != (before or "none")}
 
 
@@ -244,32 +234,20 @@ def limiting_part(time: StepTime) -> str:
 
 
 def _content(found: Configuration, estimate: Estimate, machine: Machine) -> dict[str, Any]:
-    run, time = found.run, estimate.time
+    run, time, worst = found.run, estimate.time, estimate.worst.peak
     return {
-        "configuration": found.name,
-        "family": found.family,
-        "machine": machine.name,
-        "ranks": run.ranks,
-        "degrees": {name: getattr(run, name) for name in DEGREES},
-        "micro_batches": run.micro_batches,
+        "configuration": found.name, "family": found.family, "machine": machine.name, "ranks": run.ranks,
+        "degrees": {name: getattr(run, name) for name in DEGREES}, "micro_batches": run.micro_batches,
         "memory": {
-            "worst_rank_bytes": estimate.worst.peak,
-            "last_stage_bytes": estimate.stages[-1].peak,
-            "context_bytes": CONTEXT,
-            "capacity_bytes": machine.capacity,
-            "fits": not machine.capacity or estimate.worst.peak + CONTEXT <= machine.capacity,
+            "worst_rank_bytes": worst, "last_stage_bytes": estimate.stages[-1].peak, "context_bytes": CONTEXT,
+            "capacity_bytes": machine.capacity, "fits": not machine.capacity or worst + CONTEXT <= machine.capacity,
             "stages": [{"stage": s.stage, "peak_bytes": s.peak, "parts": s.parts} for s in estimate.stages],
         },
-        "step_seconds": time.seconds,
-        "parts_seconds": time.parts,
-        "lower_bound_seconds": max(time.least.values(), default=0.0),
-        "lower_bounds": time.least,
-        "machine_bound_seconds": max(time.bounds.values()),
-        "machine_bounds": time.bounds,
+        "step_seconds": time.seconds, "parts_seconds": time.parts,
+        "lower_bound_seconds": max(time.least.values(), default=0.0), "lower_bounds": time.least,
+        "machine_bound_seconds": max(time.bounds.values()), "machine_bounds": time.bounds,
         "tokens_per_second_and_rank": estimate.tokens,
         "model_flops_per_second_and_rank": time.operations / time.seconds / run.ranks,
-        "model_flops_utilisation": estimate.utilisation,
-        "host_bound": time.host_bound,
-        "kernels": time.kernels,
+        "model_flops_utilisation": estimate.utilisation, "host_bound": time.host_bound, "kernels": time.kernels,
         "notes": list(found.notes),
-    }
+    }  # fmt: skip

@@ -166,7 +166,7 @@ class Machine:
     the network; 0 if all do. oversubscription: bandwidth of a pod's cards by that of its uplinks. source: origin of the
     figures. doubts: reasons not to trust the measurements, () if there are none. rounds: matmuls of Float32 are rounded
     to TF32, as a program allows. capacity: bytes of a rank's memory, 0 if unknown. peak: rates of the data sheet, which
-    no device exceeds: dense matmuls by element type, `memory`, `link` and `network`; empty if unknown.
+    no device exceeds: dense matmuls by element type, and `memory`; empty if unknown.
     """
 
     name: str
@@ -272,7 +272,7 @@ COUNTS = {"ranks_per_host": (1 << 20, "ranks"), "capacity": (1 << 50, "bytes"), 
 """Keys with a whole number, its limit and its unit."""
 KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", *COUNTS, "oversubscription", *WORK,
         "traffic", "link", "network", "peak")  # fmt: skip
-PEAKS = ("BFloat16", NVFP4, "memory", "link", "network")
+PEAKS = ("BFloat16", NVFP4, "memory")
 """Keys of the table of rates of the data sheet; all but NVFP4 are needed."""
 
 
@@ -295,21 +295,14 @@ class MachineReader:
         if per_host and "network" not in found:
             raise MspcError(f"{self.shown}: there are ranks_per_host, and no table [network] of links between hosts")
         return Machine(
-            name=str(found.get("name", name)),
-            device=device,
-            work=self._every_work(found),
-            other_products=self._rate(found, "other_products"),
-            memory=self._rate(found, "memory"),
-            kernel=self._number(found, "kernel"),
-            link=self._link(found, "link"),
+            name=str(found.get("name", name)), device=device, work=self._every_work(found),
+            other_products=self._rate(found, "other_products"), memory=self._rate(found, "memory"),
+            kernel=self._number(found, "kernel"), link=self._link(found, "link"),
             network=self._link(found, "network") if "network" in found else None,
-            source=str(found.get("source", "")).strip(),
-            doubts=self._doubts(found),
+            source=str(found.get("source", "")).strip(), doubts=self._doubts(found), oversubscription=over,
             traffic=self._traffic(found) if "traffic" in found else {},
-            oversubscription=over,
-            peak=self._peak(found) if "peak" in found else {},
-            **counts,
-        )
+            peak=self._peak(found) if "peak" in found else {}, **counts,
+        )  # fmt: skip
 
     def _count(self, found: Mapping[str, Any], key: str, limit: int, unit: str) -> int:
         value = found.get(key, 0)
@@ -357,14 +350,12 @@ class MachineReader:
         if own is None:
             check_keys(self.shown, table, LINK, "a collective's link")
         return Link(
-            latency=self._number(table, "latency", where),
-            bandwidth=self._rate(table, "bandwidth", where),
+            self._number(table, "latency", where), self._rate(table, "bandwidth", where),
             hop=self._number(table, "hop", where, zero=True) if "hop" in table else 0.0,
-            own=MappingProxyType(dict(own or {})),
+            own=MappingProxyType(dict(own or {})), wires=self._count(table, "wires", 1 << 20, "wires"),
             protocols=self._pairs(table["protocols"], f"{where}protocols") if "protocols" in table else ((1.0, 1.0),),
             tree=self._number(table, "tree", where) if "tree" in table else 0.0,
-            wires=self._count(table, "wires", 1 << 20, "wires"),
-        )
+        )  # fmt: skip
 
     def _rate(self, found: Mapping[str, Any], key: str, where: str = "") -> Rate:
         value = found.get(key)

@@ -193,31 +193,24 @@ def make_report(compiled: Compiled, graph: Graph, rank: int, timed: bool = False
         inside = device_bytes_inside
     plan = plan_memory(graph, inside=inside, early=inside is not None)
     return Report(
-        compile_id=compiled.compile_id,
-        mode=compiled.config.mode,
-        ranks=compiled.config.all_ranks,
-        rank=rank,
+        compile_id=compiled.compile_id, mode=compiled.config.mode, ranks=compiled.config.all_ranks, rank=rank,
         operators=[
             _operator(node, compiled.config.sharded, times)
             for node, times in ran_nodes(compiled.graph)
             if node.phase == "forward" and not isinstance(node.op, STRUCTURAL)
         ],
-        parameters=parameters,
-        collectives=collectives,
+        parameters=parameters, collectives=collectives,
         slices=[_slice(node) for node in _all_nodes(compiled.graph) if isinstance(node.op, LocalSlice)],
         totals=Totals(
-            operators=len(ran),
-            collectives=sum(c.runs for c in collectives),
-            bytes_sent=sum(c.bytes for c in collectives if not c.a_turn),
-            parameter_bytes=stored,
-            peak_bytes=plan.peak,
+            operators=len(ran), collectives=sum(c.runs for c in collectives), parameter_bytes=stored,
+            bytes_sent=sum(c.bytes for c in collectives if not c.a_turn), peak_bytes=plan.peak,
             runs=sum(1 if times is None else times.count for _, times in ran),
             bytes_a_turn=sum(c.bytes for c in collectives if c.a_turn),
         ),
         memory=memory_row(plan),
         without_kernels=without_kernels(graph) if compiled.config.device == "GPU" else [],
         times=step_times(graph, H200) if timed else None,
-    )
+    )  # fmt: skip
 
 
 def without_kernels(graph: Graph) -> list[PlainRow]:

@@ -9,32 +9,21 @@ import typer
 
 from mspc.commands import options as opts
 
+CONFIGURATION = typer.Argument(metavar="CONFIG", show_default=False, help=(
+    "Megatron-LM's model_config.yaml, a row of Megatron-Bridge, torchtitan's TOML or config_registry.py:NAME, "
+    "MaxText's YAML, DeepSpeed's or Hugging Face's JSON, or YAML of accelerate or mindformers."))  # fmt: skip
+ARGUMENTS = typer.Option(metavar="FILE", help="Megatron-LM's arguments, one on each line.")
+TOKENS = typer.Option(metavar="N", min=0, max=1 << 24, show_default=False, help="Tokens of a sample.")
+PROOF = typer.Option("--verify", help="Prove the degrees, and those of --better, with verify --scale.")
+
 
 def plan(
-    config: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="CONFIG", show_default=False,
-            help="Megatron-LM's model_config.yaml, a row of Megatron-Bridge, torchtitan's TOML or "
-            "config_registry.py:NAME, MaxText's YAML, "
-            "DeepSpeed's or Hugging Face's JSON, or YAML of accelerate or mindformers.",
-        ),
-    ] = None,
-    megatron_arguments: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Megatron-LM's arguments, one on each line.")
-    ] = None,
+    config: Annotated[Path | None, CONFIGURATION] = None, megatron_arguments: Annotated[Path | None, ARGUMENTS] = None,
     preset: Annotated[str, typer.Option(metavar="NAME", help="A published model: 'llama3-70b'.")] = "",
-    ranks: opts.Ranks = None,
-    machine: opts.MachineName = "",
-    sequence: Annotated[
-        int, typer.Option(metavar="N", min=0, max=1 << 24, show_default=False, help="Tokens of a sample.")
-    ] = 0,
+    ranks: opts.Ranks = None, machine: opts.MachineName = "", sequence: Annotated[int, TOKENS] = 0,
     better: Annotated[bool, typer.Option("--better", help="List faster settings that fit into the memory.")] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Prove the degrees, and those of --better, with verify --scale.")
-    ] = False,
-    json: opts.JsonFile = None,
-) -> None:
+    verify: Annotated[bool, PROOF] = False, json: opts.JsonFile = None,
+) -> None:  # fmt: skip
     """Estimate memory and step time of a training configuration of another program; status 2 if it cannot work, with
     every setting that is wrong and the value that works."""
     from mspc.commands.plan import ConfigurationRequest

@@ -7,7 +7,7 @@ transformer_config.py (Megatron-LM, August 2026).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import accumulate
 
@@ -21,14 +21,15 @@ from mspc.analysis.cost.training.model_shape import (
     TrainingRun,
 )
 from mspc.analysis.cost.training.stage_memory import chunks_in_turn, stage_parameters, uneven_layers
-from mspc.readers.configurations.settings import MAX_LAYERS, ConfigurationSettings, Setting
+from mspc.readers.configurations.settings import MAX_LAYERS, ConfigurationSettings, Setting, tables_of
 
 LONGEST = 100_000
 """Longest layout of stages that is written out; longer ones have more layers than any model."""
-VOCABULARIES = {"gpt": 50257, "bert": 30522, "t5": 28996 + 2}
-"""Rows of the vocabulary if no argument states them, before padding: GPT-2's; BERT's uncased; BERT's cased with the two
-tokens that begin and end a sentence, as the tokenizers of Megatron's tests of the three families have them."""
-
+_TABLES = tables_of("models")
+VOCABULARIES: Mapping[str, int] = _TABLES["vocabularies"]
+"""Rows of the vocabulary if no argument states them, before padding, by family."""
+PUBLISHED = {tuple(map(int, key.split())): rows for key, rows in _TABLES["published-vocabularies"].items()}
+"""Rows of the vocabularies of published models, by hidden size, heads, feed-forward width and experts."""
 CLIP = 304_000_000
 """Elements of CLIP ViT-L/14's image encoder (Radford et al., "Learning Transferable Visual Models From Natural Language
 Supervision", 2021)."""
@@ -43,13 +44,6 @@ SHARDINGS = {"optim": "states", "optim_grads": "gradients", "optim_grads_params"
 """Sharding of FSDP by the name of its strategy."""
 IMAGE_TOKENS, CAPTION_TOKENS = 576, 64
 """Patches of an image of 336 pixels, and tokens of a long caption of LLaVA's pretraining data (Liu et al., 2023)."""
-PUBLISHED = {
-    (6144, 48, 24576, 0): 256000, (4096, 32, 14336, 8): 32000, (6144, 48, 16384, 8): 32768, (4096, 32, 11008, 0): 32000,
-    (4096, 32, 14336, 0): 128256, (8192, 64, 28672, 0): 128256, (16384, 128, 53248, 0): 128256,
-    (7168, 128, 18432, 256): 129280, (7168, 128, 18432, 64): 129280,
-}  # fmt: skip
-"""Rows of the vocabularies of published models, by hidden size, heads, feed-forward width and experts: Nemotron-4 15B,
-Mixtral 8x7B and 8x22B, LLaMA 2 7B, LLaMA 3 8B, 70B and 405B, DeepSeek-V3 (technical reports and model cards)."""
 
 
 def argument_settings(text: str) -> Iterator[Setting]:
@@ -149,7 +143,9 @@ class MegatronReader:
             overlapped_experts=found.flag("overlap-moe-expert-parallel-comm"),
             # The adapters of LoRA are left out.
             frozen=CLIP + model.hidden * (1024 + model.hidden) if provider == "llava_vlm" else found.flag("lora"),
-            deferred_embedding=self.deferred(),
+            # No limit means all micro-batches.
+            deferred_embedding=(found.count("wgrad-deferral-limit", 0, 0) or 1 << 30)
+            * found.flag("defer-embedding-wgrad-compute"),
             software=found.number("software-release"),
             widths=len(found.names("emb-int-list")) if found.flag("flextron") else 0,
             graphs=self.graphs(),
@@ -203,12 +199,6 @@ class MegatronReader:
         if kind == "none" and "full_iteration" not in modules:
             return frozenset()
         return frozenset(modules) - {"full_iteration"} or frozenset(("all",))
-
-    def deferred(self) -> int:
-        """Return the micro-batches whose weight gradient of the output layer is computed at the end: 0 is all."""
-        if not self.found.flag("defer-embedding-wgrad-compute"):
-            return 0
-        return self.found.count("wgrad-deferral-limit", 0, 0) or 1 << 30
 
     def reserved(self, run: TrainingRun) -> int:
         """Return the bytes of the key and value cache of reinforcement learning, 40 GiB unless told otherwise, and of
@@ -334,22 +324,18 @@ class MegatronReader:
                 found.mistake("hybrid-layer-pattern", problem, "it has a letter of MG*+D-E for each layer")
             return tuple(self.hybrid(letter, rotated, dense) for letter in letters), 0
         attention = self.attention(rotated, self.kind != "bert")
-        images: tuple[ModelLayer, ...] = ()
+        layers: list[ModelLayer] = []
         if self.image:
             layer = ModelLayer(self.image, (replace(attention, causal=False),), dense)
-            images = (layer,) * found.count("encoder-num-layers", count)
+            layers += [layer] * found.count("encoder-num-layers", count)
         window = int(next(iter(re.findall(r"\d+", found.text("window-size"))), 0))
         local = replace(attention, window=window)
         expert = self.experts()
         every = found.count("window-attn-skip-freq", 0, 0)
-        return images + tuple(
-            ModelLayer(
-                self.sequence,
-                (local if window and (not every or (number + 1) % every) else attention,),
-                expert if expert is not None and has else dense,
-            )
-            for number, has in enumerate(self.expert_layers(count))
-        ), len(images)
+        for number, has in enumerate(self.expert_layers(count)):
+            mixer = local if window and (not every or (number + 1) % every) else attention
+            layers.append(ModelLayer(self.sequence, (mixer,), expert if expert is not None and has else dense))
+        return tuple(layers), len(layers) - count
 
     def pattern(self) -> list[str]:
         """Return the layers of a hybrid model as letters, and those of each further prediction."""
@@ -401,18 +387,14 @@ class MegatronReader:
         count = found.count("num-experts")
         if not count:
             return None
+        routing = "bias" if found.flag("moe-router-enable-expert-bias") else "loss"
         return FeedForwardShape(
             found.count("moe-ffn-hidden-size", self.width), self.gated, self.activation(), experts=count,
             choices=found.count("moe-router-topk", 2), shared=found.count("moe-shared-expert-intermediate-size", 0, 0),
             grouped=found.flag("moe-grouped-gemm"), dispatcher=found.text("moe-token-dispatcher-type", "allgather"),
-            latent=found.count("moe-latent-size"), routing=self.routing(),
+            latent=found.count("moe-latent-size"),
+            routing="forced" if found.flag("moe-router-force-load-balancing") else routing,
         )  # fmt: skip
-
-    def routing(self) -> str:
-        """Return how experts get as many tokens as others."""
-        if self.found.flag("moe-router-force-load-balancing"):
-            return "forced"
-        return "bias" if self.found.flag("moe-router-enable-expert-bias") else "loss"
 
     def expert_layers(self, count: int) -> list[bool]:
         """Return if each layer has experts, by `moe-layer-freq`: a period, or an expression of lists."""

@@ -20,6 +20,8 @@ CHECKPOINTS = {"SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "
 """Classes of activation checkpoints, and the modes of older files that do the same."""
 REGISTRY = "model_registry"
 """Name of the functions that return a model of a flavor, and end of the names of functions that call one."""
+TOKENS = "num_tokens_per_microbatch_per_dp_rank"
+TextOf = Callable[[Path], str]
 DEEPEST = 16
 """Most functions that take their configuration from one another."""
 
@@ -39,7 +41,7 @@ class Registry:
             for node in tree.body if isinstance(node, ast.ImportFrom) for each in node.names
         }  # fmt: skip
 
-    def imported(self, module: str, read: Callable[[Path], str]) -> Registry | None:
+    def imported(self, module: str, read: TextOf) -> Registry | None:
         """Return the registry of a module, in this folder for a relative import or below a folder above; None if it is
         not there."""
         name = module.lstrip(".")
@@ -58,7 +60,7 @@ class Registry:
         return next((module.rpartition(".")[2] for module in modules), "") or self.path.parent.name
 
 
-def registry_values(file: str, path: Path, text: str, name: str, read: Callable[[Path], str]) -> Values:
+def registry_values(file: str, path: Path, text: str, name: str, read: TextOf) -> Values:
     """Return the values of a function of a registry, with the names of torchtitan's TOML files. Raise MspcError if the
     file is not valid Python or has no such function. read: returns the text of a file that is imported."""
     registry = Registry(file, path, text)
@@ -69,9 +71,7 @@ def registry_values(file: str, path: Path, text: str, name: str, read: Callable[
     found: dict[str, Setting] = {}
     _read(registry, name, found, read, 0)
     found.setdefault("model.name", Setting("model.name", registry.path.parent.name))
-    tokens, length = (found.get(f"training.{key}") for key in (
-        "num_tokens_per_microbatch_per_dp_rank", "max_context_length"
-    ))  # fmt: skip
+    tokens, length = (found.get(f"training.{key}") for key in (TOKENS, "max_context_length"))
     if length is not None:
         found["training.seq_len"] = Setting("training.seq_len", length.value, length.line)
     if tokens is not None and length is not None and length.value:
@@ -80,9 +80,7 @@ def registry_values(file: str, path: Path, text: str, name: str, read: Callable[
     return Values(file, found)
 
 
-def _read(
-    registry: Registry, name: str, found: dict[str, Setting], read: Callable[[Path], str], depth: int
-) -> None:
+def _read(registry: Registry, name: str, found: dict[str, Setting], read: TextOf, depth: int) -> None:
     """Add the values of a function; those that it changes replace those of the functions it takes them from."""
     flavors: dict[str, list[Setting]] = {}
     for node in registry.functions[name].body if depth < DEEPEST else ():
@@ -100,11 +98,10 @@ def _read(
                 continue
 
 
-def _read_called(
-    registry: Registry, call: ast.Call, found: dict[str, Setting], read: Callable[[Path], str], depth: int
-) -> None:
-    """Add the values of the functions that a call and its arguments call."""
-    for called in _called(call):
+def _read_called(registry: Registry, call: ast.Call, found: dict[str, Setting], read: TextOf, depth: int) -> None:
+    """Add the values of the functions that a call and its arguments call, the innermost first."""
+    for called in reversed([each.func.id for each in ast.walk(call) if isinstance(each, ast.Call)
+                            and isinstance(each.func, ast.Name)]):  # fmt: skip
         module, original = registry.imports.get(called, ("", ""))
         other = registry.imported(module, read) if module.endswith("config_registry") else None
         if called in registry.functions and not called.endswith(REGISTRY):
@@ -116,18 +113,7 @@ def _read_called(
             found.update((key, replace(setting, line=0)) for key, setting in inner.items())
 
 
-def _called(call: ast.Call) -> Iterator[str]:
-    """Yield the names of the functions that a call and its arguments call, the innermost first."""
-    for argument in call.args:
-        if isinstance(argument, ast.Call):
-            yield from _called(argument)
-    if isinstance(call.func, ast.Name):
-        yield call.func.id
-
-
-def _values(
-    registry: Registry, path: str, value: ast.expr, flavors: dict[str, list[Setting]]
-) -> Iterator[Setting]:
+def _values(registry: Registry, path: str, value: ast.expr, flavors: dict[str, list[Setting]]) -> Iterator[Setting]:
     """Yield the constants of an expression by dotted path."""
     if isinstance(value, ast.Call):
         called = ast.unparse(value.func)

@@ -112,8 +112,8 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
         return megatron_configuration(shown, [s for s in arguments if s.value is not False], ranks, sequence, "--")
     if trainers.is_model(found):
         return megatron_configuration(shown, list(trainers.model_settings(found)), ranks, sequence, "", "Hugging Face")
-    for fits, stated, read, family in TOOLS:
-        if fits(found):
+    for stated, read, family in TOOLS:
+        if trainers.fits(family, found):
             found.check(broken("refused", family, found.value))
             ranks = ranks or stated(found)
             settings = [*_model_beside(path, family), *read(found, ranks)]
@@ -125,22 +125,19 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
 
 
 TOOLS = (
-    (trainers.is_titan, trainers.titan_ranks, trainers.titan_settings, "torchtitan"),
-    (trainers.is_maxtext, lambda _: HOST_RANKS, trainers.maxtext_settings, "MaxText"),
-    (trainers.is_mindformers, trainers.mindformers_ranks, trainers.mindformers_settings, "mindformers"),
-    (trainers.is_deepspeed, trainers.deepspeed_ranks, trainers.deepspeed_settings, "DeepSpeed"),
-    (trainers.is_accelerate, lambda found: found.count("num_processes", HOST_RANKS), trainers.accelerate_settings,
-     "accelerate"),
+    (trainers.titan_ranks, trainers.titan_settings, "torchtitan"),
+    (lambda _: HOST_RANKS, trainers.maxtext_settings, "MaxText"),
+    (trainers.mindformers_ranks, trainers.mindformers_settings, "mindformers"),
+    (trainers.deepspeed_ranks, trainers.deepspeed_settings, "DeepSpeed"),
+    (lambda found: found.count("num_processes", HOST_RANKS), trainers.accelerate_settings, "accelerate"),
 )
 """Families by the keys of their files, with the ranks that a file states; the first that fits is read."""
-WITHOUT_MODEL = ("DeepSpeed", "accelerate")
-"""Families whose files do not describe a model."""
 
 
 def _model_beside(path: Path, family: str) -> list[Setting]:
     """Return the settings of the `config.json` beside a file that does not describe its model, or []. Raise MspcError
     if there is none."""
-    if family not in WITHOUT_MODEL:
+    if family not in ("DeepSpeed", "accelerate"):
         return []
     model = path.parent / "config.json"
     if not model.is_file():

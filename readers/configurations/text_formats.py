@@ -1,8 +1,4 @@
-"""Text formats of configurations, read as data: YAML's block mappings and lists, TOML and JSON, with lines.
-
-The reader of YAML takes the part that configurations use: nested mappings and lists, flow lists and mappings on one
-line, values on several lines, quoted texts and anchors. It needs no other package and gives every value its line.
-"""
+"""Text formats of configurations, read as data: YAML's block mappings and lists, TOML and JSON, with lines."""
 
 from __future__ import annotations
 

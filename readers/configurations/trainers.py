@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
@@ -31,9 +32,7 @@ SIZES = _NAMES["hugging-face"]
 """Keys of `config.json`, and Megatron's names."""
 DEGREES = _NAMES["bridge"]
 """Columns, and Megatron's names of their settings."""
-RECIPES = {
-    "BF16": "", "FP8": "tensorwise", "FP8-CS": "tensorwise", "FP8-MX": "mxfp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4",
-}  # fmt: skip
+RECIPES = _NAMES["bridge-precisions"]
 """Precisions, and Megatron's recipes of 8-bit and 4-bit matmuls."""
 
 
@@ -63,19 +62,10 @@ def published(name: str) -> str:
     return max((preset for preset in PRESETS if plain.startswith(_plain(preset))), key=len, default="")
 
 
-def is_titan(found: Values) -> bool:
-    """Return if a TOML file is torchtitan's."""
-    return "model.flavor" in found or any(name.startswith("parallelism.") for name in found.by_path)
-
-
-def is_maxtext(found: Values) -> bool:
-    """Return if a YAML file is MaxText's."""
-    return "base_emb_dim" in found or "per_device_batch_size" in found or "base_config" in found
-
-
-def is_mindformers(found: Values) -> bool:
-    """Return if a YAML file is that of mindformers."""
-    return any(name.startswith(("parallel_config.", "runner_config.")) for name in found.by_path)
+def fits(family: str, found: Values) -> bool:
+    """Return if a file is of a family, by its paths."""
+    patterns = _NAMES["paths"][family].split()
+    return any(fnmatchcase(path, pattern) for path in found.by_path for pattern in patterns)
 
 
 def titan_ranks(found: Values) -> int:
@@ -202,18 +192,6 @@ def is_model(found: Values) -> bool:
     return ("model_type" in found or "architectures" in found.by_path) and any(name in found for name in SIZES)
 
 
-def is_deepspeed(found: Values) -> bool:
-    """Return if a JSON file is DeepSpeed's."""
-    return "train_micro_batch_size_per_gpu" in found or "train_batch_size" in found or any(
-        name.startswith("zero_optimization") for name in found.by_path
-    )  # fmt: skip
-
-
-def is_accelerate(found: Values) -> bool:
-    """Return if a YAML file is accelerate's."""
-    return "distributed_type" in found or "compute_environment" in found
-
-
 def model_settings(found: Values) -> Iterator[Setting]:
     """Yield the sizes of a `config.json`."""
     kind = str(found.value("model_type") or "")
@@ -284,14 +262,8 @@ def zero_settings(found: Values, stage: Any, path: str) -> Iterator[Setting]:
         yield found.under("data-parallel-sharding-strategy", path, strategy)
 
 
-STRATEGIES = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3}
-"""FSDP's sharding strategies, and the stages of ZeRO that divide the same."""
-MEGATRON = {
-    "megatron_lm_tp_degree": "tensor-model-parallel-size", "megatron_lm_pp_degree": "pipeline-model-parallel-size",
-    "megatron_lm_sequence_parallelism": "sequence-parallel",
-    "megatron_lm_use_distributed_optimizer": "use-distributed-optimizer",
-}  # fmt: skip
-"""Keys of accelerate's section for Megatron-LM."""
+STRATEGIES, MEGATRON = _NAMES["fsdp-strategies"], _NAMES["accelerate"]
+"""FSDP's sharding strategies, and the stages of ZeRO that divide the same; keys of the section for Megatron-LM."""
 
 
 def accelerate_settings(found: Values, ranks: int) -> Iterator[Setting]:
@@ -331,9 +303,7 @@ def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:
         number = first_number(str(row.get(column, "")))
         if number is not None and not (name.startswith("num-virtual") and number == 1):
             found[name] = Setting(name, number, shown=column)
-    tensor, stages, chunks = (
-        max(1, first_number(str(row.get(column, ""))) or 1) for column in ("TP", "PP", "VP")
-    )  # fmt: skip
+    tensor, stages, chunks = (max(1, first_number(str(row.get(name, ""))) or 1) for name in ("TP", "PP", "VP"))
     if tensor > 1:
         found |= _settings("sequence-parallel=true tp-comm-overlap=true expert-tensor-parallel-size=1")
     if is_sharded(row):

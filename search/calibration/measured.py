@@ -56,16 +56,9 @@ def calibrate(
     tell("memory")
     times = timer.measured("memory", lambda: [(nodes, timer.sums(nodes[0])) for nodes in additions(sizes)])
     memory = rates_of(times, kernel, lambda node: 3.0 * node.type.nbytes)
-    machine = Machine(
-        name=name,
-        device="GPU" if on_gpu else "CPU",
-        work={},
-        other_products=memory,
-        memory=memory,
-        kernel=kernel,
-        link=ALONE,
-        source=f"measured by mspc calibrate on {job.size} rank{'s' * (job.size > 1)}",
-    )
+    source = f"measured by mspc calibrate on {job.size} rank{'s' * (job.size > 1)}"
+    device = "GPU" if on_gpu else "CPU"
+    machine = Machine(name, device, {}, other_products=memory, memory=memory, kernel=kernel, link=ALONE, source=source)
     machine = _with_traffic(machine, timer, tell)
     machine = _with_links(machine, timer, tell)
     machine = _with_work(machine, timer, tell, lambda: timer.is_over(begin, limit))

@@ -217,30 +217,16 @@ def figures_of(
     least = least_seconds(every, asked.ranks, asked.machine.under(attrs))
     least = min(time.total, least)
     return PlanResult(
-        name=name,
-        ranks=asked.ranks,
-        mesh=asked.mesh,
-        step=time.total,
-        compute=time.compute,
-        exposed=time.total - time.compute,
-        nbytes=loads.most,
-        mean_nbytes=loads.mean,
-        rank=loads.rank,
-        least=least,
-        gap=1 - least / time.total if least else None,
+        name=name, ranks=asked.ranks, mesh=asked.mesh, step=time.total, compute=time.compute,
+        exposed=time.total - time.compute, nbytes=loads.most, mean_nbytes=loads.mean, rank=loads.rank, least=least,
+        gap=1 - least / time.total if least else None, memory=memory,
         search_gap=attrs["search_open"] / MILLION if "search_open" in attrs else None,
-        memory=memory,
         collectives=sum(times.count for node, times in nodes_with_times(graph) if sent_bytes(node) > 0),
-        recompute=tuple(compiled.strategies.recomputed),
-        cut_further=cut_further,
-        gathered_again=gathered_again,
-        foreseen=attrs.get("search_held"),
-        degrees=degrees_of(compiled),
-        on_host=on_host_of(graph),
-        offload=tuple(compiled.strategies.offloaded),
-        offload_states=compiled.strategies.states_offloaded,
+        recompute=tuple(compiled.strategies.recomputed), cut_further=cut_further, gathered_again=gathered_again,
+        foreseen=attrs.get("search_held"), degrees=degrees_of(compiled), on_host=on_host_of(graph),
+        offload=tuple(compiled.strategies.offloaded), offload_states=compiled.strategies.states_offloaded,
         missing_rates=missing_rates([graph], asked.machine),
-    )
+    )  # fmt: skip
 
 
 def count_of(names: Iterable[str]) -> int:

@@ -12,8 +12,7 @@ from mspc.analysis.cost.training.stage_memory import CONTEXT, stage_memory
 from mspc.analysis.cost.training.step_time import step_time
 from mspc.ir.late_dataclass import dataclass
 
-MICRO_BATCHES = (1, 2, 4, 8)
-TENSOR = (1, 2, 4, 8)
+MICRO_BATCHES = TENSOR = (1, 2, 4, 8)
 EXPERTS = (1, 2, 4, 8, 16, 32, 64)
 MAX_STAGES = 16
 

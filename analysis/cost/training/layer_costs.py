@@ -55,13 +55,8 @@ def mamba_parameters(run: TrainingRun, m: MambaShape) -> int:
     h, inner = run.model.hidden, m.heads * m.head
     mixed = inner + 2 * m.groups * m.state
     columns = (inner + mixed + m.heads) // run.tensor
-    return (
-        columns * h
-        + mixed // run.tensor * (m.window + 1)
-        + 3 * m.heads // run.tensor
-        + inner // run.tensor * (h + 1)
-        + norm_parameters(run, h)
-    )
+    convolved = mixed // run.tensor * (m.window + 1) + 3 * m.heads // run.tensor
+    return columns * h + convolved + inner // run.tensor * (h + 1) + norm_parameters(run, h)
 
 
 def parameters(run: TrainingRun, layer: ModelLayer) -> tuple[int, int]:
@@ -102,7 +97,7 @@ def stored(run: TrainingRun, layer: ModelLayer) -> Iterator[tuple[str, int]]:
             yield from _stored_attention(run, mixer, layer)
         else:
             yield from _stored_mamba(run, mixer, tokens)
-        yield from _stored_mask(run, outside)
+        yield "dropout masks", outside * MASK * bool(run.model.dropout)
         yield "masked values", 2 * outside * HALF * bool(run.widths)
     if layer.feed is not None:
         if "mlp_norm" not in how.offloaded:
@@ -110,12 +105,7 @@ def stored(run: TrainingRun, layer: ModelLayer) -> Iterator[tuple[str, int]]:
         yield "norms", 2 * SINGLE * tokens // run.rows
         yield from _stored_feed(run, layer.feed, tokens, outside)
         yield "masked values", (2 * bool(run.widths) + run.widths) * outside * HALF
-        yield from _stored_mask(run, outside)
-
-
-def _stored_mask(run: TrainingRun, elements: int) -> Iterator[tuple[str, int]]:
-    if run.model.dropout:
-        yield "dropout masks", elements * MASK
+        yield "dropout masks", outside * MASK * bool(run.model.dropout)
 
 
 def _stored_attention(run: TrainingRun, a: AttentionShape, layer: ModelLayer) -> Iterator[tuple[str, int]]:

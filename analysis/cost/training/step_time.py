@@ -198,8 +198,8 @@ def lower_bounds(run: TrainingRun, stages: Sequence[Counter[str]], once: float, 
 
 
 def least_seconds(run: TrainingRun, machine: Machine) -> dict[str, float]:
-    """Return the bounds of a step at the rates of the data sheet: matmuls without recomputation, one pass of the update
-    over its states, and exchanges in which switches add and rows go once to each rank."""
+    """Return the bounds of a step at the rates of the data sheet: matmuls without recomputation, and one pass of the
+    update over its states."""
     stages = [_least_loads(run, machine, stage) for stage in range(run.pipeline)]
     found = lower_bounds(run, stages, 0.0, 0.0)
     found["memory"] = 2 * stage_memory(run, 0).parts.get("optimizer states", 0) / machine.peak["memory"]
@@ -207,37 +207,19 @@ def least_seconds(run: TrainingRun, machine: Machine) -> dict[str, float]:
 
 
 def _least_loads(run: TrainingRun, machine: Machine, stage: int) -> Counter[str]:
-    """Return the seconds of one micro-batch of a stage that no implementation avoids, by resource."""
-    peak, model, loads = machine.peak, run.model, Counter[str]()
-    half = peak[BFLOAT16.name]
+    """Return the seconds of the matmuls of one micro-batch of a stage that no implementation avoids."""
+    model, last, seconds = run.model, stage == run.pipeline - 1, 0.0
+    half = machine.peak[BFLOAT16.name]
     rate = half * (EIGHT_BIT_SHARE if run.eight else 1.0)
-    rate = max(rate, peak.get(NVFP4, 0.0)) if run.eight == "nvfp4" else rate
-    passes, last = (2 if run.frozen else 3), stage == run.pipeline - 1
+    rate = max(rate, machine.peak.get(NVFP4, 0.0)) if run.eight == "nvfp4" else rate
     layers = [model.layers[number] for chunk in stage_layers(run)[stage] for number in chunk]
     for layer in [*layers, *([model.layers[-1]] * model.predictions if last else ())]:
         dense, routed, scores = layer_operations(run, layer)
-        loads["device"] += passes * ((dense + routed) / rate + scores / (rate if run.eight_attention else half))
-        row = run.tokens(layer.sequence) * (1 if run.eight else HALF)
-        f, sides = layer.feed, len(layer.mixers)
-        if f is not None and f.experts:
-            reached = run.expert * (1 - (1 - 1 / run.expert) ** f.choices) - 1
-            _exchange(run, machine, "expert", 4 * row * f.rows(model.hidden) // run.rows * reached, loads)
-        sides += f is not None and not (f.experts and run.expert_tensor == 1)
-        share = (run.tensor - 1) / run.tensor
-        _exchange(run, machine, "tensor", (4 if run.rows > 1 else 2) * sides * row * model.hidden * share, loads)
+        seconds += (dense + routed) / rate + scores / (rate if run.eight_attention else half)
     if last:
         logits = run.tokens(model.sequence) * model.vocabulary // run.tensor * (1 + model.predictions)
-        loads["device"] += 2 * passes * logits * model.hidden / (rate if run.eight_output else half)
-    return loads
-
-
-def _exchange(run: TrainingRun, machine: Machine, dimension: str, nbytes: float, loads: Counter[str]) -> None:
-    """Add the seconds in which a rank receives `nbytes` bytes of an exchange of a dimension by all links that it has to
-    other ranks of its group."""
-    group = group_ranks(run, dimension)
-    host = machine.ranks_per_host or run.ranks
-    rate = machine.peak["link"] * (group.step < host) + machine.peak["network"] * (group[-1] >= host)
-    loads[f"links, {dimension}"] += max(0.0, nbytes) / rate if len(group) > 1 else 0.0
+        seconds += 2 * logits * model.hidden / (rate if run.eight_output else half)
+    return Counter({"device": seconds * (2 if run.frozen else 3)})
 
 
 def _stage_time(run: TrainingRun, machine: Machine, stage: int) -> tuple[Counter[str], Counter[str]]:
@@ -425,18 +407,15 @@ def _add_loss(run: TrainingRun, machine: Machine, found: Counter[str], loads: Co
 
 def _update_time(run: TrainingRun, machine: Machine, one: float) -> tuple[dict[str, float], float]:
     """Return the seconds of the update and of the exposed collectives of data parallelism, and those of all of them."""
-    chunks = stage_layers(run)[0]
-    layers = [run.model.layers[i] for chunk in chunks for i in chunk]
+    layers = [run.model.layers[i] for chunk in stage_layers(run)[0] for i in chunk]
     dense, experts = stage_parameters(run, layers, True, run.pipeline == 1)
     replicas = run.data * run.context
     expert_replicas = max(1, run.ranks // (run.pipeline * run.expert * run.expert_tensor))
     share, expert_share = (replicas, expert_replicas) if run.sharding != "none" else (1, 1)
     if run.frozen:
         return {"host of a step": HOST_STEP}, 0.0
-    found = {
-        "host of a step": HOST_STEP,
-        "update": machine.moving_seconds((dense / share + experts / expert_share) * UPDATE_BYTES),
-    }
+    found = {"host of a step": HOST_STEP}
+    found["update"] = machine.moving_seconds((dense / share + experts / expert_share) * UPDATE_BYTES)
     if replicas == 1:
         return found, 0.0
     reduce = gather = 0.0
