@@ -10,8 +10,8 @@ import typer
 from mspc.commands import options as opts
 
 CONFIGURATION = typer.Argument(metavar="CONFIG", show_default=False, help=(
-    "Megatron-LM's model_config.yaml, a row of Megatron-Bridge, torchtitan's TOML or config_registry.py:NAME, "
-    "MaxText's YAML, DeepSpeed's or Hugging Face's JSON, or YAML of accelerate or mindformers."))  # fmt: skip
+    "Megatron-LM's model_config.yaml, a row or recipe (FILE.py:NAME) of Megatron-Bridge, torchtitan's TOML or "
+    "registry, MaxText's YAML, DeepSpeed's or Hugging Face's JSON, or YAML of accelerate or mindformers."))  # fmt: skip
 ARGUMENTS = typer.Option(metavar="FILE", help="Megatron-LM's arguments, one on each line.")
 TOKENS = typer.Option(metavar="N", min=0, max=1 << 24, show_default=False, help="Tokens of a sample.")
 PROOF = typer.Option("--verify", help="Prove the degrees, and those of --better, with verify --scale.")

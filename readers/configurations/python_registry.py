@@ -1,4 +1,5 @@
-"""Reader of torchtitan's registries of configurations, Python files, as data: nothing in them runs.
+"""Reader of torchtitan's registries of configurations and Megatron-Bridge's recipes, Python files, as data: nothing in
+them runs.
 
 A configuration is a function that returns `Trainer.Config(...)`, or that changes the result of another function.
 Functions of other registries are read from their files. Keyword arguments become dotted paths; values that are no
@@ -11,6 +12,7 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import shown_path
@@ -20,6 +22,8 @@ CHECKPOINTS = {"SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "
 """Classes of activation checkpoints, and the modes of older files that do the same."""
 REGISTRY = "model_registry"
 """Name of the functions that return a model of a flavor, and end of the names of functions that call one."""
+MODULES = ("config_registry", "recipes")
+"""Parts of the names of modules with functions that make configurations."""
 TOKENS = "num_tokens_per_microbatch_per_dp_rank"
 TextOf = Callable[[Path], str]
 DEEPEST = 16
@@ -35,21 +39,28 @@ class Registry:
         except (SyntaxError, ValueError, RecursionError) as error:
             raise error_at(file, getattr(error, "lineno", 0) or 0, f"the file is not valid Python: {error}") from None
         self.file, self.path = file, path.resolve()
+        self.others: dict[str, Registry | None] = {}
         self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         self.imports = {
             each.asname or each.name: ("." * node.level + (node.module or ""), each.name)
             for node in tree.body if isinstance(node, ast.ImportFrom) for each in node.names
         }  # fmt: skip
 
-    def imported(self, module: str, read: TextOf) -> Registry | None:
-        """Return the registry of a module, in this folder for a relative import or below a folder above; None if it is
-        not there."""
-        name = module.lstrip(".")
-        up = len(module) - len(name)
-        folders = [self.path.parents[up - 1]] if up else self.path.parents
-        files = (folder.joinpath(*name.split(".")).with_suffix(".py") for folder in folders)
-        found = next((each for each in files if each.is_file()), None)
-        return Registry(shown_path(found), found, read(found)) if found is not None else None
+    def defining(self, name: str, read: TextOf) -> Registry | None:
+        """Return the registry that defines a function: this one, or that of the module it is imported from, in this
+        folder for a relative import or below a folder above; None if it is not there."""
+        module, original = self.imports.get(name, ("", ""))
+        if name in self.functions or not any(word in module for word in MODULES):
+            return self if name in self.functions else None
+        if module not in self.others:
+            plain = module.lstrip(".")
+            up = len(module) - len(plain)
+            folders = [self.path.parents[up - 1]] if up else self.path.parents
+            files = (folder.joinpath(*plain.split(".")).with_suffix(".py") for folder in folders)
+            file = next((each for each in files if each.is_file()), None)
+            self.others[module] = Registry(shown_path(file), file, read(file)) if file is not None else None
+        other = self.others[module]
+        return other.defining(original, read) if other is not None else None
 
     def model(self, called: str) -> str:
         """Return the name of the model whose `model_registry` a name stands for, or that a function calls."""
@@ -71,6 +82,7 @@ def registry_values(file: str, path: Path, text: str, name: str, read: TextOf) -
     found: dict[str, Setting] = {}
     _read(registry, name, found, read, 0)
     found.setdefault("model.name", Setting("model.name", registry.path.parent.name))
+    found["recipe"] = Setting("recipe", name)
     tokens, length = (found.get(f"training.{key}") for key in (TOKENS, "max_context_length"))
     if length is not None:
         found["training.seq_len"] = Setting("training.seq_len", length.value, length.line)
@@ -83,7 +95,7 @@ def registry_values(file: str, path: Path, text: str, name: str, read: TextOf) -
 def _read(registry: Registry, name: str, found: dict[str, Setting], read: TextOf, depth: int) -> None:
     """Add the values of a function; those that it changes replace those of the functions it takes them from."""
     flavors: dict[str, list[Setting]] = {}
-    for node in registry.functions[name].body if depth < DEEPEST else ():
+    for node in registry.functions[name].body if name in registry.functions and depth < DEEPEST else ():
         match node:
             case ast.Assign(targets=[ast.Name(id=variable)], value=ast.Call() as call):
                 _read_called(registry, call, found, read, depth)
@@ -91,6 +103,8 @@ def _read(registry: Registry, name: str, found: dict[str, Setting], read: TextOf
             case ast.Assign(targets=[ast.Attribute() as target], value=value):
                 path = ast.unparse(target).partition(".")[2]
                 found.update((each.name, each) for each in _values(registry, path, value, flavors))
+            case ast.Expr(value=ast.Call() as call):
+                _read_called(registry, call, found, read, depth)
             case ast.Return(value=ast.Call() as call):
                 _read_called(registry, call, found, read, depth)
                 found.update((each.name, each) for each in _values(registry, "", call, flavors))
@@ -102,13 +116,12 @@ def _read_called(registry: Registry, call: ast.Call, found: dict[str, Setting], 
     """Add the values of the functions that a call and its arguments call, the innermost first."""
     for called in reversed([each.func.id for each in ast.walk(call) if isinstance(each, ast.Call)
                             and isinstance(each.func, ast.Name)]):  # fmt: skip
-        module, original = registry.imports.get(called, ("", ""))
-        other = registry.imported(module, read) if module.endswith("config_registry") else None
-        if called in registry.functions and not called.endswith(REGISTRY):
+        other = None if called.endswith(REGISTRY) else registry.defining(called, read)
+        if other is registry:
             _read(registry, called, found, read, depth + 1)
-        elif other is not None and original in other.functions:
+        elif other is not None:
             inner: dict[str, Setting] = {}
-            _read(other, original, inner, read, depth + 1)
+            _read(other, registry.imports[called][1], inner, read, depth + 1)
             # Lines of another file are no lines of this one.
             found.update((key, replace(setting, line=0)) for key, setting in inner.items())
 
@@ -124,6 +137,8 @@ def _values(registry: Registry, path: str, value: ast.expr, flavors: dict[str, l
             if mode:
                 yield Setting("activation_checkpoint.mode", mode, value.lineno)
         else:
+            # `cfg.mixed_precision = precision("bf16")`
+            yield from (Setting(path, constant, value.lineno) for constant in map(_constant, value.args) if constant)
             for keyword in value.keywords:
                 if keyword.arg is not None:
                     # The trainer of a controller of reinforcement learning has the settings of other trainers.
@@ -136,7 +151,7 @@ def _values(registry: Registry, path: str, value: ast.expr, flavors: dict[str, l
     constant = _constant(value)
     if path == "activation_checkpoint" and constant is None:
         yield Setting("activation_checkpoint.mode", "none", value.lineno)
-    elif constant is not None:
+    elif constant is not None or (isinstance(value, ast.Constant) and path):
         yield Setting(path, constant, value.lineno)
 
 
@@ -148,9 +163,11 @@ def _flavor(registry: Registry, call: ast.Call) -> Iterator[Setting]:
         yield Setting("model.name", registry.model(called), call.lineno)
 
 
-def _constant(value: ast.expr) -> int | float | str | bool | None:
-    """Return the value of a constant or of a product of integers, or None."""
+def _constant(value: ast.expr) -> int | float | str | bool | list[Any] | None:
+    """Return the value of a constant, a list of them or a product of integers, or None."""
     match value:
+        case ast.List(elts=items):
+            return [_constant(item) for item in items]
         case ast.Constant(value=bool() | int() | float() | str() as constant):
             return constant
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as constant)):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mspc.analysis.cost.machine import KNOWN_MACHINES
 from mspc.analysis.cost.training.model_shape import TrainingRun
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
@@ -117,7 +119,10 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
             found.check(broken("refused", family, found.value))
             ranks = ranks or stated(found)
             settings = [*_model_beside(path, family), *read(found, ranks)]
-            return megatron_configuration(shown, settings, ranks, sequence, "", family)
+            named = re.search(r"_(\d+)gpu_([a-z]+\d+)_", str(found.value("recipe")))
+            ranks = ranks or (int(named[1]) if named else None)
+            read_run = megatron_configuration(shown, settings, ranks, sequence, "", family)
+            return replace(read_run, machine=named[2]) if named and named[2] in KNOWN_MACHINES else read_run
     raise MspcError(
         f"{shown} is no configuration of a family that is read",
         notes=["families: Megatron-LM, Megatron-Bridge, Hugging Face, " + ", ".join(family for *_, family in TOOLS)],
@@ -130,6 +135,7 @@ TOOLS = (
     (trainers.mindformers_ranks, trainers.mindformers_settings, "mindformers"),
     (trainers.deepspeed_ranks, trainers.deepspeed_settings, "DeepSpeed"),
     (lambda found: found.count("num_processes", HOST_RANKS), trainers.accelerate_settings, "accelerate"),
+    (lambda _: None, trainers.recipe_settings, "Megatron-Bridge"),
 )
 """Families by the keys of their files, with the ranks that a file states; the first that fits is read."""
 

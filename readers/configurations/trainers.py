@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
-from mspc.readers.configurations.mistakes import HOST_RANKS, largest_divisor
+from mspc.readers.configurations.mistakes import HOST_RANKS, KNOWN, largest_divisor
 from mspc.readers.configurations.settings import Setting, Values, tables_of
 
 _TABLES = tables_of("models")
@@ -59,7 +59,8 @@ def _settings(text: str) -> dict[str, Setting]:
 def published(name: str) -> str:
     """Return the published model whose name a name such as `Qwen/Qwen3-4B-Instruct` begins with, or ""."""
     plain = _plain(name.rpartition("/")[2])
-    return max((preset for preset in PRESETS if plain.startswith(_plain(preset))), key=len, default="")
+    names = plain, plain.replace("vl", "", 1)  # models of images and text are read as those of text
+    return max((preset for preset in PRESETS if any(n.startswith(_plain(preset)) for n in names)), key=len, default="")
 
 
 def fits(family: str, found: Values) -> bool:
@@ -291,6 +292,36 @@ def accelerate_settings(found: Values, ranks: int) -> Iterator[Setting]:
             yield found.under(MEGATRON[word], path)
 
 
+def recipe_settings(found: Values, ranks: int | None) -> Iterator[Setting]:
+    """Yield the settings of a recipe of Megatron-Bridge, such as `llama3_8b_pretrain_8gpu_h100_config`. Raise MspcError
+    if its model is not known."""
+    name = str(found.value("recipe") or "")
+    preset = published(name)
+    if not preset and "model.hidden_size" not in found:
+        raise MspcError(f"recipe {name!r} is of no published model", notes=[f"known are {', '.join(PRESETS)}"])
+    settings = preset_settings(preset) if preset else _settings("@usual @half")
+    for path in found.by_path:
+        word = path.rpartition(".")[2]
+        target = _NAMES["bridge-words"].get(word, word.replace("_", "-"))
+        if target in KNOWN:
+            settings[target] = found.under(target, path)
+    if not isinstance(found.value("model.pipeline_model_parallel_layout"), str):
+        settings.pop("pipeline-model-parallel-layout", None)
+    named = [_plain(str(found.value("mixed_precision"))), *map(_plain, name.split("_"))]
+    eight = next((how for key, how in RECIPES.items() if how and _plain(key) in named), "")
+    settings |= _settings(f"bf16=true {eight and f'fp8-format=hybrid fp8-recipe={eight}'}")
+    parts = found.count("model.pipeline_model_parallel_size", 1)
+    parts *= found.count("model.virtual_pipeline_model_parallel_size", 1)
+    if preset and int(settings["num-layers"].value) % parts and "pipeline-model-parallel-layout" not in settings:
+        settings |= _settings("@uneven")
+    # Megatron-Bridge switches off what does not fit together.
+    settings.pop("ckpt-format", None)
+    for name, other in _NAMES["bridge-needs"].items():
+        if other not in settings or settings[other].value in (False, None):
+            settings.pop(name, None)
+    yield from (setting for setting in settings.values() if setting.value is not None)
+
+
 def is_row(content: Mapping[str, Any]) -> bool:
     """Return if a JSON object is a row."""
     return "#-GPUs" in content and "GBS" in content
@@ -317,8 +348,7 @@ def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:
     if "w/o MTP" in str(row.get("Model", "")):
         found.pop("mtp-num-layers", None)
     if int(found["num-layers"].value) % (stages * chunks):
-        # The recipes count the embedding and the loss as layers then.
-        found |= _settings("account-for-embedding-in-pipeline-split=true account-for-loss-in-pipeline-split=true")
+        found |= _settings("@uneven")
     yield from found.values()
 
 

@@ -417,15 +417,8 @@ def _exchanged(op: Any, operands: Types, results: Types) -> Row:
 
 
 ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
-    Reshape: _made,
-    BroadcastTo: _made,
-    Fill: _made,
-    Zeros: _made,
-    Ones: _made,
-    ReceiveFromStage: _made,
-    Receive: _made,
-    Pad: _with_margins,
-    PadV3: _with_margins,
+    **dict.fromkeys((Reshape, BroadcastTo, Fill, Zeros, Ones, ReceiveFromStage, Receive), _made),
+    **dict.fromkeys((Pad, PadV3), _with_margins),
     PasteSlices: _pasted,
     **ROUTED,
     NeighborExchange: _exchanged,
@@ -434,9 +427,7 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     Slice: _part,
     Concat: _joined,
     Stack: lambda op, operands, results: Row(frozen=[out_dim(op.axis % len(results[0].shape))]),
-    Split: _split,
-    SplitWithSize: _split,
-    SplitTensor: _split,
+    **dict.fromkeys((Split, SplitWithSize, SplitTensor), _split),
     Tile: _tiled,
     RepeatInterleaveInt: _repeated,
     Gather: _along(False, "axis", "offset", "total"),
@@ -450,18 +441,15 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     Eye: _eye,
     Tril: _triangle,
     Triu: _triangle,
-    Dropout: _dropped,
-    UniformReal: _dropped,
+    **dict.fromkeys((Dropout, UniformReal), _dropped),
     BatchNormStep: _channels,
     ChannelStatistics: lambda op, operands, results: Row(same=[(in_dim(0, op.axis), out_dim(2))], by_rule=False),
     JoinStatistics: lambda op, operands, results: Row(
         same=[(in_dim(0, 2), out_dim(0, number)) for number in range(len(results))], by_rule=False
     ),
     RotaryPositionEmbedding: lambda op, operands, results: Row(halves=[in_dim(0, len(operands[0].shape) - 1)]),
-    Softmax: _softmax,
-    LogSoftmax: _softmax,
-    FlashAttentionScore: _attention,
-    FlashAttentionScoreGrad: _attention,
+    **dict.fromkeys((Softmax, LogSoftmax), _softmax),
+    **dict.fromkeys((FlashAttentionScore, FlashAttentionScoreGrad), _attention),
 }
 
 

@@ -35,6 +35,35 @@ LLAMA = {
     "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False,
     "max_position_embeddings": 8192,
 }  # fmt: skip
+COMMON = """
+def _base(cfg):
+    cfg.ddp.use_megatron_fsdp = True
+    cfg.ddp.data_parallel_sharding_strategy = "optim_grads_params"
+    cfg.comm_overlap.tp_comm_overlap = True
+    cfg.train.micro_batch_size = 1
+"""
+RECIPE = """from recipes.common import _base
+def llama9_config():
+    cfg.model.tensor_model_parallel_size = 2
+    return cfg
+def llama3_70b_pretrain_64gpu_h100_bf16_config():
+    cfg = llama9_config()
+    cfg.model.pipeline_model_parallel_size = 4
+    cfg.mixed_precision = precision("bf16")
+    cfg.train.global_batch_size = 100
+    return cfg
+def llama3_70b_pretrain_64gpu_gb300_fp8mx_config():
+    cfg = llama3_70b_pretrain_64gpu_h100_bf16_config()
+    _base(cfg)
+    cfg.mixed_precision = precision("fp8_mx")
+    cfg.model.virtual_pipeline_model_parallel_size = 5
+    cfg.model.sequence_parallel = False
+    cfg.model.recompute_granularity = "selective"
+    cfg.model.recompute_modules = ["layernorm", "mlp"]
+    cfg.train.micro_batch_size = 2
+    cfg.train.global_batch_size = 256
+    return cfg
+"""
 IMPORTED = """
 from llama3.config_registry import llama3_8b_tp
 from models.qwen3_5 import model_registry as qwen_registry
@@ -237,6 +266,21 @@ def test_torchtitan_registries_are_data(tmp_path: Path) -> None:
         assert (run.model.hidden, run.tensor) == (hidden, tensor)
     layers = read_configuration(Path(f"{file}:of_qwen"), 16, 0).run.model.layers
     assert layers[4].mixers == (MambaShape(32, 128, 128, 16),)
+
+
+def test_recipes_of_megatron_bridge_are_data(tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    written(tmp_path / "recipes", "common.py", COMMON)
+    file = written(tmp_path, "llama3.py", RECIPE)
+    found = read_configuration(Path(f"{file}:llama3_70b_pretrain_64gpu_gb300_fp8mx_config"), None, 0)
+    run, how = found.run, found.run.recomputation
+    assert (found.family, found.machine, run.ranks, run.eight) == ("Megatron-Bridge", "gb300", 64, "mxfp8")
+    assert (run.tensor, run.pipeline, run.chunks, run.micro_batch, run.global_batch) == (2, 4, 5, 2, 256)
+    assert (how.modules, run.sharding, run.overlapped_tensor) == ({"layernorm", "mlp"}, "parameters", False)
+    with pytest.raises(MspcError, match=r"llama3.py:9: error: train.global_batch_size is 100, no multiple of"):
+        read_configuration(Path(f"{file}:llama3_70b_pretrain_64gpu_h100_bf16_config"), None, 0)
+    with pytest.raises(MspcError, match="of no published model"):
+        read_configuration(Path(f"{file}:llama9_config"), None, 0)
 
 
 def test_maxtext(tmp_path: Path) -> None:
