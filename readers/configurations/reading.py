@@ -99,7 +99,7 @@ def read_configuration(path: Path, ranks: int | None, sequence: int) -> Configur
         found = registry_values(shown, path, text, function, text_of)
     else:
         found = file_values(shown, text, path.suffix)
-    if trainers.is_row(found.by_path):
+    if "#-GPUs" in found and "GBS" in found:
         row = {key: setting.value for key, setting in found.by_path.items()}
         settings = list(trainers.row_settings(row))
         found_row = megatron_configuration(shown, settings, ranks, sequence, "", "Megatron-Bridge")

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
+from mspc.readers.configurations.megatron import SHARDINGS
 from mspc.readers.configurations.mistakes import HOST_RANKS, KNOWN, largest_divisor
 from mspc.readers.configurations.settings import Setting, Values, tables_of
 
@@ -131,8 +132,17 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
         if found.count(path) and (name == "default" or target == "seq-length"):
             settings[target] = found.under(target, path)
     settings |= _settings("group-query-attention=true")
-    for kind, target in (("tensor", "tensor-model-parallel-size"), ("pipeline", "pipeline-model-parallel-size"),
-                         ("context", "context-parallel-size"), ("expert", "expert-model-parallel-size")):  # fmt: skip
+    for pair, more in _NAMES["maxtext-values"].items():
+        path, value = pair.split(" ", 1)
+        settings |= _settings(more) if str(found.value(path)) == value else {}
+    if name == "default" and "num-layers" in settings:
+        layers = int(settings["num-layers"].value) * (2 if found.value("decoder_block") == "gemma2" else 1)
+        settings["num-layers"] = found.under("num-layers", "base_num_decoder_layers", layers)
+        dense = found.count("first_num_dense_layers")
+        settings |= _settings(f"moe-layer-freq=([0]*{dense}+[1]*{layers - dense})") if dense else {}
+        shared = found.count("shared_experts") * found.count("base_moe_mlp_dim")
+        settings |= _settings(f"moe-shared-expert-intermediate-size={shared}") if shared else {}
+    for kind, target in _NAMES["maxtext-degrees"].items():
         degrees = [found.value(f"{level}_{kind}_parallelism") for level in ("ici", "dcn")]
         degree = math.prod(each for each in degrees if isinstance(each, int) and each > 0)
         settings[target] = found.under(target, f"ici_{kind}_parallelism", degree)
@@ -173,9 +183,8 @@ def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
     data = found.count("parallel_config.data_parallel")
     if data and dense != ranks:
         right = ranks * data // dense if ranks * data % dense == 0 and ranks * data >= dense else 0
-        fits = f"{right} works" if right else f"--ranks {dense} works"
-        product = f"{data} x model_parallel x pipeline_stage x context_parallel = {dense}"
-        raise found.wrong("parallel_config.data_parallel", f"{product} are not {ranks} ranks; {fits}")
+        product = f"{data} x model_parallel x pipeline_stage x context_parallel = {dense} are not {ranks} ranks"
+        raise found.wrong("parallel_config.data_parallel", f"{product}; {right or f'--ranks {dense}'} works")
     size = found.count("runner_config.batch_size", 1)
     batch = size * found.count("parallel_config.micro_batch_num", 1) * max(1, data)
     settings["global-batch-size"] = Setting("global-batch-size", batch)
@@ -258,9 +267,8 @@ def zero_settings(found: Values, stage: Any, path: str) -> Iterator[Setting]:
     if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
         raise found.wrong(path, f"is {stage!r}; it is 0, 1, 2 or 3")
     if stage:
-        strategy = {1: "optim", 2: "optim_grads", 3: "optim_grads_params"}[stage]
         yield found.under("use-megatron-fsdp", path, True)
-        yield found.under("data-parallel-sharding-strategy", path, strategy)
+        yield found.under("data-parallel-sharding-strategy", path, list(SHARDINGS)[stage - 1])
 
 
 STRATEGIES, MEGATRON = _NAMES["fsdp-strategies"], _NAMES["accelerate"]
@@ -320,11 +328,6 @@ def recipe_settings(found: Values, ranks: int | None) -> Iterator[Setting]:
         if other not in settings or settings[other].value in (False, None):
             settings.pop(name, None)
     yield from (setting for setting in settings.values() if setting.value is not None)
-
-
-def is_row(content: Mapping[str, Any]) -> bool:
-    """Return if a JSON object is a row."""
-    return "#-GPUs" in content and "GBS" in content
 
 
 def row_settings(row: Mapping[str, Any]) -> Iterator[Setting]:

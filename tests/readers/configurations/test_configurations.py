@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.training.model_shape import MambaShape
+from mspc.analysis.cost.training.model_shape import AttentionShape, FeedForwardShape, MambaShape
 from mspc.ir.diagnostics import MspcError
 from mspc.readers.configurations.megatron import argument_settings, expanded_layout
 from mspc.readers.configurations.mistakes import broken, check_settings, rules
@@ -288,6 +288,13 @@ def test_maxtext(tmp_path: Path) -> None:
         "per_device_batch_size: 4 # rows\nmax_target_length: 2048\n"  # fmt: skip
     run = read_configuration(written(tmp_path, "llama.yml", text), 8, 0).run
     assert (run.tensor, run.micro_batch, run.model.sequence, run.sharding) == (2, 4, 2048, "parameters")
+    sizes = "base_emb_dim: 512\nbase_num_query_heads: 8\nbase_num_decoder_layers: 6\nbase_mlp_dim: 1024\n" \
+        "attention_type: mla\nfirst_num_dense_layers: 2\nnum_experts: 4\nbase_moe_mlp_dim: 256\nshared_experts: 2\n" \
+        "mlp_activations: [gelu]\nkv_lora_rank: 64\n"  # fmt: skip
+    layers = read_configuration(written(tmp_path, "own.yml", sizes), 8, 0).run.model.layers
+    assert [layer.feed.experts for layer in layers if layer.feed is not None] == [0, 0, 4, 4, 4, 4]
+    assert layers[2].feed == FeedForwardShape(256, experts=4, choices=2, shared=512)
+    assert layers[0].mixers[0] == AttentionShape(8, 8, 128, 128, key_rank=64, rotary=64, rotated=True)
     with pytest.raises(MspcError, match=r"llama.yml:2: error: model_name is 'llama9'"):
         read_configuration(written(tmp_path, "llama.yml", text.replace("llama3-8b", "llama9")), 8, 0)
 
