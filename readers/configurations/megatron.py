@@ -80,6 +80,7 @@ class MegatronReader:
     def __init__(self, found: ConfigurationSettings, ranks: int, sequence: int) -> None:
         self.found, self.ranks, self.kind = found, ranks, family(found)
         self.tensor = tensor = found.count("tensor-model-parallel-size", 1)
+        found.notes += ["no hidden size is stated: Megatron's sizes are taken"] * ("hidden-size" not in found)
         self.hidden = found.count("hidden-size", 1024)
         self.heads = found.count("num-attention-heads", 16)
         self.gated = found.flag("swiglu") or found.flag("geglu")

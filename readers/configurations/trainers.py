@@ -57,6 +57,10 @@ def _settings(text: str) -> dict[str, Setting]:
     return found
 
 
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
 def published(name: str) -> str:
     """Return the published model whose name a name such as `Qwen/Qwen3-4B-Instruct` begins with, or ""."""
     plain = _plain(name.rpartition("/")[2])
@@ -131,17 +135,17 @@ def maxtext_settings(found: Values, ranks: int) -> Iterator[Setting]:
     for path, target in MAXTEXT.items():
         if found.count(path) and (name == "default" or target == "seq-length"):
             settings[target] = found.under(target, path)
-    settings |= _settings("group-query-attention=true")
     for pair, more in _NAMES["maxtext-values"].items():
         path, value = pair.split(" ", 1)
         settings |= _settings(more) if str(found.value(path)) == value else {}
-    if name == "default" and "num-layers" in settings:
-        layers = int(settings["num-layers"].value) * (2 if found.value("decoder_block") == "gemma2" else 1)
-        settings["num-layers"] = found.under("num-layers", "base_num_decoder_layers", layers)
-        dense = found.count("first_num_dense_layers")
-        settings |= _settings(f"moe-layer-freq=([0]*{dense}+[1]*{layers - dense})") if dense else {}
-        shared = found.count("shared_experts") * found.count("base_moe_mlp_dim")
-        settings |= _settings(f"moe-shared-expert-intermediate-size={shared}") if shared else {}
+    if name == "default":
+        if found.value("decoder_block") == "gemma2":
+            layers = "base_num_decoder_layers"
+            settings["num-layers"] = found.under("num-layers", layers, 2 * found.count(layers))
+        if found.value("attention_type") != "mla":
+            settings.pop("kv-lora-rank", None)
+        dense = found.value("first_num_dense_layers")
+        settings |= _attention_and_experts(settings, dense, found.value("shared_experts"))
     for kind, target in _NAMES["maxtext-degrees"].items():
         degrees = [found.value(f"{level}_{kind}_parallelism") for level in ("ici", "dcn")]
         degree = math.prod(each for each in degrees if isinstance(each, int) and each > 0)
@@ -173,8 +177,8 @@ def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
         for tail, target in MINDFORMERS.items():
             if (path.endswith("." + tail) or path == tail) and ("model_config" in path or "." in tail):
                 settings[target] = Setting(target, setting.value, setting.line, path)
-    if "num-query-groups" in settings:
-        settings |= _settings("group-query-attention=true")
+    first, shared = "moe_config.first_k_dense_replace", "moe_config.shared_expert_num"
+    settings |= _attention_and_experts(settings, found.value(first), found.value(shared))
     if found.count("parallel_config.model_parallel", 1) == 1:
         settings.pop("sequence-parallel", None)
     if found.value("parallel.enable_parallel_optimizer"):
@@ -185,16 +189,11 @@ def mindformers_settings(found: Values, ranks: int) -> Iterator[Setting]:
         right = ranks * data // dense if ranks * data % dense == 0 and ranks * data >= dense else 0
         product = f"{data} x model_parallel x pipeline_stage x context_parallel = {dense} are not {ranks} ranks"
         raise found.wrong("parallel_config.data_parallel", f"{product}; {right or f'--ranks {dense}'} works")
-    size = found.count("runner_config.batch_size", 1)
-    batch = size * found.count("parallel_config.micro_batch_num", 1) * max(1, data)
+    batch = found.count("runner_config.batch_size", 1) * found.count("parallel_config.micro_batch_num", 1) * (data or 1)
     settings["global-batch-size"] = Setting("global-batch-size", batch)
     if found.value("recompute_config.recompute") is True:
         settings |= _settings("@recomputed")
     yield from settings.values()
-
-
-def _plain(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def is_model(found: Values) -> bool:
@@ -204,24 +203,27 @@ def is_model(found: Values) -> bool:
 
 def model_settings(found: Values) -> Iterator[Setting]:
     """Yield the sizes of a `config.json`."""
-    kind = str(found.value("model_type") or "")
-    for name, setting in found.by_path.items():
-        if name in SIZES and setting.value is not None:
-            yield Setting(SIZES[name], setting.value, setting.line, name)
-    if "kv_lora_rank" in found:
-        yield Setting("multi-latent-attention", True)
-    elif "num_key_value_heads" in found:
-        yield Setting("group-query-attention", True)
-    if kind not in ("gpt2", "gpt_neo", "opt", "bert"):
-        yield from _settings("@usual").values()
+    known = {name: setting for name, setting in found.by_path.items() if name in SIZES and setting.value is not None}
+    settings = {SIZES[name]: found.under(SIZES[name], name) for name in known}
+    if found.value("model_type") not in ("gpt2", "gpt_neo", "opt", "bert"):
+        settings |= _settings("@usual")
     if found.value("tie_word_embeddings") is False:
-        yield Setting("untie-embeddings-and-output-weights", True)
-    if "first_k_dense_replace" in found and "num_hidden_layers" in found:
-        dense, layers = found.count("first_k_dense_replace"), found.count("num_hidden_layers")
-        yield Setting("moe-layer-freq", f"([0]*{dense}+[1]*{max(0, layers - dense)})")
-    if found.value("n_shared_experts") and "moe_intermediate_size" in found:
-        width = found.count("n_shared_experts") * found.count("moe_intermediate_size")
-        yield found.under("moe-shared-expert-intermediate-size", "n_shared_experts", width)
+        settings |= _settings("untie-embeddings-and-output-weights=true")
+    settings |= _attention_and_experts(settings, found.value("first_k_dense_replace"), found.value("n_shared_experts"))
+    yield from settings.values()
+
+
+def _attention_and_experts(settings: Mapping[str, Setting], dense: Any, shared: Any) -> dict[str, Setting]:
+    """Return the settings that follow from a model's sizes: the kind of attention, the layers with experts, all but the
+    first `dense` ones, and the width of `shared` experts."""
+    kind = "multi-latent-attention" if "kv-lora-rank" in settings else "group-query-attention"
+    found = _settings(f"{kind}=true") if {"kv-lora-rank", "num-query-groups"} & settings.keys() else {}
+    width, layers = (settings[name].value if name in settings else 0 for name in ("moe-ffn-hidden-size", "num-layers"))
+    if dense and isinstance(dense, int) and isinstance(layers, int):
+        found |= _settings(f"moe-layer-freq=([0]*{dense}+[1]*{max(0, layers - dense)})")
+    if shared and isinstance(shared, int) and isinstance(width, int) and width:
+        found |= _settings(f"moe-shared-expert-intermediate-size={shared * width}")
+    return found
 
 
 def deepspeed_ranks(found: Values) -> int:
@@ -283,7 +285,7 @@ def accelerate_settings(found: Values, ranks: int) -> Iterator[Setting]:
     if precision == "fp8":
         yield Setting("bf16", True)
         yield found.under("fp8-format", "mixed_precision", "hybrid")
-    kind = str(found.value("distributed_type") or "NO")
+    kind = found.value("distributed_type")
     if kind == "DEEPSPEED":
         path = "deepspeed_config.zero_stage"
         yield from zero_settings(found, found.value(path) or 0, path)
@@ -291,8 +293,7 @@ def accelerate_settings(found: Values, ranks: int) -> Iterator[Setting]:
         path = "fsdp_config.fsdp_sharding_strategy"
         strategy = str(found.value(path) or "FULL_SHARD")
         if strategy not in STRATEGIES:
-            names = ", ".join(name for name in STRATEGIES if not name.isdigit())
-            raise found.wrong(path, f"is {strategy!r}; it is one of {names}")
+            raise found.wrong(path, f"is {strategy!r}; it is one of {', '.join(filter(str.isidentifier, STRATEGIES))}")
         yield from zero_settings(found, STRATEGIES[strategy], path)
     for path in found.by_path:
         word = path.rpartition(".")[2]

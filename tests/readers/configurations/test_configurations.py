@@ -329,6 +329,10 @@ def test_mindformers(tmp_path: Path) -> None:
     assert (run.data, run.tensor, run.pipeline, run.micro_batches) == (2, 4, 2, 8)
     one = text.replace("model_parallel: 4", "model_parallel: 1\n  use_seq_parallel: True")
     assert not read_configuration(written(tmp_path, "one.yaml", one), 4, 0).run.sequence_parallel
+    more = "    kv_lora_rank: 64\nmoe_config:\n  expert_num: 8\n  moe_intermediate_size: 512\n" \
+        "  first_k_dense_replace: 1\n  shared_expert_num: 2\n"  # fmt: skip
+    layers = read_configuration(written(tmp_path, "experts.yaml", text + more), 16, 0).run.model.layers
+    assert [layer.feed.shared for layer in layers[:3] if layer.feed is not None] == [0, 1024, 1024]
     nemo = "MODEL_ARGS:\n  model.config.num_layers: 12\n  model.config.hidden_size: 768\n  data.micro_batch_size: 4\n"
     assert read_configuration(written(tmp_path, "nemo.yaml", nemo), 8, 0).run.model.hidden == 768
     told = r"llama.yaml:4: error: parallel_config.data_parallel 2 .* are not 32 ranks; 4 works"
