@@ -61,26 +61,13 @@ NodeRank = Annotated[int, _option("node_rank", "N", "0 or -1: one call starts th
 
 
 def launch(
-    context: typer.Context,
-    command: Command,
-    worker_num: WorkerNum = 8,
-    local_worker_num: LocalWorkerNum = None,
-    hostfile: HostFile = None,
-    host: HostList = None,
-    rank_table_file: RankTable = None,
-    log_dir: LogDir = Path(),
-    worker_log_name: LogName = "worker_{rank}.log",
-    tail_worker_log: Tail = "-1",
-    join: Join = "False",
-    cluster_time_out: TimeOut = 600,
-    bind_core: BindCore = "False",
-    export: Export = None,
-    max_restarts: MaxRestarts = 0,
-    dry_run: DryRun = False,
-    master_addr: MasterAddr = "127.0.0.1",
-    master_port: MasterPort = 8118,
-    node_rank: NodeRank = -1,
-) -> None:
+    context: typer.Context, command: Command, worker_num: WorkerNum = 8, local_worker_num: LocalWorkerNum = None,
+    hostfile: HostFile = None, host: HostList = None, rank_table_file: RankTable = None, log_dir: LogDir = Path(),
+    worker_log_name: LogName = "worker_{rank}.log", tail_worker_log: Tail = "-1", join: Join = "False",
+    cluster_time_out: TimeOut = 600, bind_core: BindCore = "False", export: Export = None,
+    max_restarts: MaxRestarts = 0, dry_run: DryRun = False, master_addr: MasterAddr = "127.0.0.1",
+    master_port: MasterPort = 8118, node_rank: NodeRank = -1,
+) -> None:  # fmt: skip
     """Start a script on many ranks: on this host, or on those of a host file or a rank table."""
     from mspc.engine.ranks.launcher import LaunchJob, exported, find_mpirun
     from mspc.engine.ranks.launcher import launch as run

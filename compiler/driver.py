@@ -143,12 +143,8 @@ class Compiled:
 
 
 def compile_call(
-    target: Any,
-    args: Sequence[Any],
-    config: Config,
-    on_stage: OnStage | None = None,
-    global_types: bool = False,
-) -> Compiled:
+    target: Any, args: Sequence[Any], config: Config, on_stage: OnStage | None = None, global_types: bool = False,
+) -> Compiled:  # fmt: skip
     """Compile the call `target(*args)` for all ranks of `config`.
 
     target: a Cell or a function. args: its arguments as one rank passes them, or TensorTypes in their place. on_stage:
@@ -214,13 +210,9 @@ def trace_call(
 
 
 def compile_traced(
-    call: TracedCall,
-    on_stage: OnStage | None = None,
-    on_pass: OnPass | None = None,
-    decide: Decide | None = None,
-    plans: bool = False,
-    plan: PlanFile | None = None,
-) -> Compiled:
+    call: TracedCall, on_stage: OnStage | None = None, on_pass: OnPass | None = None, decide: Decide | None = None,
+    plans: bool = False, plan: PlanFile | None = None,
+) -> Compiled:  # fmt: skip
     """Compile a traced call: run the shared passes, then compute the program's identity. Every program is compiled
     here.
 

@@ -107,14 +107,9 @@ class Parameter(Value):
     __slots__ = ("attrs", "global_type", "kind", "trainable")
 
     def __init__(
-        self,
-        name: str,
-        type: Type,
-        kind: str = "input",
-        trainable: bool = False,
-        layout: Layouts = None,
+        self, name: str, type: Type, kind: str = "input", trainable: bool = False, layout: Layouts = None,
         global_type: Type | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(type, name, layout)
         self.kind = kind
         self.trainable = trainable
@@ -173,16 +168,9 @@ class Node(Value):
     )  # fmt: skip
 
     def __init__(
-        self,
-        op: OpLike,
-        inputs: Iterable[Value],
-        type: Type,
-        name: str = "",
-        instance: str = "",
-        scope: str = "",
-        frames: Frames = (),
-        phase: str = "forward",
-    ) -> None:
+        self, op: OpLike, inputs: Iterable[Value], type: Type, name: str = "", instance: str = "", scope: str = "",
+        frames: Frames = (), phase: str = "forward",
+    ) -> None:  # fmt: skip
         super().__init__(type, name)
         self.op = op
         self.inputs: list[Value] = list(inputs)

@@ -119,14 +119,9 @@ def is_execute(name: str) -> bool:
 
 
 def program(
-    compiled: Compiled,
-    execute: dict[int, str],
-    digests: dict[str, str],
-    settings: Settings,
-    values: Iterable[FirstValue],
-    network: str = "",
-    kinds: Mapping[int, int] | None = None,
-) -> str:
+    compiled: Compiled, execute: dict[int, str], digests: dict[str, str], settings: Settings,
+    values: Iterable[FirstValue], network: str = "", kinds: Mapping[int, int] | None = None,
+) -> str:  # fmt: skip
     """Return the text of `program.json`.
 
     execute: file of every rank. digests: SHA-256 of these files. settings: of the script. values: initial values of

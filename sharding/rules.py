@@ -124,12 +124,9 @@ def _parse(text: str) -> tuple[_Names, _Names, list[str], dict[str, int], frozen
 
 
 def parse_rule(
-    text: str,
-    input_shapes: Sequence[Sequence[int]],
-    operator: str = "operator",
-    reduction: str = "sum",
+    text: str, input_shapes: Sequence[Sequence[int]], operator: str = "operator", reduction: str = "sum",
     sizes: Mapping[str, int] | None = None,
-) -> Rule:
+) -> Rule:  # fmt: skip
     """Return the rule of `text` for inputs of these shapes; cached, because networks repeat operators. Raise MspcError
     if the shapes do not fit the rule; the message names operator, input, dimension and value."""
     return _parse_rule(
@@ -139,12 +136,9 @@ def parse_rule(
 
 @lru_cache(maxsize=4096)
 def _parse_rule(
-    text: str,
-    input_shapes: tuple[tuple[int, ...], ...],
-    operator: str,
-    reduction: str,
+    text: str, input_shapes: tuple[tuple[int, ...], ...], operator: str, reduction: str,
     given: tuple[tuple[str, int], ...],
-) -> Rule:
+) -> Rule:  # fmt: skip
     ins, outs, order, fixed, frozen, summed = _parse(text)
     if not input_shapes and ins == [[]]:
         ins = []  # " -> a=8": an operator without operands, not one with a scalar operand
@@ -276,16 +270,9 @@ def _empty_reshape_rule(source: Shape, target: Shape) -> str:
 
 
 def _freeze(
-    left: list[tuple[int, int]],
-    right: list[tuple[int, int]],
-    i: int,
-    j: int,
-    product_left: int,
-    product_right: int,
-    ins: list[list[str]],
-    outs: list[list[str]],
-    names: Iterator[str],
-) -> tuple[int, int]:
+    left: list[tuple[int, int]], right: list[tuple[int, int]], i: int, j: int, product_left: int, product_right: int,
+    ins: list[list[str]], outs: list[list[str]], names: Iterator[str],
+) -> tuple[int, int]:  # fmt: skip
     """Freeze dimensions on both sides up to the next common cumulative product. Return the indices after them."""
     ins[left[i][0]].append(f"{next(names)}={product_left}!")
     outs[right[j][0]].append(f"{next(names)}={product_right}!")

@@ -17,14 +17,9 @@ from mspc.ops.tensor.reshape import Cast
 
 
 def bind(
-    tree: FunctionTree,
-    name: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    defaults: Sequence[Any],
-    keyword_defaults: Mapping[str, Any],
-    is_method: bool = False,
-) -> dict[str, Any]:
+    tree: FunctionTree, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], defaults: Sequence[Any],
+    keyword_defaults: Mapping[str, Any], is_method: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Return the function's local names at its start.
 
     defaults: values of the last positional parameters. is_method: the first parameter is `self`, which messages do not

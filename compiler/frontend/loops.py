@@ -465,12 +465,13 @@ class ScanRows:
     """Rows that a `Scan` reads in each iteration, and values that it saves in each iteration.
 
     rows, entries: the stacked tensors, and the parameter for one row of each. values: saved by an iteration. stacked:
-    the saved values of all iterations, once the loop is in the graph. micro_batches: see `Scan`.
+    the saved values of all iterations, once the loop is in the graph. micro_batches, reverse: see `Scan`.
     """
 
     rows: Sequence[Value]
     entries: Sequence[Parameter]
     micro_batches: bool = False
+    reverse: bool = False
     values: list[Value] = field(default_factory=list[Value])
     stacked: list[Value] = field(default_factory=list[Value])
 
@@ -654,7 +655,7 @@ def _operator(
         body, captured = outlined(f"scan_{number}_body", traced.body, results, entries)
         scan = Scan(
             carried=len(before), scanned=len(scanned.rows), stacked=len(scanned.values), turns=count,
-            micro_batches=scanned.micro_batches,
+            micro_batches=scanned.micro_batches, reverse=scanned.reverse,
         )  # fmt: skip
         return emit_regions(b, scan, [*before, *scanned.rows, *captured], (body,))
     if holds is None:

@@ -18,6 +18,7 @@ from mspc.compiler.frontend.values import Frame
 from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.graph import Parameter, Value
 from mspc.mindspore_api.nn.wrap import GradAccumulationCell
+from mspc.mindspore_api.ops.function.control_func import ScannedTables
 from mspc.ops.control.regions import MakeStack, Scan, body_of, with_effects
 
 LOOP = ast.parse("for x in xs:\n    carry = carry").body[0]
@@ -32,8 +33,13 @@ def rolled(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Sequence[
         return None
     if given.get("unroll", True) is not False or not isinstance(node, ast.expr):
         return None
-    rows = _rows_of(tracer, given["xs"])
-    return None if rows is None else _scan(tracer, frame, node, given["loop_func"], given["init"], rows)
+    xs = given["xs"]
+    if isinstance(xs, ScannedTables):
+        tables: list[Value | None] = [tracer.value(table) for table in xs.tables]
+    else:
+        tables = [_rows_of(tracer, xs)]
+    rows = [table for table in tables if table is not None]
+    return _scan(tracer, frame, node, given["loop_func"], given["init"], rows, xs) if rows else None
 
 
 def _rows_of(tracer: Tracer, xs: Any) -> Value | None:
@@ -50,28 +56,31 @@ def _rows_of(tracer: Tracer, xs: Any) -> Value | None:
     return tracer.emit(tracer.op("Stack", axis=0), *values)
 
 
-def _scan(tracer: Tracer, caller: Frame, node: ast.expr, loop_func: Any, init: Any, rows: Value) -> Any:
-    """Return (the final carried value, the list of the second results of all calls of `loop_func`). Raise MspcError if
-    `loop_func` does not return two values, or the carried value changes its type."""
+def _scan(
+    tracer: Tracer, caller: Frame, node: ast.expr, loop_func: Any, init: Any, rows: Sequence[Value], xs: Any
+) -> Any:  # fmt: skip
+    """Return (the final carried value, the list of the second results of all calls of `loop_func`). xs: as in the call.
+    Raise MspcError if `loop_func` does not return two values, or the carried value changes its type."""
     tracer.at(caller, node)
-    entry = Parameter("x", rows.tensor_type.with_shape(rows.shape[1:]), "input")
-    scanned = ScanRows([rows], [entry])
+    entries = [Parameter("x", table.tensor_type.with_shape(table.shape[1:]), "input") for table in rows]
+    scanned = ScanRows(rows, entries, reverse=isinstance(xs, ScannedTables) and xs.reverse)
+    given, count = tuple(entries) if isinstance(xs, ScannedTables) else entries[0], rows[0].shape[0]
 
     def run(frame: Frame) -> Any:
-        found = tracer.call(frame, node, loop_func, [frame.locals["carry"], entry], {})
+        found = tracer.call(frame, node, loop_func, [frame.locals["carry"], given], {})
         tracer.at(frame, node)
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise tracer.error("Scan: loop_func returns two values: the carried one, and a result", kind=ValueError)
         frame.locals["carry"] = found[0]
         return found[1]
 
-    frame, structure = _looped(tracer, caller, node, init, scanned, rows.shape[0], run)
+    frame, structure = _looped(tracer, caller, node, init, scanned, count, run)
     columns = {f"result{place}": value for place, value in enumerate(scanned.stacked)}
 
     def entry(turn: int, leaf: Any) -> Any:
         return subscript(tracer, columns[leaf.name], turn) if isinstance(leaf, LoopLeaf) else leaf
 
-    results = [mapped(tracer, structure, partial(entry, turn), LoopLeaf) for turn in range(rows.shape[0])]
+    results = [mapped(tracer, structure, partial(entry, turn), LoopLeaf) for turn in range(count)]
     return frame.locals["carry"], tracer.own(results)
 
 

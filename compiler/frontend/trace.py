@@ -103,17 +103,10 @@ class Traced:
 
 
 def trace(
-    target: Any,
-    args: Sequence[Any],
-    sharded: bool = True,
-    script_folder: str = "",
-    name: str = "",
-    other_mistakes: Callable[[Graph], list[MspcError]] | None = None,
-    folds: bool = True,
-    stages: int = 1,
-    stage_plan: StagePlan | None = None,
-    reuses_calls: bool = True,
-) -> Traced:
+    target: Any, args: Sequence[Any], sharded: bool = True, script_folder: str = "", name: str = "",
+    other_mistakes: Callable[[Graph], list[MspcError]] | None = None, folds: bool = True, stages: int = 1,
+    stage_plan: StagePlan | None = None, reuses_calls: bool = True,
+) -> Traced:  # fmt: skip
     """Trace `target(*args)` to a graph.
 
     Args:

@@ -210,14 +210,9 @@ class Frame:
     )  # fmt: skip
 
     def __init__(
-        self,
-        source: FunctionSource,
-        names: dict[str, Any],
-        global_names: Mapping[str, Any],
-        enclosing: Callable[[str], Any] | None,
-        caller: Frame | None,
-        call_frames: Frames,
-    ) -> None:
+        self, source: FunctionSource, names: dict[str, Any], global_names: Mapping[str, Any],
+        enclosing: Callable[[str], Any] | None, caller: Frame | None, call_frames: Frames,
+    ) -> None:  # fmt: skip
         self.source = source
         self.locals = names
         self.globals = global_names
@@ -258,13 +253,9 @@ class Frame:
         return found
 
     def error(
-        self,
-        node: ast.AST,
-        message: str,
-        notes: Iterable[str] = (),
-        kind: type[Exception] | None = None,
+        self, node: ast.AST, message: str, notes: Iterable[str] = (), kind: type[Exception] | None = None,
         code: str = "",
-    ) -> MspcError:
+    ) -> MspcError:  # fmt: skip
         return MspcError(message, notes=notes, frames=self.frames(node), kind=kind or RuntimeError, code=code)
 
     def lookup(self, name: str) -> Any:

@@ -270,12 +270,9 @@ def resolve_regions(reading: GraphTextReader, main: Graph) -> None:
 
 
 def _count_levels(
-    reading: GraphTextReader,
-    graph: Graph,
-    runs: dict[Graph, dict[Graph, int]],
-    around: list[Graph],
+    reading: GraphTextReader, graph: Graph, runs: dict[Graph, dict[Graph, int]], around: list[Graph],
     levels: dict[Graph, int],
-) -> int:
+) -> int:  # fmt: skip
     """Return the depth of nested graphs in a graph, and note it in `levels`. around: the graphs that run it, the
     outermost first. Raise MspcError if a graph runs itself, or they nest too deep."""
     around.append(graph)

@@ -106,12 +106,8 @@ class CrossEntropyLoss(LossBase):
     """
 
     def __init__(
-        self,
-        weight: Any = None,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-    ) -> None:
+        self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(reduction)
         self.weight = class_weight("CrossEntropyLoss", weight)
         self.ignore_index = class_number("CrossEntropyLoss", ignore_index)

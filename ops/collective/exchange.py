@@ -41,14 +41,8 @@ class Exchange(LayoutChange):
 
 
 def exchanged(
-    b: Builder,
-    x: Value,
-    part: RankExchange,
-    ranks: int,
-    reason: str = "",
-    shared: object = None,
-    again: bool = False,
-) -> Value:
+    b: Builder, x: Value, part: RankExchange, ranks: int, reason: str = "", shared: object = None, again: bool = False,
+) -> Value:  # fmt: skip
     """Emit an exchange among `ranks` ranks and return the value after it. reason: purpose, if the operator has no
     reason of its own. shared: key of the exchange, equal on all ranks: operators with equal exchanges of one value
     share them. again: share the received slices only with operators that do not set it, and join the slices again: they

@@ -266,12 +266,9 @@ def captured_values(nodes: Sequence[Node], results: Sequence[Value], own: Collec
 
 
 def outlined(
-    name: str,
-    nodes: Sequence[Node],
-    results: Sequence[Value],
-    own: Sequence[Value] = (),
+    name: str, nodes: Sequence[Node], results: Sequence[Value], own: Sequence[Value] = (),
     captured: Sequence[Value] | None = None,
-) -> tuple[Graph, list[Value]]:
+) -> tuple[Graph, list[Value]]:  # fmt: skip
     """Return a region of these nodes, which are moved into it, and the values that it captures. Its parameters replace
     `own`, then the captured values: `captured` if given, possibly including values that the region does not read, else
     those that it reads. No other graph may read its nodes."""

@@ -117,12 +117,9 @@ def _reaches_neighbours(length: int, count: int, window: Window, parts: int) -> 
 
 
 def sharding_mistake(
-    lengths: Sequence[int],
-    counts: Callable[[Sequence[int]], Sequence[int]],
-    along: Callable[[Sequence[int]], Sequence[Window]],
-    d: int,
-    shards: int,
-) -> str:
+    lengths: Sequence[int], counts: Callable[[Sequence[int]], Sequence[int]],
+    along: Callable[[Sequence[int]], Sequence[Window]], d: int, shards: int,
+) -> str:  # fmt: skip
     """Return why an image of these lengths and its result cannot have `shards` shards along a dimension; "" if they
     can, or it is not a dimension of the image. counts, along: positions and windows of an image."""
     if d < 0:
@@ -173,14 +170,9 @@ def paddings(operator: str, value: Any, dims: int) -> tuple[Span, ...]:
 
 
 def windows(
-    operator: str,
-    lengths: Sequence[int],
-    sizes: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    mode: Any,
-    pad: Any,
-) -> tuple[Window, ...]:
+    operator: str, lengths: Sequence[int], sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
+    mode: Any, pad: Any,
+) -> tuple[Window, ...]:  # fmt: skip
     """Return the window along every dimension of an image of these lengths. Raise MspcError if the padding mode is
     unknown, or gets a padding that it does not take."""
     dims = len(lengths)

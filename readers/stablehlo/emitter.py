@@ -45,7 +45,8 @@ class BroadcastView:
 
 @dataclass(frozen=True)
 class StackedRows:
-    """A tensor into which every iteration of a loop puts one row, which the loop stacks. row: that of the iteration."""
+    """A tensor into which every iteration of a loop puts one row, which the loop stacks, or of which it reads one. row:
+    that of the iteration."""
 
     type: TensorType
     row: Any = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from mspc.ir.diagnostics import Frames, MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, TensorType
 from mspc.mindspore_api import ops
+from mspc.mindspore_api.ops.function.control_func import ScannedTables
 from mspc.readers.pytorch.evaluation import FEW, InnerGraph
 from mspc.readers.stablehlo.emitter import DeviceSlices, HloEmitter, Known, StackedRows, integer, tensor
 from mspc.readers.stablehlo.kinds.all_kinds import MANUAL_ENDS, kind_of, name_of
@@ -34,6 +35,11 @@ class CountedLoop:
     begin: int
     step: int
     count: int
+
+    def order(self, slope: int, start: int) -> int | None:
+        """Return 1 if rows at `slope * counter + start` are all rows from the first on, -1 if from the last on."""
+        own = slope * self.step, slope * self.begin + start
+        return own[0] if own in ((1, 0), (-1, self.count - 1)) else None
 
 
 class RegionWalk:
@@ -332,26 +338,31 @@ class RegionWalk:
 
     def scanned(self, body: HloRegion, given: Sequence[Any], loop: CountedLoop) -> Sequence[Any]:
         """Return the values after a loop of many iterations. Values that it returns as they are stay outside; rows that
-        it puts into a tensor, one in each iteration, are stacked after it."""
+        it puts into a tensor, or reads of one, one in each iteration, are those of the loop itself."""
         last = body.operations[-1].operands
         fixed = {k for k, name in enumerate(body.arguments) if last[k] == name}
         stacked = self.stacked(body, loop)
         own = [k for k in range(len(given)) if k not in fixed and k not in stacked and k != loop.counter]
         dtype = self.e.type_of(given[loop.counter]).dtype
-        rows = list(stacked)
+        rows, read = list(stacked), self.read_rows(body, loop, fixed)
+        orders = [*stacked.values(), *read.values()]
+        order = -1 if orders.count(-1) > orders.count(1) else 1
+        read = {k: own_order for k, own_order in read.items() if own_order == order}
+        begin = loop.begin if order == 1 else loop.begin + loop.step * (loop.count - 1)
 
         def turn(evaluator: Any, args: Sequence[Any]) -> Any:
-            state, place = args
+            state, (place, *entries) = args
             walk = self.inner(evaluator)
             counter = walk.e.call(ops.Cast(), place, dtype)
-            if loop.step != 1:
-                counter = walk.e.call(ops.Mul(), counter, walk.e.constant(np.array(loop.step, dtype.numpy)))
-            if loop.begin:
-                counter = walk.e.call(ops.Add(), counter, walk.e.constant(np.array(loop.begin, dtype.numpy)))
+            for op, number, neutral in ((ops.Mul(), loop.step * order, 1), (ops.Add(), begin, 0)):
+                if number != neutral:
+                    counter = walk.e.call(op, counter, walk.e.constant(np.array(number, dtype.numpy)))
             values = list(given)
             values[loop.counter] = walk.on_all(counter)
             for k in rows:
                 values[k] = StackedRows(self.e.type_of(given[k]))
+            for k, entry in zip(read, entries, strict=True):
+                values[k] = StackedRows(self.e.type_of(given[k]), entry)
             for k, value in zip(own, state, strict=False):
                 values[k] = value
             found = walk.run(body, values)
@@ -359,17 +370,17 @@ class RegionWalk:
             after = tuple(walk.e.whole(found[k]) for k in own)
             return (after, made) if own else ((*state,), made)
 
-        begin = (self.in_layout(given[k], self.carried_sharding(body, k)) for k in own)
-        state = tuple(map(self.e.whole, begin)) or (self.e.call(ops.arange, 0, 1, 1),)
-        table = self.e.call(ops.arange, 0, loop.count, 1)
-        after, made = self.e.call(ops.Scan(), InnerGraph(turn), state, table, None, False)
+        first = (self.in_layout(given[k], self.carried_sharding(body, k)) for k in own)
+        state = tuple(map(self.e.whole, first)) or (self.e.call(ops.arange, 0, 1, 1),)
+        tables = (self.e.call(ops.arange, 0, loop.count, 1), *(self.e.whole(given[k]) for k in read))
+        after, made = self.e.call(ops.Scan(), InnerGraph(turn), state, ScannedTables(tables, order == -1), None, False)
         values = list(given)
         for k, value in zip(own, after, strict=False):
             values[k] = value
         values[loop.counter] = self.on_all(self.e.number(loop.begin + loop.count * loop.step, dtype))
         for k, at in enumerate(rows):
             found = self.e.of_rows([each[k] for each in made])
-            values[at] = found if stacked[at] == 1 else self.e.call(ops.ReverseV2((0,)), found)
+            values[at] = found if stacked[at] == order else self.e.call(ops.ReverseV2((0,)), found)
         return values
 
     def carried_sharding(self, body: HloRegion, at: int) -> Any:
@@ -415,10 +426,44 @@ class RegionWalk:
             index = self.row_index(made, name, {body.arguments[loop.counter]: (1, 0)}, body)
             if index is None or not isinstance(type, TensorType) or type.shape[0] != loop.count:
                 continue
-            slope, start = index[0] * loop.step, index[0] * loop.begin + index[1]
-            if (slope, start) in ((1, 0), (-1, loop.count - 1)):
-                found[k] = slope
+            if (order := loop.order(*index)) is not None:
+                found[k] = order
         return found
+
+    def read_rows(self, body: HloRegion, loop: CountedLoop, fixed: Collection[int]) -> dict[int, int]:
+        """Return the arguments, of those that no iteration changes, of which an iteration only reads its row, in the
+        order in which `stacked` returns those that it writes."""
+        found: dict[int, int] = {}
+        for k in sorted(fixed) if self.manual is None else ():
+            type, name = body.types[k], body.arguments[k]
+            if isinstance(type, TensorType) and type.shape[:1] == (loop.count,):
+                known = {body.arguments[loop.counter]: (1, 0)}
+                indices = self.reads(name, known, body, returned=1)
+                orders = {None if index is None else loop.order(*index) for index in indices}
+                if len(orders) == 1 and (order := orders.pop()) is not None:
+                    found[k] = order
+        return found
+
+    def reads(
+        self, target: str, known: Mapping[str, tuple[int, int]], region: HloRegion, returned: int = 0
+    ) -> Iterator[tuple[int, int] | None]:
+        """Yield the row that each operation reads of `target`, as `row_index` returns it. returned: how often the
+        region may return it."""
+        linear = LinearValues(self, known, region)
+        for each in region.operations:
+            inside = {name for inner in each.regions for made in inner.all_operations() for name in made.operands}
+            count = each.operands.count(target)
+            if target in inside or (each.name in _RETURNS and count > returned):
+                yield None
+            elif not count or each.name in _RETURNS:
+                continue
+            elif each.name in _CALLS[:2] and count == 1:
+                callee = self.function(symbol(each, "callee")).body
+                pairs = ((name, linear.of(own)) for name, own in zip(callee.arguments, each.operands, strict=True))
+                own = {name: value for name, value in pairs if value is not None}
+                yield from self.reads(callee.arguments[each.operands.index(target)], own, callee)
+            else:
+                yield row_at(each, target, linear, "dynamic_slice")
 
     def row_index(
         self, operation: HloOperation, target: str, known: Mapping[str, tuple[int, int]], region: HloRegion
@@ -437,12 +482,7 @@ class RegionWalk:
                 return None
             pairs = ((name, linear.of(value)) for name, value in zip(callee.arguments, operation.operands, strict=True))
             return self.row_index(made, own, {name: value for name, value in pairs if value is not None}, callee)
-        if name_of(operation) != "dynamic_update_slice" or operation.operands[0] != target:
-            return None
-        x, update = operation.types[0], region_type(region, operation, 1)
-        starts = [linear.of(name) for name in operation.operands[2:]]
-        is_row = isinstance(x, TensorType) and isinstance(update, TensorType) and update.shape == (1, *x.shape[1:])
-        return starts[0] if is_row and starts and all(each == (0, 0) for each in starts[1:]) else None
+        return row_at(operation, target, linear, "dynamic_update_slice")
 
 
 def is_constraint(operation: HloOperation) -> bool:
@@ -461,7 +501,7 @@ class LinearValues:
     """Integers of a region as linear functions (slope, start) of a loop's counter."""
 
     def __init__(self, walk: RegionWalk, known: Mapping[str, tuple[int, int]], region: HloRegion) -> None:
-        self.walk, self.known = walk, dict(known)
+        self.walk, self.known, self.region = walk, dict(known), region
         self.made = {name: each for each in region.operations for name in each.results}
 
     def of(self, name: str, depth: int = 0) -> tuple[int, int] | None:
@@ -473,6 +513,11 @@ class LinearValues:
         if kind == "constant":
             array = self.walk.constant_of(made)
             return (0, int(array.reshape(-1)[0])) if array.size == 1 and array.dtype.kind in "iu" else None
+        if kind == "select":  # of an index from the end if it is negative, which no row's is
+            compared, last = self.made.get(made.operands[0]), self.of(made.operands[2], depth + 1)
+            is_less = compared is not None and "LT" in str((compared.words, compared.attributes))
+            given = [self.of(each, depth + 1) for each in compared.operands] if compared is not None and is_less else []
+            return last if given == [last, (0, 0)] else None
         if kind not in ("add", "subtract", "convert"):
             return None
         parts = [self.of(each, depth + 1) for each in made.operands]
@@ -481,6 +526,18 @@ class LinearValues:
         sign = -1 if kind == "subtract" else 1
         first, second = parts[0], parts[-1]
         return first[0] + sign * second[0], first[1] + sign * second[1]
+
+
+def row_at(operation: HloOperation, target: str, linear: LinearValues, name: str) -> tuple[int, int] | None:
+    """Return the row of `target` that an operation of this name reads or writes, as a linear function of a loop's
+    counter; None if it is another operation, or does anything else."""
+    if name_of(operation) != name or operation.operands[0] != target:
+        return None
+    types = operation.types[0], region_type(linear.region, operation, int(name == "dynamic_update_slice"))
+    whole, row = types if name == "dynamic_update_slice" else types[::-1]
+    starts = [linear.of(each) for each in operation.operands[2 if name == "dynamic_update_slice" else 1 :]]
+    is_row = isinstance(whole, TensorType) and isinstance(row, TensorType) and row.shape == (1, *whole.shape[1:])
+    return starts[0] if is_row and starts and all(each == (0, 0) for each in starts[1:]) else None
 
 
 def region_type(region: HloRegion, operation: HloOperation, at: int) -> Any:

@@ -469,8 +469,10 @@ class _TextReader:
         entries, fields = list[Any](), dict[str, Any]()
         while not self.taken(">"):
             token = self.tokens[self.at]
-            if token in (",", ":"):
+            if token in (",", ":", "->"):
                 self.at += 1
+            elif token == "(" and self.tokens[self.at + 1] == "[":  # the dimensions of a rule's operands
+                entries.append(self.listed("(", self.element))
             elif token[:1].isalpha() and self.tokens[self.at + 1] == "=":
                 self.at += 2
                 fields[token] = self.attribute()

@@ -29,13 +29,8 @@ PASSES = f"  note: passes are grad, {', '.join(name for name in pass_names() if 
 
 def mspc_command(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mspc", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        check=False,
-        timeout=HANG,
-    )
+        [sys.executable, "-m", "mspc", *arguments], capture_output=True, text=True, cwd=cwd, check=False, timeout=HANG,
+    )  # fmt: skip
 
 
 def served(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -58,11 +53,8 @@ def test_ctrl_c_while_the_command_line_is_loaded(monkeypatch: pytest.MonkeyPatch
 def imported(*arguments: str) -> list[str]:
     """Modules that a command imports, in the order in which Python says so."""
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "mspc", *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        [sys.executable, "-X", "importtime", "-m", "mspc", *arguments], capture_output=True, text=True, check=True,
+    )  # fmt: skip
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     return [line.rpartition("|")[2].strip() for line in lines]
 

@@ -60,11 +60,9 @@ def test_a_killed_write_leaves_the_old_file_or_the_new_one(place: Path, older: b
             place.write_bytes(older)
 
     found = killed_everywhere(
-        prepare,
-        lambda: write_atomically(place, lambda file: [file.write(b"new" * 9000) for _ in range(4)]),
-        lambda: {"file": place.read_bytes()} if place.exists() else None,
-        place.parent,
-    )
+        prepare, lambda: write_atomically(place, lambda file: [file.write(b"new" * 9000) for _ in range(4)]),
+        lambda: {"file": place.read_bytes()} if place.exists() else None, place.parent,
+    )  # fmt: skip
     assert found["old"] > 5
     assert found["new"] >= 1
 

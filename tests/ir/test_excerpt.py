@@ -157,10 +157,9 @@ def test_brackets_in_brackets_of_toml(read: Callable[[Path], Any], tmp_path: Pat
 TEXTS = st.text(max_size=8)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS
 CONTENTS = st.recursive(
-    LEAVES,
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXTS, inner, max_size=5) | st.tuples(inner),
+    LEAVES, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXTS, inner, max_size=5) | st.tuples(inner),
     max_leaves=25,
-)
+)  # fmt: skip
 
 
 @settings(deadline=None, max_examples=30)

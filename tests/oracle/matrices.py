@@ -65,14 +65,9 @@ def _uniform_ours(found: Any) -> Any:
 def _window(name: str, **more: Any) -> Judge:
     theirs = getattr(torch, f"{name}_window")
     return Judge(
-        (f"ops.{name}_window",),
-        theirs,
-        [[]],
-        arguments=[(5,), (6,), (1,)],
-        named=[{}, {"periodic": False}],
-        loose=4,
+        (f"ops.{name}_window",), theirs, [[]], arguments=[(5,), (6,), (1,)], named=[{}, {"periodic": False}], loose=4,
         **more,
-    )
+    )  # fmt: skip
 
 
 SIGNALS = [

@@ -24,7 +24,7 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
-from mspc.ops.control.regions import Call, If, Loop, MakeStack, RegionOp
+from mspc.ops.control.regions import Call, If, Loop, MakeStack, RegionOp, Scan
 from mspc.ops.control.structural import Depend, MakeTuple, StopGradient, TupleGetItem, TupleGetItems
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate
@@ -74,6 +74,8 @@ class Divisors:
     _open: list[tuple[Product, Product]] = field(default_factory=list["tuple[Product, Product]"])
     """Products of several unknowns that are to be the same number."""
     _numbers: list[tuple[Product, int]] = field(default_factory=list["tuple[Product, int]"])
+    wholes: list[tuple[Product, int]] = field(default_factory=list["tuple[Product, int]"])
+    """Sizes of the parameters of one device, of which ranks have slices; flattened values have larger ones."""
     _least: list[tuple[Product, int, int]] = field(default_factory=list["tuple[Product, int, int]"])
     """The least that has to be left of a size."""
     _roomy: list[tuple[Product, int, Product, int, int]] = field(
@@ -153,7 +155,8 @@ class Divisors:
 
     def settle(self) -> None:
         """Decide on products of several unknowns that are the same number, those first that others have decided on: as
-        many unknowns are the same one by one; of different numbers of them all are 1."""
+        many unknowns are the same one by one; different numbers of them are if some have one size together, as the
+        heads of 8 groups of 16 and all 128, else all are 1."""
         sizes = {product[0]: size for product, size in self._numbers if len(product) == 1}
         for one, other in self._open:
             is_alike = [sizes.get(unknown) for unknown in one] == [sizes.get(unknown) for unknown in other]
@@ -169,11 +172,17 @@ class Divisors:
             alike = next((pair for pair in self._open if len(pair[0]) == len(pair[1])), None)
             one, other = alike or self._open[0]
             self._open.remove((one, other))
-            if alike is None:
-                self.freeze((*one, *other))
-            else:
+            sizes = self.largest() if alike is None else {}
+            first, second = ([*itertools.accumulate((sizes.get(own, 0) for own in each), mul)] for each in (one, other))
+            at = next((i for i, n in enumerate(first[:-1]) if n and n in second[:-1]), None)
+            if alike is not None:
                 for a, b in zip(one, other, strict=True):
                     self.equal((a,), (b,))
+            elif at is None:
+                self.freeze((*one, *other))
+            else:
+                self.equal(one[: at + 1], other[: second.index(first[at]) + 1])
+                self.equal(one[at + 1 :], other[second.index(first[at]) + 1 :])
 
     def _holds(self, segments: Segments, unknown: int) -> bool:
         """Return whether a segment, or a segment of it, has this unknown."""
@@ -186,9 +195,10 @@ class Divisors:
         return self._joined.get(own[0], ()) if len(own) == 1 else ()
 
     def join(self, whole: Product, segments: Segments) -> None:
-        """Let a dimension be made of segments. If no segment is of several unknowns, or joined, all have one divisor:
-        so they may be sliced anywhere."""
-        if len(segments) == 1 or all(len(self.resolved(part)) < 2 and not self.segments(part) for part, _ in segments):
+        """Let a dimension be made of segments. If no segment is of several unknowns, or joined, or all have one
+        product, as parts of one exchange, all have one divisor: so they may be sliced anywhere."""
+        is_single = all(len(self.resolved(part)) < 2 and not self.segments(part) for part, _ in segments)
+        if is_single or len({self.resolved(part) for part, _ in segments}) == 1:
             for part, _ in segments:
                 self.equal(part, whole)
             return
@@ -281,10 +291,10 @@ class Divisors:
         itself: for all, or for many times the mean if all ways are alike."""
         self._roomy.append((product, number, other, of, ways))
 
-    def largest(self) -> dict[int, int]:
+    def largest(self, numbers: Sequence[tuple[Product, int]] | None = None) -> dict[int, int]:
         """Return the largest number that an unknown divides by itself; of all unknowns, once `settle` has decided."""
         found: dict[int, int] = {}
-        for product, number in self._numbers:
+        for product, number in self._numbers if numbers is None else numbers:
             for unknown in own if len(own := self.resolved(product)) == 1 and own[0] not in self._joined else ():
                 found[unknown] = max(found.get(unknown, 1), number)
         return found
@@ -295,6 +305,7 @@ class Divisors:
         numbers: dict[int, int] = {}
         largest: dict[int, int] = {}
         several: list[tuple[Product, int]] = []
+        wholes = self.largest(self.wholes)
         for product, number in {self._unjoined(*each) for each in set(self._numbers)}:
             own = product if number else ()
             if len(own) == 1:
@@ -304,7 +315,7 @@ class Divisors:
                 several.append((own, number))
         found: dict[int, int] = {}
         for place, (unknown, number) in enumerate(sorted(numbers.items())):
-            slices = largest[unknown] // number
+            slices = wholes.get(unknown, largest[unknown]) // number
             found[unknown] = number if slices >= MANY else number // _parts(number, place, slices >= SOME)
         for own, number in several:  # whatever numbers the unknowns have alone, together they divide this, too
             while number % math.prod(found.get(v, 1) for v in own):
@@ -447,6 +458,8 @@ class Sizing:
     _done: set[Graph] = field(default_factory=set[Graph])
     found: dict[int, int] = field(default_factory=dict[int, int])
     _halves: list[Product] = field(default_factory=list[Product])
+    turns: dict[int, Product] = field(default_factory=dict[int, Product])
+    """The divisors of the numbers of iterations of scans, which are equal in all programs; 1 for other loops."""
     line_dims: dict[Node, Dims] = field(default_factory=dict[Node, Dims])
     """Dimensions of the lines of fused operators."""
     places: dict[Constant, Product] = field(default_factory=dict[Constant, Product])
@@ -470,7 +483,7 @@ class Sizing:
 
     def _sized(self, tensor: TensorType, dims: Sequence[Product]) -> None:
         for n, dim in zip(tensor.shape, dims, strict=True):
-            self.divisors.divides(dim, n)
+            self._divides(dim, n)
 
     def add(self, graph: Graph, kind: RankKind | None = None) -> None:
         """Note the constraints of a program's nodes. kind: whose program it is, None for one device."""
@@ -478,6 +491,7 @@ class Sizing:
             own = self.dims(parameter)
             known = self._named.setdefault(parameter.name, own)
             self.same(known, own)
+            self.divisors.wholes += zip(own[0], parameter.shape, strict=True) if kind is None else ()
         self._graph(graph, kind)
         for node, dim, constant in () if kind is None else places_in_tables(kind):
             along = self.dims(node if dim.of_result else node.inputs[dim.tensor])[0][dim.dimension]
@@ -703,20 +717,26 @@ class Sizing:
                 self.same(self._all_dims(region.results), self.dims(node))
             return
         assert isinstance(op, Loop)
+        count = op.turns if isinstance(op, Scan) and not op.micro_batches else 1
+        turns = self.turns.setdefault(count, self.divisors.new())
+        self._divides(turns, count)
+        self.divisors.leaves(turns, count, min(count, 2))
         for region in node.regions:
             for index, value in enumerate(node.inputs):
                 place = op.inside(0, index)
                 if place is None or place >= len(region.parameters):
                     continue
                 outer, inner = self.dims(value), self.dims(region.parameters[place])
-                if index in op.scanned_operands and not isinstance(value.type, StackType):
-                    self.divisors.freeze(outer[0][0])
+                if index in op.scanned_operands and isinstance(value.type, StackType):
+                    self.divisors.freeze(turns)
+                elif index in op.scanned_operands:
+                    self.divisors.equal(outer[0][0], turns)
                     outer = [outer[0][1:]]
                 self.same(outer, inner)
             self._graph(region, kind)
-        self._loop_results(node, op)
+        self._loop_results(node, op, turns)
 
-    def _loop_results(self, node: Node, op: Loop) -> None:
+    def _loop_results(self, node: Node, op: Loop, turns: Product) -> None:
         body = node.regions[-1]
         made = self.dims(node)
         behind = len(made) - op.stacked
@@ -727,7 +747,7 @@ class Sizing:
                 continue
             outer = made[behind + place - op.carried]
             if len(outer) == len(own) + 1:
-                self.divisors.freeze(outer[0])
+                self.divisors.equal(outer[0], turns)
                 outer = outer[1:]
             self.same([own], [outer])
 
@@ -822,12 +842,15 @@ def tie(sizing: Sizing, one: Graph, other: Graph) -> None:
     every rank has one."""
     known, ranks = _by_place(sizing, one), int(other.attrs.get("ranks", 1))
     for place, values in _by_place(sizing, other).items():
-        for whole, own in _pairs(known.get(place, ()), values):
+        wholes = known.get(place, ())
+        is_sure = len({whole.type for whole in wholes}) == 1  # passes may reorder values of one place of a JAX step
+        for whole, own in _pairs(wholes, values):
             pairs = list(zip(whole.type.shape, own.type.shape, strict=True))
             is_piece = all(mine and n % mine == 0 for n, mine in pairs)
             pieces = math.prod(n // mine for n, mine in pairs) if is_piece else 0
             # Several gradients are at one place: of these only those with one element along a dimension that has more.
-            if pieces and ranks % pieces == 0 and (own.phase != "backward" or any(m == 1 < n for n, m in pairs)):
+            is_known = is_sure and own.phase != "backward"
+            if pieces and ranks % pieces == 0 and (is_known or any(m == 1 < n for n, m in pairs)):
                 sizing.same([whole.dims], [own.dims])
 
 

@@ -22,7 +22,7 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.collective.point_to_point import ReceiveFromStage
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
-from mspc.ops.control.regions import While
+from mspc.ops.control.regions import Scan, While
 from mspc.ops.fused.body import BodyLine, line_of
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
 from mspc.ops.fused.matmul import FusedMatMul
@@ -181,6 +181,8 @@ class Resized:
         return made
 
     def _op(self, node: Node, op: Any) -> Any:
+        if isinstance(op, Scan) and not op.micro_batches:
+            op = replace(op, turns=self.sizing.small(self.sizing.turns[op.turns], op.turns))
         if node.regions or (isinstance(op, Collective) and not isinstance(op, WITH_SIZES)):
             return _in_float64(op)
         types = [t for v in node.inputs for t in element_types(v.type)]

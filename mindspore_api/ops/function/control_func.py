@@ -84,6 +84,13 @@ class Scan:
         return carry, found
 
 
+class ScannedTables:
+    """Rows of several tensors as the elements of a `Scan` that is one loop, from the last row on with `reverse`."""
+
+    def __init__(self, tables: tuple[Any, ...], reverse: bool) -> None:
+        self.tables, self.reverse = tables, reverse
+
+
 def _length(length: Any) -> int:
     if not isinstance(length, int) or isinstance(length, bool):
         raise ApiTypeError(f"Scan: length must be an integer if xs is None, not {length}")

@@ -140,6 +140,8 @@ def dynamic_part(e: HloEmitter, operation: HloOperation, given: Sequence[Any]) -
     sizes = integers(operation, "sizes", "slice_sizes")
     x = given[0]
     shape = e.shape_of(x)
+    if isinstance(x, StackedRows):
+        return [e.reshaped(x.row, sizes)]
     starts = [clipped(e, start, n - size) for start, n, size in zip(given[1:], shape, sizes, strict=True)]
     numbers = [integer(start) for start in starts]
     begin = [0 if number is None else number for number in numbers]

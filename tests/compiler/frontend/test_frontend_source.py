@@ -21,10 +21,8 @@ X = TensorType(FLOAT32, (2, 4))
 ODD = '''
 def outer():
     def closing_at_margin(
-        x,
-        y=(1,
-2),
-    ):
+        x, y=(1, 2),
+    ):  # fmt: skip
         """Text at the margin:
 not code.
         """

@@ -18,12 +18,10 @@ ms.set_context(mode=ms.GRAPH_MODE)
 init()
 folder = f"./ckpt_dir/rank_{get_rank()}"
 ms.set_auto_parallel_context(
-    parallel_mode=ms.ParallelMode.SEMI_AUTO_PARALLEL,
-    full_batch=True,
-    enable_parallel_optimizer=True,
+    parallel_mode=ms.ParallelMode.SEMI_AUTO_PARALLEL, full_batch=True, enable_parallel_optimizer=True,
     parallel_optimizer_config={"parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": 2},
     group_ckpt_save_file=f"{folder}/group_info.pb",
-)
+)  # fmt: skip
 ms.set_seed(1)
 
 

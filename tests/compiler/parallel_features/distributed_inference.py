@@ -21,10 +21,9 @@ ms.set_seed(1)
 verb, ranks = sys.argv[1], get_group_size()
 trains = verb == "train"
 ms.set_auto_parallel_context(
-    parallel_mode="semi_auto_parallel",
-    full_batch=True,
+    parallel_mode="semi_auto_parallel", full_batch=True,
     strategy_ckpt_save_file="train.ckpt" if trains else "predict.ckpt",
-)
+)  # fmt: skip
 
 
 class Network(nn.Cell):

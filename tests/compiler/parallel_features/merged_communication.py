@@ -8,10 +8,9 @@ from mindspore.communication import init
 ms.set_context(mode=ms.GRAPH_MODE)
 init()
 ms.set_auto_parallel_context(
-    parallel_mode="semi_auto_parallel",
-    full_batch=True,
+    parallel_mode="semi_auto_parallel", full_batch=True,
     comm_fusion={"openstate": True, "allreduce": {"mode": "auto", "config": None}},
-)
+)  # fmt: skip
 ms.set_seed(1)
 
 

@@ -8,11 +8,9 @@ from mindspore.communication import init
 
 ms.set_context(mode=ms.GRAPH_MODE)
 ms.set_auto_parallel_context(
-    parallel_mode=ms.ParallelMode.SEMI_AUTO_PARALLEL,
-    enable_parallel_optimizer=True,
-    full_batch=True,
+    parallel_mode=ms.ParallelMode.SEMI_AUTO_PARALLEL, enable_parallel_optimizer=True, full_batch=True,
     parallel_optimizer_config={"parallel_optimizer_threshold": 1, "optimizer_weight_shard_size": 2},
-)
+)  # fmt: skip
 init()
 ms.set_seed(1)
 

@@ -7,11 +7,9 @@ from mindspore.communication import init
 
 ms.set_context(mode=ms.GRAPH_MODE)
 ms.set_auto_parallel_context(
-    parallel_mode="semi_auto_parallel",
-    full_batch=True,
-    enable_parallel_optimizer=True,
+    parallel_mode="semi_auto_parallel", full_batch=True, enable_parallel_optimizer=True,
     parallel_optimizer_config={"parallel_optimizer_threshold": 0},
-)
+)  # fmt: skip
 init()
 ms.set_seed(1)
 

@@ -13,15 +13,11 @@ from mspc.mindspore_api.state import Session
 def test_values_reach_the_compiler():
     ms.set_context(mode=ms.GRAPH_MODE, device_target="GPU", save_graphs=True, save_graphs_path="g")
     ms.set_auto_parallel_context(
-        parallel_mode=ms.ParallelMode.AUTO_PARALLEL,
-        search_mode="sharding_propagation",
-        device_num=8,
-        gradients_mean=True,
-        enable_parallel_optimizer=True,
+        parallel_mode=ms.ParallelMode.AUTO_PARALLEL, search_mode="sharding_propagation", device_num=8,
+        gradients_mean=True, enable_parallel_optimizer=True,
         parallel_optimizer_config={"parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": 2},
-        comm_fusion={"allreduce": {"mode": "size", "config": 32}},
-        all_reduce_fusion_config=[2, 4],
-    )
+        comm_fusion={"allreduce": {"mode": "size", "config": 32}}, all_reduce_fusion_config=[2, 4],
+    )  # fmt: skip
     frozen = freeze()
     assert (frozen.parallel_mode, frozen.search_mode, frozen.device_num) == ("auto_parallel", "sharding_propagation", 8)
     assert (frozen.save_graphs, frozen.save_graphs_path, frozen.device_target) == (2, "g", "GPU")

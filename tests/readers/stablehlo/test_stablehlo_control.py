@@ -40,10 +40,13 @@ def test_a_scan(turns: int, last_first: bool) -> None:
     np.testing.assert_allclose(last, h, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(made, states, rtol=1e-4, atol=1e-5)
     network = StableHloNetwork(read_text(text, "scan.mlir"))
-    nodes = trace(network, network.input_types).graph.nodes
+    graph = trace(network, network.input_types).graph
+    nodes = graph.nodes
     names = [node.op.name for node in nodes]
     assert names.count("Tanh") == (turns if turns <= FEW else 0)
+    assert not {"Gather", "ReverseV2"} & {node.op.name for each in graph.graphs() for node in each.nodes}
     carried = [node for node in nodes if node.op.name == "Scan"]
+    assert all(node.op.reverse == last_first for node in carried)  # rows are read and stacked in the loop's order
     assert not carried or "Stack" not in names  # the loop gives its rows as one tensor
     assert all((turns, 2, 3) not in [value.shape for value in node.inputs] for node in carried)
 

@@ -45,7 +45,7 @@ GENERIC = """
     %1 = "stablehlo.constant"() <{value = dense<1.5> : tensor<f32>}> : () -> tensor<f32>
     %2 = "stablehlo.broadcast_in_dim"(%1) <{broadcast_dimensions = array<i64>}> : (tensor<f32>) -> tensor<2xf32>
     %3 = "stablehlo.compare"(%0, %2) <{compare_type = #stablehlo<comparison_type FLOAT>, comparison_direction = #stablehlo<comparison_direction GT>}> : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xi1>
-    %4 = "stablehlo.select"(%3, %0, %2) : (tensor<2xi1>, tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+    %4 = "stablehlo.select"(%3, %0, %2) {sdy.sharding_rule = #sdy.op_sharding_rule<([i], [i], [i])->([i]) {i=2}, custom>} : (tensor<2xi1>, tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
     "func.return"(%4) : (tensor<2xf32>) -> ()
   }) : () -> ()
 }) : () -> ()

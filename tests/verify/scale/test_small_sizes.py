@@ -17,6 +17,7 @@ from mspc.ir.graph import Builder, Constant, Graph, Parameter, Value
 from mspc.ir.types import FLOAT32, FLOAT64, INT64, TensorType
 from mspc.ops.collective.collectives import AllGather, AlltoAll
 from mspc.ops.collective.one_rank import OneRank
+from mspc.ops.control.regions import Scan, emit_regions
 from mspc.ops.control.structural import StopGradient
 from mspc.ops.math.arithmetic import Add, FloorMod, Less, LessEqual, Neg, Sub
 from mspc.ops.math.reduce import ReduceSum
@@ -325,6 +326,33 @@ def test_segments_that_rows_cross_get_one_divisor() -> None:
     found = {sizing.divisor(dims[-1]) for dims in (sizing.dims(value)[0] for value in (one, flat, joined))}
     assert len(found) == 1
     assert max(found) > 1
+
+
+def test_products_of_different_numbers_are_split_by_sizes() -> None:
+    """128 heads of 64 are 8 groups of 16 heads of 64: the heads' sizes are the same, whatever the groups are."""
+    x = Parameter("x", TensorType(FLOAT32, (128, 64)))
+    builder = Builder(Graph("net"))
+    flat = builder.emit(Neg(), builder.emit(Reshape((8192,)), x))
+    groups = builder.emit(Reshape((8, 16, 64)), flat)
+    (heads, size), (group, own, other) = divisors(x, builder, groups, x, groups)
+    assert heads == group * own > 1
+    assert size == other > 1
+
+
+def test_scans_run_fewer_iterations() -> None:
+    x = Parameter("x", TensorType(FLOAT32, (24, 6)))
+    body, graph, entry = Graph("body"), Graph("net"), Parameter("entry", TensorType(FLOAT32, (6,)), "input")
+    inner, builder = Builder(body), Builder(graph)
+    body.parameters, body.results, body.returns_tuple = [entry], [inner.emit(Neg(), entry)], True
+    body.nodes = inner.nodes
+    made = emit_regions(builder, Scan(scanned=1, stacked=1, turns=24), [x], (body,))
+    graph.parameters, graph.nodes, graph.results = [x], builder.nodes, [made]
+    sizing = Sizing()
+    sizing.add(graph)
+    sizing.resolve()
+    small = Resized(sizing).graph(graph)
+    assert small.parameters[0].shape == small.nodes[0].type.elements[0].shape  # type: ignore[union-attr]  # a tuple's
+    assert small.nodes[0].op.turns == small.parameters[0].shape[0] < 24  # type: ignore[union-attr]  # a scan's
 
 
 def test_places_in_turns_keep_their_sizes() -> None:
