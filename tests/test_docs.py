@@ -28,7 +28,7 @@ LONG = {
     "docs/guides/debug-a-hang.md": "tests/runtime/faults/test_hangs.py",
     "docs/guides/fit-memory.md": "tests/search/plans/test_limited_plans.py",
     "docs/guides/from-pytorch.md": "tests/commands/test_compile_pytorch.py",
-    "docs/guides/gpus.md": "tests/commands/test_compile_for_gpu.py",
+    "docs/guides/gpus.md": "tests/commands/test_compile.py",
     "docs/guides/offload.md": "tests/offload/test_chosen.py",
     "docs/guides/pytorch-plans.md": "tests/readers/pytorch/test_layer_plans.py",
 }

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,12 @@ import pytest
 from dumps import counter, dump, dumped, pass_of, stages
 from safetensors.numpy import load_file
 
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.run import run_directory
 from mspc.compiler.pipeline import FILE_NAMES, VIEWS
 from mspc.ir.compare import difference
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.regular import RULE
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ops.op import load_operators
@@ -494,3 +498,127 @@ def test_mistakes_of_python_and_of_strategies_come_together(tmp_path: Path) -> N
         "3 errors\n"
     )
     assert not (tmp_path / "saved_graph").exists()
+
+
+SCRIPT = """
+import mspc as ms
+from mspc import Tensor, nn, ops
+
+ms.set_context(mode=ms.GRAPH_MODE, device_target="{device}")
+
+class Net(nn.Cell):
+    def construct(self, x):
+        x = ops.sort(x)[0]
+        return ops.cholesky(x) + ops.cholesky(x * 2).max()
+
+Net()(ops.ones((4, 4), ms.float32))
+"""
+
+
+@pytest.mark.parametrize("device", ["GPU", "CPU"])
+def test_operators_without_kernels_are_named_with_their_lines(tmp_path: Path, device: str) -> None:
+    (tmp_path / "net.py").write_text(SCRIPT.format(device=device), encoding="utf-8")
+    command = [*SERVED, "compile", "net.py", "--json", "facts.json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    rows = json.loads((tmp_path / "facts.json").read_text(encoding="utf-8"))["without_kernels"]
+    if device == "CPU":
+        assert rows == []
+        assert "CuPy" not in text
+        return
+    wanted = "no kernel of mspc's for GPUs, so they run through CuPy, in more launches: Cholesky (2 nodes: net.py:10)"
+    assert wanted in text
+    assert rows[0] == {"operator": "Cholesky", "nodes": 2, "lines": ["net.py:10"]}
+    assert {row["operator"] for row in rows} == {"Cholesky"}
+
+
+DATA_SCRIPT = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor, Parameter
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor(np.full((8, 4), 2, np.float32)), "w")
+
+    def construct(self, x):
+        return ops.matmul(x, self.w)
+
+Net()(Tensor(np.ones((4, 8), np.float32)))
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "net.py").write_text(DATA_SCRIPT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        compile_target("net.py", CompileOptions(out=Path("out"), json=Path("table.json")))
+    return folder
+
+
+@pytest.fixture
+def program(compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the compiled folder, in a working folder with another folder beside it."""
+    (tmp_path / "work" / "elsewhere").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
+    shutil.copytree(compiled / "out", "out")
+    shutil.copy(compiled / "net.py", "net.py")
+    return Path("out")
+
+
+def data_refused(program: Path, message: str) -> None:
+    """Running the program is refused with this message, and writes nothing anywhere."""
+    before = sorted(Path.cwd().parent.rglob("*"))
+    with pytest.raises(MspcError) as raised:
+        run_directory(program, synthetic=True, steps=2)
+    assert (raised.value.message, raised.value.exit_status) == (message, 2)
+    assert sorted(Path.cwd().parent.rglob("*")) == before
+
+
+def execute(program: Path) -> Path:
+    (found,) = (program / "rank_0").glob("*_execute_*.ir")
+    return found
+
+
+def rename_graph(program: Path, name: str) -> None:
+    path = program / "program.json"
+    content = json.loads(path.read_text())
+    content["execute"]["0"] = name
+    path.write_text(json.dumps(content))
+
+
+def absolute(program: Path) -> str:
+    return str(execute(program).resolve())
+
+
+def above(program: Path) -> str:
+    shutil.copy(execute(program), "net.ir")
+    return "rank_0/../../net.ir"
+
+
+@pytest.mark.parametrize("name", [absolute, above, lambda _: "/etc/hostname", lambda _: "../net.py"])
+def test_a_graph_out_of_the_folder(program: Path, name: Callable[[Path], str]) -> None:
+    named = name(program)
+    rename_graph(program, named)
+    data_refused(program, f"out/program.json names {named!r}, a path out of its folder")
+
+
+@pytest.mark.parametrize("linked", ["rank_0", "program.json", "weights.safetensors", "graph"])
+def test_a_file_behind_a_link(program: Path, linked: str) -> None:
+    path = execute(program) if linked == "graph" else program / linked
+    shutil.move(path, "elsewhere/moved")
+    path.symlink_to(Path("elsewhere/moved").resolve())
+    who = "out/program.json" if linked in ("rank_0", "graph") else "the folder"
+    shown = execute(program).relative_to(program) if linked == "rank_0" else path.relative_to(program)
+    data_refused(program, f"{who} names {str(shown)!r}, which a link leads out of out")
+
+
+def test_the_rule_is_said(program: Path) -> None:
+    rename_graph(program, "/etc/hostname")
+    with pytest.raises(MspcError) as raised:
+        run_directory(program, synthetic=True)
+    assert raised.value.notes == (RULE,)

@@ -21,8 +21,7 @@ from mspc.ir.types import BFLOAT16, FLOAT32
 from mspc.runtime.program import load_program
 from mspc.search.calibration.machine_file import read_machine
 from mspc.search.plans.alternatives import terms_for
-from tests.commands.test_missing_rates import FAST, KINDS, SLOW
-from tests.commands.test_search import SCRIPT
+from tests.commands.test_search import FAST, KINDS, SCRIPT, SLOW
 from tests.commands.written_files import Run, ending, runner
 from tests.pipelining.test_other_commands import SCRIPT as STAGED
 

@@ -8,17 +8,27 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from mspc.analysis.cost.machine import H200, KNOWN_MACHINES, Rate
 from mspc.analysis.cost.nodes import sent_bytes
+from mspc.analysis.cost.timeline import MissingRate, missing_rates
 from mspc.cli import app
+from mspc.commands.report.plan_summary import missing_rate_notes
+from mspc.commands.search import memory_of
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Builder, Graph, Parameter
+from mspc.ir.types import BFLOAT16, DTYPES, FLOAT32, INT32, DType, TensorType
 from mspc.mindspore_api.state import Session
+from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropInput
+from mspc.ops.math.matmul import MatMul
+from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.output.programs import config_of
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import read_plan
@@ -26,7 +36,8 @@ from mspc.search.plans import table as plans
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork
 from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import ForkedCalls
-from tests.commands.written_files import Run, runner
+from tests.commands.written_files import Run, ending, runner
+from tests.pipelining.test_other_commands import SCRIPT as STAGED
 
 pytestmark = pytest.mark.usefixtures("brief_searches")
 
@@ -359,3 +370,289 @@ def test_the_heading_says_what_programs_are_for(run: Run, device: str) -> None:
     assert ("note: programs are for CPU, and rates are of a GPU" in done.stdout) == (target == "CPU")
     in_file = 'device = "GPU"' in Path("dense.toml").read_text(encoding="utf-8")
     assert in_file == (target == "GPU"), "the script's own device is not repeated"
+
+
+MEMORY_SCRIPT = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor, Parameter
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.weights = ms.ParameterTuple([
+            Parameter(Tensor(np.ones((128, 128)), ms.float32), name=f"w{i}") for i in range(3)
+        ])
+        self.matmul, self.relu = ops.MatMul(), ops.ReLU()
+    def construct(self, x):
+        for weight in self.weights:
+            x = self.relu(self.matmul(x, weight))
+        return ops.reduce_mean(x)
+net = Net()
+nn.TrainOneStepCell(net, nn.Adam(net.trainable_params()))(Tensor(np.ones((1024, 128)), ms.float32))
+"""
+
+
+def search(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv(VERIFY, raising=False)
+    Path("net.py").write_text(MEMORY_SCRIPT)
+    return CliRunner().invoke(app, ["search", "net.py", "--ranks", "8", "--json", "-", *arguments])
+
+
+def memory_plans(done: Any) -> dict[str, Any]:
+    assert done.exit_code == 0, done.output
+    return {plan["name"]: plan for plan in json.loads(done.stdout)["plans"]}
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The plans without a limit."""
+    with pytest.MonkeyPatch.context() as patch:
+        return memory_plans(search(tmp_path_factory.mktemp("free"), patch))
+
+
+@pytest.mark.thorough
+def test_a_limit_brings_memory_down(every: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = every["search"]
+    limit = min(free["memory"], every["data parallel"]["memory"]) - 200_000
+    found = memory_plans(search(tmp_path, monkeypatch, "--memory", str(limit)))
+    assert found["search"]["memory"] <= limit
+    assert found["search"]["step"] >= free["step"]
+    assert all(plan["memory"] <= limit for plan in found.values())
+    assert found["data parallel"]["made_to_fit"]
+
+
+def test_a_limit_that_holds_changes_nothing(
+    every: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = every["search"]
+    limited = memory_plans(search(tmp_path, monkeypatch, "--memory", "1GB"))["search"]
+    same = ("step", "nbytes", "collectives", "memory")
+    assert [limited[key] for key in same] == [free[key] for key in same]
+
+
+def test_where_nothing_fits_the_smallest_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = search(tmp_path, monkeypatch, "--memory", "900kB")
+    assert done.exit_code == 2
+    assert re.search(r"no plan (that was found fits|needs at most) 878\.9 KiB \(900,000 bytes\) of memory", done.stderr)
+    assert "take more ranks, or allow more memory" in done.stderr
+
+
+@pytest.mark.parametrize(("text", "nbytes"), [
+    (None, 0), ("1000", 1000), ("80GB", 80 * 10**9), ("1.5 GiB", 3 << 29), ("512MiB", 512 << 20), ("2kB", 2000),
+])  # fmt: skip
+def test_sizes(text: str | None, nbytes: int) -> None:
+    assert memory_of(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "much", "-5GB", "0", "80XB", "1e9"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(MspcError) as error:
+        memory_of(text)
+    assert error.value.message == f"--memory is {text!r}, not a size as in 80GB or 512MiB"
+
+
+NAMED = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor, Parameter
+SETTINGS
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.up = Parameter(Tensor(np.ones((64, 256)), ms.float32))
+        self.down = Parameter(Tensor(np.ones((256, 64)), ms.float32))
+        self.matmul = ops.MatMul()
+    def construct(self, x):
+        return ops.reduce_mean(self.matmul(ops.relu(self.matmul(x, self.up)), self.down))
+"""
+AGAIN = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor, Parameter
+ms.set_auto_parallel_context(
+    parallel_mode="auto_parallel", search_mode="dynamic_programming", dataset_strategy="full_batch", device_num=8
+)
+class Inner(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor(np.ones((64, 64)), ms.float32))
+        self.matmul, self.drop = ops.MatMul(), nn.Dropout(p=0.1)
+    def construct(self, x):
+        y = ops.relu(self.matmul(x, self.w))
+        y = SEVERAL
+        return ops.tanh(self.matmul(y, self.w))
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+        self.inner.recompute()
+    def construct(self, x):
+        return ops.reduce_mean(self.inner(x))
+net = Net()
+nn.TrainOneStepCell(net, nn.Adam(net.trainable_params())).set_train()(Tensor(np.ones((16, 64)), ms.float32))
+"""
+
+
+@pytest.fixture
+def module_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(VERIFY, raising=False)
+
+    def compiled(script: str, *arguments: str) -> Any:
+        Path("net.py").write_text(script)
+        return CliRunner().invoke(app, ["compile", *arguments, "--ranks", "8"])
+
+    return compiled
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode", "origin"),
+    [
+        ('parallel_mode="auto_parallel", search_mode="dynamic_programming"', "auto_parallel", "search"),
+        ('parallel_mode="auto_parallel", search_mode="sharding_propagation"', "auto_parallel", "the data"),
+        ("", "semi_auto_parallel", "batch"),
+    ],
+)
+def test_a_files_own_settings_count_where_its_network_is_named(
+    module_run: Any, settings: str, mode: str, origin: str
+) -> None:
+    line = f"ms.set_auto_parallel_context({settings})" if settings else ""
+    done = module_run(NAMED.replace("SETTINGS", line), "net.py:Net()", "--input", "float32[16,64]")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith(f"{mode}, 8 ranks, ")
+    assert origin in done.stdout.partition("MatMul")[2].splitlines()[0]
+
+
+def test_a_search_that_no_mode_asks_for_is_said_to_change_nothing(module_run: Any) -> None:
+    line = 'ms.set_auto_parallel_context(search_mode="dynamic_programming")'
+    done = module_run(NAMED.replace("SETTINGS", line), "net.py:Net()", "--input", "float32[16,64]")
+    assert done.exit_code == 0, done.output
+    said = "search_mode='dynamic_programming') changes nothing here: it counts in auto_parallel mode"
+    assert said in " ".join(done.stderr.split())
+
+
+@pytest.mark.share(4)
+@pytest.mark.parametrize(
+    "several",
+    [
+        "y * ops.reduce_sum(ops.TopK()(y, 8)[0], 1).reshape((-1, 1))",
+        "y * ops.max(y, 1, keepdims=True)[0]",
+        "self.drop(y)",
+        "ops.ArgMaxWithValue(1, True)(y)[1] + y",
+    ],
+)
+def test_operators_of_several_results_are_computed_again_under_a_search(module_run: Any, several: str) -> None:
+    done = module_run(AGAIN.replace("SEVERAL", several), "net.py")
+    assert done.exit_code == 0, done.output
+
+
+HALVES = """
+name = "early"
+memory = 1e12
+kernel = 1e-6
+other_products = 8e14
+[products]
+BFloat16 = 8e14
+[link]
+latency = 1e-9
+bandwidth = 1e9
+"""
+NOTE = ("note: the file of early has no rates of products of Float32: those of products of BFloat16 stand in, so that "
+        "times may be far off; `mspc calibrate` measures them")  # fmt: skip
+
+
+@pytest.fixture
+def rate_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    files = {"net.py": SCRIPT, "staged.py": STAGED.replace(", OTHERS", ""), "machine.toml": HALVES}
+    return ending(runner(tmp_path, monkeypatch, files))
+
+
+def notes(done: Any) -> list[str]:
+    return [line for line in done.stdout.splitlines() if "has no rates of" in line]
+
+
+def test_a_search_says_it_once(rate_run: Run) -> None:
+    words = ("search", "net.py", "--summary", "-q", "--ranks")
+    done = rate_run(*words, "2,4", "--machine", "machine.toml", "--json", "plans.json")
+    assert notes(done) == [NOTE]
+    assert done.stdout.index(NOTE) < done.stdout.index("search on 2 ranks: DP"), "before what it is about"
+    plans = json.loads(Path("plans.json").read_text())["plans"]
+    assert {json.dumps(plan["missing_rates"]) for plan in plans} == {'[{"kind": "products", "dtype": "Float32"}]'}
+    Path("machine.toml").write_text(HALVES.replace("[products]", "[products]\nFloat32 = 5e13"))
+    assert (
+        notes(rate_run(*words, "2", "--machine", "machine.toml"))
+        == notes(rate_run(*words, "2", "--machine", "h100"))
+        == []
+    )
+
+
+def test_two_plans_and_one_operator(rate_run: Run) -> None:
+    rate_run("search", "net.py", "--ranks", "2", "--out", "plan.toml", "-q")
+    words = ("search", "net.py", "--ranks", "2", "--machine", "machine.toml")
+    assert notes(rate_run(*words, "--compare", "plan.toml", "plan.toml")) == [NOTE]
+    assert notes(rate_run(*words, "--explain", "MatMul-op0")) == [NOTE]
+
+
+def test_stages_and_their_schedule(rate_run: Run) -> None:
+    words = "staged.py", "--ranks", "2", "--machine", "machine.toml"
+    assert notes(rate_run("search", *words, "--stages", "2", "-q")) == [NOTE]
+    assert notes(rate_run("compile", *words, "--schedule", "times.txt", "--out", "graphs")) == [NOTE]
+    assert notes(rate_run("diff", "graphs", "graphs", "--machine", "machine.toml")) == [NOTE]
+    assert notes(rate_run("diff", "graphs", "graphs")) == []
+
+
+def test_the_page(rate_run: Run) -> None:
+    rate_run("view", "net.py", "--ranks", "2", "--machine", "machine.toml", "-q", "--out", "page.html")
+    assert NOTE.removeprefix("note: ") in Path("page.html").read_text()
+
+
+def graph_of(*nodes: tuple[Any, DType, tuple[tuple[int, ...], ...]]) -> Graph:
+    graph = Graph("one")
+    b = Builder(graph)
+    for op, dtype, shapes in nodes:
+        graph.parameters += (own := [Parameter("p", TensorType(dtype, shape), "parameter", False) for shape in shapes])
+        b.emit(op, *own)
+    return graph
+
+
+SQUARE = (8, 8), (8, 8)
+CONVOLVED = {"out_channel": 8, "kernel_size": 1, "pad_mode": "same"}
+KINDS = graph_of(
+    (MatMul(), BFLOAT16, SQUARE), (MatMul(transpose_a=True), FLOAT32, ((4096, 8), (4096, 8))),
+    (MatMul(), INT32, SQUARE), (Conv2D(**CONVOLVED), FLOAT32, ((2, 8, 4, 4), (8, 8, 1, 1))),
+    (Conv2DBackpropInput(input_size=(2, 8, 4, 4), **CONVOLVED), FLOAT32, ((2, 8, 4, 4), (8, 8, 1, 1))),
+    (FlashAttentionScore(2, input_layout="BSH", sparse_mode=2), FLOAT32, ((2, 16, 8),) * 3),
+    (MatMul(), FLOAT32, SQUARE),
+)  # fmt: skip
+FAST, SLOW = Rate.of(8e14), Rate.of(1e13)
+EARLY = replace(H200, name="early", work={"products": {"BFloat16": FAST}}, other_products=FAST)
+
+
+def test_kinds_go_by_what_they_are_without_their_forms() -> None:
+    missing = missing_rates([KINDS], EARLY)
+    assert [(each.kind, each.dtype) for each in missing] == [
+        ("products", "Float32"), ("products", "Int32"), ("convolutions", "Float32"), ("attention", "Float32"),
+    ]  # fmt: skip
+    notes = missing_rate_notes(missing, EARLY)
+    assert NOTE == f"note: {notes[0]}"
+    assert notes[1].endswith("times may be far off"), "no calibration times integers"
+
+
+def test_rates_of_any_kind_that_one_is_like_are_its_own() -> None:
+    work = {**EARLY.work, "causal_attention": {"Float32": SLOW}, "convolutions": {"Float32": SLOW}}
+    missing = missing_rates([KINDS], replace(EARLY, work=work))
+    assert [(each.kind, each.dtype) for each in missing] == [("products", "Float32"), ("products", "Int32")]
+    complete = {"products": {"Float16": FAST, "Float32": SLOW, "Int32": SLOW}}
+    assert missing_rates([KINDS], replace(EARLY, work=complete)) == ()
+
+
+def test_machines_that_come_along_say_what_others_have() -> None:
+    assert missing_rates([KINDS], H200) == ()
+    for machine in KNOWN_MACHINES.values():
+        assert all(machine.known_rate("attention", dtype) for dtype in DTYPES.values() if dtype.is_float)
+
+
+def test_what_stands_in_may_be_a_number_of_its_own() -> None:
+    [note] = missing_rate_notes([MissingRate("products", "Float64")], replace(EARLY, other_products=SLOW))
+    assert "no rates of products of Float64: its other_products stand in, so that times may be far off;" in note

@@ -9,16 +9,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
 from mspc.commands.compile import CompileOptions
-from mspc.commands.verify import verify_scale, verify_target
+from mspc.commands.verify import verify_dumps, verify_scale, verify_target
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.tensor.moving import Tile
+from mspc.runtime.comm.local import LocalComm, World
+from mspc.verify.judged_collectives import asked, expected
+from mspc.verify.scale.foreign_dumps import number_of_ranks, tiles
 from tests.compiled_scripts import verify_text
+from tests.conftest import HANG
+from tests.planted_errors import verified_through_mpi
+from tests.planted_shared import THROUGH_MPI
 
 SCRIPT = """
 import mindspore as ms, numpy as np
@@ -345,3 +352,133 @@ def test_branches_and_loops_that_no_step_takes_are_named(
     judge(str(path), CompileOptions(4), 0)
     found = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not compared, as no step")]
     assert found == [f"not compared, as no step takes it: {each}" for each in untaken]
+
+
+HEAD = """# IR entry: @net
+# Total subgraphs: 1
+
+# Total params: 2
+# Params:
+%para1_x: <Tensor[Float32], (4, 8)>
+%para2_w: <Ref[Tensor[Float32]], (8, 2), ref_key=w, is_parameter>  :  has_default
+
+subgraph instance: net : 0x1
+subgraph @net() {
+"""
+NODES = """  %0(a) = AllGather(%para1_x) {instance name: gather} primitive_attrs: {group: "2-77", rank_list: RANKS, rank_size: I64(2)}
+      : (<Tensor[Float32], (4, 8)>) -> (<Tensor[Float32], (8, 8)>)
+  %1(b) = PrimFunc_MatMul(%0, %para2_w, Bool(0), Bool(0)) {instance name: product} primitive_attrs: {in_strategy: ((1, 1), (1, 4))} cnode_primal_attrs: {origin_input_shapes: ((8, 8), (8, 8))} {in_strategy: ((1, 1), (1, 4))}
+      : (<Tensor[Float32], (8, 8)>, <Ref[Tensor[Float32]], (8, 2), ref_key=w, is_parameter>, <Bool, NoShape>, <Bool, NoShape>) -> (<Tensor[Float32], (8, 2)>)
+  Return(%1)
+      : (<Tensor[Float32], (8, 2)>)
+}
+"""  # noqa: E501  # as MindSpore writes it
+
+
+def written(folder: Path, old: str = "", new: str = "", ranks: int = 4) -> Path:
+    """A folder of every rank's dump, with one change in that of rank 1."""
+    for rank in range(ranks):
+        text = HEAD + NODES.replace("RANKS", "(0, 1)" if rank < 2 else "(2, 3)")
+        text = text.replace("2-77", "2-77" if rank < 2 else "2-78")
+        if rank == 1 and old:
+            assert old in text
+            text = text.replace(old, new)
+        path = folder / f"rank_{rank}" / "net.execute.ir"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    return folder
+
+
+def test_dumps_that_fit(tmp_path: Path) -> None:
+    verify_dumps(written(tmp_path / "out"), tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert (found["fits"], found["files"]) == (True, 4)
+    assert found["checked"]["orders"] == 2
+    assert found["checked"]["operators with slices by their strategies"] == 4
+    assert any("values" in each for each in found["unsaid"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("(8, 8)>)\n", "(16, 8)>)\n", r"a group of 2 gathers \(4, 8\) and \(16, 8\)"),
+        ("rank_list: (0, 1)", "rank_list: (2, 3)", "rank 1 is none of 2, 3"),
+        ("rank_list: (0, 1)", "rank_list: (1, 1)", "names a rank twice"),
+        ("rank_size: I64(2)", "rank_size: I64(4)", "is of 2 ranks, and the node says 4"),
+        ("AllGather", "ReduceScatter", "a group of 2 scatters"),
+        ("strategy: ((1, 1), (1, 4))", "strategy: ((1, 1), (1, 2))", r"operand 1 is \(8, 2\), and strategy \(1, 2\)"),
+    ],
+)  # fmt: skip
+def test_dumps_that_do_not_fit(tmp_path: Path, old: str, new: str, said: str) -> None:
+    with pytest.raises(ExecutionError) as error:
+        verify_dumps(written(tmp_path, old, new), None)
+    assert re.search(said, "\n".join([error.value.message, *error.value.notes]))
+
+
+def test_orders_that_do_not_meet(tmp_path: Path) -> None:
+    again = NODES.splitlines()[:2]
+    more = "\n".join([again[0].replace("%0(a)", "%2(c)").replace("RANKS", "(0, 1)"), again[1], "  Return"])
+    with pytest.raises(ExecutionError, match="rank 0 calls nothing where rank 1 calls AllGather"):
+        verify_dumps(written(tmp_path, "  Return", more), None)
+
+
+def test_a_folder_of_other_graphs(tmp_path: Path) -> None:
+    (tmp_path / "net.ir").write_text("#IR entry      : @net\n#Total subgraph: 1\n\nsubgraph @net() {\n}\n")
+    with pytest.raises(MspcError):
+        verify_dumps(tmp_path, None)
+
+
+def test_groups_that_divide_ranks() -> None:
+    assert tiles((0, 4), 8)
+    assert not tiles((0, 4), 6)
+    assert number_of_ranks([(0, 1, 2, 3), (0, 4)]) == 8
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6])
+def test_every_collective_of_a_communicator_is_numpys(ranks: int) -> None:
+    found = World(ranks).run(asked)
+    for rank, arrays in enumerate(found):
+        wanted = expected(rank, ranks)
+        assert len(arrays) == len(wanted) >= 100
+        for array, (label, right) in zip(arrays, wanted, strict=True):
+            assert array.dtype == right.dtype, label
+            np.testing.assert_array_equal(array.astype(np.float64), right.astype(np.float64), label)
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "exchange"])
+def test_a_collective_that_keeps_its_own_part_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right: Any = getattr(LocalComm, name)
+
+    def wrong(self: LocalComm, *args: Any, **named: Any) -> Any:
+        found = right(self, *args, **named)
+        if name == "exchange":
+            return [np.array(array) for _, array in args[0]]
+        own = np.asarray(args[0])
+        return np.array(own) if own.shape == found.shape else np.flip(found)
+
+    monkeypatch.setattr(LocalComm, name, wrong)
+    found = World(2).run(asked)
+    labels = [label for label, _ in expected(1, 2)]
+    apart = [
+        label for label, array, (_, wanted) in zip(labels, found[1], expected(1, 2), strict=True)
+        if not np.array_equal(array.astype(np.float64), wanted.astype(np.float64))
+    ]  # fmt: skip
+    assert apart
+    assert all(label.startswith(name) for label in apart)
+
+
+def test_what_is_right_and_what_is_wrong_under_mpirun() -> None:
+    run = verified_through_mpi(None, HANG)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith("equal: ")
+    run = verified_through_mpi(THROUGH_MPI[0], HANG)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert run.stdout.startswith("differs: ")
+    assert "Traceback" not in run.stderr
+
+
+def test_one_judge_at_a_time(tmp_path: Any) -> None:
+    (tmp_path / "net.py").write_text("")
+    done = CliRunner().invoke(app, ["verify", str(tmp_path / "net.py"), "--mpi", "--against", "torch"])
+    assert isinstance(done.exception, SystemExit | Exception)
+    assert "--against torch judges one device, and --mpi runs ranks" in str(done.exception) + done.output

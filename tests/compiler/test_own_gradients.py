@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+import mspc as ms
+from mspc import Tensor, nn, ops
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
 from mspc.commands.verify import verify_scale, verify_target
 from mspc.commands.verify_folder import verify_folder
+from mspc.compiler.driver import DumpPoint
 from mspc.ir.diagnostics import MspcError
-from tests.compiled_scripts import verify_text
+from mspc.mindspore_api.common.api import _cell_graph_executor
+from mspc.ops.collective.base import Collective
+from tests.compiled_scripts import compiled_script, verify_text
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 NETWORK = """
@@ -268,3 +275,193 @@ def test_a_step_leaves_a_rank_its_own_parameters(
     assert [len(found) for found in own] == [1, 2]
     assert own[0] == everyone[0]
     assert float(*own[0]) == pytest.approx(0.0 if mean else -32.0, abs=1e-4)  # gradients of 4 and 16 at a rate of 0.1
+
+
+def _grads(cell: nn.Cell, *args: Tensor) -> list[np.ndarray]:
+    found = ms.grad(cell, tuple(range(len(args))))(*args)
+    return [grad.asnumpy() for grad in (found if isinstance(found, tuple) else (found,))]
+
+
+class Doubled(nn.Cell):
+    def construct(self, x, y):
+        return x * y, x - y
+
+    def bprop(self, x, y, out, dout):
+        return dout[0] * 2 + out[0], dout[1] * 3
+
+
+class Around(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.inner = Doubled()
+
+    def construct(self, x):
+        product, difference = self.inner(x, x * x)
+        return (product**2).sum() + (difference * x).sum()
+
+
+def test_the_gradient_of_a_cell_is_its_own() -> None:
+    x = np.array([1.0, 2.0, -0.5], np.float32)
+    product, dproduct, ddifference = x**3, 2 * x**3, x
+    expected = 2 * dproduct + product + 3 * ddifference * 2 * x + (x - x * x)
+    np.testing.assert_allclose(_grads(Around(), Tensor(x))[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(Around()(Tensor(x)).asnumpy(), (x**6).sum() + ((x - x * x) * x).sum(), rtol=1e-6)
+
+
+def test_a_gradient_that_is_given_is_differentiated_again() -> None:
+    class Cubed(nn.Cell):
+        def construct(self, x):
+            return x * x * x
+
+        def bprop(self, x, out, dout):
+            return dout * 4 * x * x
+
+    x = Tensor(np.array([1.0, 2.0], np.float32))
+    np.testing.assert_allclose(ms.grad(ms.grad(Cubed()))(x).asnumpy(), [8.0, 16.0])
+
+
+def test_no_operator_of_a_gradient_is_left_where_none_is_taken() -> None:
+    phase, _ = _cell_graph_executor.compile(Around(), Tensor(np.ones(3, np.float32)))
+    names = [name.partition("-")[0] for name in _cell_graph_executor.get_parallel_graph_info(phase)["@graph_0"]]
+    assert not {"OwnGradient", "GradientPlaceholder"} & {*names}
+    assert names.count("Mul") == 3  # x * x, x * y, difference * x
+
+
+X = Tensor(np.array([1, 2], np.float32))
+
+
+def of(run: Any) -> list[float]:
+    return ms.grad(run)(X).asnumpy().tolist()
+
+
+@ms._no_grad()
+def constant(x):
+    return x * x
+
+
+class Net(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = ms.Parameter(Tensor([2.0, 3.0]), name="w")
+        self.average = ms.Parameter(Tensor([0.0, 0.0]), name="average", requires_grad=False)
+
+    def construct(self, x):
+        y = x * self.w
+        with ms._no_grad():
+            self.average = self.average * 0.5 + y
+            scale = 1 / self.average
+        return (y * scale).sum()
+
+    @ms._no_grad()
+    def frozen(self, x):
+        return x * self.w
+
+
+def test_values_computed_inside_have_no_gradient() -> None:
+    def with_context(x):
+        with ms._no_grad():
+            y = x * x
+            z = [y * 2, x]
+        return (z[0] * z[1]).sum()
+
+    def returned(x):
+        with ms._no_grad():
+            return (x * x).sum()
+
+    def in_loop(x):
+        i = Tensor(0)
+        total = x
+        while i < 2:
+            with ms._no_grad():
+                factor = total * 2 if total.sum() > 0 else total
+            total = total + x * factor
+            i += 1
+        return total.sum()
+
+    assert of(with_context) == [2, 8]
+    assert of(returned) == [0, 0]
+    assert of(lambda x: (constant(x) + x * 3).sum()) == [3, 3]
+    assert of(lambda x: (ops.relu(x) * x + constant(x)).sum()) == [2, 4]
+    # total: x, then x + 2 x², then that and x (2 x + 4 x²)
+    assert of(in_loop) == [1 + 2 + 6, 1 + 4 + 20]
+
+
+def test_calls_inside_and_outside_are_apart() -> None:
+    def square(x):
+        return (x * x).sum()
+
+    def run(x):
+        with ms._no_grad():
+            first = square(x)
+        return square(x) * 3 + first
+
+    assert of(run) == [6, 12]
+
+
+def test_cells_and_methods() -> None:
+    net = Net()
+    of_input, of_weight = ms.grad(net, 0, net.w)(X)
+    assert of_input.asnumpy().tolist() == [1, 0.5]
+    assert of_weight.asnumpy().tolist() == [0.5, np.float32(1 / 3)]
+    assert net.average.asnumpy().tolist() == [2, 6]
+    assert of(lambda x: (net.frozen(x) * x).sum()) == [2, 6]
+    assert net.frozen(X).asnumpy().tolist() == [2, 6]
+
+
+def test_gradients_are_refused_inside() -> None:
+    def run(x):
+        return (x * x).sum()
+
+    def inner(x):
+        with ms._no_grad():
+            return ms.grad(run)(x)
+
+    with pytest.raises(MspcError, match=r"grad\(\) is called inside _no_grad\(\)"), ms._no_grad():
+        ms.grad(run)(X)
+    with pytest.raises(MspcError, match=r"grad\(\) is called inside _no_grad\(\)"):
+        ms.jit(inner)(X)
+    assert of(run) == [2, 4]
+    assert ms.common._no_grad is ms._no_grad
+
+
+SCRIPT = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor, Parameter
+from mindspore.common.initializer import initializer
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, full_batch=True)
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(initializer("normal", [32, 16]), "w")
+        self.matmul = ops.MatMul().shard(((2, 4), (4, 1)))
+        self.relu = ops.ReLU().shard(((2, 4),))
+        self.add = ops.Add().shard(((4, 2), (4, 2)))
+    def construct(self, x, y):
+        return self.add(self.relu(self.matmul(x, self.w)), y)
+class Gradients(nn.Cell):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+        self.grad = ops.GradOperation(get_all=True)
+    def construct(self, x, y):
+        return self.grad(self.net)(x, y)
+Gradients(Net())(Tensor(np.ones([16, 32]), ms.float32), Tensor(np.ones([16, 16]), ms.float32))
+"""
+
+
+def test_unused_operators_are_shown_but_not_run(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    names: dict[str, list[str]] = {}
+
+    def note(stage: DumpPoint) -> None:
+        names[stage.name] = [node.instance for node in stage.graph.nodes if node.instance]
+
+    compiled = compiled_script(script, 8, look=note)
+    graph = compiled.rank_graph(0, note)
+    assert names["step_parallel_begin"] == ["matmul", "relu", "add"]
+    assert names["slice_to_rank"] == ["matmul", "relu", "add"]
+    assert names["execute"] == ["matmul", "relu"]
+    needed = [node for node in graph.nodes if isinstance(node.op, Collective) and "'add'" in node.attrs["reason"]]
+    assert needed == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
+from mspc.doctor.examination import KINDS, examine
 from mspc.doctor.public import _ARGUMENTS, _CALLS, _KEYWORDS, Public, PublicModule, function_named, member
 from mspc.mindspore_api.index.module import absent_names
 from tests.aliases import uninstall
@@ -153,3 +155,27 @@ def test_modules_below_a_package_are_names_of_it() -> None:
     Path("package/inner/below.py").write_text("from mindspore.ops import *\n")
     found = json.loads(doctor("import package\n", "--json", "-", status=1))["findings"]
     assert [(f["file"], f["name"]) for f in found] == [("package/inner/__init__.py", "mindspore.ops.unknown")]
+
+
+SCRIPTS = Path(__file__).parent / "scripts"
+ENTRIES = sorted((*SCRIPTS.glob("*.py"), SCRIPTS / "language_model" / "train.py"))
+
+
+def expected(path: Path) -> set[tuple[str, int, str, str]]:
+    """The expectations in comments at the ends of lines: `# lacks NAME, NAME`."""
+    found: set[tuple[str, int, str, str]] = set()
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for kind, names in re.findall(rf"# ({'|'.join(KINDS)}) ([^#]+)", line):
+            found |= {(path.name, number, kind, name.strip()) for name in names.split(", ")}
+    return found
+
+
+@pytest.mark.parametrize("script", ENTRIES, ids=lambda path: path.stem)
+def test_every_gap_and_nothing_else(script: Path) -> None:
+    own = sorted(script.parent.rglob("*.py")) if script.parent != SCRIPTS else [script]
+    found = {(Path(f.file).name, f.line, f.kind, f.name) for f in examine(script)}
+    assert found == set().union(*map(expected, own))
+
+
+def test_there_are_ten() -> None:
+    assert len(ENTRIES) == 10

@@ -19,7 +19,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.device_choice import DeviceOptions
 from tests.gpu.nccl_program import Bench, Steps
 from tests.gpu.rows_programs import fetched_and_sent
-from tests.ops.collective.test_row_exchange import drawn
+from tests.ops.collective.test_collectives import drawn
 
 DTYPES: list[Any] = [np.float32, ml_dtypes.bfloat16, np.float64, np.int32, np.float16]
 

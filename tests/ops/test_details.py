@@ -7,6 +7,7 @@ Operators of numbers alone refuse Bool, in a network and outside of one; others 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,49 @@ import pytest
 import mspc as ms
 from mspc import Tensor, nn, ops
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Builder, Graph, Parameter
 from mspc.ir.layout import Layout
-from mspc.ir.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, TensorType
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import (
+    BFLOAT16,
+    BOOL,
+    COMPLEX64,
+    COMPLEX128,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    INT64,
+    UINT8,
+    DType,
+    TensorType,
+)
+from mspc.mindspore_api.ops import AvgPool3D, MaxPool3D, NeighborExchange, NeighborExchangeV2
 from mspc.ops.bases import operand_dtypes, promoted
 from mspc.ops.collective.base import Collective
+from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.control.regions import ONCE, Times, nodes_with_times, times_of
 from mspc.ops.math.arithmetic import Add, Div, LogicalAnd, Maximum, Mul, Select
 from mspc.ops.math.elementwise import Erf, Sqrt
+from mspc.ops.math.fourier import FFTN, IRFFTN, RFFTN
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.reduce import ReduceMax, ReduceMean
-from mspc.ops.nn.activation import GeLU, Sigmoid
+from mspc.ops.nn.activation import GeLU, ReLU, Sigmoid
 from mspc.ops.op import REGISTRY, Op, RankPlacement, load_operators
+from mspc.ops.optim.optimizer import AT_ONCE, AllFinite
 from mspc.ops.random.dropout import Dropout
 from mspc.ops.tensor.embedding import Gather, GatherGrad
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
+from mspc.passes.base import parse_passes, run_passes
+from mspc.passes.lib.choices import operandwise_choice
+from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.sharding.rules import broadcast_rule, reshape_rule
 from tests.grouped import MANY, grouped
+from tests.interpret import run_on_ranks
+from tests.ir.regions import LOOP
+from tests.ops.cuda.cuda_emulator import NEEDED, Emulator
 from tests.ops.simulate import (
     BACKEND,
     arrays_of,
@@ -345,3 +373,316 @@ def test_what_stays_bool() -> None:
         inside, outside = Net(call)(X, Y), call(X, Y)
         assert inside.dtype == outside.dtype == ms.bool_
         np.testing.assert_array_equal(inside.asnumpy(), outside.asnumpy())
+
+
+BAD = [None, (0, np.inf), (1, -np.inf), (2, np.nan)]
+
+
+def arrays(bad: tuple[int, float] | None) -> list[np.ndarray]:
+    kinds = (((700, 3), FLOAT32), ((5,), FLOAT16), ((), BFLOAT16), ((0, 2), FLOAT32))
+    made = [np.full(shape, 3e4, kind.numpy) for shape, kind in kinds]
+    if bad is not None:
+        made[bad[0]].reshape(-1)[-1] = bad[1]
+    return made
+
+
+@pytest.mark.skipif(NEEDED is None, reason="needs g++")
+def test_kernel_equals_numpy(tmp_path: Path) -> None:
+    device = Emulator(tmp_path)
+    cases = []
+    for bad in BAD:
+        for inputs in (arrays(bad), arrays(bad) * AT_ONCE):
+            out = np.zeros((), bool)
+            cases.append((AllFinite().launch(device, out, *inputs), out, bad is None))
+            assert bool(AllFinite().run(type("B", (), {"xp": np}), *inputs)) == (bad is None)
+    for launch, out, expected in cases:
+        launch()
+        assert bool(out) == expected
+
+
+def test_operands_stay_as_they_lie() -> None:
+    one, other = Layout.of((2, 4), [(0,), ()]), Layout.of((2, 4), [(1,)])
+    whole = Layout.replicated(8, 1)
+    assert operandwise_choice(AllFinite(), [one, whole], 8).outputs == (Layout.of((2, 4), (), (0,), "all"),)
+    assert operandwise_choice(AllFinite(), [one, other], 8).outputs == (Layout.of((8,), (), (0,), "all"),)
+    assert operandwise_choice(AllFinite(), [whole], 8).outputs == (Layout.replicated(8, 0),)
+    crossing = [Layout.of((3, 4), [(0,)]), Layout.of((4, 3), [(0,)])]
+    choice = operandwise_choice(AllFinite(), crossing, 12)
+    assert choice.inputs == tuple(crossing)
+    assert choice.outputs == (Layout.of((12,), (), (0,), "all"),)
+
+
+@pytest.mark.parametrize("bad", [None, (0, 5), (1, 11)])
+def test_one_bad_element_on_one_rank_is_known_to_all(bad: tuple[int, int] | None) -> None:
+    graph = Graph("flag")
+    graph.attrs = {"ranks": 12, "mode": "semi_auto_parallel", "outputs": "whole"}
+    shapes = [(12, 2), (12,)]
+    graph.parameters = [Parameter(f"x{i}", TensorType(FLOAT32, s), "input") for i, s in enumerate(shapes)]
+    graph.parameters[0].layout = Layout.of((3, 4), [(0,), ()])
+    graph.parameters[1].layout = Layout.of((4, 3), [(0,)])
+    b = Builder(graph)
+    graph.results = [b.emit(Cast(dst_type=FLOAT32), b.emit(AllFinite(), *graph.parameters))]
+    graph = run_passes(graph, parse_passes("propagate_sharding,insert_redistribution,lower_redistribution"))
+    assert [node.op.name for node in graph.nodes] == ["AllFinite", "AllReduce", "Cast"]
+    feeds = {p.name: np.ones(s, np.float32) for p, s in zip(graph.parameters, shapes, strict=True)}
+    if bad is not None:
+        feeds[f"x{bad[0]}"][bad[1]] = np.nan
+    assert bool(run_on_ranks(graph, feeds)[0]) == (bad is None)
+
+
+def parameter(dtype: DType, *shape: int) -> Parameter:
+    return Parameter("x", TensorType(dtype, shape))
+
+
+def test_an_operator_of_real_numbers_says_that_it_takes_no_complex_ones() -> None:
+    with pytest.raises(MspcError) as refused:
+        Builder(Graph("main")).emit(ReLU(), parameter(COMPLEX64, 4))
+    assert "ReLU: input 0 is <Tensor[Complex64], (4)>; the operator takes no complex numbers" in str(refused.value)
+    assert refused.value.kind is TypeError
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "both"),
+    [
+        (COMPLEX64, FLOAT32, COMPLEX64), (FLOAT64, COMPLEX64, COMPLEX128), (COMPLEX64, COMPLEX128, COMPLEX128),
+        (BOOL, COMPLEX64, COMPLEX64), (COMPLEX64, INT32, COMPLEX64), (FLOAT16, COMPLEX64, COMPLEX64),
+    ],
+)  # fmt: skip
+def test_complex_numbers_beat_all_others(left: DType, right: DType, both: DType) -> None:
+    assert promoted(left, right) == promoted(right, left) == both
+
+
+NUMBERS = [1 + 2j, complex(-0.0, 1e-30), complex(float("inf"), float("nan")), complex(0.1, -float("inf"))]
+
+
+@pytest.mark.parametrize("dtype", [COMPLEX64, COMPLEX128])
+def test_constants_read_back_to_the_same_bits(dtype: DType) -> None:
+    graph = Graph("main")
+    x = parameter(dtype, len(NUMBERS))
+    graph.parameters.append(x)
+    builder = Builder(graph)
+    graph.results = [builder.emit(Mul(), x, builder.constant(np.array(NUMBERS, dtype.numpy), dtype))]
+    text = print_graph(graph)
+    read = parse(text, REGISTRY).main
+    constant = read.nodes[0].inputs[1]
+    assert constant.value.tobytes() == np.array(NUMBERS, dtype.numpy).tobytes()  # type: ignore[attr-defined]
+    assert print_graph(read) == text
+
+
+@pytest.mark.parametrize("wrong", ["1.0", "1.0&", "1.0&2.0&3.0", "1.0&true"])
+def test_a_text_that_is_no_complex_number_is_refused(wrong: str) -> None:
+    graph = Graph("main")
+    x = parameter(COMPLEX64, 1)
+    graph.parameters.append(x)
+    builder = Builder(graph)
+    graph.results = [builder.emit(Mul(), x, builder.constant(np.array([1 + 2j], np.complex64), COMPLEX64))]
+    text = print_graph(graph)
+    assert "1.0&2.0" in text
+    with pytest.raises(MspcError):
+        parse(text.replace("1.0&2.0", wrong), REGISTRY)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: ops.fft(x, 0), "FFTN: dimension 1 would have 0 points"),
+        (lambda x: ops.fft(x, 4, 2), "FFTN: axis 2 is out of range for 2 dimensions"),
+        (lambda x: ops.fft(x, 4, 0, "both"), "FFTN: norm is 'both', not one of 'backward', 'forward', 'ortho'"),
+        (lambda x: ops.FFTN()(x, (2, 2), (0,)), "FFTN: s (2, 2) must be a size for each of 1 dimensions"),
+        (lambda x: ops.fft2(x, None, (1, 1)), "FFTN: dim (1, 1) must name dimensions, each once"),
+        (lambda x: ops.rfft(x), "RFFTN: input 0 is Complex64, and must be real"),
+    ],
+)
+def test_transforms_say_what_is_wrong(call: Any, message: str) -> None:
+    with pytest.raises((MspcError, ValueError, TypeError)) as refused:
+        call(Tensor(np.ones((4, 3), np.complex64)))
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("op", "legal"), [(FFTN(dim=(1,)), (4, 1)), (RFFTN(dim=(0,)), (1, 6)), (IRFFTN(dim=(-1,)), (4, 1))]
+)
+def test_a_transform_is_cut_along_other_dimensions_alone(op: Any, legal: tuple[int, ...]) -> None:
+    rule = op.parsed_rule(TensorType(COMPLEX64 if not op.takes_real else FLOAT32, (4, 6)))
+    assert tuple(rule.sizes[f] if f not in rule.frozen else 1 for (f,) in rule.inputs[0]) == legal
+
+
+def test_complex_tensors_of_scripts() -> None:
+    x = Tensor(np.array([3 + 4j], np.complex64))
+    assert x.dtype == ms.complex64
+    assert ops.ComplexAbs()(x).asnumpy().tolist() == [5.0]
+    assert ops.cast(x, ms.float32).asnumpy().tolist() == [3.0]
+    assert (x * 2.0).asnumpy().tolist() == [6 + 8j]
+
+
+def test_gpus_exchange_no_complex_numbers() -> None:
+    graph = Graph("main")
+    x = parameter(COMPLEX64, 4)
+    graph.parameters.append(x)
+    graph.results = [Builder(graph).emit(AllReduce(rank_list=(0, 1)), x)]
+
+    class Device:
+        comm = type("Comm", (), {"rank": 0})()
+
+    with pytest.raises(MspcError, match=r"AllReduce.*: GPUs cannot exchange complex numbers"):
+        GpuExecutor(graph, Device(), {})
+
+
+def test_outside_of_a_network_no_imaginary_part_is_dropped() -> None:
+    numbers = np.array([1 + 2j, 3 - 1j], np.complex64)
+    x = Tensor(numbers)
+    assert (ops.sum(x).dtype, ops.sum(x).item()) == (COMPLEX64, 4 + 1j)
+    assert (ops.mean(x).item(), ops.prod(x).item()) == (2 + 0.5j, 5 + 5j)
+    np.testing.assert_allclose(ops.exp(x).asnumpy(), np.exp(numbers), rtol=1e-6)
+    for function in (ops.sigmoid, ops.relu, ops.erf, ops.sort, ops.norm, lambda x: ops.logsumexp(x, 0)):
+        with pytest.raises(TypeError, match=r"takes no complex numbers|input is Complex64, not real"):
+            function(x)
+
+
+CONSTRUCTOR_X = Tensor(np.random.default_rng(0).normal(size=(1, 1, 4, 4, 4)).astype(np.float32))
+
+
+def test_positions_are_those_of_mindspore() -> None:
+    for given, named in (
+        (MaxPool3D(2, 2, "pad", 1, True, "NCDHW"), MaxPool3D(2, 2, "pad", pad_list=1, ceil_mode=True)),
+        (MaxPool3D(2, 2, "valid", 0, None), MaxPool3D(2, 2)),
+        (AvgPool3D(2, 2, "pad", 1, False, True, 3), AvgPool3D(2, 2, "pad", pad=1, divisor_override=3)),
+        (AvgPool3D(2, 2, "pad", 1), AvgPool3D(2, 2, "pad", 1, count_include_pad=True, divisor_override=0)),
+    ):
+        np.testing.assert_array_equal(given(CONSTRUCTOR_X).asnumpy(), named(CONSTRUCTOR_X).asnumpy())
+    assert (
+        AvgPool3D(2, 2, "pad", 1, False, False)(CONSTRUCTOR_X).asnumpy()[0, 0, 0, 0, 0]
+        == CONSTRUCTOR_X.asnumpy()[0, 0, 0, 0, 0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MaxPool3D(2, 2, "pad", 1, pad_list=1), "MaxPool3D got multiple values for argument 'pad_list'"),
+        (lambda: MaxPool3D(2, 2, "pad", 1, pad=1), "MaxPool3D got multiple values for argument 'pad'"),
+        (lambda: MaxPool3D(1, 1, "pad", 1, True, "NCDHW", 1), "MaxPool3D takes 6 positional arguments, not 7"),
+        (lambda: AvgPool3D(window=2), "AvgPool3D got an unexpected keyword argument 'window'"),
+        (lambda: NeighborExchange((0,), [1], ([2],))(CONSTRUCTOR_X),
+         "NeighborExchange: send_rank_ids must be a list, not the tuple (0,)"),
+        (lambda: NeighborExchange([0], recv_shapes=[[2]])(CONSTRUCTOR_X),
+         "NeighborExchange: recv_shapes must be a tuple, not the list [[2]]"),
+        (lambda: NeighborExchangeV2([-1] * 8, (0,) * 4)(CONSTRUCTOR_X),
+         "NeighborExchangeV2: send_lens must be a list, not the tuple (0, 0, 0, 0)"),
+        (lambda: AvgPool3D(2, divisor_override=-1)(CONSTRUCTOR_X),
+         "AvgPool3D: divisor_override must be a positive integer, 0 or None, not -1"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_named(make: Any, message: str) -> None:
+    with pytest.raises(MspcError) as caught:
+        make()
+    assert caught.value.message == message
+
+
+class PrintNet(nn.Cell):
+    def __init__(self, *before: Any) -> None:
+        super().__init__()
+        self.print = ops.Print()
+        self.before = before
+
+    def construct(self, x: Any) -> Any:
+        y = x * 2
+        self.print(*self.before, y, "end")
+        return y + 1
+
+
+def test_texts_and_tensors_are_printed_at_every_step(capsys: pytest.CaptureFixture[str]) -> None:
+    net = PrintNet("a {}", 3)
+    for number in (1.0, 2.0):
+        assert net(Tensor(np.full((2,), number, np.float32))).asnumpy().tolist() == [2 * number + 1] * 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "a {}", "3", "Tensor(shape=[2], dtype=Float32, value=[2., 2.])", "end",
+        "a {}", "3", "Tensor(shape=[2], dtype=Float32, value=[4., 4.])", "end",
+    ]  # fmt: skip
+
+
+def test_a_gradient_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    gradient = ms.grad(lambda x: ops.Print()("x", x) * 3.0)(Tensor([1.0, 2.0], ms.float32))
+    assert gradient.asnumpy().tolist() == [3.0, 3.0]
+    assert capsys.readouterr().out.count("Tensor(") == 1
+
+
+class Values(nn.Cell):
+    """Prints values of its own and, in a tuple and a dict, what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.print = ops.Print()
+
+    def construct(self, x: Any) -> Any:
+        y = x + 1
+        self.print("text", x.shape, None, True, [1, 2.5], {"a": "b"}, "{}", {}, ())
+        self.print((1, y), {"sum": (x, [y])})
+        self.print()
+        return y
+
+
+SHOWN = "Tensor(shape=[1], dtype=Float32, value=[{}])"
+
+
+def test_values_that_are_no_tensors(capsys: pytest.CaptureFixture[str]) -> None:
+    net, x = Values(), Tensor([1.0], ms.float32)
+    for _ in range(2):
+        assert net(x).asnumpy().tolist() == [2.0]
+        assert capsys.readouterr().out.splitlines() == [
+            "text", "(1,)", "None", "True", "[1, 2.5]", "{'a': 'b'}", "{}", "{}", "()",
+            f"(1, {SHOWN.format('2.')})", f"{{'sum': ({SHOWN.format('1.')}, [{SHOWN.format('2.')}])}}",
+        ]  # fmt: skip
+
+
+def test_what_has_no_tensor_gives_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    assert int(ops.Print()("a", (1,)).asnumpy()) == 0
+    assert capsys.readouterr().out == "a\n(1,)\n"
+
+
+NOTHING = "<Tuple[], TupleShape()>"
+
+
+def program(**bodies: str) -> Graph:
+    """Graphs whose nodes are all without operands; of each the lines of its nodes but for their types."""
+    graphs: list[str] = []
+    for name, text in bodies.items():
+        heads = [head for head in text.split("; ") if head]
+        nodes = [f"  %{i} = {head}\n      : () -> ({NOTHING})\n" for i, head in enumerate(heads)]
+        graphs.append(f"subgraph @{name}() {{\n{''.join(nodes)}  Return()\n}}\n")
+    return parse("\n".join(graphs), REGISTRY).main
+
+
+def scan(turns: int, body: str) -> str:
+    return f"Scan() {{regions: @{body}}} primitive_attrs: {{carried: 0, turns: {turns}}}"
+
+
+def call(graph: str) -> str:
+    return f"Call() {{regions: @{graph}}}"
+
+
+def test_turns_multiply_and_calls_add_up() -> None:
+    graph = program(net=f"{scan(3, 'outer')}; {call('layer')}", outer=f"{scan(4, 'inner')}; {call('layer')}",
+                    inner=f"{call('layer')}; {call('layer')}", layer="")  # fmt: skip
+    found = {each.name: times for each, times in times_of(graph).items()}
+    assert found == {"net": ONCE, "outer": Times(3), "inner": Times(12), "layer": Times(1 + 3 + 24)}
+
+
+def test_no_turns_are_none() -> None:
+    graph = program(net=scan(0, "body"), body=call("layer"), layer="")
+    assert [times.count for times in times_of(graph).values()] == [1, 0, 0]
+
+
+def test_what_a_condition_decides_runs_so_often_at_most() -> None:
+    texts = {node.op.name: times.text for node, times in nodes_with_times(parse(LOOP, REGISTRY).main)}
+    assert texts == {
+        "While": "", "TupleGetItem": "", "Less": "once a turn", "Add": "once a turn", "Greater": "once a turn",
+        "If": "once a turn", "Mul": "at most once a turn",
+    }  # fmt: skip
+
+
+def test_nodes_come_once_behind_the_first_that_runs_them() -> None:
+    graph = program(net=f"{call('layer')}; {call('layer')}; {scan(2, 'body')}", layer=scan(5, "body"), body="Nothing()")
+    found = [(node.op.name, times.text) for node, times in nodes_with_times(graph)]
+    assert found == [("Call", ""), ("Scan", "2 times"), ("Nothing", "12 times"), ("Call", ""), ("Scan", "")]

@@ -6,6 +6,7 @@ GroupedMatmul: each group of rows is what it would be alone, on one device and o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,17 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, ops
+from mspc.compiler.frontend.layers import JOINED
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT64, INT32, TensorType, TupleType
 from mspc.ops.index_map import Coordinate, IndexMap, along, reshaped
+from mspc.ops.math.arithmetic import Sub
 from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.ops.tensor.embedding import EmbeddingLookup, Gather, GatherGrad
 from mspc.ops.tensor.scatter import GatherNd
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
 from mspc.runtime.backend import NumPyBackend
+from tests.ops.backend import BACKEND
 from tests.ops.simulate import check_sharded, results_of
 
 load_operators()
@@ -193,3 +197,45 @@ def test_what_does_not_fit_is_named(kind: int, arguments: Any, message: str) -> 
     with pytest.raises((MspcError, ValueError, TypeError)) as refused:
         ops.GroupedMatmul(3, kind)(*arguments)
     assert message in str(refused.value)
+
+
+NAMES = sorted(name for name, cls in REGISTRY.items() if cls.joins in JOINED)
+
+
+def over(op: Op, operands: Sequence[Any]) -> Any:
+    """The result over any number of operands: of an operator with two, over one behind the other."""
+    if op.operandwise or op.name == "AddN":
+        return op.kernel(BACKEND)(*operands)
+    found = operands[0]
+    for operand in operands[1:]:
+        found = op.kernel(BACKEND)(found, operand)
+    return found
+
+
+def operands_of(op: Op) -> list[Any]:
+    generator = np.random.default_rng(7)
+    if op.joins in ("all", "any") and not op.operandwise:
+        return list(generator.integers(0, 2, (5, 4)) > 0)
+    found = list(generator.integers(-3, 4, (5, 4)).astype(np.float32))
+    if op.operandwise:
+        found[3][1] = np.inf
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_over_groups_give_that_over_all(name: str) -> None:
+    op = REGISTRY[name]()
+    operands = operands_of(op)
+    groups = [[operands[0], operands[3]], [operands[4]], [operands[2], operands[1]]]
+    parts = np.stack([over(op, group) for group in groups])
+    join, reduce = JOINED[op.joins]
+    wanted = over(op, operands)
+    np.testing.assert_array_equal(reduce(axis=(0,)).kernel(BACKEND)(parts), wanted)
+    np.testing.assert_array_equal(over(join(), list(parts)), wanted)
+    if not op.operandwise:
+        np.testing.assert_array_equal(over(op, operands[:1]), operands[0])
+
+
+def test_usual_operators_join() -> None:
+    assert {"Add", "AddN", "Mul", "Maximum", "Minimum", "LogicalAnd", "LogicalOr", "AllFinite"} <= set(NAMES)
+    assert not Sub.joins

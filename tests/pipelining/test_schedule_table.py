@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.graph import STAGES
 from mspc.passes.lib import schedule_tables
 from mspc.passes.lib.schedule_tables import ScheduleTable, read_table, text_of_table, write_table
-from mspc.passes.lib.schedules import SCHEDULES, named_schedule
+from mspc.passes.lib.schedules import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    SCHEDULES,
+    THERE_AND_BACK,
+    WEIGHT_GRADIENT,
+    WITH_SPLIT_GRADIENTS,
+    Action,
+    Schedule,
+    check_name,
+    groups_of,
+    named_schedule,
+)  # fmt: skip  # fmt: skip
 from mspc.passes.lib.stage_placement import SCHEDULER, TABLE, placement_of
-from mspc.passes.lib.timeline import check_schedule, require_schedule
+from mspc.passes.lib.timeline import check_schedule, equal_durations, require_schedule, timeline
+from tests.random_schedules import SCHEDULE_FAULTS, exchanged, random_schedule, runs
+from tests.shares import share_of
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -160,3 +179,216 @@ def test_files(tmp_path: Path) -> None:
         read_table_file(path)
     with pytest.raises(MspcError, match="cannot read "):
         read_table_file(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def pytorch() -> Any:
+    """PyTorch's schedules: every process that collects tests would take two seconds to load them."""
+    return pytest.importorskip("torch.distributed.pipelining.schedules")
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_cells_mean_the_same(name: str, pytorch: Any) -> None:
+    schedule = named_schedule(name, 4, 8)
+    rows = [row.split(",") for row in write_table(schedule).splitlines()]
+    read = [[pytorch._Action.from_str(cell) for cell in row] for row in rows]
+    assert read_table("\n".join(",".join(map(str, row)) for row in read), name).schedule == schedule
+    for actions, entries in zip(read, schedule.entries, strict=True):
+        for action, entry in zip(actions, entries, strict=True):
+            parts = action.sub_actions or (action,)
+            ours = (entry.forward, entry.backward) if action.sub_actions else (entry,)
+            assert [(part.stage_index, part.computation_type.value, part.microbatch_index) for part in parts] == [
+                (part.chunk, part.kind, part.micro_batch) for part in ours
+            ]
+
+
+SCHEDULE_STAGES = (1, 2, 3, 4, 8)
+MICRO_BATCHES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17)
+
+
+def chunks_of(name: str) -> tuple[int, ...]:
+    """Numbers of chunks a stage that a schedule may have."""
+    if name in THERE_AND_BACK:
+        return (2,)
+    return (1, 2, 3) if name in ("gpipe", "interleaved") else (1,)
+
+
+def every_schedule(name: str) -> list[Schedule]:
+    """A schedule for several numbers of stages, of chunks and of micro-batches."""
+    return [
+        named_schedule(name, stages, micro_batches, chunks)
+        for stages in SCHEDULE_STAGES
+        for chunks in chunks_of(name)
+        for micro_batches in MICRO_BATCHES
+    ]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_run_to_their_end(name: str) -> None:
+    """With fewer micro-batches than stages, too, and with numbers that the stages do not divide."""
+    for schedule in every_schedule(name):
+        assert check_schedule(schedule) == []
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_gradients_are_summed_in_one_order(name: str) -> None:
+    """So that all schedules give the same sums, bit for bit."""
+    for schedule in every_schedule(name):
+        order: dict[int, list[int]] = {}
+        for entries in schedule.entries:
+            for action in entries:
+                if action.kind in (BACKWARD, WEIGHT_GRADIENT):
+                    order.setdefault(action.chunk, []).append(action.micro_batch)
+        assert order == {chunk: list(range(schedule.micro_batches)) for chunk in range(schedule.chunks)}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_kinds_are_those_that_are_said(name: str) -> None:
+    kinds = {action.kind for entries in named_schedule(name, 4, 8).entries for action in entries}
+    assert (INPUT_GRADIENT in kinds) == (WEIGHT_GRADIENT in kinds) == (name in WITH_SPLIT_GRADIENTS)
+    assert FORWARD in kinds
+
+
+def test_one_forward_one_backward_is_that_of_the_paper() -> None:
+    shown = [" ".join(map(str, entries)) for entries in named_schedule("1f1b", 2, 3).entries]
+    assert shown == ["0F0 0F1 0B0 0F2 0B1 0B2", "1F0 1B0 1F1 1B1 1F2 1B2"]
+
+
+def test_interleaved_passes_groups_through_all_chunks() -> None:
+    """The order of forwards on stage 0 of figure 4 in arXiv 2104.04473: 4 stages, 8 micro-batches, 2 chunks."""
+    first = named_schedule("1f1b", 4, 8, interleave=True).entries[0]
+    forward = [str(action) for action in first if action.kind == FORWARD]
+    assert forward[:8] == ["0F0", "0F1", "0F2", "0F3", "4F0", "4F1", "4F2", "4F3"]
+    assert [str(action) for action in first[10:14]] == ["0F6", "4B0", "0F7", "4B1"]
+
+
+@pytest.mark.parametrize(
+    ("micro_batches", "stages", "sizes"), [(8, 4, [4, 4]), (9, 4, [5, 4]), (7, 4, [7]), (3, 4, [3]), (11, 3, [4, 4, 3])]
+)
+def test_groups_are_of_nearly_one_size(micro_batches: int, stages: int, sizes: list[int]) -> None:
+    groups = groups_of(micro_batches, stages)
+    assert [len(group) for group in groups] == sizes
+    assert [number for group in groups for number in group] == list(range(micro_batches))
+
+
+def test_chunks_there_and_back() -> None:
+    assert named_schedule("zero_bubble_v", 3, 3).placement == (0, 1, 2, 2, 1, 0)
+    assert named_schedule("interleaved", 3, 3, 2).placement == (0, 1, 2, 0, 1, 2)
+    assert named_schedule("zero_bubble_v", 3, 3).chunks_of(1) == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "interleave", "chunks"),
+    [("gpipe", False, 1), ("gpipe", True, 2), ("1f1b", False, 1), ("1f1b", True, 2), ("zero_bubble_v", True, 2),
+     ("zero_bubble_v", False, 2)],
+)  # fmt: skip
+def test_names_of_mindspore(name: str, interleave: bool, chunks: int) -> None:
+    schedule = named_schedule(name, 2, 4, interleave=interleave)
+    assert schedule.chunks == 2 * chunks
+    assert schedule.name == ("interleaved" if (name, interleave) == ("1f1b", True) else name)
+
+
+@pytest.mark.parametrize("name", ["seqpipe", "seqvpp", "seqsmartvpp"])
+def test_cuts_along_the_sequence_are_refused(name: str) -> None:
+    with pytest.raises(MspcError, match="cuts micro-batches along the sequence"):
+        check_name(name)
+
+
+def test_names_that_there_are_not() -> None:
+    with pytest.raises(MspcError, match=r"no schedule 'zero_buble_v'\n.*did you mean 'zero_bubble_v'"):
+        named_schedule("zero_buble_v", 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "message"),
+    [
+        ("1f1b", (2, 4, 2), "'1f1b' has 1 chunk a stage, not 2\n.*'interleaved' is 1F1B with several"),
+        ("zero_bubble_v", (2, 4, 1), "'zero_bubble_v' has 2 chunks a stage, not 1"),
+        ("gpipe", (0, 4, 1), "at least one of stages, not for 0"),
+        ("zero_bubble_v", (2, 0, 2), "at least one of micro-batches, not for 0"),
+        ("interleaved", (2, 4, 0), "at least one of chunks a stage, not for 0"),
+    ],
+)
+def test_numbers_that_a_schedule_is_not_for(name: str, numbers: tuple[int, int, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        named_schedule(name, *numbers)
+
+
+DRAWN = share_of(800)
+MISSING, DOUBLED = "is missing", "is there (twice|beside)"
+UNKNOWN, WRONG_STAGE = "no kind|is of no", "but its chunk is on"
+TOO_EARLY, CYCLE = "^stage .* before .* is there$", "^stages .* wait for each other$"
+FOUND = {
+    "drop_action": (MISSING,),
+    "double_action": (DOUBLED, WRONG_STAGE),
+    "exchange_actions": (TOO_EARLY, CYCLE),
+    "exchange_over_stages": (TOO_EARLY, CYCLE),
+    "change_micro_batch": (UNKNOWN, DOUBLED, MISSING),
+    "change_chunk": (UNKNOWN, WRONG_STAGE, DOUBLED, MISSING),
+    "change_kind": (DOUBLED, MISSING),
+}
+"""Patterns of the messages of each fault, one of which there must be."""
+
+
+def test_right_schedules_are_not_refused() -> None:
+    """They have times, too, and are read as they were written."""
+    for number in range(DRAWN):
+        schedule = random_schedule(Random(number))
+        assert check_schedule(schedule) == [], number
+        made = timeline(schedule, equal_durations(schedule), message=0.5)
+        assert [len(spans) for spans in made.spans] == [len(entries) for entries in schedule.entries]
+        assert read_table(write_table(schedule), "random").schedule.entries == schedule.entries
+
+
+@pytest.mark.parametrize("fault", SCHEDULE_FAULTS, ids=lambda fault: fault.__name__)
+def test_faults_of_schedules_are_refused(fault: Callable[[Random, Schedule], Schedule]) -> None:
+    for number in range(DRAWN):
+        draw = Random(number)
+        found = check_schedule(fault(draw, random_schedule(draw)))
+        assert any(re.search("|".join(FOUND[fault.__name__]), error.message) for error in found), number
+
+
+def test_exchanges_are_refused_where_the_judge_says_so() -> None:
+    told = {True: 0, False: 0}
+    for number in range(DRAWN):
+        draw = Random(number)
+        schedule = exchanged(draw, random_schedule(draw))
+        assert (check_schedule(schedule) == []) == runs(schedule), number
+        told[runs(schedule)] += 1
+    assert min(told.values()) > DRAWN // 20
+
+
+def test_stages_that_wait_for_each_other_are_among_them() -> None:
+    """At least two actions can be exchanged so in one of five schedules."""
+    fault = next(fault for fault in SCHEDULE_FAULTS if fault.__name__ == "exchange_over_stages")
+    circles = 0
+    for number in range(DRAWN):
+        draw = Random(number)
+        found = check_schedule(fault(draw, random_schedule(draw)))
+        circles += bool(found) and all(re.search(CYCLE, error.message) for error in found)
+    assert circles > DRAWN // 5
+
+
+def three_stages(*orders: str) -> Schedule:
+    """Return a schedule of one micro-batch from the texts of its stages' actions, such as `0F 0B`."""
+    entries = tuple(tuple(Action(each[1], int(each[0]), 0) for each in order.split()) for order in orders)
+    return Schedule("mine", 1, (0, 1, 2), entries)
+
+
+def test_stages_of_a_circle_are_named() -> None:
+    """The stages 1 and 2 wait for each other; stage 0, which waits for them, is not in the circle."""
+    schedule = three_stages("0F 0B", "1B 1F", "2F 2B")
+    places = [[Location("mine.csv", stage) for _ in order] for stage, order in enumerate(schedule.entries)]
+    early, circle = check_schedule(schedule, places)
+    assert str(early) == (
+        "mine.csv:1: error: stage 1 runs 1B0 before 'activation of chunk 1' of micro-batch 0 is there\n"
+        "  note: stage 1 runs 1F0, at mine.csv:1"
+    )
+    assert str(circle) == (
+        "mine.csv:1: error: stages 1 and 2 wait for each other\n"
+        "  note: stage 1 receives 'gradient of chunk 2' of micro-batch 0 from stage 2, and stage 2 sends it later, at "
+        "mine.csv:1\n"
+        "  note: stage 2 receives 'activation of chunk 1' of micro-batch 0 from stage 1, and stage 1 sends it later, "
+        "at mine.csv:2"
+    )

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
-from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, layout_of, read_strategies, write_strategies
+from mspc.ir.layout import Layout
+from mspc.plans.files.strategy_file import (
+    ENTRY,
+    ParameterCut,
+    StrategyFile,
+    layout_of,
+    read_restore_ranks,
+    read_strategies,
+    write_groups,
+    write_strategies,
+)
 from tests.commands.view.reading import QUIET
+from tests.compiler.sharded_networks import check_equals_one_device, compiled, networks
 
 SCRIPT = """
 import numpy as np
@@ -135,3 +149,159 @@ def test_a_file_that_is_none_is_refused() -> None:
     Path("s.ckpt").write_bytes(b"no")
     with pytest.raises(MspcError, match=r"s\.ckpt is no strategy file"):
         run('strategy_ckpt_load_file="s.ckpt"', False)
+
+
+NETWORKS = networks("stored_strategies")
+
+
+SMALL = "optimizers of small operators, on sharded parameters"
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_equals_one_device(tmp_path: Path, name: str) -> None:
+    check_equals_one_device(tmp_path, NETWORKS[name])
+
+
+def test_optimizers_of_small_operators_work_on_the_slices_of_their_parameters(tmp_path: Path) -> None:
+    """Their states lie as the parameter does, and a gradient is summed once, not once for each moment: of two sums that
+    were rounded otherwise a quotient is far off where the gradient is small."""
+    found = compiled(tmp_path, NETWORKS[SMALL])
+    states = {"u": ("lamb.lamb_m.u", "lamb.lamb_v.u"), "v": ("ftrl.moments.v", "ftrl.linear.v"),
+              "w": ("adagrad.accum.w",), "x": ("rms.mean_square.x", "rms.mean_grad.x", "rms.moment.x")}  # fmt: skip
+    for name, of in states.items():
+        layout = found.graph.parameter(name).layout
+        assert [found.graph.parameter(state).layout for state in of] == [layout] * len(of)
+    users = found.graph.users()
+    gradients = [node for node in found.graph.nodes if "gradient_for" in node.attrs]
+    partial = [node for node in gradients if isinstance(node.layout, Layout) and node.layout.is_partial]
+    assert len(partial) >= 2
+    assert [len(users[gradient]) for gradient in partial] == [1] * len(partial)
+
+
+def test_a_plan_says_how_parameters_are_stored(tmp_path: Path) -> None:
+    graph = compiled(tmp_path, NETWORKS["a cell whose parameters are sharded by a plan"]).graph
+    layouts = [graph.parameter(name).layout for name in ("net.w", "net.b", "moments.net.w")]
+    assert [layout.strategy for layout in layouts if isinstance(layout, Layout)] == [(1, 4), (4,), (1, 4)]
+
+
+TWO_AXES = "products on a mesh of two axes"
+REFUSED = [
+    (TWO_AXES, '(plane("None", ("x", "y")), plane("x", "y"))', "((1, 8), (8, 1))",
+     "MatMul: enable_nd_tp needs a Layout for each of its two tensors"),
+    ("a norm over a dimension that is sharded", "((2, 4), (4,))", "((2, 4), (2,))",
+     "RmsNorm: the last dimensions of input 0 are sharded (4,), but input 1 (2,)"),
+    ("an out_strategy for every result", "((4, 2, 1), (4, 2, 1), (4, 2, 1))", "((4, 1, 1),) * 3",
+     "LayerNorm 'norm': the out_strategy shards result 0 (4, 1, 1), but it is sharded (4, 2, 1)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "old", "new", "message"), REFUSED)
+def test_what_does_not_fit_is_refused(tmp_path: Path, name: str, old: str, new: str, message: str) -> None:
+    assert old in NETWORKS[name]
+    with pytest.raises(MspcError) as raised:
+        compiled(tmp_path, NETWORKS[name].replace(old, new, 1))
+    assert raised.value.message == message
+
+
+def test_products_on_a_mesh_of_two_axes_gather_and_scatter(tmp_path: Path) -> None:
+    graph = compiled(tmp_path, NETWORKS["products on a mesh of two axes"]).graph
+    nodes = [node.op.name for node in graph.nodes if node.phase == "forward"]
+    sent = [name for name in nodes if name in ("AllGather", "AllReduce", "ReduceScatter")]
+    assert sent[:3] == ["ReduceScatter", "AllGather", "ReduceScatter"]
+
+
+def test_reshard_takes_a_layout(tmp_path: Path) -> None:
+    text = NETWORKS["a tensor brought into another layout"].replace('layout("mp", "None")', "(2, 1)")
+    with pytest.raises(MspcError) as raised:
+        compiled(tmp_path, text)
+    assert "reshard takes the layout of a tensor, not (2, 1)" in str(raised.value)
+
+
+@pytest.mark.parametrize("value", ["False", "None"])
+def test_enable_nd_tp_that_is_off_asks_for_nothing(tmp_path: Path, value: str) -> None:
+    layouts = '(plane("None", ("x", "y")), plane("x", "y"))'
+    text = NETWORKS["products on a mesh of two axes"].replace(layouts, "((8, 1), (1, 1))")
+    asked = 'add_prim_attr("enable_nd_tp", True).shard'
+    assert asked in text
+    off = compiled(tmp_path, text.replace(asked, asked.replace("True", value)))
+    forward = [node for node in off.graph.nodes if node.phase == "forward"]
+    (product,) = [node for node in forward if node.instance == "first" and node.op.name == "MatMul"]
+    assert product.in_strategy == ((8, 1), (1, 1))
+
+
+TIMES = 1500
+GIVEN = StrategyFile(
+    {"MatMul_w": ((2, 4), (4, 1)), "Add_b": ((1, 3), (3,)), "Default/network-Net/ReLU-op0": ((8, 1),)},
+    {f"layer{i}.w": ParameterCut((2, 2, 2), ((2, 0), (1,)), i, 2 - i) for i in range(3)},
+)
+GROUPS = {"4-123": (0, 1, 2, 3), "2-77": (0, 4)}
+
+
+def damaged(whole: bytes, rng: random.Random) -> bytes:
+    """The bytes with some of them, side by side, others; with some lost; or truncated."""
+    kind, at, size = rng.randrange(4), rng.randrange(len(whole)), rng.randrange(1, 9)
+    if kind == 0:
+        return whole[:at]
+    if kind == 1:
+        return whole[:at] + whole[at + size :]
+    if kind == 2:
+        return whole[:at] + bytes([whole[at] ^ 1 << rng.randrange(8)]) + whole[at + 1 :]
+    return whole[:at] + rng.randbytes(size) + whole[at + size :]
+
+
+def _write(path: Path) -> None:
+    write_strategies(path, GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "read"),
+    [
+        ("s.ckpt", _write, read_strategies), ("s.json", _write, read_strategies),
+        ("g.pb", lambda path: write_groups(path, GROUPS, (0, 4)), read_restore_ranks),
+    ],
+    ids=["message", "JSON", "groups"],
+)  # fmt: skip
+def test_damage_is_an_error_or_no_matter(
+    name: str, write: Callable[[Path], None], read: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    write(path)
+    whole, given, rng = path.read_bytes(), read(path), random.Random(26)
+    noticed = 0
+    for _ in range(TIMES):
+        data = damaged(whole, rng)
+        path.write_bytes(data)
+        try:
+            found = read(path)
+        except MspcError as error:
+            noticed += str(path) in error.message
+            continue
+        assert found == given, data
+    assert noticed > TIMES * 0.9
+
+
+def test_a_message_that_ends_between_two_entries_is_noticed(tmp_path: Path) -> None:
+    """It is a complete one of fewer entries, for those who look at nothing else."""
+    path = tmp_path / "s.ckpt"
+    write_strategies(path, GIVEN)
+    whole = path.read_bytes()
+    shorter = whole[: whole.rindex(b"\n\x08layer2.w") - 2]
+    path.write_bytes(shorter)
+    with pytest.raises(MspcError, match="is no strategy file: it is damaged: its bytes are not those"):
+        read_strategies(path)
+    path.write_bytes(shorter[7:])  # as MindSpore would have it, without a checksum
+    assert list(read_strategies(path).parameters) == ["layer0.w", "layer1.w"]
+
+
+def test_an_edited_file_is_taken_without_its_checksum(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    write_strategies(path, GIVEN)
+    edited = path.read_text().replace("MatMul_w", "MatMul_v")
+    path.write_text(edited)
+    with pytest.raises(MspcError, match=f"it is damaged; if it was edited by hand, take the entry '{ENTRY}' out"):
+        read_strategies(path)
+    path.write_text("".join(line for line in edited.splitlines(keepends=True) if ENTRY not in line))
+    assert "MatMul_v" in read_strategies(path).operators
+    write_strategies(path, GIVEN)
+    path.write_text(path.read_text().replace("\n", " "))
+    assert read_strategies(path) == GIVEN

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mspc.analysis.cost.machine import H200
 from mspc.commands.compile import CompileOptions
+from mspc.commands.explain_hang import explain_records
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.view.page import ViewOptions, facts_of, view_target
-from mspc.ir.diagnostics import MspcError
-from tests.commands.view.reading import compiled
+from mspc.commands.view.notebook import View
+from mspc.commands.view.page import BUILT, ViewOptions, facts_of, html_of, view_target
+from mspc.commands.view.stages import machine_facts
+from mspc.ir.diagnostics import CONTROL, MspcError
+from tests import browser
+from tests.commands.view.reading import QUIET, compiled, elements, read_back
+from tests.conftest import HANG
+from tests.offload.test_offload import SCRIPT
+from tests.runtime.planted_hangs import as_pytorch_writes, drawn
 
 NETWORK = """
 import mindspore as ms
@@ -157,3 +168,125 @@ def test_a_folder_that_does_not_lead_to_its_program_says_what_is_missing(tmp_pat
         "the folder holds 1 of 2 ranks' programs",
     ]
     assert facts["plan"] == -1
+
+
+EVIL = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(1)> ]]>"
+
+
+def facts(**others: Any) -> dict[str, Any]:
+    return {"title": "net", "strings": [], **others}
+
+
+def test_texts_of_a_dump_stay_texts() -> None:
+    given = facts(title=EVIL, strings=[EVIL], notes=["<b>"])
+    page = html_of(given)
+    assert read_back(given) == given
+    tags = [tag for tag, _ in elements(page)]
+    assert tags == ["html", "head", "meta", "meta", "meta", "title", "style", "body", "div", "script", "script"]
+    data = page.split('id="facts">')[1].split("</script>")[0]
+    assert json.loads(data) == given
+    assert "<" not in data
+
+
+def test_only_the_code_that_came_along_may_run() -> None:
+    page = html_of(facts())
+    (policy,) = (a["content"] for _, a in elements(page) if a.get("http-equiv") == "Content-Security-Policy")
+    code = (BUILT / "view.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in str(policy)
+    assert "default-src 'none'" in str(policy)
+    assert "unsafe" not in str(policy)
+    assert "</script" not in code
+
+
+def test_a_frame_of_a_notebook_holds_the_page() -> None:
+    page = html_of(facts(title=EVIL))
+    shown = View(page)._repr_html_()
+    ((tag, attributes),) = elements(shown)
+    assert (tag, attributes["sandbox"], attributes["srcdoc"]) == ("iframe", "allow-scripts", page)
+
+
+def test_a_view_is_saved(tmp_path: Path) -> None:
+    View(html_of(facts())).save(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == html_of(facts())
+
+
+def test_the_built_code_is_that_of_the_sources() -> None:
+    said = re.search(r"sha256 ([0-9a-f]{64})", (BUILT / "view.js").read_text(encoding="utf-8"))
+    digest = hashlib.sha256()
+    for path in sorted((BUILT.parent / "source").iterdir()):
+        digest.update(f"{path.name}\n".encode() + path.read_bytes())
+    assert said is not None
+    assert said[1] == digest.hexdigest(), "run `npm ci && npm run build` in commands/view/page"
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node for the tests of the page's code")
+def test_the_pages_code_does_what_its_tests_ask() -> None:
+    command = ["node", "--test", *map(str, sorted((BUILT.parent / "tests").glob("*.test.mjs")))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("a\x1b[31mred", r"a\x1b[31mred"), ("two\nlines", r"two\nlines"),
+        ("\u202eturned\u2066\u200f", r"\u202eturned\u2066\u200f"),
+        ("\x85\x7f\u2028", r"\x85\x7f\u2028"), ("\ud800", r"\ud800"), ("C:\\new\\u001b", "C:\\new\\u001b"),
+        ('é漢😀 "q"', 'é漢😀 "q"'), ("\tindented", "\tindented"), ("\\\x00", r"\\x00"),
+    ],
+)  # fmt: skip
+def test_control_characters_of_names_stand_as_escapes(name: str, wanted: str) -> None:
+    page = html_of(facts(title=name, strings=[name], notes=[{name: name}]))
+    found = json.loads(page.split('id="facts">')[1].split("</script>")[0])
+    assert found["strings"] == [wanted]
+    assert found["notes"] == [{wanted: wanted}]
+    assert found["title"] == wanted
+    assert not re.search(CONTROL, re.sub(r"[\n\t]", "", re.sub(r"(?s)<(style|script)>.*?</\1>", "", page)))
+
+
+def test_words_of_mspc_itself_have_no_control_characters() -> None:
+    assert "\n" not in machine_facts(H200)["source"]
+
+
+@pytest.fixture(scope="module")
+def host_facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    script = tmp_path_factory.mktemp("page") / "net.py"
+    script.write_text(SCRIPT)
+    options = CompileOptions(1, script_arguments=("alone", "host", "none", "8", "4"), loudness=QUIET)
+    return facts_of(str(script), ViewOptions(options))
+
+
+def test_a_graph_has_its_bytes_on_the_host(host_facts: dict[str, Any]) -> None:
+    moments = 2 * 4 * 5 * (4 * 8 + 8 + 8 * 4 + 4 + 2 * 4)
+    assert host_facts["graphs"][0]["memory"]["sizes"]["on_host"] == moments
+
+
+@pytest.mark.skipif(bool(browser.why_not()), reason=browser.why_not())
+def test_a_reader_finds_them(host_facts: dict[str, Any], chromium: Any, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(html_of(host_facts), encoding="utf-8")
+    page = chromium.new_page()
+    page.goto(f"file://{tmp_path}/page.html")
+    page.wait_for_selector("html[data-ready]")
+    page.locator("role=tab[name='memory']").click()
+    assert "; on the host 3.3 KiB" in page.locator("figcaption").first.inner_text()
+    page.locator("role=tab[name='ranks']").click()
+    assert any("on the host" in row and "3.3 KiB" in row for row in page.locator("table.ranks tr").all_inner_texts())
+    page.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_fault_is_marked_in_the_calls_of_its_rank(chromium: Any, tmp_path: Path, width: int) -> None:
+    job, records, *_ = drawn(5, "left out")
+    for rank, record in enumerate(records):
+        (tmp_path / f"rank_{rank}").write_bytes(as_pytorch_writes(record))
+    explain_records(sorted(tmp_path.iterdir()), 0, None, None, tmp_path / "hang.html")
+    page = chromium.new_page(viewport={"width": width, "height": 700})
+    page.goto((tmp_path / "hang.html").as_uri())
+    assert page.locator(".explanations li").first.inner_text().startswith(f"rank {job.rank} left out")
+    assert page.locator("tr.culprit th").inner_text() == str(job.rank)
+    assert page.locator("td.fault").count() == page.locator("tr.culprit td.fault").count() == 1
+    page.locator("td.fault").hover()
+    assert page.locator(".over").inner_text().startswith(f"rank {job.rank}: ")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.close()

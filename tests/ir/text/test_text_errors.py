@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mspc.ir.diagnostics import LONGEST_LINE, Location, MspcError
+from mspc.ir.text.fragments import parse_text, read_attributes, read_layouts, read_type, read_value
+from mspc.ir.text.own_lines import alone_value, plain_attributes, plain_layout, plain_tensor_type, plain_tuple_type
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_module
+from mspc.ir.text.source_text import Malformed
 from tests.dumps import module_difference
 from tests.ir.graphs import OPERATORS, SMALL_TEXT
 
@@ -132,3 +140,203 @@ def test_of_a_long_line_what_stands_around_the_mistake_is_shown() -> None:
     assert len(line) == 4 + LONGEST_LINE
     assert line[carets.index("^") :].startswith("bbc")
     assert carets.strip() == "^^"
+
+
+ONE = """#attrs         :
+{attribute}
+#Total params  : 1
+
+%para1_x: <Tensor[Float32], (8)>{parameter}
+
+subgraph @main() {{
+  %0 = Foo(%para1_x) {groups}
+      : (<Tensor[Float32], (8)>) -> ({type})
+  Return(%0)
+      : ({type})
+}}
+"""
+
+
+def one(attribute: str = "", parameter: str = "", groups: str = "", type: str = "<Tensor[Float32], (8)>") -> str:
+    return ONE.format(attribute=attribute, parameter=parameter, groups=groups, type=type)
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(MspcError) as raised:
+        parse(text, OPERATORS, "net.ir")
+    assert raised.value.exit_status == 2
+    assert raised.value.location is not None
+    return raised.value.message
+
+
+@pytest.mark.parametrize("depth", [33, 400, 20000])
+@pytest.mark.parametrize("place", ["attribute", "groups"])
+def test_deep_brackets_are_refused(depth: int, place: str) -> None:
+    nested = "(" * depth + ")" * depth
+    text = one(attribute=f"a : {nested}") if place == "attribute" else one(groups=f"primitive_attrs: {{a: {nested}}}")
+    assert refusal(text) == "brackets stand more than 32 deep in brackets"
+
+
+@pytest.mark.parametrize("depth", [33, 400])
+def test_deep_layouts_are_refused(depth: int) -> None:
+    assert "brackets" in refusal(one(groups=f"{{layout: {'(' * depth}none{')' * depth}}}"))
+
+
+@pytest.mark.parametrize("group", ["{layout: (2, 999999999) [0]}", "primitive_attrs: {a: Layout(2, 999999999) [0]}"])
+def test_countless_ranks_of_a_layout_are_refused(group: str) -> None:
+    assert refusal(one(groups=group)) == "the mesh (2, 999999999) has more than 1048576 ranks"
+
+
+@pytest.mark.parametrize("text", ["0:1048577:1", "0:999999999999:2", "0:-1048577:-1", "5:6:0"])
+def test_long_lists_are_refused(text: str) -> None:
+    assert refusal(one(attribute=f"a : {text}")) == f"{text} is no list start:stop:step of at most 1048576 integers"
+
+
+def test_a_tuple_of_countless_tensors_is_refused() -> None:
+    message = "the tuple has 999999999 elements but 1 shapes"
+    assert refusal(one(type="<Tuple[Tensor[Float32]*999999999], TupleShape((8))>")) == message
+
+
+@pytest.mark.parametrize("shape", ["(4294967296, 4294967296)", "(0, 4611686018427387904)"])
+def test_shapes_beyond_any_memory_are_refused(shape: str) -> None:
+    message = f"the shape {shape} has more elements than any memory holds"
+    assert refusal(one(type=f"<Tensor[Float32], {shape}>")) == message
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("ranks : 0", "ranks is 0, not an integer from 1 to 1048576"),
+        ("ranks : -2", "ranks is -2, not an integer from 1 to 1048576"),
+        ("ranks : 1000000000000", "ranks is 1000000000000, not an integer from 1 to 1048576"),
+        ("ranks : true", "ranks is True, not an integer from 1 to 1048576"),
+        ('ranks : "2"', "ranks is '2', not an integer from 1 to 1048576"),
+        ("rank : -1", "rank is -1, not an integer from 0 to 1048575"),
+        ("mode : 3", "mode is 3, not a string"),
+        ("gradients_mean : 1", "gradients_mean is 1, not true or false"),
+        ("gradient_bucket : (1, 2)", "gradient_bucket is (1, 2), not an integer of at least 0"),
+    ],
+)
+def test_facts_of_the_header_have_their_kind(line: str, message: str) -> None:
+    assert refusal(one(attribute=line)) == message
+
+
+@pytest.mark.parametrize(
+    ("fact", "message"),
+    [
+        ("fused: 3", "fused is 3, not a tuple of strings"),
+        ("fused: (1, 2)", "fused is (1, 2), not a tuple of strings"),
+        ("unused: 1", "unused is 1, not true or false"),
+        ("gradient_for: (1, 2)", "gradient_for is (1, 2), not a string"),
+        ("phase: sideways", "the phase is sideways, not forward or backward or update"),
+    ],
+)
+def test_facts_of_nodes_have_their_kind(fact: str, message: str) -> None:
+    assert refusal(one(groups=f"cnode_attrs: {{{fact}}}")) == message
+
+
+def test_a_tuple_has_a_layout_for_every_tensor() -> None:
+    tuple_type = "<Tuple[Tensor[Float32]*2], TupleShape((8), (8))>"
+    text = one(groups="{layout: (2) [0]}", type=tuple_type)
+    assert refusal(text) == "1 layouts for a tuple of 2 tensors"
+
+
+def graphs(count: int) -> str:
+    line = "%para{0}_x: <Tensor[Float32], (8)>\n"
+    call = "  %{0} = Call() {{regions: @g{0}}}\n      : () -> (<Tuple[], TupleShape()>)\n"
+    graph = "subgraph @g{0}(%para{1}_x) {{\n  Return(%para{1}_x)\n      : (<Tensor[Float32], (8)>)\n}}\n"
+    main = "\nsubgraph @main() {\n" + "".join(call.format(i) for i in range(count)) + "  Return()\n}\n"
+    return line.format(1) + main + "\n".join(line.format(i + 2) + graph.format(i, i + 2) for i in range(count))
+
+
+VALUES = ("0", "-5", "007", "(0)", "()", "(1, -2)", "true", "false", "Float16", "Bool", "-0", "1.5", "1.0e-05", "1.",
+          "12345678901234567890", "1e-08", '"gelu"', '""', '"a b_c-1.5"', '("Mul(x0, x1)")', "None",
+          "((1, 2), (3), ())", "(1, 2.5, \"a\", x)", "none", "constant",
+          '("", "Cast(x0, dst_type=Float32)", ", ")', '"\\n"', '"a\\"b"', '("\\n")', '"\\q"')  # fmt: skip
+OTHERS = ("(1,2)", "inf", "nan", "-inf", "1" * 41, "0:8:2", "I64(3)", "1-2", "(" * 9 + ")" * 9, "a.b",
+          "Tensor(shape=[], dtype=Int32, value=1)", "Layout(2) [0]", "<Tensor[Int8], (2)>", "[1, 2]", "{}", "@name",
+          '("a","b")', '`"a"', "a[1]")  # fmt: skip
+TYPES = ("<Tensor[Float32], ()>", "<Tensor[Int8], (2, 0)>", "<Ref[Tensor[Int8]], (2, 3)>",
+         "<Tuple[Tensor[Int8]], TupleShape((2))>", "<Tuple[Tensor[Int8]*2,Tensor[Bool]], TupleShape((2), (), (3, 4))>",
+         "<Tuple[Tensor[Int8], Tensor[Bool]], TupleShape((2), ())>")  # fmt: skip
+LAYOUTS = ("(2, 4) [0, -]", "(8) []", "(2, 2, 2) [0.1, 2]", "(2, 4) [-, 1] sum[0]", "(2, 2) [-] max[0, 1]")
+
+
+@pytest.mark.parametrize("text", VALUES)
+def test_plain_values_are_those_of_the_grammar(text: str) -> None:
+    found, expected = alone_value(text), parse_text(text, "value")
+    assert found == (expected,)
+    assert repr(found) == repr((expected,))
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_all_else_is_left_to_the_grammar(text: str) -> None:
+    assert alone_value(text) is None
+    assert plain_attributes(f"{{a: {text}}}") is None
+
+
+@pytest.mark.parametrize("text", TYPES)
+def test_plain_types_are_those_of_the_grammar(text: str) -> None:
+    assert plain_tensor_type(text) or plain_tuple_type(text)
+    found, expected = read_type(text), parse_text(text, "type")
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize("text", LAYOUTS)
+def test_plain_layouts_are_those_of_the_grammar(text: str) -> None:
+    assert plain_layout(text)
+    assert read_layouts(f"{text}; none") == (*parse_text(text, "layouts"), None)
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "message"),
+    [
+        (read_type, "<Tensor[Int9], (2)>", "unknown element type Int9"),
+        (read_type, "<Tensor[Int8], (99999999999, 99999999999)>", "has more elements than any memory holds"),
+        (read_type, "<Tuple[Tensor[Int8]*2], TupleShape((2))>", "the tuple has 2 elements but 1 shapes"),
+        (read_type, "<Tuple[Tensor[Int8]*0], TupleShape((2))>", "the tuple has 0 elements but 1 shapes"),
+        (read_layouts, "(2, 4) [0, 2]", "the mesh (2, 4) has no axis 2"),
+        (read_layouts, "(2, 4) [0] sum[0]", "a mesh axis is used twice"),
+        (read_layouts, "(2, 0) [0]", "has an axis of size 0"),
+        (read_attributes, "{a: 1, a: 2}", "the attribute 'a' stands twice"),
+        (read_value, "1, 2", "unexpected ', 2'"),
+    ],
+)
+def test_mistakes_are_those_of_the_grammar(read: Callable[[str], Any], text: str, message: str) -> None:
+    with pytest.raises(Malformed, match=re.escape(message)):
+        read(text)
+
+
+STEP = """
+import mspc as ms
+from mspc import nn
+ms.set_context(mode=ms.GRAPH_MODE, device_target="GPU")
+net = nn.SequentialCell(nn.Dense(8, 8), nn.GELU(), nn.Dense(8, 8), nn.LayerNorm((8,)), nn.Dense(8, 4))
+optimizer = ms.mint.optim.AdamW(net.trainable_params(), 1e-3)
+gradients = ms.value_and_grad(nn.WithLossCell(net, nn.MSELoss()), None, optimizer.parameters)
+
+@ms.jit
+def step(x, y):
+    loss, found = gradients(x, y)
+    optimizer(found)
+    return loss
+
+step(ms.ops.zeros((16, 8)), ms.ops.zeros((16, 4)))
+"""
+
+
+@pytest.mark.parametrize("for_gpu", [False, True])
+def test_a_compile_needs_no_grammar(root: Path, tmp_path: Path, for_gpu: bool) -> None:
+    script = root / "samples" / "quickstart" / "net.py"
+    if for_gpu:
+        script = tmp_path / "step.py"
+        script.write_text(STEP)
+    compile_it = (
+        "import sys; from mspc.commands.compile import CompileOptions, compile_target; from pathlib import Path;"
+        "from mspc.ir.text.fragments import grammar;"
+        f"compile_target({str(script)!r}, CompileOptions(ranks={1 if for_gpu else 8},"
+        f" out=Path({str(tmp_path / 'out')!r})));"
+        "print(grammar.cache_info().currsize, sorted({'networkx', 'rich', 'mpi4py'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", compile_it], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"

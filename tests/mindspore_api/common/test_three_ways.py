@@ -1,5 +1,5 @@
 """`ops.f(x)`, `x.f()` in a compiled function and `x.f()` on a Tensor outside of one are one definition, with equal
-results and messages. tests/oracle/test_compiled.py does the same for every function and method of its tables.
+results and messages. tests/oracle/test_judges.py does the same for every function and method of its tables.
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
-"""Data sets as pipelines."""
+"""Data sets: sources, samplers, epochs, batches, padding, columns of dicts, and what is refused."""
 
 from __future__ import annotations
 
 import gzip
+import itertools
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import mspc as ms
+from mspc import Tensor
 from mspc import dataset as ds
-from mspc.dataset import sources
+from mspc.dataset import sources, transforms, vision
 from mspc.ir.diagnostics import MspcError
 
 
@@ -205,3 +208,298 @@ def test_no_operator_takes_strings(call: Any) -> None:
     ((column,),) = strings().batch(3).create_tuple_iterator(num_epochs=1)
     with pytest.raises(TypeError, match="no operator takes a tensor of strings"):
         call(column)
+
+
+def step_numbers(count: int = 6, name: str = "x") -> Any:
+    return ds.NumpySlicesDataset(np.arange(count), name, shuffle=False)
+
+
+def rows(dataset: Any) -> list[list[Any]]:
+    iterator = dataset.create_tuple_iterator(num_epochs=1, output_numpy=True)
+    return [[value.tolist() for value in row] for row in iterator]
+
+
+def step_first(dataset: Any) -> list[Any]:
+    return [row[0] for row in rows(dataset)]
+
+
+def test_batches_of_sizes_that_a_function_gives() -> None:
+    dataset = step_numbers(7).batch(lambda info: info.get_batch_num() + 1)
+    assert step_first(dataset) == [[0], [1, 2], [3, 4, 5], [6]]
+    assert dataset.get_dataset_size() == 4
+
+
+def test_a_function_over_a_batch() -> None:
+    def scaled(a: list[np.ndarray], b: list[np.ndarray], info: Any) -> Any:
+        return [x * (info.get_batch_num() + 1) for x in a], [x + info.get_epoch_num() for x in b]
+
+    dataset = ds.NumpySlicesDataset({"a": np.arange(4), "b": np.arange(4), "c": np.arange(4)}, shuffle=False)
+    batches = dataset.batch(2, per_batch_map=scaled, input_columns=["a", "b"])
+    iterator = batches.create_dict_iterator(output_numpy=True)
+    found = [{name: value.tolist() for name, value in row.items()} for _ in range(2) for row in iterator]
+    assert found[1] == {"a": [4, 6], "b": [2, 3], "c": [2, 3]}
+    assert found[3] == {"a": [4, 6], "b": [3, 4], "c": [2, 3]}
+    summed = dataset.batch(2, per_batch_map=lambda a, b, info: (list(map(np.add, a, b)),),
+                           input_columns=["a", "b"], output_columns="s")  # fmt: skip
+    assert (summed.get_col_names(), rows(summed)) == (["s", "c"], [[[0, 2], [0, 1]], [[4, 6], [2, 3]]])
+
+
+def test_data_sets_side_by_side() -> None:
+    both = ds.zip((step_numbers(5, "a"), step_numbers(3, "b").map(lambda b: b * 10)))
+    assert rows(both) == [[0, 0], [1, 10], [2, 20]]
+    assert (both.get_col_names(), both.get_dataset_size()) == (["a", "b"], 3)
+    endless = ds.GeneratorDataset(lambda: ((i,) for i in itertools.count()), ["c"])
+    assert rows(step_numbers(2, "a").zip((step_numbers(9, "b"), endless))) == [[0, 0, 0], [1, 1, 1]]
+    assert step_numbers(2).zip(endless).get_dataset_size() == 2
+
+
+def test_parts_and_repeats() -> None:
+    assert step_first(step_numbers().skip(2).take(3).repeat(2)) == [2, 3, 4, 2, 3, 4]
+    assert step_first(step_numbers(3).repeat().take(7)) == [0, 1, 2, 0, 1, 2, 0]
+    assert (step_numbers(3).repeat().take(7).get_dataset_size(), step_numbers().repeat().get_repeat_count()) == (7, -1)
+    assert step_first(step_numbers(3).batch(2).repeat(2)) == [[0, 1], [2]] * 2
+    assert (
+        step_first(step_numbers(2) + step_numbers(1))
+        == step_first(step_numbers(2).concat([step_numbers(1)]))
+        == [0, 1, 0]
+    )
+    assert step_first(step_numbers(0 + 4).apply(lambda d: d.batch(3))) == [[0, 1, 2], [3]]
+    assert step_first(step_numbers(4).skip(9)) == []
+
+
+def test_splits_are_all_rows_the_same_every_epoch() -> None:
+    ms.set_seed(2)
+    train, test = step_numbers(10).split([0.8, 0.2])
+    one, two = [(step_first(train), step_first(test)) for _ in range(2)]
+    assert one == two
+    assert sorted(one[0] + one[1]) == list(range(10)) != one[0] + one[1]
+    assert [step_first(part) for part in step_numbers(5).split([2, 3], randomize=False)] == [[0, 1], [2, 3, 4]]
+    assert [len(part) for part in step_numbers(10).split([0.55, 0.45], randomize=False)] == [6, 4]
+
+
+def test_shuffled_blocks_are_all_rows() -> None:
+    ms.set_seed(2)
+    dataset = step_numbers(300).map(transforms.TypeCast(ms.float32)).shuffle(50)
+    one, two = step_first(dataset), step_first(dataset)
+    assert sorted(one) == list(range(300))
+    assert one != two
+    assert all(value <= place + 50 for place, value in enumerate(one))
+
+
+def test_loops_are_epochs() -> None:
+    iterator = step_numbers(2).create_tuple_iterator(num_epochs=2, output_numpy=True)
+    assert [[int(row[0]) for row in iterator] for _ in range(3)] == [[0, 1], [0, 1], []]
+    assert (iterator.epoch, iterator.row) == (1, 2)
+    row = next(iter(step_numbers(2)))
+    assert (type(row), type(row[0])) == (list, ms.Tensor)
+
+
+def test_reading_goes_on_where_it_stood() -> None:
+    def batches(dataset: Any, count: int) -> list[Any]:
+        iterator = dataset.create_tuple_iterator(output_numpy=True)
+        endless = itertools.chain.from_iterable(iterator for _ in itertools.count())
+        return [row[0].tolist() for row in itertools.islice(endless, count)]
+
+    def made() -> Any:
+        ms.set_seed(1)
+        images = np.random.default_rng(0).integers(0, 256, (20, 4, 4, 3)).astype(np.uint8)
+        dataset = ds.NumpySlicesDataset(images, "image").map([vision.RandomCrop(4, 2), vision.RandomVerticalFlip()])
+        return dataset.shuffle(5).batch(6, drop_remainder=True)
+
+    whole = batches(made(), 9)
+    for done in (0, 2, 3, 7):
+        dataset = made()
+        dataset.set_init_step(done)
+        assert dataset.get_init_step() == done
+        assert batches(dataset, 9 - done) == whole[done:]
+
+
+def dict_numbers() -> Iterator[np.ndarray]:
+    for i in range(4):
+        yield np.array(i)
+
+
+def split(column: list[np.ndarray], info: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {"c": np.stack(column), "i": [info.get_batch_num()]}, {"k": {"inner": column[0]}}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_function_of_a_batch_returns_dicts(workers: int) -> None:
+    data = ds.GeneratorDataset(dict_numbers, ["c"]).batch(
+        2, per_batch_map=split, output_columns=["a", "b"], num_parallel_workers=workers
+    )
+    rows = list(data.create_dict_iterator(num_epochs=1, output_numpy=True))
+    assert [row["a"]["c"].tolist() for row in rows] == [[0, 1], [2, 3]]
+    assert [row["a"]["i"].tolist() for row in rows] == [[0], [1]]
+    assert [int(row["b"]["k"]["inner"]) for row in rows] == [0, 2]
+    first = next(data.create_tuple_iterator(num_epochs=1))
+    assert isinstance(first[0]["c"], Tensor)
+    assert first[0]["c"].asnumpy().tolist() == [0, 1]
+    doubled = data.map(lambda row: {"c": row["c"] * 2}, ["a"])
+    rows = doubled.create_dict_iterator(num_epochs=1, output_numpy=True)
+    assert [row["a"]["c"].tolist() for row in rows] == [[0, 2], [4, 6]]
+
+
+def test_rows_of_dicts_have_no_batch() -> None:
+    def rows() -> Iterator[tuple[dict[str, Any]]]:
+        for i in range(2):
+            yield ({"a": i, "s": "text"},)
+
+    data = ds.GeneratorDataset(rows, ["c"])
+    assert [str(row["c"]["s"]) for row in data.create_dict_iterator(num_epochs=1, output_numpy=True)] == ["text"] * 2
+    with pytest.raises(MspcError, match="rows of column 'c' are dicts; a per_batch_map says how they are joined"):
+        next(data.batch(2).create_tuple_iterator())
+    joined = data.batch(2, per_batch_map=lambda column, info: ([row["a"] for row in column],))
+    assert [row[0].tolist() for row in joined.create_tuple_iterator(num_epochs=1, output_numpy=True)] == [[0, 1]]
+    with pytest.raises(MspcError, match="a column must hold numbers or arrays, not object"):
+        next(ds.GeneratorDataset(lambda: iter([({"a": object()},)]), ["c"]).create_tuple_iterator())
+
+
+def endless():
+    return ((i,) for i in itertools.count())
+
+
+@pytest.mark.parametrize(
+    ("steps", "rows"),
+    [
+        (lambda d: d.take(3), [0, 1, 2]),
+        (lambda d: d.skip(2).take(2), [2, 3]),
+        (lambda d: d.map(lambda x: x + 1).take(2), [1, 2]),
+        (lambda d: d.filter(lambda x: x % 2 == 0).take(3), [0, 2, 4]),
+        (lambda d: d.batch(2).take(2), [[0, 1], [2, 3]]),
+        (lambda d: d.take(4).batch(3, drop_remainder=True), [[0, 1, 2]]),
+        (lambda d: d.rename("x", "y").take(1).repeat(2), [0, 0]),
+        (lambda d: (numbers(2) + d).take(3), [0, 1, 0]),
+        (lambda d: d.take(5).take(2), [0, 1]),
+    ],
+)
+def test_an_endless_source_is_read_as_far_as_it_is_taken(steps, rows):
+    dataset = steps(ds.GeneratorDataset(endless, ["x"]))
+    assert dataset.get_dataset_size() == len(rows)
+    assert first(dataset) == rows
+    assert first(dataset) == rows
+
+
+def test_an_endless_sampler_is_counted_as_far_as_it_is_taken():
+    dataset = ds.GeneratorDataset(Items(), ["a", "b"], sampler=itertools.cycle([3, 1])).take(3)
+    assert dataset.get_dataset_size() == 3
+
+
+def test_the_limit_of_rows_ends_the_source():
+    dataset = ds.GeneratorDataset(endless, ["x"], num_samples=2)
+    assert (dataset.get_dataset_size(), first(dataset), first(dataset)) == (2, [0, 1], [0, 1])
+
+
+@pytest.mark.parametrize("steps", [lambda d: d, lambda d: d.batch(2), lambda d: d.filter(lambda x: x >= 0)])
+@pytest.mark.parametrize("source", [lambda: ((i,) for i in range(4)), lambda: iter([(0,), (1,), (2,), (3,)])])
+def test_an_iterator_is_good_for_one_epoch(source, steps):
+    dataset = steps(ds.GeneratorDataset(source(), ["x"]))
+    assert dataset.output_shapes() in ([[]], [[2]])
+    assert dataset.get_dataset_size() == len(first(dataset))
+    message = r"the source is a (generator|list_iterator) object, .* it cannot be read for a second epoch"
+    with pytest.raises(RuntimeError, match=message):
+        first(dataset)
+
+
+def test_a_repeated_iterator_is_no_half_epoch():
+    with pytest.raises(RuntimeError, match="cannot be read for a second epoch"):
+        first(ds.GeneratorDataset(iter([(1,)]), ["x"]).repeat(2))
+
+
+def test_a_function_that_gives_the_same_iterator_again():
+    rows = iter([(1,), (2,)])
+    dataset = ds.GeneratorDataset(lambda: rows, ["x"])
+    assert first(dataset) == [1, 2]
+    with pytest.raises(RuntimeError, match="gave rows in an earlier epoch and gives none in this one"):
+        first(dataset)
+
+
+def test_an_object_with_next_alone_gives_rows():
+    class Next:
+        left = 2
+
+        def __next__(self):
+            self.left -= 1
+            if self.left < 0:
+                raise StopIteration
+            return (self.left,)
+
+    assert first(ds.GeneratorDataset(Next(), ["x"])) == [1, 0]
+
+
+def test_an_iterator_too_large_to_be_counted_first(monkeypatch):
+    monkeypatch.setattr("mspc.mindspore_api.dataset.sources.LIMIT", 8)
+    dataset = ds.GeneratorDataset(iter([(1,), (2,)]), ["x"])
+    assert dataset.get_dataset_size() == 2
+    with pytest.raises(RuntimeError, match="so it cannot be counted and then read"):
+        first(dataset)
+
+
+def test_an_empty_data_set_has_no_shapes():
+    with pytest.raises(ValueError, match="the data set has no rows"):
+        ds.GeneratorDataset(lambda: iter(()), ["x"]).output_shapes()
+
+
+def test_a_row_that_was_looked_at_is_read_all_the_same() -> None:
+    data = numbers(20).shuffle(20)
+    rows = data.create_tuple_iterator(num_epochs=2, output_numpy=True)
+    for _ in range(2):
+        looked = [data.peek()[0].asnumpy().item() for _ in range(2)]
+        read = [row[0].item() for row in rows]
+        assert looked == read[:1] * 2
+        assert sorted(read) == list(range(20))
+    assert numbers(0).peek() is None
+
+
+def epochs(sampler: Any, rows: int = 10, count: int = 2, **options: Any) -> list[list[int]]:
+    """The numbers of the rows of some epochs."""
+    dataset = ds.NumpySlicesDataset({"x": np.arange(rows)}, sampler=sampler, **options)
+    iterator = dataset.create_tuple_iterator(output_numpy=True)
+    found = [[int(row[0]) for row in iterator] for _ in range(count)]
+    assert {len(epoch) for epoch in found} == {dataset.get_dataset_size()}
+    return found
+
+
+def test_in_order() -> None:
+    assert epochs(ds.SequentialSampler()) == [list(range(10))] * 2
+    assert epochs(ds.SequentialSampler(7, 2)) == [[7, 8]] * 2
+    assert epochs(ds.SubsetSampler([3, 1, 3], 2)) == [[3, 1]] * 2
+    assert epochs([5, 4]) == epochs(np.array([5, 4])) == epochs(ds.IterSampler([5, 4])) == [[5, 4]] * 2
+    assert epochs(6) == [[6]] * 2
+
+
+def test_at_random() -> None:
+    ms.set_seed(1)
+    one, two = epochs(ds.RandomSampler())
+    assert sorted(one) == sorted(two) == list(range(10))
+    assert one != two
+    repeated = epochs(ds.RandomSampler(replacement=True, num_samples=200), count=1)[0]
+    assert len(set(repeated)) == 10
+    assert len(epochs(ds.RandomSampler(num_samples=4))[0]) == 4
+
+
+def test_one_seed_gives_one_order() -> None:
+    def order(seed: int) -> list[list[int]]:
+        ms.set_seed(seed)
+        return epochs(ds.RandomSampler())
+
+    assert order(3) == order(3) != order(4)
+
+
+def test_a_sampler_of_the_user() -> None:
+    class Backwards(ds.Sampler):
+        def __iter__(self) -> Any:
+            yield from range(self.dataset_size - 1, -1, -1)
+
+    class Lists(ds.Sampler):
+        def __init__(self) -> None:
+            pass
+
+        def __iter__(self) -> Any:
+            yield [1, 2]
+            yield np.array([3])
+            yield np.int64(4)
+
+    assert epochs(Backwards()) == [list(range(9, -1, -1))] * 2
+    assert epochs(Backwards(3)) == [[9, 8, 7]] * 2
+    assert epochs(Lists()) == [[1, 2, 3, 4]] * 2

@@ -1,12 +1,18 @@
-"""Arrays are resized with OpenCV's numbers, which were computed by MindSpore 2.10."""
+"""Operations on images: OpenCV's numbers as MindSpore 2.10 computes them, NumPy's arithmetic, and refused images."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from mspc.dataset import vision
+import mspc
+from mspc import dataset as ds
+from mspc.dataset import transforms, vision
 from mspc.dataset.vision import Inter
+from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api.dataset.pipeline_random import PipelineDraws
 
 IMAGE = (np.arange(20).reshape(5, 4) ** 2 * 7 % 256).astype(np.uint8)
@@ -67,3 +73,82 @@ def test_images_of_pillow_are_resized_by_pillow() -> None:
     whole = vision.RandomResizedCrop((3, 3), scale=(1, 1), ratio=(1, 1))
     assert whole(image).tolist() == expected
     assert vision.Resize((3, 3))(checks).tolist() != expected
+
+
+DRAWS = PipelineDraws(0, np.arange(5))
+MEAN, STD = (0.4, 125.0, 1e-3), (0.2, 0.3, 71.0)
+def images(kind: Any, lies: str) -> np.ndarray:
+    made = np.random.default_rng(0).integers(0, 256, (5, 6, 7, 3)).astype(kind)
+    return made if lies == "lines" else np.ascontiguousarray(made.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1)
+
+
+def test_images_without_channels() -> None:
+    values = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    found = values
+    for operation in (vision.Rescale(0.5, 1.0), vision.Normalize((3.0,), (2.0,)), vision.HWC2CHW()):
+        found = operation.many(found, DRAWS)
+    assert found.shape == (2, 1, 3, 4)
+    assert np.array_equal(found[:, 0], (values * np.float32(0.5) - np.float32(2)) / np.float32(2))
+
+
+@pytest.mark.parametrize(
+    ("operation", "shape", "message"),
+    [
+        (vision.Normalize((1, 2), (1, 2)), (4, 5, 3), "Normalize: the image has 3 channels, mean 2"),
+        (vision.Normalize((1,), (1,)), (4,), "Normalize: an image has 2 or 3 dimensions, not shape (4,)"),
+        (vision.HWC2CHW(), (4,), "HWC2CHW: an image has 2 or 3 dimensions, not shape (4,)"),
+        (vision.ToTensor(), (4,), "ToTensor: an image has 2 or 3 dimensions, not shape (4,)"),
+        (vision.ToTensor(), (2, 4, 5, 3), "ToTensor: an image has 2 or 3 dimensions, not shape (2, 4, 5, 3)"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_told_as_before(operation: Any, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(MspcError) as caught:
+        operation(np.zeros(shape, np.uint8))
+    assert caught.value.message == message
+
+
+BAD_IMAGE = np.zeros((8, 6, 3), np.uint8)
+EMPTY = np.zeros((0, 6, 3), np.uint8)
+TEXT = np.array(["a"])
+
+
+@pytest.mark.parametrize(("make", "value", "message"), [
+    (lambda: vision.Resize((4, 4)), EMPTY, "Resize: an image of shape (0, 6, 3) is empty"),
+    (lambda: vision.RandomResizedCrop(4), EMPTY, "RandomResizedCrop: an image of shape (0, 6, 3) is empty"),
+    (lambda: vision.Normalize([0.0] * 3, [1.0] * 3), EMPTY, "Normalize: an image of shape (0, 6, 3) is empty"),
+    (lambda: vision.CenterCrop(4), EMPTY, "CenterCrop: an image of shape (0, 6, 3) is empty"),
+    (lambda: vision.HWC2CHW(), EMPTY, "HWC2CHW: an image of shape (0, 6, 3) is empty"),
+    (lambda: vision.ToTensor(), EMPTY, "ToTensor: an image of shape (0, 6, 3) is empty"),
+    (lambda: vision.Resize((4, 4)), BAD_IMAGE[None], "Resize: an image has 2 or 3 dimensions, not shape (1, 8, 6, 3)"),
+    (lambda: vision.RandomResizedCrop(4), BAD_IMAGE[0, 0],
+     "RandomResizedCrop: an image has 2 or 3 dimensions, not shape (3,)"),
+    (lambda: vision.ToTensor(), BAD_IMAGE[None], "ToTensor: an image has 2 or 3 dimensions, not shape (1, 8, 6, 3)"),
+    (lambda: vision.RandomCrop(20), BAD_IMAGE, "RandomCrop: size (20, 20) exceeds the padded image (8, 6)"),
+    (lambda: vision.Normalize([0.0] * 3, [1.0] * 3), BAD_IMAGE[..., :2], "Normalize: the image has 2 channels, mean 3"),
+    (lambda: vision.Rescale(1.0, 0.0), TEXT, "Rescale: takes numbers, not texts such as 'a'"),
+    (lambda: transforms.TypeCast(mspc.float32), TEXT,
+     "TypeCast: cannot make float32 of <U1: could not convert string to float"),
+    (lambda: transforms.OneHot(3), np.array(4), "OneHot: label 4 is not from 0 to 2"),
+    (lambda: vision.Resize((4, 4)), None, "Resize: takes an array or an image, not NoneType"),
+])  # fmt: skip
+def test_what_is_no_image(make: Callable[[], Any], value: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError)) as caught:
+        make()(value)
+    assert str(getattr(caught.value, "message", "")).startswith(message)
+
+
+def test_the_row_of_an_image_of_another_size_is_named() -> None:
+    images = [np.zeros((8, 6, 3), np.uint8)] * 3 + [np.zeros((4, 6, 3), np.uint8)]
+    rows = ds.GeneratorDataset(lambda: iter([(image,) for image in images]), ["image"], shuffle=False)
+    crops = rows.map(vision.RandomCrop((6, 6)), "image")
+    with pytest.raises(ValueError, match="RandomCrop: size") as caught:
+        list(crops)
+    assert str(getattr(caught.value, "message", "")) == (
+        "map: RandomCrop fails at row 3: RandomCrop: size (6, 6) exceeds the padded image (4, 6)"
+    )
+    assert "rows.map(vision.RandomCrop" in str(caught.value)
+    with pytest.raises(ValueError, match="batch") as caught:
+        list(rows.batch(4))
+    assert str(getattr(caught.value, "message", "")) == (
+        "batch: rows of column 'image' have different shapes: (4, 6, 3), (8, 6, 3)"
+    )

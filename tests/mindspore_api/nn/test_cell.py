@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from training import Training, floats
 
 import mspc as ms
-from mspc import Parameter, Tensor, nn, ops
+from mspc import Parameter, Symbol, Tensor, nn, ops
 
 
 def weight(name=None):
@@ -287,3 +289,150 @@ def test_integers_are_not_multiplied_by_matrices_of_floats(kind: Any) -> None:
             call()
     assert ops.matmul(rows, rows.T).dtype == rows.dtype
     assert ops.matmul(rows.astype(ms.float16), weight).dtype == ms.float32
+
+
+class DeclaredNet(nn.Cell):
+    def construct(self, x: Any, y: Any = None) -> Any:
+        return x.sum() if y is None else (x * y).sum()
+
+
+class Several(nn.Cell):
+    def construct(self, *inputs: Any) -> Any:
+        return inputs[0].sum() + inputs[1].sum()
+
+
+def ones(*shape: int, dtype: Any = np.float32) -> Tensor:
+    return Tensor(np.ones(shape, dtype))
+
+
+def unknown(*shape: Any) -> Tensor:
+    return Tensor(shape=shape, dtype=ms.float32)
+
+
+def test_a_tensor_of_unknown_sizes_has_no_values() -> None:
+    tensor = Tensor(shape=[None, -1, Symbol(divisor=2), 16], dtype=ms.float16)
+    assert tensor.shape == (-1, -1, -1, 16)
+    assert tensor.ndim == 4
+    assert tensor.dtype == ms.float16
+    assert repr(tensor) == "Tensor(shape=[-1, -1, -1, 16], dtype=Float16, value=)"
+    with pytest.raises(ValueError, match=r"shape \(-1, 2\) has no values: it declares inputs in set_inputs"):
+        unknown(None, 2).asnumpy()
+
+
+def test_every_shape_that_fits_is_computed() -> None:
+    net = DeclaredNet()
+    net.set_inputs(unknown(None, 16), unknown(None, None))
+    assert [float(net(ones(n, 16)).asnumpy()) for n in (2, 3, 2, 1)] == [32, 48, 32, 16]
+    assert float(net(ones(4, 16), ones(4, 16)).asnumpy()) == 64
+    assert net.get_inputs()[0].shape == (-1, 16)
+
+
+@pytest.mark.parametrize(
+    ("declared", "given", "message"),
+    [
+        (unknown(None, 16), ones(2, 17), r"shape \(2, 17\), but set_inputs declared \(\?, 16\): dimension "
+                                         r"1 must be 16, not 17"),
+        (unknown(None), ones(2, 2), r"input 'x' has shape \(2, 2\), but set_inputs declared 1 dimensions: \(\?,\)"),
+        (ones(2, 3), ones(4, 3), r"dimension 0 must be 2, not 4"),
+        (unknown(Symbol(max=8, min=2)), ones(9), r"dimension 0 must be from 2 to 8, not 9"),
+        (unknown(Symbol(min=2)), ones(1), r"dimension 0 must be at least 2, not 1"),
+        (unknown(Symbol(divisor=4)), ones(6), r"dimension 0 must be a multiple of 4, not 6"),
+        (unknown(Symbol(divisor=4, remainder=1)), ones(8), r"dimension 0 must be a multiple of 4 and 1 more, not 8"),
+        (unknown(*2 * [Symbol(unique=True)]), ones(3, 4), r"dimension 1 must be 3, as at the other uses of the symbol"),
+    ],
+)  # fmt: skip
+def test_a_call_that_is_not_as_declared(declared: Tensor, given: Tensor, message: str) -> None:
+    net = DeclaredNet()
+    net.set_inputs(declared)
+    with pytest.raises(ValueError, match=f"Net: .*{message}"):
+        net(given)
+
+
+def test_symbols_allow_what_fits() -> None:
+    net = DeclaredNet()
+    size = Symbol(divisor=4, remainder=1, unique=True)
+    net.set_inputs(unknown(size, size), y=unknown(1, size))
+    assert float(net(ones(5, 5), ones(1, 5)).asnumpy()) == 25
+    with pytest.raises(ValueError, match=r"input 'y' has shape \(1, 9\)"):
+        net(ones(5, 5), ones(1, 9))
+
+
+def test_element_types_names_and_several_inputs() -> None:
+    net = DeclaredNet()
+    net.set_inputs(x=unknown(None))
+    with pytest.raises(TypeError, match="Net: input 'x' has element type Float16, but set_inputs declared Float32"):
+        net(ones(2, dtype=np.float16))
+    with pytest.raises(TypeError, match=r"Cell.set_inputs: construct\(\): too many positional arguments"):
+        net.set_inputs(unknown(None), None, 5)
+    with pytest.raises(TypeError, match=r"Cell.set_inputs: construct\(\): got an unexpected keyword argument 'z'"):
+        net.set_inputs(z=unknown(None))
+    several = Several()
+    several.set_inputs(unknown(None), unknown(2))
+    assert float(several(ones(3), ones(2)).asnumpy()) == 5
+    with pytest.raises(ValueError, match=r"Several: input 'inputs\[1\]' has shape \(3,\)"):
+        several(ones(3), ones(3))
+
+
+ROWS, COLUMNS, BOTH = (0, 4), (8, 0), (8, 4)
+CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "reshape": (lambda net, x: ops.reshape(x, (4, 0)), [ROWS]),
+    "reshape that keeps the batch": (lambda net, x: ops.reshape(x, (8, 0)), [(8, 0, 4)]),
+    "reshape with what is left": (lambda net, x: ops.reshape(x, (2, -1)), [ROWS]),
+    "flatten": (lambda net, x: ops.flatten(x), [(8, 0, 4)]),
+    "dimensions of one": (lambda net, x: ops.squeeze(ops.expand_dims(x, 1), 1), [ROWS]),
+    "transpose": (lambda net, x: ops.transpose(x, (1, 0)), [ROWS]),
+    "sums": (lambda net, x: ops.reduce_sum(x, 0), [ROWS]),
+    "means": (lambda net, x: ops.reduce_mean(x, 1), [COLUMNS]),
+    "mean of everything": (lambda net, x: ops.reduce_mean(x), [ROWS]),
+    "variance": (lambda net, x: x.var(), [COLUMNS]),
+    "mean squared error": (lambda net, x: ops.mse_loss(x, x * 2), [ROWS]),
+    "softmax": (lambda net, x: ops.softmax(x) + ops.log_softmax(x), [COLUMNS]),
+    "rows side by side": (lambda net, x, y: ops.concat((x, y), 0), [ROWS, BOTH]),
+    "columns side by side": (lambda net, x, y: ops.concat((x, y), 1), [COLUMNS, BOTH]),
+    "stack": (lambda net, x: ops.stack((x, x)), [ROWS]),
+    "tile": (lambda net, x: ops.tile(x, (2, 1)), [ROWS]),
+    "padding": (lambda net, x: ops.Pad(((1, 1), (0, 0)))(x), [ROWS]),
+    "product over nothing": (lambda net, x, y: ops.matmul(x, y), [COLUMNS, ROWS]),
+    "product of nothing": (lambda net, x: ops.matmul(x, net.w) + net.b, [ROWS]),
+    "changes of layout": (
+        lambda net, x: ops.Tanh().shard(((1, 1),))(ops.ReLU().shard(((1, 2),))(ops.Sin().shard(((2, 1),))(x))),
+        [ROWS],
+    ),
+}
+
+
+class EmptyNet(nn.Cell):
+    def __init__(self, form: Callable[..., Any]) -> None:
+        super().__init__()
+        self.w, self.b = Parameter(Tensor(floats(1, 4, 4)), "w"), Parameter(Tensor(floats(2, 4)), "b")
+        self.form = form
+
+    def construct(self, *inputs: Any) -> Any:
+        return self.form(self, *inputs)
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value encountered")
+@pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel"])
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_equal_one_device(name: str, mode: str) -> None:
+    form, shapes = CASES[name]
+    data = [floats(3 + i, *shape) for i, shape in enumerate(shapes)]
+    found: list[list[np.ndarray]] = []
+    for ranks in (1, 2):
+        net = EmptyNet(form)
+        cell = nn.ForwardValueAndGrad(net, [net.w, net.b], get_all=True, get_by_list=True)
+        value, (inputs, weights) = Training(cell, shapes, ranks, mode if ranks > 1 else "stand_alone").run([data])[0]
+        found.append([np.asarray(array) for array in (value, *inputs, *weights)])
+    assert [array.shape for array in found[1][1:]] == [*shapes, (4, 4), (4,)]
+    for one, many in zip(*found, strict=True):
+        np.testing.assert_allclose(many, one, 1e-5, 1e-5)
+
+
+def test_layouts_on_meshes_of_several_axes() -> None:
+    """No rank lacks an element of nothing, whatever the layouts are: shapes change all the same."""
+
+    def form(net: Any, x: Any) -> Any:
+        y = ops.Abs().shard(((1, 2),))(x)
+        return ops.Maximum().shard(((4, 1), (4, 1)))(y, ops.Neg().shard(((1, 4),))(y))
+
+    assert Training(EmptyNet(form), [ROWS], 4, "semi_auto_parallel").run([(floats(3, *ROWS),)])[0].shape == ROWS

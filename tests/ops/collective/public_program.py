@@ -215,7 +215,7 @@ if "every" in sys.argv:
 
     from mspc.runtime.comm.mpi import MpiComm
     from tests.ops.collective.every import check_all
-    from tests.ops.collective.test_row_exchange import check
+    from tests.ops.collective.test_collectives import check
 
     assert check_all(MpiComm(channel=5)) > 200
     assert check(MpiComm(channel=6)) >= 16

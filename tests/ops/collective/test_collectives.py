@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mspc import Tensor, ops
+from mspc.commands.run import run_script
+from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 from mspc.ir.compare import difference
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
@@ -28,10 +34,18 @@ from mspc.ops.collective.collectives import (
     Reduce,
     ReduceScatter,
 )
-from mspc.ops.collective.exchange import Exchange, PasteSlices
+from mspc.ops.collective.exchange import Exchange, NeighborExchangeV2, PasteSlices
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
+from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.op import REGISTRY, Op, RankPlacement, has_kernel, load_operators
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.local import World
 from mspc.sharding.groups import group_name, string_hash
+from tests.conftest import HANG
+from tests.ops.collective.every import check_all
+from tests.runtime.gpu.fake_gpu import FakeDevice, fake, fake_move
+from tests.serving import SERVED
+from tests.shares import is_taken
 
 X = TensorType(FLOAT32, (8, 12))
 MODULES = ("mspc.ops.collective.collectives", "mspc.ops.collective.exchange", "mspc.ops.collective.point_to_point")
@@ -367,3 +381,253 @@ def test_sizes_of_pieces_that_do_not_fit(sends: Any, receives: Any, block: int, 
     with pytest.raises(MspcError) as raised:
         op.infer(TensorType(FLOAT32, (4,)))
     assert raised.value.message == message
+
+
+SQUARE = """
+import numpy as np
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+from mindspore.communication import init, get_rank
+from mindspore.ops import operations as P
+
+init()
+rank = get_rank()
+row, column = divmod(rank, 2)
+whole = np.arange(2 * 3 * 8 * 6, dtype=np.float32).reshape(2, 3, 8, 6)
+mine = whole[:, :, 4 * row : 4 * row + 4, 3 * column : 3 * column + 3]
+
+def at(down, right):
+    inside = 0 <= row + down < 2 and 0 <= column + right < 2
+    return 2 * (row + down) + column + right if inside else -1
+
+ids = [at(*p) for p in ((-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1))]
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        # One row goes up and two down, two columns to the left and one to the right.
+        self.exchange = P.NeighborExchangeV2(ids, [1, 2, 2, 1], ids, [2, 1, 1, 2], "NCHW")
+    def construct(self, x):
+        return self.exchange(x)
+
+net = Net()
+out = net(Tensor(mine)).asnumpy()
+top, bottom = max(0, 4 * row - 2), min(8, 4 * row + 5)
+left, right = max(0, 3 * column - 1), min(6, 3 * column + 5)
+np.testing.assert_array_equal(out, whole[:, :, top:bottom, left:right])
+weights = Tensor(np.ones(out.shape, np.float32))
+gradient = ms.grad(lambda x: (net(x) * weights).sum())(Tensor(mine)).asnumpy()
+# A place counts once for its own rank and once for every rank that has it as a border.
+counts = np.zeros((8, 6), np.float32)
+for r in range(2):
+    for c in range(2):
+        counts[max(0, 4 * r - 2) : min(8, 4 * r + 5), max(0, 3 * c - 1) : min(6, 3 * c + 5)] += 1
+np.testing.assert_array_equal(gradient[1, 2], counts[4 * row : 4 * row + 4, 3 * column : 3 * column + 3])
+print("rank", rank, "is right")
+"""
+
+
+def test_borders_of_four_ranks_in_a_square(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "square.py"
+    script.write_text(SQUARE)
+    run_script(script, 4, simulate=True)
+    assert sorted(capsys.readouterr().out.split("\n"))[1:] == [f"rank {rank} is right" for rank in range(4)]
+
+
+NOBODY = (-1,) * 8
+BELOW = (-1, -1, -1, -1, 1, -1, -1, -1)
+GIVEN: dict[str, Any] = {
+    "send_rank_ids": BELOW, "send_lens": (0, 1, 0, 0), "recv_rank_ids": BELOW, "recv_lens": (0, 2, 0, 0),
+    "rank_list": (0, 1),
+}  # fmt: skip
+HALO_X = TensorType(FLOAT32, (1, 1, 32, 16))
+
+
+def test_a_side_from_which_nothing_comes_stays_as_it_is() -> None:
+    assert NeighborExchangeV2(**GIVEN).infer(HALO_X) == TensorType(FLOAT32, (1, 1, 34, 16))
+    alone = GIVEN | {"recv_rank_ids": NOBODY, "recv_lens": (1, 2, 3, 4)}
+    assert NeighborExchangeV2(**alone).infer(HALO_X) == HALO_X
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "message"),
+    [
+        ({"data_format": "NHWC"}, ValueError, "data_format is 'NHWC'; it must be 'NCHW'"),
+        ({"send_rank_ids": BELOW[:5]}, ValueError, "send_rank_ids must be 8 numbers from -1, not (-1, -1, -1, -1, 1)"),
+        ({"send_lens": (0, 1, 0, 0, 2)}, ValueError, "send_lens must be 4 numbers from 0, not (0, 1, 0, 0, 2)"),
+        ({"recv_lens": (0, -3, 0, 0)}, ValueError, "recv_lens must be 4 numbers from 0, not (0, -3, 0, 0)"),
+        ({"recv_rank_ids": (-1, -1, -1, 0, 1, -1, -1, -1)}, ValueError,
+         "recv_rank_ids (-1, -1, -1, 0, 1, -1, -1, -1) has a corner without both its sides"),
+        ({"send_rank_ids": (1, -1, -1, -1, 1, -1, -1, -1)}, ValueError,
+         "send_rank_ids (1, -1, -1, -1, 1, -1, -1, -1) must be different ranks of the group"),
+        ({"recv_rank_ids": (8, -1, -1, -1, 1, -1, -1, -1)}, ValueError,
+         "recv_rank_ids (8, -1, -1, -1, 1, -1, -1, -1) must be different ranks of the group"),
+        ({"send_lens": (0, 35, 0, 0)}, None, "send_lens (0, 35, 0, 0) is more than the tensor (1, 1, 32, 16) has"),
+        ({"send_lens": (0, 1.0, 0, 0)}, TypeError, "send_lens must be a list of integers, not (0, 1.0, 0, 0)"),
+        ({"group": ("x",)}, TypeError, "group must be the name of a group, not ('x',)"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(fields: dict[str, Any], kind: type[Exception] | None, message: str) -> None:
+    with pytest.raises(MspcError) as refused:
+        NeighborExchangeV2(**(GIVEN | fields)).infer(HALO_X)
+    assert refused.value.message == f"NeighborExchangeV2: {message}"
+    assert refused.value.kind is kind
+
+
+def test_it_takes_one_tensor_of_four_dimensions() -> None:
+    with pytest.raises(MspcError, match="takes one tensor of 4 dimensions"):
+        NeighborExchangeV2(**GIVEN).infer(TensorType(FLOAT32, (32, 16)))
+
+
+def test_what_a_user_gives_is_checked_where_it_is_called() -> None:
+    exchange = ops.NeighborExchangeV2([1], [0], [1], [0])
+    with pytest.raises(ValueError, match="send_rank_ids must be 8 numbers from -1"):
+        exchange(Tensor(np.ones((1, 1, 4, 4), np.float32)))
+
+
+Array = np.ndarray
+ROWS = TensorType(FLOAT32, (4, 2))
+
+
+def drawn(ranks: int, seed: int) -> Iterator[tuple[tuple[int, ...], Array, list[Array]]]:
+    """(group, table, places of each member): many to one owner, none, twice the same, and such as are no places."""
+    r = np.random.default_rng(seed)
+    for group in (tuple(range(ranks)), tuple(reversed(range(ranks))), tuple(range(0, ranks, 2))):
+        count = len(group)
+        for rows in (1, 3):
+            table = r.normal(size=(count * rows, 4))
+            yield group, table, [r.integers(-1, count * rows + 1, 6) for _ in group]
+            yield group, table, [np.full(5, count * rows - 1) for _ in group]
+            yield group, table, [np.full(4, -1) if i % 2 else r.integers(0, rows, 4) for i in range(count)]
+            yield group, table, [r.integers(0, count * rows, 0) for _ in group]
+
+
+def check(comm: Any) -> int:
+    """Both collectives with the operands of `drawn`, on one rank. Returns how many were tried."""
+    backend, tried = NumPyBackend(comm), 0
+    for group, table, places in drawn(comm.size, 3):
+        if comm.rank not in group:
+            continue
+        mine = group.index(comm.rank)
+        slices, total = np.split(table, len(group)), len(table)
+        fetch = FetchRows(total=total, rank_list=group).kernel(backend)(slices[mine], places[mine])
+        inside = (places[mine] >= 0) & (places[mine] < total)
+        expected = np.where(inside[:, None], table[np.where(inside, places[mine], 0)], 0.0)
+        np.testing.assert_array_equal(fetch, expected)
+        rows = [np.arange(4.0 * len(each)).reshape(-1, 4) + i for i, each in enumerate(places)]
+        sums = np.zeros_like(table)
+        for each, own in zip(places, rows, strict=True):
+            for place, row in zip(each, own, strict=True):
+                if 0 <= place < total:
+                    sums[place] += row
+        send = SendRows(size=total // len(group), total=total, rank_list=group)
+        found = send.kernel(backend)(rows[mine], places[mine])
+        np.testing.assert_array_equal(found, np.split(sums, len(group))[mine])
+        tried += 1
+    return tried
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+def test_on_simulated_ranks(ranks: int) -> None:
+    """Under MPI `test_everything_under_mpi` runs the same."""
+    assert max(World(ranks).run(check)) >= 16
+
+
+def test_halves_add_up_in_float32() -> None:
+    def main(comm: Any) -> Array:
+        rows = np.full((2049, 1), 1.0, np.float16)
+        op = SendRows(size=1, total=2, rank_list=(0, 1))
+        return op.kernel(NumPyBackend(comm))(rows, np.zeros(2049, np.int32))
+
+    first, second = World(2).run(main)
+    assert first.dtype == np.float16
+    assert first[0, 0] == 4098  # in Float16 2048 + 1 is 2048
+    assert second[0, 0] == 0
+
+
+@pytest.mark.parametrize(
+    ("op", "types", "message"),
+    [
+        (FetchRows(), (ROWS, TensorType(FLOAT32, (3,))), "takes a tensor with rows and a tensor"),
+        (SendRows(), (ROWS,), "takes a tensor with rows and a tensor of integers"),
+        (SendRows(), (ROWS, TensorType(INT32, (3,))), "places (3,) are not those of rows (4, 2)"),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused(op: Any, types: Any, message: str) -> None:
+    with pytest.raises(MspcError) as refused:
+        op.infer(*types)
+    assert message in str(refused.value)
+
+
+class Late(FakeDevice):
+    """A device on which nothing that is begun aside is over before it has to be. made: arrays."""
+
+    def __init__(self, comm: Any) -> None:
+        super().__init__(comm)
+        self._begun: list[Callable[[], None]] = []
+        self.made = 0
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        self.made += 1
+        return super().empty(shape, dtype)
+
+    def on_side_stream(self, name: str, launch: Any) -> None:
+        self._begun.append(launch)
+
+    def rejoin(self) -> None:
+        for launch in self._begun:
+            launch()
+        self._begun.clear()
+        self.rejoined += 1
+
+
+def test_a_loop_sends_on_before_its_messages_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mspc.ops.collective.gpu_launch.move", fake_move)
+    sent: list[list[float]] = []
+    device = Late(SimpleNamespace(send=lambda array, rank, tag: sent.append(array.tolist())))
+    x, out = fake(np.zeros(2)), fake(np.zeros(2))
+    launch = Send(sr_tag=4, dest_rank=1).launch(device, out, x)  # type: ignore[arg-type]  # for moves alone
+    assert launch is not None
+    for step in range(3):
+        for turn in range(4):
+            x[...] = 10 * step + turn
+            launch()
+            assert out.tolist() == x.tolist()
+        device.rejoin()
+    assert sent == [[10.0 * step + turn] * 2 for step in range(3) for turn in range(4)]
+    assert device.made == 4, "memory is used again at the next step"
+
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("ranks", [ranks for place, ranks in enumerate((3, 2, 8, 4)) if is_taken(place, 2)])
+def test_operators_on_simulated_ranks(ranks: int) -> None:
+    """On an odd and an even number; on four they run under MPI below."""
+    assert min(World(ranks).run(check_all)) > 200
+
+
+@pytest.mark.parametrize(
+    ("program", "ranks"),
+    [
+        (program, ranks)
+        for program, counts in (("public", (3, 2, 4, 8)), ("mint", (2, 4)))
+        for place, ranks in enumerate(counts)
+        if is_taken(place)
+    ],
+)
+def test_what_scripts_call_on_simulated_ranks(program: str, ranks: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """One number of ranks of each: on four all run under MPI below, and the operators on eight above."""
+    run_script(HERE / f"{program}_program.py", ranks, simulate=True)
+    assert sorted(capsys.readouterr().out.splitlines()) == [f"rank {rank} is right" for rank in range(ranks)]
+
+
+def test_everything_under_mpi(root: Path) -> None:
+    command = [find_mpirun(), "-n", "4", "--oversubscribe", "--bind-to", "none", *SERVED, "run"]
+    environment = mpirun_environment() | {"PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [*command, str(HERE / "public_program.py"), "--", "every"],
+        env=environment, capture_output=True, text=True, timeout=HANG, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(2 * [f"rank {rank} is right" for rank in range(4)])

@@ -6,20 +6,34 @@ from __future__ import annotations
 import ctypes
 import math
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mspc.ir.graph import element_types
+from mspc.ir.types import BFLOAT16, FLOAT16, DType
+from mspc.ops.collective.one_rank import OneRank
+from mspc.ops.cpu import blocks as fused
 from mspc.ops.cpu import gemm
+from mspc.ops.cpu.blocks import is_half
 from mspc.ops.cpu.special_functions import erf
 from mspc.ops.fused.updates import GroupedUpdate
-from mspc.ops.nn.softmax import LogSoftmax, LogSoftmaxGrad
+from mspc.ops.math.arithmetic import Add, AddN
+from mspc.ops.math.elementwise import Exp
+from mspc.ops.nn.activation import GeLU, GeLUGrad
+from mspc.ops.nn.norm import LayerNorm, LayerNormGrad
+from mspc.ops.nn.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxBackward
+from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.ops.optim.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum, Update
 from mspc.ops.random.dropout import Dropout
 from mspc.ops.random.words import keep_mask, mixed, random_words
+from mspc.runtime.backend import NumPyBackend
+from tests.grouped import MANY, grouped
 from tests.ops.backend import BACKEND
+from tests.ops.simulate import arrays_of, operator_of, samples_of, types_of
 
 SHAPE = (64, 1 << 15)
 
@@ -204,3 +218,255 @@ def test_what_is_no_ordinary_number() -> None:
     assert erf(np, np.zeros((0, 3), np.float32)).shape == (0, 3)
     assert erf(np, np.asarray(0.5)).shape == ()
     assert erf(np, np.ones(3, np.float16)).dtype == np.float16
+
+
+FUSED_BACKEND = NumPyBackend(OneRank())
+C, CUBE = np.sqrt(2 / np.pi), 0.044715
+
+
+def gelu(x: Any) -> Any:
+    return 0.5 * x * (1 + np.tanh(C * (x + CUBE * x**3)))
+
+
+def gelu_grad(dy: Any, x: Any, _: Any) -> Any:
+    t = np.tanh(C * (x + CUBE * x**3))
+    return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * C * (1 + 3 * CUBE * x**2))
+
+
+def softmax(x: Any) -> Any:
+    power = np.exp(x - x.max(-1, keepdims=True))
+    return power / power.sum(-1, keepdims=True)
+
+
+def softmax_backward(dout: Any, out: Any) -> Any:
+    return (dout - (dout * out).sum(-1, keepdims=True)) * out
+
+
+def layer_norm_grad(dout: Any, x: Any, mean: Any, variance: Any, gamma: Any) -> Any:
+    inverse = 1 / np.sqrt(variance + 1e-7)
+    g, y = dout * gamma, (x - mean) * inverse
+    return (g - g.mean(-1, keepdims=True) - y * (g * y).mean(-1, keepdims=True)) * inverse
+
+
+def layer_norm(x: Any, gamma: Any, beta: Any) -> Any:
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + 1e-7) * gamma + beta, mean, variance
+
+
+FORMULAS: list[tuple[Op, Any, str]] = [
+    (GeLU(), gelu, "x"),
+    (GeLUGrad(), gelu_grad, "xxx"),
+    (Softmax(), softmax, "x"),
+    (SoftmaxBackward(), softmax_backward, "xx"),
+    (LayerNorm(begin_norm_axis=-1, begin_params_axis=-1), layer_norm, "xcc"),
+    (LayerNormGrad(begin_norm_axis=-1), layer_norm_grad, "xxrrc"),
+    (AddN(), lambda *inputs: sum(inputs), "xxx"),
+    (AddN(), lambda x: x, "x"),
+    (Add(), np.add, "xx"),
+    (Exp(), np.exp, "x"),
+]
+CASES = pytest.mark.parametrize(("op", "formula", "roles"), FORMULAS, ids=lambda value: getattr(value, "name", ""))
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Small blocks, so that small arrays have many of them; the last one is not full."""
+    monkeypatch.setattr(fused, "BLOCK", 64)
+    monkeypatch.setattr(fused, "SHARED", 256)
+    monkeypatch.setattr(fused, "thread_count", lambda: request.param)
+    return request.param
+
+
+def operands(roles: str, rows: int, columns: int) -> list[Any]:
+    """x: a matrix; c: one number per column; r: one positive number per row."""
+    rng = np.random.default_rng(0)
+    shapes = {"x": (rows, columns), "c": (columns,), "r": (rows, 1)}
+    arrays = [rng.uniform(0.1, 2, shapes[role]) for role in roles]
+    return [array - 1 if role == "x" else array for array, role in zip(arrays, roles, strict=True)]
+
+
+def results(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, tuple) else [value]
+
+
+@CASES
+@pytest.mark.parametrize("shape", [(1, 5), (37, 10), (3, 300)])
+def test_blocks_equal_the_formula(op: Op, formula: Any, roles: str, shape: tuple[int, int], threads: int) -> None:
+    inputs = operands(roles, *shape)
+    kept = [array.copy() for array in inputs]
+    expected = results(formula(*inputs))
+    function = op.kernel_into(FUSED_BACKEND)
+    assert function is not None
+    out = [np.full(array.shape, np.nan) for array in expected]
+    returned = results(function(*inputs, out=tuple(out) if len(out) > 1 else out[0]))
+    assert all(a is b for a, b in zip(returned, out, strict=True))
+    for found in (out, results(op.kernel(FUSED_BACKEND)(*inputs))):
+        for array, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(array, wanted, rtol=1e-12, atol=1e-14)
+    assert all(np.array_equal(a, b) for a, b in zip(inputs, kept, strict=True))
+
+
+@CASES
+def test_every_operand_may_hold_the_result(op: Op, formula: Any, roles: str, threads: int) -> None:
+    if not op.in_place:
+        return
+    for index in [i for i, role in enumerate(roles) if role == "x"]:
+        inputs = operands(roles, 37, 10)
+        expected = formula(*[array.copy() for array in inputs])
+        function = op.kernel_into(FUSED_BACKEND)
+        assert function is not None
+        function(*inputs, out=inputs[index])
+        np.testing.assert_allclose(inputs[index], expected, rtol=1e-12, atol=1e-14)
+
+
+@CASES
+def test_operands_may_be_views_in_another_order(op: Op, formula: Any, roles: str, threads: int) -> None:
+    inputs = operands(roles, 37, 10)
+    turned = [np.asfortranarray(array) for array in inputs]
+    for found, wanted in zip(results(op.kernel(FUSED_BACKEND)(*turned)), results(formula(*inputs)), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
+
+
+@CASES
+def test_threads_change_no_bit(op: Op, formula: Any, roles: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "SHARED", 256)
+    inputs = [array.astype(np.float32) for array in operands(roles, 300, 500)]
+    found: list[list[bytes]] = []
+    for count in (1, 2, 5):
+        monkeypatch.setattr(fused, "thread_count", lambda count=count: count)
+        found.append([array.tobytes() for array in results(op.kernel(FUSED_BACKEND)(*inputs))])
+    assert found[0] == found[1] == found[2]
+    assert all(array.dtype == np.float32 for array in results(op.kernel(FUSED_BACKEND)(*inputs)))
+
+
+def test_softmax_along_other_axes() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 4, 5))
+    for axis in (0, 1, -1, (0, 2), (1, 2)):
+        power = np.exp(x - x.max(axis, keepdims=True))
+        expected = power / power.sum(axis, keepdims=True)
+        found = Softmax(axis).kernel(FUSED_BACKEND)(x)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        out = np.empty_like(x)
+        function = Softmax(axis).kernel_into(FUSED_BACKEND)
+        assert function is not None
+        assert function(x, out=out) is out
+        assert np.array_equal(out, found)
+
+
+def test_empty_tensors() -> None:
+    for shape in ((0, 4), (4, 0)):
+        assert Softmax().kernel(FUSED_BACKEND)(np.zeros((4, 0))).shape == (4, 0)
+        assert GeLU().kernel(FUSED_BACKEND)(np.zeros(shape)).shape == shape
+
+
+def test_threads_obey_the_callers_errstate(threads: int) -> None:
+    x = np.full((64, 64), 1e5)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("error")
+        function = Exp().kernel_into(FUSED_BACKEND)
+        assert function is not None
+        assert np.isinf(function(x, out=np.empty_like(x))).all()
+
+
+def test_errors_of_a_thread_reach_the_caller(threads: int) -> None:
+    def work(out: Any, _: Any) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        fused.in_rows(np, work, (np.zeros((64, 64)),), ())
+
+
+@pytest.mark.parametrize(("variable", "count"), [("OPENBLAS_NUM_THREADS", 3), ("OMP_NUM_THREADS", 1)])
+def test_threads_are_those_of_blas(variable: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(count))
+    assert fused.thread_count.__wrapped__() == count
+
+
+load_operators()
+ELSEWHERE = (
+    "control.structural", "collective.collectives", "collective.exchange", "collective.point_to_point",
+)  # fmt: skip
+WIDE = ("Complex", "Polar")
+"""Take no halves, as in MindSpore: those that make a complex number, whose parts are at least Float32, of parts of the
+same type."""
+BY_LINES = ("FusedUpdate",)
+"""Round the result of every line, as the operators do of which they are made."""
+HALF_CASES = [
+    (name, index)
+    for name, index in samples_of(ELSEWHERE)
+    if name not in (*WIDE, *BY_LINES)
+    and any(kind == "Float64" for kind in REGISTRY[name].samples[index].dtypes or ("Float64",))
+]
+ROUNDING = {"BFloat16": 2.0**-8, "Float16": 2.0**-11}
+LEAST = {"BFloat16": 2.0**-126, "Float16": 2.0**-24}
+"""Below it numbers round to few digits or to zero."""
+
+
+def computed(op: Any, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """(results, operands after the run)."""
+    operands = [np.array(array) for array in arrays]
+    with np.errstate(all="ignore"):
+        out = op.kernel(BACKEND)(*operands)
+    return list(out) if isinstance(out, tuple) else [out], operands
+
+
+@grouped([(*case, half) for case in HALF_CASES for half in (FLOAT16, BFLOAT16)], MANY)
+def test_halves_give_the_rounded_float32_result(name: str, index: int, half: DType) -> None:
+    op, spec = operator_of(name, index)
+    types = types_of(spec, half.name)
+    narrow = arrays_of(name, spec, types)
+    wide = [a.astype(np.float32) if is_half(a) else a for a in narrow]
+    inferred = element_types(op.infer(*types))
+    found, changed = computed(op, narrow)
+    expected, wide_changed = computed(op, wide)
+    assert [(r.shape, r.dtype) for r in found] == [(t.shape, t.dtype.numpy) for t in inferred]
+    pairs = list(zip(found, expected, strict=True))
+    pairs += [(changed[i], wide_changed[i]) for i in op.mutates]
+    for one, other in pairs:
+        if other.dtype.kind != "f":
+            np.testing.assert_array_equal(one, other)
+        else:
+            rounding, least = ROUNDING[half.name], LEAST[half.name]
+            with np.errstate(over="ignore"):
+                rounded = other.astype(half.numpy).astype(np.float32) if is_half(one) else other
+            np.testing.assert_allclose(one.astype(np.float32), rounded, rounding, least)
+
+
+@pytest.mark.parametrize("half", [FLOAT16, BFLOAT16], ids=str)
+@pytest.mark.parametrize("name", WIDE)
+def test_some_take_no_halves(name: str, half: DType) -> None:
+    op, spec = operator_of(name, 0)
+    with pytest.raises(TypeError) as refused:
+        op.infer(*types_of(spec, half.name))
+    assert f"{name}: inputs are {half} and {half}, not both Float32 or Float64" in str(refused.value)
+
+
+def test_results_of_a_mutated_operand_are_the_operand() -> None:
+    variable = np.ones(4, np.float16)
+    gradient = np.full(4, 0.25, np.float16)
+    made = REGISTRY["AssignAdd"]().kernel(BACKEND)(variable, gradient)
+    assert made is variable
+    assert variable.tolist() == [1.25] * 4
+
+
+def test_sums_are_not_taken_in_half_precision() -> None:
+    ones = np.ones((4096,), BFLOAT16.numpy)
+    total = REGISTRY["ReduceSum"](axis=(0,)).kernel(BACKEND)(ones)
+    assert (total.dtype, float(total)) == (BFLOAT16.numpy, 4096.0)
+
+
+def test_a_backend_without_halves_gets_bare_functions() -> None:
+    class Plain:
+        xp, comm, step, halves = np, None, 0, False
+
+    assert REGISTRY["Add"]().kernel(Plain()) is np.add
+    assert REGISTRY["Add"]().kernel(BACKEND) is not np.add
+
+
+def test_constants_fold_in_their_own_type() -> None:
+    from mspc import Tensor, bfloat16, ops
+
+    found = ops.ReduceSum()(Tensor([1.0, 2.0], bfloat16))
+    assert (found.dtype, float(found.asnumpy())) == (bfloat16, 3.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,19 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from mspc.ir.graph import Constant, Graph, Value
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import BOOL, TensorType
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cuda.flash_attention import flash_backward, flash_forward
 from mspc.ops.nn.attention import FlashAttentionScore
-from tests.ops.cuda.cuda_emulator import NEEDED, NVCC, compiled_by_nvcc
+from mspc.ops.op import REGISTRY
+from mspc.passes.autodiff.grad import Grad
+from mspc.passes.cleanup.simplify import Simplify
+from mspc.passes.fusion.fuse_attention import FuseAttention
+from tests.interpret import run_global, same
+from tests.ops.cuda.cuda_emulator import NEEDED, NVCC, Emulator, compiled_by_nvcc, placed
 from tests.ops.cuda.cuda_tensor_cores import TensorCores
 from tests.ops.cuda.flash_cases import (
     CASES,
@@ -25,8 +37,20 @@ from tests.ops.cuda.flash_cases import (
     empty,
     expected,
     gradient_of,
+    relative_error,
 )
-from tests.ops.cuda.flash_term_cases import DROPPED, TermCase, results_of, term_expected
+from tests.ops.cuda.flash_term_cases import (
+    DROPPED,
+    EXACT,
+    OF_FLOAT32,
+    TERM_CASES,
+    TOLERANCES,
+    TermCase,
+    results_of,
+    term_expected,
+)
+from tests.passes.fusion.masked_attention import LOWEST, Masked, with_whole_rows
+from tests.shares import is_taken
 from tests.stored_attention import results_as_stored
 
 
@@ -218,3 +242,142 @@ def test_gradients_of_kernels_are_those_of_results_as_they_are_stored(tmp_path: 
         assert apart <= 2**-7 * np.abs(stored[place]).max(), name
         if name != "value":
             assert lost > 8 * apart, name
+
+
+DAILY = {name: case for place, (name, case) in enumerate(TERM_CASES.items()) if is_taken(place, 4) or case.total}
+GROUPED = {
+    f"{name}, four warps together": case
+    for place, (name, case) in enumerate(TERM_CASES.items())
+    if case.case.depth in (64, 128) and is_taken(place, 6)
+}
+OTHERS = {name: case for place, (name, case) in enumerate(OF_FLOAT32.items()) if is_taken(place, 14)}
+TERMS_CASES = DAILY | GROUPED | OTHERS
+TermsPrepared = tuple[list[Any], list[np.ndarray], list[np.ndarray]]
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> TensorCores:
+    if NEEDED is None:
+        pytest.skip("needs g++")
+    made = TensorCores(tmp_path_factory.mktemp("kernels"))
+    made.multiprocessors = 32
+    return made
+
+
+@pytest.fixture(scope="module")
+def terms_prepared(device: TensorCores) -> dict[str, TermsPrepared]:
+    """(launches, what they fill, what NumPy finds) of all cases; their kernels are compiled together."""
+    found: dict[str, TermsPrepared] = {}
+    for name, case in TERMS_CASES.items():
+        device.warp_groups = name in GROUPED
+        known = term_expected(case)
+        backward = gradient_of(known.op)
+        out, grads = results_of(known.op, known.inputs), results_of(backward, known.operands)
+        launches = [known.op.launch(device, out, *known.inputs), backward.launch(device, grads, *known.operands)]  # type: ignore[arg-type]
+        if known.shift is not None:
+            (total,) = results_of(known.shift, known.operands)
+            launches.append(known.shift.launch(device, total, *known.operands))  # type: ignore[arg-type]
+            grads.append(total)
+        found[name] = launches, [out[0], out[3], *grads], [*known.out, *known.grads]
+    return found
+
+
+@pytest.mark.parametrize("name", TERMS_CASES)
+def test_kernels_of_terms_equal_numpy(device: TensorCores, terms_prepared: dict[str, TermsPrepared], name: str) -> None:
+    launches, found, wanted = terms_prepared[name]
+    device.launched.clear()
+    for launch in launches:
+        launch()
+    case = TERMS_CASES[name]
+    of_keys = 2 if case.case.depth > 128 else 1
+    shifted = ["flash_backward", "flash_shift"] * bool(case.shift)
+    assert device.launched == ["flash_forward", "flash_backward", *["flash_backward"] * of_keys, *shifted]
+    errors = [relative_error(a.astype(np.float64), b) for a, b in zip(found, wanted, strict=True)]
+    limit = EXACT if case.dtype == "Float32" else TOLERANCES[case.dtype]
+    assert all(error < limit for error in errors), errors
+
+
+def test_long_sums_are_made_in_parts(device: TensorCores, terms_prepared: dict[str, TermsPrepared]) -> None:
+    assert terms_prepared
+    assert "shift_total" in [name for _, name in device.sources]
+
+
+def filled(number: float) -> Graph:
+    m = Masked("BSND")
+    return m.finish(m.filled(m.scores(), m.parameter("mask", (2, 1, 4, 5), BOOL), number))
+
+
+def added(number: float) -> Graph:
+    m = Masked("BNSD")
+    shift = m.parameter("shift", (2, 1, 4, 5))
+    shift.kind = "input" if number == -math.inf else "parameter"
+    return m.finish(m.emit("Add", m.scores(), shift), shift)
+
+
+NUMBERS = {"1e4": -1e4, "1e9": -1e9, "lowest": LOWEST, "inf": -math.inf}
+MASKED_CASES = {f"{make.__name__} {name}": (make, n) for make in (filled, added) for name, n in NUMBERS.items()}
+
+
+def masked_prepared(
+    device: Emulator, graph: Graph, feeds: dict[str, Any]
+) -> tuple[list[Callable[[], object]], list[Any], set[str]]:
+    """(what is to be run in turn, the results' arrays, operators with kernels)."""
+    values: dict[Value, Any] = {p: placed(feeds[p.name]) for p in graph.parameters}
+    runs: list[Callable[[], object]] = []
+    names: set[str] = set()
+
+    def by_numpy(op: Any, inputs: list[Any], out: Any) -> Callable[[], object]:
+        kernel = op.kernel(device)
+        return lambda: np.copyto(out, kernel(*inputs))
+
+    for node in graph.nodes:
+        inputs = [placed(np.asarray(v.value)) if isinstance(v, Constant) else values[v] for v in node.inputs]
+        op: Any = node.op
+        if isinstance(op, TupleGetItem):
+            values[node] = inputs[0][op.index]
+            continue
+        single = isinstance(node.type, TensorType)
+        types: Any = (node.type,) if single else node.type.elements  # type: ignore[union-attr]  # a tuple
+        made = tuple(placed(np.full(t.shape, 7).astype(t.dtype.numpy)) for t in types)
+        values[node] = made[0] if single else made
+        launch = op.launch(device, values[node], *inputs)
+        if launch is None:
+            assert single
+            launch = by_numpy(op, inputs, made[0])
+        else:
+            names.add(op.name)
+        runs.append(launch)
+    return runs, [values[v] for v in graph.results], names
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Every case with the numbers of what is written out; all kernels are compiled together."""
+    if NEEDED is None:
+        pytest.skip("needs g++")
+    device = Emulator(tmp_path_factory.mktemp("kernels"))
+    found: dict[str, Any] = {}
+    for name, (make, number) in MASKED_CASES.items():
+        graph = make(number)
+        before = parse(print_graph(graph), REGISTRY).main
+        assert FuseAttention().run(graph)
+        Grad().run(graph)
+        Simplify().run(graph)
+        draw = np.random.default_rng(3).standard_normal
+        feeds = {p.name: draw(p.shape).astype(np.float32) for p in graph.parameters}
+        rows = with_whole_rows((2, 1, 4, 5), 1)
+        feeds |= {"mask": rows} if make is filled else {"shift": np.where(rows, number, 0).astype(np.float32)}
+        with np.errstate(all="ignore"):
+            expected = run_global(before, feeds)[: len(graph.results)]
+        found[name] = *masked_prepared(device, graph, feeds), expected
+    return found
+
+
+@pytest.mark.parametrize("name", MASKED_CASES)
+def test_numbers_are_those_written_out(cases: dict[str, Any], name: str) -> None:
+    runs, results, names, expected = cases[name]
+    with np.errstate(all="ignore"):
+        for run in runs:
+            run()
+    assert {"FlashAttentionScore", "FlashAttentionScoreGrad"} <= names
+    same(results, expected)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +12,27 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import mspc as ms
 from mspc import Tensor, ops
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Builder, Graph, Parameter
+from mspc.ir.graph import Builder, Graph, Parameter, element_types
 from mspc.ir.layout import Layout
-from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, TensorType
+from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, TensorType, dtype_of
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
-from mspc.ops.nn.attention_base import KEY_SHIFT
-from mspc.ops.op import RankPlacement
+from mspc.ops.nn.attention_base import KEY_SHIFT, Pairs, Window, pairs_of
+from mspc.ops.nn.context_attention import JoinAttention
+from mspc.ops.op import EVEN, Op, RankPlacement
+from mspc.passes.lib.choices import make_choice
 from tests.compiled_scripts import verify_text
-from tests.ops.simulate import BACKEND, arrays_of, check_gradient, operator_of, results_of, types_of
+from tests.grouped import each
+from tests.ops.backend import BACKEND
+from tests.ops.cuda.cuda_emulator import NEEDED, Emulator
+from tests.ops.ranks import on_ranks
+from tests.ops.simulate import arrays_of, check_gradient, operator_of, results_of, types_of
+from tests.shares import crossed, is_taken
 
 B, N, S, T, D = 2, 4, 5, 7, 3
 
@@ -350,3 +361,350 @@ def test_documents_of_a_sequence_look_at_themselves_alone(layout: str, causal: b
             part = np.take(found, range(first, last), axis)
             np.testing.assert_allclose(part, expected, rtol=1e-5, atol=1e-6)
     assert not any(np.take(found, [5, 6], axis).any() for found in whole)
+
+
+RANKS, WORDS, DEPTH = 8, 4096, 64
+SLICES = Layout.of((RANKS,), [(), (0,), (), ()])
+WHOLE = Layout.of((RANKS,), [(), (), (), ()])
+HEADS = Layout.of((RANKS,), [(), (), (0,), ()])
+
+
+def attention(mode: int = 2, **more: object) -> FlashAttentionScore:
+    return FlashAttentionScore(8, input_layout="BSND", sparse_mode=mode, **more)  # type: ignore[arg-type]
+
+
+def types(key_heads: int = 8) -> list[TensorType]:
+    return [TensorType(BFLOAT16, (1, WORDS, heads, DEPTH)) for heads in (8, key_heads, key_heads)]
+
+
+@pytest.mark.parametrize(
+    ("key_heads", "keys", "busiest"), [(8, SLICES, 1.0), (2, SLICES, 1.13), (1, SLICES, 1.38), (8, WHOLE, 1.88)]
+)
+def test_the_busiest_rank_of_a_causal_attention(key_heads: int, keys: Layout, busiest: float) -> None:
+    """The figures of the page on long sequences; a mean rank sees half of the scores."""
+    layouts = [SLICES, keys, keys]
+    op = attention().in_form(layouts)
+    found = op.uneven(types(key_heads), layouts)
+    assert found.busiest == pytest.approx(busiest, abs=0.006)
+    mean = op.operations(types(key_heads)) / 2 / RANKS
+    assert found.operations == pytest.approx((found.busiest - 1) * mean, rel=1e-3)
+    assert bool(found.rounds) == bool(found.axes) == (keys is SLICES)
+
+
+def test_ranks_with_all_places_of_their_heads_do_the_same() -> None:
+    assert attention().uneven(types(), [HEADS] * 3) is EVEN
+    assert attention(0).uneven(types(), [SLICES, WHOLE, WHOLE]).busiest == 1.0
+
+
+def test_layouts_say_the_form_and_gradients_follow() -> None:
+    op = attention()
+    ring = op.in_form([SLICES] * 3)
+    assert ring == replace(op, context=RANKS)
+    assert ring.in_form([SLICES, WHOLE, WHOLE]) == op
+    assert op.in_form([HEADS] * 3) is op
+    grad = FlashAttentionScoreGrad(8, input_layout="BSND", sparse_mode=2)
+    assert grad.like_forward(ring) == replace(grad, context=RANKS)
+    assert grad.like_forward(op) is grad
+
+
+def test_there_is_no_ring_where_slices_of_keys_cannot_be_apart() -> None:
+    form = attention().other_form(types(), 12)
+    assert form is not None
+    assert form.context == 4
+    assert attention().other_form(types(), 7) is None
+    shifted = attention(optional=("real_shift",))
+    assert shifted.other_form([*types(), TensorType(BFLOAT16, (1, 1, 1, WORDS))], RANKS) is None
+    assert shifted.in_form([SLICES] * 3) is shifted
+
+
+FORM_CAUSAL, EVERY = (None, 0), (None, None)
+
+
+def loads(pairs: Pairs) -> list[float]:
+    """How many pairs each rank works on, a half one being that of its own two slices."""
+    found = [0.5] * pairs.ranks
+    for i, _ in pairs.by_queries:
+        found[i] += 1
+    for _, j in pairs.by_keys:
+        found[j] += 1
+    for i, j in pairs.halved:
+        found[i] += 0.5
+        found[j] += 0.5
+    return found
+
+
+@pytest.mark.parametrize("window", [FORM_CAUSAL, EVERY, (-9, 0), (-20, 7), (3, 30)])
+def test_every_pair_that_sees_anything_has_one_place(window: Window) -> None:
+    each(check_pairs, product(range(2, 17), (0.5, 1.0, 2.0, 4.0, 8.0), [window]))
+
+
+def check_pairs(ranks: int, ratio: float, window: Window) -> None:
+    queries, keys = 6, 4
+    pairs = pairs_of(ranks, (queries, keys), window, ratio, True)
+    low, high = window
+    wanted = {
+        (i, j)
+        for i in range(ranks)
+        for j in range(ranks)
+        if i != j
+        and any(
+            (low is None or k - q >= low) and (high is None or k - q <= high)
+            for q in range(i * queries, (i + 1) * queries)
+            for k in range(j * keys, (j + 1) * keys)
+        )
+    }
+    assert pairs.all == wanted
+    assert len(wanted) == len(pairs.by_queries) + len(pairs.by_keys) + len(pairs.halved)
+    assert pairs.sent(1, ratio) <= ranks - 1 + 1e-9
+
+
+@pytest.mark.parametrize("ranks", range(2, 17))
+def test_causal_work_is_shared_out_evenly(ranks: int) -> None:
+    """With as many heads of keys as of queries; half as much is sent as by a ring and half a slice of queries."""
+    pairs = pairs_of(ranks, (8, 8), FORM_CAUSAL, 1.0, True)
+    assert max(loads(pairs)) == min(loads(pairs)) == ranks / 2
+    assert pairs.sent(1, 1) <= (ranks - 1) / 2 + 0.25
+    assert len(pairs.distances) == ranks // 2
+
+
+@pytest.mark.parametrize(("ratio", "fewest", "most"), [(2.0, 4, 1.001), (4.0, 4, 1.26), (8.0, 8, 1.5)])
+def test_work_is_shared_out_as_far_as_bytes_allow(ratio: float, fewest: int, most: float) -> None:
+    """Where several heads share those of keys, queries have more bytes than their keys."""
+    for ranks in range(fewest, 17, 4):
+        found = loads(pairs_of(ranks, (8, 8), FORM_CAUSAL, ratio, True))
+        assert max(found) <= most * sum(found) / ranks
+        kept = loads(pairs_of(ranks, (8, 8), FORM_CAUSAL, ratio, False))
+        assert max(found) < max(kept) == ranks - 0.5
+
+
+def test_nothing_is_moved_where_all_have_as_much() -> None:
+    pairs = pairs_of(8, (4, 4), EVERY, 0.25, True)
+    assert not pairs.by_keys
+    assert not pairs.halved
+    assert pairs.distances == list(range(1, 8))
+
+
+def test_a_narrow_window_needs_the_neighbour_alone() -> None:
+    assert pairs_of(8, (4, 4), (-4, 0), 1.0, False).distances == [1]
+
+
+def test_an_odd_slice_of_keys_has_no_halves() -> None:
+    assert not pairs_of(4, (3, 3), FORM_CAUSAL, 1.0, True).halved
+
+
+LAYOUTS = ("BSH", "SBH", "BNSD", "BSND")
+BATCH, CONTEXT_HEADS, CONTEXT_DEPTH = 2, 4, 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """An attention. keys: for every 4 queries of a rank. optional: shapes of masks, of 4 places a rank, by name; of
+    "ends" shares of all places."""
+
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    key_heads: int = CONTEXT_HEADS
+    keys: int = 4
+    optional: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
+CASES = {
+    "all keys": Case(),
+    "causal": Case({"sparse_mode": 2}),
+    "causal, an odd number of keys": Case({"sparse_mode": 2}, keys=3),
+    "causal from the ends": Case({"sparse_mode": 3}, keys=6),
+    "a band": Case({"sparse_mode": 4, "pre_tokens": 5, "next_tokens": 2}),
+    "keys behind alone": Case({"sparse_mode": 4, "pre_tokens": -3, "next_tokens": 9}),
+    "shared heads of keys": Case({"sparse_mode": 2}, key_heads=2),
+    "one head of keys": Case({"sparse_mode": 2}, key_heads=1),
+    "drawn": Case({"sparse_mode": 2, "keep_prob": 0.6, "Seed0": 3, "Seed1": 4}),
+    "a mask of keys": Case({"sparse_mode": 1}, optional={"attn_mask": (BATCH, 1, 1, "keys")}),
+    "a mask for every query": Case({"sparse_mode": 1}, optional={"attn_mask": (1, CONTEXT_HEADS, "queries", "keys")}),
+    "a mask of queries": Case({"sparse_mode": 1}, optional={"attn_mask": (BATCH, 1, "queries", 1)}),
+    "dropped by a mask": Case({"sparse_mode": 2, "keep_prob": 0.7}, optional={"drop_mask": ("queries", "keys")}),
+    "documents": Case(
+        {"sparse_mode": 2}, optional={"actual_seq_qlen": (0.3, 0.4, 0.9), "actual_seq_kvlen": (0.2, 0.6, 1)}
+    ),
+}  # fmt: skip
+
+
+def context_operands(case: Case, layout: str, ranks: int) -> list[Any]:
+    random = np.random.default_rng(ranks)
+    lengths = {"queries": 4 * ranks, "keys": case.keys * ranks}
+
+    def drawn(heads: int, length: int) -> Any:
+        shape = {"BSH": (BATCH, length, heads * CONTEXT_DEPTH), "SBH": (length, BATCH, heads * CONTEXT_DEPTH),
+                 "BNSD": (BATCH, heads, length, CONTEXT_DEPTH),
+                 "BSND": (BATCH, length, heads, CONTEXT_DEPTH)}[layout]  # fmt: skip
+        return random.normal(size=shape)
+
+    found = [drawn(CONTEXT_HEADS, lengths["queries"])] + [drawn(case.key_heads, lengths["keys"]) for _ in range(2)]
+    for name, sizes in case.optional.items():
+        if name.startswith("actual"):
+            all_places = lengths["queries" if name.endswith("qlen") else "keys"]
+            found.append(np.array([int(share * all_places) for share in sizes]))
+        else:
+            found.append(random.random([lengths.get(n, n) for n in sizes]) < 0.6)
+    return found
+
+
+def check(op: Op, inputs: list[Any], ranks: int) -> tuple[Any, ...]:
+    """The results of an operator on one rank, which its slices on several ranks equal."""
+    types = [TensorType(dtype_of(x.dtype), x.shape) for x in inputs]
+    rule = op.parsed_rule(*types)
+    choice = make_choice(rule, (ranks,), [(0,) if name == "c" else () for name in rule.names])
+    alone = results_of(op, inputs)
+    made = element_types(op.infer(*types))
+    for rank, (results, _, _) in enumerate(on_ranks(op, ranks, types, choice.inputs, made, choice.outputs, inputs)):
+        for wanted, found, layout in zip(alone, results, choice.outputs, strict=True):
+            np.testing.assert_allclose(found, wanted[layout.slices_for(rank, wanted.shape)], rtol=1e-11, atol=1e-12)
+    return alone
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"), [each for place, each in enumerate(product(CASES, (2, 3, 4, 8))) if is_taken(place, 5)]
+)
+def test_slices_equal_the_whole(name: str, ranks: int) -> None:
+    case = CASES[name]
+    for layout in LAYOUTS:
+        given = {"scale_value": 0.5, "input_layout": layout, "context": ranks, "optional": tuple(case.optional)}
+        settings = {**given, **case.attributes}
+        inputs = context_operands(case, layout, ranks)
+        statistics, _, _, out = check(FlashAttentionScore(CONTEXT_HEADS, **settings), inputs, ranks)
+        dout = np.random.default_rng(5).normal(size=out.shape)
+        gradient = FlashAttentionScoreGrad(CONTEXT_HEADS, **settings)
+        check(gradient, [*inputs[:3], dout, *inputs[3:], statistics, out], ranks)
+
+
+JOIN_BATCH, JOIN_HEADS, QUERIES, KEYS, JOIN_DEPTH = 2, 3, 5, 8, 4
+
+
+def laid(x: Any, layout: str) -> Any:
+    """[batch, heads, sequence, depth] in a layout."""
+    if layout == "BNSD":
+        return x
+    turned = np.ascontiguousarray(x.transpose(0, 2, 1, 3))
+    if layout == "BSND":
+        return turned
+    flat = turned.reshape(*turned.shape[:2], -1)
+    return flat if layout == "BSH" else np.ascontiguousarray(flat.transpose(1, 0, 2))
+
+
+def slices(layout: str) -> tuple[list[Any], list[Any]]:
+    """(attention and statistics of each half of the keys, those of all), causal from the third key on: some queries see
+    no key of one half, the first two none at all."""
+    random = np.random.default_rng(1)
+    query, key, value = (random.normal(size=(JOIN_BATCH, JOIN_HEADS, n, JOIN_DEPTH)) for n in (QUERIES, KEYS, KEYS))
+
+    def found(first: int, last: int) -> list[Any]:
+        op = FlashAttentionScore(
+            JOIN_HEADS,
+            input_layout=layout,
+            sparse_mode=2,
+            first_query=0,
+            all_queries=KEYS,
+            key_slice=(first + 2, KEYS + 2),
+        )
+        arrays = [laid(x, layout) for x in (query, key[:, :, first:last], value[:, :, first:last])]
+        statistics, _, _, out = op.run(BACKEND, *arrays)
+        return [out, statistics]
+
+    return [*found(0, KEYS // 2 - 2), *found(KEYS // 2 - 2, KEYS)], found(0, KEYS)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_joined_slices_are_the_whole(layout: str) -> None:
+    parts, whole = slices(layout)
+    assert np.isneginf(whole[1]).any()
+    joined: Any = JoinAttention(layout).run(BACKEND, *parts)
+    for one, wanted in zip(joined, whole, strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.skipif(NEEDED is None, reason="needs g++")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("first", "second", "bound"),
+    [(np.float64, np.float64, 1e-12), (np.float32, np.float32, 1e-6), (np.float32, ml_dtypes.bfloat16, 1e-6)],
+)
+def test_the_kernel_does_as_numpy(layout: str, first: Any, second: Any, bound: float, tmp_path: Path) -> None:
+    (one, of_one, other, of_other), _ = slices(layout)
+    wide = np.float64 if first == np.float64 else np.float32
+    given = [one.astype(first), of_one.astype(wide), other.astype(second), of_other.astype(wide)]
+    wanted: Any = JoinAttention(layout).run(BACKEND, *(x.astype(np.float64) for x in given))
+    out = [np.full(x.shape, np.nan, wide) for x in wanted]
+    launch = JoinAttention(layout).launch(Emulator(tmp_path), out, *given)  # type: ignore[arg-type]  # the emulator
+    assert launch is not None
+    launch()
+    for got, expected in zip(out, wanted, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=bound, atol=bound)
+
+
+PACKED_HEADS, PACKED_DEPTH = 4, 3
+PACKED_QUERIES, PACKED_KEYS = (3, 4, 9), (2, 6, 8)
+"""Ends of the sequences; the last of the queries look at two keys."""
+
+
+def packed_drawn(tokens: int, heads: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(tokens, heads, PACKED_DEPTH))
+
+
+def inputs(key_heads: int) -> tuple[np.ndarray, ...]:
+    return packed_drawn(10, PACKED_HEADS, 1), packed_drawn(9, key_heads, 2), packed_drawn(9, key_heads, 3)
+
+
+def packed_attention(layout: str, mode: int, **settings: Any) -> Any:
+    return ops.FlashAttentionScore(PACKED_HEADS, scale_value=0.5, input_layout=layout, sparse_mode=mode, **settings)
+
+
+def alone(mode: int, arrays: tuple[Any, ...], **settings: Any) -> Any:
+    """The sequences one by one; tokens behind the last give zeros."""
+    q, k, v = arrays
+    op, found = packed_attention("BSND", mode, **settings), []
+    for i, (qe, ke) in enumerate(zip(PACKED_QUERIES, PACKED_KEYS, strict=True)):
+        qs, ks = (0, 0) if i == 0 else (PACKED_QUERIES[i - 1], PACKED_KEYS[i - 1])
+        parts = [ops.expand_dims(x, 0) for x in (q[qs:qe], k[ks:ke], v[ks:ke])]
+        mask = Tensor(np.zeros((qe - qs, ke - ks), bool)) if mode == 0 else None
+        found.append(ops.squeeze(op(*parts, None, None, None, mask)[3], 0))
+    return ops.concat([*found, ops.zeros_like(q[PACKED_QUERIES[-1] :])], 0)
+
+
+@pytest.mark.parametrize(("mode", "key_heads", "lists"), crossed([0, 2, 3, 4], [4, 2, 1], [tuple, list, Tensor]))
+def test_sequences_do_not_see_each_other(mode: int, key_heads: int, lists: Any) -> None:
+    settings = {"pre_tokens": 2, "next_tokens": 1} if mode == 4 else {}
+    arrays = tuple(Tensor(x) for x in inputs(key_heads))
+    ends = (lists(PACKED_QUERIES), lists(PACKED_KEYS))
+    weights = Tensor(packed_drawn(10, PACKED_HEADS, 4))
+
+    def packed(q: Any, k: Any, v: Any) -> Any:
+        return (
+            packed_attention("TND", mode, **settings)(q, k, v, None, None, None, None, None, *ends)[3] * weights
+        ).sum()
+
+    def apart(q: Any, k: Any, v: Any) -> Any:
+        return (alone(mode, (q, k, v), **settings) * weights).sum()
+
+    found = ms.value_and_grad(packed, (0, 1, 2))(*arrays)
+    expected = ms.value_and_grad(apart, (0, 1, 2))(*arrays)
+    np.testing.assert_allclose(found[0].asnumpy(), expected[0].asnumpy(), rtol=1e-12)
+    for left, right in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(left.asnumpy(), right.asnumpy(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "operands", "message"),
+    [
+        ({}, {}, "input_layout 'TND' needs actual_seq_qlen"),
+        ({}, {"actual_seq_qlen": (8,)}, "input_layout 'TND' needs actual_seq_kvlen"),
+        ({"keep_prob": 0.5}, {"actual_seq_qlen": (8,), "actual_seq_kvlen": (8,)}, "has keep_prob 1 and sparse_mode"),
+        ({}, {"actual_seq_qlen": (8,), "actual_seq_kvlen": (8,), "real_shift": 1}, "real_shift must be None"),
+        ({}, {"actual_seq_qlen": (8,), "actual_seq_kvlen": (8,), "attn_mask": Tensor([[1]])}, "takes no attn_mask but"),
+        ({}, {"actual_seq_qlen": (4, 3), "actual_seq_kvlen": (8, 8)}, "actual_seq_qlen [4, 3] must ascend"),
+        ({}, {"actual_seq_qlen": (8,), "actual_seq_kvlen": (80,)}, "actual_seq_kvlen [80] must ascend"),
+        ({}, {"actual_seq_qlen": (8.5,), "actual_seq_kvlen": (8,)}, "actual_seq_qlen"),
+    ],
+)
+def test_what_is_wrong_is_named(settings: Any, operands: Any, message: str) -> None:
+    names = ("real_shift", "drop_mask", "padding_mask", "attn_mask", "prefix", "actual_seq_qlen", "actual_seq_kvlen")
+    with pytest.raises((MspcError, ValueError, TypeError)) as refused:
+        packed_attention("TND", 0, **settings)(*[Tensor(x) for x in inputs(4)], *[operands.get(name) for name in names])
+    assert message in str(refused.value)

@@ -37,8 +37,8 @@ from tests.passes.autodiff.differentiated import (
     total_of,
     with_gradients,
 )
-from tests.passes.autodiff.test_random_region_gradients import arrays_for as random_arrays
-from tests.passes.autodiff.test_random_region_gradients import request
+from tests.passes.autodiff.test_gradients_in_regions import random_arrays_for as random_arrays
+from tests.passes.autodiff.test_gradients_in_regions import request
 from tests.random_regions import RandomRegions
 
 CELL = "Default/cell, call 0"

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from mspc import Parameter as CellParameter
+from mspc import Tensor, nn, ops
+from mspc.analysis.cost.machine import H200
+from mspc.analysis.cost.nodes import seconds
 from mspc.ir.graph import Builder, Graph, Node, Parameter, Value
+from mspc.ir.text.parser import parse
 from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Neg
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.ops.tensor.moving import Split
 from mspc.ops.tensor.reshape import Cast
 from mspc.ops.tensor.slicing import StridedSlice
+from mspc.passes.communication.stay_on_main_stream import StayOnMainStream
+from mspc.passes.communication.sum_in_readers import SumInReaders
 from mspc.passes.communication.sum_joined import SumJoined
+from tests.mindspore_api.nn.training import Training
+from tests.texts import text_of
 
 SUM = AllReduce(op="sum", group="2-5004544844489628105", rank_list=(0, 1))
 
@@ -140,3 +152,94 @@ def test_a_sum_that_is_summed_again_is_cut_ahead_of_that() -> None:
     first, second = (node for node in graph.nodes if isinstance(node.op, AllReduce))
     assert [value.shape for value in first.inputs] == [(8, 24)]
     assert [value.shape for value in second.inputs] == [(8, 8), (8, 16), (8, 24)]
+
+
+VALUES = np.random.default_rng(0).uniform(0.5, 1.5, 8)
+
+
+class Step(nn.Cell):
+    """(square of a reduction over all of a weight, its gradient in the weight)."""
+
+    def __init__(self, reduction: Any, parts: int) -> None:
+        super().__init__()
+        self.w, self.one = CellParameter(Tensor(VALUES), "w"), Tensor(np.float64(1))
+        self.product, self.reduction = ops.Mul().shard(((parts,), ())), reduction
+        self.both = ops.value_and_grad(self.loss, None, [self.w])
+
+    def loss(self, x: Any) -> Any:
+        found = self.reduction(self.product(self.w, self.one), 0)
+        return found * found
+
+    def construct(self, x: Any) -> Any:
+        value, gradients = self.both(x)
+        return value, gradients[0] + 0.0
+
+
+@pytest.mark.parametrize("reduction", [ops.reduce_prod, ops.reduce_max, ops.reduce_min])
+def test_terms_of_one_gradient(reduction: Any) -> None:
+    x = [(np.zeros(8, np.float32),)]
+    expected = Training(Step(reduction, 1), [(8,)]).run(x)[0]
+    for parts in (2, 4):
+        found = Training(Step(reduction, parts), [(8,)], 4, "semi_auto_parallel").run(x)[0]
+        for mine, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+
+
+load_operators()
+PROGRAMS = Path(__file__).with_name("sums.ir")
+GROUP = 'group: "2-5004544844489628105", rank_list: (0, 1)'
+ROWS = (
+    'FusedElementwise(%1, %para2_y) primitive_attrs: {body: ("Add(x0, x1)", '
+    '"ReduceMean(t0, keep_dims=true, axis=(1))", "Sub(t0, t1)"), returns: (2)}'
+)
+
+
+def reader_graph_of(reader: str = ROWS, group: str = GROUP, results: str = "%2") -> Graph:
+    text = text_of(PROGRAMS, "reader", reader=reader, group=group, results=results)
+    return parse(text, REGISTRY, file="sums.ir", frames=True).main
+
+
+def test_a_norm_behind_a_sum_adds_it_up() -> None:
+    graph = reader_graph_of()
+    assert SumInReaders().run(graph)
+    (reduction,) = (node for node in graph.nodes if node.op.is_collective)
+    assert reduction.attrs == {"summed_by_reader": True}
+    assert not SumInReaders().run(graph)
+
+
+@pytest.mark.parametrize(
+    ("reader", "group", "results"),
+    [
+        ("Add(%1, %para2_y)", GROUP, "%2"),
+        (ROWS, GROUP.replace("(0, 1)", "(0, 1, 2)"), "%2"),
+        (ROWS, GROUP, "%1"),
+        (ROWS.replace("%1, %para2_y", "%para1_x, %para2_y"), GROUP, "%2"),
+    ],
+    ids=["no kernel along rows", "three ranks", "a result of the graph", "read by nobody"],
+)
+def test_others_keep_their_stream(reader: str, group: str, results: str) -> None:
+    graph = reader_graph_of(reader, group, results)
+    assert not SumInReaders().run(graph)
+
+
+def test_a_norm_works_while_the_parts_come() -> None:
+    graph = reader_graph_of()
+    before = [seconds(node, H200) for node in graph.nodes]
+    SumInReaders().run(graph)
+    product, reduction, norm = (seconds(node, H200) for node in graph.nodes)
+    assert [product, reduction] == before[:2]
+    assert reduction + norm == pytest.approx(max(before[1:]))
+
+
+load_operators()
+STAY_SUM = (
+    'primitive_attrs: {op: "sum", group: "2-5004544844489628105", rank_list: (0, 1)} '
+    'cnode_attrs: {stream: "communication"}'
+)
+
+
+def test_only_what_is_small_and_waited_for_at_once_changes_its_stream() -> None:
+    graph = parse(text_of(PROGRAMS, "stream", sum=STAY_SUM), REGISTRY, file="sums.ir", frames=True).main
+    assert StayOnMainStream().run(graph)
+    assert [node.attrs.get("stream") for node in graph.nodes if node.op.is_collective] == [None, "communication"]
+    assert not StayOnMainStream().run(graph)

@@ -5,7 +5,10 @@ Each number is the mean over the ranks under ring algorithms, without what is se
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +17,19 @@ import pytest
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.nodes import sent_bytes
+from mspc.commands.compile import CompileOptions
+from mspc.commands.verify import verify_target
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Builder, Graph
+from mspc.ir.graph import Parameter as GraphParameter
+from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.collective.base import Collective
+from mspc.ops.optim.optimizer import AssignAdd
+from mspc.passes.lib.propagation import shard_parameters, why_not_sharded
+from tests.compiler.sharded_networks import HEAD, compiled
 
 RANKS = 8
 Shape = tuple[int, ...]
@@ -273,3 +286,130 @@ def test_what_several_products_read_is_gathered_once_instead_of_their_results(
             return self.out(ops.relu(ops.matmul(shares, self.value(x))))
 
     assert sent(Attention(), (4, 128), mode="auto_parallel", fed="data_parallel") == expected + 14336 + 10752
+
+
+LATER_RANKS, ROWS, PARTS, WIDTH = 4, 16, 4, 8
+
+
+class LaterRows(nn.Cell):
+    """A row-wise product, turned rows of it, and what becomes of these."""
+
+    def __init__(self, ending: str) -> None:
+        super().__init__()
+        self.product = ops.MatMul().shard(((1, LATER_RANKS), (LATER_RANKS, 1)))
+        self.weight = Parameter(Tensor(np.ones((WIDTH, WIDTH), np.float32)))
+        self.turned = Tensor(np.arange(ROWS * PARTS, dtype=np.int32)[::-1].copy())
+        self.whole = ops.Sin().shard(((1,) * (2 if ending == "sum" else 3),))
+        self.ending = ending
+
+    def construct(self, x: Any) -> Any:
+        found = ops.gather(self.product(x, self.weight), self.turned, 0).reshape(ROWS, PARTS, WIDTH)
+        if self.ending == "sum":
+            return self.whole(found.sum(1))
+        if self.ending == "sine":
+            return self.whole(found).sum(1)
+        return self.whole(ops.tile(found, (1, 2, 1)))
+
+
+@pytest.mark.parametrize(
+    ("ending", "elements"),
+    [("sum", ROWS * WIDTH), ("sine", ROWS * PARTS * WIDTH), ("tile", ROWS * PARTS * WIDTH)],
+)  # fmt: skip
+def test_the_sum_is_where_the_fewest_elements_are(ending: str, elements: int) -> None:
+    config = Config(
+        ranks=LATER_RANKS, mode="auto_parallel", search_mode="sharding_propagation", dataset_strategy="full_batch"
+    )
+    compiled = compile_call(LaterRows(ending), [TensorType(FLOAT32, (ROWS * PARTS, WIDTH))], config)
+    sums = [node for node in compiled.rank_graph(0).nodes if isinstance(node.op, Collective)]
+    assert [node.op.name for node in sums] == ["AllReduce"]
+    assert sums[0].inputs[0].tensor_type.size == elements
+
+
+BELOW = "all parameters that are trained are below the threshold of {} KiB"
+MESHES = ((8,), (2, 4), (4, 2), (2, 2, 2), (4, 2, 3), (3, 4, 2))
+
+
+def trained(rows: int, update: bool = True, **attributes: object) -> Graph:
+    """A graph with a parameter of `rows` rows of 1 KiB that is updated."""
+    graph = Graph("trained")
+    graph.attrs = {"ranks": 8, "parallel_optimizer": True, **attributes}
+    parameter = GraphParameter("w", TensorType(FLOAT32, (rows, 256)), kind="parameter", trainable=True)
+    graph.parameters = [parameter]
+    b = Builder(graph)
+    b.phase = "update" if update else "forward"
+    graph.results = [b.emit(AssignAdd(), parameter, parameter)]
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        (trained(64), ""),
+        (trained(63), BELOW.format(64)),
+        (trained(64, parallel_optimizer_threshold=65), BELOW.format(65)),
+        (trained(1, parallel_optimizer_threshold=1), ""),
+        (trained(64, update=False), "no parameter is trained"),
+    ],
+)
+def test_the_reason_why_nothing_is_cut(graph: Graph, reason: str) -> None:
+    assert why_not_sharded(graph) == reason
+
+
+def test_a_graph_without_a_parameter_to_train_says_so() -> None:
+    graph = trained(64)
+    graph.parameters[0].trainable = False
+    assert why_not_sharded(graph) == "no parameter is trained"
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("wanted", [-1, 2, 3, 4, 8])
+def test_replicas_hold_equal_parts_of_what_they_held(mesh: tuple[int, ...], wanted: int) -> None:
+    """Whatever axes shard the parameter before: its slices stay, each is divided over `wanted` of its replicas."""
+    for axes in itertools.chain.from_iterable(itertools.combinations(range(len(mesh)), n) for n in range(len(mesh))):
+        layout = Layout.of(mesh, [(), axes])
+        graph = trained(48 * 8, ranks=math.prod(mesh), optimizer_weight_shard_size=wanted)
+        parameter = graph.parameters[0]
+        parameter.type = TensorType(FLOAT32, (48 * 8, 48))
+        parameter.layout = layout
+        shard_parameters(graph)
+        cut = parameter.layout
+        replicas = math.prod(mesh) // math.prod(layout.strategy)
+        parts = replicas if wanted == -1 else wanted
+        assert isinstance(cut, Layout)
+        assert cut.ranks == layout.ranks
+        assert cut.strategy in ((parts, layout.strategy[1]), layout.strategy)
+        if parts > 1 and replicas % parts == 0 and (len(layout.unused) == 1 or wanted == -1):
+            assert cut.strategy == (parts, layout.strategy[1])
+        holders = [cut.slice_index(rank) for rank in range(cut.ranks)]
+        for rank, held in enumerate(holders):
+            assert held[1] == layout.slice_index(rank)[1]
+            assert holders.count(held) == cut.ranks // math.prod(cut.strategy)
+
+
+NETWORK = """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(16, 16), "w")
+        self.zeros, self.concat = P.Zeros().shard({0}), P.Concat(1).shard(((4, 1), (4, 1)))
+    def construct(self, x):
+        return self.concat((ops.matmul(x, self.w), self.zeros((x.shape[0], 8), x.dtype)))
+net = Net()
+nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1))(
+    tensor(16, 16), tensor(16, 24))
+"""
+
+
+def test_zeros_are_sharded_as_their_result(tmp_path: Path) -> None:
+    (node,) = (n for n in compiled(tmp_path, NETWORK.format("((4, 1),)")).graph.nodes if n.op.name == "Zeros")
+    assert isinstance(node.layout, Layout)
+    assert node.layout.strategy == (4, 1)
+    script = tmp_path / "again.py"
+    script.write_text(HEAD + NETWORK.format("((4, 1),)"))
+    verify_target(str(script), CompileOptions(), seed=1)
+
+
+@pytest.mark.parametrize("strategy", ["((3, 1),)", "((4,),)", "((4, 1), (4, 1))"])
+def test_a_strategy_that_does_not_fit_is_refused(strategy: str, tmp_path: Path) -> None:
+    with pytest.raises(MspcError, match="Zeros 'zeros'"):
+        compiled(tmp_path, NETWORK.format(strategy))

@@ -11,9 +11,12 @@ import pytest
 
 import mspc
 from mspc import Tensor
+from mspc.ir.diagnostics import MspcError
 from mspc.readers.pytorch.exporting import export_made
 from mspc.readers.pytorch.graph_reader import read_program
+from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.training import Training, compiled_as
+from tests.exported_programs import Exported
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 F = torch.nn.functional
@@ -127,3 +130,153 @@ def test_another_ratio_is_said_at_its_line(tmp_path: Path, capsys: pytest.Captur
     said = capsys.readouterr().err
     assert "test_loss_parts.py" in said
     assert "the loss of a step is the mean of the parts' losses" in said
+
+
+nn = torch.nn
+
+
+class Penalty(nn.Module):
+    """The norm of a gradient, its scale without a gradient, and a moving mean."""
+
+    def __init__(self, activation: Any) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 6), activation, nn.Linear(6, 3), nn.LogSoftmax(-1))
+        self.register_buffer("mean", torch.ones(()))
+
+    def forward(self, x: Any) -> Any:
+        x = x.detach().requires_grad_()
+        found = self.net(x)
+        (slope,) = torch.autograd.grad(found[:, 0].sum(), x, create_graph=True)
+        with torch.no_grad():
+            scale = slope.norm()
+            self.mean.lerp_(scale, 0.1)
+        return ((slope.norm(dim=1) - 1).square() * scale).mean() + (found * found.detach()).mean()
+
+
+class Laplacian(nn.Module):
+    """The trace of the Hessian of a row, by `torch.func`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 6), nn.Softplus(), nn.Linear(6, 1))
+
+    def forward(self, x: Any) -> Any:
+        slope = torch.func.grad(lambda row: self.net(row).sum())
+        return torch.vmap(lambda row: torch.func.jacrev(slope)(row).trace())(x).square().mean()
+
+
+class InnerStep(nn.Module):
+    """The loss after a step of an inner training, as meta-learning has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        def loss(weight: Any, bias: Any) -> Any:
+            return (x @ weight.T + bias).tanh().square().mean()
+
+        own = self.net.weight, self.net.bias
+        slopes = torch.func.grad(loss, argnums=(0, 1))(*own)
+        return loss(*[each - 0.1 * slope for each, slope in zip(own, slopes, strict=True)])
+
+
+MODULES = {
+    "inner step": InnerStep,
+    "autograd.grad": lambda: Penalty(nn.GELU("tanh")),
+    "torch.func": Laplacian,
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_gradients_of_gradients_are_pytorchs(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, x = MODULES[name](), torch.randn(5, 4)
+    network = ImportedNetwork(read_program(export_made((module, (x,)), tmp_path / "m.pt2", "m.py:make").path))
+    loss, grads = mspc.value_and_grad(network, None, network.trainable_params())(Tensor(x.numpy()))
+    theirs = module(x)
+    theirs.backward()
+    np.testing.assert_allclose(loss.asnumpy(), theirs.item(), rtol=1e-5)
+    wanted = dict(module.named_parameters())
+    for weight, grad in zip(network.trainable_params(), grads, strict=True):
+        other = np.zeros(weight.shape) if wanted[weight.name].grad is None else wanted[weight.name].grad.numpy()
+        np.testing.assert_allclose(grad.asnumpy(), other, rtol=1e-4, atol=1e-6, err_msg=weight.name)
+    for each in network.get_parameters():
+        if each.name == "mean":
+            assert each.asnumpy() == pytest.approx(module.mean.item(), rel=1e-5)
+
+
+class Overwritten(nn.Module):
+    """A write to a weight, which the recorded operators would not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Any) -> Any:
+        found = self.weight * x
+        self.weight.data.mul_(0.5)
+        return torch.autograd.grad((found**2).sum(), self.weight, create_graph=True)[0].sum()
+
+
+def test_overwritten_tensors_without_gradients_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MspcError, match=r"PyTorch cannot export m\.py:make"):
+        export_made((Overwritten(), (torch.ones(3),)), tmp_path / "m.pt2", "m.py:make")
+
+
+FALLBACK = {"input": "rows", "weight": "p_matrices", "offs": "ends"}
+OWN = {"self": "rows", "mat2": "p_matrices", "offs": "ends"}
+
+
+def network(kind: str, arguments: dict[str, str], folder: Path) -> ImportedNetwork:
+    made = Exported()
+    made.stored("matrices", np.random.default_rng(1).normal(size=(3, 4, 2)).astype(np.float32))
+    made.user("rows", "float32", (7, 4))
+    made.user("ends", "int32", (3,))
+    made.node(kind, arguments, {"products": ("float32", (7, 2))})
+    made.node("aten.sum.default", {"self": "products"}, {"total": ("float32", ())})
+    made.output("products", "products")
+    made.output("total", "loss")
+    return ImportedNetwork(read_program(made.save(folder / "model.pt2")))
+
+
+@pytest.mark.parametrize(("kind", "arguments"), [
+    ("transformers.grouped_mm_fallback.default", FALLBACK), ("aten._grouped_mm.default", OWN),
+])  # fmt: skip
+def test_every_group_has_its_matrix(kind: str, arguments: dict[str, str], tmp_path: Path) -> None:
+    """The second group is empty."""
+    found = network(kind, arguments, tmp_path)
+    rows, ends = np.random.default_rng(2).normal(size=(7, 4)).astype(np.float32), np.array([2, 2, 7], np.int32)
+    matrices = found.trainable_params()[0].asnumpy()
+    expected = np.concatenate([rows[:2] @ matrices[0], rows[2:] @ matrices[2]])
+    products, total = found(Tensor(rows), Tensor(ends))
+    np.testing.assert_allclose(products.asnumpy(), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(total.asnumpy(), expected.sum(), rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_of_matrices_are_those_of_their_rows(tmp_path: Path) -> None:
+    network("aten._grouped_mm.default", OWN, tmp_path)
+    found = mspc.load_torch(tmp_path / "model.pt2", "loss")
+    rows, ends = np.random.default_rng(2).normal(size=(7, 4)).astype(np.float32), np.array([2, 2, 7], np.int32)
+    _, [gradient] = mspc.value_and_grad(found, None, found.trainable_params())(Tensor(rows), Tensor(ends))
+    sums = np.stack([rows[:2].sum(0), np.zeros(4), rows[2:].sum(0)])
+    np.testing.assert_allclose(gradient.asnumpy(), np.repeat(sums[..., None], 2, 2), rtol=1e-5, atol=1e-5)
+
+
+def test_without_ends_it_is_told(tmp_path: Path) -> None:
+    found = network("aten._grouped_mm.default", OWN | {"offs": None}, tmp_path)  # type: ignore[dict-item]
+    with pytest.raises(MspcError, match="grouped products: only rows"):
+        found(Tensor(np.ones((7, 4), np.float32)), Tensor(np.ones(3, np.int32)))
+
+
+def test_rows_of_experts_are_added(tmp_path: Path) -> None:
+    made = Exported()
+    for name, dtype, shape in (("out", "float32", (3, 2)), ("index", "int64", (4, 2)), ("src", "float32", (4, 2))):
+        made.user(name, dtype, shape)
+    made.node("torchtitan.deterministic_scatter_add.default", {"out": "out", "index": "index", "src": "src"},
+              {"sums": ("float32", (3, 2))})  # fmt: skip
+    made.output("sums", "sums")
+    found = ImportedNetwork(read_program(made.save(tmp_path / "model.pt2")))
+    index = np.array([[2, 2], [0, 0], [2, 2], [2, 2]])
+    out, src = np.ones((3, 2), np.float32), np.ones((4, 2), np.float32)
+    np.testing.assert_array_equal(found(Tensor(out), Tensor(index), Tensor(src)).asnumpy(), [[2, 2], [1, 1], [4, 4]])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,10 +15,21 @@ import numpy as np
 import pytest
 
 from mspc import Tensor
-from mspc.ir.diagnostics import MspcError
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.options import ImportOptions
+from mspc.commands.report.verbosity import Loudness
+from mspc.commands.verify import verify_scale, verify_target
+from mspc.compiler.frontend.trace import trace
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.layout import Layout
+from mspc.readers.pytorch.evaluation import FEW
+from mspc.readers.stablehlo.module import HloModule
 from mspc.readers.stablehlo.network import StableHloNetwork
+from mspc.readers.stablehlo.partition_specs import spec_of
+from mspc.readers.stablehlo.shardings import layout_of
 from mspc.readers.stablehlo.text_reader import read_module, read_text
 from tests.stablehlo_texts import STEP, computed, module, numbers, results_of, step_results
+from tests.texts import text_of
 
 
 def test_a_step_updates_donated_arguments_and_returns_the_rest() -> None:
@@ -174,3 +189,453 @@ def test_regions_of_operations_in_pretty_form() -> None:
     x = np.array([1, 5, -2, 3], np.float32)
     found = computed(body, [("%0#0", "tensor<f32>"), ("%0#1", "tensor<i32>")], x=x)
     assert [each.item() for each in found] == [5, 1]
+
+
+TEXTS = Path(__file__).with_name("stablehlo_control.mlir")
+
+H, W = numbers(2, 3), 0.5 * numbers(3, 3, seed=1)
+
+
+def scanned(turns: int, last_first: bool) -> str:
+    """h = tanh(h @ w + a row of x) for all rows, the first or the last one first, and every h in its row."""
+    index = "      %j = stablehlo.convert %i : (tensor<i32>) -> tensor<i32>"
+    if last_first:
+        last = f"      %k = stablehlo.constant dense<{turns - 1}> : tensor<i32>\n"
+        index = last + "      %j = stablehlo.subtract %k, %i : tensor<i32>"
+    return text_of(TEXTS, "scanned", turns=turns, index=index)
+
+
+@pytest.mark.parametrize(("turns", "last_first"), [(3, False), (FEW + 2, False), (FEW + 2, True)])
+def test_a_scan(turns: int, last_first: bool) -> None:
+    """Many iterations are one loop, whose rows are stacked after it; few are unrolled."""
+    rows, h = numbers(turns, 3, seed=2), H
+    states = np.zeros((turns, 2, 3), np.float32)
+    for row in reversed(range(turns)) if last_first else range(turns):
+        states[row] = h = np.tanh(h @ W + rows[row])
+    text = scanned(turns, last_first)
+    last, made = results_of(text, H, W, rows)
+    np.testing.assert_allclose(last, h, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(made, states, rtol=1e-4, atol=1e-5)
+    network = StableHloNetwork(read_text(text, "scan.mlir"))
+    graph = trace(network, network.input_types).graph
+    nodes = graph.nodes
+    names = [node.op.name for node in nodes]
+    assert names.count("Tanh") == (turns if turns <= FEW else 0)
+    assert not {"Gather", "ReverseV2"} & {node.op.name for each in graph.graphs() for node in each.nodes}
+    carried = [node for node in nodes if node.op.name == "Scan"]
+    assert all(node.op.reverse == last_first for node in carried)  # rows are read and stacked in the loop's order
+    assert not carried or "Stack" not in names  # the loop gives its rows as one tensor
+    assert all((turns, 2, 3) not in [value.shape for value in node.inputs] for node in carried)
+
+
+def test_a_loop_that_ends_when_a_condition_fails() -> None:
+    body = text_of(TEXTS, "a_loop_that_ends_when_a_condition_fails")
+    types = [("%0#0", "tensor<2xf32>"), ("%0#1", "tensor<i32>")]
+    for value, turns in ((1.0, 6), (30.0, 1), (100.0, 0)):
+        x = np.full(2, value, np.float32)
+        found, count = computed(body, types, x=x, c=np.array(0, np.int32))
+        np.testing.assert_allclose(found, x * 2**turns)
+        assert count == turns
+
+
+BRANCHES = text_of(TEXTS, "branches")
+
+
+def test_branches_by_a_number_that_the_run_knows() -> None:
+    x = numbers(2)
+    for number, expected in ((0, -x), (1, np.exp(x)), (2, x), (7, x), (-1, x)):
+        found, other = computed(BRANCHES, [("%0", "tensor<2xf32>"), ("%3", "tensor<2xf32>")], x=x,
+                                i=np.array(number, np.int32))  # fmt: skip
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        np.testing.assert_allclose(other, x if number < 1 else 2 * x)
+
+
+def test_a_branch_by_a_number_that_is_known_is_the_only_one() -> None:
+    text = module(["%x: tensor<2xf32>"], "    %i = stablehlo.constant dense<0> : tensor<i32>\n" + BRANCHES,
+                  [("%0", "tensor<2xf32>")])  # fmt: skip
+    network = StableHloNetwork(read_text(text, "case.mlir"))
+    assert [node.op.name for node in trace(network, network.input_types).graph.nodes] == ["Neg"]
+
+
+MODULES = Path(__file__).with_name("partitioned_modules.mlir")
+AFTER = text_of(MODULES, "step")
+"""The module of `STEP` for four devices."""
+WHOLE = module(["%x: tensor<8x8xf32>"], "", [("%x", "tensor<8x8xf32>")])
+
+
+def check(folder: Path, step: str, after: str, name: str = "after.mlir") -> None:
+    """Compare a module with a step. Raise MspcError if they differ, or one cannot be read."""
+    (folder / "step.mlir").write_text(step)
+    (folder / name).write_text(after)
+    verify_scale(str(folder / "step.mlir"), CompileOptions(loudness=Loudness(False, True)), 0, folder / name)
+
+
+def test_the_module_computes_the_step(tmp_path: Path) -> None:
+    check(tmp_path, STEP, AFTER)
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("dense<[[0, 1], [2, 3]]>", "dense<[[0, 3], [1, 2]]>"), ("stablehlo.maximum", "stablehlo.minimum"),
+    ("dense<1.000000e-01>", "dense<2.000000e-01>"), ("stablehlo.subtract %arg0, %5", "stablehlo.subtract %5, %arg0"),
+    ("stablehlo.add %arg3, %arg4", "stablehlo.maximum %arg3, %arg4"),
+    ("stablehlo.dot_general %2, %8", "stablehlo.dot_general %2, %7"),
+    ("stablehlo.subtract %arg1, %10", "stablehlo.subtract %arg1, %9"),
+    ("handle = 2, type = 0>, replica_groups = dense<[[0, 2], [1, 3]]>",
+     "handle = 2, type = 0>, replica_groups = dense<[[0, 1], [2, 3]]>"),
+])  # fmt: skip
+def test_single_changes_are_found(tmp_path: Path, old: str, new: str) -> None:
+    assert old in AFTER
+    with pytest.raises(ExecutionError, match=r"differ|cannot be computed"):
+        check(tmp_path, STEP, AFTER.replace(old, new, 1))
+
+
+def test_a_wrong_sum_is_named_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ExecutionError) as found:
+        check(tmp_path, STEP, AFTER.replace("dense<[[0, 1], [2, 3]]>", "dense<[[0, 2], [1, 3]]>"))
+    assert "step.py:7:11" in str(found.value)
+
+
+@pytest.mark.parametrize("name", ["gather", "ring", "line", "slices", "scatter", "other_order_in_memory", "loop"])
+def test_collectives(tmp_path: Path, name: str) -> None:
+    """Modules of four devices with two rows of x each, which give x back, whole or in slices."""
+    check(tmp_path, WHOLE, text_of(MODULES, name))
+
+
+def test_groups_have_an_order(tmp_path: Path) -> None:
+    with pytest.raises(ExecutionError, match="differ"):
+        check(tmp_path, WHOLE, text_of(MODULES, "gather").replace("[[0, 1, 2, 3]]", "[[0, 2, 1, 3]]"))
+
+
+def test_a_start_beyond_the_end_is_tried(tmp_path: Path) -> None:
+    """A slice that each device takes from the middle of the slice of all: for starts beyond the end it is another."""
+    types = "(tensor<2x8xf32>, tensor<i32>, tensor<i32>) -> tensor<2x6xf32>"
+    body = f"""    %c = stablehlo.constant dense<0> : tensor<i32>
+    %0 = stablehlo.dynamic_slice %x, %c, %s, sizes = [2, 6] : {types}"""
+    step = module(["%x: tensor<2x8xf32>", "%s: tensor<i32>"], body, [("%0", "tensor<2x6xf32>")])
+    check(tmp_path, step, text_of(MODULES, "slices_in_two"))
+    with pytest.raises(ExecutionError, match="differ"):
+        check(tmp_path, step, text_of(MODULES, "start_beyond"))
+
+
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("num_partitions = 4", "num_partitions = 8", "is for 8 devices, and .* for 4"),
+    ("num_partitions = 4", "num_replicas = 2 : i32, mhlo.num_partitions = 4", "is for 8 devices"),
+    ("mhlo.fusion", "mhlo.rise", "not known: mhlo.rise"), ("[2, 3]]>", "[2, 9]]>", "is in no group"),
+    ("devices=[2,1,2]<=[4]", "devices=[1,1,4]<=[4]", "argument x is .*no slice of"),
+])  # fmt: skip
+def test_mistakes(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in AFTER
+    with pytest.raises(MspcError, match=message):
+        check(tmp_path, STEP, AFTER.replace(old, new))
+
+
+def test_a_module_of_another_step(tmp_path: Path) -> None:
+    with pytest.raises(MspcError, match=r"has 1 arguments, and .* has 3"):
+        check(tmp_path, STEP, text_of(MODULES, "gather"))
+
+
+@pytest.mark.skipif(
+    "MSPC_JAX_PYTHON" in os.environ or importlib.util.find_spec("jax") is not None, reason="JAX is installed"
+)
+def test_hlo_is_converted_by_jax(tmp_path: Path) -> None:
+    with pytest.raises(MspcError, match=r"cannot read .*after.hlo: .*No module named 'jax'"):
+        check(tmp_path, WHOLE, "HloModule rows, num_partitions=4", "after.hlo")
+
+
+@pytest.mark.thorough
+def test_random_steps_of_jax(tmp_path: Path) -> None:
+    """Modules that XLA makes of random steps compute them."""
+    pytest.importorskip("jax", reason="JAX is not installed")
+    command = [sys.executable, "-m", "tests.readers.stablehlo_random_steps"]
+    subprocess.run([*command, "write", str(tmp_path), "--count", "4"], check=True, capture_output=True)
+    subprocess.run([*command, "judge", str(tmp_path), "--only", "2", "3"], check=True)
+
+
+SIZES = (2, 2, 2)
+CHANNEL = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
+BODY = f"""
+      %id = stablehlo.partition_id : tensor<ui32>
+      %four = stablehlo.constant dense<4> : tensor<ui32>
+      %row = stablehlo.divide %id, %four : tensor<ui32>
+      %number = stablehlo.convert %row : (tensor<ui32>) -> tensor<f32>
+      %wide = stablehlo.broadcast_in_dim %number, dims = [] : (tensor<f32>) -> tensor<4x8xf32>
+      %0 = stablehlo.add %own, %wide : tensor<4x8xf32>
+      %1 = "stablehlo.all_reduce"(%0) <{{{CHANNEL}, replica_groups = dense<[[0, 2], [1, 3], [4, 6], [5, 7]]> : tensor<4x2xi64>, use_global_device_ids}}> ({{
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %s = stablehlo.maximum %a, %b : tensor<f32>
+        stablehlo.return %s : tensor<f32>
+      }}) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+      %2 = "stablehlo.all_gather"(%0) <{{all_gather_dim = 1 : i64, {CHANNEL}, replica_groups = dense<[[0, 4], [1, 5], [2, 6], [3, 7]]> : tensor<4x2xi64>, use_global_device_ids}}> : (tensor<4x8xf32>) -> tensor<4x16xf32>
+      %3 = "stablehlo.collective_permute"(%2) <{{{CHANNEL}, source_target_pairs = dense<[[0, 4], [1, 5], [2, 6], [3, 7]]> : tensor<4x2xi64>}}> : (tensor<4x16xf32>) -> tensor<4x16xf32>
+      %4 = stablehlo.add %2, %3 : tensor<4x16xf32>
+      %5 = "stablehlo.reduce_scatter"(%4) <{{{CHANNEL}, replica_groups = dense<[[0, 4, 1, 5], [2, 6, 3, 7]]> : tensor<2x4xi64>, scatter_dimension = 1 : i64, use_global_device_ids}}> ({{
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %s = stablehlo.add %a, %b : tensor<f32>
+        stablehlo.return %s : tensor<f32>
+      }}) : (tensor<4x16xf32>) -> tensor<4x4xf32>
+      %6 = "stablehlo.all_to_all"(%5) <{{{CHANNEL}, concat_dimension = 1 : i64, replica_groups = dense<[[0, 7], [1, 2], [3, 4], [5, 6]]> : tensor<4x2xi64>, split_count = 2 : i64, split_dimension = 0 : i64}}> : (tensor<4x4xf32>) -> tensor<2x8xf32>
+      %zero = stablehlo.constant dense<0> : tensor<ui32>
+      %7 = stablehlo.dynamic_slice %1, %row, %zero, sizes = [2, 8] : (tensor<4x8xf32>, tensor<ui32>, tensor<ui32>) -> tensor<2x8xf32>
+      %8 = stablehlo.add %6, %7 : tensor<2x8xf32>
+      %9 = stablehlo.dot_general %8, %weight, contracting_dims = [1] x [0] : (tensor<2x8xf32>, tensor<8x4xf32>) -> tensor<2x4xf32>
+"""  # noqa: E501  # one operation has one line
+"""Groups along one axis, along two in another order, and along none; rows that differ from device to device."""
+SHARDY = f"""module @step attributes {{mhlo.num_partitions = 8 : i32}} {{
+  sdy.mesh @mesh = <["a"=2, "b"=2, "c"=2]>
+  func.func public @main(%x: tensor<8x32xf32>, %w: tensor<8x4xf32>) -> tensor<8x16xf32> {{
+    %y = sdy.manual_computation(%x, %w) in_shardings=[<@mesh, [{{"b"}}, {{"a", "c"}}]>, <@mesh, [{{}}, {{}}]>] out_shardings=[<@mesh, [{{"c", "a"}}, {{"b"}}]>] manual_axes={{"a", "b", "c"}} (%own: tensor<4x8xf32>, %weight: tensor<8x4xf32>) {{{BODY}
+      %10 = stablehlo.concatenate %9, %9, dim = 1 : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x8xf32>
+      sdy.return %10 : tensor<2x8xf32>
+    }} : (tensor<8x32xf32>, tensor<8x4xf32>) -> tensor<8x16xf32>
+    return %y : tensor<8x16xf32>
+  }}
+}}
+"""  # noqa: E501
+GSPMD = f"""module @step attributes {{mhlo.num_partitions = 8 : i32}} {{
+  func.func public @main(%x: tensor<8x32xf32>, %w: tensor<8x4xf32>) -> tensor<8x16xf32> {{
+    %0 = stablehlo.custom_call @Sharding(%x) {{mhlo.sharding = "{{devices=[2,4]<=[2,2,2]T(1,0,2)}}"}} : (tensor<8x32xf32>) -> tensor<8x32xf32>
+    %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = "{{manual}}"}} : (tensor<8x32xf32>) -> tensor<4x8xf32>
+    %2 = stablehlo.custom_call @Sharding(%w) {{mhlo.sharding = "{{replicated}}"}} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+    %3 = stablehlo.custom_call @SPMDFullToShardShape(%2) {{mhlo.sharding = "{{manual}}"}} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+    %4 = call @shmap_body(%1, %3) : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<2x8xf32>
+    %5 = stablehlo.custom_call @Sharding(%4) {{mhlo.sharding = "{{manual}}"}} : (tensor<2x8xf32>) -> tensor<2x8xf32>
+    %6 = stablehlo.custom_call @SPMDShardToFullShape(%5) {{mhlo.sharding = "{{devices=[4,2]<=[2,2,2]T(2,0,1)}}"}} : (tensor<2x8xf32>) -> tensor<8x16xf32>
+    return %6 : tensor<8x16xf32>
+  }}
+  func.func private @shmap_body(%own: tensor<4x8xf32>, %weight: tensor<8x4xf32>) -> tensor<2x8xf32> {{{BODY}
+    %10 = stablehlo.concatenate %9, %9, dim = 1 : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x8xf32>
+    return %10 : tensor<2x8xf32>
+  }}
+}}
+"""  # noqa: E501
+
+
+def right(x: Any, w: Any) -> Any:
+    """Return the result, computed device by device."""
+    at = [np.unravel_index(d, SIZES) for d in range(8)]
+    own = [x[4 * b : 4 * b + 4, 8 * (2 * a + c) : 8 * (2 * a + c) + 8] + a for a, b, c in at]
+    highest = [np.maximum(own[d], own[d ^ 2]) for d in range(8)]
+    joined = [np.concatenate([own[d & 3], own[d | 4]], 1) for d in range(8)]
+    sent = [joined[d] + (joined[d - 4] if d >= 4 else 0) for d in range(8)]
+    found = list[Any](range(8))
+    for group in ([0, 4, 1, 5], [2, 6, 3, 7]):
+        total = sum(sent[d] for d in group)
+        for k, d in enumerate(group):
+            found[d] = total[:, 4 * k : 4 * k + 4]
+    result = np.zeros((8, 16), np.float32)
+    for group in ([0, 7], [1, 2], [3, 4], [5, 6]):
+        for k, d in enumerate(group):
+            a, b, c = at[d]
+            mixed = np.concatenate([found[e][2 * k : 2 * k + 2] for e in group], 1) + highest[d][a : a + 2]
+            result[2 * (2 * c + a) : 2 * (2 * c + a) + 2, 8 * b : 8 * b + 8] = np.tile(mixed @ w, 2)
+    return result
+
+
+@pytest.mark.parametrize("text", [SHARDY, GSPMD], ids=["shardy", "gspmd"])
+def test_every_device_computes_its_body(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x, w = numbers(8, 32), numbers(8, 4, seed=1)
+    np.testing.assert_allclose(results_of(text, x, w)[0], right(x, w), 1e-5, 1e-5)
+    path = tmp_path / "step.mlir"
+    path.write_text(text)
+    verify_target(str(path), CompileOptions(), 0)
+    assert "on 8 ranks" in capsys.readouterr().out
+
+
+LOOP = """module @step attributes {mhlo.num_partitions = 4 : i32} {
+  sdy.mesh @mesh = <["a"=2, "b"=2]>
+  func.func public @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"a", ?}, {?}]>] out_shardings=[<@mesh, [{"a", ?}, {?}]>] manual_axes={"a"} (%own: tensor<2x8xf32>) {
+      %id = sdy.manual_computation() in_shardings=[] out_shardings=[<@mesh, []>] manual_axes={"b"} () {
+        %p = stablehlo.partition_id : tensor<ui32>
+        %two = stablehlo.constant dense<2> : tensor<ui32>
+        %q = stablehlo.divide %p, %two : tensor<ui32>
+        %r = stablehlo.convert %q : (tensor<ui32>) -> tensor<i32>
+        sdy.return %r : tensor<i32>
+      } : () -> tensor<i32>
+      %none = stablehlo.constant dense<-1> : tensor<i32>
+      %1:2 = stablehlo.while(%n = %none, %h = %own) : tensor<i32>, tensor<2x8xf32>
+      cond {
+        %more = stablehlo.compare LT, %n, %id, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %more : tensor<i1>
+      } do {
+        %one = stablehlo.constant dense<1> : tensor<i32>
+        %next = stablehlo.add %n, %one : tensor<i32>
+        %twice = stablehlo.add %h, %h : tensor<2x8xf32>
+        stablehlo.return %next, %twice : tensor<i32>, tensor<2x8xf32>
+      }
+      %2 = "stablehlo.sort"(%1#1) <{dimension = 1 : i64}> ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %c = stablehlo.compare LT, %a, %b, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+        stablehlo.return %c : tensor<i1>
+      }) : (tensor<2x8xf32>) -> tensor<2x8xf32>
+      sdy.return %2 : tensor<2x8xf32>
+    } : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    return %0 : tensor<4x8xf32>
+  }
+}
+"""  # noqa: E501
+"""One of two axes is manual, and the number of a device is read where both are; devices repeat a loop unlike often."""
+
+
+def test_some_axes_and_loops_of_other_lengths(tmp_path: Path) -> None:
+    x = numbers(4, 8)
+    np.testing.assert_array_equal(results_of(LOOP, x)[0], np.sort(x * [[2], [2], [4], [4]], 1))
+    (tmp_path / "step.mlir").write_text(LOOP)
+    verify_target(str(tmp_path / "step.mlir"), CompileOptions(), 0)
+
+
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("[3, 7]]> : tensor<4x2xi64>, use", "[3, 6]]> : tensor<4x2xi64>, use",
+     "groups that are not along the manual axes"),
+    ('manual_axes={"a", "b", "c"}', 'manual_axes={"a", "b", "d"}', "no axes of a mesh"),
+    ('manual_axes={"a", "b", "c"}', 'manual_axes={"a", "c"}', "slice is .* in the text"),
+    ('[{"b"}, {"a", "c"}]', '[{}, {"a", "c", "b"}]', "slice is .* in the text"),
+    ("out_shardings=[<@mesh, [", "out_shardings=[<@mesh, []>, <@mesh, [", "as many"),
+    ("in_shardings=[<@mesh, ", "in_shardings=[<@other, ", "@other"),
+    ("stablehlo.maximum %a", "stablehlo.power %a", "combines by power"),
+])  # fmt: skip
+def test_mistakes_in_manual_computations(old: str, new: str, message: str) -> None:
+    assert old in SHARDY
+    with pytest.raises(MspcError, match=message):
+        results_of(SHARDY.replace(old, new), numbers(8, 32), numbers(8, 4))
+
+
+QUIET = Loudness(False, True)
+
+
+def with_sharding(text: str) -> tuple[HloModule, Any]:
+    """Return a module, and the sharding that its argument has."""
+    source = f'sdy.mesh @m = <["a"=2, "b"=4]>\n{module([f"%x: tensor<16x16xf32> {{{text}}}"], "", [("%x", "f32")])}'
+    found = read_text(source.replace("f32 {\n    return", "f32 {\n    return"), "step.mlir")
+    return found, next(iter(found.main.argument_attributes[0].values()))
+
+
+@pytest.mark.parametrize(("text", "first", "last"), [
+    ('sdy.sharding = #sdy.sharding<@m, [{"a"}, {"b"}]>', [0, 0, 0, 0, 1, 1, 1, 1], [0, 1, 2, 3] * 2),
+    ('sdy.sharding = #sdy.sharding<@m, [{"b", "a"}, {}]>', [0, 2, 4, 6, 1, 3, 5, 7], [0] * 8),
+    ('sdy.sharding = #sdy.sharding<@m, [{"b":(2)2}, {"a", ?}p1], replicated={"b":(1)2}>', [0, 1, 0, 1] * 2,
+     [0, 0, 0, 0, 1, 1, 1, 1]),
+    ('mhlo.sharding = "{devices=[2,4]<=[8]}"', [0, 0, 0, 0, 1, 1, 1, 1], [0, 1, 2, 3] * 2),
+    ('mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"', [0, 1, 2, 3] * 2, [0] * 8),
+    ('mhlo.sharding = "{devices=[2,2,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}"', [0, 0, 0, 0, 1, 1, 1, 1],
+     [0, 0, 1, 1] * 2),
+    ('mhlo.sharding = "{devices=[2,4]<=[4,2]T(1,0)}"', [0, 1] * 4, [0, 0, 1, 1, 2, 2, 3, 3]),
+])  # fmt: skip
+def test_layouts(text: str, first: list[int], last: list[int]) -> None:
+    """The number of the slice of both dimensions on each of 8 ranks."""
+    layout = layout_of(*with_sharding(text), 2)
+    assert layout is not None
+    slices = [layout.to_layout().slice_index(rank) for rank in range(8)]
+    assert [list(each) for each in zip(*slices, strict=True)] == [first, last]
+
+
+def test_open_dimensions_and_wrong_shardings() -> None:
+    assert layout_of(*with_sharding("sdy.sharding = #sdy.sharding<@m, [{?}, {?}]>"), 2) is None
+    for text, message in (
+        ('sdy.sharding = #sdy.sharding<@n, [{"a"}, {}]>', "there is no mesh @n"),
+        ('sdy.sharding = #sdy.sharding<@m, [{"c"}, {}]>', "names 'c', which is no axis"),
+        ('sdy.sharding = #sdy.sharding<@m, [{"a"}]>', "1 dimensions is given to a tensor of 2"),
+        ('mhlo.sharding = "{devices=[3,1]<=[8]}"', "does not fit 3 devices"),
+        ('mhlo.sharding = "{devices=[2,4]0,1,2,3,4,5,7,6}"', "lists devices otherwise"),
+    ):
+        with pytest.raises(MspcError, match=message):
+            layout_of(*with_sharding(text), 2)
+
+
+@pytest.fixture
+def step(own_folder: Path) -> Path:
+    (own_folder / "step.mlir").write_text(STEP)
+    return own_folder
+
+
+def test_ranks_compute_as_one_device(step: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On as many ranks as the text is for, in its shardings; on others by the batch."""
+    verify_target("step.mlir", CompileOptions(), 0)
+    assert "on 4 ranks" in capsys.readouterr().out
+    verify_target("step.mlir", CompileOptions(ranks=2), 0)
+    both = capsys.readouterr()
+    assert "on 2 ranks" in both.out
+    assert "its shardings are left out" in both.err
+
+
+def test_compiled_files_have_the_layouts_of_the_text(step: Path) -> None:
+    compile_target("step.mlir", CompileOptions(level=2, out=Path("made"), loudness=QUIET))
+    (program,) = (step / "made" / "rank_3").glob("*_execute_*.ir")
+    text = program.read_text()
+    assert "%para1_x: <Tensor[Float32], (2, 8)>" in text
+    assert "ref_key=params.up" in text
+    assert "(8, 8)" in next(line for line in text.splitlines() if "ref_key=params.up" in line)
+    assert "step.py(7)" in text
+    with pytest.raises(MspcError, match="--loss is for a network of PyTorch"):
+        compile_target("step.mlir", CompileOptions(out=Path("made"), imported=ImportOptions(loss="mse")))
+
+
+LOWERED = """
+class Lowered:
+    def as_text(self, debug_info=False):
+        assert debug_info
+        return open("step.mlir").read()
+
+lowered = Lowered()
+def make(flag):
+    assert flag == 3
+    return lowered
+def other():
+    return 1
+"""
+
+
+def test_a_script_that_lowers_a_step(step: Path) -> None:
+    """The script runs in another process, which needs JAX only if the script does."""
+    from mspc.commands.stablehlo import lowered_text
+    from mspc.engine.capture import NamedTarget
+
+    (step / "jit.py").write_text(LOWERED)
+    Path("json.py").write_text("raise SystemExit('a module of the current folder')")
+    for name, arguments in (("lowered", ()), ("make", (3,))):
+        assert lowered_text(NamedTarget(Path("jit.py"), name, arguments, ())) == STEP
+    for name, message in (("other", "gives int"), ("missing", "defines no 'missing'"), ("make", "cannot lower")):
+        with pytest.raises(MspcError, match=message):
+            lowered_text(NamedTarget(Path("jit.py"), name, (), ()))
+
+
+def test_a_step_of_jax(step: Path) -> None:
+    """If JAX is installed, it judges a training step with a scan over recomputed layers."""
+    jax = pytest.importorskip("jax", reason="JAX is not installed, and is only a judge")
+    from mspc import Tensor
+    from mspc.readers.stablehlo.network import StableHloNetwork
+
+    jnp, rng = jax.numpy, np.random.default_rng(0)
+
+    def loss(params: Any, x: Any) -> Any:
+        layer = jax.checkpoint(lambda h, w: (jnp.tanh(h @ w) + h, None))
+        return jnp.mean(jax.lax.scan(layer, x, params)[0] ** 2)
+
+    def train(params: Any, x: Any) -> Any:
+        value, gradient = jax.value_and_grad(loss)(params, x)
+        return params - 0.1 * gradient, value
+
+    params, x = (rng.normal(size=shape).astype(np.float32) for shape in ((3, 8, 8), (4, 8)))
+    text = jax.jit(train, donate_argnums=0).lower(params, x).as_text(debug_info=True)
+    network = StableHloNetwork(read_text(text, "step.mlir"))
+    (parameter,) = network.held.values()
+    parameter.set_data(Tensor(params))
+    value = network(Tensor(x)).asnumpy()
+    for found, expected in zip((parameter.asnumpy(), value), jax.jit(train)(params, x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_plan_as_partition_specs(step: Path) -> None:
+    """The layouts of a compile over the mesh of the text; a search's over a mesh of its own."""
+    compile_target("step.mlir", CompileOptions(out=Path("made"), out_jax=Path("specs.py"), loudness=QUIET))
+    text = (step / "specs.py").read_text()
+    assert "MESH = {'data': 2, 'model': 2}" in text
+    assert """    "params['up']": P(None, 'model'),\n    "params['down']": P('model'),\n    'x': P('data'),\n""" in text
+    compile(text, "specs.py", "exec")
+    lines = "from mspc import nn\nclass Net(nn.Cell):\n    def construct(self, x):\n        return x\n"
+    (step / "net.py").write_text(lines)
+    with pytest.raises(MspcError, match="--out-jax writes PartitionSpecs for a step of JAX"):
+        compile_target("net.py:Net()", CompileOptions(
+            inputs=("float32[2]",), out=Path("made"), out_jax=Path("specs.py"), loudness=QUIET))  # fmt: skip
+    layout = Layout.of((4, 2, 3), ((2, 0), (), (1,)))
+    assert spec_of(layout, (2, 2, 2, 3), ("a", "b", "c", "d")) == "P(('d', 'a', 'b'), None, 'c')"

@@ -1,10 +1,15 @@
-"""Who is missing when GPUs wait in a collective: the decision alone, and jobs whose GPUs are played by the test."""
+"""Ranks that stand still, idle, are stopped or paused: each is told from those that compute, and named once."""
 
 from __future__ import annotations
 
+import os
+import random
+import re
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +18,32 @@ import pytest
 from mspc.engine.ranks.launcher import find_mpirun, mpirun_environment
 from mspc.ops.collective.collectives import AllGather, AllReduce, NeighborExchange
 from mspc.ops.collective.point_to_point import Receive, Send
-from mspc.runtime.faults.record import ENDED, GRAPH, MARK, STATE, STEP, WAITS
+from mspc.runtime.faults.record import CALLS, ENDED, GRAPH, MARK, PID, RUNNING, STATE, STEP, WAITS
 from mspc.runtime.faults.stopped import (
+    BUSY,
     END,
     ENDED_PATIENCE,
+    EVERY,
+    IDLE_NAMED,
+    NAMED,
+    Idle,
     Mark,
     Stalled,
+    Stopped,
+    Wait,
     WaitingNode,
     behind,
     find,
+    in_group,
     meetings,
     packed,
     shown_ranks,
+    state_of,
     unpacked,
+    work_of,
 )
 from tests.conftest import HANG, LOADED
+from tests.runtime.faults.pauses import NAMED_WITHIN, SCRIPT, pause_job, stop_job
 from tests.runtime.faults.test_waiting import records
 from tests.runtime.graphs import GraphMaker
 
@@ -208,3 +224,198 @@ def test_a_missing_rank_ends_the_job_with_one_message() -> None:
         assert said == [f"net.py:12:5: error: {message}"], how
         if "has not" in message:
             assert "note: no rank has moved for 2 s; mspc run --timeout SECONDS waits longer" in err
+
+
+QUIET = 4
+"""Looks in a row that find no work done, after which a process rests: a quick one does less than what is counted."""
+SLEEP = "import time; time.sleep(600)"
+WORK = "while True: pass"
+CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WORK!r}])"
+
+
+@pytest.fixture
+def process(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A process that does what the parameter says."""
+    started = subprocess.Popen([sys.executable, "-c", request.param], process_group=0)
+    yield started.pid
+    os.killpg(started.pid, 9)
+    started.wait()
+
+
+def job(pid: int) -> list[Any]:
+    """Rank 0 waits for rank 1, which is another process."""
+    found = records(2)
+    for record, process in zip(found, (os.getpid(), pid), strict=True):
+        record[PID], record[STATE] = process, RUNNING
+    in_group(found[0], (0, 1), 0).__enter__()
+    return found
+
+
+def looks(idle: Idle, start: float, seconds: float) -> list[Wait]:
+    found: list[Wait] = []
+    for tick in range(int(seconds / EVERY) + 1):
+        found = idle.look(start + tick * EVERY)
+    return found
+
+
+def settled(pid: int) -> None:
+    """Wait until a process that begins by importing things rests."""
+    limit = time.monotonic() + HANG
+    before, alike = -1.0, 0
+    while alike < QUIET:
+        assert time.monotonic() < limit
+        time.sleep(0.2)
+        seen = work_of(pid)[0]
+        before, alike = seen, alike + 1 if seen == before else 0
+
+
+@pytest.mark.parametrize("process", [SLEEP], indirect=True)
+def test_a_rank_that_sleeps_is_named_once(process: int) -> None:
+    settled(process)
+    idle = Idle(job(process))
+    assert idle.to_name(looks(idle, 10, IDLE_NAMED - 1)) == []
+    waits = looks(idle, 10 + IDLE_NAMED, 1)
+    assert [(w.rank, w.idle) for w in waits] == [(0, 1)]
+    assert waits[0].seconds == IDLE_NAMED + 1
+    assert idle.to_name(waits) == waits
+    assert idle.to_name(looks(idle, 10 + IDLE_NAMED + 2, 1)) == []
+
+
+@pytest.mark.parametrize("process", [SLEEP], indirect=True)
+@pytest.mark.parametrize("word", [STEP, CALLS])
+def test_a_rank_whose_record_changes_is_not_idle(process: int, word: int) -> None:
+    settled(process)
+    found = job(process)
+    idle = Idle(found)
+    looks(idle, 10, IDLE_NAMED)
+    found[1][word] += 1
+    assert [wait.seconds for wait in idle.look(10 + IDLE_NAMED + 1)] == [0]
+
+
+@pytest.mark.parametrize("process", [WORK, CHILD], indirect=True, ids=["itself", "a process below it"])
+def test_a_rank_that_computes_is_not_idle(process: int) -> None:
+    idle = Idle(job(process))
+    limit = time.monotonic() + HANG
+    while work_of(process)[0] < 10 * BUSY:  # a process below it has come up, too
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    looks(idle, 10, IDLE_NAMED)
+    before = work_of(process)[0]
+    while work_of(process)[0] < before + 2 * BUSY:
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    assert [wait.seconds for wait in idle.look(10 + IDLE_NAMED + 1)] == [0]
+
+
+@pytest.mark.parametrize("process", [SLEEP], indirect=True)
+def test_nobody_is_idle_whom_nobody_waits_for(process: int) -> None:
+    found = job(process)
+    in_group(found[1], (0, 1), 0).__enter__()
+    idle = Idle(found)
+    assert looks(idle, 10, 2 * IDLE_NAMED) == []
+
+
+def test_a_rank_that_does_nothing_ends_its_job(tmp_path: Path) -> None:
+    script = tmp_path / "net.py"
+    stuck = "    if _ == 4 and ms.communication.get_rank() == 1:\n        time.sleep(600)\n"
+    script.write_text(SCRIPT.replace("    time.sleep(0.004)\n", stuck))
+    command = [sys.executable, "-m", "mspc", "run", str(script), "--ranks", "4", "--timeout", "3", "--", "9"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=HANG, env=mpirun_environment()
+    )
+    assert done.returncode == 1
+    assert re.search(r"for rank 1, which has done nothing for \d+ s after step 5\n", done.stderr)
+    assert "error: rank 0 waits in step 6, at " in done.stderr
+    assert "  note: its process is " in done.stderr
+
+
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    """A process that is stopped."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    os.kill(process.pid, signal.SIGSTOP)
+    limit = time.monotonic() + HANG
+    while state_of(process.pid) != "T":
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def stopped_looks(stopped: Stopped, start: float, seconds: float) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for tick in range(int(seconds * 4) + 1):
+        found = stopped.look(start + tick / 4)
+    return found
+
+
+def test_a_stopped_rank_is_named_once_for_every_stop(sleeper: int) -> None:
+    found = records(2)
+    found[0][PID], found[1][PID] = os.getpid(), sleeper
+    stopped = Stopped(found)
+    assert stopped.to_name(stopped_looks(stopped, 10, NAMED - 1)) == []
+    seconds = stopped_looks(stopped, 10 + NAMED - 1, 1.5)
+    assert list(seconds) == [1]
+    assert stopped.to_name(seconds) == [1]
+    assert stopped.to_name(stopped.look(10 + NAMED + 1)) == []
+    os.kill(sleeper, signal.SIGCONT)
+    limit = time.monotonic() + HANG
+    while state_of(sleeper) == "T":
+        assert time.monotonic() < limit
+    assert stopped.look(10 + NAMED + 1.25) == {}
+
+
+def test_a_rank_whose_record_changes_runs(sleeper: int) -> None:
+    found = records(2)
+    found[0][PID], found[1][PID] = os.getpid(), sleeper
+    stopped = Stopped(found)
+    for tick in range(40):
+        found[1][CALLS] += 1
+        assert stopped.look(10 + tick / 4) == {}
+
+
+def test_a_rank_that_stops_before_it_has_an_entry(sleeper: int) -> None:
+    found = records(2)
+    found[0][PID] = os.getpid()
+    asked: list[Any] = []
+
+    def siblings() -> dict[int, int]:
+        asked.append(None)
+        return {1: sleeper}
+
+    stopped = Stopped(found, siblings)
+    assert list(stopped_looks(stopped, 10, NAMED + 2)) == [1]
+    assert stopped.pid(1) == sleeper
+    assert asked
+
+
+def test_who_stood_still_itself_does_not_blame_others_for_the_time(sleeper: int) -> None:
+    found = records(1)
+    found[0][PID] = sleeper
+    stopped = Stopped(found)
+    stopped_looks(stopped, 10, 2)
+    assert stopped.look(30) == {0: 0.0}
+
+
+def test_processes_that_are_gone_have_no_state() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    assert state_of(child.pid) == ""
+
+
+def test_pauses_end_no_job() -> None:
+    done, outcome = pause_job(random.Random(1), 1, 3.0, HANG, 200)
+    assert done == 1
+    assert (outcome.status, outcome.said) == (0, "")
+
+
+def test_a_rank_that_stays_stopped_is_named_and_ends_the_job() -> None:
+    outcome = stop_job(random.Random(2), 4.0, HANG, latest=1.0)
+    assert outcome.status == 1
+    assert 0 < outcome.named < NAMED_WITHIN * LOADED
+    assert outcome.over < 4.0 * LOADED
+    lines = outcome.said.split("\n")
+    assert sum("has been stopped for 3 s" in line and "kill -CONT" in line for line in lines) == 1
+    assert sum("error: rank" in line and "has been stopped for" in line for line in lines) == 1
+    assert "  note: mspc run --timeout SECONDS waits longer for a rank that is stopped" in lines

@@ -20,7 +20,7 @@ from mspc.search.calibration.measured import ON_CPU, ON_GPU, calibrate
 from mspc.search.calibration.timed_operators import TimingSizes, by_urgency, timing_tasks
 from mspc.search.calibration.timer import Timer
 from tests.search.calibration.test_calibration import SMALL
-from tests.search.calibration.test_doubts import CALM, put_in
+from tests.search.calibration.test_timer import CALM, put_in
 
 EVERY_KIND = replace(
     ON_GPU, products=(64, 128), images=(((4, 16, 8),), ((8, 16, 8),)), sequences=(32,),

@@ -18,8 +18,11 @@ from mspc.engine.strategy_files import sharded_by_file
 from mspc.ir.diagnostics import MspcError
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import read_plan
-from mspc.search.stages.costing import step_seconds
+from mspc.search.plans.alternatives import PlanRequest
+from mspc.search.stages.costing import UnitMeasurement, step_seconds
+from mspc.search.stages.network import StagedNetwork
 from tests.pipelining.staged_script import HEAD
+from tests.search.stages.held_less_network import script
 
 QUIET = Loudness(False, True)
 STEP = """
@@ -246,3 +249,58 @@ def test_a_plan_for_a_cell_that_is_not_there_is_refused(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(MspcError, match=r"the plan has a stage for .*/firt-Layer, and there is no such cell"):
         compile_target(written(tmp_path, **FREE), CompileOptions(4, strategies=plan, out=tmp_path / "out"))
+
+
+MAKES = "cell = nn.PipelineCell(Net(), 4)"
+
+
+def unit_searched(tmp_path: Path, marks: str, free: bool = False) -> StagedNetwork:
+    """The network with more lines of the script behind the one that makes it."""
+    file = tmp_path / "net.py"
+    file.write_text(script().replace(MAKES, f"net = Net()\n{marks}cell = nn.PipelineCell(net, 4)"))
+    captured = find_call(str(file), CompileOptions(4)).captured
+    return StagedNetwork(captured, PlanRequest(4, H200).config(captured), free)
+
+
+def kinds_of(network: StagedNetwork) -> list[int]:
+    """The first of the first units that each is like."""
+    kinds = [unit.kind for unit in network.units]
+    return [kinds.index(kind) for kind in kinds[:5]]
+
+
+def test_frozen_layers_have_costs_of_their_own(tmp_path: Path) -> None:
+    freeze = "for p in net.layers[1].get_parameters():\n    p.requires_grad = False\n"
+    network = unit_searched(tmp_path, freeze)
+    assert kinds_of(network) == [0, 1, 0, 0, 0]
+    costs = UnitMeasurement(network, 2, 4, H200, memory=True).costs().costs
+    assert costs.totals[1] == 0
+    assert all(costs.totals[[0, 2, 3, 4, 5]] > 0)
+    assert costs.backward[1] < costs.backward[2]
+
+
+@pytest.mark.parametrize("asked", ["recompute()", "offload()", "offload(3)"])
+def test_marked_layers_have_costs_of_their_own(asked: str, tmp_path: Path) -> None:
+    assert kinds_of(unit_searched(tmp_path, f"net.layers[1].{asked}\n")) == [0, 1, 0, 0, 0]
+    assert kinds_of(unit_searched(tmp_path, f"for layer in net.layers:\n    layer.{asked}\n")) == [0, 0, 0, 0, 0]
+
+
+def test_layers_keep_the_strategies_that_the_script_gives_each(tmp_path: Path) -> None:
+    network = unit_searched(tmp_path, "net.layers[1].first.shard(((1, 2), (2, 1)))\n")
+    assert kinds_of(network) == [0, 1, 0, 0, 0]
+    given = UnitMeasurement(network, 2, 4, H200).costs().layouts.strategies or {}
+    of_first = [entry.operands for name, entry in given.items() if name.endswith("-Layer/MatMul-op0")]
+    assert of_first == [((2, 1), (1, 1)), ((1, 2), (2, 1)), *[((2, 1), (1, 1))] * 4]
+    free = unit_searched(tmp_path, "net.layers[1].first.shard(((1, 2), (2, 1)))\n", free=True)
+    assert kinds_of(free) == [0, 0, 0, 0, 0]
+
+
+def test_branches_in_stages_are_refused_at_their_line(tmp_path: Path) -> None:
+    branch = "        if inside.mean() > 0:\n            inside = ops.matmul(inside, self.up.T @ self.up)\n"
+    text = script().replace("        return self.add(x,", f"{branch}        return self.add(x,")
+    (tmp_path / "net.py").write_text(text)
+    captured = find_call(str(tmp_path / "net.py"), CompileOptions(4)).captured
+    network = StagedNetwork(captured, PlanRequest(4, H200).config(captured))
+    with pytest.raises(MspcError, match="the search does not weigh values that only a run knows") as caught:
+        network.loop  # noqa: B018  # which reads the network
+    assert caught.value.location is not None
+    assert text.splitlines()[caught.value.location.line - 1].strip() == "if inside.mean() > 0:"

@@ -1,4 +1,5 @@
-"""A class becomes a dataclass when it is first used; nobody can tell it from one of the standard library."""
+"""Classes that become dataclasses when they are first used, names that a mistyped one may have meant, and files whose
+writing is ended."""
 
 from __future__ import annotations
 
@@ -6,15 +7,20 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from mspc.ir.diagnostics import all_of, did_you_mean, nearest
+from mspc.ir.files.atomic_writing import UNFINISHED
 from mspc.ir.late_dataclass import dataclass
+from tests.printed_lines import lines_until
 
 
 def test_a_copy_in_another_process_is_whole() -> None:
@@ -87,3 +93,67 @@ def _told(cls: type[Any], slots: bool) -> list[Any]:
         except (AttributeError, TypeError) as error:
             said.append((type(error), str(error)))
     return said
+
+
+NAMES = ("grad", "simplify", "MatMul", "BatchMatMul", "Concat", "fuse_norm", "fuse_matmul")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("gard", ["grad"]),
+        ("matmul", ["MatMul"]),
+        ("MatMull", ["MatMul", "fuse_matmul", "BatchMatMul"]),
+        ("norm", ["fuse_norm"]),
+        ("zzz", []),
+        ("", []),
+    ],
+)
+def test_nearest_names(name: str, found: list[str]) -> None:
+    assert nearest(name, NAMES)[: max(1, len(found))] == found
+
+
+def test_notes() -> None:
+    assert did_you_mean("zzz", NAMES) == []
+    assert did_you_mean("gard", NAMES) == ["did you mean 'grad'?"]
+    assert did_you_mean("float", ["float16", "float32", "float64"]) == [
+        "did you mean 'float64', 'float32' or 'float16'?"
+    ]
+    assert all_of("gard", ["simplify", "execute", "grad"]) == "grad, execute, simplify"
+
+
+SLOWLY = """
+import time
+from pathlib import Path
+from mspc.checkpoint.files import atomic_publication, write_synced
+from mspc.checkpoint.sliced import in_threads
+from mspc.ir.files.atomic_writing import write_atomically
+
+def slowly(file):
+    file.write(b"half"); file.flush(); print("writing", flush=True)
+    while True: time.sleep(0.05)
+"""
+WAYS = {
+    "a file": "write_atomically(Path('x'), slowly)",
+    "a file of a checkpoint": "write_synced(Path('x'), slowly)",
+    "files that get their names together": """
+with atomic_publication(Path(".")) as beside:
+    (beside / "rank_0").mkdir()
+    write_synced(beside / "rank_0" / "x", slowly)
+""",
+    "a file in a thread": "in_threads([lambda: write_synced(Path('x'), slowly)], 2, print)",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_not_finished_is_removed(tmp_path: Path, way: str) -> None:
+    (tmp_path / "x").write_text("earlier")
+    command = [sys.executable, "-c", SLOWLY + WAYS[way]]
+    job = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    with job:
+        assert lines_until(job, bool) == ["writing\n"]
+        assert any(UNFINISHED.fullmatch(path.name) for path in tmp_path.iterdir())
+        job.terminate()
+    assert job.returncode == -signal.SIGTERM
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x").read_text() == "earlier"
