@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +15,7 @@ from docs.site.operator_database import operators_of_pytorch
 from mspc import Tensor
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.stored_tensors import Checkpoint
-from mspc.compiler.frontend.trace import trace
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.layout import coordinates
 from mspc.ir.types import DType, dtype_of
-from mspc.readers.pytorch.captured_kinds import RANKS, differences, find_kinds, read_kinds, with_slices, write_kinds
 from mspc.readers.pytorch.exported_program import (
     ExportedGraph,
     ExportedNode,
@@ -31,16 +25,10 @@ from mspc.readers.pytorch.exported_program import (
     ProgramInput,
     ProgramOutput,
 )
-from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.kinds.aten_table import ALIASES, DEPENDENT, kind_of, kinds, related
-from mspc.readers.pytorch.kinds.creation import dropped_channels
 from mspc.readers.pytorch.kinds.kind import NEEDED
-from mspc.readers.pytorch.kinds.linear import attention
-from mspc.readers.pytorch.kinds.reductions import median_of_all
-from mspc.readers.pytorch.known_values import FOLDS, LIKE, KnownTensor, known_result
 from mspc.readers.pytorch.network import ImportedNetwork
 from tests.drawn import Drawn, exactly
-from tests.exported_programs import Exported
 from tests.grouped import MANY, each, grouped
 from tests.kind_samples import Call, calls, writing_calls
 from tests.readers.pytorch.test_operators import KINDS
@@ -55,7 +43,7 @@ OTHERWISE = {
     "multinomial": "its numbers are drawn", "_assert": "it computes nothing", "_print": "it computes nothing",
     "sym_": "it computes nothing",
     "detach_.": "PyTorch refuses it for what is no leaf", "to.device": "it takes a device of PyTorch",
-    "transformers.": "test_loss_parts.py", "torchtitan.": "test_loss_parts.py",
+    "transformers.": "test_experts.py", "torchtitan.": "test_experts.py",
     "new_empty": "its numbers are whatever memory has", "bincount": "its size is data",
     "_batch_norm_with_update.default": "test_operators.py",
     "masked_select": "test_bounded_sizes.py", "_unique2": "test_bounded_sizes.py",
@@ -419,319 +407,3 @@ def test_gradients_of_bags() -> None:
         wanted = torch.autograd.grad(out, weight, dout)
         args = (dout, indices, offsets, *statistics, 5, False, mode, False, None, 2)
         compare_exactly("aten._embedding_bag_backward.default", args, wanted)
-
-
-@pytest.mark.parametrize("shape", [(8, 16), (8, 16, 6), (8, 16, 3, 2), (4, 16, 2, 2, 2)])
-def test_channels_are_dropped_as_a_whole(shape: tuple[int, ...]) -> None:
-    def total(x: Tensor) -> tuple[Tensor, Tensor]:
-        y = dropped_channels(x, 0.25, True)
-        return y.sum(), y
-
-    x = np.random.default_rng(0).uniform(1, 2, shape).astype(np.float32)
-    (_, y), gradient = mspc.value_and_grad(total, has_aux=True)(Tensor(x))
-    channels = (y.asnumpy() / x).reshape(*shape[:2], -1)
-    np.testing.assert_allclose(channels, np.broadcast_to(channels[:, :, :1], channels.shape), rtol=1e-5)
-    counts = np.isclose(channels[:, :, 0], 4 / 3)
-    assert (counts | (channels[:, :, 0] == 0)).all()
-    assert 0.5 < counts.mean() < 0.95  # 0.75 of 64 channels or more
-    np.testing.assert_allclose(gradient.asnumpy(), np.where(y.asnumpy() != 0, 4 / 3, 0), rtol=1e-5)
-
-
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("is_bool", [True, False])
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_a_query_that_sees_nothing_gives_zeros(is_bool: bool, is_causal: bool, dropout: float) -> None:
-    """Also if the mask and the causal one hide its keys together."""
-    rng = np.random.default_rng(0)
-    query, key, value = (Tensor(rng.standard_normal((2, 2, 4, 8)).astype(np.float32)) for _ in range(3))
-    seen = rng.random((2, 1, 4, 4)) > 0.4
-    seen[0, 0, 1] = seen[1, 0, :2] = False
-    seen[1, 0, 3] = [True, False, False, False]
-    seen[1, 0, 2] = [False, False, False, True]
-    mask = Tensor(seen if is_bool else np.where(seen, 0, -np.inf).astype(np.float32))
-
-    def total(*operands: Tensor) -> tuple[Tensor, Tensor]:
-        y = attention(*operands, mask, dropout, is_causal, None, False)
-        return (y * y).sum(), y
-
-    (_, y), gradients = mspc.value_and_grad(total, (0, 1, 2), has_aux=True)(query, key, value)
-    seen &= np.tri(4, dtype=bool) | (not is_causal)
-    hidden = np.broadcast_to(~seen.any(-1), (2, 2, 4))
-    assert hidden[1, 0].tolist() == [True, True, is_causal, False]
-    assert (y.asnumpy()[hidden] == 0).all()
-    assert (y.asnumpy()[~hidden] != 0).any()
-    assert all(np.isfinite(gradient.asnumpy()).all() for gradient in gradients)
-    assert (gradients[0].asnumpy()[hidden] == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("given", "median", "shares"),
-    [([1, 2, 2, 4], 2, [0, 0.5, 0.5, 0]), ([np.inf, 1, 2], 2, [0, 0, 1]), ([-np.inf, -np.inf, 2], -np.inf, None)],
-)
-def test_what_is_as_large_shares_the_gradient(given: list[float], median: float, shares: list[float] | None) -> None:
-    value, gradient = mspc.value_and_grad(median_of_all)(Tensor(np.array(given, np.float32)))
-    assert float(value) == median
-    assert shares is None or gradient.asnumpy().tolist() == shares
-
-
-MESH = (4, 2, 3)
-
-
-def program(rank: int, sizes: int = 4, **given: Any) -> dict[str, Any]:
-    return {
-        "rank": rank,
-        "groups": {"group 0": {"ranks": [rank - coordinates(MESH, rank)[2] + each for each in range(3)]}},
-        "inputs": [{"name": "w", "mesh": [rank % 6, rank % 6 + 6]}],
-        "nodes": [["aten.add.Tensor", {"self": {"tensor": "v1"}, **given}, 0, [["v2", "float32", [sizes]]], 0]],
-    }
-
-
-def traced(make: Callable[[int], Any]) -> tuple[list[Any], set[int]]:
-    asked = set[int]()
-
-    def trace(ranks: Sequence[int]) -> list[Any]:
-        asked.update(ranks)
-        return [make(rank) for rank in ranks]
-
-    return find_kinds(trace, MESH), asked
-
-
-def same(make: Callable[[int], Any]) -> tuple[int, int]:
-    """Return the number of kinds and of traced ranks, after a comparison of every rank's program with the derived."""
-    kinds, asked = traced(make)
-    assert sorted(rank for kind in kinds for rank in kind.ranks) == list(range(24))
-    for kind in kinds:
-        for rank in kind.ranks:
-            assert kind.program_of(rank, make(kind.traced)) == make(rank)
-    return len(kinds), len(asked)
-
-
-def test_groups_and_offsets_are_derived() -> None:
-    assert same(lambda rank: program(rank, start=5 * rank, end=[0, 7 - rank])) == (1, 6)
-
-
-def test_an_axis_with_other_programs_is_divided() -> None:
-    stages = ("first", "inner", "inner", "last")
-    assert same(lambda rank: program(rank, stage=stages[rank // 6])) == (4, 14)
-    uneven = (2, 2, 1, 0)
-    assert same(lambda rank: program(rank, sizes=uneven[rank // 6]))[0] == 4  # ranks of a kind have equal sizes
-
-
-def split_of(*read: int) -> dict[str, Any]:
-    """A tensor that is split into three, of which some parts are read."""
-    parts = [[f"v{part}", "float32", [4, 2]] for part in range(1, 4)]
-    joined = {"tensors": [{"tensor": f"v{part}"} for part in read]}
-    sums = ["aten.cat.default", joined, 0, [["v4", "float32", [4, 2 * len(read)]]], 0]
-    split = ["aten.split.Tensor", {"self": {"tensor": "v0"}, "split_size": 2, "dim": 1}, 0, parts, 0]
-    return {"nodes": [split, sums], "outputs": [["loss", "", f"v{read[0]}"]]}
-
-
-def test_the_own_part_of_a_split_is_a_slice() -> None:
-    first, second = with_slices(split_of(1)), with_slices(split_of(2))
-    assert second["nodes"][0][:2] == ["aten.slice.Tensor", {"self": {"tensor": "v0"}, "dim": 1, "start": 2, "end": 4}]
-    assert dict(differences(first, second)) == {("nodes", 0, 1, "start"): 2, ("nodes", 0, 1, "end"): 2}
-    assert with_slices(split_of(1, 3)) == split_of(1, 3)
-
-
-@pytest.mark.parametrize("value", [lambda rank: (rank + 1) % 24, lambda rank: rank * rank, lambda rank: rank // 9])
-def test_numbers_that_are_not_linear_are_not_derived(value: Callable[[int], Any]) -> None:
-    kinds, asked = traced(lambda rank: program(rank, value=value(rank)))
-    assert len(asked) > 6
-    assert len(kinds) > 1
-
-
-def test_the_list_of_kinds_is_read_as_it_was_written(tmp_path: Path) -> None:
-    kinds, _ = traced(lambda rank: program(rank, start=5 * rank))
-    write_kinds(tmp_path / RANKS, kinds)
-    assert read_kinds(tmp_path) == kinds
-    content = json.loads((tmp_path / RANKS).read_text())
-    for change, said in (
-        ({"ranks": list(range(23))}, "do not have every rank once"),
-        ({"traced": 99}, "does not fit its mesh"),
-        ({"mesh": [4, 2]}, "does not fit its mesh"),
-        ({"mesh": [4, 2, 5]}, "do not have every rank once"),
-        ({"slopes": [[[[["rank"]], 1]], [], []]}, "is no place"),
-        ({"slopes": [[[["rank"], "1"]], [], []]}, "not a whole number"),
-    ):
-        edited = {"kinds": [{**content["kinds"][0], **change}]}
-        (tmp_path / RANKS).write_text(json.dumps(edited))
-        with pytest.raises(MspcError, match=said):
-            read_kinds(tmp_path)
-
-
-def test_a_change_of_what_is_no_number_is_refused() -> None:
-    kinds, _ = traced(lambda rank: program(rank, start=rank))
-    content = program(0, start="0")
-    with pytest.raises(ValueError, match="changes 'start', which is '0', not a whole number"):
-        kinds[0].program_of(5, content)
-
-
-F, LONG, BOOL = "float32", "int64", "bool"
-SIZE = 6
-
-
-def known_program(compared: str, behind: int = 0, window: int = 0) -> Exported:
-    """An attention with a mask as models build it: places of keys compared with those of queries."""
-    made = Exported()
-    x = made.user("x", F, (2, 1, SIZE, 4))
-    made.node("aten.arange.default", {"end": SIZE}, {"places": (LONG, (SIZE,))})
-    made.node("aten.unsqueeze.default", {"self": "places", "dim": 0}, {"keys": (LONG, (1, SIZE))})
-    made.node("aten.unsqueeze.default", {"self": "places", "dim": 1}, {"rows": (LONG, (SIZE, 1))})
-    made.node("aten.add.Tensor", {"self": "rows", "other": behind}, {"queries": (LONG, (SIZE, 1))})
-    made.node(f"aten.{compared}.Tensor", {"self": "keys", "other": "queries"}, {"seen": (BOOL, (SIZE, SIZE))})
-    made.node("aten.ones.default", {"size": []}, {"one": (BOOL, ())})
-    made.node("aten.__and__.Tensor", {"self": "one", "other": "seen"}, {"mask": (BOOL, (SIZE, SIZE))})
-    name = "mask"
-    if window:
-        made.node("aten.sub.Tensor", {"self": "queries", "other": window}, {"least": (LONG, (SIZE, 1))})
-        made.node("aten.gt.Tensor", {"self": "keys", "other": "least"}, {"near": (BOOL, (SIZE, SIZE))})
-        name = made.node("aten.__and__.Tensor", {"self": "near", "other": name}, {"both": (BOOL, (SIZE, SIZE))})
-    made.node("aten.expand.default", {"self": name, "size": [2, 1, -1, -1]}, {"spread": (BOOL, (2, 1, SIZE, SIZE))})
-    arguments = {"query": x, "key": x, "value": x, "attn_mask": "spread"}
-    made.node("aten.scaled_dot_product_attention.default", arguments, {"result": (F, (2, 1, SIZE, 4))})
-    made.output("result")
-    return made
-
-
-def known_traced(made: Exported, folder: Path) -> tuple[ImportedNetwork, Any]:
-    network = ImportedNetwork(read_program(made.save(folder / "model.pt2")))
-    return network, trace(network, list(network.input_types)).graph
-
-
-def expected(x: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    scores = np.where(seen, x @ x.swapaxes(-1, -2) / 2, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ x
-
-
-def place() -> tuple[np.ndarray, np.ndarray]:
-    return np.arange(SIZE)[:, None], np.arange(SIZE)[None]
-
-
-@pytest.mark.parametrize(("compared", "behind", "window", "mode", "operands"), [
-    ("le", 0, 0, 2, 3),     # causal
-    ("lt", 1, 0, 2, 3),     # the same
-    ("le", SIZE, 0, 0, 3),  # hides nothing
-    ("le", 1, 0, 4, 3),     # one place of the future is seen, too
-    ("le", 0, 3, 4, 3),     # a window
-    ("ne", 0, 0, 0, 4),     # all but one
-])  # fmt: skip
-def test_an_attention_is_told_what_its_mask_says(
-    compared: str, behind: int, window: int, mode: int, operands: int, tmp_path: Path
-) -> None:
-    network, graph = known_traced(known_program(compared, behind, window), tmp_path)
-    [attention] = [node for node in graph.nodes if node.op.name == "FlashAttentionScore"]
-    assert (attention.op.sparse_mode, len(attention.inputs)) == (mode, operands)
-    names = {"Range", "LessEqual", "Less", "NotEqual", "BroadcastTo", "LogicalAnd"}
-    assert not names & {node.op.name for node in graph.nodes}
-    constants = {p.shape for p in graph.parameters if p.kind == "constant"}
-    assert constants == ({(1, 1, SIZE, SIZE)} if operands == 4 else set())
-    rows, columns = place()
-    seen = {"le": np.less_equal, "lt": np.less, "ne": np.not_equal}[compared](columns, rows + behind)
-    seen &= columns > rows - window if window else True
-    x = np.random.default_rng(1).normal(size=(2, 1, SIZE, 4)).astype(np.float32)
-    np.testing.assert_allclose(network(Tensor(x)).asnumpy(), expected(x, seen), rtol=1e-5, atol=1e-6)
-
-
-def test_a_mask_that_is_added_is_told_too(tmp_path: Path) -> None:
-    made = known_program("le")
-    made.node("aten.where.Scalar", {"condition": "spread", "self": 0.0, "other": -3.4e38},
-              {"added": (F, (2, 1, SIZE, SIZE))})  # fmt: skip
-    arguments = {"query": "x", "key": "x", "value": "result", "attn_mask": "added"}
-    made.node("aten.scaled_dot_product_attention.default", arguments, {"second": (F, (2, 1, SIZE, 4))})
-    made.output("second", "second")
-    _, graph = known_traced(made, tmp_path)
-    attentions = [node for node in graph.nodes if node.op.name == "FlashAttentionScore"]
-    assert [(node.op.sparse_mode, len(node.inputs)) for node in attentions] == [(2, 3)] * 2
-
-
-def test_a_query_that_all_is_hidden_from_by_finite_numbers_looks_at_all_alike(tmp_path: Path) -> None:
-    made = known_program("lt")
-    made.node("aten.where.Scalar", {"condition": "spread", "self": 0.0, "other": -1e9},
-              {"added": (F, (2, 1, SIZE, SIZE))})  # fmt: skip
-    arguments = {"query": "x", "key": "x", "value": "x", "attn_mask": "added"}
-    made.node("aten.scaled_dot_product_attention.default", arguments, {"second": (F, (2, 1, SIZE, 4))})
-    made.output("second", "second")
-    network, _ = known_traced(made, tmp_path)
-    x = np.random.default_rng(1).normal(size=(2, 1, SIZE, 4)).astype(np.float32)
-    rows, columns = place()
-    found = network(Tensor(x))[1].asnumpy()
-    np.testing.assert_allclose(found, expected(x, (columns < rows) | (rows == 0)) * (rows > 0)[..., :1]
-                               + x.mean(-2, keepdims=True) * (rows == 0)[..., :1], rtol=1e-5, atol=1e-6)  # fmt: skip
-
-
-def test_what_is_overwritten_later_is_not_known(tmp_path: Path) -> None:
-    made = known_program("le")
-    made.node("aten.fill_.Scalar", {"self": "queries", "value": SIZE}, {"others": (LONG, (SIZE, 1))})
-    made.node("aten.le.Tensor", {"self": "keys", "other": "queries"}, {"all_seen": (BOOL, (SIZE, SIZE))})
-    made.output("all_seen", "seen")
-    network, _ = known_traced(made, tmp_path)
-    x = np.random.default_rng(1).normal(size=(2, 1, SIZE, 4)).astype(np.float32)
-    result, seen = network(Tensor(x))
-    rows, columns = place()
-    np.testing.assert_allclose(result.asnumpy(), expected(x, columns <= rows), rtol=1e-5, atol=1e-6)
-    assert seen.asnumpy().all()
-
-
-@pytest.mark.parametrize("call", [c for c in calls() if c.kind.removeprefix("aten.") in FOLDS], ids=lambda c: c.kind)
-def test_known_numbers_are_those_of_the_kind(call: Call) -> None:
-    rng = np.random.default_rng(2)
-    kind = kinds()[call.kind]
-    names = [argument.name for argument in kind.arguments]
-    given = dict(zip(names, call.args, strict=False)) | call.named
-    arrays: dict[str, Any] = {}
-
-    def known(value: Any, whole: bool) -> Any:
-        if isinstance(value, tuple) and any(isinstance(each, Drawn) for each in value):
-            return tuple(known(each, whole) for each in value)
-        if not isinstance(value, Drawn):
-            return value
-        array = arrays.setdefault(str(id(value)), value.array(rng))
-        return Tensor(array) if whole else KnownTensor(array, array.shape, dtype_of(array.dtype))
-
-    result = kind.target(*kind.bound({name: known(value, True) for name, value in given.items()})).asnumpy()
-    operands = {name: known(value, False) for name, value in given.items()}
-    if call.kind.removeprefix("aten.") in LIKE:
-        operands = dict(list(operands.items())[1:])
-    found = known_result(call.kind, operands, ExportedType(dtype_of(result.dtype), result.shape))
-    if found is not None or call.kind != "aten.index.Tensor":  # with all of a dimension it is not known
-        np.testing.assert_allclose(np.broadcast_to(found.base, result.shape), result, rtol=1e-5, atol=1e-6)
-
-
-def test_repeated_numbers_are_held_once() -> None:
-    sizes = (1 << 20, 1 << 20)
-    found = known_result("aten.zeros.default", {"size": sizes}, ExportedType(dtype_of("int64"), sizes))
-    assert found is not None
-    assert found.base.shape == (1, 1)
-
-
-def test_what_is_too_large_is_left_to_the_run() -> None:
-    count = 1 << 15
-    line = KnownTensor(np.arange(count), (count,), dtype_of("int64"))
-    column = KnownTensor(np.arange(count)[:, None], (count, 1), dtype_of("int64"))
-    type = ExportedType(dtype_of("bool"), (count, count))
-    assert known_result("aten.le.Tensor", {"self": line, "other": column}, type) is None
-
-
-def test_rows_that_are_counted_alike_are_one_constant(tmp_path: Path) -> None:
-    """As every layer of experts counts them: hundreds of megabytes else."""
-    made = Exported()
-    x = made.user("x", "float32", (6,))
-    places = made.user("places", "int64", (6,))
-    for layer in range(3):
-        row = made.node("aten.arange.default", {"end": 6}, {f"row_{layer}": ("int64", (6,))})
-        source = {"self": places, "dim": 0, "index": row, "src": places}
-        places = made.node("aten.scatter.src", source, {f"put_{layer}": ("int64", (6,))})
-    other = made.node("aten.arange.start", {"start": 1, "end": 7}, {"other": ("int64", (6,))})
-    last = made.node("aten.add.Tensor", {"self": places, "other": other}, {"last": ("int64", (6,))})
-    made.output(made.node("aten.add.Tensor", {"self": x, "other": last}, {"sum": ("float32", (6,))}))
-    network = ImportedNetwork(read_program(made.save(tmp_path / "model.pt2")))
-    places_given = np.array([4, 1, 0, 2, 5, 3])
-    found = network(Tensor(np.zeros(6, np.float32)), Tensor(places_given))
-    np.testing.assert_array_equal(found.asnumpy(), places_given + np.arange(1, 7))
-    assert [*network.constants] == ["row_0", "other"]
-
-
-def test_integers_are_counted_between_ends_without_fractions() -> None:
-    found = FOLDS["arange.start_step"]((2,), start=0.1, end=-7.9, step=-4.0, dtype=dtype_of("int64"))
-    np.testing.assert_array_equal(found, [0, -4])
