@@ -5,19 +5,32 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
-from mspc.commands.comparison.all_differences import differences
-from mspc.commands.facts.graph import CollectiveFact, CompileFacts, RankFacts, SentTensor
+from mspc.commands.comparison.all_differences import Difference, differences, moved_cells
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.diff import diff_targets
+from mspc.commands.facts.graph import OF_GROUPS, CollectiveFact, CompileFacts, GraphFacts, RankFacts, SentTensor
 from mspc.commands.facts.reading import read_facts
 from mspc.commands.report.facts import CollectiveRow
+from mspc.commands.report.verbosity import Loudness
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
+from mspc.ir.types import FLOAT16, FLOAT32, DType, TensorType
+from mspc.ops.collective.base import Collective
+from mspc.ops.fused.elementwise import BodyLine, FusedElementwise
+from mspc.ops.math.arithmetic import Mul, Sub
+from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import PlanFile, read_plan, write_plan
 
@@ -342,3 +355,294 @@ def test_ranks_that_differ_alike_are_told_once() -> None:
     assert [(d.first, d.second) for d in found.collectives] == [(None, "AllGather of 96 bytes over 0-1")]
     assert [sums.ranks[0] for sums in found.sums] == [(0, 1, 2, 3), (4,)]
     assert [sums.figures[1].first for sums in found.sums] == [8, 16]
+
+
+SHAPE = (4, 8)
+MESSAGES = {"group", "group_back", "rank_list", "rank_id", "mesh", "axes", "sr_tag", "share", "micro_batch", "stage"}
+"""Fields that say who meets whom, which the ranks of collectives say, and fields of costs alone."""
+
+
+def other(value: Any) -> Any:
+    """Another value of the same kind; None if there is no such one."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value + 0.25
+    if isinstance(value, str):
+        return f"{value}x"
+    if isinstance(value, DType):
+        return FLOAT32 if value != FLOAT32 else FLOAT16
+    if isinstance(value, tuple):
+        return (other(value[0]), *value[1:]) if value and other(value[0]) is not None else (*value, 1)
+    return None
+
+
+def made(kind: type[Op]) -> Iterator[Op]:
+    """Operators of a class: of its samples, and with nothing given."""
+    for each in kind.samples:
+        yield kind(**each.fields)
+    try:
+        yield kind()
+    except (TypeError, MspcError):  # it needs some fields
+        return
+
+
+def facts(op: Op, operands: list[Value] | None = None) -> CompileFacts:
+    """The facts of a graph with one operator, and one that reads it."""
+    graph = Graph("one")
+    type = TensorType(FLOAT32, SHAPE)
+    graph.parameters = [Parameter(name, type, "input") for name in ("x", "y")]
+    node = Node(op, operands or list(graph.parameters), type, "made", "made")
+    graph.nodes, graph.results = [node], [node]
+    return CompileFacts("", 2, "", None, kinds=(GraphFacts(graph, False, False).of_ranks((0,)),))
+
+
+def test_every_field_of_every_operator_is_compared() -> None:
+    load_operators()
+    unseen: list[str] = []
+    count = 0
+    for name in REGISTRY:
+        kind = REGISTRY[name]
+        op = next(made(kind), None)
+        if op is None or kind.__module__.endswith("control.structural"):
+            continue
+        for each in fields(op):
+            if issubclass(kind, Collective) and each.name in MESSAGES:
+                continue
+            changed = other(getattr(op, each.name))
+            if changed is None:
+                continue
+            try:
+                two = facts(replace(op, **{each.name: changed}))
+            except MspcError:  # an operator that checks its fields
+                continue
+            if not differences(facts(op), two):
+                unseen.append(f"{name}.{each.name}")
+            count += 1
+    assert unseen == [], unseen
+    print(count)
+    assert count > 500
+
+
+def test_fields_of_groups_are_none_that_change_numbers() -> None:
+    assert OF_GROUPS <= MESSAGES
+
+
+def test_members_of_fused_operators_are_compared() -> None:
+    def fused(*lines: BodyLine) -> CompileFacts:
+        return facts(FusedElementwise.of(list(lines), (0,)))
+
+    x, y = ("x", 0), ("x", 1)
+    assert not differences(fused(BodyLine(Sub(), (x, y))), fused(BodyLine(Sub(), (x, y))))
+    assert differences(fused(BodyLine(Sub(), (x, y))), fused(BodyLine(Sub(), (y, x))))
+    assert differences(fused(BodyLine(Sub(), (x, y))), fused(BodyLine(Mul(), (x, y))))
+
+
+@pytest.mark.parametrize("size", [1, 32])
+def test_constants_are_compared(size: int) -> None:
+    def with_constant(value: float) -> CompileFacts:
+        array = np.zeros((size,), np.float32)
+        array[-1] = value
+        return facts(Sub(), [Parameter("x", TensorType(FLOAT32, SHAPE), "input"), Constant(array, FLOAT32)])
+
+    assert not differences(with_constant(1.0), with_constant(1.0))
+    assert differences(with_constant(1.0), with_constant(2.0))
+
+
+NETWORK = """
+import mindspore as ms, numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.initializer import Normal, initializer
+ms.set_seed({seed})
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(initializer(Normal({sigma}), [8, 8]), name="w")
+        self.v = Parameter(Tensor(np.full((8, 8), {value}), ms.float32), name="v")
+    def construct(self, x):
+        return {results}
+Net()(Tensor(np.ones((8, 8)), ms.float32))
+"""
+SAME = {"seed": 1, "sigma": 0.1, "value": 0.5, "results": "ops.tanh(x @ self.w), ops.sin(x @ self.v)"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"seed": 2}, {"sigma": 0.2}, {"value": 0.25}, {"results": "ops.sin(x @ self.v), ops.tanh(x @ self.w)"},
+     {"results": "ops.tanh(x @ self.v), ops.sin(x @ self.w)"}],
+    ids=str,
+)  # fmt: skip
+def test_compiles_that_compute_other_numbers_differ(tmp_path: Path, change: dict[str, Any]) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder, text in zip(folders, (SAME, SAME | change), strict=True):
+        script = tmp_path / f"{folder.name}.py"
+        script.write_text(NETWORK.format(**text))
+        assert CliRunner().invoke(app, ["compile", str(script), "--out", str(folder), "-q"]).exit_code == 0
+    done = CliRunner().invoke(app, ["diff", *map(str, folders)])
+    assert done.exit_code == (1 if change else 0), done.output
+
+
+STAGE_SCRIPT = """
+import numpy as np
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+
+class Layer(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(16, 16)
+
+    def construct(self, x):
+        return ops.tanh(self.dense(x))
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.CellList([Layer() for _ in range(4)])
+        for layer, stage in zip(self.layers, STAGES):
+            layer.pipeline_stage = stage
+
+    def construct(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+ms.set_auto_parallel_context(
+    parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=max(STAGES) + 1,
+    pipeline_config={"pipeline_scheduler": "SCHEDULE"},
+)
+net = nn.WithLossCell(Net(), nn.MSELoss())
+cell = nn.PipelineCell(net, MICRO)
+rows = Tensor(np.ones((16, 16), np.float32))
+nn.TrainOneStepCell(cell, nn.SGD(cell.trainable_params(), 0.1))(rows, rows)
+"""
+BELOW = "Default/network-PipelineCell/network-WithLossCell/_backbone-Net/layers-CellList"
+
+
+@pytest.fixture(scope="module")
+def stage_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiles of one network on 4 ranks: in two stages, with another border, another schedule, and in four."""
+    path = tmp_path_factory.mktemp("stages")
+    compiled(path, "two")
+    compiled(path, "border", stages="(0, 1, 1, 1)")
+    compiled(path, "gpipe", schedule="gpipe", micro=8)
+    compiled(path, "four", stages="(0, 1, 2, 3)")
+    compiled(path, "part", only_ranks=(2,))
+    return path
+
+
+def compiled(
+    path: Path, name: str, stages: str = "(0, 0, 1, 1)", schedule: str = "1f1b", micro: int = 4, **options: Any
+) -> None:
+    text = STAGE_SCRIPT.replace("STAGES", stages).replace("SCHEDULE", schedule).replace("MICRO", str(micro))
+    (path / "net.py").write_text(text)
+    quiet = Loudness(False, True)
+    compile_target(str(path / "net.py"), CompileOptions(4, out=path / name, loudness=quiet, **options))
+
+
+def found(stage_folder: Path, first: str, second: str) -> dict[str, Any]:
+    file = stage_folder / "found.json"
+    options = CompileOptions(json=file, loudness=Loudness(quiet=True))
+    status = diff_targets(str(stage_folder / first), str(stage_folder / second), options)
+    told = json.loads(file.read_text())
+    assert status == (not told["equal"])
+    return told
+
+
+def test_equal_pipelines_are_equal(stage_folder: Path) -> None:
+    told = found(stage_folder, "two", "two")
+    assert (told["equal"], told["stages"]) == (True, None)
+
+
+def test_a_border_elsewhere_moves_operators(stage_folder: Path) -> None:
+    stages = found(stage_folder, "two", "border")["stages"]
+    assert stages["settings"] == []
+    moved = {entry["cell"] for entry in stages["moved"] if entry["cell"].startswith(BELOW)}
+    assert moved == {f"{BELOW}/1-Layer", f"{BELOW}/1-Layer/dense-Dense"}
+    texts = {(entry["first"].partition(":")[0], entry["second"].partition(":")[0]) for entry in stages["moved"]}
+    assert texts == {("stage 0", "stage 1")}
+    assert any(entry["name"] == "MatMul 'matmul'" and entry["line"] == "net.py:12" for entry in stages["moved"])
+    assert [entry["stage"] for entry in stages["stages"]] == [0, 1]
+
+
+def test_what_moved_is_no_operator_of_one_alone(stage_folder: Path) -> None:
+    operators = [entry for kind in found(stage_folder, "two", "border")["kinds"] for entry in kind["operators"]]
+    own = [entry for entry in operators if "1-Layer" in entry["cell"]]
+    assert not [entry for entry in own if None in (entry["first"], entry["second"])]
+
+
+def test_schedules_and_micro_batches(stage_folder: Path) -> None:
+    stages = found(stage_folder, "two", "gpipe")["stages"]
+    assert [(entry["name"], entry["first"], entry["second"]) for entry in stages["settings"]] == [
+        ("schedule", "1f1b", "gpipe"), ("micro-batches", "4", "8")
+    ]  # fmt: skip
+    assert stages["moved"] == []
+    assert [entry["keeps"] for entry in stages["stages"]] == [[2, 8], [1, 8]]
+    (there, back) = stages["borders"]
+    assert (there["source"], there["target"], there["messages"]) == (0, 1, [4, 8])
+    assert (back["source"], back["target"], back["messages"]) == (1, 0, [5, 9])  # with the loss
+    assert there["bytes"] == [512, 512]  # half of the 16 rows
+
+
+def test_unequal_numbers_of_stages(stage_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stages = found(stage_folder, "two", "four")["stages"]
+    assert [(entry["name"], entry["first"], entry["second"]) for entry in stages["settings"]] == [("stages", "2", "4")]
+    moved = {entry["cell"]: (entry["first"], entry["second"]) for entry in stages["moved"] if "-Layer" in entry["cell"]}
+    told = {cell.removeprefix(f"{BELOW}/")[0]: [text[:7] for text in texts] for cell, texts in moved.items()}
+    assert told == {"1": ["stage 0", "stage 1"], "2": ["stage 1", "stage 2"], "3": ["stage 1", "stage 3"]}
+    pairs = [(entry["source"], entry["target"], entry["messages"]) for entry in stages["borders"]]
+    assert (2, 3, [0, 4]) in pairs
+    assert [entry["idle"][0] is None for entry in stages["stages"]] == [False, False, True, True]
+    capsys.readouterr()
+    options = CompileOptions(all_rows=True)
+    assert diff_targets(str(stage_folder / "two"), str(stage_folder / "four"), options) == 1
+    out = capsys.readouterr().out
+    for title in ("the pipeline\n", "stages: idle part", "messages between stages", "operators in another stage"):
+        assert title in out
+    assert f"{BELOW}/3-Layer\n" in out
+
+
+def test_a_part_of_the_stages_is_compared_where_both_tell(stage_folder: Path) -> None:
+    told = found(stage_folder, "two", "part")
+    assert (told["equal"], told["stages"]) == (True, None)
+    pipeline = read_facts(stage_folder / "part").pipeline
+    assert pipeline is not None
+    assert (pipeline.count, pipeline.schedule, pipeline.step, list(pipeline.stages)) == (2, "", None, [1])
+
+
+def test_the_largest_cells_that_moved_together_are_named() -> None:
+    def difference(cell: str, first: str = "stage 0", second: str = "stage 1") -> Difference:
+        return Difference("Add", cell, "", first, second)
+
+    alike = [difference("net/a/b"), difference("net/a/c"), difference("net/d", "stage 1", "stage 2: Float32 (2)")]
+    assert moved_cells(alike) == [("net/a", 2, ("stage 0", "stage 1")), ("net/d", 1, ("stage 1", "stage 2"))]
+    assert moved_cells(alike[:2]) == [("net", 2, ("stage 0", "stage 1"))]
+
+
+EDITS = [
+    ("micro_batch: 3", "micro_batch: 900000000", "works on micro-batch 900000000, and not on all of those"),
+    ('work: "F"', 'work: "Q"', "no work on a micro-batch is work: Q, chunk: 0, micro_batch: 0"),
+    ("chunk: 0", "chunks: 0", "no work on a micro-batch is work: F, chunk: None, micro_batch: 0"),
+    ("pipeline_stages : 2", "pipeline_stages : 3", "the header says stage 0 of 3, and rank 0 of 4"),
+    ("stage : 0", "stage : 1", "the header says stage 1 of 2, and rank 0 of 4"),
+    ("# scope", "# changed\n      # scope", ""),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), EDITS)
+def test_programs_of_stages_that_were_changed_by_hand(
+    old: str, new: str, message: str, stage_folder: Path, tmp_path: Path
+) -> None:
+    changed = tmp_path / "changed"
+    shutil.copytree(stage_folder / "two", changed)
+    (file,) = (changed / "rank_0").glob("*execute*.ir")
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    if message:
+        with pytest.raises(MspcError, match=message):
+            diff_targets(str(stage_folder / "two"), str(changed), CompileOptions())
+    else:
+        assert diff_targets(str(stage_folder / "two"), str(changed), CompileOptions()) == 0

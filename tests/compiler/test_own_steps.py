@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import mspc as ms
-from mspc import nn
+from mspc import Parameter, Tensor, nn, ops
+from mspc.commands.compile import CompileOptions
 from mspc.commands.run import run_script
+from mspc.commands.verify import verify_target
 from mspc.communication import init
-from mspc.ir.diagnostics import MspcError
+from mspc.compiler.config import Config
+from mspc.compiler.driver import compile_call
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ops.collective.collectives import Collective
+from mspc.ops.op import REGISTRY
+from tests.mindspore_api.nn.training import Training, floats
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 SCRIPT = """
@@ -243,3 +255,309 @@ def test_what_branches_leave_otherwise_decides_nothing(tmp_path: Path, capsys: p
         (tmp_path / "net.py").write_text(text.format(use))
         with pytest.raises(MspcError, match=r"False, depending on the contents of a tensor|False has no elements"):
             run_script(tmp_path / "net.py", 1, simulate=True)
+
+
+X = np.random.default_rng(1).standard_normal((5, 3)).astype(np.float32)
+signed = ops.MultitypeFuncGraph("signed")
+
+
+@signed.register("Tensor", "Tensor", "Tensor", "Tensor", "Tensor", "Tensor", "Tensor", "Bool", "Bool")
+def _update(
+    beta1: Any, beta2: Any, rate: Any, decay: Any, parameter: Any, moment: Any, gradient: Any, decays: Any, own: Any
+) -> Any:
+    if not own:
+        return gradient
+    value = parameter * (1 - rate * decay) if decays else parameter
+    value = value - rate * ops.sign(beta1 * moment + (1 - beta1) * gradient)
+    value = ops.depend(value, ops.assign(parameter, value))
+    return ops.depend(value, ops.assign(moment, beta2 * moment + (1 - beta2) * gradient))
+
+
+class Signed(nn.Optimizer):
+    """Steps by the sign of a running mean, spelled as public code spells its optimizers."""
+
+    def __init__(self, params: Any, learning_rate: Any, weight_decay: Any = 0.0, loss_scale: float = 1.0) -> None:
+        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        self.betas = Tensor([0.9], ms.float32), Tensor([0.99], ms.float32)
+        self.moments = self._parameters.clone(prefix="moment", init="zeros")
+
+    def construct(self, gradients: Any) -> Any:
+        gradients = self.scale_grad(self.gradients_centralization(self.flatten_gradients(gradients)))
+        decay, rate = self.get_weight_decay(), self.get_lr()
+        self.assignadd(self.global_step, self.global_step_increase_tensor)
+        rest = (self._parameters, self.moments, gradients, self.decay_flags, self.optim_filter)
+        if not self.is_group:
+            result = self.hyper_map(ops.partial(signed, *self.betas, rate, decay), *rest)
+        elif self.is_group_lr:
+            result = self.hyper_map(ops.partial(signed, *self.betas), rate, decay, *rest)
+        else:
+            result = self.hyper_map(ops.partial(signed, *self.betas, rate), decay, *rest)
+        if self.use_parallel:
+            self.broadcast_params(result)
+        return result
+
+
+class Rolling(nn.Optimizer):
+    """Momentum, as the tutorials write it."""
+
+    def __init__(self, params: Any, learning_rate: Any, weight_decay: float = 0.0, loss_scale: float = 1.0) -> None:
+        super().__init__(learning_rate, params, weight_decay, loss_scale)
+        self.moments = self.parameters.clone(prefix="moments", init="zeros")
+
+    def construct(self, gradients: Any) -> Any:
+        gradients = self.scale_grad(self.decay_weight(gradients))
+        rate = self.get_lr()
+        for i in range(len(self.parameters)):
+            ops.assign(self.moments[i], self.moments[i] * 0.9 + gradients[i])
+            ops.assign(self.parameters[i], self.parameters[i] - self.moments[i] * rate)
+        return self.parameters
+
+
+class Decay(nn.Cell):
+    def construct(self, step: Any) -> Any:
+        return Tensor(0.1, ms.float32)
+
+
+def grouped(params: list[Any], **settings: Any) -> list[dict[str, Any]]:
+    return [{"params": params[:2], **settings}, {"params": params[2:]}]
+
+
+SCHEDULE = nn.ExponentialDecayLR(0.1, 0.5, 2)
+CASES: list[tuple[Callable[[list[Any]], Any], list[float]]] = [
+    (lambda p: Signed(p, SCHEDULE, 0.05, 2.0), [0.05905, -4.5229, 0.05216, 1.16567, -2.61342, 0.17566]),
+    (lambda p: Signed(grouped(p, weight_decay=0.2), 0.01, 0.05),
+     [0.26326, -4.49492, 0.47275, 0.98283, -2.24082, 0.32108]),
+    (lambda p: Signed(grouped(p, lr=0.1), 0.01, 0.05), [0.2609, -4.45451, 0.51274, 0.98283, -2.18083, 0.34108]),
+    (lambda p: Signed(p, 0.01, Decay(), 2.0), [0.26326, -4.49492, 0.47358, 0.98424, -2.23111, 0.31946]),
+    (lambda p: Rolling(p, [0.05, 0.01, 0.02], 0.0, 2.0), [0.26485, -4.522, 0.46857, 1.13837, -2.36382, 0.22986]),
+    (lambda p: Rolling(grouped(p, weight_decay=0.2), 0.05, 0.1, 2.0),
+     [0.25012, -4.27048, 0.45356, 1.10949, -2.30104, 0.22092]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "sums"), CASES)
+def test_own_optimizers_step_as_in_mindspore(make: Callable[[list[Any]], Any], sums: list[float]) -> None:
+    net = nn.SequentialCell(nn.Dense(3, 4), nn.LayerNorm((4,)), nn.Dense(4, 2))
+    rng = np.random.default_rng(0)
+    for parameter in net.get_parameters():
+        parameter.set_data(Tensor(rng.standard_normal(parameter.shape).astype(np.float32)))
+    optimizer = make(net.trainable_params())
+    forward = ms.value_and_grad(lambda x: ops.square(net(x)).mean(), None, optimizer.parameters)
+    for _ in range(3):
+        _, gradients = forward(Tensor(X))
+        optimizer(gradients)
+    np.testing.assert_allclose([p.asnumpy().sum() for p in net.get_parameters()], sums, atol=2e-5)
+
+
+def test_what_an_optimizer_knows_of_itself() -> None:
+    net = nn.Dense(2, 2)
+    plain = Rolling(net.trainable_params(), 0.1, 0.5, 4.0)
+    assert (plain.is_group, plain.is_group_lr, plain.dynamic_lr, plain.need_scale) == (False, False, False, True)
+    assert (plain.weight_decay.item(), plain.decay_flags, plain.param_length) == (2.0, (True, True), 2)
+    groups = [{"params": [net.weight], "lr": [0.1, 0.2]}, {"params": [net.bias], "weight_decay": 0.0}]
+    some = Rolling(groups, 0.1, 0.5)
+    assert (some.is_group, some.is_group_lr, some.dynamic_lr, some.need_scale) == (True, True, True, False)
+    assert (some.decay_flags, some.exec_weight_decay, some.dynamic_weight_decay) == ((True, False), True, False)
+
+
+def test_an_optimizer_that_lars_drives_scales_and_decays_nothing_itself() -> None:
+    inner = Rolling(nn.Dense(2, 2).trainable_params(), 0.1, 0.5, 4.0)
+    assert (inner.need_scale, inner.exec_weight_decay) == (True, True)
+    outer = nn.LARS(inner)
+    assert (inner.need_scale, inner.loss_scale, inner.exec_weight_decay) == (False, 1.0, False)
+    assert (outer.loss_scale, set(outer.weight_decays)) == (4.0, {0.5})
+
+
+@pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel"])
+@pytest.mark.parametrize("strategy", ["data_parallel", "full_batch", ((4, 1), (4, 1))])
+@pytest.mark.parametrize("parallel", [False, True])
+def test_optimizer_parallel_cuts_what_is_updated(mode: str, strategy: object, parallel: bool) -> None:
+    net = nn.Dense(8, 16)
+    optimizer = nn.Adam(net.trainable_params(), 0.1)
+    gradients = tuple(Tensor(np.ones(p.shape, np.float32)) for p in optimizer.parameters)
+    config = Config(
+        ranks=4, mode=mode, dataset_strategy=strategy, parallel_optimizer=parallel, parallel_optimizer_threshold=0
+    )  # type: ignore[arg-type]  # a str or a tuple
+    compiled = compile_call(optimizer, (gradients,), config)
+    graph = compiled.rank_graph(0)
+    shapes = {p.name: p.shape for p in graph.parameters if p.shape}
+    rows = 4 if parallel else 16
+    assert shapes["gradients0"] == (16, 8)
+    assert shapes["weight"] == shapes["moment1.weight"] == shapes["moment2.weight"] == (rows, 8)
+    assert shapes["bias"] == shapes["moment1.bias"] == (rows,)
+    assert not any(isinstance(node.op, Collective) for node in graph.nodes)
+    assert graph.results == [] == parse(print_graph(graph), REGISTRY).graphs[0].results
+    assert compiled.traced.rebuild([]) == ((True, True, True), (True, True, True))
+
+
+def test_what_an_optimizer_computes_besides_its_updates_is_handed_out() -> None:
+    class Telling(nn.SGD):
+        def construct(self, gradients: Any) -> Any:
+            norm = ops.sqrt(ops.reduce_sum(ops.square(gradients[0])))
+            return norm, super().construct(gradients)
+
+    net = nn.Dense(2, 3)
+    optimizer = Telling(net.trainable_params(), 0.1)
+    gradients = tuple(Tensor(np.ones(p.shape, np.float32)) for p in optimizer.parameters)
+    compiled = compile_call(optimizer, (gradients,), Config())
+    assert [value.shape for value in compiled.graph.results] == [()]
+    assert compiled.traced.rebuild([1.5]) == (1.5, (True, True))
+
+
+GRADIENT_X, Y, W, V = floats(1, 4, 3), floats(2, 4, 1), floats(3, 3, 1), floats(4, 1, 1)
+
+
+def _error(w: Any, x: Any, y: Any) -> Any:
+    return ops.square(ops.matmul(x, w) - y).mean()
+
+
+_inner = ops.grad(_error, 0)
+
+
+class Learner(nn.Cell):
+    """The error after one step of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = Parameter(Tensor(W), "w")
+
+    def construct(self, x: Any, y: Any) -> Any:
+        step = ops.stop_gradient(_inner(self.w, x, y))
+        return _error(self.w - 0.1 * step, x, y)
+
+
+def test_the_gradient_of_an_inner_step_is_each_ranks_own() -> None:
+    def slope(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x.T @ (x @ w - y) * 2 / len(x)
+
+    net = Learner()
+    training = Training(
+        nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.5)), [GRADIENT_X.shape, Y.shape], 2, "data_parallel",
+        gradients_mean=True,
+    )  # fmt: skip
+    training.run([(GRADIENT_X, Y)])
+    of_ranks = [
+        slope(W - 0.1 * slope(W, GRADIENT_X[i : i + 2], Y[i : i + 2]), GRADIENT_X[i : i + 2], Y[i : i + 2])
+        for i in (0, 2)
+    ]
+    np.testing.assert_allclose(training.states[0]["w"], W - 0.5 * sum(of_ranks) / 2, rtol=1e-5)
+    assert training.names().count("AllReduce") == 1
+
+
+class Made(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = Parameter(Tensor(W), "w")
+        self.v = Parameter(Tensor(V), "v")
+
+    def construct(self, x: Any) -> Any:
+        return ops.matmul(x, self.w)
+
+
+class MakesLoss(nn.Cell):
+    def __init__(self, made: Made) -> None:
+        super().__init__(auto_prefix=False)
+        self.made = made
+
+    def construct(self, x: Any, y: Any) -> Any:
+        return ops.square(ops.matmul(self.made(x), self.made.v) - 1.0).mean()
+
+
+class JudgesLoss(MakesLoss):
+    def construct(self, x: Any, y: Any) -> Any:
+        shown = ops.stop_gradient(self.made(x))
+        return ops.square(ops.matmul(shown, self.made.v)).mean() + ops.square(ops.matmul(y, self.made.v) - 1.0).mean()
+
+
+class Adversaries(nn.Cell):
+    """Two steps in one graph, the second after the first one's update."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        made = Made()
+        self.first = nn.TrainOneStepCell(MakesLoss(made), nn.SGD([made.w], 0.1))
+        self.second = nn.TrainOneStepCell(JudgesLoss(made), nn.Adam([made.v], 0.1))
+
+    def construct(self, x: Any, y: Any) -> Any:
+        return self.first(x, y), self.second(x, y)
+
+
+def test_two_optimizers_in_one_graph() -> None:
+    batches, shapes = [(GRADIENT_X, Y), (GRADIENT_X, Y)], [GRADIENT_X.shape, Y.shape]
+    alone = Training(Adversaries(), shapes)
+    sharded = Training(Adversaries(), shapes, 2, "data_parallel", gradients_mean=True)
+    alone.run(batches)
+    sharded.run(batches)
+    for name, expected in alone.states[1].items():
+        np.testing.assert_allclose(sharded.states[1][name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+CONTRAST = """
+import numpy as np, mindspore as ms
+from mindspore import Tensor, Parameter, nn, ops
+from mindspore.communication import get_group_size, get_rank, init
+init()
+rank, size = get_rank(), get_group_size()
+ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor(np.eye(3, dtype=np.float32)), "w")
+        self.gather = ops.AllGather()
+    def construct(self, x):
+        z = ops.matmul(x, self.w)
+        every = self.gather(z) if size > 1 else z
+        n = z.shape[0]
+        return ops.cross_entropy(ops.matmul(z, every.T), ops.arange(0, n).astype(ms.int32) + rank * n)
+net = Net()
+step = nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))
+rows = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+for _ in range(2):
+    step(Tensor(rows[rank * 4 // size : (rank + 1) * 4 // size]))
+print("sum", *np.round(net.w.asnumpy().ravel(), 4))
+"""
+
+
+def test_ranks_hold_graphs_with_their_own_numbers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "net.py").write_text(CONTRAST)
+    printed = []
+    for ranks in (1, 2):
+        run_script(tmp_path / "net.py", ranks, simulate=True)
+        printed += [line for line in capfd.readouterr().out.splitlines() if line.startswith("sum")]
+    assert len(printed) == 3
+    found = [np.array(line.split()[1:], np.float64) for line in printed]
+    np.testing.assert_allclose(found[1:], [found[0]] * 2, atol=2e-4)
+
+
+CLIPPED = """
+import numpy as np, mindspore as ms
+from mindspore import Tensor, Parameter, nn, ops
+from mindspore.communication import init
+init()
+ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=False)
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor(np.ones((3, 2), np.float32)), "w")
+    def construct(self, x):
+        return ops.square(ops.matmul(x, self.w)).mean()
+class Step(nn.TrainOneStepCell):
+    def construct(self, x):
+        loss = self.network(x)
+        grads = self.grad(self.network, self.weights)(x, ops.ones_like(loss))
+        grads = FIRST(THEN(grads))
+        return ops.depend(loss, self.optimizer(grads))
+net = Net()
+Step(net, nn.SGD(net.trainable_params(), 0.1))(Tensor(np.ones((4, 3), np.float32)))
+"""
+
+
+def test_verify_leaves_gradients_to_the_scripts_own_sums(tmp_path: Path) -> None:
+    """Clipped sums are those of one device with the global batch; sums of what every rank has clipped are not."""
+    script = tmp_path / "net.py"
+    reduce, clip = "self.grad_reducer", "(lambda them: ops.clip_by_global_norm(them, 0.5))"
+    script.write_text(CLIPPED.replace("FIRST", clip).replace("THEN", reduce))
+    verify_target(str(script), CompileOptions(ranks=2), seed=1)
+    script.write_text(CLIPPED.replace("FIRST", reduce).replace("THEN", clip))
+    with pytest.raises(ExecutionError, match="2 of 8 values differ between one device and 2 ranks"):
+        verify_target(str(script), CompileOptions(ranks=2), seed=1)

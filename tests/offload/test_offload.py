@@ -25,6 +25,10 @@ from mspc.runtime.executor import Executor
 from mspc.runtime.memory_plan import peak_of, plan_memory
 from mspc.verify.scale.memory_use import MemoryCheck
 from tests.compiled_scripts import compiled_script
+from tests.judged_seeds import EQUAL
+from tests.offload.drawn_combinations import KINDS, Combination
+from tests.sharded_beside_one import beside_one_device
+from tests.shares import share_of
 
 ROWS, WIDTH, LAYERS = 64, 32, 5
 SCRIPT = f"""
@@ -305,3 +309,11 @@ def test_nothing_is_copied_without_gradients() -> None:
     network.offload()
     nodes = compile_call(network, [Tensor(np.ones((2, 4), np.float32))], Config()).rank_graph(0).nodes
     assert not any(isinstance(node.op, ToHost) for node in nodes)
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("number", range(share_of(4)))
+def test_combinations_are_those_of_one_device(number: int, kind: str) -> None:
+    outcome = beside_one_device(7000 + number, Combination(7000 + number, kind))
+    assert outcome.kind == EQUAL, outcome.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,12 @@ from mspc.commands.run import run_directory
 from mspc.commands.verify import verify_target
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.ir.graph import Graph
+from mspc.ir.graph import MICRO_BATCH, WORK, Graph
 from mspc.mindspore_api import context
-from mspc.ops.collective.point_to_point import SendToStage
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
+from mspc.ops.control.regions import Call, Scan
+from mspc.passes.lib.schedules import Action, named_schedule
+from mspc.runtime.memory_plan import peak_of
 from mspc.runtime.program import load_program
 
 # Ranks meet in their exchanges of keys in one order if gradients of weights are apart.
@@ -229,3 +233,146 @@ def test_each_stage_joins_its_own_products(scheduler: str, tmp_path: Path) -> No
         assert sum(counts(each, "MatMul") + counts(each, "FusedMatMul") for each in others) == 2 * 6 - (rank == 0)
     for name, value in alone.items():
         np.testing.assert_allclose(found[name], value, rtol=0, atol=2e-6 * np.abs(value).max(), err_msg=name)
+
+
+MEMORY_STAGES, MEMORY_ROWS, MEMORY_WIDTH, LAYERS = 4, 64, 64, 8
+ACTIVATION = WEIGHT = 4 * MEMORY_ROWS * MEMORY_WIDTH
+"""Bytes; as many rows as columns make them equal."""
+
+
+class MemoryLayer(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = Parameter(Tensor(np.ones((MEMORY_WIDTH, MEMORY_WIDTH), np.float32)), name="weight")
+        self.norm = nn.LayerNorm((MEMORY_WIDTH,))
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x + ops.tanh(ops.matmul(self.norm(x), self.weight))
+
+
+class MemoryNet(nn.Cell):
+    def __init__(self, layer: type[MemoryLayer]) -> None:
+        super().__init__()
+        cells = [layer() for _ in range(LAYERS)]
+        cells[0].pipeline_stage = 0
+        for i, cell in enumerate(cells[1:], 1):
+            cell.pipeline_stage = i * MEMORY_STAGES // LAYERS
+        self.layers = nn.CellList(cells)
+
+    def construct(self, x: Tensor, y: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return ((x - y) ** 2).mean()
+
+
+class Deep(MemoryLayer):
+    """A layer that keeps more, and has more parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = MemoryLayer()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return super().construct(self.inner(x))
+
+
+class Folded(MemoryLayer):
+    """A layer of which equal ones become one graph."""
+
+    @mspc.lazy_inline
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@cache
+def graphs(schedule: str, parts: int, layer: type[MemoryLayer] = MemoryLayer, behind: str = "execute") -> list[Graph]:
+    """The graphs of the stages' ranks for so many micro-batches of ROWS rows, behind a pass."""
+    settings = {"pipeline_stages": MEMORY_STAGES, "pipeline_config": {"pipeline_scheduler": schedule}}
+    mspc.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True, **settings)
+    try:
+        cell = nn.PipelineCell(MemoryNet(layer), parts)
+        step = nn.TrainOneStepCell(cell, nn.Momentum(cell.trainable_params(), 0.1, 0.9))
+        batch = Tensor(np.ones((MEMORY_ROWS * parts, MEMORY_WIDTH), np.float32))
+        compiled = compile_call(step, (batch, batch), Config.from_context(context.freeze(step), MEMORY_STAGES))
+        found: list[Graph] = []
+        for rank in range(MEMORY_STAGES):
+            compiled.rank_graph(rank, lambda stage: found.append(stage.graph), (behind,))
+        return found
+    finally:
+        mspc.reset_auto_parallel_context()
+
+
+def planned(graph: Graph) -> int:
+    """Bytes at the peak beside parameters and the batch."""
+    return peak_of(graph) - sum(parameter.type.nbytes for parameter in graph.parameters)
+
+
+@pytest.mark.parametrize("stage", range(MEMORY_STAGES))
+def test_as_many_micro_batches_are_held_as_the_schedule_has_alive(stage: int) -> None:
+    """With more micro-batches than stages the sums of the gradients, which begin with the first of them, are held
+    beside as many others; more than that is not."""
+    few, some, many = (
+        planned(graphs("1f1b", parts)[stage]) for parts in (MEMORY_STAGES, 2 * MEMORY_STAGES, 4 * MEMORY_STAGES)
+    )
+    stacks = (256 + 4) * 4 * MEMORY_STAGES  # the losses, each in a place of its own, and their stack
+    assert many <= some + stacks
+    assert many <= few + LAYERS // MEMORY_STAGES * WEIGHT + 2 * ACTIVATION + stacks
+
+
+def test_gpipe_holds_all() -> None:
+    few, many = (planned(graphs("gpipe", parts)[1]) for parts in (MEMORY_STAGES, 4 * MEMORY_STAGES))
+    assert many - few >= 3 * MEMORY_STAGES * 2 * LAYERS // MEMORY_STAGES * ACTIVATION
+
+
+def test_a_stage_has_one_graph_of_each_kind() -> None:
+    for parts in (MEMORY_STAGES, 4 * MEMORY_STAGES):
+        for graph in graphs("1f1b", parts):
+            calls = [node for node in graph.nodes if isinstance(node.op, Call)]
+            assert len(calls) == 2 * parts
+            assert len({region for node in calls for region in node.regions}) == 2
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble_h1"])
+def test_a_micro_batch_adds_as_many_nodes_whatever_is_kept_of_it(schedule: str) -> None:
+    """Calls hand tuples to each other, each of them one operand."""
+    for stage in range(MEMORY_STAGES):
+        plain, deep = (
+            [len(graphs(schedule, parts, layer)[stage].nodes) for parts in (MEMORY_STAGES, 4 * MEMORY_STAGES)]
+            for layer in (MemoryLayer, Deep)
+        )
+        assert deep[0] > plain[0]  # updates
+        assert deep[1] - deep[0] == plain[1] - plain[0]
+
+
+def test_passes_see_one_micro_batch() -> None:
+    """But for the last two."""
+    few, many = (
+        graphs("zero_bubble_h1", parts, behind="schedule_communication") for parts in (MEMORY_STAGES, 4 * MEMORY_STAGES)
+    )
+    for one, other in zip(few, many, strict=True):
+        assert [len(each.nodes) for each in one.graphs()] == [len(each.nodes) for each in other.graphs()]
+        assert [node.op.turns for node in other.nodes if isinstance(node.op, Scan)] == [4 * MEMORY_STAGES]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zero_bubble_h1", "zero_bubble_2p"])
+def test_a_stage_works_in_the_order_of_its_schedule(schedule: str) -> None:
+    """And waits for a message only where its next work reads it."""
+    known = named_schedule(schedule, MEMORY_STAGES, 2 * MEMORY_STAGES)
+    for stage, graph in enumerate(graphs(schedule, 2 * MEMORY_STAGES)):
+        work = [node for node in graph.nodes if WORK in node.attrs]
+        actions = [Action(*(node.attrs[name] for name in (WORK, "chunk", MICRO_BATCH))) for node in work]
+        there = {(action.kind, action.chunk) for action in actions}
+        assert actions == [each for each in known.entries[stage] if (each.kind, each.chunk) in there]
+        left = iter(work)
+        following = next(left)
+        for node in graph.nodes:
+            following = next(left, node) if node is following else following
+            if isinstance(node.op, ReceiveFromStage) and node.op.micro_batch >= 0:
+                assert node in following.inputs
+
+
+def test_equal_layers_of_a_stage_are_one_graph_whichever_line_gives_the_stage() -> None:
+    for graph in graphs("1f1b", MEMORY_STAGES, Folded):
+        loops = [node for each in graph.graphs() for node in each.nodes if isinstance(node.op, Scan)]
+        assert {node.op.turns for node in loops} == {LAYERS // MEMORY_STAGES}
