@@ -237,7 +237,7 @@ class MegatronReader:
         if found.flag("recompute-activations"):
             granularity = granularity or "selective"
         modules = found.names("recompute-modules") if granularity == "selective" else []
-        if granularity == "selective" and not modules:
+        if granularity == "selective" and found.raw("recompute-modules") is None:
             modules = ["core_attn"]
         offloaded = found.names("offload-modules") if found.flag("fine-grained-activation-offloading") else []
         return Recomputation(

@@ -15,7 +15,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.readers.configurations.megatron import SHARDINGS
-from mspc.readers.configurations.mistakes import HOST_RANKS, KNOWN, largest_divisor
+from mspc.readers.configurations.mistakes import HOST_RANKS, IGNORED_PREFIXES, KNOWN, largest_divisor
 from mspc.readers.configurations.settings import Setting, Values, tables_of
 
 _TABLES = tables_of("models")
@@ -312,13 +312,13 @@ def recipe_settings(found: Values, ranks: int | None) -> Iterator[Setting]:
     for path in found.by_path:
         word = path.rpartition(".")[2]
         target = _NAMES["bridge-words"].get(word, word.replace("_", "-"))
-        if target in KNOWN:
+        if target in KNOWN or (path.startswith("model.") and target.startswith(IGNORED_PREFIXES)):
             settings[target] = found.under(target, path)
     if not isinstance(found.value("model.pipeline_model_parallel_layout"), str):
         settings.pop("pipeline-model-parallel-layout", None)
     named = [_plain(str(found.value("mixed_precision"))), *map(_plain, name.split("_"))]
     eight = next((how for key, how in RECIPES.items() if how and _plain(key) in named), "")
-    settings |= _settings(f"bf16=true {eight and f'fp8-format=hybrid fp8-recipe={eight}'}")
+    settings |= _settings(f"@recipes {eight and f'fp8-format=hybrid fp8-recipe={eight}'}")
     parts = found.count("model.pipeline_model_parallel_size", 1)
     parts *= found.count("model.virtual_pipeline_model_parallel_size", 1)
     if preset and int(settings["num-layers"].value) % parts and "pipeline-model-parallel-layout" not in settings:

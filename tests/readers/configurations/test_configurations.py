@@ -60,6 +60,7 @@ def llama3_70b_pretrain_64gpu_gb300_fp8mx_config():
     cfg.model.sequence_parallel = False
     cfg.model.recompute_granularity = "selective"
     cfg.model.recompute_modules = ["layernorm", "mlp"]
+    cfg.model.cuda_graph_impl = "full_iteration"
     cfg.train.micro_batch_size = 2
     cfg.train.global_batch_size = 256
     return cfg
@@ -277,6 +278,7 @@ def test_recipes_of_megatron_bridge_are_data(tmp_path: Path) -> None:
     assert (found.family, found.machine, run.ranks, run.eight) == ("Megatron-Bridge", "gb300", 64, "mxfp8")
     assert (run.tensor, run.pipeline, run.chunks, run.micro_batch, run.global_batch) == (2, 4, 5, 2, 256)
     assert (how.modules, run.sharding, run.overlapped_tensor) == ({"layernorm", "mlp"}, "parameters", False)
+    assert run.graphs == {"all"}
     with pytest.raises(MspcError, match=r"llama3.py:9: error: train.global_batch_size is 100, no multiple of"):
         read_configuration(Path(f"{file}:llama3_70b_pretrain_64gpu_h100_bf16_config"), None, 0)
     with pytest.raises(MspcError, match="of no published model"):
