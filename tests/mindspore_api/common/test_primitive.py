@@ -35,42 +35,19 @@ def test_shard_keeps_tuples_and_layouts():
 @pytest.mark.parametrize(
     ("strategy", "error", "message", "note"),
     [
-        (
-            (2, 4),
-            TypeError,
-            "MatMul.shard: in_strategy: entry 0 is 2, not a tuple of ints or a Layout",
-            "write ((2, 4),)",
-        ),
-        (
-            "data",
-            TypeError,
-            "MatMul.shard: in_strategy must be a tuple of tuples or of Layouts, not 'data'",
-            "write one tuple per tensor, for example ((2, 4), (4, 1))",
-        ),
-        (
-            [(2, 4), (4, 1)],
-            TypeError,
-            "MatMul.shard: in_strategy must be a tuple of tuples or of Layouts, not [(2, 4), (4, 1)]",
-            "write one tuple per tensor, for example ((2, 4), (4, 1))",
-        ),
-        (
-            ((2, 4), [4, 1]),
-            TypeError,
-            "MatMul.shard: in_strategy: entry 1 is [4, 1], not a tuple of ints or a Layout",
-            "write one tuple per tensor, for example ((2, 4), (4, 1))",
-        ),
-        (
-            ((2, 4), (0, 1)),
-            ValueError,
-            "MatMul.shard: in_strategy: entry 1 shards a dimension into 0 slices; 1 is the least",
-            None,
-        ),
-        (
-            ((2, 4), (4, 1.5)),
-            TypeError,
-            "MatMul.shard: in_strategy: entry 1 holds 1.5, not a number of slices",
-            "write one tuple per tensor, for example ((2, 4), (4, 1))",
-        ),
+        ((2, 4), TypeError, "MatMul.shard: in_strategy: entry 0 is 2, not a tuple of ints or a Layout",
+         "write ((2, 4),)"),
+        ("data", TypeError, "MatMul.shard: in_strategy must be a tuple of tuples or of Layouts, not 'data'",
+         "write one tuple per tensor, for example ((2, 4), (4, 1))"),
+        ([(2, 4), (4, 1)], TypeError,
+         "MatMul.shard: in_strategy must be a tuple of tuples or of Layouts, not [(2, 4), (4, 1)]",
+         "write one tuple per tensor, for example ((2, 4), (4, 1))"),
+        (((2, 4), [4, 1]), TypeError, "MatMul.shard: in_strategy: entry 1 is [4, 1], not a tuple of ints or a Layout",
+         "write one tuple per tensor, for example ((2, 4), (4, 1))"),
+        (((2, 4), (0, 1)), ValueError,
+         "MatMul.shard: in_strategy: entry 1 shards a dimension into 0 slices; 1 is the least", None),
+        (((2, 4), (4, 1.5)), TypeError, "MatMul.shard: in_strategy: entry 1 holds 1.5, not a number of slices",
+         "write one tuple per tensor, for example ((2, 4), (4, 1))"),
         (
             ((2, 4), layout("dp", "sp")),
             ValueError,
@@ -79,7 +56,7 @@ def test_shard_keeps_tuples_and_layouts():
             "use one kind",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_strategy_is_named(strategy, error, message, note):
     with pytest.raises(error) as caught:
         ops.MatMul().shard(strategy)
