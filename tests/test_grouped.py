@@ -59,7 +59,7 @@ def test_what_is_skipped_stays_skipped() -> None:
         each(lambda _: pytest.skip("needs more"), [(1,)])
 
 
-FILES = ("tests/pipelining/test_stage_programs.py", "tests/search/plans/test_plan_files.py")
+FILES = ("tests/pipelining/test_random_pipelines.py", "tests/search/plans/test_plan_files.py")
 
 
 def test_a_share_is_rounded_up_and_all_under_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
