@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from mspc.commands.report.tables import print_line, write_report
 from mspc.commands.report.verification import report, report_against
 from mspc.commands.stablehlo import read_target
 from mspc.commands.verify_capture import plain_program
-from mspc.commands.verify_folder import StoredFirstValue, ToProve, give_layouts, located, of_folder, verify_folder
+from mspc.commands.verify_folder import ToProve, give_layouts, located, of_folder, verify_folder
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, TracedCall, compile_traced, decided_by_script, trace_call
@@ -90,7 +91,6 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
     if with_torch:
         rows: list[ComparedValue] = []
         if options.imported.torch:
-
             check_comparable(program, options)
             rows = module_rows(found, program, options)
         judged = against_torch(program)
@@ -260,7 +260,7 @@ def of_call(captured: CapturedCall, many: Compiled, program: VerifiedProgram | N
     rows = config.feeds_own_rows
     if program is not None:
         one, batch = program.reference.graph, program.global_batch.graph
-        values: Sequence[Any] = [StoredFirstValue(name, a.copy) for name, a in program.reference.weights.items()]
+        values: Sequence[Any] = [SimpleNamespace(name=n, make=a.copy) for n, a in program.reference.weights.items()]
     else:
         given = with_global_types(captured, [f.graph_type if rows else f.global_type for f in many.fed])
         alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verification import report, report_against
@@ -344,13 +345,6 @@ class ToProve:
         return found
 
 
-class StoredFirstValue(NamedTuple):
-    """A first value stored in a folder."""
-
-    name: str
-    make: Callable[[], Any]
-
-
 def of_folder(folder: Path, options: CompileOptions) -> ToProve:
     """Return the programs of a folder that `mspc compile` wrote, edited by hand or not."""
     program = checked_program(folder, options)
@@ -375,7 +369,7 @@ def of_program(program: Program, graphs: Sequence[Graph], edited: Sequence[str])
         for graph in graphs:
             give_layouts(graph, held)
     kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
-    values = [StoredFirstValue(name, load) for name, load in slices_to_load(program, one, 0).items()]
+    values = [SimpleNamespace(name=name, make=load) for name, load in slices_to_load(program, one, 0).items()]
     notes = [f"edited since the compile: {listed(edited, FEW_FILES)}"] if edited else []
     return ToProve(one, kinds, values, own, tuple(notes), program.compile_id, program)
 

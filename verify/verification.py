@@ -161,6 +161,11 @@ class Verified:
     located: tuple[str, ...] = ()
     """Sentences of the proof of `--scale` on the first wrong value."""
 
+    def add(self, rows: Sequence[ComparedValue], note: str) -> None:
+        """Add rows that differ. note: with the name of the first at "{}"."""
+        self.rows += rows
+        self.note = self.note or (note.format(rows[0].name) if rows else "")
+
 
 @dataclass(frozen=True)
 class VerifiedProgram:
@@ -202,18 +207,11 @@ def verified(program: VerifiedProgram, seed: int, mpi: bool = False) -> Verified
     found.not_finite = _not_finite(expected)
     _compare_reference(program, found, device, expected, ranks)
     wrong = ranks.wrong() if isinstance(ranks, MpiRanks) else collectives(program.ranks, program.plain_of)
-    if wrong:
-        found.rows += wrong
-        found.note = found.note or "on numbers made for it a collective gives others than NumPy"
+    found.add(wrong, "on numbers made for it a collective gives others than NumPy")
     wrong = wrong_random_numbers(program.reference.graph)
-    if wrong:
-        found.rows += wrong
-        found.note = found.note or f"the random numbers of {wrong[0].name} are wrong, on all devices alike"
+    found.add(wrong, "the random numbers of {} are wrong, on all devices alike")
     found.directions = _finite_differences(program, device, seed)
-    rows = found.directions.rows
-    found.rows += rows
-    if rows and not found.note:
-        found.note = f"by finite differences the gradient of {rows[0].name} is another, on one device too"
+    found.add(found.directions.rows, "by finite differences the gradient of {} is another, on one device too")
     return found
 
 
@@ -237,15 +235,12 @@ def _compare_reference(
     taken = set[Graph]()
     wanted = replace(reference, taken=taken).run()
     found.untaken = untaken(reference.graph, taken)
+    loops = (node.op for node in reference.graph.nodes if isinstance(node.op, Scan))
+    unrolled = program.stages > 1 and not any(op.micro_batches for op in loops)
+    written = "from the network as it is written, before any pass changes it"
+    how = "with the loop over micro-batches unrolled" if unrolled else written
     rows = compare_with_reference(reference, wanted, device.graph, expected)
-    found.rows += rows
-    if rows:
-        loops = (node.op for node in reference.graph.nodes if isinstance(node.op, Scan))
-        unrolled = program.stages > 1 and not any(op.micro_batches for op in loops)
-        found.note = found.note or (
-            "one device computes other values with the loop over micro-batches unrolled" if unrolled
-            else "one device computes other values from the network as it is written, before any pass changes it"
-        )  # fmt: skip
+    found.add(rows, f"one device computes other values {how}")
     if program.layouts:
         feeds, mean = _steps(found.inputs), device.mean
         found.batches = compare_batches(program.global_batch, feeds, reference, wanted, ranks.executed(), mean)
@@ -326,16 +321,12 @@ def _compared(comparison: Comparison, device: OneDevice, ranks: ManyRanks) -> Ve
         _search(found, comparison, device, ranks, executed)
     apart = {row.name for row in found.rows if row.kind == "parameter" and not row.same}
     wrong = [row for row in comparison.gathered(executed) if row.name not in apart]
-    if wrong:
-        found.rows += wrong
-        found.note = found.note or f"the slices of {wrong[0].name} are right, and wrong after they are gathered"
+    found.add(wrong, "the slices of {} are right, and wrong after they are gathered")
     for poke in pokes(comparison.many, MARK):
         shown = replace(comparison, expected=device.run(poke), noise=comparison.noise)
         seen = ranks.observed("", 1, poke)
         wrong = [row for row in shown.results(seen) + shown.parameters(seen) if not row.same]
-        if wrong:
-            found.note = found.note or "they differ if a gradient overflows on one rank"
-        found.rows += wrong
+        found.add(wrong, "they differ if a gradient overflows on one rank")
     return found
 
 

@@ -48,19 +48,19 @@ def test_nothing_is_found_where_nothing_is_wrong(network: str, tmp_path: Path) -
     assert {row["kind"] for row in rows} == {"output", "gradient", "parameter"}
 
 
-def test_a_wrong_derivative_is_found_by_finite_differences(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TanhGrad, "run", lambda self, be, y, dy: dy * (1 - y))
-    assert list(found(network).notes) == ["by finite differences the gradient of net.w1 is another, on one device too"]
-
-
-def test_a_wrong_gradient_rule_is_found_by_finite_differences(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MatMul, "bprop", lambda self, b, x, y, out, dout: self.products(b, x, y, out))
-    assert "by finite differences the gradient of net.w" in found(network).notes[0]
-
-
-def test_a_rule_that_forgets_an_operand_is_found(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Mul, "bprop", lambda self, b, x, y, out, dout: (b.emit(Mul(), dout, y), None))
-    assert "by finite differences the gradient of net.gain is another" in found(network).notes[0]
+@pytest.mark.parametrize(
+    ("op", "part", "wrong", "of"),
+    [
+        (TanhGrad, "run", lambda self, be, y, dy: dy * (1 - y), "net.w1"),
+        (MatMul, "bprop", lambda self, b, x, y, out, dout: self.products(b, x, y, out), "net.w"),
+        (Mul, "bprop", lambda self, b, x, y, out, dout: (b.emit(Mul(), dout, y), None), "net.gain is another"),
+    ],
+)
+def test_finite_differences(
+    op: Any, part: str, wrong: Any, of: str, network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(op, part, wrong)
+    assert f"by finite differences the gradient of {of}" in found(network).notes[0]
 
 
 def test_a_kernel_that_takes_no_float64_is_not_judged(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,13 +86,18 @@ def test_a_mask_that_is_wrong_from_the_second_step_on_is_found(network: str, mon
     assert found(network).notes[-1] == "step 2 is the first that differs"
 
 
-def test_a_maximum_that_is_never_negative_is_found(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_negative_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     combine = local.combine
 
     def wrong(parts: Any, op: str) -> Any:
         return combine([np.maximum(part, 0) for part in parts] if op == "max" else parts, op)
 
     monkeypatch.setattr(local, "combine", wrong)
+
+
+@pytest.mark.usefixtures("no_negative_maximum")
+def test_a_maximum_that_is_never_negative_is_found(network: str) -> None:
     assert found(network).notes[-1] == "step 3 is the first that differs"
 
 
@@ -117,20 +122,12 @@ nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))(Tensor(np.ones([4,
 """
 
 
-def test_a_maximum_whose_size_changes_no_number_is_tried_on_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("no_negative_maximum")
+def test_a_maximum_whose_size_changes_no_number_is_tried_on_others(tmp_path: Path) -> None:
     """A softmax is the same whatever is taken off its logits."""
     (tmp_path / "net.py").write_text(SOFTMAX)
-    combine = local.combine
-
-    def wrong(parts: Any, op: str) -> Any:
-        return combine([np.maximum(part, 0) for part in parts] if op == "max" else parts, op)
-
-    monkeypatch.setattr(local, "combine", wrong)
-    assert list(found(str(tmp_path / "net.py"), 2).notes) == [
-        "on numbers made for it a collective gives others than NumPy"
-    ]
+    (note,) = found(str(tmp_path / "net.py"), 2).notes
+    assert note == "on numbers made for it a collective gives others than NumPy"
 
 
 def changed_sums(monkeypatch: pytest.MonkeyPatch, change: Callable[[LocalComm, Any, Any], Any]) -> None:

@@ -190,15 +190,6 @@ def embedding(self: Network, ids: Tensor, y: Tensor) -> Tensor:
     return ((out - y) ** 2).mean()
 
 
-def positions(self: Network, x: Tensor, y: Tensor) -> Tensor:
-    """Every rank adds the positions of the first."""
-    own = ROWS // size()
-    begin = 0 if IS_WRONG else place() * own
-    table = copied(self.table, "both")
-    out = torch.tanh(x + table[begin : begin + own]) @ copied(self.up, "both")  # here
-    return summed_loss(out, y)
-
-
 def chunked_loss(self: Network, x: Tensor, y: Tensor) -> Tensor:
     """The gradient of the last chunk alone is added up."""
     hidden = torch.tanh(x * self.scale)
@@ -229,6 +220,17 @@ def softmax(self: Network, x: Tensor, y: Tensor) -> Tensor:
     return ((reduced(shares @ self.down, "both") - y) ** 2).mean()
 
 
+def classes(self: Network, x: Tensor, ids: Tensor) -> Tensor:
+    """Logits of classes of other ranks are not masked."""
+    logits = copied(x, "both") @ self.up
+    most = summed(logits.detach().max(-1).values, "both", "max")
+    total = reduced((logits - most[:, None]).exp().sum(-1), "both")
+    local = ids - place() * self.up.shape[1]
+    outside = (local < 0) | (local >= self.up.shape[1])
+    own = logits.gather(1, local.masked_fill(outside, 0)[:, None])[:, 0] - most  # here
+    return (total.log() - reduced(own if IS_WRONG else own.masked_fill(outside, 0.0), "both")).mean()
+
+
 def valid_rows(self: Network, x: Tensor, y: Tensor, valid: Tensor) -> Tensor:
     """The loss is a mean over the valid rows of each rank."""
     losses = ((x @ self.up @ self.down - y) ** 2).mean(-1) * valid
@@ -248,13 +250,6 @@ def wrong_dimension(self: Network, x: Tensor, y: Tensor) -> Tensor:
     """Slices are put together along the rows of a square, and are of its columns."""
     whole = assembled(self.up, 0 if IS_WRONG else 1).reshape(WIDTH, WIDTH)
     return ((torch.tanh(x @ whole) - y) ** 2).mean()  # here
-
-
-def doubled(self: Network, x: Tensor, y: Tensor) -> Tensor:
-    """A sum over ranks is taken twice."""
-    out = reduced(torch.relu(copied(x, "both") @ self.up) @ self.down, "both")
-    out = reduced(out, "both") if IS_WRONG else out  # here
-    return ((out - y) ** 2).mean()
 
 
 def unfinished(self: Network, x: Tensor, y: Tensor) -> Tensor:
@@ -297,10 +292,15 @@ def mean_over_data(parameters: list[nn.Parameter]) -> None:
 
 
 def one_forgotten(parameters: list[nn.Parameter]) -> None:
-    """The gradient of one parameter is not averaged."""
+    """The gradient of one parameter is divided, and not added up."""
     for number, parameter in enumerate(parameters):
-        if number != 1 or not IS_WRONG:
-            parameter.grad = summed(parameter.grad) / size()
+        parameter.grad = (parameter.grad if number == 1 and IS_WRONG else summed(parameter.grad)) / size()  # here
+
+
+def of_others(parameters: list[nn.Parameter]) -> None:
+    """Gradients of slices are added to those of others."""
+    for parameter in parameters if IS_WRONG else ():
+        parameter.grad = summed(parameter.grad)  # here
 
 
 def flat(parameters: list[nn.Parameter], fault: str = "") -> Tensor:
@@ -387,32 +387,30 @@ PARALLEL = {"up": piece(up, 1), "down": piece(down)} if RANKS < 4 else {}
 OF_DATA = {"up": up, "down": down}
 AXIS = "data" if RANKS == 4 else "both"
 HALVES = piece(x, 0, AXIS), piece(y, 0, AXIS)
-MANY = RANKS > 1
 
 STEPS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "row parallel bias": lambda: (Network(row_parallel, **PARALLEL, bias=torch.zeros(WIDTH)), (x, y)),
     "column parallel gradient": lambda: (Network(column_parallel, **PARALLEL, scale=torch.ones(WIDTH)), (x, y)),
     "sum instead of mean": lambda: (Network(data_parallel, **OF_DATA), HALVES, mean_over(count=IS_WRONG)),
-    "divided twice": lambda: (Network(data_parallel, **OF_DATA), HALVES, mean_over(count=4 * IS_WRONG)),
     "sum in bf16": lambda: (
         Network(data_parallel, **OF_DATA), HALVES, mean_over(dtype=torch.bfloat16 if IS_WRONG else torch.float32)
     ),
     "norm of a sequence": lambda: (Network(norm_of_sequence, **PARALLEL, scale=torch.ones(WIDTH)), HALVES),
     "norm of a width": lambda: (Network(norm_of_width, **PARALLEL), (x, y)),
     "embedding mask": lambda: (Network(embedding, table=piece(random(WORDS, WIDTH))), (IDS, y)),
-    "positions": lambda: (Network(positions, table=random(ROWS, WIDTH), up=random(WIDTH, WIDTH)), HALVES),
     "chunked loss": lambda: (Network(chunked_loss, **PARALLEL, scale=torch.ones(WIDTH)), (x, y)),
     "largest over a group": lambda: (Network(largest, up=laid(up, 1), down=laid(down, 0)), HALVES, mean_over_data),
     "max instead of sum": lambda: (Network(softmax, **PARALLEL), (x, y)),
     "valid rows": lambda: (Network(valid_rows, **OF_DATA), (*HALVES, HALVES[0][:, 0].abs()), mean_over()),
     "tied tables": lambda: (Network(tied, table=random(WORDS, WIDTH)), (piece(IDS), piece(random(ROWS, WORDS)))),
     "wrong dimension": lambda: (Network(wrong_dimension, up=piece(random(WIDTH, WIDTH), 1)), (x, y)),
-    "doubled sum": lambda: (Network(doubled, **PARALLEL), (x, y)),
     "read too early": lambda: (Network(unfinished, **PARALLEL, scale=torch.ones(WIDTH)), (x, y)),
     "norm of slices": lambda: (Network(row_parallel_right, **PARALLEL), (x, y), clipped),
     "masks": lambda: (Network(dropped, **OF_DATA), HALVES, mean_over_data),
     "old slices": lambda: (Network(data_parallel, **OF_DATA), HALVES, old_shards),
     "wrong group": lambda: (Network(data_parallel, **OF_DATA), HALVES, over_tensor),
+    "slices of others": lambda: (Network(row_parallel_right, **PARALLEL), (x, y), of_others),
+    "classes": lambda: (Network(classes, **PARALLEL), (x, IDS)),
     "one forgotten": lambda: (Network(data_parallel, **OF_DATA), HALVES, one_forgotten),
     "flat offset": lambda: (Network(data_parallel, **OF_DATA), HALVES, flat_gradients("offset")),
     "flat scale": lambda: (Network(data_parallel, **OF_DATA), HALVES, flat_gradients("scale")),

@@ -86,10 +86,8 @@ class Divisors:
 
     def new(self) -> Product:
         """Return an unknown of its own."""
-        if self.are_ones:
-            return ()
         self._count += 1
-        return (self._count - 1,)
+        return () if self.are_ones else (self._count - 1,)
 
     def resolved(self, product: Product) -> Product:
         """Return the product in unknowns that are no product of others, without those that are 1."""

@@ -17,6 +17,7 @@ from mspc.ir.graph import PADDING, STAGES, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.point_to_point import SendToStage
+from mspc.ops.control.structural import StopGradient
 from mspc.ops.nn.experts import ExpertPlaces
 from mspc.ops.optim.optimizer import AllFinite
 from mspc.passes.base import PassManager, find_pass
@@ -263,8 +264,7 @@ class SmallProgram:
     batch: Groups | None = None
     loss: str = ""
     stops: bool = False
-    _watch: ValueWatch | None = None
-    """Of the step that was run, if there is one alone."""
+    _watch: ValueWatch | None = None  # of the step that was run, if there is one alone
 
     @contextmanager
     def beside(self) -> Generator[None]:
@@ -374,7 +374,7 @@ class SmallProgram:
         may_be_right = self._quick_check(watch, first)
         runs = 0
         for edit in islice(self._edits(watch, first, wrong), MAX_TRIED):
-            for each in filter(may_be_right, (edit, *edit.wider(self.kinds))):
+            for each in filter(may_be_right, (edit, *edit.wider(self.kinds, watch.is_suspect))):
                 runs += 1
                 if runs > MAX_RUN:
                     return first
@@ -384,7 +384,10 @@ class SmallProgram:
                         ranks = first.ranks
                         said = f"{first.node.label} makes the first value that differs"
                         read = (said,) if first.node is not edit.node else ()
-                    return FirstWrong(edit.kind, edit.node, ranks, read, edit.words)
+                    node = edit.node  # autograd hands gradients over outside of the script: their readers have lines
+                    read_there = Readers(edit.kind.graph).of(node) if isinstance(node.op, StopGradient) else ()
+                    node = next((each for each in read_there if isinstance(each, Node)), node)
+                    return FirstWrong(edit.kind, node, ranks, read, edit.words)
         return first
 
     def _quick_check(self, watch: ValueWatch, first: FirstWrong | None) -> Callable[[Edit], bool]:

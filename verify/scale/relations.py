@@ -49,8 +49,8 @@ class Pieces:
     def _rows(self) -> Array:
         counts = [total // n for n, total in zip(self._own, self._whole.shape, strict=True)]
         split = self._whole.reshape([n for pair in zip(counts, self._own, strict=True) for n in pair])
-        order = [2 * i for i in range(len(counts))] + [2 * i + 1 for i in range(len(counts))]
-        return np.asarray(split.transpose(order).reshape(math.prod(counts), -1), np.float64)
+        split = split.transpose(*range(0, split.ndim, 2), *range(1, split.ndim, 2))
+        return np.asarray(split.reshape(math.prod(counts), -1), np.float64)
 
     @staticmethod
     def of(whole: Array, own: tuple[int, ...]) -> Pieces | None:

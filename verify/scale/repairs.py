@@ -64,9 +64,10 @@ class Edit:
         """Return whether it changes the value of a node."""
         return node is self.node or node in self.nodes
 
-    def wider(self, kinds: Sequence[RankKind]) -> Iterator[Edit]:
-        """Yield the same change of all nodes like it in layers of other numbers, of all nodes of its line, and of those
-        in other kinds, as stages are, whose ranks lie in the same dimensions."""
+    def wider(self, kinds: Sequence[RankKind], is_suspect: Callable[[RankKind, Node], bool]) -> Iterator[Edit]:
+        """Yield the same change of all nodes like it in layers of other numbers, of those of its line with wrong
+        readers, of all of its line, and of those in other kinds, as stages are, whose ranks lie in the same dimensions.
+        """
         layers, line = [self.node], [self.node]
         places: Counter[Hashable] = Counter()
         keys: dict[Node, Hashable] = {}
@@ -77,7 +78,8 @@ class Edit:
         layers += [node for node, key in keys.items() if key == keys[self.node]]
         others = (kind for kind in kinds if kind is not self.kind and kind.mesh == self.kind.mesh)
         everywhere = [*line, *(node for kind in others for node in self._of_line(kind))]
-        sets = dict.fromkeys((frozenset(layers), frozenset(line), frozenset(everywhere)))
+        some = [node for node in line if node is self.node or is_suspect(self.kind, node)]
+        sets = dict.fromkeys(map(frozenset, (layers, some, line, everywhere)))
         yield from (replace(self, nodes=nodes) for nodes in sets if len(nodes) > 1)
 
     def _of_line(self, kind: RankKind) -> list[Node]:

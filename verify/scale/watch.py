@@ -175,9 +175,11 @@ class ValueWatch:
                 norms[node] = wrong
                 continue
             found = [n for n in readers.next(node, looked) if n in looked]
-            if node in self._aside and not any(self._is_of(n, node, readers) for n in found):
+            worse = [n for n in found if n in bad]
+            is_unsure = node in self._aside or (self._are_paired and 0 < len(worse) < len(found))
+            if is_unsure and not any(self._is_of(n, node, readers) for n in found):
                 continue
-            if not found or any(n in bad for n in found):
+            if worse or not found:
                 return self._explained(wrong) or self._blamed(wrong)
         return next(map(self._blamed, norms.values()), None)
 
@@ -205,6 +207,10 @@ class ValueWatch:
             and axes & added_along(each, wrong.kind, joint)
             for each in readers.behind(node)
         )  # fmt: skip
+
+    def is_suspect(self, kind: RankKind, node: Node) -> bool:
+        """Return whether the next compared value that is computed from a node is wrong."""
+        return not self._wrong.keys().isdisjoint(self._readers_of(kind).next(node, self.right | self._wrong.keys()))
 
     def is_at_fault(self, node: Node) -> bool:
         """Return whether a value is wrong and computed from right ones alone, so that no change before it helps."""
@@ -271,8 +277,9 @@ class ValueWatch:
         """Return whether a wrong value reads one wrong node alone."""
         if reader not in self._wrong:
             return False
-        sources = {*readers.known_before(reader, self.right | self._wrong.keys())}
-        return node in sources and not any(source in self._wrong for source in sources - {node, reader})
+        wrong = self._wrong.keys() | self._aside
+        sources = {*readers.known_before(reader, self.right | wrong)}
+        return node in sources and wrong.isdisjoint(sources - {node, reader})
 
     def written_by(self, wrong: FirstWrong) -> FirstWrong:
         """Return the first wrong update, the first operand that matches no single-device value, or the position from

@@ -24,11 +24,12 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify_folder import StoredFirstValue, checked_program, give_layouts, ranks_together, verify_folder
+from mspc.commands.verify_folder import checked_program, give_layouts, ranks_together, verify_folder
 from mspc.compiler.in_memory import read_network
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
@@ -72,7 +73,7 @@ class Plan:
         self.held = ranks_together(self.program, network)
         self.one = plain_graph(network)
         arrays = load_slices(self.program, self.one, 0)
-        self.values = [StoredFirstValue(name, partial(arrays.get, name)) for name, array in arrays.items()]
+        self.values = [SimpleNamespace(name=name, make=partial(arrays.get, name)) for name, array in arrays.items()]
 
     @cached_property
     def compiled(self) -> list[Graph]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -60,21 +59,16 @@ def test_changes_of_scripts_are_reported_at_their_place(name: str, tmp_path: Pat
     assert sum(there) >= len(there) - (name == "loops") * len(there) // 4
 
 
-def test_a_wrong_first_step_is_run_once_to_find_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script, runs = Script("loops", tmp_path), Counter[int]()
-    assert script.compared
-    monkeypatch.setattr(proof, "run_step", lambda *given: runs.update(given[2:3]) or run_step(*given))
-    assert planted_in_scripts.planted(script, random.Random(102)).verdict == "there"
-    assert runs == {1: 1}
-
-
 @pytest.mark.parametrize(("name", "seeds"), [("loops", (9109, 9133, 9147)), ("recomputed", (9106, 9120))])
 def test_changes_of_conditions_and_of_collectives_that_passes_put_in(
-    name: str, seeds: tuple[int, ...], tmp_path: Path
+    name: str, seeds: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A branch or a number of iterations is another one; sums, of which one device has none, are of other operands."""
-    script = Script(name, tmp_path)
+    script, steps = Script(name, tmp_path), list[int]()
+    assert script.compared
+    monkeypatch.setattr(proof, "run_step", lambda *given: steps.append(given[2]) or run_step(*given))
     assert {planted_in_scripts.planted(script, random.Random(seed)).verdict for seed in seeds} == {"there"}
+    assert steps == [1] * len(seeds)  # one run of one step each, in which all values are looked at
 
 
 def test_ranks_that_take_other_entries_of_a_tuple_are_not_of_one_kind(tmp_path_factory: pytest.TempPathFactory) -> None:
