@@ -116,6 +116,8 @@ class LibraryFunction(Op):
         if self.row.is_counted:
             self._check_counted(found, made)
         exact = tuple(_exact(each, type) for each, type in zip(found, made, strict=True))
+        # Functions that return views, as those that keep the bits: the memory of an operand is used again.
+        exact = tuple(each.copy() if any(np.may_share_memory(each, x) for x in inputs) else each for each in exact)
         return exact[0] if isinstance(types, TensorType) else exact
 
     def _check_counted(self, found: Sequence[Array], types: Sequence[Any]) -> None:

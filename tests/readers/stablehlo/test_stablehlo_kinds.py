@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mspc.ops.math.xla_functions import XlaFunction
 from mspc.readers.stablehlo.kinds.all_kinds import KINDS, STRUCTURAL
 from tests.stablehlo_texts import computed, numbers
 
@@ -214,3 +215,10 @@ def test_sizes_in_operands_are_known_at_compile_time() -> None:
 
 def test_the_table_has_the_kinds_that_programs_use() -> None:
     assert len([name for name in (*KINDS, *STRUCTURAL) if "." not in name and name not in ("call", "return")]) >= 82
+
+
+@pytest.mark.parametrize(("name", "options"), [("bitcast_convert", ("int32",)), ("reverse", ((0,),))])
+def test_results_of_functions_have_memory_of_their_own(name: str, options: tuple[Any, ...]) -> None:
+    """The memory of an operand is used again after its last reader: a view of it would be overwritten."""
+    x = numbers(4)
+    assert not np.may_share_memory(XlaFunction(name, options).compute(np, x), x)
