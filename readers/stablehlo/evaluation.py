@@ -82,8 +82,8 @@ class RegionWalk:
         found = self.constants.get(id(operation))
         if found is None:
             value = operation.attributes.get("value", operation.entries[0] if operation.entries else None)
-            if not isinstance(value, Dense):
-                raise MspcError("a constant has no elements")
+            if not isinstance(value, Dense) or not operation.types:
+                raise MspcError("a constant has no elements, or no type")
             try:
                 found = constant_array(self.module, value, tensor(operation.types[0]))
             except ValueError as error:
