@@ -17,7 +17,6 @@ from mspc import Parameter, Symbol, Tensor, nn, ops
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, INT32
 from mspc.mindspore_api.common.initializers import initial_value
-from tests.mindspore_api.nn.training import Training as LayerTraining
 
 
 def weight(name=None):
@@ -540,7 +539,7 @@ def test_on_ranks_classes_are_those_of_all(cut: tuple[int, int]) -> None:
             return ops.cross_entropy(self.double(x, 2.0), y)
 
     x = np.arange(16, dtype=np.float32).reshape(4, 4)
-    training = LayerTraining(Net(), [(4, 4), (4,)], 2, "semi_auto_parallel", [FLOAT32, INT32])
+    training = Training(Net(), [(4, 4), (4,)], 2, "semi_auto_parallel", [FLOAT32, INT32])
     (found,) = training.run([[x, np.array([0, 3, 1, 2], np.int32)]])
     expected = ops.cross_entropy(Tensor(x * 2), Tensor(np.array([0, 3, 1, 2], np.int32)))
     np.testing.assert_allclose(np.asarray(found), expected.asnumpy(), rtol=1e-6)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from training import Training, floats
 
 import mspc as ms
 from mspc import Model, Parameter, Tensor, mint, nn, ops
@@ -19,6 +18,7 @@ from mspc.ir.layout import Layout
 from mspc.mindspore_api import call_handler
 from mspc.parallel import AutoParallel
 from mspc.train import CheckpointConfig, LossMonitor, ModelCheckpoint
+from tests.mindspore_api.nn.training import Training, floats
 
 
 class Losses:
