@@ -190,6 +190,15 @@ def embedding(self: Network, ids: Tensor, y: Tensor) -> Tensor:
     return ((out - y) ** 2).mean()
 
 
+def positions(self: Network, x: Tensor, y: Tensor) -> Tensor:
+    """Every rank adds the positions of the first."""
+    own = ROWS // size()
+    begin = 0 if IS_WRONG else place() * own
+    table = copied(self.table, "both")
+    out = torch.tanh(x + table[begin : begin + own]) @ copied(self.up, "both")  # here
+    return summed_loss(out, y)
+
+
 def chunked_loss(self: Network, x: Tensor, y: Tensor) -> Tensor:
     """The gradient of the last chunk alone is added up."""
     hidden = torch.tanh(x * self.scale)
@@ -398,6 +407,7 @@ STEPS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "norm of a sequence": lambda: (Network(norm_of_sequence, **PARALLEL, scale=torch.ones(WIDTH)), HALVES),
     "norm of a width": lambda: (Network(norm_of_width, **PARALLEL), (x, y)),
     "embedding mask": lambda: (Network(embedding, table=piece(random(WORDS, WIDTH))), (IDS, y)),
+    "positions": lambda: (Network(positions, table=random(ROWS, WIDTH), up=random(WIDTH, WIDTH)), HALVES),
     "chunked loss": lambda: (Network(chunked_loss, **PARALLEL, scale=torch.ones(WIDTH)), (x, y)),
     "largest over a group": lambda: (Network(largest, up=laid(up, 1), down=laid(down, 0)), HALVES, mean_over_data),
     "max instead of sum": lambda: (Network(softmax, **PARALLEL), (x, y)),
