@@ -130,9 +130,12 @@ class _Comparison(Predicate, abstract=True):
     samples = _COMPARED
 
 
-Equal = operator("Equal", "x == y.", _Comparison, array_function="equal", takes_all_bits=True, cuda="{0} == {1}")
+Equal = operator(
+    "Equal", "x == y.", _Comparison, array_function="equal", takes_all_bits=True, takes_complex=True, cuda="{0} == {1}"
+)
 NotEqual = operator(
-    "NotEqual", "x != y.", _Comparison, array_function="not_equal", takes_all_bits=True, cuda="{0} != {1}"
+    "NotEqual", "x != y.", _Comparison, array_function="not_equal", takes_all_bits=True, takes_complex=True,
+    cuda="{0} != {1}",
 )
 Greater = operator("Greater", "x > y.", _Comparison, array_function="greater", cuda="{0} > {1}")
 GreaterEqual = operator("GreaterEqual", "x >= y.", _Comparison, array_function="greater_equal", cuda="{0} >= {1}")
@@ -172,6 +175,7 @@ class _FloatPredicate(Unary, abstract=True):
     """Predicates that take integers and Bool as Float32."""
 
     float_only = True
+    takes_complex = True
     promotes = "float"
     bprop = _BOOLEAN
     result_dtypes = (BOOL,)
@@ -192,6 +196,7 @@ IsFinite = operator(
 class Select(Elementwise):
     """x if the condition is true, else y; all three are broadcast against each other."""
 
+    takes_complex = True
     promotes = "common"
     promotes_from = 1
     cuda = "{0} ? {1} : {2}"

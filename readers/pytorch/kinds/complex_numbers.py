@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from mspc.ir.types import COMPLEX64, DType, real_of
 from mspc.mindspore_api import ops
+from mspc.readers.pytorch.kinds.creation import complex_number
 from mspc.readers.pytorch.kinds.kind import Kind
 
 
@@ -23,6 +25,8 @@ def part_of(value: Any, real: Any) -> Any:
         return [part_of(each, real) for each in value] if is_complex(value) else value
     if isinstance(value, complex):
         return value.real if real else value.imag
+    if isinstance(value, DType):
+        return real_of(value)
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         return value
     if value.dtype.is_complex:
@@ -67,26 +71,10 @@ def of_either(function: Any, name: Any) -> Any:
         ops.LibraryFunction(f"complex_{name}", ())(args[0]) if is_complex(args[0]) else function(*args))  # fmt: skip
 
 
-def compared_parts(function: Any, join: Any) -> Any:
-    """Return a comparison, of complex numbers by both parts."""
-
-    def of(self: Any, other: Any) -> Any:
-        if not is_complex(self) and not is_complex(other) and not isinstance(other, complex):
-            return function(self, other)
-        sides = [[imaginary(each) if not real else part_of(each, True) for each in (self, other)]
-                 for real in (True, False)]  # fmt: skip
-        return join()(function(*sides[0]), function(*sides[1]))
-
-    return of
-
-
-def imaginary(value: Any) -> Any:
-    """Return the imaginary part of a tensor or a number, complex or not."""
-    if isinstance(value, (int, float)):
-        return 0.0
-    if isinstance(value, complex):
-        return value.imag
-    return ops.Imag()(value) if value.dtype.is_complex else ops.zeros_like(value)
+def compared(function: Any) -> Any:
+    """Return a comparison of a tensor with another one or a number."""
+    return lambda self, other: function(self, other if not isinstance(other, complex) else complex_number(
+        other, (), self.dtype if self.dtype.is_complex else COMPLEX64))  # fmt: skip
 
 
 def raised(function: Any) -> Any:
@@ -101,11 +89,6 @@ def raised(function: Any) -> Any:
         return ops.LibraryFunction("complex_pow", ())(*[ops.cast(each, kind) for each in (self, exponent)])
 
     return of
-
-
-def with_sizes(function: Any) -> Any:
-    """Return a function of the absolute values of its first operand."""
-    return lambda first, *rest: function(ops.ComplexAbs()(first) if is_complex(first) else first, *rest)
 
 
 _LINEAR = """
@@ -126,14 +109,14 @@ _LINEAR = """
 """.split()
 _FILLED = {
     "masked_fill.Scalar": 2, "masked_fill.Tensor": 2, "index_fill.int_Scalar": 3, "index_fill.int_Tensor": 3,
-    "scatter.value": 3, "constant_pad_nd.default": 2, "pad.default": 3, "where.ScalarOther": 2, "where.ScalarSelf": 1,
+    "scatter.value": 3, "_unsafe_masked_index.default": 3, "constant_pad_nd.default": 2, "pad.default": 3,
+    "where.ScalarOther": 2, "where.ScalarSelf": 1,
 }  # fmt: skip
 """Kinds of a number that fills: the place of the number."""
 _ANALYTIC = """
     exp log sqrt sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh expm1 log1p log2 log10 exp2 sigmoid
     reciprocal rsqrt square silu
 """.split()
-_OF_SIZES = ("isfinite.default", "isnan.default", "isinf.default")
 
 
 def with_complex_numbers(kinds: Iterable[Kind]) -> list[Kind]:
@@ -148,10 +131,8 @@ def _with_complex(kind: Kind, name: str) -> Kind:
         return replace(kind, target=by_parts(target, _FILLED.get(name)), put=put)
     if name.removesuffix(".default") in _ANALYTIC:
         return replace(kind, target=of_either(target, name.removesuffix(".default")))
-    if name in ("eq.Tensor", "eq.Scalar", "ne.Tensor", "ne.Scalar"):
-        return replace(kind, target=compared_parts(target, ops.LogicalAnd if name[0] == "e" else ops.LogicalOr))
+    if name in ("eq.Scalar", "ne.Scalar"):
+        return replace(kind, target=compared(target))
     if name in ("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar"):
         return replace(kind, target=raised(target))
-    if name in _OF_SIZES:
-        return replace(kind, target=with_sizes(target))
     return kind

@@ -291,8 +291,7 @@ DECOMPOSITIONS = (
     row("linalg_tensorsolve.default", "self, other, dims=None", tensor_solved),
     row("linalg_tensorinv.default", "self, ind=2", tensor_inverse),
     row("linalg_multi_dot.default", "tensors", in_a_chain),
-    row("linalg_vecdot.default", "x, y, dim=-1",
-        lambda x, y, dim: ops.ReduceSum()((ops.Conj()(x) if x.dtype.is_complex else x) * y, dim)),
+    row("linalg_vecdot.default", "x, y, dim=-1", lambda x, y, dim: ops.vecdot(x, y, axis=dim)),
     row("linalg_ldl_solve.default", "LD, pivots, B, hermitian=False",
         lambda packed, pivots, right, hermitian: library("ldl_solve", packed, pivots, right, settings=(hermitian,))),
     row("logdet.default", "self", log_of_determinant),
@@ -575,12 +574,11 @@ _EVENLY = "dtype=None, -layout=None, -device=None, -pin_memory=None"
 STATISTICS = (
     row("cov.default", "self, correction=1, fweights=None, aweights=None", weighted_covariance),
     row("corrcoef.default", "self", correlation),
-    *(row(f"{name}.x", "y, x, dim=-1", function) for name, function in (
-        ("trapz", integral), ("trapezoid", integral), ("cumulative_trapezoid", lambda y, x, dim: mint.cumsum(
-            trapezoids(y, x, dim), dim)))),
-    *(row(f"{name}.dx", f"y, dx={default}, dim=-1", function) for name, default, function in (
-        ("trapz", "1.0", integral), ("trapezoid", "1", integral), ("cumulative_trapezoid", "1",
-         lambda y, x, dim: mint.cumsum(trapezoids(y, x, dim), dim)))),
+    *(row(f"{name}.{overload}", f"y, {second}, dim=-1", function)
+      for name, default, function in (
+          ("trapz", "1.0", integral), ("trapezoid", "1", integral), ("cumulative_trapezoid", "1",
+           lambda y, x, dim: by_parts(mint.cumsum, None)(trapezoids(y, x, dim), dim)))
+      for overload, second in (("x", "x"), ("dx", f"dx={default}"))),
     row("gradient.scalarint", "self, spacing=None, dim=None, edge_order=1", slopes),
     row("gradient.array", "self, dim, edge_order=1",
         lambda self, dim, edge_order: slopes(self, None, dim, edge_order)),
